@@ -1,0 +1,20 @@
+"""The command tree: every command of `hccs` is registered here, and only here."""
+
+from __future__ import annotations
+
+import typer
+
+from hccs.cli import info
+
+app = typer.Typer(
+    name="hccs",
+    help="Integer-native attention: head-calibrated clipped-linear softmax.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(info.info)
+
+
+@app.callback()
+def _root() -> None:
+    """Keeps `hccs NAME` a sub-command even while there is only one."""

@@ -1,0 +1,40 @@
+#include "dispatch.hpp"
+
+#include <algorithm>
+#include <thread>
+
+namespace hccs {
+
+const std::vector<Isa>& isas() {
+  static const std::vector<Isa> all = [] {
+    std::vector<Isa> found{{"scalar", true, softmax_rows_scalar}};
+#ifdef HCCS_X86
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vbmi");
+    found.push_back({"avx2", avx2, softmax_rows_avx2});
+    found.push_back({"avx512", avx512, softmax_rows_avx512});
+#endif
+#ifdef HCCS_NEON
+    found.push_back({"neon", true, softmax_rows_neon});
+#endif
+    return found;
+  }();
+  return all;
+}
+
+void run_softmax(const SoftmaxJob& job, SoftmaxRows kernel, int threads) {
+  // A multiple of every kernel's block, so that only the last thread meets an incomplete block.
+  constexpr int64_t kBlock = 16;
+  const int64_t blocks = (job.rows + kBlock - 1) / kBlock;
+  const int64_t share = kBlock * ((blocks + threads - 1) / threads);
+  std::vector<std::thread> workers;
+  for (int64_t begin = share; begin < job.rows; begin += share)
+    workers.emplace_back(kernel, std::cref(job), begin, std::min(begin + share, job.rows));
+  kernel(job, 0, std::min(share, job.rows));
+  for (std::thread& worker : workers) worker.join();
+}
+
+}  // namespace hccs

@@ -1,0 +1,23 @@
+// Which instruction sets this build has, which of them this machine runs, and work over threads.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "softmax.hpp"
+
+namespace hccs {
+
+struct Isa {
+  const char* name;
+  bool supported;
+  SoftmaxRows softmax;
+};
+
+// Every instruction set of this build, the fastest last.
+const std::vector<Isa>& isas();
+
+// Runs the kernel over all rows of the job, on up to `threads` threads.
+void run_softmax(const SoftmaxJob& job, SoftmaxRows kernel, int threads);
+
+}  // namespace hccs
