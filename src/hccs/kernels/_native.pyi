@@ -11,6 +11,20 @@ def softmax(
     out: Any,
     threads: int,
 ) -> None: ...
+def logits(
+    forward: bool,
+    input: Any,
+    heads: Any,
+    scales: Any,
+    head_of_group: Any,
+    rows_per_group: int,
+    mode: int,
+    valid: Any,
+    rounded: Any,
+    output: Any,
+    parameters: Any,
+    threads: int,
+) -> bool: ...
 def select(name: str) -> str: ...
 def in_use() -> str: ...
 def known_isas() -> list[tuple[str, bool]]: ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
 from hccs.kernels import _native
 from hccs.kernels.isa import cores
-from hccs.spec import HeadParams, Mode
+from hccs.spec import INT16_MAX, HeadParams, Mode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,20 +25,21 @@ _ELEMENTS_PER_THREAD = 1 << 20
 
 
 def softmax(
-    x: NDArray[np.int8],
+    x: Any,
     theta: HeadParams,
     mode: Mode | str = "i16_div",
     valid: Any = None,
     *,
-    out: NDArray[Any] | None = None,
+    out: Any = None,
     threads: int | None = None,
-) -> NDArray[Any]:
+) -> Any:
     """HCCS probabilities of int8 logits `x` [..., q, k], as integers: divide by `Mode(mode).T` for floats.
 
     `theta`'s shape broadcasts against x.shape[:-2]: one head's parameters serve all its query rows.
     `valid` tells which columns take part: a boolean mask that broadcasts to x.shape, or integer row lengths
     that broadcast to x.shape[:-1] (faster). Other columns get 0. The result has x's shape; `out` receives it
-    if given. `threads` defaults to all cores for large inputs and one for small.
+    if given. NumPy arrays give NumPy arrays, torch tensors (CPU or CUDA) give torch tensors. `threads`
+    defaults to all cores for large inputs and one for small.
 
     >>> x = np.array([[10, 3, -2, -90]], dtype=np.int8)
     >>> softmax(x, HeadParams(B=444, S=11, D=40), mode="u8_div")
@@ -45,6 +48,10 @@ def softmax(
     array([[139, 115,   0,   0]], dtype=uint8)
     """
     if type(x) is not np.ndarray:
+        if _is_tensor(x):
+            from hccs.kernels import tensor
+
+            return tensor.softmax(x, theta, mode, valid, out, threads)
         x = _as_array(x)
     if x.dtype != _INT8:
         raise DtypeError(
@@ -84,24 +91,55 @@ def softmax(
     return out
 
 
+def native_softmax(
+    x: NDArray[np.int8], heads: NDArray[np.int32], mode: Mode, mask: NDArray[np.bool_] | None
+) -> NDArray[Any]:
+    """`softmax` for callers inside the package whose int8 `x` and packed parameters `heads` are known good."""
+    if not x.flags.c_contiguous:
+        x = np.ascontiguousarray(x)
+    out = np.empty(x.shape, mode.dtype)
+    columns, rows_per_group = x.shape[-1], x.shape[-2] if x.ndim > 1 else 1
+    if columns * int(heads[..., 0].max()) > INT16_MAX:
+        HeadParams(heads[..., 0], heads[..., 1], heads[..., 2]).require_columns(columns)
+    groups = None if heads.ndim == 1 else _groups(heads.shape[:-1], x.shape[:-2])
+    masking, valid = (_NO_MASK, None) if mask is None else _selection(mask, x.shape)
+    threads = 1 if x.size < 2 * _ELEMENTS_PER_THREAD else min(cores(), x.size // _ELEMENTS_PER_THREAD)
+    if x.size:
+        heads = np.ascontiguousarray(heads)
+        _native.softmax(x, heads, groups, rows_per_group, _MODES[mode][0], masking, valid, out, threads)
+    return out
+
+
+def _is_tensor(x: Any) -> bool:
+    """True for a torch tensor, without importing torch: nobody holds one before torch is loaded."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
 def _as_array(x: Any) -> NDArray[Any]:
     if isinstance(x, np.ndarray):
         return np.asarray(x)  # a subclass: its plain view
-    raise DtypeError("x to be a NumPy array", type(x).__name__, "Convert it with numpy.asarray.")
+    raise DtypeError(
+        "x to be a NumPy array or a torch tensor", type(x).__name__, "Convert it with numpy.asarray."
+    )
 
 
 def _head_of_group(theta: HeadParams, shape: tuple[int, ...]) -> NDArray[np.int32]:
     """For each block of query rows, which of theta's heads serves it."""
     lead = shape[:-2]
-    numbers = np.arange(theta.packed.size // 3, dtype=np.int32).reshape(theta.shape)
     try:
-        return np.ascontiguousarray(np.broadcast_to(numbers, lead))
+        return _groups(theta.shape, lead)
     except ValueError as error:
         raise ShapeError(
             f"theta's shape to broadcast against x.shape[:-2] = {lead}",
             f"theta of shape {theta.shape}",
             "For logits [batch, heads, q, k] give one triple per head: shape [heads].",
         ) from error
+
+
+def _groups(heads: tuple[int, ...], lead: tuple[int, ...]) -> NDArray[np.int32]:
+    numbers = np.arange(math.prod(heads), dtype=np.int32).reshape(heads)
+    return np.ascontiguousarray(np.broadcast_to(numbers, lead))
 
 
 def _selection(valid: Any, shape: tuple[int, ...]) -> tuple[int, NDArray[Any]]:

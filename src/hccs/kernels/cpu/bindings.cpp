@@ -116,12 +116,66 @@ void softmax(nb::handle x_array, nb::handle heads, nb::handle head_of_group, int
   with_valid();
 }
 
+// Forward (input z, output p, rounded written) and backward (input dL/dp, output dL/dz, rounded read) of the
+// training kernels. `heads` int32 [H, 3], `scales` float32 [H]; `parameters` float32 [rows, 4] or None.
+bool logits(bool forward, nb::handle input_array, nb::handle heads, nb::handle scales_array, nb::handle head_of_group,
+            int64_t rows_per_group, int mode, nb::handle valid, nb::handle rounded_array, nb::handle output_array,
+            nb::handle parameters, int threads) {
+  const Buffer input(input_array, PyBUF_C_CONTIGUOUS), theta(heads, PyBUF_C_CONTIGUOUS);
+  const Buffer scales(scales_array, PyBUF_C_CONTIGUOUS), groups(head_of_group, PyBUF_C_CONTIGUOUS);
+  const Buffer rounded(rounded_array, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+  const Buffer output(output_array, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+  const Py_buffer& view = input.view();
+  const int64_t size = input.elements();
+  if (size == 0) return true;
+
+  hccs::LogitsJob job{};
+  job.rows.columns = view.shape[view.ndim - 1];
+  job.rows.rows = size / job.rows.columns;
+  job.rows.mode = static_cast<hccs::Mode>(mode);
+  job.rows.heads = theta.data<hccs::Head>();
+  job.rows.head_of_group = groups.data<int32_t>();
+  job.rows.rows_per_group = rows_per_group;
+  job.scales = scales.data<float>();
+  job.input = input.data<float>();
+  job.rounded = rounded.data<int16_t>();
+  job.output = output.data<float>();
+  require(view.itemsize == 4 && output.view().itemsize == 4 && rounded.view().itemsize == 2, "wrong item size");
+  require(output.elements() == size && rounded.elements() == size, "arrays differ in size");
+  require(theta.view().itemsize == 4 && theta.elements() == 3 * scales.elements(), "heads and scales differ");
+  require(rows_per_group > 0 && groups.elements() * rows_per_group == job.rows.rows, "wrong number of groups");
+
+  const auto run = [&] {
+    nb::gil_scoped_release release;
+    return hccs::run_logits(job, forward ? selected->logits.forward : selected->logits.backward, threads);
+  };
+  const auto with_valid = [&] {
+    if (valid.is_none()) return run();
+    const Buffer selection(valid, PyBUF_STRIDES);
+    const Py_buffer& mask = selection.view();
+    require(mask.ndim == view.ndim && mask.itemsize == 1, "valid must be booleans of the logits' shape");
+    for (int d = 0; d < mask.ndim; ++d) require(mask.shape[d] == view.shape[d], "valid has the wrong shape");
+    require(mask.strides[mask.ndim - 1] == 1 || job.rows.columns == 1, "mask rows must be contiguous");
+    job.rows.masking = hccs::Masking::kMask;
+    job.rows.valid = strided_rows(mask, mask.ndim - 1);
+    return run();
+  };
+  if (parameters.is_none()) return with_valid();
+  const Buffer learn(parameters, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+  require(learn.view().itemsize == 4 && learn.elements() == 4 * job.rows.rows, "parameters must be float32 [rows, 4]");
+  job.parameters = learn.data<float>();
+  return with_valid();
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
   select_isa("");
   m.def("softmax", &softmax, nb::arg("x"), nb::arg("heads"), nb::arg("head_of_group").none(), nb::arg("rows_per_group"),
         nb::arg("mode"), nb::arg("masking"), nb::arg("valid").none(), nb::arg("out"), nb::arg("threads"));
+  m.def("logits", &logits, nb::arg("forward"), nb::arg("input"), nb::arg("heads"), nb::arg("scales"),
+        nb::arg("head_of_group"), nb::arg("rows_per_group"), nb::arg("mode"), nb::arg("valid").none(), nb::arg("rounded"),
+        nb::arg("output"), nb::arg("parameters").none(), nb::arg("threads"));
   m.def("select", &select_isa, "Use this instruction set ('' for the fastest); returns the one in use.");
   m.def("in_use", [] { return selected->name; }, "The instruction set in use.");
   m.def("known_isas", &known_isas, "(name, whether this machine runs it), the fastest last.");

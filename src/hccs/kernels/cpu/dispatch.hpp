@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "logits.hpp"
 #include "softmax.hpp"
 
 namespace hccs {
@@ -12,6 +13,7 @@ struct Isa {
   const char* name;
   bool supported;
   SoftmaxRows softmax;
+  LogitsKernels logits;
 };
 
 // Every instruction set of this build, the fastest last.

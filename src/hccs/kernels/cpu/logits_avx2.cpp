@@ -1,0 +1,5 @@
+#include "logits_rows.hpp"
+
+namespace hccs {
+const LogitsKernels logits_avx2{forward_rows, backward_rows};
+}  // namespace hccs

@@ -1,0 +1,143 @@
+"""Forward and backward of `hccs_softmax` on the CPU: native for float32 and narrower, plain torch for float64.
+
+The float64 form is written with whole-tensor torch operations: it serves gradient checks, and being independent
+of the native loops it is what the tests hold them against.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from hccs.errors import DataError, ParameterError
+from hccs.kernels import _native
+from hccs.kernels.door import native_softmax
+from hccs.spec import INT16_MAX, Mode
+
+INT8_MIN, INT8_MAX = -128, 127
+_MODES = {mode: index for index, mode in enumerate(Mode)}
+
+# Below this many logits per thread, starting the thread costs more than it saves.
+_LOGITS_PER_THREAD = 1 << 19
+
+
+def forward(
+    z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: Mode
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities in z's dtype and the rounded logits as int16, clamped to that width only."""
+    theta = integers(theta)
+    columns, largest = z.shape[-1], int(theta[..., 0].max()) if theta.numel() else 0
+    if columns * largest > INT16_MAX:
+        raise ParameterError(
+            f"columns * B <= {INT16_MAX}, so that the row sum fits int16",
+            f"{columns} columns with B = {largest}",
+            f"Recalibrate with n = {columns}, or shorten the sequence.",
+        )
+    if z.dtype == torch.float64:
+        return _forward_plain(z, theta, scale, valid, mode)
+    logits = z.detach().to(torch.float32).contiguous()
+    p, x = torch.empty_like(logits), torch.empty(z.shape, dtype=torch.int16)
+    finite = _native.logits(True, logits.numpy(), *_layout(logits, theta, scale, valid, mode), x.numpy(), p.numpy(), None,
+                            _threads(logits))  # fmt: skip
+    if not finite:
+        raise _not_finite()
+    return p.to(z.dtype), x
+
+
+def backward(
+    g: torch.Tensor,
+    x: torch.Tensor,
+    theta: torch.Tensor,
+    scale: torch.Tensor,
+    valid: torch.Tensor | None,
+    learn: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """dL/dz in g's dtype and, when learning, dL/d(B, S, D, scale) of every row [..., q, 4]."""
+    theta = integers(theta)
+    if g.dtype == torch.float64:
+        return _backward_plain(g, x, theta, scale, valid, learn)
+    given = g.detach().to(torch.float32).contiguous()
+    dz = torch.empty_like(given)
+    rows = torch.empty((*g.shape[:-1], 4) if learn else (0, 4))
+    layout = _layout(given, theta, scale, valid, Mode.I16_DIV)
+    _native.logits(False, given.numpy(), *layout, x.contiguous().numpy(), dz.numpy(), rows.numpy() if learn else None,
+                   _threads(given))  # fmt: skip
+    return dz.to(g.dtype), rows
+
+
+def integers(theta: torch.Tensor) -> torch.Tensor:
+    """theta as int32; floats, which are being learnt, are rounded."""
+    return theta.detach().round().to(torch.int32) if theta.is_floating_point() else theta
+
+
+def _not_finite() -> DataError:
+    return DataError("finite logits", "NaN", "Look for an overflow in the layers before this attention.")
+
+
+def _threads(logits: torch.Tensor) -> int:
+    return max(1, min(torch.get_num_threads(), logits.numel() // _LOGITS_PER_THREAD))
+
+
+def _layout(
+    z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: Mode
+) -> tuple[Any, ...]:
+    """The native arguments between the input and the rounded logits."""
+    heads = torch.broadcast_shapes(theta.shape[:-1], scale.shape)
+    numbers = np.arange(math.prod(heads), dtype=np.int32).reshape(heads)
+    groups = np.ascontiguousarray(np.broadcast_to(numbers, z.shape[:-2])).reshape(-1)
+    packed = theta.to(torch.int32).expand(*heads, 3).contiguous().numpy()
+    scales = scale.detach().to(torch.float32).expand(heads).contiguous().numpy()
+    mask = None
+    if valid is not None:
+        mask = valid.expand(z.shape)
+        mask = (mask if mask.stride(-1) == 1 else mask.contiguous()).numpy()
+    return packed, scales, groups, z.shape[-2] if z.ndim > 1 else 1, _MODES[mode], mask
+
+
+def rounded(z: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """z / scale rounded half to even, in float32 (float64 for float64)."""
+    wide = z.to(torch.promote_types(z.dtype, torch.float32))
+    return torch.div(wide, scale[..., None, None].to(wide.dtype)).round_()
+
+
+def _forward_plain(
+    z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: Mode
+) -> tuple[torch.Tensor, torch.Tensor]:
+    real = rounded(z.detach(), scale)
+    if bool(real.isnan().any()):
+        raise _not_finite()
+    wide = real.clamp(-32768, 32767).to(torch.int16)
+    x = wide.clamp(INT8_MIN, INT8_MAX).to(torch.int8).contiguous()
+    p = native_softmax(x.numpy(), theta.numpy(), mode, None if valid is None else valid.numpy())
+    return torch.from_numpy(p).to(z.dtype) / mode.T, wide
+
+
+def _backward_plain(
+    g: torch.Tensor,
+    x: torch.Tensor,
+    theta: torch.Tensor,
+    scale: torch.Tensor,
+    valid: torch.Tensor | None,
+    learn: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    B, S, D = (theta[..., i, None, None].to(g.dtype) for i in range(3))
+    per_step = scale[..., None, None].to(g.dtype)
+    valid = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
+    clamped = x.clamp(INT8_MIN, INT8_MAX).to(g.dtype)
+    distance = clamped.masked_fill(~valid, INT8_MIN).amax(-1, keepdim=True) - clamped
+    free, peak = (distance <= D) & valid, (distance == 0) & valid
+    delta = torch.minimum(distance, D)  #                             eq. 2
+    s = (B - S * delta) * valid  #                                    eq. 3
+    Z = s.sum(-1, keepdim=True).clamp(min=1)  #                       eq. 5
+    t = (g - (g * s).sum(-1, keepdim=True) / Z) / Z * valid  #        dL/ds
+    share = (t * free).sum(-1, keepdim=True) / peak.sum(-1, keepdim=True).clamp(min=1)
+    dx = S * (t * free - share * peak) * (x == clamped)
+    if not learn:
+        return dx / per_step, torch.empty(0, 4)
+    beyond = -(t * ~free * S).sum(-1)
+    return dx / per_step, torch.stack(
+        [t.sum(-1), -(t * delta).sum(-1), beyond, -(dx * clamped).sum(-1) / per_step[..., 0]], -1
+    )
