@@ -39,3 +39,11 @@ class DataError(HccsError, ValueError):
 
 class FileError(HccsError, ValueError):
     """A file that is damaged, of another version, or not ours."""
+
+
+class ModelError(HccsError, ValueError):
+    """A model that cannot take HCCS, or not with these parameters."""
+
+
+class MissingExtraError(HccsError, ImportError):
+    """A part of the package whose optional dependency is not installed."""

@@ -9,13 +9,9 @@ from typing import Any
 
 import torch
 
-from hccs.errors import DtypeError, HccsError, MaskError, ShapeError
+from hccs.errors import DtypeError, MaskError, MissingExtraError, ShapeError
 from hccs.kernels import door
 from hccs.spec import HeadParams, Mode
-
-
-class TritonMissingError(HccsError, ImportError):
-    """CUDA tensors need Triton."""
 
 
 def softmax(
@@ -77,7 +73,7 @@ def require_triton() -> Any:
     try:
         from hccs.kernels import triton
     except ImportError as error:
-        raise TritonMissingError(
+        raise MissingExtraError(
             "Triton for tensors on CUDA", f"no module {error.name}", "pip install triton, or move the tensor to the CPU."
         ) from error
     return triton

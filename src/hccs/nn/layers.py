@@ -1,0 +1,98 @@
+"""The modules that stand in for softmax inside an attention layer: float logits in, probabilities out."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from hccs.nn.functional import hccs_softmax
+from hccs.spec import MAX_DISTANCE, MAX_SLOPE, Mode, Region
+from hccs.table import ParamTable
+
+
+class FloatSoftmax(nn.Module):
+    """The softmax of the float model, for layers that are left as they are."""
+
+    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+        """Probabilities of logits [batch, heads, q, k]; masked positions and empty rows get 0."""
+        return float_softmax(z, valid)
+
+
+def float_softmax(z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+    """torch.softmax in float32 with a boolean mask, in z's dtype."""
+    if valid is None:
+        return torch.softmax(z, -1, dtype=torch.float32).to(z.dtype)
+    p = torch.softmax(z.masked_fill(~valid, torch.finfo(z.dtype).min), -1, dtype=torch.float32)
+    return (p * valid).to(z.dtype)
+
+
+class HeadSoftmax(nn.Module):
+    """HCCS with the frozen parameters of one layer's heads.
+
+    The parameters are buffers, so that they follow the model between devices, and not persistent: the table
+    travels in the model's configuration.
+    """
+
+    theta: torch.Tensor
+    scale_bits: torch.Tensor
+
+    def __init__(self, table: ParamTable, layer: int, mode: Mode) -> None:
+        super().__init__()
+        self.mode = mode
+        self.register_buffer("theta", torch.tensor(table.layer(layer).packed), persistent=False)
+        # As bits: model.half() and model.to(bfloat16) would round a float buffer and move the quantiser's steps.
+        scale = torch.tensor(table.scale[layer], dtype=torch.float32)
+        self.register_buffer("scale_bits", scale.view(torch.int32), persistent=False)
+
+    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+        """Probabilities of logits [batch, heads, q, k]; masked positions get exactly 0."""
+        return hccs_softmax(z, self.theta, self.scale_bits.view(torch.float32), self.mode, valid)
+
+    def values(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """(B, S, D, scale) of every head, [heads, 4]."""
+        scale = self.scale_bits.view(torch.float32).double()
+        return torch.cat([self.theta.double(), scale[:, None]], -1).cpu().numpy()  # type: ignore[no-any-return]
+
+
+class LearnableHeadSoftmax(nn.Module):
+    """HCCS whose (B, S, D) and scale are trained with the model, always inside the admissible region.
+
+    What is learnt is the logarithm of each value's ratio to where it started, so that one learning rate suits
+    all four. The forward pass rounds and projects; gradients pass straight through both.
+    """
+
+    start: torch.Tensor
+
+    def __init__(self, table: ParamTable, layer: int, mode: Mode) -> None:
+        super().__init__()
+        self.mode, self.region = mode, Region(table.n)
+        values = np.concatenate([table.layer(layer).packed, table.scale[layer][:, None]], axis=-1)
+        # A slope of 0 could never grow by a ratio: start it just below the rounding threshold.
+        values[:, 1] = np.maximum(values[:, 1], 0.49)
+        self.register_buffer("start", torch.tensor(values, dtype=torch.float32), persistent=False)
+        self.log_ratio = nn.Parameter(torch.zeros(values.shape))
+
+    def parameters_now(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """theta [heads, 3], integers carried in float32, and scale [heads]."""
+        real = self.start * self.log_ratio.clamp(-2, 2).exp()
+        theta = real[:, :3] + (self._projected(real.detach()) - real[:, :3]).detach()
+        return theta, real[:, 3]
+
+    def _projected(self, real: torch.Tensor) -> torch.Tensor:
+        B, S, D = real[:, :3].round().unbind(-1)
+        floor, top = self.region.floor, self.region.max_base
+        D = D.clamp(1, MAX_DISTANCE)
+        S = torch.minimum(S.clamp(0, MAX_SLOPE), ((top - floor) / D).floor())
+        return torch.stack([torch.clamp(torch.maximum(B, S * D + floor), max=top), S, D], -1)
+
+    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+        """Probabilities of logits [batch, heads, q, k]; masked positions get exactly 0."""
+        theta, scale = self.parameters_now()
+        return hccs_softmax(z, theta, scale, self.mode, valid)
+
+    def values(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """(B, S, D, scale) of every head, [heads, 4]."""
+        with torch.no_grad():
+            theta, scale = self.parameters_now()
+        return torch.cat([theta, scale[:, None]], -1).double().cpu().numpy()  # type: ignore[no-any-return]

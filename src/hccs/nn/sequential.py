@@ -1,0 +1,59 @@
+"""Calibrating layer by layer, each on activations that already went through the HCCS of the layers before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from hccs.calibration import HeadStatistics, search
+from hccs.errors import DataError, ModelError
+from hccs.nn.attention import SLOT, attention_layers
+from hccs.nn.collect import StatisticsObserver, observing, ranges, run
+from hccs.nn.layers import FloatSoftmax, HeadSoftmax
+from hccs.spec import Mode
+from hccs.table import ParamTable
+
+
+def calibrate_in_sequence(
+    model: nn.Module, batches: Sequence[Any], *, n: int, granularity: str = "head", mode: Mode | str = "i16_div"
+) -> ParamTable:
+    """The table of a float model, where each layer is fitted behind the already converted ones.
+
+    Runs the model once per layer over `batches`. Granularity "global" has no order of layers and is refused.
+    """
+    if not batches:
+        raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
+    if granularity == "global":
+        raise ModelError(
+            "granularity 'head' or 'layer' in sequence", "'global'", "One triple for all layers has no first layer."
+        )
+    if any(hasattr(module, SLOT) for module in attention_layers(model).values()):
+        raise ModelError("a float model", "one with HCCS attached", "Call hccs.nn.detach first.")
+    rows: list[np.ndarray[Any, Any]] = []
+    done: dict[str, nn.Module] = {}
+    names = list(attention_layers(model))
+    for name in names:
+        stats = _one_layer(model, batches, name, done, n)
+        table = search(stats, n, granularity, mode).table
+        rows.append(np.stack([table.B[0], table.S[0], table.D[0], table.scale[0]]))
+        done[name] = HeadSoftmax(table, 0, Mode(mode))
+    values = np.stack(rows)
+    B, S, D = (values[:, i].astype(np.int64) for i in range(3))
+    return ParamTable(B, S, D, values[:, 3], n, Mode(mode), {"layers": names, "calibration": "in sequence"})
+
+
+def _one_layer(
+    model: nn.Module, batches: Sequence[Any], name: str, done: dict[str, nn.Module], n: int
+) -> HeadStatistics:
+    behind = {earlier: (lambda inner, slot=slot: slot) for earlier, slot in done.items()}
+    with observing(model, behind):
+        seen, largest, _ = ranges(model, batches)
+        scale = largest[seen.index(name)][None]
+        stats = HeadStatistics(shape=scale.shape, n=n, scale=np.maximum(scale, 1e-6) / 127)
+        watch = {name: lambda inner: StatisticsObserver(FloatSoftmax(), stats, 0)}
+        with observing(model, watch):
+            run(model, batches, f"collecting {name}")
+    return stats

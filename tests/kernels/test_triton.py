@@ -1,0 +1,54 @@
+"""The Triton kernels in Triton's interpreter, for machines without a GPU; the same kernels run in test_tensor on one."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+CHECK = """
+import torch, hccs
+from hccs import reference
+from hccs.kernels import triton as rows
+from hccs.nn import functional, fused
+
+theta = hccs.HeadParams(B=[444, 300], S=[11, 4], D=[40, 60])
+packed, scale = torch.tensor(theta.packed), torch.tensor([0.1, 0.05])
+generator = torch.Generator().manual_seed(0)
+for mode in hccs.Mode:
+    for k in (5, 17):
+        x = torch.randint(-128, 128, (3, 2, 4, k), generator=generator).to(torch.int8)
+        masks = {
+            "none": None,
+            "mask": torch.rand(3, 1, 4, k, generator=generator) > 0.3,
+            "lengths": torch.randint(0, k + 1, (3, 1, 4), generator=generator, dtype=torch.int32),
+        }
+        for name, valid in masks.items():
+            out = torch.full(x.shape, 77, dtype=torch.uint8 if mode.is_u8 else torch.int16)
+            rows.softmax(x, packed, mode, valid, out)
+            expected = reference.softmax(x.numpy(), theta, mode, None if valid is None else valid.numpy())
+            assert (out.numpy() == expected).all(), (mode, k, name)
+            if name == "lengths":
+                continue
+            z = torch.randn(3, 2, 4, k, generator=generator) * 6
+            p, wide = fused.forward(z, packed, scale, valid, mode)
+            expected_p, _ = torch.ops.hccs.softmax_logits(z, packed, scale, valid, mode.value)
+            assert torch.equal(p, expected_p), (mode, k, name)
+            g = torch.randn(z.shape, generator=generator)
+            dz, learn = fused.backward(g, wide, packed.float(), scale, valid, True)
+            expected_dz, expected_learn = torch.ops.hccs.softmax_logits_backward(
+                g.double(), wide, packed, scale, valid, True)
+            torch.testing.assert_close(dz.double(), expected_dz, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(learn.double(), expected_learn, rtol=1e-3, atol=1e-4)
+print("same bits")
+"""
+
+
+def test_kernels_equal_the_reference_in_the_interpreter():
+    # Whether kernels are interpreted is decided when Triton is imported: hence a process of its own.
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "same bits", done.stderr
