@@ -1,0 +1,87 @@
+"""Tokenised examples in memory, batched without a Python loop over examples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from hccs.errors import DataError
+from hccs.pipeline.tasks import Examples
+
+# Beyond this share of cut texts, n is too short for the task rather than a few texts too long.
+MOST_CUT = 0.2
+
+
+class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Token ids padded to one width; a batch is cut to its own longest text when it is taken."""
+
+    def __init__(self, columns: dict[str, torch.Tensor], lengths: torch.Tensor, labels: torch.Tensor, cut: int) -> None:
+        self.columns, self.labels = columns, labels
+        self.lengths: list[int] = lengths.tolist()
+        self.cut = cut
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def to(self, device: torch.device | str) -> TokenisedSet:
+        """The same examples on another device."""
+        moved = {name: column.to(device) for name, column in self.columns.items()}
+        return TokenisedSet(moved, torch.tensor(self.lengths), self.labels.to(device), self.cut)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {name: value[0] for name, value in self.__getitems__([index]).items()}
+
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        """A whole batch."""
+        width = max(self.lengths[i] for i in indices)
+        chosen = torch.tensor(indices, device=self.labels.device)
+        batch = {name: column[chosen, :width].long() for name, column in self.columns.items()}
+        batch["labels"] = self.labels[chosen]
+        return batch
+
+    def batches(self, size: int, *, sort: bool = True) -> Iterator[dict[str, torch.Tensor]]:
+        """All examples in batches of similar length."""
+        order = sorted(range(len(self)), key=self.lengths.__getitem__) if sort else list(range(len(self)))
+        for start in range(0, len(order), size):
+            yield self.__getitems__(order[start : start + size])
+
+
+def as_batch(batch: Any) -> Any:
+    """Collator for sets that already return batches."""
+    return batch
+
+
+def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
+    """Examples as token ids of at most `n`; longer texts are cut, with a warning that counts them."""
+    columns = [[text[i] for text in examples.texts] for i in range(len(examples.texts[0]))]
+    limit = min(n, getattr(tokenizer, "model_max_length", n))
+    encoded = tokenizer(*columns, truncation=False, add_special_tokens=True, verbose=False)
+    full = [len(ids) for ids in encoded["input_ids"]]
+    cut = sum(length > limit for length in full)
+    if cut > MOST_CUT * len(full):
+        raise DataError(
+            f"texts of at most n = {limit} tokens",
+            f"{cut} of {len(full)} longer, the longest {max(full)}",
+            "Raise n, or shorten the texts.",
+        )
+    if cut:
+        warnings.warn(f"{cut} of {len(full)} texts are longer than n = {limit} tokens and were cut", stacklevel=2)
+        encoded = tokenizer(*columns, truncation=True, max_length=limit, verbose=False)
+    return _padded(encoded, tokenizer, examples.labels, cut)
+
+
+def _padded(encoded: Any, tokenizer: Any, labels: list[int], cut: int) -> TokenisedSet:
+    lengths = torch.tensor([len(ids) for ids in encoded["input_ids"]])
+    width = int(lengths.max())
+    fills = {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0, "attention_mask": 0}
+    columns = {}
+    for name, fill in fills.items():
+        if name in encoded:
+            padded = torch.full((len(lengths), width), fill, dtype=torch.int32)
+            for row, ids in zip(padded, encoded[name], strict=True):
+                row[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
+            columns[name] = padded
+    return TokenisedSet(columns, lengths, torch.tensor(labels), cut)
