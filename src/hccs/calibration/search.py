@@ -115,10 +115,15 @@ def search(
         scale=stats.scale,
         n=n,
         mode=Mode(mode),
-        provenance=provenance or {},
+        provenance={**_layer_names(stats), **(provenance or {})},
     )
     _warn_of_constant_heads(stats, records)
     return Calibration(table, tuple(records))
+
+
+def _layer_names(stats: HeadStatistics) -> dict[str, Any]:
+    """What a collection noted about where its rows came from: the table keeps it, so that attaching can check it."""
+    return {"layers": stats.progress["layers"]} if "layers" in stats.progress else {}
 
 
 def fidelity(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:

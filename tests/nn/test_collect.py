@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+import torch
+
+import hccs
+import hccs.nn
+from hccs.calibration import HeadStatistics
+from hccs.errors import DataError, ModelError
+from tests.nn.conftest import batch_for, sentences
+
+
+def test_statistics_are_those_of_the_models_logits(make_model):
+    model = make_model("bert")
+    batch = sentences(count=4)
+    stats = hccs.nn.collect(model, [batch], n=32)
+    assert stats.shape == (2, 4)
+    assert stats.progress["layers"] == [f"bert.encoder.layer.{i}.attention.self" for i in (0, 1)]
+    # One row per real token, padding queries left out.
+    assert (stats.rows == int(batch["attention_mask"].sum())).all()
+
+    caught = []
+    attention = model.bert.encoder.layer[0].attention.self
+
+    def keep(module, args, kwargs):
+        states = args[0]
+        q, k = (f(states).view(4, 20, 4, 8).transpose(1, 2) for f in (module.query, module.key))
+        caught.append(q @ k.transpose(-1, -2) * 8**-0.5)
+
+    attention.register_forward_pre_hook(keep, with_kwargs=True)
+    with torch.no_grad():
+        model(**batch)
+    mask = batch["attention_mask"].bool()
+    valid = (mask[:, None, None, :] & mask[:, None, :, None]).expand(4, 4, 20, 20)
+    by_hand = HeadStatistics((1, 4), 32, stats.scale[:1])
+    by_hand.update(
+        hccs.nn.functional.quantise(caught[0], torch.tensor(stats.scale[0], dtype=torch.float32)).numpy(),
+        valid.numpy(),
+        layer=0,
+    )
+    assert hccs.calibrate(by_hand).layer(0) == hccs.calibrate(stats).layer(0)
+
+
+def test_batches_stream_in_any_form(make_model):
+    model = make_model("bert")
+    parts = [sentences(seed=s, count=3) for s in range(5)]
+    listed = hccs.nn.collect(model, parts, n=32)
+    assert hccs.nn.collect(model, iter(parts), n=32) == listed
+    assert hccs.nn.collect(model, ({**p, "labels": torch.zeros(3)} for p in parts), n=32) == listed
+    assert hccs.nn.collect(model, [tuple(p.values()) for p in parts], n=32) == listed
+    assert not hasattr(model.config, "hccs")
+    assert model.config._attn_implementation != "hccs"
+
+
+def test_collecting_behind_hccs_sees_other_logits(make_model):
+    model = make_model("bert")
+    stats = hccs.nn.collect(model, [batch_for("bert")], n=64)
+    hccs.nn.attach(model, hccs.calibrate(stats))
+    behind = hccs.nn.collect(model, [batch_for("bert")], n=64)
+    assert np.allclose(behind.scale[0], stats.scale[0])
+    assert not np.allclose(behind.scale[1], stats.scale[1], rtol=1e-6)
+    assert model.config._attn_implementation == "hccs"
+
+
+def test_calibration_in_sequence_fits_each_layer_behind_the_last(make_model):
+    model = make_model("bert")
+    batches = [batch_for("bert", seed=s) for s in range(2)]
+    plain = hccs.calibrate(hccs.nn.collect(model, batches, n=64))
+    table = hccs.nn.calibrate_in_sequence(model, batches, n=64)
+    assert table.layer(0) == plain.layer(0)
+    assert not np.allclose(table.scale[1], plain.scale[1], rtol=1e-9)
+    assert not hasattr(model.config, "hccs")
+    hccs.nn.attach(model, table)
+    with pytest.raises(ModelError, match="detach"):
+        hccs.nn.calibrate_in_sequence(model, batches, n=64)
+    with pytest.raises(ModelError, match="global"):
+        hccs.nn.calibrate_in_sequence(model, batches, n=64, granularity="global")
+
+
+def test_refusals(make_model):
+    model = make_model("bert")
+    with pytest.raises(DataError, match="at least one batch"):
+        hccs.nn.collect(model, [])
+    with pytest.raises(hccs.errors.ShapeError, match="at most n = 8"):
+        hccs.nn.collect(model, [batch_for("bert")], n=8)
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight[7] = torch.nan
+    batch = batch_for("bert")
+    batch["input_ids"][0, 0] = 7
+    with pytest.raises(hccs.errors.HccsError):
+        hccs.nn.collect(model, [batch], n=64)
+
+
+WORKER = """
+import os, sys, torch, torch.distributed as dist
+import hccs.nn
+from tests.nn.conftest import bert, sentences
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = bert().eval()
+stats = hccs.nn.collect(model, [sentences(seed=2 * i + rank, count=3) for i in range(2)], n=32)
+stats.save(sys.argv[3] + str(rank))
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_gather_what_one_would(make_model, tmp_path):
+    import subprocess
+    import sys
+
+    commands = [
+        [sys.executable, "-c", WORKER, str(r), str(tmp_path / "meeting"), str(tmp_path / "stats")] for r in (0, 1)
+    ]
+    workers = [subprocess.Popen(command) for command in commands]
+    assert [worker.wait(120) for worker in workers] == [0, 0]
+    alone = hccs.nn.collect(make_model("bert"), [sentences(seed=s, count=3) for s in range(4)], n=32)
+    for rank in (0, 1):
+        assert HeadStatistics.load(tmp_path / f"stats{rank}") == alone
