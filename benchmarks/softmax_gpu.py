@@ -1,0 +1,90 @@
+"""How close is the CUDA row kernel to the speed of memory? Ratios against a device copy of the same bytes, and
+against torch's bfloat16 softmax over as many elements, in one run.
+
+    python benchmarks/softmax_gpu.py [--out results.json] [--tune]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import triton
+
+import hccs
+from hccs import reference
+from hccs.kernels import triton as rows
+
+ELEMENTS = 1 << 29
+HEADS = 8
+
+
+def median_ms(work) -> float:
+    return triton.testing.do_bench(work, warmup=20, rep=60, return_mode="median")
+
+
+def theta_for(n: int) -> hccs.HeadParams:
+    region = hccs.Region(n)
+    S = max(region.max_slope(40), 0)
+    return hccs.HeadParams(B=[region.max_base] * HEADS, S=[S] * HEADS, D=[40] * HEADS)
+
+
+def check(n: int, mode: hccs.Mode) -> None:
+    x = torch.randint(-128, 128, (2, HEADS, 3, n), dtype=torch.int8, device="cuda")
+    expected = reference.softmax(x.cpu().numpy(), theta_for(n), mode)
+    assert (hccs.softmax(x, theta_for(n), mode).cpu().numpy() == expected).all(), (n, mode)
+
+
+def measure(n: int, mode: hccs.Mode) -> dict[str, float]:
+    check(n, mode)
+    x = torch.randint(-128, 128, (ELEMENTS // (n * n * HEADS), HEADS, n, n), dtype=torch.int8, device="cuda")
+    out = torch.empty(x.shape, dtype=torch.uint8 if mode.is_u8 else torch.int16, device="cuda")
+    packed = torch.tensor(theta_for(n).packed, device="cuda")
+    kernel = median_ms(lambda: rows.softmax(x, packed, mode, None, out))
+    moved = x.numel() * (1 + out.element_size())
+    source = torch.randint(0, 255, (moved // 2,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    copy = median_ms(lambda: target.copy_(source))
+    return {
+        "n": n,
+        "mode": mode.value,
+        "ms": kernel,
+        "of_copy": copy / kernel,
+        "elements_per_s": x.numel() / kernel * 1e3,
+    }
+
+
+def torch_softmax_ms(n: int) -> float:
+    z = torch.randn(ELEMENTS // (n * n * HEADS), HEADS, n, n, dtype=torch.bfloat16, device="cuda")
+    return median_ms(lambda: torch.softmax(z, -1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--tune", action="store_true", help="try block sizes instead of the ones in use")
+    options = parser.parse_args()
+    results = []
+    shapes = [(t, w) for t in (2048, 4096, 8192, 16384) for w in (4, 8)] if options.tune else [(rows._TILE, rows._WARPS)]
+    for n in (64, 128, 512):
+        peer = torch_softmax_ms(n)
+        for mode in hccs.Mode:
+            for rows._TILE, rows._WARPS in shapes:
+                found = measure(n, mode)
+                found |= {"over_torch_bf16": peer / found["ms"], "tile": rows._TILE, "warps": rows._WARPS}
+                results.append(found)
+                print(
+                    f"n={n:4d} {mode.value:8s} tile={rows._TILE:5d}x{rows._WARPS} {found['ms']:.3f} ms  "
+                    f"{found['of_copy']:.3f} of copy  {found['elements_per_s'] / 1e12:.2f} T elements/s  "
+                    f"{found['over_torch_bf16']:.2f}x torch bf16",
+                    flush=True,
+                )
+    if options.out:
+        facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+        options.out.write_text(json.dumps({**facts, "rows": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Fine-tuning and retraining on transformers' `Trainer`: early stop, best checkpoint, distillation, recalibration."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hccs.nn.attach import attach, current_table
+from hccs.pipeline.models import accuracy, transformers
+from hccs.pipeline.tokens import TokenisedSet, as_batch
+from hccs.table import ParamTable
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. `distil` is the weight of the float model's predictions in the loss, `learn` makes theta and the
+    scale trainable, `recalibrate` fits them anew after every epoch."""
+
+    epochs: float = 2.0
+    learning_rate: float = 5e-5
+    batch_size: int = 64
+    evaluations_per_epoch: int = 2
+    patience: int = 4
+    weight_decay: float = 0.01
+    warmup: float = 0.1
+    distil: float = 0.0
+    temperature: float = 2.0
+    recalibrate: bool = False
+    learn: bool = False
+    theta_learning_rate: float = 2e-3
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Dev accuracy of the weights that were kept, and of every evaluation on the way."""
+
+    accuracy: float
+    history: tuple[float, ...]
+
+
+def train(
+    model: Any,
+    data: TokenisedSet,
+    dev: TokenisedSet,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    teacher: Any = None,
+    recalibrate: Callable[[Any], ParamTable] | None = None,
+    resumable: bool = True,
+) -> Outcome:
+    """Train `model` in place to its best dev accuracy; an interrupted training resumes from `folder`.
+
+    With `recipe.distil` the `teacher` is the float model. With HCCS attached, the best checkpoint's own table is
+    attached at the end, frozen. Weights that never beat where they started are put back.
+    """
+    hf = transformers()
+    start = accuracy(model, dev)
+    before = copy.deepcopy(model.state_dict())
+    table_before = current_table(model) if hasattr(model.config, "hccs") else None
+    arguments = _arguments(hf, recipe, len(data), folder, next(model.parameters()).device.type, resumable)
+    callbacks: list[Any] = [hf.EarlyStoppingCallback(early_stopping_patience=recipe.patience)]
+    if recalibrate is not None and recipe.recalibrate:
+        callbacks.append(_recalibration(hf, recalibrate))
+    trainer = _trainer_class(hf)(
+        model=model, args=arguments, train_dataset=data, eval_dataset=dev, data_collator=as_batch, callbacks=callbacks
+    )
+    trainer.recipe, trainer.teacher = recipe, teacher if recipe.distil else None
+    if not sys.stderr.isatty():
+        trainer.remove_callback(hf.trainer_callback.ProgressCallback)
+        trainer.remove_callback(hf.trainer_callback.PrinterCallback)
+    trainer.train(resume_from_checkpoint=_last_checkpoint(folder) if resumable else None)
+    history = tuple(e["eval_accuracy"] for e in trainer.state.log_history if "eval_accuracy" in e)
+    best = trainer.state.best_metric
+    if best is None or best < start:
+        model.load_state_dict(before)
+        if table_before is not None:
+            attach(model, table_before)
+        best = start
+    elif table_before is not None:
+        attach(model, _best_table(model, recipe, trainer.state.best_model_checkpoint))
+    model.eval()
+    if trainer.is_world_process_zero():
+        shutil.rmtree(folder, ignore_errors=True)
+    return Outcome(float(best), history)
+
+
+def _best_table(model: Any, recipe: Recipe, checkpoint: str | None) -> ParamTable:
+    if recipe.learn or checkpoint is None:
+        return current_table(model)
+    saved = json.loads((Path(checkpoint) / "config.json").read_text())["hccs"]
+    return ParamTable(**saved)
+
+
+def _last_checkpoint(folder: Path) -> str | None:
+    found = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda p: int(p.parent.name.split("-")[1]))
+    return str(found[-1].parent) if found else None
+
+
+def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str, resumable: bool) -> Any:
+    steps = math.ceil(examples / recipe.batch_size)
+    every = max(1, steps // recipe.evaluations_per_epoch)
+    return hf.TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=recipe.epochs,
+        per_device_train_batch_size=recipe.batch_size,
+        learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+        warmup_steps=int(recipe.warmup * recipe.epochs * steps),
+        eval_strategy="steps",
+        eval_steps=every,
+        save_strategy="steps",
+        save_steps=every,
+        save_total_limit=1,
+        save_only_model=not resumable,
+        load_best_model_at_end=True,
+        metric_for_best_model="accuracy",
+        greater_is_better=True,
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=not sys.stderr.isatty(),
+        seed=recipe.seed,
+        use_cpu=device == "cpu",
+        tf32=True if device == "cuda" else None,
+        optim="adamw_torch_fused" if device == "cuda" else "adamw_torch",
+        dataloader_pin_memory=False,
+        remove_unused_columns=False,
+    )
+
+
+def _trainer_class(hf: Any) -> Any:
+    class DistillingTrainer(hf.Trainer):  # type: ignore[misc, name-defined]
+        """A `Trainer` whose loss may follow the float model, and whose theta has a learning rate of its own."""
+
+        recipe: Recipe
+        teacher: Any
+
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            outputs = model(**inputs)
+            loss = outputs.loss
+            if self.teacher is not None:
+                weight, T = self.recipe.distil, self.recipe.temperature
+                with torch.no_grad():
+                    wanted = self.teacher(**{k: v for k, v in inputs.items() if k != "labels"}).logits
+                soft = torch.nn.functional.kl_div(
+                    torch.log_softmax(outputs.logits / T, -1),
+                    torch.log_softmax(wanted / T, -1),
+                    reduction="batchmean",
+                    log_target=True,
+                )
+                loss = (1 - weight) * loss + weight * T * T * soft
+            return (loss, outputs) if return_outputs else loss
+
+        def _get_train_sampler(self, *arguments: Any) -> Any:
+            from transformers.trainer_pt_utils import LengthGroupedSampler
+
+            generator = torch.Generator().manual_seed(self.args.seed)
+            size = self.args.train_batch_size * self.args.world_size
+            return LengthGroupedSampler(size, lengths=self.train_dataset.lengths, generator=generator)
+
+        def create_optimizer(self, model: Any = None) -> Any:
+            optimiser = super().create_optimizer()
+            learnt = [p for name, p in self.model.named_parameters() if name.endswith("log_ratio")]
+            if learnt and len(optimiser.param_groups) == 2:
+                for group in optimiser.param_groups:
+                    group["params"] = [p for p in group["params"] if all(p is not q for q in learnt)]
+                optimiser.add_param_group(
+                    {"params": learnt, "lr": self.recipe.theta_learning_rate, "weight_decay": 0.0}
+                )
+            return optimiser
+
+        def evaluate(self, *arguments: Any, metric_key_prefix: str = "eval", **options: Any) -> dict[str, float]:
+            metrics = {f"{metric_key_prefix}_accuracy": accuracy(self.model, self.eval_dataset)}
+            self.log(dict(metrics))
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+            return metrics
+
+    return DistillingTrainer
+
+
+def _recalibration(hf: Any, fit: Callable[[Any], ParamTable]) -> Any:
+    class Recalibration(hf.TrainerCallback):  # type: ignore[misc, name-defined]
+        """Fits theta to the weights as they are after each epoch but the last, which is left to settle."""
+
+        def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **options: Any) -> None:
+            if state.epoch is not None and state.epoch < args.num_train_epochs - 0.5:
+                attach(model, fit(model))
+
+    return Recalibration()
+
+
+def batches_for_calibration(data: TokenisedSet, size: int = 64) -> Sequence[dict[str, torch.Tensor]]:
+    """All of a small set in batches, as `collect` takes them."""
+    return list(data.batches(size))
