@@ -1,7 +1,8 @@
 """The row kernel for CUDA tensors, in Triton: one pass over memory, the same bits as every other backend.
 
-`scores` and `reciprocal` are shared with the fused training kernels of `hccs.nn`. All integers stay below 2^24
-and are exact in int32; each formula carries its number from the paper.
+All integers stay at or below 2^24, so float32 carries them exactly, and a GPU has twice the rate in it that it has in
+int32. `scores` and `probabilities` are shared with the fused training kernels of `hccs.nn`; each formula carries its
+number from the paper.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def valid_columns(
     else:
         start = (row // (n1 * n2)) * v0 + ((row // n2) % n1) * v1 + (row % n2) * v2
         if MASKING == 1:
-            length = tl.load(valid_ptr + start, mask=row >= 0, other=0)
+            length = tl.load(valid_ptr + start, mask=row < n1 * n2 * v3, other=0)
             chosen = inside & (column[None, :] < length[:, None])
         else:
             position = start[:, None] + column[None, :] * v3
@@ -44,34 +45,36 @@ def valid_columns(
 def head_parameters(theta_ptr, row, live, rows_per_group, heads):
     """(B, S, D) of each row's head, rounded to integers where they are being learnt as floats."""
     head = (row // rows_per_group) % heads
-    B = nearest(tl.load(theta_ptr + head * 3, mask=live, other=1))
-    S = nearest(tl.load(theta_ptr + head * 3 + 1, mask=live, other=0))
-    D = nearest(tl.load(theta_ptr + head * 3 + 2, mask=live, other=1))
+    B = nearest(tl.load(theta_ptr + head * 3, mask=live, other=1).to(tl.float32))
+    S = nearest(tl.load(theta_ptr + head * 3 + 1, mask=live, other=0).to(tl.float32))
+    D = nearest(tl.load(theta_ptr + head * 3 + 2, mask=live, other=1).to(tl.float32))
     return B[:, None], S[:, None], D[:, None]
 
 
 @triton.jit
 def nearest(value):
     """Round half to even: adding 1.5 * 2^23 leaves no fraction bits in a float32."""
-    if value.dtype.is_floating():
-        value = ((value.to(tl.float32) + 12582912.0) - 12582912.0).to(tl.int32)
-    return value
+    return (value + 12582912.0) - 12582912.0
 
 
 @triton.jit
-def scores(x, valid, B, S, D):
-    """Row maximum m, unclamped distance m - x, scores s and their sum Z (eq. 2, 3, 5)."""
-    m = tl.max(tl.where(valid, x, -128), axis=1)[:, None]
-    distance = m - x
-    s = tl.where(valid, B - S * tl.minimum(distance, D), 0)
-    Z = tl.maximum(tl.sum(s, axis=1), 1)[:, None]
-    return m, distance, s, Z
+def scores(x, valid, columns, B, S, D, ALL: tl.constexpr):
+    """Row maximum m, distance m - x, clamped distance delta, and the sum of scores Z (eq. 2, 3, 5)."""
+    if ALL:
+        m = tl.max(x, axis=1)[:, None]
+        delta = tl.minimum(m - x, D)
+        Z = columns * B - S * tl.sum(delta, axis=1)[:, None]
+    else:
+        m = tl.max(tl.where(valid, x, -128.0), axis=1)[:, None]
+        delta = tl.minimum(m - x, D)
+        Z = tl.maximum(tl.sum(tl.where(valid, B - S * delta, 0.0), axis=1), 1.0)[:, None]
+    return m, m - x, delta, Z
 
 
 @triton.jit
 def reciprocal(Z, IS_U8: tl.constexpr, IS_CLB: tl.constexpr):
     """rho * 2^e (eq. 6, 8, 9): the short-row scaling by 2^e of s moves into the reciprocal."""
-    k = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+    k = (Z.to(tl.int32, bitcast=True) >> 23) - 127
     if IS_U8:
         e = tl.maximum(8 - k, 0)
         numerator = 255 << 15
@@ -81,28 +84,29 @@ def reciprocal(Z, IS_U8: tl.constexpr, IS_CLB: tl.constexpr):
     if IS_CLB:
         rho = numerator >> (k + e)
     else:
-        rho = numerator // (Z << e)
-    return rho << e
+        rho = numerator // (Z.to(tl.int32) << e)
+    return (rho << e).to(tl.float32)
 
 
 @triton.jit
-def probabilities(s, Z, IS_U8: tl.constexpr, IS_CLB: tl.constexpr):
-    """p_hat (eq. 7): s * rho, shifted for uint8, saturated where the leading bit overestimates."""
-    p = s * reciprocal(Z, IS_U8, IS_CLB)
+def probabilities(delta, valid, Z, B, S, IS_U8: tl.constexpr, IS_CLB: tl.constexpr, ALL: tl.constexpr):
+    """p_hat (eq. 7) = s * rho, shifted for uint8, saturated where the leading bit overestimates."""
+    rho = reciprocal(Z, IS_U8, IS_CLB)
     if IS_U8:
-        p = p >> 15
-        if IS_CLB:
-            p = tl.minimum(p, 255)
-    elif IS_CLB:
-        p = tl.minimum(p, 32767)
-    return p
+        rho = rho * 0.000030517578125  # 2^-15
+    p = B * rho - (S * rho) * delta
+    if IS_CLB:
+        p = tl.minimum(p, 255.0 if IS_U8 else 32767.0)
+    if not ALL:
+        p = tl.where(valid, p, 0.0)
+    return p.to(tl.int32)
 
 
 @triton.jit
 def _softmax_rows(
     x_ptr, theta_ptr, valid_ptr, out_ptr, rows, columns, rows_per_group, heads,
     n1, n2, v0, v1, v2, v3,
-    MASKING: tl.constexpr, IS_U8: tl.constexpr, IS_CLB: tl.constexpr,
+    MASKING: tl.constexpr, FULL: tl.constexpr, IS_U8: tl.constexpr, IS_CLB: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
@@ -110,25 +114,32 @@ def _softmax_rows(
     live = row < rows
     inside = live[:, None] & (column < columns)[None, :]
     place = row[:, None] * columns + column[None, :]
-    x = tl.load(x_ptr + place, mask=inside, other=-128).to(tl.int32)
-    valid = valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
+    x = tl.load(x_ptr + place) if FULL else tl.load(x_ptr + place, mask=inside, other=-128)
+    ALL: tl.constexpr = FULL and MASKING == 0
+    valid = inside if ALL else valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
     B, S, D = head_parameters(theta_ptr, row, live, rows_per_group, heads)
-    _, _, s, Z = scores(x, valid, B, S, D)
-    p = probabilities(s, Z, IS_U8, IS_CLB)
-    tl.store(out_ptr + place, p.to(out_ptr.dtype.element_ty), mask=inside)
+    _, _, delta, Z = scores(x.to(tl.float32), valid, columns, B, S, D, ALL)
+    p = probabilities(delta, valid, Z, B, S, IS_U8, IS_CLB, ALL).to(out_ptr.dtype.element_ty)
+    if FULL:
+        tl.store(out_ptr + place, p)
+    else:
+        tl.store(out_ptr + place, p, mask=inside)
 
 
 def tile(rows: int, columns: int) -> tuple[tuple[int], dict[str, int]]:
-    """The launch grid and block shape for rows of this length."""
+    """The launch grid and block shape for rows of this length; FULL when no block sticks out."""
     block_columns = max(triton.next_power_of_2(columns), 16)
     block_rows = max(_TILE // block_columns, 1)
     warps = _WARPS if block_columns <= 2 * _TILE else 16
-    shape = {"BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "num_warps": warps}
+    full = columns == block_columns and rows % block_rows == 0
+    shape = {"FULL": full, "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "num_warps": warps}
     return (triton.cdiv(rows, block_rows),), shape
 
 
 def selection(valid: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Tensor | None, list[int], int]:
     """`valid` as the kernels take it: a tensor, (n1, n2, v0, v1, v2, v3) to find a row's part of it, its kind.
+
+    v3 steps from column to column of a mask; for lengths it is the first extent.
 
     Leading dimensions beyond three are merged; only a mask broadcast inside them has to be copied for that.
     """
@@ -140,7 +151,8 @@ def selection(valid: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Tens
     if kind == LENGTHS:
         full = full.unsqueeze(-1)
     full = full.reshape(-1, *full.shape[-3:]) if len(lead) > 3 else full[(None,) * (3 - len(lead))]
-    return full, [full.shape[1], full.shape[2], *full.stride()], kind
+    strides = [*full.stride()[:3], full.shape[0] if kind == LENGTHS else full.stride(3)]
+    return full, [full.shape[1], full.shape[2], *strides], kind
 
 
 def heads_of(theta: torch.Tensor, lead: torch.Size) -> tuple[torch.Tensor, int]:

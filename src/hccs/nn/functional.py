@@ -60,7 +60,10 @@ def hccs_softmax(
             f"dtype {valid.dtype}",
             "An additive float mask becomes booleans by comparing it with 0.",
         )
-    p: torch.Tensor = torch.ops.hccs.softmax_logits(z, theta, scale, valid, Mode(mode).value)[0]
+    if torch.compiler.is_compiling():
+        p: torch.Tensor = torch.ops.hccs.softmax_logits(z, theta, scale, valid, Mode(mode).value)[0]
+    else:
+        p = _Eager.apply(z, theta, scale, valid, Mode(mode))
     return p
 
 
@@ -111,10 +114,7 @@ def _forward_cpu(
 def _forward_cuda(
     z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    require_triton()
-    from hccs.nn import fused
-
-    return fused.forward(z, theta, scale, valid, Mode(mode))
+    return _backend(z).forward(z, theta, scale, valid, Mode(mode))  # type: ignore[no-any-return]
 
 
 @torch.library.register_fake("hccs::softmax_logits")
@@ -147,9 +147,7 @@ def _backward_cuda(
     valid: torch.Tensor | None,
     learn: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    from hccs.nn import fused
-
-    return fused.backward(g, x, theta, scale, valid, learn)
+    return _backend(g).backward(g, x, theta, scale, valid, learn)  # type: ignore[no-any-return]
 
 
 @torch.library.register_fake("hccs::softmax_logits_backward")
@@ -173,16 +171,47 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
 
 def _gradients(ctx: Any, g: torch.Tensor, _: Any) -> tuple[Any, ...]:
     x, theta, scale, valid = ctx.saved_tensors
-    learn = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-    dz, rows = torch.ops.hccs.softmax_logits_backward(g, x, theta, scale, valid, learn)
-    d_theta = d_scale = None
-    if learn:
-        groups = rows.sum(-2) if rows.ndim > 1 and x.ndim > 1 else rows
-        if ctx.needs_input_grad[1]:
-            d_theta = groups[..., :3].sum_to_size(theta.shape).to(theta.dtype)
-        if ctx.needs_input_grad[2]:
-            d_scale = groups[..., 3].sum_to_size(scale.shape).to(scale.dtype)
-    return dz, d_theta, d_scale, None, None
+    _, wants_theta, wants_scale, _, _ = ctx.needs_input_grad
+    dz, rows = torch.ops.hccs.softmax_logits_backward(g, x, theta, scale, valid, wants_theta or wants_scale)
+    return dz, *_parameter_gradients(rows, x, theta, scale, wants_theta, wants_scale), None, None
+
+
+def _parameter_gradients(
+    rows: torch.Tensor, x: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, wants_theta: bool, wants_scale: bool
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of every row's (B, S, D, scale), summed over the rows each parameter serves."""
+    groups = rows.sum(-2) if x.ndim > 1 and rows.numel() else rows
+    d_theta = groups[..., :3].sum_to_size(theta.shape).to(theta.dtype) if wants_theta else None
+    d_scale = groups[..., 3].sum_to_size(scale.shape).to(scale.dtype) if wants_scale else None
+    return d_theta, d_scale
 
 
 torch.library.register_autograd("hccs::softmax_logits", _gradients, setup_context=_save)
+
+
+class _Eager(torch.autograd.Function):
+    """The same two kernels without the operator's dispatch, which costs more than a small layer's softmax."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: Mode
+    ) -> torch.Tensor:
+        p, x = _backend(z).forward(z, theta, scale, valid, mode)
+        ctx.save_for_backward(x, theta, scale, valid)
+        return p  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        x, theta, scale, valid = ctx.saved_tensors
+        _, wants_theta, wants_scale, _, _ = ctx.needs_input_grad
+        dz, rows = _backend(g).backward(g, x, theta, scale, valid, wants_theta or wants_scale)
+        return dz, *_parameter_gradients(rows, x, theta, scale, wants_theta, wants_scale), None, None
+
+
+def _backend(z: torch.Tensor) -> Any:
+    if z.device.type != "cuda":
+        return host
+    require_triton()
+    from hccs.nn import fused
+
+    return fused

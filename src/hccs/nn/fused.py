@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def _forward(
     z_ptr, theta_ptr, scale_ptr, valid_ptr, p_ptr, x_ptr, rows, columns, rows_per_group, heads, scales,
     n1, n2, v0, v1, v2, v3,
-    MASKING: tl.constexpr, IS_U8: tl.constexpr, IS_CLB: tl.constexpr,
+    MASKING: tl.constexpr, FULL: tl.constexpr, IS_U8: tl.constexpr, IS_CLB: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
@@ -38,14 +38,15 @@ def _forward(
     scale = tl.load(scale_ptr + (row // rows_per_group) % scales, mask=live, other=1.0).to(tl.float32)
     z = tl.load(z_ptr + place, mask=inside, other=0.0).to(tl.float32)
     # Kept unclamped (to int16): the backward pass must know what left the quantiser's range.
-    wide = nearest(tl.minimum(tl.maximum(tl.div_rn(z, scale[:, None]), -32768.0), 32767.0))
+    wide = nearest(tl.minimum(tl.maximum(tl.div_rn(z, scale[:, None] + tl.zeros_like(z)), -32768.0), 32767.0))
     tl.store(x_ptr + place, wide.to(tl.int16), mask=inside)
-    x = tl.minimum(tl.maximum(wide, -128), 127)
-    valid = valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
+    x = tl.minimum(tl.maximum(wide, -128.0), 127.0)
+    ALL: tl.constexpr = FULL and MASKING == 0
+    valid = inside if ALL else valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
     B, S, D = head_parameters(theta_ptr, row, live, rows_per_group, heads)
-    _, _, s, Z = scores(x, valid, B, S, D)
-    p = probabilities(s, Z, IS_U8, IS_CLB).to(tl.float32)
-    p = tl.div_rn(p, 255.0 + tl.zeros_like(p)) if IS_U8 else tl.div_rn(p, 32767.0 + tl.zeros_like(p))
+    _, _, delta, Z = scores(x, valid, columns, B, S, D, ALL)
+    p = probabilities(delta, valid, Z, B, S, IS_U8, IS_CLB, ALL).to(tl.float32)
+    p = tl.div_rn(p, tl.zeros_like(p) + (255.0 if IS_U8 else 32767.0))
     tl.store(p_ptr + place, p.to(p_ptr.dtype.element_ty), mask=inside)
 
 
@@ -53,7 +54,8 @@ def _forward(
 def _backward(
     g_ptr, x_ptr, theta_ptr, scale_ptr, valid_ptr, dz_ptr, parameter_ptr,
     rows, columns, rows_per_group, heads, scales, n1, n2, v0, v1, v2, v3,
-    MASKING: tl.constexpr, LEARN: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
+    MASKING: tl.constexpr, FULL: tl.constexpr, LEARN: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     column = tl.arange(0, BLOCK_COLUMNS)
@@ -61,30 +63,29 @@ def _backward(
     inside = live[:, None] & (column < columns)[None, :]
     place = row[:, None] * columns + column[None, :]
     scale = tl.load(scale_ptr + (row // rows_per_group) % scales, mask=live, other=1.0).to(tl.float32)
-    wide = tl.load(x_ptr + place, mask=inside, other=-128).to(tl.int32)
+    wide = tl.load(x_ptr + place, mask=inside, other=-128).to(tl.float32)
     g = tl.load(g_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    x = tl.minimum(tl.maximum(wide, -128), 127)
-    valid = valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
+    x = tl.minimum(tl.maximum(wide, -128.0), 127.0)
+    ALL: tl.constexpr = FULL and MASKING == 0
+    valid = inside if ALL else valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
     B, S, D = head_parameters(theta_ptr, row, live, rows_per_group, heads)
-    m, distance, s, Z = scores(x, valid, B, S, D)
+    m, distance, delta, Z = scores(x, valid, columns, B, S, D, ALL)
 
-    z_sum = Z.to(tl.float32)
-    mean = tl.sum(g * s.to(tl.float32), axis=1)[:, None] / z_sum
-    t = tl.where(valid, (g - mean) / z_sum, 0.0)  # dL/ds
+    s = tl.where(valid, B - S * delta, 0.0)
+    mean = tl.sum(g * s, axis=1)[:, None] / Z
+    t = tl.where(valid, (g - mean) / Z, 0.0)  # dL/ds
     free = tl.where(distance <= D, t, 0.0)
     peak = valid & (x == m)
     peaks = tl.maximum(tl.sum(peak.to(tl.float32), axis=1), 1.0)[:, None]
     share = tl.sum(free, axis=1)[:, None] / peaks
-    dx = S.to(tl.float32) * (free - tl.where(peak, share, 0.0))
-    dx = tl.where(wide == x, dx, 0.0)
+    dx = tl.where(wide == x, S * (free - tl.where(peak, share, 0.0)), 0.0)
     tl.store(dz_ptr + place, (dx / scale[:, None]).to(dz_ptr.dtype.element_ty), mask=inside)
     if LEARN:
-        clipped = tl.where(distance <= D, distance, D).to(tl.float32)
+        beyond = tl.sum(tl.where(distance > D, t, 0.0) * S, axis=1)
         tl.store(parameter_ptr + row * 4, tl.sum(t, axis=1), mask=live)
-        tl.store(parameter_ptr + row * 4 + 1, -tl.sum(t * clipped, axis=1), mask=live)
-        beyond = tl.sum(tl.where(distance > D, t, 0.0) * S.to(tl.float32), axis=1)
+        tl.store(parameter_ptr + row * 4 + 1, -tl.sum(t * delta, axis=1), mask=live)
         tl.store(parameter_ptr + row * 4 + 2, -beyond, mask=live)
-        tl.store(parameter_ptr + row * 4 + 3, -tl.sum(dx * x.to(tl.float32), axis=1) / scale, mask=live)
+        tl.store(parameter_ptr + row * 4 + 3, -tl.sum(dx * x, axis=1) / scale, mask=live)
 
 
 def _layout(

@@ -6,6 +6,7 @@ of the native loops it is what the tests hold them against.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -85,9 +86,8 @@ def _layout(
     z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: Mode
 ) -> tuple[Any, ...]:
     """The native arguments between the input and the rounded logits."""
-    heads = torch.broadcast_shapes(theta.shape[:-1], scale.shape)
-    numbers = np.arange(math.prod(heads), dtype=np.int32).reshape(heads)
-    groups = np.ascontiguousarray(np.broadcast_to(numbers, z.shape[:-2])).reshape(-1)
+    heads = scale.shape if theta.shape[:-1] == scale.shape else torch.broadcast_shapes(theta.shape[:-1], scale.shape)
+    groups = _groups(tuple(heads), tuple(z.shape[:-2]))
     packed = theta.to(torch.int32).expand(*heads, 3).contiguous().numpy()
     scales = scale.detach().to(torch.float32).expand(heads).contiguous().numpy()
     mask = None
@@ -95,6 +95,13 @@ def _layout(
         mask = valid.expand(z.shape)
         mask = (mask if mask.stride(-1) == 1 else mask.contiguous()).numpy()
     return packed, scales, groups, z.shape[-2] if z.ndim > 1 else 1, _MODES[mode], mask
+
+
+@functools.lru_cache(maxsize=256)
+def _groups(heads: tuple[int, ...], lead: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """For each block of query rows, which head serves it."""
+    numbers = np.arange(math.prod(heads), dtype=np.int32).reshape(heads)
+    return np.ascontiguousarray(np.broadcast_to(numbers, lead)).reshape(-1)
 
 
 def rounded(z: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

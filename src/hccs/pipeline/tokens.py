@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -77,11 +78,10 @@ def _padded(encoded: Any, tokenizer: Any, labels: list[int], cut: int) -> Tokeni
     lengths = torch.tensor([len(ids) for ids in encoded["input_ids"]])
     width = int(lengths.max())
     fills = {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0, "attention_mask": 0}
+    real = torch.arange(width) < lengths[:, None]
     columns = {}
     for name, fill in fills.items():
         if name in encoded:
-            padded = torch.full((len(lengths), width), fill, dtype=torch.int32)
-            for row, ids in zip(padded, encoded[name], strict=True):
-                row[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
-            columns[name] = padded
+            columns[name] = torch.full((len(lengths), width), fill, dtype=torch.int32)
+            columns[name][real] = torch.tensor(list(itertools.chain.from_iterable(encoded[name])), dtype=torch.int32)
     return TokenisedSet(columns, lengths, torch.tensor(labels), cut)
