@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--tune", action="store_true", help="try block sizes instead of the ones in use")
     options = parser.parse_args()
     results = []
-    shapes = [(t, w) for t in (2048, 4096, 8192, 16384) for w in (4, 8)] if options.tune else [(rows._TILE, rows._WARPS)]
+    shapes = [(t, w) for t in (2048, 4096, 8192) for w in (2, 4)] if options.tune else [(rows._TILE, rows._WARPS)]
     for n in (64, 128, 512):
         peer = torch_softmax_ms(n)
         for mode in hccs.Mode:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 NO_MASK, LENGTHS, MASK = range(3)
 
+# A float32 near 1.5 * 2^23 has no fraction bits and its low bits are an integer: adding this rounds half to even, and
+# the bits of OFFSET + p are those of p. Conversion instructions, four times slower, are not needed.
+OFFSET = tl.constexpr(12582912.0)
+
 # Elements one program handles, and its warps: 32 elements a thread keep enough loads in flight.
 _TILE = 4096
 _WARPS = 4
@@ -31,7 +35,7 @@ def valid_columns(
     if MASKING == 0:
         chosen = inside
     else:
-        start = (row // (n1 * n2)) * v0 + ((row // n2) % n1) * v1 + (row % n2) * v2
+        start = (row // (n1 * n2)).to(tl.int64) * v0 + ((row // n2) % n1) * v1 + (row % n2) * v2
         if MASKING == 1:
             length = tl.load(valid_ptr + start, mask=row < n1 * n2 * v3, other=0)
             chosen = inside & (column[None, :] < length[:, None])
@@ -42,30 +46,48 @@ def valid_columns(
 
 
 @triton.jit
-def head_parameters(theta_ptr, row, live, rows_per_group, heads):
+def group_of(row, rows_per_group, ONE_GROUP: tl.constexpr):
+    """The group of each row; a number when the block lies in one, which spares a division per row."""
+    if ONE_GROUP:
+        group = tl.min(row, axis=0) // rows_per_group
+    else:
+        group = row // rows_per_group
+    return group
+
+
+@triton.jit
+def head_parameters(theta_ptr, group, heads, ONE_GROUP: tl.constexpr):
     """(B, S, D) of each row's head, rounded to integers where they are being learnt as floats."""
-    head = (row // rows_per_group) % heads
-    B = nearest(tl.load(theta_ptr + head * 3, mask=live, other=1).to(tl.float32))
-    S = nearest(tl.load(theta_ptr + head * 3 + 1, mask=live, other=0).to(tl.float32))
-    D = nearest(tl.load(theta_ptr + head * 3 + 2, mask=live, other=1).to(tl.float32))
-    return B[:, None], S[:, None], D[:, None]
+    head = (group % heads) * 3
+    B = nearest(tl.load(theta_ptr + head).to(tl.float32))
+    S = nearest(tl.load(theta_ptr + head + 1).to(tl.float32))
+    D = nearest(tl.load(theta_ptr + head + 2).to(tl.float32))
+    if not ONE_GROUP:
+        B, S, D = B[:, None], S[:, None], D[:, None]
+    return B, S, D
 
 
 @triton.jit
 def nearest(value):
-    """Round half to even: adding 1.5 * 2^23 leaves no fraction bits in a float32."""
-    return (value + 12582912.0) - 12582912.0
+    """Round half to even."""
+    return (value + OFFSET) - OFFSET
 
 
 @triton.jit
-def scores(x, valid, columns, B, S, D, ALL: tl.constexpr):
+def as_offset_float(x):
+    """2^23 + 128 + x for int8 x: the byte, its sign bit turned, placed under the exponent of 2^23."""
+    return (x.to(tl.uint8, bitcast=True).to(tl.int32) ^ 0x4B000080).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def scores(x, valid, columns, B, S, D, LOWEST: tl.constexpr, ALL: tl.constexpr):
     """Row maximum m, distance m - x, clamped distance delta, and the sum of scores Z (eq. 2, 3, 5)."""
     if ALL:
         m = tl.max(x, axis=1)[:, None]
         delta = tl.minimum(m - x, D)
         Z = columns * B - S * tl.sum(delta, axis=1)[:, None]
     else:
-        m = tl.max(tl.where(valid, x, -128.0), axis=1)[:, None]
+        m = tl.max(tl.where(valid, x, LOWEST), axis=1)[:, None]
         delta = tl.minimum(m - x, D)
         Z = tl.maximum(tl.sum(tl.where(valid, B - S * delta, 0.0), axis=1), 1.0)[:, None]
     return m, m - x, delta, Z
@@ -74,65 +96,72 @@ def scores(x, valid, columns, B, S, D, ALL: tl.constexpr):
 @triton.jit
 def reciprocal(Z, IS_U8: tl.constexpr, IS_CLB: tl.constexpr):
     """rho * 2^e (eq. 6, 8, 9): the short-row scaling by 2^e of s moves into the reciprocal."""
+    numerator: tl.constexpr = 255 << 15 if IS_U8 else 32767
     k = (Z.to(tl.int32, bitcast=True) >> 23) - 127
-    if IS_U8:
-        e = tl.maximum(8 - k, 0)
-        numerator = 255 << 15
-    else:
-        e = k * 0
-        numerator = 32767
+    e = tl.maximum(8 - k, 0) if IS_U8 else 0
     if IS_CLB:
-        rho = numerator >> (k + e)
+        rho = (numerator >> (k + e)).to(tl.float32)
     else:
-        rho = numerator // (Z.to(tl.int32) << e)
-    return (rho << e).to(tl.float32)
+        # The quick quotient may be one off; its remainder, exact in float32, says which way.
+        scaled = (Z.to(tl.int32) << e).to(tl.float32) if IS_U8 else Z
+        rho = tl.floor(numerator / scaled)
+        remainder = numerator - rho * scaled
+        rho = rho + tl.where(remainder >= scaled, 1.0, 0.0) - tl.where(remainder < 0, 1.0, 0.0)
+    if IS_U8:
+        rho = (rho.to(tl.int32) << e).to(tl.float32)
+    return rho
 
 
 @triton.jit
 def probabilities(delta, valid, Z, B, S, IS_U8: tl.constexpr, IS_CLB: tl.constexpr, ALL: tl.constexpr):
-    """p_hat (eq. 7) = s * rho, shifted for uint8, saturated where the leading bit overestimates."""
+    """OFFSET + p_hat (eq. 7): s * rho, shifted for uint8, saturated where the leading bit overestimates."""
     rho = reciprocal(Z, IS_U8, IS_CLB)
     if IS_U8:
-        rho = rho * 0.000030517578125  # 2^-15
-    p = B * rho - (S * rho) * delta
+        # Multiples of 2^-15 moved down by just under a half: rounding to nearest is then the shift's floor.
+        rho = rho * 0.000030517578125
+        p = ((B * rho - 0.4999847412109375) - (S * rho) * delta) + OFFSET
+    else:
+        p = (B * rho + OFFSET) - (S * rho) * delta
     if IS_CLB:
-        p = tl.minimum(p, 255.0 if IS_U8 else 32767.0)
+        p = tl.minimum(p, OFFSET + (255.0 if IS_U8 else 32767.0))
     if not ALL:
-        p = tl.where(valid, p, 0.0)
-    return p.to(tl.int32)
+        p = tl.where(valid, p, OFFSET)
+    return p
 
 
 @triton.jit
 def _softmax_rows(
     x_ptr, theta_ptr, valid_ptr, out_ptr, rows, columns, rows_per_group, heads,
     n1, n2, v0, v1, v2, v3,
-    MASKING: tl.constexpr, FULL: tl.constexpr, IS_U8: tl.constexpr, IS_CLB: tl.constexpr,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     column = tl.arange(0, BLOCK_COLUMNS)
-    live = row < rows
-    inside = live[:, None] & (column < columns)[None, :]
-    place = row[:, None] * columns + column[None, :]
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    place = row.to(tl.int64)[:, None] * columns + column[None, :]
     x = tl.load(x_ptr + place) if FULL else tl.load(x_ptr + place, mask=inside, other=-128)
     ALL: tl.constexpr = FULL and MASKING == 0
     valid = inside if ALL else valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
-    B, S, D = head_parameters(theta_ptr, row, live, rows_per_group, heads)
-    _, _, delta, Z = scores(x.to(tl.float32), valid, columns, B, S, D, ALL)
-    p = probabilities(delta, valid, Z, B, S, IS_U8, IS_CLB, ALL).to(out_ptr.dtype.element_ty)
+    group = group_of(row, rows_per_group, ONE_GROUP)
+    B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
+    _, _, delta, Z = scores(as_offset_float(x), valid, columns, B, S, D, 8388608.0, ALL)
+    p = probabilities(delta, valid, Z, B, S, IS_U8, IS_CLB, ALL)
+    p = p.to(tl.int32, bitcast=True).to(out_ptr.dtype.element_ty)
     if FULL:
         tl.store(out_ptr + place, p)
     else:
         tl.store(out_ptr + place, p, mask=inside)
 
 
-def tile(rows: int, columns: int) -> tuple[tuple[int], dict[str, int]]:
-    """The launch grid and block shape for rows of this length; FULL when no block sticks out."""
+def tile(rows: int, columns: int, rows_per_group: int) -> tuple[tuple[int], dict[str, int]]:
+    """The launch grid and block shape; FULL when no block sticks out, ONE_GROUP when none spans two heads."""
     block_columns = max(triton.next_power_of_2(columns), 16)
     block_rows = max(_TILE // block_columns, 1)
     warps = _WARPS if block_columns <= 2 * _TILE else 16
     full = columns == block_columns and rows % block_rows == 0
-    shape = {"FULL": full, "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "num_warps": warps}
+    one = rows_per_group % block_rows == 0
+    shape = {"FULL": full, "ONE_GROUP": one, "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "num_warps": warps}
     return (triton.cdiv(rows, block_rows),), shape
 
 
@@ -168,8 +197,8 @@ def softmax(x: torch.Tensor, theta: torch.Tensor, mode: Mode, valid: torch.Tenso
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
     packed, heads = heads_of(theta, x.shape[:-2])
     chosen, strides, kind = selection(valid, x.shape)
-    grid, block = tile(rows, columns)
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
+    grid, block = tile(rows, columns, rows_per_group)
     kernel: Any = _softmax_rows
     kernel[grid](
         x, packed, chosen, out, rows, columns, rows_per_group, heads, *strides,

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 
 from hccs.kernels.triton import (
+    OFFSET,
+    group_of,
     head_parameters,
     heads_of,
     nearest,
@@ -27,25 +29,27 @@ if TYPE_CHECKING:
 def _forward(
     z_ptr, theta_ptr, scale_ptr, valid_ptr, p_ptr, x_ptr, rows, columns, rows_per_group, heads, scales,
     n1, n2, v0, v1, v2, v3,
-    MASKING: tl.constexpr, FULL: tl.constexpr, IS_U8: tl.constexpr, IS_CLB: tl.constexpr,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     column = tl.arange(0, BLOCK_COLUMNS)
     live = row < rows
     inside = live[:, None] & (column < columns)[None, :]
-    place = row[:, None] * columns + column[None, :]
-    scale = tl.load(scale_ptr + (row // rows_per_group) % scales, mask=live, other=1.0).to(tl.float32)
+    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    group = group_of(row, rows_per_group, ONE_GROUP)
+    scale = tl.load(scale_ptr + group % scales).to(tl.float32)
+    per_step = scale if ONE_GROUP else scale[:, None]
     z = tl.load(z_ptr + place, mask=inside, other=0.0).to(tl.float32)
     # Kept unclamped (to int16): the backward pass must know what left the quantiser's range.
-    wide = nearest(tl.minimum(tl.maximum(tl.div_rn(z, scale[:, None] + tl.zeros_like(z)), -32768.0), 32767.0))
+    wide = nearest(tl.minimum(tl.maximum(tl.div_rn(z, per_step + tl.zeros_like(z)), -32768.0), 32767.0))
     tl.store(x_ptr + place, wide.to(tl.int16), mask=inside)
     x = tl.minimum(tl.maximum(wide, -128.0), 127.0)
     ALL: tl.constexpr = FULL and MASKING == 0
     valid = inside if ALL else valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
-    B, S, D = head_parameters(theta_ptr, row, live, rows_per_group, heads)
-    _, _, delta, Z = scores(x, valid, columns, B, S, D, ALL)
-    p = probabilities(delta, valid, Z, B, S, IS_U8, IS_CLB, ALL).to(tl.float32)
+    B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
+    _, _, delta, Z = scores(x, valid, columns, B, S, D, -128.0, ALL)
+    p = probabilities(delta, valid, Z, B, S, IS_U8, IS_CLB, ALL) - OFFSET
     p = tl.div_rn(p, tl.zeros_like(p) + (255.0 if IS_U8 else 32767.0))
     tl.store(p_ptr + place, p.to(p_ptr.dtype.element_ty), mask=inside)
 
@@ -54,22 +58,24 @@ def _forward(
 def _backward(
     g_ptr, x_ptr, theta_ptr, scale_ptr, valid_ptr, dz_ptr, parameter_ptr,
     rows, columns, rows_per_group, heads, scales, n1, n2, v0, v1, v2, v3,
-    MASKING: tl.constexpr, FULL: tl.constexpr, LEARN: tl.constexpr,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, LEARN: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     column = tl.arange(0, BLOCK_COLUMNS)
     live = row < rows
     inside = live[:, None] & (column < columns)[None, :]
-    place = row[:, None] * columns + column[None, :]
-    scale = tl.load(scale_ptr + (row // rows_per_group) % scales, mask=live, other=1.0).to(tl.float32)
+    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    group = group_of(row, rows_per_group, ONE_GROUP)
+    scale = tl.load(scale_ptr + group % scales).to(tl.float32)
+    per_step = scale if ONE_GROUP else scale[:, None]
     wide = tl.load(x_ptr + place, mask=inside, other=-128).to(tl.float32)
     g = tl.load(g_ptr + place, mask=inside, other=0.0).to(tl.float32)
     x = tl.minimum(tl.maximum(wide, -128.0), 127.0)
     ALL: tl.constexpr = FULL and MASKING == 0
     valid = inside if ALL else valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
-    B, S, D = head_parameters(theta_ptr, row, live, rows_per_group, heads)
-    m, distance, delta, Z = scores(x, valid, columns, B, S, D, ALL)
+    B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
+    m, distance, delta, Z = scores(x, valid, columns, B, S, D, -128.0, ALL)
 
     s = tl.where(valid, B - S * delta, 0.0)
     mean = tl.sum(g * s, axis=1)[:, None] / Z
@@ -79,7 +85,7 @@ def _backward(
     peaks = tl.maximum(tl.sum(peak.to(tl.float32), axis=1), 1.0)[:, None]
     share = tl.sum(free, axis=1)[:, None] / peaks
     dx = tl.where(wide == x, S * (free - tl.where(peak, share, 0.0)), 0.0)
-    tl.store(dz_ptr + place, (dx / scale[:, None]).to(dz_ptr.dtype.element_ty), mask=inside)
+    tl.store(dz_ptr + place, (dx / per_step).to(dz_ptr.dtype.element_ty), mask=inside)
     if LEARN:
         beyond = tl.sum(tl.where(distance > D, t, 0.0) * S, axis=1)
         tl.store(parameter_ptr + row * 4, tl.sum(t, axis=1), mask=live)
@@ -97,8 +103,9 @@ def _layout(
     if scale.shape != lead[len(lead) - scale.ndim :]:
         scale = scale.expand(lead)
     chosen, strides, kind = selection(valid, x.shape)
-    grid, block = tile(rows, columns)
-    numbers = [rows, columns, x.shape[-2] if x.ndim > 1 else 1, heads, max(scale.numel(), 1), *strides]
+    rows_per_group = x.shape[-2] if x.ndim > 1 else 1
+    grid, block = tile(rows, columns, rows_per_group)
+    numbers = [rows, columns, rows_per_group, heads, max(scale.numel(), 1), *strides]
     return grid, [packed, scale.contiguous(), chosen], numbers, {"MASKING": kind, **block}
 
 
