@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hccs.cli import info, reproduce
+from hccs.cli import convert, demo, info, reproduce
 
 app = typer.Typer(
     name="hccs",
@@ -13,6 +13,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(info.info)
+app.command()(convert.convert)
+app.command()(convert.evaluate)
+app.command()(demo.demo)
 app.add_typer(reproduce.app, name="reproduce")
 
 

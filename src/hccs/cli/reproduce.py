@@ -33,3 +33,21 @@ def accuracy(
     grid.run(plan, grid.cells(models.split(","), tasks.split(","), seeds), jobs)
     tables.write(out)
     typer.echo((out / "accuracy.md").read_text())
+
+
+@app.command()
+def fidelity(
+    data: Data,
+    out: Out,
+    models: Annotated[str, typer.Option(help="Encoders, separated by commas.")] = "tiny,small,minilm",
+    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "sst2,mnli",
+    seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 1,
+) -> None:
+    """KL per head before and after retraining, in every mode, and the figure of probability curves."""
+    from hccs.pipeline import accuracy as grid
+    from hccs.pipeline import fidelity as measured
+
+    measured.measure_cells(grid.Plan(data, out), grid.cells(models.split(","), tasks.split(","), seeds))
+    for figure in measured.draw_cells(out):
+        typer.echo(f"drew {figure}")
+    typer.echo((out / "fidelity.md").read_text())

@@ -21,7 +21,7 @@ def refine(
     table: ParamTable,
     batches: Sequence[Mapping[str, torch.Tensor]],
     *,
-    steps: int = 200,
+    steps: int = 120,
     learning_rate: float = 0.02,
 ) -> ParamTable:
     """A table whose model answers more like the float model on `batches`, which need no labels.

@@ -36,9 +36,9 @@ class Encoder:
 
 
 ENCODERS = {
-    "tiny": Encoder("bert_tiny_l2_h128_a2", Recipe(epochs=4, learning_rate=4e-4, batch_size=128), 2e-4),
-    "small": Encoder("bert_small_l4_h512_a8", Recipe(epochs=3, learning_rate=1.5e-4, batch_size=128), 5e-5),
-    "minilm": Encoder("minilm", Recipe(epochs=2, learning_rate=7e-5, batch_size=128), 3e-5),
+    "tiny": Encoder("bert_tiny_l2_h128_a2", Recipe(epochs=4, learning_rate=2e-4), 2e-4),
+    "small": Encoder("bert_small_l4_h512_a8", Recipe(epochs=3, learning_rate=1e-4), 5e-5),
+    "minilm": Encoder("minilm", Recipe(epochs=2, learning_rate=5e-5), 3e-5),
 }
 
 
@@ -165,9 +165,7 @@ def run_cell(plan: Plan, cell: Cell) -> None:
 
 def retraining_recipe(encoder: Encoder, variant: Variant, seed: int) -> Recipe:
     """The default retraining at the encoder's rate, with the variant's changes."""
-    base = replace(
-        RETRAINING, learning_rate=encoder.retraining_rate, batch_size=encoder.recipe.batch_size, seed=seed
-    )
+    base = replace(RETRAINING, learning_rate=encoder.retraining_rate, seed=seed)
     return replace(base, **dict(variant.changes))
 
 

@@ -119,7 +119,15 @@ class CellRun:
             model, table, self.train_set, self.dev, self.calibration_set, recipe, where,
             granularity=variant.granularity, resumable=False,
         )  # fmt: skip
-        if self.plan.keep_models:
-            model.save_pretrained(self.folder / f"retrained-{name}")
+        if self.plan.keep_models and name == "head":
+            model.save_pretrained(self.folder / "retrained")
         scores = evaluate_modes(model, hccs.nn.current_table(model), self.dev)
         return {"accuracy": outcome.accuracy, "history": outcome.history, "modes": scores}
+
+    def fidelity(self) -> dict[str, Any]:
+        """KL and curves of the kept float and retrained models."""
+        from hccs.pipeline.fidelity import measure
+
+        retrained = self._load(self.folder / "retrained").model.to(best_device()).eval()
+        table = self.tables["head"].calibration.table
+        return measure(copy.deepcopy(self.model), retrained, table, self.calibration_set)

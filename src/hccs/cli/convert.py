@@ -1,0 +1,93 @@
+"""`hccs convert` and `hccs evaluate`: from a float model to a converted one, and its scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def convert(
+    model: Annotated[str, typer.Argument(help="A folder with a transformers model, or a Hub name.")],
+    out: Annotated[Path, typer.Option(help="The run's folder; an interrupted run goes on.")],
+    task: Annotated[str, typer.Option(help="sst2, mnli, snli, movies (built in), or hub:NAME[:CONFIG].")] = "",
+    data: Annotated[str, typer.Option(help="Folder with the task's TSV files; without it the Hub is asked.")] = "",
+    train: Annotated[str, typer.Option(help="A CSV, TSV or JSONL file of your own, instead of --task.")] = "",
+    dev: Annotated[str, typer.Option(help="Its dev file; without one a tenth of --train is held out.")] = "",
+    text: Annotated[str, typer.Option(help="Its text column, or two separated by a comma.")] = "sentence",
+    label: Annotated[str, typer.Option(help="Its label column.")] = "label",
+    labels: Annotated[str, typer.Option(help="Label names of a hub: data set, in order.")] = "",
+    vocabulary: Annotated[str, typer.Option(help="A BERT vocab.txt, for weights without a tokenizer.")] = "",
+    n: Annotated[int, typer.Option(help="Longest sequence in tokens; the task's own by default.")] = 0,
+    granularity: Annotated[str, typer.Option(help="One triple per head, layer, or global.")] = "head",
+    mode: Annotated[str, typer.Option(help="i16_div, i16_clb, u8_div or u8_clb.")] = "i16_div",
+    epochs: Annotated[float, typer.Option(help="Epochs of retraining.")] = 0,
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of retraining.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Examples per step and process.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+) -> None:
+    """Collect, calibrate, evaluate, retrain, evaluate and save."""
+    from hccs.pipeline import convert as pipeline
+
+    chosen = _task(task, train, dev, text, label, labels, n)
+    changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
+    given = {name: value for name, value in changes.items() if value}
+    settings = pipeline.Settings(
+        model=model, task=chosen, data=data or None, vocabulary=vocabulary or None, granularity=granularity, mode=mode,
+        seed=seed, retraining=replace(pipeline.RETRAINING, **given),
+    )  # fmt: skip
+    console = Console()
+    results = pipeline.convert(settings, out, console.print)
+    console.print(summary(results))
+    console.print(f"saved in {out}")
+
+
+def _task(task: str, train: str, dev: str, text: str, label: str, labels: str, n: int) -> Any:
+    from hccs.errors import ParameterError
+    from hccs.pipeline import tasks
+
+    columns = text.split(",")
+    if bool(task) == bool(train):
+        raise ParameterError("either --task or --train", "both" if task else "neither", "Name one source of data.")
+    if train:
+        return tasks.custom_task(train, dev or None, columns, label, n or 64)
+    if task.startswith("hub:"):
+        return tasks.hub_task(task[4:], columns, label, [name for name in labels.split(",") if name], n or 64)
+    if task not in tasks.TASKS:
+        raise ParameterError(f"a task among {', '.join(tasks.TASKS)}", repr(task), "Or give --train FILE.")
+    return replace(tasks.TASKS[task], n=n or tasks.TASKS[task].n)
+
+
+def summary(results: dict[str, Any]) -> Table:
+    """The accuracies of a run as a table."""
+    stages = results["stages"]
+    table = Table(title="dev accuracy")
+    for name in ("", "accuracy", "against float, points"):
+        table.add_column(name, justify="left" if not name else "right")
+    base = stages["float"]["accuracy"]
+    for name in ("float", "without retraining", "retrain"):
+        score = stages[name]["accuracy"]
+        difference = "" if name == "float" else f"{100 * (score - base):+.2f}"
+        table.add_row(name, f"{score:.4f}", difference)
+    return table
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    mode: Annotated[str, typer.Option(help="One mode; all four by default.")] = "",
+    file: Annotated[str, typer.Option(help="Another file with the task's columns.")] = "",
+) -> None:
+    """Score a converted model again, in any mode, on any file."""
+    from hccs.pipeline.evaluate import evaluate as score
+
+    found = score(run, (mode,) if mode else (), file or None)
+    table = Table(title=f"accuracy on {found.pop('examples')} examples")
+    table.add_column("model")
+    table.add_column("accuracy", justify="right")
+    for name, value in found.items():
+        table.add_row(name if name == "float" else f"HCCS {name}", f"{value:.4f}")
+    Console().print(table)

@@ -1,0 +1,165 @@
+"""`hccs convert`: collect, calibrate, evaluate without retraining, retrain, evaluate, save; each stage resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import hccs.nn
+from hccs.calibration import HeadStatistics, search
+from hccs.errors import ParameterError
+from hccs.pipeline import tasks
+from hccs.pipeline.conversion import RETRAINING, evaluate_modes, retrain
+from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
+from hccs.pipeline.run_folder import RunFolder
+from hccs.pipeline.tokens import TokenisedSet, tokenise
+from hccs.pipeline.training import Recipe, train
+from hccs.spec import Mode, Region
+from hccs.table import ParamTable
+
+FINE_TUNING = Recipe(epochs=3, learning_rate=1e-4)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to convert, on what data, and how."""
+
+    model: str
+    task: tasks.Task
+    data: str | None = None
+    vocabulary: str | None = None
+    granularity: str = "head"
+    mode: str = "i16_div"
+    sentences: int = 512
+    refine: bool = True
+    seed: int = 0
+    fine_tuning: Recipe = field(default=FINE_TUNING)
+    retraining: Recipe = field(default=RETRAINING)
+
+    def checked(self) -> Settings:
+        """Itself, or the first thing that no run could do."""
+        Mode(self.mode)
+        Region(self.task.n)
+        if self.granularity not in ("head", "layer", "global"):
+            raise ParameterError("granularity head, layer or global", repr(self.granularity), "The paper uses head.")
+        if self.sentences < 1:
+            raise ParameterError("at least one sentence to calibrate on", str(self.sentences), "512 are plenty.")
+        return self
+
+
+class Conversion:
+    """The stages of one run; data and models are loaded when a stage that is not done yet asks for them."""
+
+    def __init__(self, settings: Settings, out: str | Path, say: Callable[[str], None] = print) -> None:
+        self.settings, self.say = settings.checked(), say
+        self.n = settings.task.n
+        # Read before anything is written: a run on bad data leaves nothing behind.
+        self.data = tasks.load(settings.task, settings.data)
+        self._start = self._load(settings.model)
+        self.sets = {
+            "train": self._tokenised(self.data.train),
+            "dev": self._tokenised(self.data.dev),
+            "calibration": self._tokenised(self.data.train.subset(settings.sentences, settings.seed)),
+        }
+        self.folder = RunFolder(out, asdict(settings))
+
+    def _load(self, name: str) -> Loaded:
+        import torch
+
+        torch.manual_seed(self.settings.seed)
+        vocabulary = self.settings.vocabulary if name == self.settings.model else None
+        return load_classifier(name, self.data.labels, vocabulary)
+
+    def _tokenised(self, examples: tasks.Examples) -> TokenisedSet:
+        return tokenise(examples, self._start.tokenizer, self.n).to(best_device())
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    def run(self) -> dict[str, Any]:
+        """All stages; returns the results."""
+        stages = {
+            "float": self._float,
+            "collect": self._collect,
+            "calibrate": self._calibrate,
+            "without retraining": self._without,
+            "retrain": self._retrain,
+            "save": self._save,
+        }
+        for name, work in stages.items():
+            self.say(f"{name}: done before" if self.folder.done(name) else f"{name} …")
+            self.folder.stage(name, work)
+        return self.folder.results
+
+    def _float(self) -> dict[str, Any]:
+        """Score the float model, fine-tuning it first if it came without a classification head."""
+        model = self._start.model.to(best_device())
+        if not self._start.has_head:
+            self.say("  the model has no classification head: fine-tuning it on the task")
+            recipe = replace(self.settings.fine_tuning, seed=self.settings.seed)
+            train(model, self.sets["train"], self.sets["dev"], recipe, self.path / "checkpoints" / "float")
+        model.save_pretrained(self.path / "float")
+        self._start.tokenizer.save_pretrained(self.path / "float")
+        return {"accuracy": accuracy(model, self.sets["dev"]), "fine_tuned": not self._start.has_head}
+
+    @cached_property
+    def model(self) -> Any:
+        """The float model, which later stages convert in place."""
+        return self._load(str(self.path / "float")).model.to(best_device()).eval()
+
+    def _collect(self) -> dict[str, Any]:
+        stats = hccs.nn.collect(self.model, list(self.sets["calibration"].batches(64)), n=self.n)
+        stats.save(self.path / "statistics.safetensors")
+        return {"sentences": len(self.sets["calibration"]), "rows": int(stats.rows.sum())}
+
+    def _calibrate(self) -> dict[str, Any]:
+        stats = HeadStatistics.load(self.path / "statistics.safetensors")
+        found = search(stats, self.n, self.settings.granularity, self.settings.mode)
+        table = found.table
+        if self.settings.refine and self.settings.granularity == "head":
+            table = hccs.nn.refine(self.model, table, list(self.sets["calibration"].batches(64)))
+        table.save(self.path / "table.hccs.safetensors")
+        heads = [
+            {"layer": h.layer, "head": h.head, "kl": h.kl, "kl_renormalised": h.kl_renormalised, "entropy": h.entropy}
+            for h in found.heads
+        ]
+        return {"kl": found.kl, "heads": heads}
+
+    @cached_property
+    def table(self) -> ParamTable:
+        """The calibrated table."""
+        return ParamTable.load(self.path / "table.hccs.safetensors")
+
+    def _without(self) -> dict[str, Any]:
+        scores = evaluate_modes(self.model, self.table, self.sets["dev"])
+        hccs.nn.detach(self.model)
+        return {"accuracy": scores[self.settings.mode], "modes": scores}
+
+    def _retrain(self) -> dict[str, Any]:
+        recipe = replace(self.settings.retraining, seed=self.settings.seed)
+        outcome = retrain(
+            self.model, self.table, self.sets["train"], self.sets["dev"], self.sets["calibration"], recipe,
+            self.path / "checkpoints" / "retrain", granularity=self.settings.granularity,
+        )  # fmt: skip
+        self.model.save_pretrained(self.path / "model")
+        self._start.tokenizer.save_pretrained(self.path / "model")
+        scores = evaluate_modes(self.model, hccs.nn.current_table(self.model), self.sets["dev"])
+        return {"accuracy": outcome.accuracy, "history": outcome.history, "modes": scores}
+
+    def _save(self) -> dict[str, Any]:
+        """The retrained model was saved by its stage; its table is put beside it as a file."""
+        restored = hccs.nn.restore(self._load(str(self.path / "model")).model)
+        table = hccs.nn.current_table(restored)
+        table.save(self.path / "model.hccs.safetensors")
+        (self.path / "model.hccs.json").write_text(table.to_json())
+        return {"model": "model", "table": "model.hccs.safetensors"}
+
+
+def convert(settings: Settings, out: str | Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Convert a model as the settings say; returns the content of `results.json`."""
+    return Conversion(settings, out, say).run()

@@ -1,0 +1,60 @@
+"""Figures of a conversion: accuracy by stage, KL per head, probability curves. Needs matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hccs.errors import MissingExtraError
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("matplotlib for figures", f"no module {error.name}", "pip install 'hccs[report]'.") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def accuracy_figure(stages: dict[str, Any], path: Path) -> None:
+    """Float, then HCCS in each mode without and after retraining."""
+    plt = _pyplot()
+    base = stages["float"]["accuracy"]
+    modes = list(stages["without retraining"]["modes"])
+    figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+    for offset, (stage, label) in enumerate((("without retraining", "without retraining"), ("retrain", "retrained"))):
+        scores = [stages[stage]["modes"][mode] for mode in modes]
+        axes.bar([i + 0.4 * offset - 0.2 for i in range(len(modes))], scores, 0.38, label=label)
+    axes.axhline(base, color="black", linewidth=1, linestyle="--", label=f"float {base:.3f}")
+    axes.set_xticks(range(len(modes)), modes)
+    every = [base, *(s for stage in ("without retraining", "retrain") for s in stages[stage]["modes"].values())]
+    axes.set_ylim(min(every) - 0.02, max(every) + 0.02)
+    axes.set_ylabel("dev accuracy")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def fidelity_figure(found: dict[str, Any], path: Path, title: str = "") -> None:
+    """The paper's figure: probability over key index for a broad and a focused head; and KL per head."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+    for place, (name, curve) in zip(axes, found["curves"].items(), strict=False):
+        place.plot(curve["softmax"], label="float softmax", color="tab:blue")
+        place.plot(curve["hccs"], label="HCCS, retrained", color="tab:orange")
+        place.set_title(f"{name}: layer {curve['layer']}, head {curve['head']}", fontsize=9)
+        place.set_xlabel("key index")
+        place.set_ylabel("mean probability")
+        place.legend(fontsize=7)
+    heads = range(len(found["kl_before"]))
+    axes[2].bar([h - 0.2 for h in heads], found["kl_before"], 0.4, label="without retraining")
+    axes[2].bar([h + 0.2 for h in heads], found["kl_after"], 0.4, label="retrained")
+    axes[2].set_xlabel("head")
+    axes[2].set_ylabel("KL, nats")
+    axes[2].legend(fontsize=7)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
