@@ -67,20 +67,23 @@ def main() -> None:
     parser.add_argument("--tune", action="store_true", help="try block sizes instead of the ones in use")
     options = parser.parse_args()
     results = []
-    shapes = [(t, w) for t in (2048, 4096, 8192) for w in (2, 4)] if options.tune else [(rows._TILE, rows._WARPS)]
     for n in (64, 128, 512):
         peer = torch_softmax_ms(n)
         for mode in hccs.Mode:
-            for rows._TILE, rows._WARPS in shapes:
+            kind = "u8" if mode.is_u8 else "i16"
+            in_use = (rows._TILE[kind], rows._WARPS)
+            for tile, warps in [(t, w) for t in (4096, 8192) for w in (4, 8)] if options.tune else [in_use]:
+                rows._TILE[kind], rows._WARPS = tile, warps
                 found = measure(n, mode)
-                found |= {"over_torch_bf16": peer / found["ms"], "tile": rows._TILE, "warps": rows._WARPS}
+                found |= {"over_torch_bf16": peer / found["ms"], "tile": tile, "warps": warps}
                 results.append(found)
                 print(
-                    f"n={n:4d} {mode.value:8s} tile={rows._TILE:5d}x{rows._WARPS} {found['ms']:.3f} ms  "
+                    f"n={n:4d} {mode.value:8s} tile={tile:5d}x{warps} {found['ms']:.3f} ms  "
                     f"{found['of_copy']:.3f} of copy  {found['elements_per_s'] / 1e12:.2f} T elements/s  "
                     f"{found['over_torch_bf16']:.2f}x torch bf16",
                     flush=True,
                 )
+            rows._TILE[kind], rows._WARPS = in_use
     if options.out:
         facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
         options.out.write_text(json.dumps({**facts, "rows": results}, indent=1))

@@ -22,8 +22,9 @@ NO_MASK, LENGTHS, MASK = range(3)
 # the bits of OFFSET + p are those of p. Conversion instructions, four times slower, are not needed.
 OFFSET = tl.constexpr(12582912.0)
 
-# Elements one program handles, and its warps: 32 elements a thread keep enough loads in flight.
-_TILE = 4096
+# Elements one program handles, and its warps. The uint8 modes move two bytes an element and not three: they need more
+# elements to a program to spread what is done once per row (measured by benchmarks/softmax_gpu.py --tune).
+_TILE = {"i16": 4096, "u8": 8192}
 _WARPS = 4
 
 
@@ -154,11 +155,11 @@ def _softmax_rows(
         tl.store(out_ptr + place, p, mask=inside)
 
 
-def tile(rows: int, columns: int, rows_per_group: int) -> tuple[tuple[int], dict[str, int]]:
+def tile(rows: int, columns: int, rows_per_group: int, elements: int) -> tuple[tuple[int], dict[str, int]]:
     """The launch grid and block shape; FULL when no block sticks out, ONE_GROUP when none spans two heads."""
     block_columns = max(triton.next_power_of_2(columns), 16)
-    block_rows = max(_TILE // block_columns, 1)
-    warps = _WARPS if block_columns <= 2 * _TILE else 16
+    block_rows = max(elements // block_columns, 1)
+    warps = _WARPS if block_columns <= 8192 else 16
     full = columns == block_columns and rows % block_rows == 0
     one = rows_per_group % block_rows == 0
     shape = {"FULL": full, "ONE_GROUP": one, "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "num_warps": warps}
@@ -198,7 +199,7 @@ def softmax(x: torch.Tensor, theta: torch.Tensor, mode: Mode, valid: torch.Tenso
     packed, heads = heads_of(theta, x.shape[:-2])
     chosen, strides, kind = selection(valid, x.shape)
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
-    grid, block = tile(rows, columns, rows_per_group)
+    grid, block = tile(rows, columns, rows_per_group, _TILE["u8" if mode.is_u8 else "i16"])
     kernel: Any = _softmax_rows
     kernel[grid](
         x, packed, chosen, out, rows, columns, rows_per_group, heads, *strides,

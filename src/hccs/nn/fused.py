@@ -24,6 +24,8 @@ from hccs.kernels.triton import (
 if TYPE_CHECKING:
     from hccs.spec import Mode
 
+_TILE = 4096
+
 
 @triton.jit
 def _forward(
@@ -104,7 +106,7 @@ def _layout(
         scale = scale.expand(lead)
     chosen, strides, kind = selection(valid, x.shape)
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
-    grid, block = tile(rows, columns, rows_per_group)
+    grid, block = tile(rows, columns, rows_per_group, _TILE)
     numbers = [rows, columns, rows_per_group, heads, max(scale.numel(), 1), *strides]
     return grid, [packed, scale.contiguous(), chosen], numbers, {"MASKING": kind, **block}
 

@@ -36,7 +36,7 @@ class Encoder:
 
 
 ENCODERS = {
-    "tiny": Encoder("bert_tiny_l2_h128_a2", Recipe(epochs=4, learning_rate=2e-4), 2e-4),
+    "tiny": Encoder("bert_tiny_l2_h128_a2", Recipe(epochs=4, learning_rate=2e-4), 1.5e-4),
     "small": Encoder("bert_small_l4_h512_a8", Recipe(epochs=3, learning_rate=1e-4), 5e-5),
     "minilm": Encoder("minilm", Recipe(epochs=2, learning_rate=5e-5), 3e-5),
 }
@@ -54,12 +54,12 @@ class Variant:
 
 VARIANTS = {
     "head": Variant(),
-    "layer": Variant("layer"),
-    "global": Variant("global"),
     "u8_clb": Variant(mode="u8_clb"),
+    "global": Variant("global"),
+    "layer": Variant("layer"),
     "paper": Variant(changes=(("distil", 0.0),)),
-    "recalibrated": Variant(changes=(("recalibrate", True),)),
     "learnt": Variant(changes=(("learn", True),)),
+    "recalibrated": Variant(changes=(("recalibrate", True),)),
     "float, same budget": Variant(float_softmax=True),
 }
 """The default retraining at each granularity and in the fastest mode, then each idea against it; the last one

@@ -163,13 +163,6 @@ def _trainer_class(hf: Any) -> Any:
                 loss = (1 - weight) * loss + weight * T * T * soft
             return (loss, outputs) if return_outputs else loss
 
-        def _get_train_sampler(self, *arguments: Any) -> Any:
-            from transformers.trainer_pt_utils import LengthGroupedSampler
-
-            generator = torch.Generator().manual_seed(self.args.seed)
-            size = self.args.train_batch_size * self.args.world_size
-            return LengthGroupedSampler(size, lengths=self.train_dataset.lengths, generator=generator)
-
         def create_optimizer(self, model: Any = None) -> Any:
             optimiser = super().create_optimizer()
             learnt = [p for name, p in self.model.named_parameters() if name.endswith("log_ratio")]
