@@ -1,0 +1,1 @@
+"""The AI Engine: kernels that run here bit for bit, a cycle model of them, and projects to build on the device."""
