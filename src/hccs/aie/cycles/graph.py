@@ -68,7 +68,8 @@ class Graph:
         return counts
 
 
-def _registers(operation: Operation) -> tuple[int, int]:
+def registers(operation: Operation) -> tuple[int, int]:
+    """256-bit vectors and 1024-bit accumulators that an operation's result fills."""
     if operation.name in _ACCUMULATES:
         return 0, max(1, operation.lanes * 32 // 1024)
     if operation.is_store or operation.name in _SCALARS or operation.name.startswith("scalar_"):
@@ -96,7 +97,7 @@ def lower(operation: Operation, machine: Machine, first: int) -> list[Node]:
     """The nodes of one operation, numbered from `first`; the last of each piece makes the value."""
     low = machine.lowering(operation.name, operation.bits)
     reduction = "tree(" in low.recipe
-    vectors, accumulators = _registers(operation)
+    vectors, accumulators = registers(operation)
     pieces = 1 if reduction else _pieces(operation, low)
     nodes: list[Node] = []
 

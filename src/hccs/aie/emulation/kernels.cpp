@@ -20,6 +20,8 @@ void by_chunks(const Rows &r, typename output<M>::type *out, scratch &s) {
         case 2: return softmax<M, 2, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
         case 3: return softmax<M, 3, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
         case 4: return softmax<M, 4, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
+        case 8: return softmax<M, 8, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
+        case 16: return softmax<M, 16, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
         default: return softmax<M, 0, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
     }
 }

@@ -123,10 +123,9 @@ HCCS_INLINE void normalise(const int8 *__restrict x, const head &theta, const in
             if (n % 64 != 0) put_last(n / lanes - 1);
         }
     };
-    // Two rows an iteration: their seven loads a row share both load ports evenly.
-    HCCS_LOOP(row_pairs, pair, rows / 2, 8) {
-        one_row(2 * pair);
-        one_row(2 * pair + 1);
+    // Four rows an iteration: one row alone would mostly wait, pipelined or not.
+    HCCS_LOOP(row_fours, four, rows / 4, 4) {
+        HCCS_UNROLL(row, 4) { one_row(4 * four + row); }
     }
 }
 

@@ -39,7 +39,7 @@ class parallel_lookup<Key, lut<4, Offset, Offset>, Policy> {
             const unsigned index = (keys.data[i] >> step_) & (table_.elements - 1);
             out.data[i] = table_.ab[(index / line) * 2 * line + index % line];
         }
-        out.id = emulation::record("lookup", N, emulation::bits_of<Offset>, {keys.id});
+        out.id = emulation::record_with(step_, "lookup", N, emulation::bits_of<Offset>, {keys.id});
         return out;
     }
 

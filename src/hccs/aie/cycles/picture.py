@@ -1,0 +1,68 @@
+"""Schedules as pictures: text for the terminal, PNG for reports. One row per bundle, one column per slot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hccs.aie.cycles.machine import SLOTS
+from hccs.aie.cycles.model import KernelCycles, Region
+from hccs.aie.cycles.schedule import Schedule
+
+_WIDTH = 16
+_COLOURS = {
+    "lda": "#4c78a8", "ldb": "#72b7b2", "alu": "#eeca3b", "mv": "#e45756", "st": "#54a24b", "vec": "#b279a2",
+}  # fmt: skip
+
+
+def grid(schedule: Schedule) -> list[dict[str, str]]:
+    """Which instruction issues in which slot of each bundle; a modulo schedule shows its II steady-state bundles."""
+    bundles: list[dict[str, str]] = [{} for _ in range(schedule.ii or schedule.length)]
+    for index, node in enumerate(schedule.graph.nodes):
+        time = schedule.times[index]
+        stage = f"+{time // schedule.ii}" if schedule.ii else ""
+        if node.call:
+            for bundle in range(time, time + node.call):
+                bundles[bundle]["alu"] = "(call)"
+        for slot in schedule.slots[index]:
+            bundles[time % len(bundles)][slot] = node.instruction + stage
+    return bundles
+
+
+def ascii_picture(region: Region) -> str:
+    """The schedule of a region as text; `+k` marks instructions of k iterations earlier."""
+    schedule = region.schedule
+    kind = f"II = {schedule.ii}" if schedule.ii else "straight-line"
+    lines = [f"{region.name}: {kind}, {schedule.length} bundles an iteration, {region.trips} trips (modelled)"]
+    lines.append("bundle " + "".join(slot.ljust(_WIDTH) for slot in SLOTS).rstrip())
+    for number, bundle in enumerate(grid(schedule)):
+        cells = "".join(bundle.get(slot, ".").ljust(_WIDTH) for slot in SLOTS)
+        lines.append(f"{number:6d} {cells}".rstrip())
+    return "\n".join(lines)
+
+
+def png_picture(kernel: KernelCycles, path: str | os.PathLike[str], title: str) -> Path:
+    """Draw every region of a kernel side by side; the colour says the slot, white is an empty issue."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    regions = [region for region in kernel.regions if region.trips > 1 or region.schedule.length > 4]
+    figure = Figure(figsize=(1.2 + 2.2 * len(regions), 7), layout="constrained")
+    axes = figure.subplots(1, len(regions), squeeze=False)[0]
+    for axis, region in zip(axes, regions, strict=True):
+        bundles = grid(region.schedule)
+        for number, bundle in enumerate(bundles):
+            for column, slot in enumerate(SLOTS):
+                if slot in bundle:
+                    axis.add_patch(Rectangle((column, number), 0.92, 0.92, color=_COLOURS[slot]))
+        interval = f"II {region.schedule.ii}" if region.schedule.ii else "straight"
+        axis.set(xlim=(0, len(SLOTS)), ylim=(len(bundles), 0), title=f"{region.name}\n{interval} x {region.trips}")
+        axis.set_xticks([i + 0.5 for i in range(len(SLOTS))], SLOTS, rotation=90)
+        axis.title.set_fontsize(8)
+        axis.tick_params(labelsize=7)
+    figure.suptitle(f"{title}: {kernel.per_row:.1f} modelled cycles per row", fontsize=9)
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.partial")
+    figure.savefig(temporary, format="png", dpi=150)
+    os.replace(temporary, target)
+    return target
