@@ -109,6 +109,6 @@ def cell(isa: Isa, mode: Mode, n: int) -> Cell:
     )
 
 
-def table() -> list[Cell]:
-    """Every cell, both devices, the paper's two modes, n = 32 to 512."""
-    return [cell(isa, mode, n) for isa in Isa for mode in (Mode.I16_DIV, Mode.U8_CLB) for n in COLUMNS]
+def cells() -> list[tuple[Isa, Mode, int]]:
+    """Every cell's device, mode and row length: the paper's two modes, n = 32 to 512."""
+    return [(isa, mode, n) for isa in Isa for mode in (Mode.I16_DIV, Mode.U8_CLB) for n in COLUMNS]
