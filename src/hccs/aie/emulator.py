@@ -1,4 +1,7 @@
-"""Runs the AI Engine kernels on this machine: the same sources, the same bits, and a trace of what they did."""
+"""Runs the AI Engine kernels on this machine.
+
+The same sources, the same bits, and a trace of what they did.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +61,11 @@ def softmax(
     lengths: NDArray[Any] | None = None,
     kernel: Kernel | str = Kernel.BLOCKED,
 ) -> NDArray[Any]:
-    """Run an AI Engine kernel on int8 `x` [..., q, k] by emulation; the result equals `hccs.reference.softmax`.
+    """Run an AI Engine kernel on int8 `x` [..., q, k] by emulation; the result equals
+    `hccs.reference.softmax`.
 
-    theta's shape broadcasts against x.shape[:-2]; `lengths`, the valid columns of each row, against x.shape[:-1].
+    theta's shape broadcasts against x.shape[:-2]; `lengths`, the valid columns of each row, against
+    x.shape[:-1].
 
     >>> softmax(np.zeros((1, 32), np.int8), HeadParams(B=8, S=0, D=1), "u8_clb")[0, :3]
     array([7, 7, 7], dtype=uint8)
@@ -101,9 +106,13 @@ def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _groups(x: NDArray[np.int8]) -> tuple[NDArray[np.int8], int]:
     if not isinstance(x, np.ndarray) or x.dtype != np.int8:
-        raise DtypeError("int8 logits", str(getattr(x, "dtype", type(x).__name__)), "Quantise the logits first.")
+        raise DtypeError(
+            "int8 logits", str(getattr(x, "dtype", type(x).__name__)), "Quantise the logits first."
+        )
     if x.ndim < 2 or x.size == 0:
-        raise ShapeError("non-empty logits [..., rows, columns]", f"shape {x.shape}", "For one row write x[None].")
+        raise ShapeError(
+            "non-empty logits [..., rows, columns]", f"shape {x.shape}", "For one row write x[None]."
+        )
     require_columns(x.shape[-1])
     return np.ascontiguousarray(x).reshape(-1, *x.shape[-2:]), x.shape[-1]
 
@@ -113,13 +122,17 @@ def _lengths(lengths: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[np
         return None
     array = np.asarray(lengths)
     if array.dtype.kind not in "iu":
-        raise MaskError("integer row lengths", f"dtype {array.dtype}", "Masks are prefixes here: pass their lengths.")
+        raise MaskError(
+            "integer row lengths", f"dtype {array.dtype}", "Masks are prefixes here: pass their lengths."
+        )
     if array.size and (array.min() < 0 or array.max() > shape[-1]):
         raise MaskError(f"row lengths from 0 to {shape[-1]}", f"{array.min()} to {array.max()}", "Clip them.")
     try:
         return np.broadcast_to(array, shape[:-1]).astype(np.int16).reshape(-1, shape[-2])
     except ValueError as error:
-        raise MaskError(f"lengths that broadcast to {shape[:-1]}", str(array.shape), "Give one per row.") from error
+        raise MaskError(
+            f"lengths that broadcast to {shape[:-1]}", str(array.shape), "Give one per row."
+        ) from error
 
 
 def _require_full_rows(params: NDArray[np.int32], n: int, mode: Mode, lengths: NDArray[Any] | None) -> None:
@@ -128,12 +141,19 @@ def _require_full_rows(params: NDArray[np.int32], n: int, mode: Mode, lengths: N
     smallest = int((n * (params[:, 0] - params[:, 1] * params[:, 2])).min())
     if mode.is_u8 and smallest < 256:
         raise ParameterError(
-            "n*(B - S*D) >= 256 for the row-at-a-time kernel's u8 modes", str(smallest), "Use the blocked kernel."
+            "n*(B - S*D) >= 256 for the row-at-a-time kernel's u8 modes",
+            str(smallest),
+            "Use the blocked kernel.",
         )
 
 
-def trace(kernel: Kernel | str, mode: Mode | str, n: int, theta: HeadParams, rows: int = TILE_ROWS) -> list[RawOperation]:
-    """What an integer kernel does on `rows` rows of one head, operation by operation. Values do not matter to it."""
+def trace(
+    kernel: Kernel | str, mode: Mode | str, n: int, theta: HeadParams, rows: int = TILE_ROWS
+) -> list[RawOperation]:
+    """What an integer kernel does on `rows` rows of one head, operation by operation.
+
+    Values do not matter to it.
+    """
     require_columns(n)
     mode, kernel = Mode(mode), Kernel(kernel)
     x = (np.arange(rows * n) * 37 % 251 - 125).astype(np.int8).reshape(rows, n)
@@ -146,9 +166,14 @@ def trace(kernel: Kernel | str, mode: Mode | str, n: int, theta: HeadParams, row
 
 
 def softmax_bf16(x: NDArray[np.float32], native_exp: bool) -> NDArray[np.float32]:
-    """The BF16 baseline on float rows [rows, columns], columns a multiple of 16; float32 copies in and out of BF16."""
+    """The BF16 baseline on float rows [rows, columns], columns a multiple of 16.
+
+    Float32 copies in and out of BF16.
+    """
     if x.ndim != 2 or x.shape[1] % 16 or x.size == 0:
-        raise ShapeError("rows of a multiple of 16 columns", f"shape {x.shape}", "Pad with very negative logits.")
+        raise ShapeError(
+            "rows of a multiple of 16 columns", f"shape {x.shape}", "Pad with very negative logits."
+        )
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     out = np.empty_like(rounded)

@@ -21,7 +21,10 @@ STREAM_BYTES = {Isa.AIE2: 4, Isa.AIE2PS: 8}
 
 @dataclass(frozen=True)
 class Scaling:
-    """Modelled elements per second of `tiles` tiles: compute alone, and no faster than the streams feed and drain."""
+    """Modelled elements per second of `tiles` tiles.
+
+    Compute alone, and no faster than the streams feed and drain.
+    """
 
     isa: Isa
     mode: Mode
@@ -68,13 +71,25 @@ def figure(isa: Isa, n: int, path: str | os.PathLike[str]) -> Path:
     for mode, colour in ((Mode.U8_CLB, "#e45756"), (Mode.I16_DIV, "#4c78a8")):
         points = curve(isa, mode, n)
         tiles = [point.tiles for point in points]
-        axis.plot(tiles, [p.compute / 1e9 for p in points], color=colour, marker="o", label=f"{mode.value}, modelled")
-        axis.plot(tiles, [p.streamed / 1e9 for p in points], color=colour, ls="--", label=f"{mode.value}, streams")
+        axis.plot(
+            tiles,
+            [p.compute / 1e9 for p in points],
+            color=colour,
+            marker="o",
+            label=f"{mode.value}, modelled",
+        )
+        axis.plot(
+            tiles, [p.streamed / 1e9 for p in points], color=colour, ls="--", label=f"{mode.value}, streams"
+        )
         paper = paper_cycles(isa, mode, n)
         if paper is not None:
             rates = [count * n * CLOCK_HZ / paper / 1e9 for count in tiles]
-            axis.plot(tiles, rates, color=colour, ls=":", label=f"{mode.value}, the paper's one tile times tiles")
-    axis.set(xlabel="tiles", ylabel="G elements / s", title=f"{isa.device}, n = {n}", xscale="log", yscale="log")
+            axis.plot(
+                tiles, rates, color=colour, ls=":", label=f"{mode.value}, the paper's one tile times tiles"
+            )
+    axis.set(
+        xlabel="tiles", ylabel="G elements / s", title=f"{isa.device}, n = {n}", xscale="log", yscale="log"
+    )
     axis.legend(fontsize=7)
     axis.grid(alpha=0.3)
     target = Path(path)

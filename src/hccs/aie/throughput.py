@@ -36,7 +36,10 @@ AMD_BF16_CYCLES_1024 = {"first": 5657, "optimised": 1845}
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the table: a mode at a row length on a device. Cycles per row; all but `paper` are modelled."""
+    """One row of the table: a mode at a row length on a device.
+
+    Cycles per row; all but `paper` are modelled.
+    """
 
     isa: Isa
     mode: Mode
@@ -91,7 +94,7 @@ def modelled_bf16(isa: Isa, n: int, compiler: Compiler = Compiler.PIPELINED) -> 
 
 def paper_cycles(isa: Isa, column: str | Mode, n: int) -> float | None:
     """The paper's rate as cycles per row at 1.25 GHz, or None where it reports none."""
-    rate = PAPER_RATES[isa].get(column, {}).get(n)  # type: ignore[call-overload]
+    rate = PAPER_RATES[isa].get(column, {}).get(n)
     return None if rate is None else n * CLOCK_HZ / rate
 
 

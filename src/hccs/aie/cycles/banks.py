@@ -1,7 +1,8 @@
 """Memory bank conflicts: an optional surcharge on a schedule, from the addresses the trace recorded.
 
-Tile memory has eight banks of 128 bit. A bundle whose loads and stores meet in one bank waits one cycle for each
-access too many. Every buffer is taken to begin at bank 0, which is what a linker does to aligned arrays.
+Tile memory has eight banks of 128 bit. A bundle whose loads and stores meet in one bank waits one cycle for
+each access too many. Every buffer is taken to begin at bank 0, which is what a linker does to aligned
+arrays.
 """
 
 from __future__ import annotations

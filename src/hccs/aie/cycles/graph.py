@@ -1,4 +1,7 @@
-"""Dependence graphs: operations lowered to machine instructions, with every latency the schedule must respect."""
+"""Dependence graphs.
+
+Operations lowered to machine instructions, with every latency the schedule must respect.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ _ACCUMULATES = {"ups", "mul", "mac", "matrix_mul", "matrix_mac", "add_accum", "c
 _ACCUMULATES |= {f"{name}_float" for name in ("ups", "mul", "mac", "add_accum")}
 _SCALARS = {"get", "reduce_max", "reduce_add", "reduce_add_float", "clb", "inv", "compare", "scalar_load"}
 _ADDS = {"add_accum", "add_accum_float"}
-_TOKEN = re.compile(r"(?P<kind>tree|fold|call|many)\((?P<inner>[^)]*)\)|(?P<operand>\d):(?P<on>\S+)|(?P<plain>\S+)")
+_TOKEN = re.compile(
+    r"(?P<kind>tree|fold|call|many)\((?P<inner>[^)]*)\)|(?P<operand>\d):(?P<on>\S+)|(?P<plain>\S+)"
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,9 @@ def registers(operation: Operation) -> tuple[int, int]:
 def _pieces(operation: Operation, low: Lowering) -> int:
     if low.per_issue is None:
         return 1
-    amount = {"lanes": operation.lanes, "B": operation.bytes, "bit": operation.lanes * operation.bits}[low.unit]
+    amount = {"lanes": operation.lanes, "B": operation.bytes, "bit": operation.lanes * operation.bits}[
+        low.unit
+    ]
     return -(-amount // low.per_issue)
 
 
@@ -137,7 +144,10 @@ def lower(operation: Operation, machine: Machine, first: int) -> list[Node]:
 
 
 def build(body: Sequence[Operation], machine: Machine, previous: Sequence[Operation] | None = None) -> Graph:
-    """The graph of a straight-line body; with `previous`, the iteration before, also what is carried around the loop."""
+    """The graph of a straight-line body.
+
+    With `previous`, the iteration before, also what is carried around the loop.
+    """
     graph = Graph()
     makers: dict[int, list[int]] = {}
     spans: list[range] = []
@@ -156,7 +166,9 @@ def build(body: Sequence[Operation], machine: Machine, previous: Sequence[Operat
     return graph
 
 
-def _value_edges(graph: Graph, machine: Machine, makers: dict[int, list[int]], carried: dict[int, list[int]]) -> None:
+def _value_edges(
+    graph: Graph, machine: Machine, makers: dict[int, list[int]], carried: dict[int, list[int]]
+) -> None:
     for target, node in enumerate(graph.nodes):
         for read in node.reads:
             distance = 0

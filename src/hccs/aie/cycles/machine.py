@@ -1,4 +1,7 @@
-"""The machine tables: which slot an instruction takes, how long until its result can be read, and where that is known from."""
+"""The machine tables.
+
+Which slot an instruction takes, how long until its result can be read, and where that is known from.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ class Isa(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Instruction:
-    """One machine instruction: alternative slot sets, latency, and the shorter latency of a forwarding path."""
+    """One machine instruction.
+
+    Alternative slot sets, latency, and the shorter latency of a forwarding path.
+    """
 
     name: str
     slots: tuple[frozenset[str], ...]
@@ -76,7 +82,7 @@ class Machine:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    text = resources.files("hccs.aie.cycles").joinpath("tables", name).read_text(encoding="utf-8")
+    text = (resources.files("hccs.aie.cycles") / "tables" / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

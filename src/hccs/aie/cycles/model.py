@@ -1,18 +1,20 @@
-"""Cycles of a kernel from its trace. Every figure here is modelled: no device and no vendor compiler took part.
+"""Cycles of a kernel from its trace. Every figure here is modelled: no device and no vendor compiler took
+part.
 
 One set of rules serves every kernel, ours and the paper's:
 
-1. Loops of at most `UNROLL_TRIPS` trips are unrolled. A loop that is then innermost and calls no library routine is
-   software-pipelined; its cost is the length of one iteration plus (trips - 1) * II.
-2. Any other loop runs its body once per trip, either as straight-line code with everything unrolled or with its inner
-   loops pipelined one by one, whichever is shorter.
+1. Loops of at most `UNROLL_TRIPS` trips are unrolled. A loop that is then innermost and calls no library
+   routine is software-pipelined; its cost is the length of one iteration plus (trips - 1) * II.
+2. Any other loop runs its body once per trip, either as straight-line code with everything unrolled or with
+   its inner loops pipelined one by one, whichever is shorter.
 3. A loop that is set up costs `LOOP_SETUP` bundles; entering and leaving the kernel costs `CALL`.
 4. II rises until 24 vector registers and 9 accumulators suffice.
 
 Addresses are post-incremented by the loads and stores themselves and cost nothing.
 
-`Compiler.STRAIGHT` and `Compiler.SERIAL` model weaker compilers: the first pipelines nothing but still unrolls what
-rule 2 unrolls; the second also leaves every loop of more than two trips a loop and waits out each iteration.
+`Compiler.STRAIGHT` and `Compiler.SERIAL` model weaker compilers: the first pipelines nothing but still
+unrolls what rule 2 unrolls; the second also leaves every loop of more than two trips a loop and waits out
+each iteration.
 """
 
 from __future__ import annotations
@@ -60,7 +62,10 @@ class Compiler(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Region:
-    """One scheduled piece of a kernel: straight-line code run `times` times, or a pipelined loop entered that often."""
+    """One scheduled piece of a kernel.
+
+    Straight-line code run `times` times, or a pipelined loop entered that often.
+    """
 
     name: str
     schedule: Schedule
@@ -105,7 +110,10 @@ class KernelCycles:
 
     @property
     def bound(self) -> float:
-        """Cycles per row that no schedule of these instructions can beat: the fullest slot, each load port alike."""
+        """Cycles per row that no schedule of these instructions can beat.
+
+        The fullest slot, each load port alike.
+        """
         issues = self.issues
         ports = (issues["lda"] + issues["ldb"]) / 2
         return max(ports, *(count for slot, count in issues.items() if slot not in ("lda", "ldb")))

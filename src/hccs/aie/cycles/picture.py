@@ -16,7 +16,10 @@ _COLOURS = {
 
 
 def grid(schedule: Schedule) -> list[dict[str, str]]:
-    """Which instruction issues in which slot of each bundle; a modulo schedule shows its II steady-state bundles."""
+    """Which instruction issues in which slot of each bundle.
+
+    A modulo schedule shows its II steady-state bundles.
+    """
     bundles: list[dict[str, str]] = [{} for _ in range(schedule.ii or schedule.length)]
     for index, node in enumerate(schedule.graph.nodes):
         time = schedule.times[index]
@@ -33,7 +36,9 @@ def ascii_picture(region: Region) -> str:
     """The schedule of a region as text; `+k` marks instructions of k iterations earlier."""
     schedule = region.schedule
     kind = f"II = {schedule.ii}" if schedule.ii else "straight-line"
-    lines = [f"{region.name}: {kind}, {schedule.length} bundles an iteration, {region.trips} trips (modelled)"]
+    lines = [
+        f"{region.name}: {kind}, {schedule.length} bundles an iteration, {region.trips} trips (modelled)"
+    ]
     lines.append("bundle " + "".join(slot.ljust(_WIDTH) for slot in SLOTS).rstrip())
     for number, bundle in enumerate(grid(schedule)):
         cells = "".join(bundle.get(slot, ".").ljust(_WIDTH) for slot in SLOTS)
@@ -56,7 +61,9 @@ def png_picture(kernel: KernelCycles, path: str | os.PathLike[str], title: str) 
                 if slot in bundle:
                     axis.add_patch(Rectangle((column, number), 0.92, 0.92, color=_COLOURS[slot]))
         interval = f"II {region.schedule.ii}" if region.schedule.ii else "straight"
-        axis.set(xlim=(0, len(SLOTS)), ylim=(len(bundles), 0), title=f"{region.name}\n{interval} x {region.trips}")
+        axis.set(
+            xlim=(0, len(SLOTS)), ylim=(len(bundles), 0), title=f"{region.name}\n{interval} x {region.trips}"
+        )
         axis.set_xticks([i + 0.5 for i in range(len(SLOTS))], SLOTS, rotation=90)
         axis.title.set_fontsize(8)
         axis.tick_params(labelsize=7)

@@ -23,8 +23,8 @@ class Pressure:
 def pressure(schedule: Schedule, machine: Machine, invariant: tuple[int, int] = (0, 0)) -> Pressure:
     """Peak registers of a schedule; `invariant` are those that loop constants hold throughout.
 
-    A register is taken from the bundle in which the result arrives to the last bundle that reads it. In a modulo
-    schedule lifetimes longer than II overlap themselves.
+    A register is taken from the bundle in which the result arrives to the last bundle that reads it. In a
+    modulo schedule lifetimes longer than II overlap themselves.
     """
     graph, ii = schedule.graph, schedule.ii
     last: dict[int, int] = {}
@@ -44,5 +44,6 @@ def pressure(schedule: Schedule, machine: Machine, invariant: tuple[int, int] = 
             live[time % span][0] += node.vectors
             live[time % span][1] += node.accumulators
     return Pressure(
-        invariant[0] + max((v for v, _ in live), default=0), invariant[1] + max((a for _, a in live), default=0)
+        invariant[0] + max((v for v, _ in live), default=0),
+        invariant[1] + max((a for _, a in live), default=0),
     )

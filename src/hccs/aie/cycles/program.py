@@ -1,4 +1,4 @@
-"""From a flat trace to a tree of blocks and loops, and the clean-ups every compiler does before it schedules."""
+"""From a flat trace to a tree of blocks and loops, and the clean-ups a compiler does before it schedules."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _without_unread(root: list[Item]) -> list[Item]:
 
 
 def fuse_stores(items: list[Item]) -> list[Item]:
-    """Turn a shift-round-saturate whose only reader is a store of all its lanes into one storing instruction."""
+    """Turn a shift-round-saturate that only a store of all its lanes reads into one storing instruction."""
     readers: dict[int, list[Operation]] = {}
     for operation in operations(items):
         for operand in operation.operands:
@@ -126,9 +126,9 @@ def fuse_stores(items: list[Item]) -> list[Item]:
     fused: dict[int, Operation] = {}
     for operation in operations(items):
         users = readers.get(operation.result, [])
-        if operation.name == "srs" and operation.bits < 32 and len(users) == 1 and users[0].name == "store":
-            if users[0].lanes == operation.lanes:
-                fused[operation.result] = operation
+        stored = len(users) == 1 and users[0].name == "store" and users[0].lanes == operation.lanes
+        if stored and operation.name == "srs" and operation.bits < 32:
+            fused[operation.result] = operation
 
     def rewrite(body: list[Item]) -> list[Item]:
         out: list[Item] = []
@@ -147,7 +147,10 @@ def fuse_stores(items: list[Item]) -> list[Item]:
 
 
 def shared(items: Sequence[Operation]) -> list[Operation]:
-    """Common subexpressions computed once: equal pure operations, and equal loads with no store to them between."""
+    """Common subexpressions computed once.
+
+    Equal pure operations, and equal loads with no store to them between.
+    """
     renamed: dict[int, int] = {}
     known: dict[tuple[object, ...], Operation] = {}
     out: list[Operation] = []
@@ -161,7 +164,7 @@ def shared(items: Sequence[Operation]) -> list[Operation]:
             continue
         key = (item.name, item.lanes, item.bits, item.views, item.address)
         earlier = known.get(key)
-        # Shift amounts and constants that were plain numbers left no operand: equal text is then not equal value.
+        # Constants that were plain numbers left no operand: equal text is then not equal value.
         if earlier is not None and (operands or item.name in _MEMORY):
             renamed[item.result] = earlier.result
         else:
@@ -181,8 +184,9 @@ def split_invariant(
 ) -> tuple[list[Operation], list[Operation]]:
     """Split one iteration into what a compiler hoists before the loop, and the rest.
 
-    Hoisted: operations whose operands all come from outside the loop, and loads that read the same address in the
-    iteration before and that no store of the loop touches. `inside` are the values that the loop makes.
+    Hoisted: operations whose operands all come from outside the loop, and loads that read the same address
+    in the iteration before and that no store of the loop touches. `inside` are the values that the loop
+    makes.
     """
     stores = [operation for operation in body if operation.is_store]
     repeated = {operation.address for operation in previous if operation.name in _MEMORY}
@@ -191,7 +195,9 @@ def split_invariant(
     rest: list[Operation] = []
     for operation in body:
         invariant = not operation.is_store and all(
-            value not in inside or value in hoisted_values for operand in operation.operands for value in operand
+            value not in inside or value in hoisted_values
+            for operand in operation.operands
+            for value in operand
         )
         if operation.name in _MEMORY:
             untouched = not any(operation.overlaps(store) for store in stores)

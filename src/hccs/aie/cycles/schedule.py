@@ -1,4 +1,7 @@
-"""Schedulers: lists for straight-line code, modulo schedules for loops. Deterministic: ties fall to program order."""
+"""Schedulers: lists for straight-line code, modulo schedules for loops.
+
+Deterministic: ties fall to program order.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from hccs.aie.cycles.machine import Machine
 
 @dataclass(frozen=True)
 class Schedule:
-    """When and where every node issues. `ii` is the initiation interval of a loop, None for straight-line code."""
+    """When and where every node issues.
+
+    `ii` is the initiation interval of a loop, None for straight-line code.
+    """
 
     graph: Graph
     times: tuple[int, ...]
@@ -28,8 +34,8 @@ class Schedule:
 class _Reservations:
     """Which slots of which bundle are taken; bundles wrap around at `ii`.
 
-    `claims` are issues still to come that have no choice of slot: in a modulo schedule, instructions that do have a
-    choice leave them room.
+    `claims` are issues still to come that have no choice of slot: in a modulo schedule, instructions that
+    do have a choice leave them room.
     """
 
     def __init__(self, ii: int | None = None, claims: dict[str, int] | None = None) -> None:
@@ -42,7 +48,8 @@ class _Reservations:
         bundle = time if self.ii is None else time % self.ii
         for group in alternatives:
             crowded = len(alternatives) > 1 and any(
-                self.ii is not None and self.used.get(slot, 0) + self.claims.get(slot, 0) >= self.ii for slot in group
+                self.ii is not None and self.used.get(slot, 0) + self.claims.get(slot, 0) >= self.ii
+                for slot in group
             )
             if not crowded and all((bundle, slot) not in self.taken for slot in group):
                 return group
@@ -75,7 +82,9 @@ def heights(graph: Graph) -> list[int]:
         if edge.distance == 0:
             outgoing.setdefault(edge.source, []).append(edge)
     for index in reversed(range(len(graph.nodes))):
-        height[index] = max((edge.latency + height[edge.target] for edge in outgoing.get(index, [])), default=1)
+        height[index] = max(
+            (edge.latency + height[edge.target] for edge in outgoing.get(index, [])), default=1
+        )
     return height
 
 
@@ -93,7 +102,7 @@ def list_schedule(graph: Graph, machine: Machine) -> Schedule:
     reservations = _Reservations()
     time = 0
     while waiting:
-        later = []
+        later: list[int] = []
         for index in waiting:
             ready = all(times[e.source] >= 0 and times[e.source] + e.latency <= time for e in incoming[index])
             node = graph.nodes[index]
@@ -156,10 +165,11 @@ def _has_positive_cycle(graph: Graph, ii: int) -> bool:
 
 
 def modulo_schedule(graph: Graph, machine: Machine, ii: int) -> Schedule | None:
-    """Place nodes last to first, each as late as its readers allow, so that values live briefly. None if II is too small.
+    """Place nodes last to first, each as late as its readers allow, so that values live briefly. None if II
+    is too small.
 
-    A node without placed readers goes to the end. In any II neighbouring bundles each modulo slot occurs once, so a
-    window that long decides whether a node fits.
+    A node without placed readers goes to the end. In any II neighbouring bundles each modulo slot occurs
+    once, so a window that long decides whether a node fits.
     """
     count = len(graph.nodes)
     outgoing: list[list[Edge]] = [[] for _ in range(count)]

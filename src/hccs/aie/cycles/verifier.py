@@ -7,7 +7,10 @@ from hccs.aie.cycles.schedule import Schedule
 
 
 def violations(schedule: Schedule, machine: Machine) -> list[str]:
-    """Every broken rule in words: a slot used twice or wrongly, a latency not waited for. Empty when sound."""
+    """Every broken rule in words: a slot used twice or wrongly, a latency not waited for.
+
+    Empty when sound.
+    """
     broken: list[str] = []
     used: dict[tuple[int, str], int] = {}
     busy: list[tuple[int, int, int]] = []
@@ -32,5 +35,7 @@ def violations(schedule: Schedule, machine: Machine) -> list[str]:
     for edge in schedule.graph.edges:
         gap = schedule.times[edge.target] + (schedule.ii or 0) * edge.distance - schedule.times[edge.source]
         if (schedule.ii or edge.distance == 0) and gap < edge.latency:
-            broken.append(f"node {edge.target} reads node {edge.source} after {gap} of {edge.latency} bundles")
+            broken.append(
+                f"node {edge.target} reads node {edge.source} after {gap} of {edge.latency} bundles"
+            )
     return broken

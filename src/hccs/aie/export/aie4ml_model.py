@@ -1,37 +1,23 @@
-"""The aie4ml project: an ONNX model with one Softmax per head, and the directives that make each of them HCCS."""
+"""The aie4ml project.
+
+An ONNX model with one Softmax per head, and the directives that make each of them HCCS.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hccs.aie.export.project import Project
 from hccs.errors import HccsError, ModeError
 
-if TYPE_CHECKING:
-    import onnx
-
 PARTS = ("xilinx_vek280_base", "vek385_base")
 """aie4ml's names for the two boards of the paper."""
 
 _OPSET = 21
 _IR_VERSION = 10
-
-_LOWER = '''"""Lower the model with aie4ml into a Vitis project. Usage: python3 lower.py [PART]"""
-
-import json
-import pathlib
-import sys
-
-import aie4ml
-
-config = json.loads(pathlib.Path("directives.json").read_text())
-if len(sys.argv) > 1:
-    config["AIEConfig"]["Part"] = sys.argv[1]
-aie4ml.from_onnx("hccs_softmax.onnx", config, output_dir="project", project_name="hccs_softmax").write()
-'''
 
 
 class ExtraMissingError(HccsError, ImportError):
@@ -46,10 +32,11 @@ def _onnx() -> Any:
     return onnx
 
 
-def model(project: Project) -> onnx.ModelProto:
+def model(project: Project) -> Any:
     """One Quantize-Dequantize-Softmax-Quantize-Dequantize chain per head.
 
-    The input scale is 1: HCCS works on the int8 logits themselves, the real scale is in theta. Outputs are Q8 or Q15.
+    The input scale is 1: HCCS works on the int8 logits themselves, the real scale is in theta.
+    Outputs are Q8 or Q15.
     """
     onnx = _onnx()
     helper, kinds, numbers = onnx.helper, onnx.TensorProto, onnx.numpy_helper
@@ -78,8 +65,14 @@ def model(project: Project) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "hccs_softmax",
-        [helper.make_tensor_value_info(f"logits_{head}", kinds.FLOAT, shape) for head in range(project.heads)],
-        [helper.make_tensor_value_info(f"probabilities_{head}", kinds.FLOAT, shape) for head in range(project.heads)],
+        [
+            helper.make_tensor_value_info(f"logits_{head}", kinds.FLOAT, shape)
+            for head in range(project.heads)
+        ],
+        [
+            helper.make_tensor_value_info(f"probabilities_{head}", kinds.FLOAT, shape)
+            for head in range(project.heads)
+        ],
         [numbers.from_array(value, name) for name, value in constants.items()],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)])
@@ -118,5 +111,4 @@ def files(project: Project) -> dict[str, str | bytes]:
     return {
         "hccs_softmax.onnx": model(project).SerializeToString(),
         "directives.json": json.dumps(directives(project), indent=2) + "\n",
-        "lower.py": _LOWER,
     }

@@ -1,4 +1,7 @@
-"""What every export shares: which rows go to which tile, the parameter header, the kernel sources, the test vectors."""
+"""What every export shares.
+
+Which rows go to which tile, the parameter header, the kernel sources, the test vectors.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import enum
 import os
 from dataclasses import dataclass
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +84,9 @@ def find_table(run: str | os.PathLike[str]) -> ParamTable:
 
 
 def _memory(rows: int, columns: int, mode: Mode) -> int:
-    return 2 * rows * columns * (1 + mode.dtype.itemsize)  # input and output, each twice: one filled, one worked on
+    return (
+        2 * rows * columns * (1 + mode.dtype.itemsize)
+    )  # input and output, each twice: one filled, one worked on
 
 
 def plan(
@@ -99,7 +103,9 @@ def plan(
         raise ParameterError(f"a layer from 0 to {layers - 1}", str(layer), "Layers count from 0.")
     if rows < BATCH_ROWS or rows % BATCH_ROWS:
         raise ShapeError(
-            f"rows per head in multiples of {BATCH_ROWS}", str(rows), "Pad the queries; extra rows cost little."
+            f"rows per head in multiples of {BATCH_ROWS}",
+            str(rows),
+            "Pad the queries; extra rows cost little.",
         )
     columns = table.n if columns is None else columns
     require_columns(columns)
@@ -127,7 +133,7 @@ def plan(
 def parameter_header(project: Project) -> str:
     """`hccs_parameters.hpp`: the layer as compile-time constants."""
     rows = ",\n        ".join(f"{{{B}, {S}, {D}}}" for B, S, D in project.theta.packed.tolist())
-    return f"""// Head parameters of layer {project.layer}, written by `hccs aie export`. Admissible for {project.columns} columns.
+    return f"""// Head parameters of layer {project.layer}, written by `hccs aie export`.
 #pragma once
 
 #include "hccs_tile.hpp"
@@ -152,14 +158,14 @@ struct layer {{
 
 def kernel_sources() -> dict[str, str]:
     """The kernel headers by name, as they ship in the package."""
-    folder = resources.files("hccs.aie").joinpath("kernels")
+    folder = resources.files("hccs.aie") / "kernels"
     names = ("hints.hpp", "hccs_softmax.hpp", "hccs_normalise.hpp", "hccs_tile.hpp")
     return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in names}
 
 
 def emulation_sources() -> dict[str, str]:
-    """The host emulation of the AIE API by path, so that an exported kernel can be checked without any tools."""
-    folder: Traversable = resources.files("hccs.aie").joinpath("emulation", "include", "aie_api")
+    """The host emulation of the AIE API by path: it checks an exported kernel without any tools."""
+    folder = resources.files("hccs.aie") / "emulation" / "include" / "aie_api"
     return {f"aie_api/{entry.name}": entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
 
 

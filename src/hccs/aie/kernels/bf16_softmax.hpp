@@ -46,15 +46,15 @@ struct exp_native {
 template <typename Exp>
 void softmax_bf16(const bfloat16 *__restrict x, bfloat16 *__restrict out, unsigned rows, unsigned n, Exp exponential) {
     aie::set_rounding(aie::rounding_mode::conv_even);
-    HCCS_LOOP(rows, row, rows, 1) {
+    HCCS_PLAIN_LOOP(rows, row, rows) {
         const bfloat16 *__restrict in = x + row * n;
         bfloat16 *__restrict to = out + row * n;
         bf16_lanes candidates = aie::load_v<16>(in);
-        HCCS_LOOP(maximum, i, n / 16 - 1, 0) { candidates = aie::max(candidates, aie::load_v<16>(in + 16 * (i + 1))); }
+        HCCS_PLAIN_LOOP(maximum, i, n / 16 - 1) { candidates = aie::max(candidates, aie::load_v<16>(in + 16 * (i + 1))); }
         const aie::accum<accfloat, 16> maximum(aie::broadcast<bfloat16, 16>(aie::reduce_max(candidates)));
 
         aie::accum<accfloat, 16> total = aie::zeros<accfloat, 16>();
-        HCCS_LOOP(exponentials, i, n / 16, 1) {
+        HCCS_PLAIN_LOOP(exponentials, i, n / 16) {
             const aie::accum<accfloat, 16> v(aie::load_v<16>(in + 16 * i));
             const aie::accum<accfloat, 16> e = exponential(aie::sub(v, maximum));
             total = aie::add(total, e);
@@ -62,7 +62,7 @@ void softmax_bf16(const bfloat16 *__restrict x, bfloat16 *__restrict out, unsign
         }
         const auto reciprocal = aie::inv(aie::reduce_add(total.template to_vector<float>()));
         const bf16_lanes scale = aie::broadcast<bfloat16, 16>(reciprocal);
-        HCCS_LOOP(scale, i, n / 16, 1) {
+        HCCS_PLAIN_LOOP(scale, i, n / 16) {
             const bf16_lanes e = aie::load_v<16>(to + 16 * i);
             aie::store_v(to + 16 * i, aie::mul(e, scale).template to_vector<bfloat16>());
         }

@@ -38,7 +38,7 @@ struct normaliser<mode::u8_clb> {
     HCCS_INLINE explicit normaliser(const head &theta)
         : slope255(aie::broadcast<int16, 32>(int16(255 * theta.S))), factor255(aie::broadcast<int16, 32>(int16(255))) {}
     HCCS_INLINE auto row(const scratch &__restrict s, unsigned r) const {
-        const auto k = 31 - clb(HCCS_LOAD(s.sum + r));
+        const auto k = 31 - HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r)));
         const sums start = aie::mul<acc32>(aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r)), factor255);
         return [this, k, start](const halves &y) {
             return aie::mac(start, y, slope255).template to_vector<uint8>(k);
@@ -51,7 +51,7 @@ struct normaliser<mode::u8_div> {
     halves slope;
     HCCS_INLINE explicit normaliser(const head &theta) : slope(aie::broadcast<int16, 32>(int16(theta.S))) {}
     HCCS_INLINE auto row(const scratch &__restrict s, unsigned r) const {
-        const auto short_by = clb(HCCS_LOAD(s.sum + r)) - 23;  // 8 - k
+        const auto short_by = HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r))) - 23;  // 8 - k
         const auto shift = 15 - (short_by & ~(short_by >> 31));
         const halves rho = aie::broadcast<int16, 32>(HCCS_LOAD(s.reciprocal + r));
         const sums start(aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r)));
@@ -86,7 +86,7 @@ struct normaliser<mode::i16_clb> {
     int32 S;
     HCCS_INLINE explicit normaliser(const head &theta) : S(theta.S) {}
     HCCS_INLINE int16_rule row(const scratch &__restrict s, unsigned r) const {
-        const auto rho = 32767 >> (31 - clb(HCCS_LOAD(s.sum + r)));
+        const auto rho = 32767 >> (31 - HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r))));
         const halves offset = aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r));
         return {aie::mul<acc32>(offset, aie::broadcast<int16, 32>(rho)), aie::broadcast<uint16, 32>(rho * S)};
     }
