@@ -23,7 +23,9 @@ def edge_thetas(n: int) -> list[HeadParams]:
         HeadParams(region.max_base, region.max_slope(127), 127),
         HeadParams(region.min_base(region.max_slope(40), 40), region.max_slope(40), 40),
         HeadParams(1, 0, 127),  # calibrated for far longer rows: Z stays below 256
-        HeadParams(min(127, region.max_base), min(127, region.max_base), 1),  # rho * S passes int16 in i16_clb
+        HeadParams(
+            min(127, region.max_base), min(127, region.max_base), 1
+        ),  # rho * S passes int16 in i16_clb
     ]
 
 
@@ -55,7 +57,7 @@ def test_edges_equal_the_reference(mode: str, n: int) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_million_random_rows(mode: str) -> None:
-    """250,000 rows per mode; `hccs.softmax`, which the kernel tests hold to the reference, is quick enough."""
+    """250,000 rows per mode. `hccs.softmax`, held to the reference elsewhere, is quick enough to compare."""
     rng = np.random.default_rng(MODES.index(mode))
     todo = 250_000
     while todo > 0:
@@ -69,7 +71,9 @@ def test_a_million_random_rows(mode: str) -> None:
         x = np.clip(rng.normal(centre, spread, (heads, rows, n)), -128, 127).astype(np.int8)
         lengths = rng.integers(0, n + 1, (heads, rows)) if rng.random() < 0.5 else None
         theta = HeadParams(B, S, D)
-        assert np.array_equal(emulator.softmax(x, theta, mode, lengths), hccs.softmax(x, theta, mode, lengths))
+        assert np.array_equal(
+            emulator.softmax(x, theta, mode, lengths), hccs.softmax(x, theta, mode, lengths)
+        )
         todo -= heads * rows
 
 
@@ -83,7 +87,9 @@ def test_any_theta_any_rows(data: st.DataObject, mode: str, chunks: int) -> None
     x = np.frombuffer(data.draw(st.binary(min_size=2 * n, max_size=2 * n)), np.int8).reshape(2, n)
     lengths = np.array(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
     theta = HeadParams(B, S, D)
-    assert np.array_equal(emulator.softmax(x, theta, mode, lengths), reference.softmax(x, theta, mode, lengths))
+    assert np.array_equal(
+        emulator.softmax(x, theta, mode, lengths), reference.softmax(x, theta, mode, lengths)
+    )
 
 
 def test_heads_broadcast_as_in_the_reference() -> None:
@@ -120,8 +126,16 @@ THETA = HeadParams(444, 11, 40)
         (MaskError, "lengths from 0 to 64", lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 65]))),
         (MaskError, "broadcast", lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 2, 3]))),
         (MaskError, "prefixes", lambda: emulator.softmax(ROW, THETA, lengths=np.ones((2, 64), bool))),
-        (MaskError, "full rows", lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 2]), kernel="by_row")),
-        (ParameterError, "256", lambda: emulator.softmax(ROW, HeadParams(1, 0, 1), "u8_clb", kernel="by_row")),
+        (
+            MaskError,
+            "full rows",
+            lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 2]), kernel="by_row"),
+        ),
+        (
+            ParameterError,
+            "256",
+            lambda: emulator.softmax(ROW, HeadParams(1, 0, 1), "u8_clb", kernel="by_row"),
+        ),
     ],
 )
 def test_refusals(error: type[Exception], match: str, call: object) -> None:

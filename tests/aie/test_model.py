@@ -75,7 +75,9 @@ def test_without_pipelining_ours_is_still_under_sixty_percent() -> None:
 
 
 def fingerprint(kernel: KernelCycles) -> list[object]:
-    return [(r.name, r.trips, r.times, r.schedule.ii, r.schedule.times, r.schedule.slots) for r in kernel.regions]
+    return [
+        (r.name, r.trips, r.times, r.schedule.ii, r.schedule.times, r.schedule.slots) for r in kernel.regions
+    ]
 
 
 def test_deterministic() -> None:
@@ -109,7 +111,9 @@ def test_parse_sees_loops_halves_and_dead_results() -> None:
 
 
 def test_shared_merges_equal_loads_until_a_store_touches_them() -> None:
-    items = operations(parse(emulator.trace(Kernel.BY_ROW, Mode.U8_CLB, 32, HeadParams(444, 11, 40), rows=16)))
+    items = operations(
+        parse(emulator.trace(Kernel.BY_ROW, Mode.U8_CLB, 32, HeadParams(444, 11, 40), rows=16))
+    )
     load = next(item for item in items if item.name == "load")
     again = dataclasses.replace(load, result=10_001)
     store = dataclasses.replace(load, name="store", result=10_002)

@@ -26,7 +26,9 @@ NOTHING = Operation("max", 64, 8, 1, ())
 
 
 def graph(*instructions: str, edges: list[tuple[int, ...]] = ()) -> Graph:  # type: ignore[assignment]
-    return Graph([Node(name, (), NOTHING, vectors=2) for name in instructions], [Edge(*edge) for edge in edges])
+    return Graph(
+        [Node(name, (), NOTHING, vectors=2) for name in instructions], [Edge(*edge) for edge in edges]
+    )
 
 
 def test_a_chain_by_hand() -> None:
@@ -49,7 +51,9 @@ def test_a_gather_takes_both_ports() -> None:
 
 
 def test_a_call_lets_nothing_else_issue() -> None:
-    call = Graph([Node("VMAX_LT", (), NOTHING), Node("CALL", (), NOTHING, call=44), Node("VBCST", (), NOTHING)])
+    call = Graph(
+        [Node("VMAX_LT", (), NOTHING), Node("CALL", (), NOTHING, call=44), Node("VBCST", (), NOTHING)]
+    )
     call.edges = [Edge(0, 1, 2), Edge(1, 2, 44)]
     schedule = list_schedule(call, CHIP)
     assert schedule.times == (0, 2, 46)
@@ -57,7 +61,9 @@ def test_a_call_lets_nothing_else_issue() -> None:
 
 
 def test_intervals_by_hand() -> None:
-    loop = graph("VLD", "VMAX_LT", "VMAX_LT", "VMAX_LT", "VST", edges=[(0, 1, 7), (1, 2, 1), (2, 3, 1), (3, 4, 2)])
+    loop = graph(
+        "VLD", "VMAX_LT", "VMAX_LT", "VMAX_LT", "VST", edges=[(0, 1, 7), (1, 2, 1), (2, 3, 1), (3, 4, 2)]
+    )
     assert resource_interval(loop, CHIP) == 3
     assert recurrence_interval(loop) == 1
     # An accumulator carried around the loop by the multiplier's 2-cycle path.
