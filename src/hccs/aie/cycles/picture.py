@@ -47,11 +47,11 @@ def ascii_picture(region: Region) -> str:
 
 
 def png_picture(kernel: KernelCycles, path: str | os.PathLike[str], title: str) -> Path:
-    """Draw every region of a kernel side by side; the colour says the slot, white is an empty issue."""
+    """Draw the regions that cost at least a twentieth side by side; colours are slots, white is an empty issue."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    regions = [region for region in kernel.regions if region.trips > 1 or region.schedule.length > 4]
+    regions = [region for region in kernel.regions if region.cycles >= 0.05 * kernel.cycles]
     figure = Figure(figsize=(1.2 + 2.2 * len(regions), 7), layout="constrained")
     axes = figure.subplots(1, len(regions), squeeze=False)[0]
     for axis, region in zip(axes, regions, strict=True):
