@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import pytest
 
@@ -14,6 +15,7 @@ from hccs.aie.cycles.model import Compiler, KernelCycles, kernel_cycles
 from hccs.aie.cycles.program import Loop, fuse_stores, operations, parse, shared
 from hccs.aie.cycles.verifier import violations
 from hccs.aie.emulator import Kernel
+from hccs.aie.extras import ExtraMissingError
 from hccs.errors import ParameterError
 
 CELLS = throughput.cells()
@@ -173,3 +175,9 @@ def test_every_table_row_names_its_source() -> None:
         for name in used.replace("(", " ").replace(")", " ").replace("0:", " ").split():
             if name not in {"tree", "fold", "call", "many"} and not name.isdigit():
                 assert name in chip.instructions, name
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ExtraMissingError, match=r"hccs\[report\]"):
+        scaling.figure(Isa.AIE2, 64, f"{tmp_path}/s.png")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hccs.aie.cycles.machine import Isa
 from hccs.aie.emulator import Kernel
+from hccs.aie.extras import new_figure, save_png
 from hccs.aie.throughput import CLOCK_HZ, modelled, paper_cycles
 from hccs.errors import ParameterError
 from hccs.spec import Mode
@@ -64,9 +65,7 @@ def curve(isa: Isa, mode: Mode, n: int, kernel: Kernel = Kernel.BLOCKED) -> list
 
 def figure(isa: Isa, n: int, path: str | os.PathLike[str]) -> Path:
     """The paper's scaling figure with our kernels: solid by compute alone, dashed within the streams."""
-    from matplotlib.figure import Figure
-
-    drawing = Figure(figsize=(6, 4), layout="constrained")
+    drawing = new_figure(6, 4)
     axis = drawing.subplots()
     for mode, colour in ((Mode.U8_CLB, "#e45756"), (Mode.I16_DIV, "#4c78a8")):
         points = curve(isa, mode, n)
@@ -92,8 +91,4 @@ def figure(isa: Isa, n: int, path: str | os.PathLike[str]) -> Path:
     )
     axis.legend(fontsize=7)
     axis.grid(alpha=0.3)
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.partial")
-    drawing.savefig(temporary, format="png", dpi=150)
-    os.replace(temporary, target)
-    return target
+    return save_png(drawing, path)

@@ -15,6 +15,7 @@ from hccs.aie.cycles.program import Operation
 _ACCUMULATES = {"ups", "mul", "mac", "matrix_mul", "matrix_mac", "add_accum", "clear"}
 _ACCUMULATES |= {f"{name}_float" for name in ("ups", "mul", "mac", "add_accum")}
 _SCALARS = {"get", "reduce_max", "reduce_add", "reduce_add_float", "clb", "inv", "compare", "scalar_load"}
+_SCALARS |= {"shift_register"}
 _ADDS = {"add_accum", "add_accum_float"}
 _TOKEN = re.compile(
     r"(?P<kind>tree|fold|call|many)\((?P<inner>[^)]*)\)|(?P<operand>\d):(?P<on>\S+)|(?P<plain>\S+)"

@@ -8,6 +8,7 @@ from pathlib import Path
 from hccs.aie.cycles.machine import SLOTS
 from hccs.aie.cycles.model import KernelCycles, Region
 from hccs.aie.cycles.schedule import Schedule
+from hccs.aie.extras import new_figure, save_png
 
 _WIDTH = 16
 _COLOURS = {
@@ -47,19 +48,16 @@ def ascii_picture(region: Region) -> str:
 
 
 def png_picture(kernel: KernelCycles, path: str | os.PathLike[str], title: str) -> Path:
-    """Draw the regions that cost at least a twentieth side by side; colours are slots, white is an empty issue."""
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
+    """Draw the regions that cost a twentieth or more side by side; colours are slots, white is empty."""
     regions = [region for region in kernel.regions if region.cycles >= 0.05 * kernel.cycles]
-    figure = Figure(figsize=(1.2 + 2.2 * len(regions), 7), layout="constrained")
+    figure = new_figure(1.2 + 2.2 * len(regions), 7)
     axes = figure.subplots(1, len(regions), squeeze=False)[0]
     for axis, region in zip(axes, regions, strict=True):
         bundles = grid(region.schedule)
         for number, bundle in enumerate(bundles):
             for column, slot in enumerate(SLOTS):
                 if slot in bundle:
-                    axis.add_patch(Rectangle((column, number), 0.92, 0.92, color=_COLOURS[slot]))
+                    axis.broken_barh([(column, 0.92)], (number, 0.92), color=_COLOURS[slot])
         interval = f"II {region.schedule.ii}" if region.schedule.ii else "straight"
         axis.set(
             xlim=(0, len(SLOTS)), ylim=(len(bundles), 0), title=f"{region.name}\n{interval} x {region.trips}"
@@ -68,8 +66,4 @@ def png_picture(kernel: KernelCycles, path: str | os.PathLike[str], title: str) 
         axis.title.set_fontsize(8)
         axis.tick_params(labelsize=7)
     figure.suptitle(f"{title}: {kernel.per_row:.1f} modelled cycles per row", fontsize=9)
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.partial")
-    figure.savefig(temporary, format="png", dpi=150)
-    os.replace(temporary, target)
-    return target
+    return save_png(figure, path)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from hccs.aie.export.project import Project
-from hccs.errors import HccsError, ModeError
+from hccs.aie.extras import require
+from hccs.errors import ModeError
 
 PARTS = ("xilinx_vek280_base", "vek385_base")
 """aie4ml's names for the two boards of the paper."""
@@ -20,25 +21,13 @@ _OPSET = 21
 _IR_VERSION = 10
 
 
-class ExtraMissingError(HccsError, ImportError):
-    """An optional package that an export needs is not installed."""
-
-
-def _onnx() -> Any:
-    try:
-        import onnx
-    except ModuleNotFoundError as error:
-        raise ExtraMissingError("the onnx package", "it is not installed", "pip install onnx") from error
-    return onnx
-
-
 def model(project: Project) -> Any:
     """One Quantize-Dequantize-Softmax-Quantize-Dequantize chain per head.
 
     The input scale is 1: HCCS works on the int8 logits themselves, the real scale is in theta.
     Outputs are Q8 or Q15.
     """
-    onnx = _onnx()
+    onnx = require("onnx", "pip install onnx")
     helper, kinds, numbers = onnx.helper, onnx.TensorProto, onnx.numpy_helper
     fraction = 2.0**-8 if project.mode.is_u8 else 2.0**-15
     constants = {

@@ -50,7 +50,9 @@ void softmax_bf16(const bfloat16 *__restrict x, bfloat16 *__restrict out, unsign
         const bfloat16 *__restrict in = x + row * n;
         bfloat16 *__restrict to = out + row * n;
         bf16_lanes candidates = aie::load_v<16>(in);
-        HCCS_PLAIN_LOOP(maximum, i, n / 16 - 1) { candidates = aie::max(candidates, aie::load_v<16>(in + 16 * (i + 1))); }
+        HCCS_PLAIN_LOOP(maximum, i, n / 16 - 1) {
+            candidates = aie::max(candidates, aie::load_v<16>(in + 16 * (i + 1)));
+        }
         const aie::accum<accfloat, 16> maximum(aie::broadcast<bfloat16, 16>(aie::reduce_max(candidates)));
 
         aie::accum<accfloat, 16> total = aie::zeros<accfloat, 16>();

@@ -28,19 +28,38 @@ HCCS_INLINE void copy_masked(const int8 *__restrict x, const int16 *__restrict l
     }
 }
 
+// 4x8 matrices whose row r is all `factor`, the rest 0: four rows' c (offset_fours) times one of them is that row's
+// factor * c in all 32 lanes.
+alignas(32) static const uint8 spread_255[4][32] = {
+    {255, 255, 255, 255, 255, 255, 255, 255},
+    {0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255}};
+alignas(32) static const uint8 spread_1[4][32] = {
+    {1, 1, 1, 1, 1, 1, 1, 1},
+    {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1}};
+
+// factor * c of row r in every lane.
+HCCS_INLINE sums spread_offset(const scratch &__restrict s, unsigned r, const uint8 (&matrices)[4][32]) {
+    aie::mmul<4, 4, 8, int16, uint8> product;
+    product.mul(aie::load_v<16>(s.offset_fours + r / 4 * 16), aie::load_v<32>(matrices[r % 4]));
+    return product.to_accum();
+}
+
 // What one row's 32-element pieces share, and the rule from widened y to stored probabilities.
 template <mode M>
 struct normaliser;
 
 template <>
 struct normaliser<mode::u8_clb> {
-    halves slope255, factor255;
-    HCCS_INLINE explicit normaliser(const head &theta)
-        : slope255(aie::broadcast<int16, 32>(int16(255 * theta.S))), factor255(aie::broadcast<int16, 32>(int16(255))) {}
+    halves slope255;
+    HCCS_INLINE explicit normaliser(const head &theta) : slope255(aie::broadcast<int16, 32>(int16(255 * theta.S))) {}
     HCCS_INLINE auto row(const scratch &__restrict s, unsigned r) const {
         const auto k = 31 - HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r)));
-        const sums start = aie::mul<acc32>(aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r)), factor255);
-        return [this, k, start](const halves &y) {
+        const sums start = spread_offset(s, r, spread_255);
+        return [this, k, start](const halves &y) HCCS_INLINE_LAMBDA {
             return aie::mac(start, y, slope255).template to_vector<uint8>(k);
         };
     }
@@ -54,8 +73,8 @@ struct normaliser<mode::u8_div> {
         const auto short_by = HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r))) - 23;  // 8 - k
         const auto shift = 15 - (short_by & ~(short_by >> 31));
         const halves rho = aie::broadcast<int16, 32>(HCCS_LOAD(s.reciprocal + r));
-        const sums start(aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r)));
-        return [this, shift, rho, start](const halves &y) {
+        const sums start = spread_offset(s, r, spread_1);
+        return [this, shift, rho, start](const halves &y) HCCS_INLINE_LAMBDA {
             const halves score = aie::mac(start, y, slope).template to_vector<int16>(0);
             return aie::mul<acc32>(score, rho).template to_vector<uint8>(shift);
         };
@@ -141,13 +160,17 @@ void softmax(const int8 *__restrict x, typename output<M>::type *__restrict out,
         const int8 *__restrict tile = x + done * n;
         typename output<M>::type *__restrict tile_out = out + done * n;
         const int16 *__restrict tile_lengths = Masked ? lengths + done : lengths;
+        constexpr bool fours = M == mode::u8_div || M == mode::u8_clb;
+        int16 *offsets = fours ? s.offset_fours : s.offset;
         if constexpr (Masked) {
             int8 *masked = reinterpret_cast<int8 *>(tile_out);
             copy_masked(tile, tile_lengths, count, n, masked);
-            clamp_levels<Chunks, true>(masked, theta, tile_lengths, count, n, s.low_bytes, s.low, s.offset, s.floor);
+            clamp_levels<Chunks, true, fours>(masked, theta, tile_lengths, count, n, s.low_bytes, s.low, offsets,
+                                              s.floor);
             row_totals<Chunks, true>(masked, theta, count, n, s.low_bytes, s.floor, s.sum);
         } else {
-            clamp_levels<Chunks, false>(tile, theta, tile_lengths, count, n, s.low_bytes, s.low, s.offset, s.floor);
+            clamp_levels<Chunks, false, fours>(tile, theta, tile_lengths, count, n, s.low_bytes, s.low, offsets,
+                                              s.floor);
             row_totals<Chunks, false>(tile, theta, count, n, s.low_bytes, s.floor, s.sum);
         }
         if constexpr (M == mode::i16_div || M == mode::u8_div)

@@ -52,7 +52,8 @@ constexpr unsigned total_columns = 4;
 struct scratch {
     alignas(32) int8 low_bytes[tile_rows * 8];  // per eight rows: lane i holds row i % 8
     alignas(32) int16 low[tile_rows];
-    alignas(32) int16 offset[tile_rows];  // c
+    alignas(32) int16 offset[tile_rows];            // c
+    alignas(32) int16 offset_fours[4 * tile_rows];  // c of four rows, four times over: a 4x4 matrix of equal rows
     alignas(32) int16 floor[tile_rows];   // Z without S*sum(g)
     alignas(32) int16 sum[tile_rows];     // Z
     alignas(32) int16 reciprocal[tile_rows];
@@ -157,8 +158,9 @@ HCCS_INLINE aie::vector<uint16, 32> row_sums(const int8 *__restrict x, unsigned 
 }
 
 // First half of the statistics: per eight rows the maxima, the clamp level, c, and the part of Z without sum(g).
-// A loop of its own, so that no compiler keeps a whole block of logits in registers for the second half.
-template <unsigned Chunks, bool Masked>
+// A loop of its own, so that no compiler keeps a whole block of logits in registers for the second half. c goes out as
+// one number a row, or (Fours) as the 4x4 matrices from which normalise() spreads it by a product.
+template <unsigned Chunks, bool Masked, bool Fours>
 HCCS_INLINE void clamp_levels(const int8 *__restrict x, const head &theta, const int16 *__restrict lengths,
                               unsigned rows, unsigned n, int8 *__restrict low_bytes, int16 *__restrict low_out,
                               int16 *__restrict offset_out, int16 *__restrict floor_out) {
@@ -184,7 +186,14 @@ HCCS_INLINE void clamp_levels(const int8 *__restrict x, const head &theta, const
         }
         aie::store_v(low_bytes + block * 64, low);
         aie::store_v(low_out + block * 8, low16.template extract<8>(0));
-        aie::store_v(offset_out + block * 8, offset.template to_vector<int16>(0).template extract<8>(0));
+        const halves offset16 = offset.template to_vector<int16>(0);
+        if constexpr (Fours) {
+            const auto [rows03, rows47] = aie::interleave_unzip(offset16, offset16, 4);
+            aie::store_v(offset_out + block * 32, rows03.template extract<16>(0));
+            aie::store_v(offset_out + block * 32 + 16, rows47.template extract<16>(0));
+        } else {
+            aie::store_v(offset_out + block * 8, offset16.template extract<8>(0));
+        }
         aie::store_v(floor_out + block * 8, floor.template extract<8>(0));
     }
 }

@@ -23,8 +23,8 @@ void softmax_tile(const int8 *__restrict x, typename output<Layer::selected>::ty
         const unsigned at = first_row + done;
         const unsigned left_in_head = Layer::rows_per_head - at % Layer::rows_per_head;
         const unsigned count = rows - done < left_in_head ? rows - done : left_in_head;
-        softmax<Layer::selected, unrolled_chunks(n), false>(x + done * n, out + done * n,
-                                                            Layer::thetas[at / Layer::rows_per_head], nullptr, count, n, s);
+        const head &theta = Layer::thetas[at / Layer::rows_per_head];
+        softmax<Layer::selected, unrolled_chunks(n), false>(x + done * n, out + done * n, theta, nullptr, count, n, s);
         done += count;
     }
 }

@@ -17,8 +17,8 @@ HCCS_INLINE auto row_reciprocal(const Sum &z) {
 }
 
 template <mode M>
-void softmax_by_row(const int8 *__restrict x, typename output<M>::type *__restrict out, const head &theta, unsigned rows,
-                    unsigned n, int16 *__restrict scores) {
+void softmax_by_row(const int8 *__restrict x, typename output<M>::type *__restrict out, const head &theta,
+                    unsigned rows, unsigned n, int16 *__restrict scores) {
     aie::set_rounding(aie::rounding_mode::floor);
     aie::set_saturation(aie::saturation_mode::saturate);
     const int shift = M == mode::u8_div || M == mode::u8_clb ? 15 : 0;
@@ -30,7 +30,9 @@ void softmax_by_row(const int8 *__restrict x, typename output<M>::type *__restri
         const int8 *__restrict in = x + row * n;
         // Stage 1: the row's maximum.
         aie::vector<int8, 32> candidates = aie::load_v<32>(in);
-        HCCS_PLAIN_LOOP(maximum, i, n / 32 - 1) { candidates = aie::max(candidates, aie::load_v<32>(in + 32 * (i + 1))); }
+        HCCS_PLAIN_LOOP(maximum, i, n / 32 - 1) {
+            candidates = aie::max(candidates, aie::load_v<32>(in + 32 * (i + 1)));
+        }
         const aie::vector<uint8, 32> maximum = aie::broadcast<uint8, 32>(aie::reduce_max(candidates));
 
         // Stages 2 to 4: clamped distance in uint8 (eq. 2), score by int8 MAC (eq. 3), running sum (eq. 5).

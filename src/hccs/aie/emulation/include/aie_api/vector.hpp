@@ -175,7 +175,10 @@ struct accum {
                                            : emulation::rounded(data[i], by);
                 out.data[i] = emulation::narrowed<T>(v);
             }
-            out.id = emulation::record_with(by, "srs", N, emulation::bits_of<T>, {id, emulation::id_of(shift)});
+            // A computed shift amount must first move to one of the shift registers.
+            emulation::value amount = emulation::id_of(shift);
+            if (amount) amount = emulation::record("shift_register", 1, 32, {amount});
+            out.id = emulation::record_with(by, "srs", N, emulation::bits_of<T>, {id, amount});
         }
         return out;
     }
