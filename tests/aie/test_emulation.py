@@ -14,18 +14,30 @@ from hccs.aie.export.project import emulation_sources, kernel_sources
 from hccs.errors import ShapeError
 
 
-@pytest.mark.parametrize("compiler", ["g++", "clang++"])
-def test_operations_equal_plain_cpp(compiler: str, tmp_path: Path) -> None:
+def build_and_run(compiler: str, source: str, flags: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     for name, text in {**kernel_sources(), **emulation_sources()}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    program = tmp_path / "check"
-    source = Path(__file__).with_name("operations_check.cpp")
-    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([compiler, *flags, f"-I{tmp_path}", str(source), "-o", str(program)], check=True)
-    done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    program = folder / "check"
+    command = [compiler, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", *flags, f"-I{folder}"]
+    subprocess.run([*command, str(Path(__file__).with_name(source)), "-o", str(program)], check=True)
+    return subprocess.run([str(program)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_operations_equal_plain_cpp(compiler: str, tmp_path: Path) -> None:
+    done = build_and_run(compiler, "operations_check.cpp", [], tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+CHESS = ["-D__chess__", "-Dchess_prepare_for_pipelining=", "-Dchess_loop_range(...)=", "-Dchess_unroll_loop(x)="]
+
+
+@pytest.mark.parametrize("flags", [["-Wno-unknown-pragmas"], CHESS], ids=["peano", "chess"])
+def test_the_device_compilers_hints_change_no_bit(flags: list[str], tmp_path: Path) -> None:
+    done = build_and_run("g++", "device_hints_check.cpp", flags, tmp_path)
     assert done.returncode == 0, done.stdout
 
 

@@ -1,4 +1,5 @@
-// Loop hints for the two AI Engine compilers. On the host they only mark loops for the trace.
+// Loop hints for the two AI Engine compilers. Under the emulation they only mark loops for the
+// trace.
 //
 //   HCCS_LOOP(name, i, count, least)   a counted loop worth software-pipelining; it runs at least `least` >= 1 times
 //   HCCS_PLAIN_LOOP(name, i, count)    a counted loop without hints; it may run no time at all
@@ -7,7 +8,7 @@
 //   HCCS_SIGNED(v)                     v as a signed 32-bit scalar
 #pragma once
 
-#if defined(__AIE_ARCH__)
+#if !defined(HCCS_AIE_EMULATION)
 #define HCCS_PLAIN_LOOP(name, i, count) for (unsigned i = 0; i < (count); ++i)
 #define HCCS_LOAD(p) (*(p))
 #define HCCS_SIGNED(v) (int32(v))

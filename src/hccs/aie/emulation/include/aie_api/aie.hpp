@@ -3,5 +3,7 @@
 // place of the AI Engine compiler's and the kernel sources compile unchanged.
 #pragma once
 
+#define HCCS_AIE_EMULATION
+
 #include "floating.hpp"
 #include "operations.hpp"
