@@ -63,7 +63,7 @@ def test_cycles_says_modelled_and_measured() -> None:
 def test_cycles_shows_a_schedule(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     text = hccs("cycles", "--schedule", "--n", 32, "--png", tmp_path / "k.png")
-    assert "row_fours: II = " in text
+    assert "row_groups: II = " in text
     assert "modelled cycles per row" in text
     assert (tmp_path / "k.png").exists()
 

@@ -14,7 +14,9 @@ from hccs.aie.export.project import emulation_sources, kernel_sources
 from hccs.errors import ShapeError
 
 
-def build_and_run(compiler: str, source: str, flags: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def build_and_run(
+    compiler: str, source: str, flags: list[str], folder: Path
+) -> subprocess.CompletedProcess[str]:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     for name, text in {**kernel_sources(), **emulation_sources()}.items():
@@ -32,7 +34,12 @@ def test_operations_equal_plain_cpp(compiler: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-CHESS = ["-D__chess__", "-Dchess_prepare_for_pipelining=", "-Dchess_loop_range(...)=", "-Dchess_unroll_loop(x)="]
+CHESS = [
+    "-D__chess__",
+    "-Dchess_prepare_for_pipelining=",
+    "-Dchess_loop_range(...)=",
+    "-Dchess_unroll_loop(x)=",
+]
 
 
 @pytest.mark.parametrize("flags", [["-Wno-unknown-pragmas"], CHESS], ids=["peano", "chess"])

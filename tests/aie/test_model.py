@@ -103,8 +103,8 @@ def test_values_do_not_change_the_cycles_but_quotient_bits_do() -> None:
 def test_parse_sees_loops_halves_and_dead_results() -> None:
     items = parse(emulator.trace(Kernel.BLOCKED, Mode.U8_CLB, 64, HeadParams(444, 11, 40)))
     loops = {item.label: item.trips for item in items if isinstance(item, Loop)}
-    assert loops == {"clamp_blocks": 8, "sum_blocks": 8, "row_fours": 16}
-    row_four = next(i for i in items if isinstance(i, Loop) and i.label == "row_fours").iterations[1]
+    assert loops == {"clamp_blocks": 8, "sum_blocks": 8, "row_groups": 16}
+    row_four = next(i for i in items if isinstance(i, Loop) and i.label == "row_groups").iterations[1]
     body = shared(operations(row_four))
     # Two 32-lane halves of each of four rows: eight unpacks, never merged into four.
     assert sum(operation.name == "unpack" for operation in body) == 8

@@ -101,8 +101,8 @@ def cycles(
         throughput.cell(chip, norm, columns)
         for chip, norm, columns in track(throughput.cells(), "modelling", transient=True, console=console)
     ]
-    # Thirteen columns do not fit the usual terminal; wrapping lines still reads better than cut figures.
-    console.width = max(console.width, 140)
+    # Fourteen columns do not fit the usual terminal; wrapping lines still reads better than cut figures.
+    console.width = max(console.width, 150)
     for chip in Isa:
         console.print(_throughput_table(chip, [cell for cell in cells if cell.isa is chip]))
     console.print(_bf16_table())
@@ -115,9 +115,9 @@ def cycles(
 
 
 def _throughput_table(isa: Isa, cells: list[throughput.Cell]) -> Table:
-    table = Table(title=f"{isa.device}: cycles per row, modelled unless marked measured")
+    table = Table(title=f"{isa.device}: cycles per row and elements/s, modelled unless marked measured")
     for name in (
-        "mode", "n", "paper, measured", "paper's kernel", "error", "ours", "ours, G elem/s",
+        "mode", "n", "paper, measured", "measured G/s", "paper's kernel", "error", "ours", "ours, G/s",
         "ours / paper's", "BF16", "faster than BF16", "than paper's BF16", "ours / bound", "binds",
     ):  # fmt: skip
         table.add_column(name, justify="right")
@@ -126,11 +126,12 @@ def _throughput_table(isa: Isa, cells: list[throughput.Cell]) -> Table:
         table.add_row(
             cell.mode.value,
             str(cell.n),
-            _number(cell.paper),
+            "-" if cell.paper is None else f"{cell.paper:.1f}",
+            "-" if cell.paper is None else _billions(cell.n, cell.paper),
             f"{cell.paper_kernel.per_row:.1f}",
             "-" if cell.model_error is None else f"{100 * cell.model_error:+.0f} %",
             f"{ours:.1f}",
-            f"{throughput.elements_per_second(cell.n, ours) / 1e9:.2f}",
+            _billions(cell.n, ours),
             f"{cell.ratio:.2f}x",
             f"{cell.bf16:.0f}",
             f"{cell.bf16 / ours:.1f}x",
@@ -141,8 +142,8 @@ def _throughput_table(isa: Isa, cells: list[throughput.Cell]) -> Table:
     return table
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+def _billions(n: int, cycles: float) -> str:
+    return f"{throughput.elements_per_second(n, cycles) / 1e9:.2f}"
 
 
 def _bf16_table() -> Table:

@@ -142,9 +142,10 @@ HCCS_INLINE void normalise(const int8 *__restrict x, const head &theta, const in
             if (n % 64 != 0) put_last(n / lanes - 1);
         }
     };
-    // Four rows an iteration: one row alone would mostly wait, pipelined or not.
-    HCCS_LOOP(row_fours, four, rows / 4, 4) {
-        HCCS_UNROLL(row, 4) { one_row(4 * four + row); }
+    // Several rows an iteration: one alone would mostly wait, pipelined or not. Long int16 rows keep more in registers.
+    constexpr unsigned together = sizeof(result) == 1 || Chunks == 1 || Chunks == 2 ? 4 : 2;
+    HCCS_LOOP(row_groups, group, rows / together, 4) {
+        HCCS_UNROLL(row, together) { one_row(together * group + row); }
     }
 }
 

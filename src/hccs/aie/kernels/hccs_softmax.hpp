@@ -80,25 +80,37 @@ struct pairs {
     bytes rows01, rows23, rows45, rows67;
 };
 
-// Visits the chunks of eight rows: unrolled when Chunks > 0, as a loop over n / 32 chunks when Chunks == 0.
-#define HCCS_FOR_CHUNKS(name, first, body)                                        \
-    if constexpr (Chunks > 0) {                                                   \
-        HCCS_UNROLL(chunk, Chunks - (first)) { body((first) + chunk); }           \
-    } else {                                                                      \
-        HCCS_LOOP(name, chunk, n / lanes - (first), 1) { body((first) + chunk); } \
+// The lane-wise maximum over the chunks of two neighbouring rows.
+template <unsigned Chunks>
+HCCS_INLINE bytes pair_maximum(const int8 *__restrict row, unsigned n) {
+    bytes most = load_pair(row, n, 0);
+    HCCS_UNROLL(chunk, Chunks - 1) { most = aie::max(most, load_pair(row, n, chunk + 1)); }
+    return most;
+}
+
+// The same for eight rows; Chunks == 0 loops over the n / 32 chunks of all of them together.
+template <unsigned Chunks>
+HCCS_INLINE pairs pair_maxima(const int8 *__restrict x, unsigned n) {
+    if constexpr (Chunks > 0) {
+        return {pair_maximum<Chunks>(x, n), pair_maximum<Chunks>(x + 2 * n, n), pair_maximum<Chunks>(x + 4 * n, n),
+                pair_maximum<Chunks>(x + 6 * n, n)};
+    } else {
+        pairs most{load_pair(x, n, 0), load_pair(x + 2 * n, n, 0), load_pair(x + 4 * n, n, 0),
+                   load_pair(x + 6 * n, n, 0)};
+        HCCS_PLAIN_LOOP(maxima_chunks, chunk, n / lanes - 1) {
+            most.rows01 = aie::max(most.rows01, load_pair(x, n, chunk + 1));
+            most.rows23 = aie::max(most.rows23, load_pair(x + 2 * n, n, chunk + 1));
+            most.rows45 = aie::max(most.rows45, load_pair(x + 4 * n, n, chunk + 1));
+            most.rows67 = aie::max(most.rows67, load_pair(x + 6 * n, n, chunk + 1));
+        }
+        return most;
     }
+}
 
 // The maximum of each of eight rows, repeated: lane i holds the maximum of row i % 8.
 template <unsigned Chunks>
 HCCS_INLINE bytes row_maxima(const int8 *__restrict x, unsigned n) {
-    pairs m{load_pair(x, n, 0), load_pair(x + 2 * n, n, 0), load_pair(x + 4 * n, n, 0), load_pair(x + 6 * n, n, 0)};
-#define HCCS_TAKE_MAXIMA(i)                                      \
-    m.rows01 = aie::max(m.rows01, load_pair(x, n, i));           \
-    m.rows23 = aie::max(m.rows23, load_pair(x + 2 * n, n, i));   \
-    m.rows45 = aie::max(m.rows45, load_pair(x + 4 * n, n, i));   \
-    m.rows67 = aie::max(m.rows67, load_pair(x + 6 * n, n, i));
-    HCCS_FOR_CHUNKS(maxima_chunks, 1, HCCS_TAKE_MAXIMA)
-#undef HCCS_TAKE_MAXIMA
+    const pairs m = pair_maxima<Chunks>(x, n);
     // Fold two registers into one by pairing the halves of every row: 32 candidates a row become 16, then 8.
     const auto [even03, odd03] = aie::interleave_unzip(m.rows01, m.rows23, 16);
     const auto [even47, odd47] = aie::interleave_unzip(m.rows45, m.rows67, 16);
@@ -133,6 +145,27 @@ HCCS_INLINE aie::vector<uint16, 32> totals_first(const halves &rows03, const hal
     else return aie::transpose(aie::interleave_unzip(totals03, totals47, 4).first, 8, 4);
 }
 
+using block_sums = aie::mmul<4, 8, 8, int8, int8>;
+
+// Adds y = max(x, lo) of two pairs of rows to their accumulators. Two at a time: each waits out the other's latency,
+// and only two pairs' clamp levels are alive.
+template <unsigned Chunks>
+HCCS_INLINE void add_chunks(const int8 *__restrict pair_a, const int8 *__restrict pair_b, unsigned n,
+                            const bytes &low_a, const bytes &low_b, const aie::vector<int8, 32> &ones, block_sums &a,
+                            block_sums &b) {
+    if constexpr (Chunks > 0) {
+        HCCS_UNROLL(chunk, Chunks) {
+            a.mac(ones, aie::max(load_pair(pair_a, n, chunk), low_a));
+            b.mac(ones, aie::max(load_pair(pair_b, n, chunk), low_b));
+        }
+    } else {
+        HCCS_LOOP(sums_chunks, chunk, n / lanes, 1) {
+            a.mac(ones, aie::max(load_pair(pair_a, n, chunk), low_a));
+            b.mac(ones, aie::max(load_pair(pair_b, n, chunk), low_b));
+        }
+    }
+}
+
 // sum(g) of eight rows, g = max(x, lo) - lo, in lanes 0 to 7. At most 512 * 127, so it fits uint16.
 template <unsigned Chunks>
 HCCS_INLINE aie::vector<uint16, 32> row_sums(const int8 *__restrict x, unsigned n, const pairs &low,
@@ -140,18 +173,13 @@ HCCS_INLINE aie::vector<uint16, 32> row_sums(const int8 *__restrict x, unsigned 
                                              const aie::vector<int8, 32> &less_low23) {
     const aie::vector<int8, 32> sum01 = aie::load_v<32>(sum_into_rows_0_1);
     const aie::vector<int8, 32> sum23 = aie::load_v<32>(sum_into_rows_2_3);
-    aie::mmul<4, 8, 8, int8, int8> rows03, rows47;
+    block_sums rows03, rows47;
     rows03.mul(less_low01, low.rows01);
     rows47.mul(less_low01, low.rows45);
+    add_chunks<Chunks>(x, x + 4 * n, n, low.rows01, low.rows45, sum01, rows03, rows47);
     rows03.mac(less_low23, low.rows23);
     rows47.mac(less_low23, low.rows67);
-#define HCCS_TAKE_SUMS(i)                                                        \
-    rows03.mac(sum01, aie::max(load_pair(x, n, i), low.rows01));                 \
-    rows47.mac(sum01, aie::max(load_pair(x + 4 * n, n, i), low.rows45));         \
-    rows03.mac(sum23, aie::max(load_pair(x + 2 * n, n, i), low.rows23));         \
-    rows47.mac(sum23, aie::max(load_pair(x + 6 * n, n, i), low.rows67));
-    HCCS_FOR_CHUNKS(sums_chunks, 0, HCCS_TAKE_SUMS)
-#undef HCCS_TAKE_SUMS
+    add_chunks<Chunks>(x + 2 * n, x + 6 * n, n, low.rows23, low.rows67, sum23, rows03, rows47);
     // Eight partial sums a row, each at most 64 * 127: a second product with ones adds them up.
     return totals_first<total_columns>(rows03.template to_vector<int16>(0),
                                        rows47.template to_vector<int16>(0));
