@@ -30,9 +30,9 @@ static void algorithm_1(const int8 *x, int length, int n, const hccs::head &thet
 template <hccs::mode M, unsigned Chunks, bool Masked>
 static long differences(unsigned n) {
     constexpr unsigned rows = 80;
-    alignas(32) static int8 x[rows * 512];
-    alignas(32) static typename hccs::output<M>::type out[rows * 512];
-    alignas(32) static int16 lengths[rows];
+    alignas(64) static int8 x[rows * 512];
+    alignas(64) static typename hccs::output<M>::type out[rows * 512];
+    alignas(64) static int16 lengths[rows];
     static hccs::scratch scratch;
     const int most_base = int(32767 / n), D = 1 + int(generator() % 127);
     const int S = int(generator() % (std::min(127, most_base / D) + 1));

@@ -18,7 +18,7 @@ namespace {
 template <typename T>
 using Array = nb::ndarray<T, nb::device::cpu, nb::c_contig>;
 
-// The vector loads of a real tile need 32-byte alignment; NumPy promises 16.
+// The vector loads of a real tile need 64-byte alignment; NumPy promises 16.
 class Aligned {
   public:
     explicit Aligned(std::size_t bytes) : bytes_(bytes), data_(::operator new(bytes + 64, std::align_val_t(64))) {
@@ -50,9 +50,11 @@ nb::list as_list(const aie::emulation::Trace &trace) {
 template <typename F>
 nb::object traced(bool record, F run) {
     aie::emulation::Trace trace;
-    if (record) aie::emulation::recording = &trace;
+    struct Recording {
+        explicit Recording(aie::emulation::Trace *t) { aie::emulation::recording = t; }
+        ~Recording() { aie::emulation::recording = nullptr; }
+    } recording(record ? &trace : nullptr);
     run();
-    aie::emulation::recording = nullptr;
     return record ? nb::object(as_list(trace)) : nb::none();
 }
 

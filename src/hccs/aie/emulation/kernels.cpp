@@ -36,7 +36,7 @@ void blocked(const Rows &r, void *out) {
 
 template <mode M>
 void by_row(const Rows &r, void *out) {
-    alignas(32) int16 scores[512];
+    alignas(64) int16 scores[512];
     softmax_by_row<M>(r.x, static_cast<typename output<M>::type *>(out), {r.B, r.S, r.D}, r.rows, r.n, scores);
 }
 

@@ -111,6 +111,13 @@ struct normaliser<mode::i16_clb> {
     }
 };
 
+// 64 elements of a row. AIE-MLv2 loads them at once, from rows that all begin on 64 bytes.
+template <unsigned Chunks>
+HCCS_INLINE bytes load_64(const int8 *__restrict p) {
+    if constexpr (Chunks > 0 && Chunks % 2 == 0) return aie::load_v<64>(p);
+    else return aie::concat(aie::load_v<32>(p), aie::load_v<32>(p + 32));
+}
+
 template <mode M, unsigned Chunks, bool Masked>
 HCCS_INLINE void normalise(const int8 *__restrict x, const head &theta, const int16 *__restrict lengths, unsigned rows,
                            unsigned n, const scratch &__restrict s, typename output<M>::type *__restrict out) {
@@ -126,7 +133,7 @@ HCCS_INLINE void normalise(const int8 *__restrict x, const head &theta, const in
             aie::store_v(out + row * n + piece * lanes, p);
         };
         const auto put_two = [&](unsigned pair) HCCS_INLINE_LAMBDA {
-            const bytes y = aie::max(aie::load_v<64>(x + row * n + 64 * pair), low);
+            const bytes y = aie::max(load_64<Chunks>(x + row * n + 64 * pair), low);
             put(y.template extract<32>(0).unpack(), 2 * pair);
             put(y.template extract<32>(1).unpack(), 2 * pair + 1);
         };
@@ -150,7 +157,7 @@ HCCS_INLINE void normalise(const int8 *__restrict x, const head &theta, const in
 }
 
 // Softmax of `rows` rows of n int8 logits that share one head. rows: a multiple of 16. n: a multiple of 32 up to 512,
-// n = 32 * Chunks when Chunks > 0. lengths: one per row when Masked, unused otherwise. Buffers are 32-byte aligned.
+// n = 32 * Chunks when Chunks > 0. lengths: one per row when Masked, unused otherwise. Buffers are 64-byte aligned.
 template <mode M, unsigned Chunks, bool Masked>
 void softmax(const int8 *__restrict x, typename output<M>::type *__restrict out, const head &theta,
              const int16 *__restrict lengths, unsigned rows, unsigned n, scratch &__restrict s) {

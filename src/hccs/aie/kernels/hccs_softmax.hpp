@@ -50,14 +50,14 @@ constexpr unsigned total_columns = 4;
 
 // Per-row results of the statistics pass, one tile long.
 struct scratch {
-    alignas(32) int8 low_bytes[tile_rows * 8];  // per eight rows: lane i holds row i % 8
-    alignas(32) int16 low[tile_rows];
-    alignas(32) int16 offset[tile_rows];            // c
-    alignas(32) int16 offset_fours[4 * tile_rows];  // c of four rows, four times over: a 4x4 matrix of equal rows
-    alignas(32) int16 floor[tile_rows];   // Z without S*sum(g)
-    alignas(32) int16 sum[tile_rows];     // Z
-    alignas(32) int16 reciprocal[tile_rows];
-    alignas(32) uint16 slope[tile_rows];  // rho * S
+    alignas(64) int8 low_bytes[tile_rows * 8];  // per eight rows: lane i holds row i % 8
+    alignas(64) int16 low[tile_rows];
+    alignas(64) int16 offset[tile_rows];            // c
+    alignas(64) int16 offset_fours[4 * tile_rows];  // c of four rows, four times over: a 4x4 matrix of equal rows
+    alignas(64) int16 floor[tile_rows];   // Z without S*sum(g)
+    alignas(64) int16 sum[tile_rows];     // Z
+    alignas(64) int16 reciprocal[tile_rows];
+    alignas(64) uint16 slope[tile_rows];  // rho * S
 };
 
 // 4x8 matrices that add rows 0..3 (a pair's first row) and 4..7 (its second) of an 8x8 block into rows of the result.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
 
 #include "scalar.hpp"
 
@@ -191,8 +192,19 @@ struct accum {
     }
 };
 
+namespace emulation {
+
+// AIE-ML wants vector accesses aligned to 32 bytes, AIE-MLv2 to their size: hold kernels to the stricter rule.
+inline void require_aligned(const void *p, unsigned bytes) {
+    if (reinterpret_cast<std::uintptr_t>(p) % (bytes < 64 ? bytes : 64) != 0)
+        throw std::logic_error("a kernel reads or writes a vector at an address that no AI Engine would take");
+}
+
+}  // namespace emulation
+
 template <unsigned N, typename T>
 vector<T, N> load_v(const T *p) {
+    emulation::require_aligned(p, sizeof(T) * N);
     vector<T, N> out;
     std::memcpy(out.data.data(), p, sizeof(T) * N);
     out.id = emulation::record("load", N, emulation::bits_of<T>, {}, p, sizeof(T) * N);
@@ -201,6 +213,7 @@ vector<T, N> load_v(const T *p) {
 
 template <typename T, unsigned N>
 void store_v(T *p, const vector<T, N> &v) {
+    emulation::require_aligned(p, sizeof(T) * N);
     std::memcpy(p, v.data.data(), sizeof(T) * N);
     emulation::record("store", N, emulation::bits_of<T>, {v.id}, p, sizeof(T) * N);
 }

@@ -18,8 +18,8 @@ int main() {
     constexpr std::size_t share = hccs::layer::rows_per_tile * hccs::layer::columns;
     constexpr std::size_t count = share * hccs::layer::tiles;
     static hccs::scratch scratch;
-    alignas(32) static int8 logits[count];
-    alignas(32) static probability got[count], expected[count];
+    alignas(64) static int8 logits[count];
+    alignas(64) static probability got[count], expected[count];
     if (!read("vectors/logits.bin", logits, count) || !read("vectors/probabilities.bin", expected, count)) {
         std::fprintf(stderr, "run this in the project folder: vectors/*.bin not found or too short\n");
         return 2;
