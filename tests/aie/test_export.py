@@ -28,6 +28,8 @@ TABLE = ParamTable(
     mode="u8_clb",
 )
 
+STAND_INS = Path(__file__).with_name("stand_ins")
+
 
 def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
@@ -179,3 +181,43 @@ def test_aie4ml_needs_full_sums(tmp_path: Path) -> None:
 
 def test_plio_lines_are_eight_bytes() -> None:
     assert plio_text(np.arange(8, dtype=np.int16)) == "0 1 2 3\n4 5 6 7\n"
+
+
+def test_the_iron_design_deals_every_row_once(tmp_path: Path) -> None:
+    """IRON may not be installed; a stand-in that writes down the calls shows what the design asks for."""
+    folder = export(plan(TABLE, rows=32, tiles=6), "iron", tmp_path / "project")
+    done = subprocess.run(
+        [sys.executable, "design.py", "npu1"],
+        cwd=folder,
+        env={"PYTHONPATH": str(STAND_INS / "iron")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    log = ast.literal_eval(done.stdout)
+    share = 16 * 64
+    workers = [entry for entry in log if entry[0] == "worker"]
+    assert [entry[3] for entry in workers] == [0, 16, 32, 48, 64, 80]
+    assert workers[4][1:3] == ("in1_0", "out1_0")
+    assert ("in0", [0, share, 2 * share, 3 * share]) in log
+    assert [entry[3] for entry in log if entry[0] == "fill"] == [(0, 4 * share), (4 * share, 2 * share)]
+
+
+@pytest.mark.parametrize("mode", ["u8_div", "i16_clb"])
+def test_the_adf_graph_and_kernel_compile_and_agree(mode: str, tmp_path: Path) -> None:
+    """Against a stand-in adf.h: the class kernel and the graph as written, on the PLIO files as written."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    folder = export(plan(TABLE, rows=32, tiles=6, mode=mode), "vitis", tmp_path / "project")
+    sources = [str(STAND_INS / "adf/run_tiles.cpp"), "src/hccs_tile_kernel.cpp"]
+    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{STAND_INS / 'adf'}"]
+    flags += [
+        "-Ihost/include",
+        "-Isrc",
+        "-I.",
+        f"-DPROBABILITY={'uint8_t' if mode == 'u8_div' else 'int16_t'}",
+    ]
+    subprocess.run(["g++", *flags, *sources, "-o", "check"], cwd=folder, check=True)
+    done = subprocess.run(["./check"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

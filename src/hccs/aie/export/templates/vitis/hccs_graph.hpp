@@ -9,14 +9,14 @@
 
 class hccs_graph : public adf::graph {
   public:
-    adf::input_plio in[hccs::layer::tiles];
-    adf::output_plio out[hccs::layer::tiles];
+    adf::input_plio in[hccs_layer::tiles];
+    adf::output_plio out[hccs_layer::tiles];
 
     hccs_graph() {
-        constexpr unsigned elements = hccs::layer::rows_per_tile * hccs::layer::columns;
-        for (unsigned t = 0; t < hccs::layer::tiles; ++t) {
+        constexpr unsigned elements = hccs_layer::rows_per_tile * hccs_layer::columns;
+        for (unsigned t = 0; t < hccs_layer::tiles; ++t) {
             const std::string number = std::to_string(t);
-            tiles_[t] = adf::kernel::create_object<hccs_tile_kernel>(int(t * hccs::layer::rows_per_tile));
+            tiles_[t] = adf::kernel::create_object<hccs_tile_kernel>(int(t * hccs_layer::rows_per_tile));
             adf::source(tiles_[t]) = "src/hccs_tile_kernel.cpp";
             adf::runtime<adf::ratio>(tiles_[t]) = 0.9;
             in[t] = adf::input_plio::create("in" + number, adf::plio_64_bits, "data/in" + number + ".txt");
@@ -29,5 +29,5 @@ class hccs_graph : public adf::graph {
     }
 
   private:
-    adf::kernel tiles_[hccs::layer::tiles];
+    adf::kernel tiles_[hccs_layer::tiles];
 };
