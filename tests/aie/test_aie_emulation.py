@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -64,3 +66,10 @@ def test_bf16_softmax_is_a_softmax(native_exp: bool, n: int) -> None:
 def test_bf16_refuses_odd_rows() -> None:
     with pytest.raises(ShapeError, match="multiple of 16"):
         emulator.softmax_bf16(np.zeros((2, 20), np.float32), native_exp=True)
+
+
+@pytest.mark.parametrize("module", ["emulator", "cycles.machine", "export.vitis"])
+def test_examples_in_docstrings_run_as_written(module: str) -> None:
+    failed, attempted = doctest.testmod(importlib.import_module(f"hccs.aie.{module}"))
+    assert attempted > 0
+    assert failed == 0
