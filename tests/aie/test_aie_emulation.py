@@ -25,7 +25,7 @@ def build_and_run(
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     program = folder / "check"
-    command = [compiler, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", *flags, f"-I{folder}"]
+    command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags, f"-I{folder}"]
     subprocess.run([*command, str(Path(__file__).with_name(source)), "-o", str(program)], check=True)
     return subprocess.run([str(program)], capture_output=True, text=True, check=False)
 
