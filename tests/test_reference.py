@@ -38,5 +38,7 @@ def test_short_row_scales_up():
 
 
 def test_masked_positions_and_empty_rows_are_zero():
-    out = reference.softmax(np.stack([X[0], X[0]]), THETA, "i16_div", np.array([[True, False, True], [False] * 3]))
+    out = reference.softmax(
+        np.stack([X[0], X[0]]), THETA, "i16_div", np.array([[True, False, True], [False] * 3])
+    )
     np.testing.assert_array_equal(out, [[300 * 81, 0, 100 * 81], [0, 0, 0]])

@@ -49,7 +49,10 @@ def test_largest_slope_at_distance_64(n, slope):
         ((100, 1, 128), "D = 128"),
         ((100, -1, 5), "0 <= S <= 127, but S = -1"),
         ((500, 128, 1), "S = 128"),
-        ((443, 11, 40), r"B >= S\*D \+ ceil\(256/n\) = 444, but B = 443. At n = 64 and D = 40, S may be 0..12"),
+        (
+            (443, 11, 40),
+            r"B >= S\*D \+ ceil\(256/n\) = 444, but B = 443. At n = 64 and D = 40, S may be 0..12",
+        ),
         ((512, 11, 40), r"B <= floor\(32767/n\) = 511, but B = 512"),
     ],
 )
@@ -99,7 +102,11 @@ def test_head_params_refuse_floats_empties_and_shapes_that_do_not_fit():
 
 
 def test_head_params_are_values():
-    one, same, other = hccs.HeadParams(444, 11, 40), hccs.HeadParams(np.int16(444), 11, 40), hccs.HeadParams(443, 11, 40)
+    one, same, other = (
+        hccs.HeadParams(444, 11, 40),
+        hccs.HeadParams(np.int16(444), 11, 40),
+        hccs.HeadParams(443, 11, 40),
+    )
     assert one == same
     assert hash(one) == hash(same)
     assert one != other

@@ -20,14 +20,18 @@ CPU = ROOT / "src/hccs/kernels/cpu"
 COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
 
 pytestmark = pytest.mark.skipif(
-    not (COMPILER and EMULATOR), reason="needs aarch64-linux-gnu-g++ and qemu-aarch64 (g++-aarch64-linux-gnu, qemu-user)"
+    not (COMPILER and EMULATOR),
+    reason="needs aarch64-linux-gnu-g++ and qemu-aarch64 (g++-aarch64-linux-gnu, qemu-user)",
 )
 
 
 @pytest.fixture(scope="module")
 def replay(tmp_path_factory):
     program = tmp_path_factory.mktemp("neon") / "replay"
-    sources = [ROOT / "tests/native/replay.cpp", *(CPU / f"{name}.cpp" for name in ("dispatch", "softmax_scalar", "softmax_neon"))]
+    sources = [
+        ROOT / "tests/native/replay.cpp",
+        *(CPU / f"{name}.cpp" for name in ("dispatch", "softmax_scalar", "softmax_neon")),
+    ]
     subprocess.run(
         [COMPILER, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-static", "-DHCCS_NEON", f"-I{CPU}",
          *sources, "-pthread", "-o", program],
@@ -54,7 +58,9 @@ def record(file, x, theta, mode, valid):
 @pytest.mark.parametrize("isa", ["neon", "scalar"])
 def test_replayed_cases_agree(replay, tmp_path, isa):
     rng, file, cases = np.random.default_rng(0), io.BytesIO(), 0
-    for columns, queries, mode in itertools.product([1, 15, 16, 17, 32, 40, 64, 128, 200], [3, 17], hccs.Mode):
+    for columns, queries, mode in itertools.product(
+        [1, 15, 16, 17, 32, 40, 64, 128, 200], [3, 17], hccs.Mode
+    ):
         region = hccs.Region(columns)
         D = rng.integers(1, 128, 3)
         S = np.array([rng.integers(0, region.max_slope(int(d)) + 1) for d in D])

@@ -44,7 +44,9 @@ def test_rows_around_every_block_and_vector_boundary(mode, columns):
 
 
 @settings(max_examples=150)
-@given(data=st.data(), columns=st.integers(1, 200), mode=st.sampled_from(MODES), seed=st.integers(0, 2**32 - 1))
+@given(
+    data=st.data(), columns=st.integers(1, 200), mode=st.sampled_from(MODES), seed=st.integers(0, 2**32 - 1)
+)
 def test_any_heads_shapes_and_masks(data, columns, mode, seed):
     batch, heads, queries = (data.draw(st.integers(1, high)) for high in (3, 3, 19))
     theta = hccs.HeadParams(*np.array([data.draw(triples(columns)) for _ in range(heads)]).T)
@@ -127,7 +129,9 @@ def test_threads_change_nothing():
 def test_calls_from_several_python_threads():
     x, theta = logits(7, (4000, 64)), hccs.HeadParams(444, 11, 40)
     expected, found = hccs.softmax(x, theta), {}
-    workers = [threading.Thread(target=lambda i=i: found.update({i: hccs.softmax(x, theta)})) for i in range(4)]
+    workers = [
+        threading.Thread(target=lambda i=i: found.update({i: hccs.softmax(x, theta)})) for i in range(4)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -150,7 +154,9 @@ def test_writes_its_rows_and_nothing_else(mode, columns):
     np.testing.assert_array_equal(around[:64], 77)
     np.testing.assert_array_equal(around[-64:], 77)
     np.testing.assert_array_equal(x, before)
-    np.testing.assert_array_equal(out, reference.softmax(x, hccs.HeadParams(100, 1, 40), mode, np.arange(18) % columns))
+    np.testing.assert_array_equal(
+        out, reference.softmax(x, hccs.HeadParams(100, 1, 40), mode, np.arange(18) % columns)
+    )
 
 
 def test_info_names_the_instruction_set_in_use(instruction_set):
