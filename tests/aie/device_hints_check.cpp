@@ -29,7 +29,7 @@ static void algorithm_1(const int8 *x, int length, int n, const hccs::head &thet
 
 template <hccs::mode M, unsigned Chunks, bool Masked>
 static long differences(unsigned n) {
-    constexpr unsigned rows = 80;
+    constexpr unsigned rows = 96;
     alignas(64) static int8 x[rows * 512];
     alignas(64) static typename hccs::output<M>::type out[rows * 512];
     alignas(64) static int16 lengths[rows];

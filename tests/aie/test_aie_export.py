@@ -53,13 +53,13 @@ def test_vitis_folder(tmp_path: Path) -> None:
 
 
 def test_iron_design_is_python_with_the_right_split(tmp_path: Path) -> None:
-    folder = export(plan(TABLE, rows=32, tiles=6), "iron", tmp_path / "project")
+    folder = export(plan(TABLE, rows=64, tiles=6), "iron", tmp_path / "project")
     constants = {
         node.targets[0].id: node.value.value
         for node in ast.parse((folder / "design.py").read_text()).body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
     }
-    assert constants == {"TILES": 6, "ROWS_PER_TILE": 16, "COLUMNS": 64, "TILES_PER_COLUMN": 4}
+    assert constants == {"TILES": 6, "ROWS_PER_TILE": 32, "COLUMNS": 64, "TILES_PER_COLUMN": 4}
     assert 'extern "C" void hccs_tile' in (folder / "src/hccs_tile.cc").read_text()
 
 
@@ -71,11 +71,11 @@ def test_the_exported_kernel_passes_its_own_vectors(
 ) -> None:
     if shutil.which("make") is None or shutil.which("g++") is None:
         pytest.skip("needs make and g++")
-    project = plan(TABLE, rows=32, tiles=tiles, mode=mode)
+    project = plan(TABLE, rows=64, tiles=tiles, mode=mode)
     folder = export(project, target, tmp_path / "project")
     done = subprocess.run(["make", "host"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"0 of {3 * 32 * 64} outputs differ" in done.stdout
+    assert f"0 of {3 * 64 * 64} outputs differ" in done.stdout
     # And it can fail: one wrong expectation is seen.
     vectors = folder / "vectors/probabilities.bin"
     content = bytearray(vectors.read_bytes())
@@ -131,7 +131,7 @@ def test_the_fewest_tiles_that_fit() -> None:
 
 
 def test_replaces_an_export_but_nothing_else(tmp_path: Path) -> None:
-    project = plan(TABLE, rows=16)
+    project = plan(TABLE, rows=32)
     folder = export(project, "vitis", tmp_path / "project")
     (folder / "stale").touch()
     assert "stale" not in names(export(project, "iron", folder))
@@ -162,10 +162,10 @@ def test_find_table(tmp_path: Path) -> None:
     ("error", "match", "arguments"),
     [
         (ParameterError, "0 to 1", {"layer": 2}),
-        (ShapeError, "multiples of 16", {"rows": 40}),
+        (ShapeError, "multiples of 32 at 64", {"rows": 48}),
         (ShapeError, "multiple of 32", {"columns": 50}),
         (ParameterError, "columns \\* B", {"columns": 128}),
-        (ParameterError, "These do: 1, 2, 3", {"rows": 32, "tiles": 5}),
+        (ParameterError, "These do: 1, 3", {"rows": 32, "tiles": 5}),
     ],
 )
 def test_refusals(error: type[Exception], match: str, arguments: dict[str, int]) -> None:
@@ -185,7 +185,7 @@ def test_plio_lines_are_eight_bytes() -> None:
 
 def test_the_iron_design_deals_every_row_once(tmp_path: Path) -> None:
     """IRON may not be installed; a stand-in that writes down the calls shows what the design asks for."""
-    folder = export(plan(TABLE, rows=32, tiles=6), "iron", tmp_path / "project")
+    folder = export(plan(TABLE, rows=64, tiles=6), "iron", tmp_path / "project")
     done = subprocess.run(
         [sys.executable, "design.py", "npu1"],
         cwd=folder,
@@ -196,9 +196,9 @@ def test_the_iron_design_deals_every_row_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     log = ast.literal_eval(done.stdout)
-    share = 16 * 64
+    share = 32 * 64
     workers = [entry for entry in log if entry[0] == "worker"]
-    assert [entry[3] for entry in workers] == [0, 16, 32, 48, 64, 80]
+    assert [entry[3] for entry in workers] == [0, 32, 64, 96, 128, 160]
     assert workers[4][1:3] == ("in1_0", "out1_0")
     assert ("in0", [0, share, 2 * share, 3 * share]) in log
     assert [entry[3] for entry in log if entry[0] == "fill"] == [(0, 4 * share), (4 * share, 2 * share)]
@@ -209,7 +209,7 @@ def test_the_adf_graph_and_kernel_compile_and_agree(mode: str, tmp_path: Path) -
     """Against a stand-in adf.h: the class kernel and the graph as written, on the PLIO files as written."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
-    folder = export(plan(TABLE, rows=32, tiles=6, mode=mode), "vitis", tmp_path / "project")
+    folder = export(plan(TABLE, rows=64, tiles=6, mode=mode), "vitis", tmp_path / "project")
     sources = [str(STAND_INS / "adf/run_tiles.cpp"), "src/hccs_tile_kernel.cpp"]
     flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{STAND_INS / 'adf'}"]
     flags += [

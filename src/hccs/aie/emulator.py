@@ -25,9 +25,6 @@ LANES = 32
 MAX_COLUMNS = 512
 """The longest row a tile's kernel takes."""
 
-BATCH_ROWS = 16
-"""The kernels take rows in multiples of this; callers' rows are padded with empty ones."""
-
 TILE_ROWS = 64
 """Rows of one pass over a tile, and of the modelled kernel call."""
 
@@ -39,6 +36,11 @@ class Kernel(str, enum.Enum):
 
     BLOCKED = "blocked"
     BY_ROW = "by_row"
+
+
+def rows_multiple(n: int) -> int:
+    """Kernels take rows in multiples of this, enough for a pipelined loop; emulation adds empty ones."""
+    return 32 if n <= 128 else 16
 
 
 def require_columns(n: int) -> None:
@@ -83,7 +85,7 @@ def softmax(
     if kernel is Kernel.BY_ROW:
         _require_full_rows(params, n, mode, lengths)
     rows = groups.shape[1]
-    padded = -(-rows // BATCH_ROWS) * BATCH_ROWS
+    padded = -(-rows // rows_multiple(n)) * rows_multiple(n)
     out = np.empty((len(groups), rows, n), mode.dtype)
     block = np.zeros((padded, n), np.int8)
     result = np.empty((padded, n), mode.dtype)

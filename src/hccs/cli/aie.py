@@ -17,7 +17,7 @@ from rich.table import Table
 from hccs import reference
 from hccs.aie import emulator, scaling, throughput, toolchain
 from hccs.aie.cycles import banks, picture
-from hccs.aie.cycles.machine import SLOTS, Isa
+from hccs.aie.cycles.machine import Isa
 from hccs.aie.cycles.model import Compiler
 from hccs.aie.emulator import Kernel
 from hccs.aie.export import Target, find_table, plan
@@ -88,11 +88,12 @@ def cycles(
         found = throughput.modelled(isa, kernel, mode, n, compiler)
         for region in found.regions:
             console.print(picture.ascii_picture(region), highlight=False, soft_wrap=True)
-        issues = ", ".join(f"{slot} {found.issues[slot]:.2f}" for slot in SLOTS)
+        issues = ", ".join(
+            f"{slot} {count:.2f} ({count / found.per_row:.0%} full)" for slot, count in found.issues.items()
+        )
         console.print(
-            f"{found.per_row:.1f} modelled cycles per row, bound {found.bound:.1f}; issues per row: {issues};"
-            f" {found.binding_slot} binds, {found.issues[found.binding_slot] / found.per_row:.0%} full; "
-            f"bank conflicts would add {banks.stalls(found) / found.rows:.1f}"
+            f"{found.per_row:.1f} modelled cycles per row, bound {found.bound:.1f}, {found.binding_slot} binds;"
+            f" issues per row: {issues}; bank conflicts would add {banks.stalls(found) / found.rows:.1f}"
         )
         if png is not None:
             console.print(f"wrote {picture.png_picture(found, png, f'{kernel.value} {mode.value}, n = {n}')}")
@@ -198,7 +199,7 @@ def export(
     target: Annotated[Target, typer.Option(help="tool flow")],
     out: Annotated[Path, typer.Option(help="project folder to write")],
     layer: Annotated[int, typer.Option(help="which layer's heads")] = 0,
-    rows: Annotated[int, typer.Option(help="query rows per head, a multiple of 16")] = 64,
+    rows: Annotated[int, typer.Option(help="query rows per head, a multiple of 32 (16 beyond n = 128)")] = 64,
     columns: Annotated[int | None, typer.Option(help="key columns; the table's n if not given")] = None,
     tiles: Annotated[
         int | None, typer.Option(help="tiles to split the rows over; the fewest that fit if not given")

@@ -5,7 +5,7 @@
 
 namespace hccs::emulated {
 
-// One head's rows: aligned to 64 bytes, rows a multiple of 16, n a multiple of 32 up to 512.
+// One head's rows: aligned to 64 bytes, rows a multiple of rows_multiple(n), n a multiple of 32 up to 512.
 struct Rows {
     const std::int8_t *x;
     const std::int16_t *lengths;  // null for full rows

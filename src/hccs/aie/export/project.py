@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs import reference
-from hccs.aie.emulator import BATCH_ROWS, require_columns
+from hccs.aie.emulator import require_columns, rows_multiple
 from hccs.errors import FileError, HccsError, ParameterError, ShapeError
 from hccs.spec import HeadParams, Mode
 from hccs.table import ParamTable
@@ -101,29 +101,30 @@ def plan(
     layers, heads = table.shape
     if not 0 <= layer < layers:
         raise ParameterError(f"a layer from 0 to {layers - 1}", str(layer), "Layers count from 0.")
-    if rows < BATCH_ROWS or rows % BATCH_ROWS:
+    columns = table.n if columns is None else columns
+    require_columns(columns)
+    batch = rows_multiple(columns)
+    if rows < batch or rows % batch:
         raise ShapeError(
-            f"rows per head in multiples of {BATCH_ROWS}",
+            f"rows per head in multiples of {batch} at {columns} columns",
             str(rows),
             "Pad the queries; extra rows cost little.",
         )
-    columns = table.n if columns is None else columns
-    require_columns(columns)
     theta = table.layer(layer)
     theta.require_columns(columns)
     mode = Mode(mode or table.mode)
-    batches = heads * rows // BATCH_ROWS
+    batches = heads * rows // batch
     fitting = [
         count
         for count in range(1, batches + 1)
         if batches % count == 0
-        and _memory(batches // count * BATCH_ROWS, columns, mode) <= TILE_MEMORY - RESERVED_MEMORY
+        and _memory(batches // count * batch, columns, mode) <= TILE_MEMORY - RESERVED_MEMORY
     ]
     if tiles is None:
         tiles = fitting[0]
     if tiles not in fitting:
         raise ParameterError(
-            f"a number of tiles that divides {heads * rows} rows into fitting shares of {BATCH_ROWS}s",
+            f"a number of tiles that divides {heads * rows} rows into fitting shares of {batch}s",
             str(tiles),
             f"These do: {', '.join(map(str, fitting))}.",
         )

@@ -150,14 +150,26 @@ HCCS_INLINE void normalise(const int8 *__restrict x, const head &theta, const in
         }
     };
     // Several rows an iteration: one alone would mostly wait, pipelined or not. Long int16 rows keep more in registers.
-    constexpr unsigned together = sizeof(result) == 1 || Chunks == 1 || Chunks == 2 ? 4 : 2;
-    HCCS_LOOP(row_groups, group, rows / together, 4) {
-        HCCS_UNROLL(row, together) { one_row(together * group + row); }
+    if constexpr (sizeof(result) == 1 || Chunks == 1 || Chunks == 2) {
+        const auto four_rows = [&](unsigned group) HCCS_INLINE_LAMBDA {
+            HCCS_UNROLL(row, 4) { one_row(4 * group + row); }
+        };
+        if constexpr (short_rows<Chunks>) {
+            HCCS_LOOP(row_groups, group, rows / 4, 8) { four_rows(group); }
+        } else {
+            HCCS_LOOP(row_groups, group, rows / 4, 4) { four_rows(group); }
+        }
+    } else {
+        HCCS_LOOP(row_groups, group, rows / 2, 8) {
+            one_row(2 * group);
+            one_row(2 * group + 1);
+        }
     }
 }
 
-// Softmax of `rows` rows of n int8 logits that share one head. rows: a multiple of 16. n: a multiple of 32 up to 512,
-// n = 32 * Chunks when Chunks > 0. lengths: one per row when Masked, unused otherwise. Buffers are 64-byte aligned.
+// Softmax of `rows` rows of n int8 logits that share one head. rows: a multiple of 32 up to n = 128, of 16 above.
+// n: a multiple of 32 up to 512, and 32 * Chunks when Chunks > 0. lengths: one per row when Masked, unused otherwise.
+// Buffers are 64-byte aligned.
 template <mode M, unsigned Chunks, bool Masked>
 void softmax(const int8 *__restrict x, typename output<M>::type *__restrict out, const head &theta,
              const int16 *__restrict lengths, unsigned rows, unsigned n, scratch &__restrict s) {

@@ -39,8 +39,13 @@ struct head {
 };
 
 constexpr unsigned tile_rows = 64;   // rows of one pass over the scratch arrays
-constexpr unsigned batch_rows = 16;  // rows come in multiples of this
+constexpr unsigned batch_rows = 16;  // rows that share one division
 constexpr unsigned lanes = 32;       // n comes in multiples of this
+
+// Rows come in multiples of this: short rows in enough of them that a pipelined loop is worth its prologue.
+constexpr unsigned rows_multiple(unsigned n) { return n <= 128 ? 32 : 16; }
+template <unsigned Chunks>
+constexpr bool short_rows = Chunks >= 1 && Chunks <= 4;
 
 #if defined(__AIE_ARCH__) && __AIE_ARCH__ > 20
 constexpr unsigned total_columns = 8;
@@ -224,10 +229,16 @@ HCCS_INLINE void clamp_levels(const int8 *__restrict x, const head &theta, const
         }
         aie::store_v(floor_out + block * 8, floor.template extract<8>(0));
     };
-    // Short rows leave a block mostly waiting for its own fold: two of them fill each other's gaps.
-    constexpr unsigned together = Chunks == 1 ? 2 : 1;
-    HCCS_LOOP(clamp_blocks, group, rows / 8 / together, 2 / together) {
-        HCCS_UNROLL(block, together) { one_block(together * group + block); }
+    if constexpr (Chunks == 1) {
+        // The shortest rows leave a block mostly waiting for its own fold: two of them fill each other's gaps.
+        HCCS_LOOP(clamp_blocks, pair, rows / 16, 2) {
+            one_block(2 * pair);
+            one_block(2 * pair + 1);
+        }
+    } else if constexpr (short_rows<Chunks>) {
+        HCCS_LOOP(clamp_blocks, block, rows / 8, 4) { one_block(block); }
+    } else {
+        HCCS_LOOP(clamp_blocks, block, rows / 8, 2) { one_block(block); }
     }
 }
 
@@ -242,7 +253,7 @@ HCCS_INLINE void row_totals(const int8 *__restrict x, const head &theta, unsigne
         aie::mul<acc32>(aie::load_v<32>(sum_into_rows_0_1), minus_chunks).template to_vector<int8>(0);
     const aie::vector<int8, 32> less_low23 =
         aie::mul<acc32>(aie::load_v<32>(sum_into_rows_2_3), minus_chunks).template to_vector<int8>(0);
-    HCCS_LOOP(sum_blocks, block, rows / 8, 2) {
+    const auto one_block = [&](unsigned block) HCCS_INLINE_LAMBDA {
         const pairs low = spread(aie::load_v<64>(low_bytes + block * 64));
         const aie::vector<uint16, 32> excess = row_sums<Chunks>(x + block * 8 * n, n, low, less_low01, less_low23);
         const sums floor(aie::load_v<8>(floors + block * 8).template grow<32>());
@@ -250,6 +261,11 @@ HCCS_INLINE void row_totals(const int8 *__restrict x, const head &theta, unsigne
         // An empty row divides by one; its outputs are masked to zero.
         if constexpr (Masked) z = aie::max(z, aie::broadcast<int16, 32>(int16(1)));
         aie::store_v(sum_out + block * 8, z.template extract<8>(0));
+    };
+    if constexpr (short_rows<Chunks>) {
+        HCCS_LOOP(sum_blocks, block, rows / 8, 4) { one_block(block); }
+    } else {
+        HCCS_LOOP(sum_blocks, block, rows / 8, 2) { one_block(block); }
     }
 }
 

@@ -13,11 +13,13 @@ constexpr unsigned unrolled_chunks(unsigned n) {
     return chunks <= 4 || chunks == 8 || chunks == 16 ? chunks : 0;
 }
 
-// Rows first_row .. first_row + rows - 1 of the layer, counted head after head. Both are multiples of 16.
+// Rows first_row .. first_row + rows - 1 of the layer, counted head after head. Both are multiples of
+// rows_multiple(columns), and so is rows_per_head.
 template <typename Layer>
 void softmax_tile(const int8 *__restrict x, typename output<Layer::selected>::type *__restrict out, unsigned first_row,
                   unsigned rows, scratch &__restrict s) {
     constexpr unsigned n = Layer::columns;
+    static_assert(Layer::rows_per_head % rows_multiple(n) == 0);
     unsigned done = 0;
     while (done < rows) {
         const unsigned at = first_row + done;
