@@ -92,8 +92,9 @@ def cycles(
             f"{slot} {count:.2f} ({count / found.per_row:.0%} full)" for slot, count in found.issues.items()
         )
         console.print(
-            f"{found.per_row:.1f} modelled cycles per row, bound {found.bound:.1f}, {found.binding_slot} binds;"
-            f" issues per row: {issues}; bank conflicts would add {banks.stalls(found) / found.rows:.1f}"
+            f"{found.per_row:.1f} modelled cycles per row, bound {found.bound:.1f}; "
+            f"{found.binding_slot} binds; issues per row: {issues}; "
+            f"bank conflicts would add {banks.stalls(found) / found.rows:.1f}"
         )
         if png is not None:
             console.print(f"wrote {picture.png_picture(found, png, f'{kernel.value} {mode.value}, n = {n}')}")
