@@ -193,21 +193,20 @@ class HeadStatistics:
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         """Everything but `progress`, in one form for one multiset of rows."""
         self._native.settle()
-        index, parts = [], [[np.empty(0, dtype)] for dtype in (np.uint8, np.int64, np.int32, np.int64)]
+        index, parts = [], [[np.empty(0, dtype)] for dtype in (np.uint8, np.int64, np.uint8)]
         for head in range(self.scale.size):
             for length, count, weight, *blobs in self._native.buckets(head):
                 index.append([head, length, count, weight, *(blob.size for blob in blobs)])
                 for part, blob in zip(parts, blobs, strict=True):
                     part.append(blob)
-        rows, weights, narrow, wide = (np.concatenate(part) for part in parts)
+        rows, weights, cells = (np.concatenate(part) for part in parts)
         arrays: dict[str, NDArray[Any]] = {
             "scale": self.scale,
             "sums": np.stack([self._native.sums(head) for head in range(self.scale.size)]),
-            "index": np.array(index, np.int64).reshape(-1, 8),
+            "index": np.array(index, np.int64).reshape(-1, 7),
             "rows": rows,
             "weights": weights,
-            "narrow": narrow,
-            "wide": wide,
+            "cells": cells,
         }
         metadata = {
             "format": "hccs.HeadStatistics",
@@ -230,10 +229,10 @@ class HeadStatistics:
         )
         for head, halves in enumerate(arrays["sums"]):
             stats._native.restore_sums(head, np.ascontiguousarray(halves))
-        at = [0, 0, 0, 0]
+        at = [0, 0, 0]
         for head, length, count, weight, *sizes in arrays["index"].tolist():
             blobs = []
-            for i, name in enumerate(("rows", "weights", "narrow", "wide")):
+            for i, name in enumerate(("rows", "weights", "cells")):
                 blobs.append(np.ascontiguousarray(arrays[name][at[i] : at[i] + sizes[i]]))
                 at[i] += sizes[i]
             stats._native.restore_bucket(head, length, count, weight, *blobs)

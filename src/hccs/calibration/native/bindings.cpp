@@ -97,29 +97,24 @@ void restore_sums(Statistics& statistics, int head, Input<int64_t, 1> halves) {
   of.logarithm = value(kDistances);
 }
 
-// (length, rows, weight, kept rows, their weights, 32-bit cells, 64-bit cells) of each length of a head.
+// (length, rows, weight, kept rows, their weights, the cells' bytes) of each length of a head.
 nb::list buckets(const Statistics& statistics, int head) {
   nb::list list;
   for (const auto& [length, bucket] : statistics.heads().at(head).lengths)
     list.append(nb::make_tuple(length, bucket.count(), bucket.weight(), array<uint8_t>(bucket.rows()),
-                               array<int64_t>(bucket.weights()), array<int32_t>(bucket.narrow()),
-                               array<int64_t>(bucket.wide())));
+                               array<int64_t>(bucket.weights()), array<uint8_t>(bucket.raw_cells())));
   return list;
 }
 
 void restore_bucket(Statistics& statistics, int head, int length, int64_t count, int64_t weight, Input<uint8_t, 1> rows,
-                    Input<int64_t, 1> weights, Input<int32_t, 1> narrow, Input<int64_t, 1> wide) {
+                    Input<int64_t, 1> weights, Input<uint8_t, 1> cells) {
   require(length >= 1 && length <= statistics.n(), "length out of range");
-  const int64_t cells = LengthBucket::cells(length);
   require(int64_t(rows.size()) % length == 0, "rows of another length");
   require(weights.size() == 0 || weights.size() * length == rows.size(), "one weight per kept row");
-  require(narrow.size() == 0 || int64_t(narrow.size()) == cells, "wrong number of cells");
-  require(wide.size() == 0 || int64_t(wide.size()) == cells, "wrong number of cells");
-  const std::vector<int32_t> signed_narrow = vector(narrow);
-  const std::vector<int64_t> signed_wide = vector(wide);
+  require(cells.size() == 0 || int64_t(cells.size()) == LengthBucket::cell_count(length) * cell_bytes(weight),
+          "wrong number of cells");
   statistics.heads().at(head).lengths.insert_or_assign(
-      length, LengthBucket::restore(length, count, weight, vector(rows), vector(weights),
-                                    {signed_narrow.begin(), signed_narrow.end()}, {signed_wide.begin(), signed_wide.end()}));
+      length, LengthBucket::restore(length, count, weight, vector(rows), vector(weights), vector(cells)));
 }
 
 Group group_of(const Statistics& statistics, const std::vector<int>& heads, const Input<double, 1>& mass,

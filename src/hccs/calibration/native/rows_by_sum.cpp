@@ -29,23 +29,22 @@ void add_cells(const std::vector<Cell>& cells, int c, int D, double* rows) {
 }
 
 void add_bucket(const LengthBucket& bucket, int D, double* rows) {
-  if (!bucket.narrow().empty()) add_cells(bucket.narrow(), bucket.length(), D, rows);
-  if (!bucket.wide().empty()) add_cells(bucket.wide(), bucket.length(), D, rows);
+  bucket.visit_cells([&](const auto& cells) { add_cells(cells, bucket.length(), D, rows); });
   for (int64_t r = 0; r < bucket.pending(); ++r)
     rows[clamped_sum(bucket.row(r), bucket.length(), D)] += static_cast<double>(bucket.row_weight(r));
 }
 
 }  // namespace
 
-RowsBySum::RowsBySum(const Group& group, int D) {
+RowsBySum::RowsBySum(const Group& group, int D, std::vector<double>& space) {
   std::map<int, std::vector<const LengthBucket*>> buckets;
   for (const HeadState* head : group.heads)
     for (const auto& [c, bucket] : head->lengths) buckets[c].push_back(&bucket);
   size_t room = 0;
   for (const auto& entry : buckets) room += size_t(entry.first - 1) * D + 2;
-  storage_.assign(room, 0.0);
+  space.assign(room, 0.0);
 
-  double* at = storage_.data();
+  double* at = space.data();
   for (const auto& [c, of_length] : buckets) {
     double* rows = at;
     const int cells = (c - 1) * D + 1;
