@@ -32,3 +32,8 @@ def evaluate(
 def objectives(
     statistics: Statistics, heads: list[int], mass: Any, negative_entropy: float, triples: Any
 ) -> NDArray[np.float64]: ...
+def deployed_objectives(
+    statistics: Statistics, heads: list[int], u8: bool, clb: bool, triples: Any
+) -> NDArray[np.float64]: ...
+
+ROWS_KEPT: int

@@ -144,8 +144,8 @@ class ScaleCandidates:
 
     def kl(self) -> NDArray[np.float64]:
         """The KL against the float softmax that the search reaches, [candidates, layers, heads]."""
-        found = np.array([[record.kl for record in search(stats).heads] for stats in self.candidates])
-        return found.reshape(self.scales.shape)
+        found = [[record.kl for record in search(stats).heads] for stats in self.candidates]
+        return np.array(found, np.float64).reshape(*self.scales.shape)
 
     def best(self) -> HeadStatistics:
         """Each head's statistics at its best scale; of equals the earlier candidate."""

@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 
+#include "deployed.hpp"
 #include "search.hpp"
 #include "statistics.hpp"
 
@@ -127,6 +128,16 @@ Group group_of(const Statistics& statistics, const std::vector<int>& heads, cons
   return group;
 }
 
+std::vector<Candidate> candidates_of(const Input<int32_t, 2>& triples) {
+  require(triples.shape(1) == 3, "triples of B, S, D");
+  std::vector<Candidate> candidates(triples.shape(0));
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const int32_t* from = triples.data() + 3 * i;
+    candidates[i] = {0.0, from[2], from[1], from[0]};
+  }
+  return candidates;
+}
+
 nb::tuple triple(const Candidate& c) { return nb::make_tuple(c.B, c.S, c.D, c.kl); }
 
 }  // namespace
@@ -193,13 +204,8 @@ NB_MODULE(_native, m) {
       "objectives",
       [](const Statistics& statistics, const std::vector<int>& heads, Input<double, 1> mass, double negative_entropy,
          Input<int32_t, 2> triples) {
-        require(triples.shape(1) == 3, "triples of B, S, D");
         const Group group = group_of(statistics, heads, mass, negative_entropy);
-        std::vector<Candidate> candidates(triples.shape(0));
-        for (size_t i = 0; i < candidates.size(); ++i) {
-          const int32_t* from = triples.data() + 3 * i;
-          candidates[i] = {0.0, from[2], from[1], from[0]};
-        }
+        const std::vector<Candidate> candidates = candidates_of(triples);
         std::vector<double> kl;
         {
           nb::gil_scoped_release release;
@@ -208,4 +214,23 @@ NB_MODULE(_native, m) {
         return array<double>(kl);
       },
       nb::arg("statistics"), nb::arg("heads"), nb::arg("mass"), nb::arg("negative_entropy"), nb::arg("triples"));
+  m.def(
+      "deployed_objectives",
+      [](const Statistics& statistics, const std::vector<int>& heads, bool u8, bool clb, Input<int32_t, 2> triples) {
+        std::vector<KeptRows> kept;
+        for (int head : heads) {
+          for (const auto& [length, bucket] : statistics.heads().at(head).lengths)
+            require(!bucket.counted(), "rows that are no longer kept");
+          kept.push_back({&statistics.heads().at(head), statistics.exp_table(head)});
+        }
+        const std::vector<Candidate> candidates = candidates_of(triples);
+        std::vector<double> kl;
+        {
+          nb::gil_scoped_release release;
+          kl = deployed_objectives(kept, {u8, clb}, candidates);
+        }
+        return array<double>(kl);
+      },
+      nb::arg("statistics"), nb::arg("heads"), nb::arg("u8"), nb::arg("clb"), nb::arg("triples"));
+  m.attr("ROWS_KEPT") = kRowsKept;
 }
