@@ -77,7 +77,7 @@ class HeadStatistics:
             )
         self.shape = (layers, heads)
         self.n = Region(n).n
-        self.scale = scale_grid(scale, self.shape)
+        self.scale = _scale_grid(scale, self.shape)
         self.reference = reference
         self.weight_unit = int(weight_unit)
         self.progress: dict[str, Any] = {}
@@ -170,6 +170,21 @@ class HeadStatistics:
             weight=weight / self.weight_unit,
         )
 
+    def select(self, heads: NDArray[Any]) -> HeadStatistics:
+        """The statistics of some heads as a set of their own; `heads` [layers, heads] holds flat indices."""
+        chosen = HeadStatistics(
+            (heads.shape[0], heads.shape[1]),
+            self.n,
+            self.scale.reshape(-1)[heads],
+            reference=self.reference,
+            weight_unit=self.weight_unit,
+        )
+        for new, old in enumerate(heads.reshape(-1).tolist()):
+            chosen._native.restore_sums(new, self._native.sums(old))
+            for bucket in self._native.buckets(old):
+                chosen._native.restore_bucket(new, *bucket)
+        return chosen
+
     def merge(self, other: HeadStatistics) -> None:
         """Add the rows of `other`, which must be of the same shape, n, scale and kind."""
         for name in ("shape", "n", "reference", "weight_unit"):
@@ -260,8 +275,11 @@ class HeadStatistics:
             raise FileError(
                 f"{path} to be intact", "contents that do not match their checksum", "Copy it again."
             )
-        stats = cls._from_state(arrays, metadata)
-        stats.progress = json.loads(metadata["progress"])
+        try:
+            stats = cls._from_state(arrays, metadata)
+            stats.progress = json.loads(metadata["progress"])
+        except (KeyError, ValueError, IndexError, TypeError, OverflowError) as error:
+            raise FileError(f"consistent statistics in {path}", repr(error), "Collect them anew.") from error
         return stats
 
     def all_reduce(self, group: Any = None) -> None:
@@ -290,24 +308,7 @@ class HeadStatistics:
         self._native = merged
 
 
-def select(candidates: Sequence[HeadStatistics], choice: NDArray[Any]) -> HeadStatistics:
-    """One set of statistics out of several: head [l, h] comes from `candidates[choice[l, h]]`."""
-    states = [stats._state() for stats in candidates]
-    chosen = choice.reshape(-1)
-    scale = np.array([candidates[c].scale.flat[h] for h, c in enumerate(chosen)]).reshape(choice.shape)
-    first = candidates[0]
-    result = HeadStatistics(
-        first.shape, first.n, scale, reference=first.reference, weight_unit=first.weight_unit
-    )
-    for head, c in enumerate(chosen.tolist()):
-        result._native.restore_sums(head, np.ascontiguousarray(states[c][0]["sums"][head]))
-        for bucket in candidates[c]._native.buckets(head):
-            result._native.restore_bucket(head, *bucket)
-    return result
-
-
-def scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """One positive scale per head, [layers, heads], read-only."""
+def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
     array: NDArray[np.float64] = np.asarray(scale, np.float64)
     try:
         array = np.broadcast_to(array, shape).copy()

@@ -107,6 +107,7 @@ LengthBucket LengthBucket::restore(int length, int64_t count, int64_t weight, st
   LengthBucket bucket(length);
   bucket.count_ = count;
   bucket.weight_ = weight;
+  bucket.sorted_ = false;
   bucket.rows_ = std::move(rows);
   bucket.weights_ = std::move(weights);
   if (!cells.empty()) {
