@@ -37,10 +37,10 @@ def save_figure(path: str | os.PathLike[str], stats: HeadStatistics, calibration
     for panel, record in zip(panels.reshape(-1), records, strict=False):
         mass = stats.summary([record.layer * stats.shape[1] + record.head]).mass
         _draw(panel, record, mass)
-    for panel in panels[-1]:
-        panel.set_xlabel("distance from the maximum", fontsize=7)
+    figure.supxlabel("distance from the row's maximum, int8 steps", fontsize=8)
+    figure.supylabel("relative to the maximum", fontsize=8)
     lines, names = panels[0, 0].get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside upper right", ncols=3, fontsize=8, frameon=False)
+    figure.legend(lines, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.suptitle(f"mean KL {calibration.kl:.4f}, n = {calibration.table.n}", x=0.01, ha="left", fontsize=9)
     # matplotlib chooses the format by suffix, so the temporary name keeps it.
     path = Path(path)
@@ -55,7 +55,9 @@ def save_figure(path: str | os.PathLike[str], stats: HeadStatistics, calibration
 def _draw(panel: Any, record: HeadRecord, mass: NDArray[np.float64]) -> None:
     d = np.arange(128)
     B, S, D = record.params.packed.tolist()
-    panel.bar(d, mass[:128] / max(mass.max(), 1e-300), width=1.0, color="0.85", label="mass")
+    # The maximum itself holds most of the mass; the bars are drawn to the scale of what lies beyond it.
+    tallest = max(mass[1:].max(), 1e-300)
+    panel.bar(d, np.minimum(mass[:128] / tallest, 1.0), width=1.0, color="0.85", label="mass (beyond 0)")
     panel.plot(d, np.exp(-d * record.scale), color="C0", lw=1.2, label="softmax")
     panel.plot(d, (B - S * np.minimum(d, D)) / B, color="C3", lw=1.2, label="surrogate")
     panel.set_title(f"layer {record.layer} head {record.head}   KL {record.kl:.3f}", fontsize=7)

@@ -41,9 +41,9 @@ def calibrate(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help=r"Logits \[layers, heads, rows, k] (several files: more rows), one file \[heads, rows, k] per "
-            "layer, or saved statistics. .npy, .npz or .safetensors; archives name the array 'logits' and may hold "
-            "'lengths' or 'valid', and 'scale'.",
+            help=r"Logits \[layers, heads, rows, k] (several files: more rows), one file \[heads, rows, k] "
+            "per layer, or saved statistics. .npy, .npz or .safetensors; archives name the array 'logits' "
+            "and may hold 'lengths' or 'valid', and 'scale'.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The parameter table to write.")] = Path(
