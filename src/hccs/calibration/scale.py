@@ -14,7 +14,7 @@ import numpy as np
 
 from hccs.calibration.rows import require_finite, row_batch
 from hccs.calibration.search import search
-from hccs.calibration.statistics import HeadStatistics
+from hccs.calibration.statistics import HeadStatistics, process_group
 from hccs.errors import DataError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ class LogitRange:
 
     def all_reduce(self, group: Any = None) -> None:
         """Widen to the extremes of every process of a torch.distributed group."""
-        import torch.distributed as dist
-
+        dist = process_group()
         boxes: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(boxes, (self.highest, self.lowest), group=group)
         self.highest = np.max([highest for highest, _ in boxes], axis=0)

@@ -284,18 +284,7 @@ class HeadStatistics:
 
     def all_reduce(self, group: Any = None) -> None:
         """Give every process of a torch.distributed group the rows of all of them. Bits are equal on each."""
-        try:
-            import torch.distributed as dist
-        except ModuleNotFoundError as error:
-            raise DataError(
-                "torch for all_reduce", "no torch", "Install torch, or save and merge files."
-            ) from error
-        if not (dist.is_available() and dist.is_initialized()):
-            raise DataError(
-                "an initialised process group",
-                "none",
-                "Call torch.distributed.init_process_group first; one process needs no all_reduce.",
-            )
+        dist = process_group()
         merged = self._empty()
         for rank in range(dist.get_world_size(group)):
             source = rank if group is None else dist.get_global_rank(group, rank)
@@ -306,6 +295,23 @@ class HeadStatistics:
             assert state is not None
             merged.merge(type(self)._from_state(*state)._native)
         self._native = merged
+
+
+def process_group() -> Any:
+    """torch.distributed, once it is initialised."""
+    try:
+        import torch.distributed as dist
+    except ModuleNotFoundError as error:
+        raise DataError(
+            "torch for all_reduce", "no torch", "Install torch, or save and merge files."
+        ) from error
+    if not (dist.is_available() and dist.is_initialized()):
+        raise DataError(
+            "an initialised process group",
+            "none",
+            "Call torch.distributed.init_process_group first; one process needs no all_reduce.",
+        )
+    return dist
 
 
 def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
