@@ -7,13 +7,14 @@ statistics for every candidate scale against the float logits and keeps each hea
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hccs.calibration.rows import require_finite, row_batch
-from hccs.calibration.search import search
+from hccs.calibration.search import CalibrationWarning, search
 from hccs.calibration.statistics import HeadStatistics, process_group
 from hccs.errors import DataError, ParameterError, ShapeError
 
@@ -182,7 +183,10 @@ class ScaleCandidates:
 
     def kl(self) -> NDArray[np.float64]:
         """The KL against the float softmax that the search reaches, [candidates, layers, heads]."""
-        found = np.array([record.kl for record in search(self.statistics).heads])
+        with warnings.catch_warnings():
+            # A head that never varies is told of when its own statistics are searched.
+            warnings.simplefilter("ignore", CalibrationWarning)
+            found = np.array([record.kl for record in search(self.statistics).heads])
         by_candidate: NDArray[np.float64] = found.reshape(-1, self.count, self.heads).swapaxes(0, 1)
         return by_candidate
 
