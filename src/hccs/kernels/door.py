@@ -38,9 +38,9 @@ def softmax(
     that broadcast to x.shape[:-1] (faster). Other columns get 0. The result has x's shape; `out` receives it
     if given. `threads` defaults to all cores for large inputs and one for small.
 
-    >>> x = np.array([[10, 3, -2, -90]], dtype=np.int8)
+    >>> x = np.array([[10, 3, -2, -20]], dtype=np.int8)
     >>> softmax(x, HeadParams(B=444, S=11, D=40), mode="u8_div")
-    array([[115,  95,  81,   1]], dtype=uint8)
+    array([[91, 75, 64, 23]], dtype=uint8)
     >>> softmax(x, HeadParams(B=444, S=11, D=40), mode="u8_div", valid=np.array([2]))
     array([[139, 115,   0,   0]], dtype=uint8)
     """
@@ -53,9 +53,13 @@ def softmax(
             "Quantise float logits first: clamp(round(z / scale), -128, 127).",
         )
     if x.ndim == 0:
-        raise ShapeError("x with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits.")
+        raise ShapeError(
+            "x with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits."
+        )
     if not isinstance(theta, HeadParams):
-        raise DtypeError("theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...).")
+        raise DtypeError(
+            "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
+        )
     try:
         mode_index, dtype = _MODES[mode]
     except (KeyError, TypeError):
@@ -124,7 +128,9 @@ def _selection(valid: Any, shape: tuple[int, ...]) -> tuple[int, NDArray[Any]]:
             f"lengths from {array.min()} to {array.max()}",
             "A length counts the valid columns from the row's start.",
         )
-    return _LENGTHS, _broadcast(array.astype(np.int32), shape[:-1], "row lengths that broadcast to x.shape[:-1]")
+    return _LENGTHS, _broadcast(
+        array.astype(np.int32), shape[:-1], "row lengths that broadcast to x.shape[:-1]"
+    )
 
 
 def _broadcast(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
@@ -141,7 +147,9 @@ def _broadcast(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArra
 def _check_out(out: Any, x: NDArray[np.int8], dtype: np.dtype[Any]) -> None:
     if not isinstance(out, np.ndarray) or out.dtype != dtype:
         found = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-        raise DtypeError(f"out to be a NumPy array of dtype {dtype}", str(found), "See hccs.Mode(mode).dtype.")
+        raise DtypeError(
+            f"out to be a NumPy array of dtype {dtype}", str(found), "See hccs.Mode(mode).dtype."
+        )
     if out.shape != x.shape or not out.flags.c_contiguous or not out.flags.writeable:
         layout = "contiguous" if out.flags.c_contiguous else "not contiguous"
         access = "writeable" if out.flags.writeable else "read-only"
