@@ -224,6 +224,7 @@ def _groups(stats: HeadStatistics, granularity: str) -> list[list[int]]:
 
 
 def _search_all(job: _Job, groups: list[list[int]], threads: int) -> Iterator[_Found]:
+    job.stats._native.count_pending()  # once, and not again for every group and D
     summaries = [job.stats.summary(group) for group in groups]
     one = _exact if job.exact else _coarse
     with ThreadPoolExecutor(threads) as pool:

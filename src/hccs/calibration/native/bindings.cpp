@@ -150,6 +150,7 @@ NB_MODULE(_native, m) {
       .def("update_float", &update<float>, nb::arg("z"), nb::arg("head_of_group"), nb::arg("lengths").none(),
            nb::arg("mask").none(), nb::arg("weights").none(), nb::arg("threads"))
       .def("merge", &Statistics::merge, nb::call_guard<nb::gil_scoped_release>())
+      .def("count_pending", &Statistics::count_pending, nb::call_guard<nb::gil_scoped_release>())
       .def("settle", &Statistics::settle, nb::call_guard<nb::gil_scoped_release>())
       .def("exp_table",
            [](const Statistics& s, int head) {

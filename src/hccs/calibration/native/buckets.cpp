@@ -42,6 +42,8 @@ void LengthBucket::merge(const LengthBucket& other) {
   for (int64_t r = 0; r < other.pending(); ++r) weight_ -= other.row_weight(r);
   weight_ += other.weight_;
   count_rows();
+  for (int D = 1; D <= kMaxD; ++D)
+    spans_[D] = {std::min(spans_[D].lowest, other.spans_[D].lowest), std::max(spans_[D].highest, other.spans_[D].highest)};
   other.visit_cells([&](const auto& from) {
     visit_mutable(cells_, [&](auto& to) {
       for (size_t i = 0; i < from.size(); ++i) to[i] += static_cast<typename std::decay_t<decltype(to)>::value_type>(from[i]);
@@ -77,6 +79,8 @@ void LengthBucket::count_rows() {
     using Cell = typename std::decay_t<decltype(cells)>::value_type;
     for_each_clamped_sum(rows_.data(), pending(), length_, [&](int D, int64_t first, int count, const uint32_t* A) {
       Cell* of_D = &cells[cells_before(length_, D)];
+      const auto [least, most] = std::minmax_element(A, A + count);
+      spans_[D] = {std::min(spans_[D].lowest, *least), std::max(spans_[D].highest, *most)};
       if (weights_.empty())
         for (int r = 0; r < count; ++r) ++of_D[A[r]];
       else
@@ -88,7 +92,18 @@ void LengthBucket::count_rows() {
   sorted_ = true;
 }
 
+void LengthBucket::find_spans() {
+  visit_cells([&](const auto& cells) {
+    for (int D = 1; D <= kMaxD; ++D) {
+      const auto* of_D = cells.data() + cells_before(length_, D);
+      for (uint32_t a = 0; a <= uint32_t(length_ - 1) * D; ++a)
+        if (of_D[a] != 0) spans_[D] = {std::min(spans_[D].lowest, a), a};
+    }
+  });
+}
+
 void LengthBucket::widen() {
+  spans_.resize(kMaxD + 1);
   const auto to = [&]<class Cell>(Cell) {
     if (std::holds_alternative<std::vector<Cell>>(cells_)) return;
     std::vector<Cell> wider(cell_count(length_));
@@ -113,6 +128,7 @@ LengthBucket LengthBucket::restore(int length, int64_t count, int64_t weight, st
   if (!cells.empty()) {
     bucket.widen();
     visit_mutable(bucket.cells_, [&](auto& to) { std::memcpy(to.data(), cells.data(), cells.size()); });
+    bucket.find_spans();
   }
   return bucket;
 }
@@ -127,7 +143,7 @@ std::vector<uint8_t> LengthBucket::raw_cells() const {
 }
 
 int64_t LengthBucket::bytes() const {
-  size_t total = rows_.capacity() + weights_.capacity() * sizeof(int64_t);
+  size_t total = rows_.capacity() + weights_.capacity() * sizeof(int64_t) + spans_.capacity() * sizeof(Span);
   visit_cells([&](const auto& cells) { total += cells.capacity() * sizeof(cells[0]); });
   return static_cast<int64_t>(total);
 }

@@ -22,14 +22,12 @@ uint32_t clamped_sum(const uint8_t* delta, int length, int D) {
   return sum;
 }
 
-template <class Cell>
-void add_cells(const std::vector<Cell>& cells, int c, int D, double* rows) {
-  const Cell* of_D = cells.data() + LengthBucket::cells_before(c, D);
-  for (int a = 0; a <= (c - 1) * D; ++a) rows[a] += static_cast<double>(of_D[a]);
-}
-
 void add_bucket(const LengthBucket& bucket, int D, double* rows) {
-  bucket.visit_cells([&](const auto& cells) { add_cells(cells, bucket.length(), D, rows); });
+  bucket.visit_cells([&](const auto& cells) {
+    const auto* of_D = cells.data() + LengthBucket::cells_before(bucket.length(), D);
+    const auto [lowest, highest] = bucket.span(D);
+    for (uint32_t a = lowest; a <= highest; ++a) rows[a] += static_cast<double>(of_D[a]);
+  });
   for (int64_t r = 0; r < bucket.pending(); ++r)
     rows[clamped_sum(bucket.row(r), bucket.length(), D)] += static_cast<double>(bucket.row_weight(r));
 }

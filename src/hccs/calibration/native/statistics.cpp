@@ -158,6 +158,11 @@ void Statistics::merge(const Statistics& other) {
   }
 }
 
+void Statistics::count_pending() {
+  for (HeadState& head : heads_)
+    for (auto& [length, bucket] : head.lengths) bucket.count_pending();
+}
+
 void Statistics::settle() {
   for (HeadState& head : heads_)
     for (auto& [length, bucket] : head.lengths) bucket.settle();

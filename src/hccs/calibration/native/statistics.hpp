@@ -49,12 +49,22 @@ class LengthBucket {
   // One form for one multiset of rows: rows sorted while they are kept, nothing pending once they are counted.
   void settle();
 
+  // Rows that arrived since the last count, once rows are counted at all.
+  void count_pending() {
+    if (counted() && pending() > 0) count_rows();
+  }
+
   int64_t pending() const { return static_cast<int64_t>(rows_.size()) / length_; }
   const uint8_t* row(int64_t r) const { return rows_.data() + r * length_; }
   int64_t row_weight(int64_t r) const { return weights_.empty() ? 1 : weights_[r]; }
   const std::vector<uint8_t>& rows() const { return rows_; }
   const std::vector<int64_t>& weights() const { return weights_; }
-  const Cells& cells() const { return cells_; }
+
+  // Counted rows lie in lowest..highest, for each D: what lies outside need not be read.
+  struct Span {
+    uint32_t lowest = UINT32_MAX, highest = 0;
+  };
+  Span span(int D) const { return spans_[D]; }
 
   // Calls visit(cells), a vector of 16, 32 or 64 bits; not at all while rows are kept.
   template <class Visit>
@@ -80,6 +90,7 @@ class LengthBucket {
  private:
   void count_rows();
   void widen();
+  void find_spans();
 
   int length_;
   int64_t count_ = 0, weight_ = 0;
@@ -87,6 +98,7 @@ class LengthBucket {
   std::vector<uint8_t> rows_;
   std::vector<int64_t> weights_;  // empty while every row weighs 1
   Cells cells_;
+  std::vector<Span> spans_;  // by D, once rows are counted
 };
 
 // A sum kept exact in 128 bits; the fast path adds into 64 bits and carries over now and then.
@@ -124,6 +136,7 @@ class Statistics {
   void update(const Batch& batch, int threads);
   void merge(const Statistics& other);
   void settle();
+  void count_pending();
 
   int n() const { return n_; }
   bool from_float() const { return from_float_; }
