@@ -42,10 +42,11 @@ def _spaced(first: int, last: int, count: int) -> list[int]:
 def deployed_objective(
     stats: HeadStatistics, heads: Sequence[int], triples: NDArray[np.int32], mode: Mode
 ) -> NDArray[np.float64]:
-    """Mean KL(softmax || p_hat / T) of each triple with p_hat in `mode`, from the rows that are still kept.
+    """Mean KL(softmax || p_hat / sum p_hat) of each triple with p_hat in `mode`, from rows still kept.
 
-    Floors and saturation act on every element, so only the rows themselves tell. A zero output where softmax
-    is positive counts as half a step, since its KL would be infinite.
+    Floors and saturation act on every element, so only the rows themselves tell. Renormalised, since the
+    leading-bit modes hand out more than 1, which the plain KL would take for a virtue; a zero output counts
+    as half a step, since softmax is never zero.
     """
     if stats.reference != "int8":
         raise DtypeError(

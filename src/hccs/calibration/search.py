@@ -160,7 +160,7 @@ def fidelity(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:
 
 
 def deployed_kl(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:
-    """KL of every head in the table's own mode, [layers, heads]; needs statistics that keep their rows."""
+    """Renormalised KL of every head in the table's own mode, [layers, heads], from rows still kept."""
     _require_match(stats, table)
     values = [
         deployed_objective(stats, [h], table.head(*divmod(h, stats.shape[1])).packed[None], table.mode)[0]

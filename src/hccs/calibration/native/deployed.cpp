@@ -44,12 +44,15 @@ double row_kl(const Row& row, const Deployment& mode, const Candidate& theta, co
   const int numerator = mode.u8 ? 255 << 15 : kT;
   const int rho = mode.clb ? numerator >> leading_bit(Z) : numerator / Z;
   double kl = row.negative_entropy;
+  int64_t total = 0;
   for (const Run& run : row.runs) {
     const int64_t s = int64_t(theta.B - theta.S * std::min(run.delta, theta.D)) << e;
     const int64_t p = std::min<int64_t>(mode.u8 ? (s * rho) >> 15 : s * rho, mode.T());
-    kl -= run.mass * log_of_twice[std::max<int64_t>(2 * p, 1)];
+    const int64_t twice = std::max<int64_t>(2 * p, 1);
+    kl -= run.mass * log_of_twice[twice];
+    total += run.count * twice;
   }
-  return kl + std::log(2.0 * mode.T());
+  return kl + std::log(double(total));
 }
 
 }  // namespace
