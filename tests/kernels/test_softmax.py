@@ -159,6 +159,22 @@ def test_writes_its_rows_and_nothing_else(mode, columns):
     )
 
 
+@pytest.mark.parametrize(("mode", "columns", "offset"), [("u8_div", 64, 0), ("i16_div", 48, 3), ("u8_clb", 256, 1)])
+def test_outputs_larger_than_the_caches(instruction_set, mode, columns, offset):
+    rows = (48 << 20) // columns
+    x = np.resize(logits(9, (1000, columns)), (rows, columns))
+    theta = hccs.HeadParams(hccs.Region(columns).max_base, 1, 60)
+    out = np.full(rows * columns + offset + 64, 77, hccs.Mode(mode).dtype)
+    inside = out[offset : offset + rows * columns].reshape(rows, columns)
+    hccs.softmax(x, theta, mode, out=inside)
+    expected = reference.softmax(x[:1000], theta, mode)
+    for first in range(0, rows, 1000):
+        part = inside[first : first + 1000]
+        assert (part == expected[: len(part)]).all()
+    assert (out[:offset] == 77).all()
+    assert (out[-64:] == 77).all()
+
+
 def test_info_names_the_instruction_set_in_use(instruction_set):
     assert hccs.kernels.info().isa == instruction_set
     assert instruction_set in isa.available()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hccs.cli import calibrate, info
+from hccs.cli import aie, calibrate, info
 
 app = typer.Typer(
     name="hccs",
@@ -14,6 +14,7 @@ app = typer.Typer(
 )
 app.command()(info.info)
 app.command()(calibrate.calibrate)
+app.add_typer(aie.app, name="aie")
 
 
 @app.callback()

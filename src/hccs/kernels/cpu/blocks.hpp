@@ -68,7 +68,8 @@ struct Block {
   using Out = typename Output<kMode>::type;
   static constexpr int kRows = Isa::kRows;
   const int8_t* x;
-  Out* out;
+  Out* out;  // where the passes write: the result, or a stage from which it is copied past the caches
+  Out* result;
   int64_t columns;
   int live;
   Columns kind;
@@ -258,8 +259,10 @@ class BlockRows {
     RowCursor valid(job.valid, begin);
     Data slots[2];
     Data *next = &slots[0], *pending = nullptr;
+    alignas(64) typename Data::Out stages[2][kStageElements];
+    const bool staged = Isa::kStreams && job.past_caches && Isa::kRows * job.columns <= kStageElements;
     for (int64_t first = begin; first < end;) {
-      const bool one_head = fill(*next, job, first, end, heads, valid);
+      const bool one_head = fill(*next, staged ? stages[next - slots] : nullptr, job, first, end, heads, valid);
       first += next->live;
       if (!one_head || next->live < Isa::kRows || !unrolled<kVectors>(next->kind)) {
         general(*next, one_head);
@@ -279,15 +282,34 @@ class BlockRows {
     }
     if constexpr (kVectors)
       if (pending) finish<kVectors>(*pending);
+    if constexpr (Isa::kStreams)
+      if (staged) Isa::end_streaming();
+  }
+
+  // An output too large for the caches is better written past them: an ordinary store first reads the line
+  // that it is about to overwrite, half as much traffic again.
+  static constexpr int64_t kStageElements = 8192;
+  static HCCS_INLINE void deliver(const Data& block) {
+    if (!Isa::kStreams || block.out == block.result) return;
+    const int64_t bytes = block.live * block.columns * static_cast<int64_t>(sizeof(*block.out));
+    const char* from = reinterpret_cast<const char*>(block.out);
+    char* const to = reinterpret_cast<char*>(block.result);
+    const int64_t unaligned = -reinterpret_cast<uintptr_t>(to) % Isa::kBytes;
+    int64_t i = unaligned < bytes ? unaligned : bytes;
+    std::memcpy(to, from, i);
+    if constexpr (Isa::kStreams)
+      for (; i + Isa::kBytes <= bytes; i += Isa::kBytes) Isa::stream(to + i, Isa::load(from + i, Full{}));
+    std::memcpy(to + i, from + i, bytes - i);
   }
 
   // Describes the next block; says whether its rows are one head's.
-  static HCCS_INLINE bool fill(Data& block, const SoftmaxJob& job, int64_t first, int64_t end, HeadCursor& heads,
-                               RowCursor& valid) {
+  static HCCS_INLINE bool fill(Data& block, typename Data::Out* stage, const SoftmaxJob& job, int64_t first, int64_t end,
+                               HeadCursor& heads, RowCursor& valid) {
     const int64_t rows = end - first < Isa::kRows ? end - first : Isa::kRows;
     block.live = static_cast<int>(rows < valid.left() ? rows : valid.left());
     block.x = job.x + first * job.columns;
-    block.out = static_cast<typename Data::Out*>(job.out) + first * job.columns;
+    block.result = static_cast<typename Data::Out*>(job.out) + first * job.columns;
+    block.out = stage ? stage : block.result;
     block.columns = job.columns;
     block.kind = Columns::kAll;
     if constexpr (kMasking == Masking::kMask) {
@@ -338,7 +360,8 @@ class BlockRows {
     with_kind(block, [&]<Columns kKind>() HCCS_INLINE_LAMBDA {
       if constexpr (unrolled<kVectors>(kKind)) done = Unrolled<kKind, kVectors>(block).emit();
     });
-    if (!done) general(block, true);
+    if (done) deliver(block);
+    else general(block, true);
   }
 
   static void general(Data& block, bool one_head) {
@@ -348,6 +371,7 @@ class BlockRows {
       else
         all_passes(BlockPasses<Isa, kMode, kKind, false, 0>(block));
     });
+    deliver(block);
   }
   template <class Passes>
   static HCCS_INLINE void all_passes(Passes passes) {

@@ -1,9 +1,23 @@
 #include "dispatch.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
 namespace hccs {
+namespace {
+
+bool larger_than_caches(const SoftmaxJob& job) {
+#ifdef _SC_LEVEL3_CACHE_SIZE
+  static const int64_t last_level = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), int64_t{16} << 20);
+#else
+  constexpr int64_t last_level = int64_t{32} << 20;
+#endif
+  return job.rows * job.columns * (is_u8(job.mode) ? 2 : 3) > last_level;
+}
+
+}  // namespace
 
 const std::vector<Isa>& isas() {
   static const std::vector<Isa> all = [] {
@@ -25,7 +39,8 @@ const std::vector<Isa>& isas() {
   return all;
 }
 
-void run_softmax(const SoftmaxJob& job, SoftmaxRows kernel, int threads) {
+void run_softmax(SoftmaxJob& job, SoftmaxRows kernel, int threads) {
+  job.past_caches = larger_than_caches(job);
   // A multiple of every kernel's block, so that only the last thread meets an incomplete block.
   constexpr int64_t kBlock = 16;
   const int64_t blocks = (job.rows + kBlock - 1) / kBlock;

@@ -17,6 +17,7 @@ alignas(32) constexpr uint8_t kColumnNumbers[32] = {0,  1,  2,  3,  4,  5,  6,  
 struct Avx2 {
   static constexpr int kRows = 8;
   static constexpr int kBytes = 32;
+  static constexpr bool kStreams = true;
   using Bytes = __m256i;
   using Sums = __m256i;
 
@@ -43,6 +44,9 @@ struct Avx2 {
     std::memcpy(bytes, p, tail.count);
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes));
   }
+
+  static void stream(void* out, Bytes v) { _mm256_stream_si256(static_cast<__m256i*>(out), v); }
+  static void end_streaming() { _mm_sfence(); }
 
   static Bytes splat(int8_t value) { return _mm256_set1_epi8(value); }
   static Bytes splat_word(uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }

@@ -13,6 +13,7 @@ alignas(64) constexpr uint8_t kColumnNumbers[64] = {
 struct Avx512 {
   static constexpr int kRows = 16;
   static constexpr int kBytes = 64;
+  static constexpr bool kStreams = true;
   using Bytes = __m512i;
   using Sums = __m512i;
 
@@ -32,6 +33,9 @@ struct Avx512 {
 
   static Bytes load(const void* p, Full) { return _mm512_loadu_si512(p); }
   static Bytes load(const void* p, Tail tail) { return _mm512_maskz_loadu_epi8(lanes(tail), p); }
+
+  static void stream(void* out, Bytes v) { _mm512_stream_si512(static_cast<__m512i*>(out), v); }
+  static void end_streaming() { _mm_sfence(); }
 
   static Bytes splat(int8_t value) { return _mm512_set1_epi8(value); }
   static Bytes splat_word(uint32_t value) { return _mm512_set1_epi32(static_cast<int>(value)); }

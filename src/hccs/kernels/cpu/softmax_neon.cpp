@@ -16,6 +16,7 @@ alignas(16) constexpr uint8_t kColumnNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 struct Neon {
   static constexpr int kRows = 8;
   static constexpr int kBytes = 16;
+  static constexpr bool kStreams = false;  // no intrinsic stores past the caches
   using Bytes = uint8x16_t;
   using Sums = uint32x4_t;
 
