@@ -37,7 +37,8 @@ def save_figure(path: str | os.PathLike[str], stats: HeadStatistics, calibration
     for panel, record in zip(panels.reshape(-1), records, strict=False):
         mass = stats.summary([record.layer * stats.shape[1] + record.head]).mass
         _draw(panel, record, mass)
-    figure.supxlabel("distance from the row's maximum, int8 steps", fontsize=8)
+    for panel in panels[-1]:
+        panel.set_xlabel("distance from the maximum, steps", fontsize=7)
     figure.supylabel("relative to the maximum", fontsize=8)
     lines, names = panels[0, 0].get_legend_handles_labels()
     figure.legend(lines, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
