@@ -21,19 +21,21 @@ test: lint $(VENV)/.dev
 bench: $(VENV)/.bench
 	@echo "== benchmarks: close other programs, they share the cores"
 	$(BIN)/python benchmarks/softmax_cpu.py --json build/softmax_cpu.json
+	$(BIN)/python benchmarks/calibration.py --json build/calibration.json
 
 lint: $(VENV)/.dev
 	@echo "== lint: ruff, mypy"
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 
-# The kernels' tests once more, on a build that traps every access outside an array and all undefined behaviour.
+# The tests of the native code once more, on a build that traps every access outside an array and all undefined behaviour.
 # Its environment holds the sanitized package and borrows everything else from .venv.
 sanitize: $(SANITIZED)/.built
-	@echo "== tests of the kernels under the address and undefined-behaviour sanitizers"
+	@echo "== tests of the native code under the address and undefined-behaviour sanitizers"
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
-	$(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider tests/kernels/test_softmax.py tests/kernels/test_refusals.py
+	$(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider \
+	  tests/kernels/test_softmax.py tests/kernels/test_refusals.py tests/calibration/test_statistics.py tests/calibration/test_scale.py
 
 $(SANITIZED)/.built: $(VENV)/.dev $(SOURCES)
 	@echo "== building the sanitized kernels"

@@ -15,14 +15,27 @@ import hccs
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/spec.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/spec.md", "docs/calibration.md"])
 def test_examples_in_pages_run_as_written(page):
     failed, attempted = doctest.testfile(str(ROOT / page), module_relative=False)
     assert attempted > 0
     assert failed == 0
 
 
-@pytest.mark.parametrize("module", ["spec", "table", "kernels.door", "kernels.isa"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "spec",
+        "table",
+        "kernels.door",
+        "kernels.isa",
+        "_progress",
+        "calibration.statistics",
+        "calibration.search",
+        "calibration.scale",
+        "calibration.grid",
+    ],
+)
 def test_examples_in_docstrings_run_as_written(module):
     failed, attempted = doctest.testmod(importlib.import_module(f"hccs.{module}"))
     assert attempted > 0
@@ -36,7 +49,15 @@ def test_rooms_import_one_way():
 
 
 def test_public_face():
-    assert sorted(hccs.__all__) == ["HccsError", "HeadParams", "Mode", "ParamTable", "Region", "softmax"]
+    assert sorted(hccs.__all__) == [
+        "HccsError",
+        "HeadParams",
+        "Mode",
+        "ParamTable",
+        "Region",
+        "calibrate",
+        "softmax",
+    ]
 
 
 def test_core_needs_numpy_alone():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hccs.cli import aie, info
+from hccs.cli import aie, calibrate, info
 
 app = typer.Typer(
     name="hccs",
@@ -13,6 +13,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(info.info)
+app.command()(calibrate.calibrate)
 app.add_typer(aie.app, name="aie")
 
 

@@ -1,0 +1,27 @@
+"""Calibration: per-head (B, S, D) and logit scale from representative data; exact, streaming, in seconds."""
+
+from hccs.calibration.scale import LogitRange, ScaleCandidates, quantise
+from hccs.calibration.search import (
+    Calibration,
+    CalibrationWarning,
+    HeadRecord,
+    calibrate,
+    deployed_kl,
+    fidelity,
+    search,
+)
+from hccs.calibration.statistics import HeadStatistics
+
+__all__ = [
+    "Calibration",
+    "CalibrationWarning",
+    "HeadRecord",
+    "HeadStatistics",
+    "LogitRange",
+    "ScaleCandidates",
+    "calibrate",
+    "deployed_kl",
+    "fidelity",
+    "quantise",
+    "search",
+]

@@ -1,0 +1,161 @@
+"""Batches of logits as the native statistics take them: checked, contiguous, one head per block of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.errors import DataError, DtypeError, MaskError, ParameterError, ShapeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Logits [groups, rows, columns], the head of each group, and which columns of a row take part."""
+
+    logits: NDArray[Any]
+    head_of_group: NDArray[np.int32]
+    lengths: NDArray[np.int32] | None
+    mask: NDArray[np.bool_] | None
+    weights: NDArray[np.int64] | None
+
+    @property
+    def chosen(self) -> NDArray[np.bool_] | None:
+        """Which logits take part, or None for all."""
+        if self.mask is not None:
+            return self.mask.reshape(self.logits.shape)
+        if self.lengths is not None:
+            lengths = self.lengths.reshape(*self.logits.shape[:-1], 1)
+            below: NDArray[np.bool_] = np.arange(self.logits.shape[-1]) < lengths
+            return below
+        return None
+
+
+def row_batch(
+    logits: Any,
+    valid: Any,
+    *,
+    layer: int | None,
+    weight: Any = None,
+    weight_unit: int = 1,
+    shape: tuple[int, int],
+    n: int | None,
+) -> RowBatch:
+    """Check one batch of logits of `shape` = (layers, heads) and bring it into form."""
+    logits = np.asarray(logits)
+    head_of_group = _heads(logits.shape, layer, shape)
+    rows, columns = logits.shape[-2:]
+    if n is not None and columns > n:
+        raise ShapeError(
+            f"rows of at most n = {n} columns",
+            f"{columns} columns",
+            f"Make the statistics with n = {columns}.",
+        )
+    lengths = mask = None
+    if valid is not None:
+        valid = np.asarray(valid)
+        if valid.dtype == bool:
+            mask = np.ascontiguousarray(_broadcast(valid, logits.shape, "a mask that broadcasts to x.shape"))
+            mask = mask.reshape(-1, columns)
+        else:
+            lengths = _lengths(valid, logits.shape)
+    return RowBatch(
+        np.ascontiguousarray(logits).reshape(-1, rows, columns),
+        head_of_group,
+        lengths,
+        mask,
+        _weights(weight, logits.shape[:-1], weight_unit),
+    )
+
+
+def require_finite(batch: RowBatch) -> None:
+    """Refuse NaN and infinite logits where they take part; masked positions may hold anything."""
+    wrong = ~np.isfinite(batch.logits)
+    if batch.chosen is not None:
+        wrong &= batch.chosen
+    if wrong.any():
+        raise DataError(
+            "finite logits at every valid position",
+            f"{np.count_nonzero(wrong)} NaN or infinite of {wrong.size}",
+            "Pass `valid` for padding instead of adding -inf, and check the model for overflow.",
+        )
+
+
+def _heads(shape: tuple[int, ...], layer: int | None, grid: tuple[int, int]) -> NDArray[np.int32]:
+    layers, heads = grid
+    if layer is None:
+        if len(shape) != 4 or shape[:2] != (layers, heads):
+            raise ShapeError(
+                f"logits [layers, heads, rows, k] = ({layers}, {heads}, rows, k)",
+                f"shape {shape}",
+                "For the logits of one layer, [..., heads, q, k], name it: layer=0.",
+            )
+        return np.arange(layers * heads, dtype=np.int32)
+    if not 0 <= layer < layers:
+        raise ParameterError(f"layer between 0 and {layers - 1}", str(layer), "Layers are counted from 0.")
+    if len(shape) < 3 or shape[-3] != heads:
+        raise ShapeError(
+            f"logits [..., heads, q, k] with {heads} heads",
+            f"shape {shape}",
+            "Put the heads third from the end.",
+        )
+    blocks = np.broadcast_to(layer * heads + np.arange(heads, dtype=np.int32), shape[:-2])
+    return np.ascontiguousarray(blocks).reshape(-1)
+
+
+def _lengths(valid: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.int32]:
+    if valid.dtype.kind not in "iu":
+        raise DtypeError(
+            "valid to be booleans or integer lengths",
+            f"dtype {valid.dtype}",
+            "An additive float mask becomes booleans by comparing it with 0.",
+        )
+    if valid.size and (valid.min() < 0 or valid.max() > shape[-1]):
+        raise MaskError(
+            f"row lengths between 0 and {shape[-1]} columns",
+            f"lengths from {valid.min()} to {valid.max()}",
+            "A length counts the valid columns from the row's start.",
+        )
+    rows = _broadcast(valid.astype(np.int32), shape[:-1], "row lengths that broadcast to x.shape[:-1]")
+    return np.ascontiguousarray(rows).reshape(-1)
+
+
+def _weights(weight: Any, rows: tuple[int, ...], unit: int) -> NDArray[np.int64] | None:
+    if weight is None:
+        return None if unit == 1 else np.full(int(np.prod(rows)), unit, np.int64)
+    weight = np.asarray(weight)
+    if weight.dtype.kind not in "iuf":
+        raise DtypeError("weights to be numbers", f"dtype {weight.dtype}", "Give one number per row.")
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        raise DataError(
+            "finite weights >= 0", f"{weight.min()} to {weight.max()}", "A weight of 0 leaves a row out."
+        )
+    units = np.rint(np.asarray(weight, np.float64) * unit)
+    if units.size and units.max() >= 2**40:
+        raise DataError(
+            "weights below 2^40 units", str(weight.max()), "Divide all weights by a common factor."
+        )
+    if not np.allclose(units, weight * unit, rtol=1e-3, atol=0):
+        raise DataError(
+            f"weights that multiples of 1/{unit} come within 0.1 % of",
+            f"{weight[units != weight * unit].min()}",
+            "Weights are counted exactly, in units: raise weight_unit, for example to 65536.",
+        )
+    return np.ascontiguousarray(
+        _broadcast(units.astype(np.int64), rows, "weights that broadcast to x.shape[:-1]")
+    ).reshape(-1)
+
+
+def _broadcast(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError as error:
+        raise MaskError(
+            f"{what} = {shape}",
+            f"shape {array.shape}",
+            "For [batch, heads, q, k] a padding mask has shape [batch, 1, 1, k], its lengths [batch, 1, 1].",
+        ) from error
