@@ -28,7 +28,7 @@ MODES = ("u8_div", "u8_clb", "i16_div", "i16_clb")
 
 
 def theta_for(n: int) -> hccs.HeadParams:
-    """What calibration finds on BERT-small for SST-2 and MNLI, about: there D is 5 to 55, its median 25 to 28."""
+    """About what calibration finds on BERT-small for SST-2 and MNLI: D from 5 to 55, median 25 to 28."""
     region = hccs.Region(n)
     return hccs.HeadParams(region.max_base, region.max_slope(28), 28)
 
@@ -75,11 +75,9 @@ def rates(n: int, size: int, turns: int) -> dict[str, float]:
     rows = size // 2 // n
     add("memcpy", copy(rows, n), rows * n)
     for peer in PEERS:
-        # A peer gets the array that fits the cache in its own format, and the larger one we have: its best counts.
-        for count in {
-            size // peer.bytes_per_element,
-            size // 2 if size == IN_CACHE else size // peer.bytes_per_element,
-        }:
+        # In cache a peer gets what fits in its own format and also our longer array: the best counts.
+        own = size // peer.bytes_per_element
+        for count in {own, size // 2} if size == IN_CACHE else {own}:
             add(f"{peer.name}|{count}", peer.make(count // n, n), count // n * n)
     best = best_times(calls, turns)
     found: dict[str, float] = {}

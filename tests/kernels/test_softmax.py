@@ -159,7 +159,9 @@ def test_writes_its_rows_and_nothing_else(mode, columns):
     )
 
 
-@pytest.mark.parametrize(("mode", "columns", "offset"), [("u8_div", 64, 0), ("i16_div", 48, 3), ("u8_clb", 256, 1)])
+@pytest.mark.parametrize(
+    ("mode", "columns", "offset"), [("u8_div", 64, 0), ("i16_div", 48, 3), ("u8_clb", 256, 1)]
+)
 def test_outputs_larger_than_the_caches(instruction_set, mode, columns, offset):
     rows = (48 << 20) // columns
     x = np.resize(logits(9, (1000, columns)), (rows, columns))

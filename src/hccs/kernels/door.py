@@ -102,7 +102,7 @@ def _as_array(x: Any) -> NDArray[Any]:
 
 
 def _masking(dtype: np.dtype[Any]) -> int:
-    if dtype == bool:
+    if dtype.kind == "b":
         return _MASK
     if dtype.kind in "iu":
         return _LENGTHS
