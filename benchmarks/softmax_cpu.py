@@ -98,26 +98,24 @@ def avx2_rates(n: int, turns: int) -> dict[str, float]:
 
 
 def mask_costs(n: int, turns: int) -> dict[str, float]:
-    """Time with a mask over time without, u8_div: what padding and causal attention pay."""
-    batch, queries = 16, IN_CACHE // 2 // n // 16
-    x, theta = logits(batch * queries, n).reshape(batch, queries, n), theta_for(n)
+    """Time with a mask over time without: u8_div, square attention [sequences, n, n]."""
+    sequences = IN_CACHE // 2 // n // n
+    x, theta = logits(sequences * n, n).reshape(sequences, n, n), theta_for(n)
     out = np.empty(x.shape, np.uint8)
     rng = np.random.default_rng(0)
-    lengths = rng.integers(n // 2, n + 1, (batch, 1))
+    lengths = rng.integers(n // 2, n + 1, (sequences, 1))
     selections = {
         "unmasked": None,
         "padding lengths": lengths,
         "padding mask": np.arange(n) < lengths[..., None],
-        "causal lengths": np.minimum(np.arange(1, queries + 1), n)[None].repeat(batch, 0),
+        "causal lengths": np.arange(1, n + 1),
         "another mask in every row": rng.random(x.shape) < 0.9,
     }
-    best = best_times(
-        {
-            name: lambda v=valid: hccs.softmax(x, theta, "u8_div", v, out=out, threads=1)
-            for name, valid in selections.items()
-        },
-        turns,
-    )
+
+    def call(valid):
+        return lambda: hccs.softmax(x, theta, "u8_div", valid, out=out, threads=1)
+
+    best = best_times({name: call(valid) for name, valid in selections.items()}, turns)
     return {name: seconds / best["unmasked"] for name, seconds in best.items() if name != "unmasked"}
 
 

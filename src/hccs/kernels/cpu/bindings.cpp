@@ -102,25 +102,29 @@ struct Broadcast {
 
 // Row lengths of any integer dtype as contiguous int32, or false if one is not in 0..columns.
 template <class T>
-bool copy_lengths(const Broadcast& from, int64_t columns, std::vector<int32_t>& to) {
+bool copy_lengths(const Py_buffer& view, int64_t columns, std::vector<int32_t>& to) {
+  to.resize(view.len / sizeof(T));
   bool in_range = true;
-  from.for_each(from.ndim, [&](const char* at) {
-    T value;
-    std::memcpy(&value, at, sizeof value);
+  const auto copy = [&](T value, int32_t& length) {
     in_range &= value >= T{0} && static_cast<uint64_t>(value) <= static_cast<uint64_t>(columns);
-    to.push_back(static_cast<int32_t>(value));
-  });
+    length = static_cast<int32_t>(value);
+  };
+  if (PyBuffer_IsContiguous(&view, 'C')) {
+    for (size_t i = 0; i < to.size(); ++i) copy(static_cast<const T*>(view.buf)[i], to[i]);
+  } else {
+    size_t i = 0;
+    const Broadcast all(view.buf, view.ndim, view.shape, view.strides, view.shape, view.ndim);
+    all.for_each(view.ndim, [&](const char* at) { copy(*reinterpret_cast<const T*>(at), to[i++]); });
+  }
   return in_range;
 }
 bool copy_lengths(const Py_buffer& view, int64_t columns, std::vector<int32_t>& to) {
-  const Broadcast all(view.buf, view.ndim, view.shape, view.strides, view.shape, view.ndim);
   const bool is_unsigned = view.format && std::strchr("BHILQ", view.format[std::strlen(view.format) - 1]);
-  to.reserve(view.len / view.itemsize);
   switch (view.itemsize) {
-    case 1: return is_unsigned ? copy_lengths<uint8_t>(all, columns, to) : copy_lengths<int8_t>(all, columns, to);
-    case 2: return is_unsigned ? copy_lengths<uint16_t>(all, columns, to) : copy_lengths<int16_t>(all, columns, to);
-    case 4: return is_unsigned ? copy_lengths<uint32_t>(all, columns, to) : copy_lengths<int32_t>(all, columns, to);
-    default: return is_unsigned ? copy_lengths<uint64_t>(all, columns, to) : copy_lengths<int64_t>(all, columns, to);
+    case 1: return is_unsigned ? copy_lengths<uint8_t>(view, columns, to) : copy_lengths<int8_t>(view, columns, to);
+    case 2: return is_unsigned ? copy_lengths<uint16_t>(view, columns, to) : copy_lengths<int16_t>(view, columns, to);
+    case 4: return is_unsigned ? copy_lengths<uint32_t>(view, columns, to) : copy_lengths<int32_t>(view, columns, to);
+    default: return is_unsigned ? copy_lengths<uint64_t>(view, columns, to) : copy_lengths<int64_t>(view, columns, to);
   }
 }
 

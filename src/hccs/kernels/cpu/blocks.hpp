@@ -344,11 +344,11 @@ class BlockRows {
     }
   }
 
-  // Long rows gain from unrolling only what they do not lose to masks.
+  // Long rows whose lanes differ lose more to finding them than they gain from unrolling.
   template <int kVectors>
   static constexpr bool unrolled(Columns kind) {
     const bool own_lanes = kind == Columns::kLengths || kind == Columns::kMask;
-    return kVectors && (kind == Columns::kAll || kVectors <= (own_lanes ? 2 : 4));
+    return kVectors && (!own_lanes || kVectors <= 2);
   }
 
   template <Columns kKind, int kVectors>
