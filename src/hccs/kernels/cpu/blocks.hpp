@@ -228,11 +228,16 @@ class BlockPasses {
       const Bytes delta = Isa::distance(Isa::lanes(Full{}), top, Isa::load(x + at, part), head.D);
       emitter.store(out + at, delta, on, part);
     });
-    if constexpr (kByLength && !kVectors) {  // zeros behind the vectors that were written
-      const int64_t written = (extent(r) + Isa::kBytes - 1) / Isa::kBytes * Isa::kBytes;
-      const int64_t from = written < columns() ? written : extent(r);
-      if (from < columns()) std::memset(out + r * columns() + from, 0, (columns() - from) * sizeof(*out));
-    }
+    if constexpr (kByLength && !kVectors) zeros_behind(r);
+  }
+
+  // Zeros behind the vectors that emit_row wrote. A call of memset would cost as much as a short row.
+  HCCS_INLINE void zeros_behind(int r) const {
+    constexpr int kStep = Isa::kBytes / static_cast<int>(sizeof(*out));
+    const int64_t written = (extent(r) + Isa::kBytes - 1) / Isa::kBytes * Isa::kBytes;
+    int64_t k = written < columns() ? written : extent(r);
+    for (; k + kStep <= columns(); k += kStep) Isa::store_zeros(out + r * columns() + k);
+    for (; k < columns(); ++k) out[r * columns() + k] = 0;
   }
 };
 

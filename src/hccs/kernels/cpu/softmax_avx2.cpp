@@ -48,6 +48,8 @@ struct Avx2 {
   static void stream(void* out, Bytes v) { _mm256_stream_si256(static_cast<__m256i*>(out), v); }
   static void end_streaming() { _mm_sfence(); }
 
+  static void store_zeros(void* out) { _mm256_storeu_si256(static_cast<__m256i*>(out), _mm256_setzero_si256()); }
+
   static Bytes splat(int8_t value) { return _mm256_set1_epi8(value); }
   static Bytes splat_word(uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
   static Bytes max(AllLanes, Bytes top, Bytes v) { return _mm256_max_epi8(top, v); }

@@ -37,6 +37,8 @@ struct Avx512 {
   static void stream(void* out, Bytes v) { _mm512_stream_si512(static_cast<__m512i*>(out), v); }
   static void end_streaming() { _mm_sfence(); }
 
+  static void store_zeros(void* out) { _mm512_storeu_si512(out, _mm512_setzero_si512()); }
+
   static Bytes splat(int8_t value) { return _mm512_set1_epi8(value); }
   static Bytes splat_word(uint32_t value) { return _mm512_set1_epi32(static_cast<int>(value)); }
   static Bytes max(AllLanes, Bytes top, Bytes v) { return _mm512_max_epi8(top, v); }

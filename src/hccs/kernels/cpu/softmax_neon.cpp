@@ -41,6 +41,8 @@ struct Neon {
     return vld1q_u8(bytes);
   }
 
+  static void store_zeros(void* out) { vst1q_u8(static_cast<uint8_t*>(out), vdupq_n_u8(0)); }
+
   static Bytes splat(int8_t value) { return vdupq_n_u8(static_cast<uint8_t>(value)); }
   static Bytes splat_word(uint32_t value) { return vdupq_n_u8(static_cast<uint8_t>(value)); }
   static Bytes max(AllLanes, Bytes top, Bytes v) {
