@@ -27,7 +27,9 @@ _DTYPES = {
 _NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
 
-def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
+def write(
+    path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+) -> None:
     """Write arrays and text metadata; the file appears whole or not at all."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     blobs, offset = [], 0
@@ -85,5 +87,5 @@ def _array(entry: dict[str, Any], data: bytes) -> NDArray[Any]:
     begin, end = entry["data_offsets"]
     if not 0 <= begin <= end <= len(data):
         raise ValueError(f"data ends at byte {len(data)}, but an array needs bytes {begin} to {end}")
-    array: NDArray[Any] = np.frombuffer(data[begin:end], _DTYPES[entry["dtype"]])
-    return array.reshape(entry["shape"])
+    array: NDArray[Any] = np.frombuffer(data[begin:end], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return array

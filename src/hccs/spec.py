@@ -154,14 +154,14 @@ class Region:
 
 def _integers(name: str, value: Any) -> NDArray[np.int32]:
     array = np.asarray(value)
+    if array.size == 0:
+        raise ShapeError(f"{name} to hold at least one value", f"shape {array.shape}", "Pass one per head.")
     if array.dtype.kind not in "iu":
         raise DtypeError(
             f"{name} to be an integer or an integer array",
             f"{type(value).__name__} of dtype {array.dtype}",
             "Head parameters are integers by definition; round them before.",
         )
-    if array.size == 0:
-        raise ShapeError(f"{name} to hold at least one value", f"shape {array.shape}", "Pass one per head.")
     wide = array.astype(np.int64)
     if wide.min() < -(2**31) or wide.max() >= 2**31:
         raise ParameterError(f"{name} to fit int16 arithmetic", str(wide.flat[0]), "See hccs.Region.")

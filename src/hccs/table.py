@@ -28,8 +28,8 @@ class ParamTable:
     `provenance` is whatever JSON can hold about where the table came from: model, data, versions.
 
     >>> table = ParamTable(B=[[444, 300]], S=[[11, 4]], D=[[40, 60]], scale=[[0.1, 0.05]], n=64)
-    >>> table.layer(0)
-    HeadParams(B=array([444, 300], dtype=int32), S=array([11,  4], dtype=int32), D=array([40, 60], dtype=int32))
+    >>> table.head(layer=0, head=1)
+    HeadParams(B=300, S=4, D=60)
     """
 
     B: Any
@@ -61,7 +61,9 @@ class ParamTable:
         try:
             json.dumps(self.provenance)
         except TypeError as error:
-            raise DtypeError("provenance that JSON can hold", str(error), "Use text, numbers, lists.") from error
+            raise DtypeError(
+                "provenance that JSON can hold", str(error), "Use text, numbers, lists."
+            ) from error
 
     def _triple(self, layer: int, head: int) -> tuple[int, int, int]:
         return int(self.B[layer, head]), int(self.S[layer, head]), int(self.D[layer, head])
@@ -130,7 +132,11 @@ class ParamTable:
         """The table for people: one line per head."""
         heads = [
             json.dumps(
-                dict(layer=layer, head=head, **{name: getattr(self, name)[layer, head].item() for name in _ARRAYS})
+                dict(
+                    layer=layer,
+                    head=head,
+                    **{name: getattr(self, name)[layer, head].item() for name in _ARRAYS},
+                )
             )
             for layer, head in np.ndindex(self.shape)
         ]

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hccs.calibration import HeadStatistics
-from hccs.calibration.search import objective
+from hccs.calibration.search import objectives
+from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 from hccs.spec import Region
 
 from .conftest import direct_kl, random_logits
@@ -36,7 +37,7 @@ def test_objective_equals_the_direct_formula(seed, n):
         return
     triples = random_triples(rng, n, 12)
     expected = [direct_kl(kept, scale, *triple) for triple in triples]
-    np.testing.assert_allclose(objective(stats, [0], triples), expected, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(objectives(stats, [0], triples), expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("rows", [300, 9000], ids=["rows kept", "rows counted"])
@@ -55,3 +56,179 @@ def test_order_and_split_change_no_bit(rng, rows):
     parts[1].merge(parts[0])
     assert parts[1] == whole
     assert parts[1].rows.tolist() == (lengths > 0).sum(-1).tolist()
+
+
+@pytest.mark.parametrize("reference", ["int8", "float"])
+def test_masked_equals_lengths_equals_compressed(rng, reference):
+    x = random_logits(rng, (1, 2, 50, 16))
+    x = x if reference == "int8" else x * np.float32(0.07)
+    lengths = rng.integers(1, 17, (1, 2, 50))
+    by_length, by_mask, compressed = (HeadStatistics((1, 2), 16, 0.1, reference=reference) for _ in range(3))
+    by_length.update(x, lengths)
+    # Valid columns anywhere in the row, and anything at all in the others.
+    mask = rng.permuted(np.arange(16) < lengths[..., None], axis=-1)
+    scattered = np.full_like(x, 127 if reference == "int8" else np.nan)
+    scattered[mask] = x[np.arange(16) < lengths[..., None]]
+    by_mask.update(scattered, mask)
+    for head in range(2):
+        for row, c in zip(x[0, head], lengths[0, head], strict=True):
+            one = np.zeros((1, 2, 1, c), x.dtype)
+            one[0, head, 0] = row[:c]
+            compressed.update(one, np.where(np.arange(2) == head, c, 0)[None, :, None])
+    assert by_mask == by_length == compressed
+
+
+def test_layers_arrive_in_any_batch_shape(rng):
+    x = random_logits(rng, (2, 3, 40, 12))
+    whole, by_layer = HeadStatistics((2, 3), 12), HeadStatistics((2, 3), 12)
+    whole.update(x)
+    for layer in range(2):
+        # [batch, heads, q, k], the padding mask of a transformer, and one with more leading dimensions.
+        batches = x[layer].reshape(3, 4, 10, 12).swapaxes(0, 1)
+        by_layer.update(batches[:2], np.ones((2, 1, 1, 12), bool), layer=layer)
+        by_layer.update(batches[None, 2:], np.full((1, 2, 1, 1), 12), layer=layer)
+    assert by_layer == whole
+
+
+def test_float_statistics_compare_with_the_float_softmax(rng):
+    z = rng.normal(0, 3, (1, 1, 60, 20)).astype(np.float32)
+    scale = 0.05  # coarse enough to clip: the largest logits exceed 127 * scale
+    stats = HeadStatistics((1, 1), 20, scale, reference="float")
+    stats.update(z)
+    x = np.clip(np.rint(z.astype(np.float64) / scale), -128, 127).astype(np.int64)
+    triples = random_triples(rng, 20, 8)
+    expected = [direct_kl(list(x[0, 0]), scale, *t, reference=z[0, 0]) for t in triples]
+    np.testing.assert_allclose(objectives(stats, [0], triples), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("weight", [1, 100, 2**20, 2**36], ids=["16 bits", "32 bits", "wider", "64 bits"])
+def test_counts_never_overflow(rng, weight):
+    x = random_logits(rng, (1, 1, 1500, 6))
+    heavy, light = HeadStatistics((1, 1), 6, 0.1), HeadStatistics((1, 1), 6, 0.1)
+    heavy.update(x, weight=np.full((1, 1, 1500), weight))
+    light.update(x)
+    triples = random_triples(rng, 6, 20)
+    np.testing.assert_allclose(objectives(heavy, [0], triples), objectives(light, [0], triples), atol=1e-12)
+    assert heavy.summary([0]).weight == 1500 * weight
+
+
+def test_memory_is_bounded(rng):
+    stats = HeadStatistics((1, 1), 64)
+    for _ in range(12):
+        stats.update(random_logits(rng, (1, 1, 1000, 64)))
+    full = stats.memory.item()
+    for _ in range(12):
+        stats.update(random_logits(rng, (1, 1, 1000, 64)))
+    assert stats.memory.item() == full
+    # The figures that docs/calibration.md states for one length c: 1 kB * c of rows, 16 kB * c of cells.
+    assert full < 64 * (1100 + 16_300) + 10_000
+
+
+@pytest.mark.parametrize("rows", [50, 3000], ids=["rows kept", "rows counted"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_file_round_trip(rng, tmp_path, rows, weighted):
+    stats = HeadStatistics((2, 2), 20, np.array([[0.1, 0.2], [0.3, 0.4]]), weight_unit=2 if weighted else 1)
+    stats.update(
+        random_logits(rng, (2, 2, rows, 20)),
+        rng.integers(0, 21, (2, 2, rows)),
+        weight=rng.choice([0, 0.5, 1, 2], rows) if weighted else None,
+    )
+    stats.progress = {"seen": ["a.npy"]}
+    stats.save(tmp_path / "s.safetensors")
+    loaded = HeadStatistics.load(tmp_path / "s.safetensors")
+    assert loaded == stats
+    assert loaded.progress == {"seen": ["a.npy"]}
+    more = random_logits(rng, (2, 2, rows, 20))
+    loaded.update(more)
+    stats.update(more)
+    assert loaded == stats
+
+
+def test_equal_rows_in_any_order_are_equal_files(rng, tmp_path):
+    x = random_logits(rng, (1, 2, 200, 9))
+    for name, order in (("a", np.arange(200)), ("b", rng.permutation(200))):
+        stats = HeadStatistics((1, 2), 9)
+        stats.update(x[:, :, order])
+        stats.save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_damaged_files_are_refused(rng, tmp_path):
+    path = tmp_path / "s.safetensors"
+    stats = HeadStatistics((1, 1), 8)
+    stats.update(random_logits(rng, (1, 1, 30, 8)))
+    stats.save(path)
+    whole = path.read_bytes()
+    for content, message in (
+        (whole[: len(whole) // 2], "damaged"),
+        (whole[:-3] + b"xyz", "checksum"),
+        (whole.replace(b"hccs.HeadStatistics", b"else.HeadStatistics"), "hccs.HeadStatistics file"),
+        (whole.replace(b'"n": "8"', b'"n": "4"'), "consistent statistics"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(FileError, match=message):
+            HeadStatistics.load(path)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"shape": (1, 1)}, {"n": 9}, {"scale": 0.5}, {"reference": "float"}, {"weight_unit": 2}],
+    ids=lambda o: next(iter(o)),
+)
+def test_only_like_statistics_merge(other):
+    with pytest.raises(DataError, match="statistics"):
+        HeadStatistics((1, 2), 8).merge(HeadStatistics(**{"shape": (1, 2), "n": 8, **other}))
+
+
+@pytest.mark.parametrize(
+    ("error", "x", "options", "message"),
+    [
+        (DtypeError, np.zeros((1, 2, 3, 8), np.int16), {}, "x of dtype int8"),
+        (ShapeError, np.zeros((2, 3, 8), np.int8), {}, r"\(1, 2, rows, k\)"),
+        (ShapeError, np.zeros((3, 8), np.int8), {"layer": 0}, "2 heads"),
+        (ShapeError, np.zeros((1, 2, 3, 9), np.int8), {}, "at most n = 8"),
+        (ParameterError, np.zeros((1, 2, 3, 8), np.int8), {"layer": 1}, "layer between 0 and 0"),
+        (MaskError, np.zeros((1, 2, 3, 8), np.int8), {"valid": np.full((1, 2, 3), 9)}, "between 0 and 8"),
+        (MaskError, np.zeros((1, 2, 3, 8), np.int8), {"valid": np.ones((4, 8), bool)}, "broadcasts"),
+        (DtypeError, np.zeros((1, 2, 3, 8), np.int8), {"valid": np.zeros((1, 2, 3))}, "booleans or integer"),
+        (DataError, np.zeros((1, 2, 3, 8), np.int8), {"weight": -1.0}, "weights >= 0"),
+        (DataError, np.zeros((1, 2, 3, 8), np.int8), {"weight": np.nan}, "finite weights"),
+        (DataError, np.zeros((1, 2, 3, 8), np.int8), {"weight": 2.0**50}, "below 2"),
+        (DtypeError, np.zeros((1, 2, 3, 8), np.int8), {"weight": "heavy"}, "numbers"),
+    ],
+)
+def test_wrong_batches_are_refused(error, x, options, message):
+    stats = HeadStatistics((1, 2), 8)
+    with pytest.raises(error, match=message):
+        stats.update(x, **options)
+    assert stats.rows.sum() == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_not_finite_are_refused_where_they_count(bad):
+    z = np.zeros((1, 1, 2, 4), np.float32)
+    z[..., 3] = bad
+    stats = HeadStatistics((1, 1), 4, 0.1, reference="float")
+    with pytest.raises(DataError, match="2 NaN or infinite"):
+        stats.update(z)
+    stats.update(z, np.full((1, 1, 2), 3))
+    assert stats.rows.item() == 2
+    with pytest.raises(DtypeError, match="float logits"):
+        stats.update(np.zeros((1, 1, 2, 4), np.int8))
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "message"),
+    [
+        (ShapeError, {"shape": (0, 2)}, "layers, heads"),
+        (ShapeError, {"scale": np.ones(3)}, "broadcast"),
+        (ParameterError, {"scale": 0.0}, "scale > 0"),
+        (ParameterError, {"scale": np.nan}, "scale > 0"),
+        (ParameterError, {"reference": "double"}, "reference"),
+        (ParameterError, {"weight_unit": 0}, "weight_unit"),
+        (ParameterError, {"n": 0}, "n, the longest row"),
+    ],
+)
+def test_impossible_statistics_are_refused(error, options, message):
+    with pytest.raises(error, match=message):
+        HeadStatistics(**{"shape": (1, 2), "n": 8, **options})

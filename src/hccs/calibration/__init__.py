@@ -1,7 +1,15 @@
 """Calibration: per-head (B, S, D) and logit scale from representative data; exact, streaming, in seconds."""
 
 from hccs.calibration.scale import LogitRange, ScaleCandidates, quantise
-from hccs.calibration.search import Calibration, CalibrationWarning, HeadRecord, calibrate, fidelity, search
+from hccs.calibration.search import (
+    Calibration,
+    CalibrationWarning,
+    HeadRecord,
+    calibrate,
+    deployed_kl,
+    fidelity,
+    search,
+)
 from hccs.calibration.statistics import HeadStatistics
 
 __all__ = [
@@ -12,6 +20,7 @@ __all__ = [
     "LogitRange",
     "ScaleCandidates",
     "calibrate",
+    "deployed_kl",
     "fidelity",
     "quantise",
     "search",

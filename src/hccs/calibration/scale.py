@@ -7,14 +7,16 @@ statistics for every candidate scale against the float logits and keeps each hea
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hccs.calibration.rows import require_finite, row_batch
-from hccs.calibration.search import search
-from hccs.calibration.statistics import HeadStatistics, scale_grid, select
-from hccs.errors import DataError, ParameterError
+from hccs.calibration.search import CalibrationWarning, search
+from hccs.calibration.statistics import HeadStatistics, process_group
+from hccs.errors import DataError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 STEPS = 127
 """Max-abs maps the largest logit to this."""
 
-FACTORS = (1.0, 0.7, 0.5, 0.35)
-"""Candidate scales as fractions of max-abs; finer steps, more clipping far from the maximum."""
+FACTORS = (1.0, 0.9, 0.8, 1.4)
+"""Candidate scales in units of max-abs, which comes first and so wins ties."""
 
 
 def quantise(z: Any, scale: Any, valid: Any = None) -> NDArray[np.int8]:
@@ -84,8 +86,7 @@ class LogitRange:
 
     def all_reduce(self, group: Any = None) -> None:
         """Widen to the extremes of every process of a torch.distributed group."""
-        import torch.distributed as dist
-
+        dist = process_group()
         boxes: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(boxes, (self.highest, self.lowest), group=group)
         self.highest = np.max([highest for highest, _ in boxes], axis=0)
@@ -108,45 +109,89 @@ class LogitRange:
 
 
 class ScaleCandidates:
-    """Statistics of every candidate scale at once: the second pass of a collection.
+    """Statistics at every candidate scale at once: the second pass of a collection.
 
-    `scales` is [candidates, layers, heads]; by default fractions of max-abs. Memory is that of one
-    `HeadStatistics` per candidate.
+    The candidates are `factors` times the max-abs scale of each head. They sit in one `HeadStatistics` as if
+    they were further heads, [layers, candidates * heads], which is saved, merged and resumed like any other.
+
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(0, 2, (1, 2, 300, 16)).astype(np.float32)
+    >>> extremes = LogitRange(shape=(1, 2))
+    >>> extremes.update(z)
+    >>> candidates = ScaleCandidates(extremes, n=16)
+    >>> candidates.update(z)
+    >>> candidates.best().shape
+    (1, 2)
     """
 
-    def __init__(self, extremes: LogitRange | NDArray[np.float64], n: int, factors: Any = FACTORS) -> None:
-        largest = extremes.scale if isinstance(extremes, LogitRange) else np.asarray(extremes, np.float64)
-        factors = np.asarray(factors, np.float64).reshape(-1)
-        if factors.size == 0 or not (factors > 0).all():
+    def __init__(self, extremes: LogitRange, n: int, factors: Sequence[float] = FACTORS) -> None:
+        if not factors or min(factors) <= 0:
             raise ParameterError(
                 "candidate factors > 0", str(factors), "Leave them out for the usual handful."
             )
-        layers, heads = largest.shape
-        self.scales = factors[:, None, None] * scale_grid(largest, (layers, heads))
-        self.candidates = tuple(
-            HeadStatistics((layers, heads), n, scale, reference="float") for scale in self.scales
+        layers, heads = extremes.shape
+        scales = np.array(factors)[:, None] * extremes.scale[:, None]
+        self.count = len(factors)
+        self.statistics = HeadStatistics(
+            (layers, self.count * heads), n, scales.reshape(layers, -1), reference="float"
         )
 
+    @classmethod
+    def resume(cls, statistics: HeadStatistics, count: int) -> ScaleCandidates:
+        """The candidates whose statistics were saved."""
+        self = cls.__new__(cls)
+        self.count, self.statistics = count, statistics
+        return self
+
+    @property
+    def heads(self) -> int:
+        """Heads of a layer."""
+        return self.statistics.shape[1] // self.count
+
     def update(self, z: Any, valid: Any = None, *, layer: int | None = None, weight: Any = None) -> None:
-        """Add float logits to every candidate."""
-        for stats in self.candidates:
-            stats.update(z, valid, layer=layer, weight=weight)
+        """Add float logits; as `HeadStatistics.update`."""
+        z = np.asarray(z)
+        heads = 1 if layer is None else z.ndim - 3
+        if z.ndim < 3 or z.shape[heads] != self.heads:
+            raise ShapeError(
+                f"logits of {self.heads} heads: [layers, heads, rows, k], or [..., heads, q, k] with `layer`",
+                f"shape {z.shape}",
+                "Pass the logits of all heads of a layer together.",
+            )
+        if valid is not None and np.asarray(valid).dtype != bool:
+            valid = self._for_each(np.asarray(valid), heads, z.ndim - 1)
+        elif valid is not None:
+            valid = self._for_each(np.asarray(valid), heads, z.ndim)
+        if weight is not None:
+            weight = self._for_each(np.asarray(weight), heads, z.ndim - 1)
+        self.statistics.update(self._for_each(z, heads, z.ndim), valid, layer=layer, weight=weight)
+
+    def _for_each(self, array: NDArray[Any], axis: int, ndim: int) -> NDArray[Any]:
+        """Once per candidate along the heads, unless it broadcasts over them anyway."""
+        axis -= ndim - array.ndim
+        if axis < 0 or array.ndim == 0 or array.shape[axis] == 1 < self.heads:
+            return array
+        return np.concatenate([array] * self.count, axis)
 
     def merge(self, other: ScaleCandidates) -> None:
         """Add the rows of `other`."""
-        for mine, theirs in zip(self.candidates, other.candidates, strict=True):
-            mine.merge(theirs)
+        self.statistics.merge(other.statistics)
 
     def all_reduce(self, group: Any = None) -> None:
         """Give every process of a torch.distributed group the rows of all of them."""
-        for stats in self.candidates:
-            stats.all_reduce(group)
+        self.statistics.all_reduce(group)
 
     def kl(self) -> NDArray[np.float64]:
         """The KL against the float softmax that the search reaches, [candidates, layers, heads]."""
-        found = np.array([[record.kl for record in search(stats).heads] for stats in self.candidates])
-        return found.reshape(self.scales.shape)
+        with warnings.catch_warnings():
+            # A head that never varies is told of when its own statistics are searched.
+            warnings.simplefilter("ignore", CalibrationWarning)
+            found = np.array([record.kl for record in search(self.statistics).heads])
+        by_candidate: NDArray[np.float64] = found.reshape(-1, self.count, self.heads).swapaxes(0, 1)
+        return by_candidate
 
     def best(self) -> HeadStatistics:
         """Each head's statistics at its best scale; of equals the earlier candidate."""
-        return select(self.candidates, self.kl().argmin(axis=0))
+        layers, width = self.statistics.shape
+        columns = self.kl().argmin(axis=0) * self.heads + np.arange(self.heads)
+        return self.statistics.select(np.arange(layers)[:, None] * width + columns)

@@ -77,7 +77,7 @@ class HeadStatistics:
             )
         self.shape = (layers, heads)
         self.n = Region(n).n
-        self.scale = scale_grid(scale, self.shape)
+        self.scale = _scale_grid(scale, self.shape)
         self.reference = reference
         self.weight_unit = int(weight_unit)
         self.progress: dict[str, Any] = {}
@@ -170,6 +170,21 @@ class HeadStatistics:
             weight=weight / self.weight_unit,
         )
 
+    def select(self, heads: NDArray[Any]) -> HeadStatistics:
+        """The statistics of some heads as a set of their own; `heads` [layers, heads] holds flat indices."""
+        chosen = HeadStatistics(
+            (heads.shape[0], heads.shape[1]),
+            self.n,
+            self.scale.reshape(-1)[heads],
+            reference=self.reference,
+            weight_unit=self.weight_unit,
+        )
+        for new, old in enumerate(heads.reshape(-1).tolist()):
+            chosen._native.restore_sums(new, self._native.sums(old))
+            for bucket in self._native.buckets(old):
+                chosen._native.restore_bucket(new, *bucket)
+        return chosen
+
     def merge(self, other: HeadStatistics) -> None:
         """Add the rows of `other`, which must be of the same shape, n, scale and kind."""
         for name in ("shape", "n", "reference", "weight_unit"):
@@ -193,21 +208,20 @@ class HeadStatistics:
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         """Everything but `progress`, in one form for one multiset of rows."""
         self._native.settle()
-        index, parts = [], [[np.empty(0, dtype)] for dtype in (np.uint8, np.int64, np.int32, np.int64)]
+        index, parts = [], [[np.empty(0, dtype)] for dtype in (np.uint8, np.int64, np.uint8)]
         for head in range(self.scale.size):
             for length, count, weight, *blobs in self._native.buckets(head):
                 index.append([head, length, count, weight, *(blob.size for blob in blobs)])
                 for part, blob in zip(parts, blobs, strict=True):
                     part.append(blob)
-        rows, weights, narrow, wide = (np.concatenate(part) for part in parts)
+        rows, weights, cells = (np.concatenate(part) for part in parts)
         arrays: dict[str, NDArray[Any]] = {
             "scale": self.scale,
             "sums": np.stack([self._native.sums(head) for head in range(self.scale.size)]),
-            "index": np.array(index, np.int64).reshape(-1, 8),
+            "index": np.array(index, np.int64).reshape(-1, 7),
             "rows": rows,
             "weights": weights,
-            "narrow": narrow,
-            "wide": wide,
+            "cells": cells,
         }
         metadata = {
             "format": "hccs.HeadStatistics",
@@ -230,10 +244,10 @@ class HeadStatistics:
         )
         for head, halves in enumerate(arrays["sums"]):
             stats._native.restore_sums(head, np.ascontiguousarray(halves))
-        at = [0, 0, 0, 0]
+        at = [0, 0, 0]
         for head, length, count, weight, *sizes in arrays["index"].tolist():
             blobs = []
-            for i, name in enumerate(("rows", "weights", "narrow", "wide")):
+            for i, name in enumerate(("rows", "weights", "cells")):
                 blobs.append(np.ascontiguousarray(arrays[name][at[i] : at[i] + sizes[i]]))
                 at[i] += sizes[i]
             stats._native.restore_bucket(head, length, count, weight, *blobs)
@@ -261,24 +275,16 @@ class HeadStatistics:
             raise FileError(
                 f"{path} to be intact", "contents that do not match their checksum", "Copy it again."
             )
-        stats = cls._from_state(arrays, metadata)
-        stats.progress = json.loads(metadata["progress"])
+        try:
+            stats = cls._from_state(arrays, metadata)
+            stats.progress = json.loads(metadata["progress"])
+        except (KeyError, ValueError, IndexError, TypeError, OverflowError) as error:
+            raise FileError(f"consistent statistics in {path}", repr(error), "Collect them anew.") from error
         return stats
 
     def all_reduce(self, group: Any = None) -> None:
         """Give every process of a torch.distributed group the rows of all of them. Bits are equal on each."""
-        try:
-            import torch.distributed as dist
-        except ModuleNotFoundError as error:
-            raise DataError(
-                "torch for all_reduce", "no torch", "Install torch, or save and merge files."
-            ) from error
-        if not (dist.is_available() and dist.is_initialized()):
-            raise DataError(
-                "an initialised process group",
-                "none",
-                "Call torch.distributed.init_process_group first; one process needs no all_reduce.",
-            )
+        dist = process_group()
         merged = self._empty()
         for rank in range(dist.get_world_size(group)):
             source = rank if group is None else dist.get_global_rank(group, rank)
@@ -291,24 +297,24 @@ class HeadStatistics:
         self._native = merged
 
 
-def select(candidates: Sequence[HeadStatistics], choice: NDArray[Any]) -> HeadStatistics:
-    """One set of statistics out of several: head [l, h] comes from `candidates[choice[l, h]]`."""
-    states = [stats._state() for stats in candidates]
-    chosen = choice.reshape(-1)
-    scale = np.array([candidates[c].scale.flat[h] for h, c in enumerate(chosen)]).reshape(choice.shape)
-    first = candidates[0]
-    result = HeadStatistics(
-        first.shape, first.n, scale, reference=first.reference, weight_unit=first.weight_unit
-    )
-    for head, c in enumerate(chosen.tolist()):
-        result._native.restore_sums(head, np.ascontiguousarray(states[c][0]["sums"][head]))
-        for bucket in candidates[c]._native.buckets(head):
-            result._native.restore_bucket(head, *bucket)
-    return result
+def process_group() -> Any:
+    """torch.distributed, once it is initialised."""
+    try:
+        import torch.distributed as dist
+    except ModuleNotFoundError as error:
+        raise DataError(
+            "torch for all_reduce", "no torch", "Install torch, or save and merge files."
+        ) from error
+    if not (dist.is_available() and dist.is_initialized()):
+        raise DataError(
+            "an initialised process group",
+            "none",
+            "Call torch.distributed.init_process_group first; one process needs no all_reduce.",
+        )
+    return dist
 
 
-def scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """One positive scale per head, [layers, heads], read-only."""
+def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
     array: NDArray[np.float64] = np.asarray(scale, np.float64)
     try:
         array = np.broadcast_to(array, shape).copy()

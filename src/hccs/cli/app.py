@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hccs.cli import convert, demo, info, reproduce
+from hccs.cli import aie, calibrate, convert, demo, info, reproduce
 
 app = typer.Typer(
     name="hccs",
@@ -13,6 +13,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(info.info)
+app.command()(calibrate.calibrate)
+app.add_typer(aie.app, name="aie")
 app.command()(convert.convert)
 app.command()(convert.evaluate)
 app.command()(demo.demo)

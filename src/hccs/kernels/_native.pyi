@@ -1,16 +1,6 @@
 from typing import Any
 
-def softmax(
-    x: Any,
-    heads: Any,
-    head_of_group: Any,
-    rows_per_group: int,
-    mode: int,
-    masking: int,
-    valid: Any,
-    out: Any,
-    threads: int,
-) -> None: ...
+def softmax(x: Any, heads: Any, mode: int, masking: int, valid: Any, out: Any, threads: int) -> int: ...
 def logits(
     forward: bool,
     input: Any,

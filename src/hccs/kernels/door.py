@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
+from hccs.errors import DtypeError, HccsError, MaskError, ParameterError, ShapeError
 from hccs.kernels import _native
 from hccs.kernels.isa import cores
-from hccs.spec import INT16_MAX, HeadParams, Mode
+from hccs.spec import HeadParams, Mode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MODES = {key: (index, mode.dtype) for index, mode in enumerate(Mode) for key in (mode, mode.value)}
 _INT8 = np.dtype(np.int8)
+# As the native code numbers them: which columns take part, and what it refuses.
 _NO_MASK, _LENGTHS, _MASK = range(3)
+_DONE, _THETA_SHAPE, _SELECTION_SHAPE, _LENGTH_RANGE, _MASK_LAYOUT, _OVERLAP = range(6)
 
 # Below this many elements per thread, starting the thread costs more than it saves.
 _ELEMENTS_PER_THREAD = 1 << 20
@@ -38,12 +39,12 @@ def softmax(
     `theta`'s shape broadcasts against x.shape[:-2]: one head's parameters serve all its query rows.
     `valid` tells which columns take part: a boolean mask that broadcasts to x.shape, or integer row lengths
     that broadcast to x.shape[:-1] (faster). Other columns get 0. The result has x's shape; `out` receives it
-    if given. NumPy arrays give NumPy arrays, torch tensors (CPU or CUDA) give torch tensors. `threads`
-    defaults to all cores for large inputs and one for small.
+    if given. NumPy arrays give NumPy arrays, torch tensors (CPU or CUDA) give torch tensors. `threads` defaults to all
+    cores for large inputs and one for small.
 
-    >>> x = np.array([[10, 3, -2, -90]], dtype=np.int8)
+    >>> x = np.array([[10, 3, -2, -20]], dtype=np.int8)
     >>> softmax(x, HeadParams(B=444, S=11, D=40), mode="u8_div")
-    array([[115,  95,  81,   1]], dtype=uint8)
+    array([[91, 75, 64, 23]], dtype=uint8)
     >>> softmax(x, HeadParams(B=444, S=11, D=40), mode="u8_div", valid=np.array([2]))
     array([[139, 115,   0,   0]], dtype=uint8)
     """
@@ -60,54 +61,44 @@ def softmax(
             "Quantise float logits first: clamp(round(z / scale), -128, 127).",
         )
     if x.ndim == 0:
-        raise ShapeError("x with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits.")
+        raise ShapeError(
+            "x with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits."
+        )
     if not isinstance(theta, HeadParams):
-        raise DtypeError("theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...).")
+        raise DtypeError(
+            "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
+        )
     try:
         mode_index, dtype = _MODES[mode]
     except (KeyError, TypeError):
         mode_index, dtype = _MODES[Mode(mode)]
-    shape = x.shape
-    theta.require_columns(shape[-1])
+    theta.require_columns(x.shape[-1])
     if not x.flags.c_contiguous:
         x = np.ascontiguousarray(x)
-
-    heads = theta.packed
-    groups = None if heads.ndim == 1 else _head_of_group(theta, shape)
     masking = _NO_MASK
     if valid is not None:
-        masking, valid = _selection(valid, shape)
+        valid = np.asarray(valid)
+        masking = _masking(valid.dtype)
     if out is None:
-        out = np.empty(shape, dtype)
+        out = np.empty(x.shape, dtype)
     else:
-        _check_out(out, x, dtype)
+        _check_out(out, x.shape, dtype)
     if threads is None:
-        threads = 1 if x.size < 2 * _ELEMENTS_PER_THREAD else min(cores(), x.size // _ELEMENTS_PER_THREAD)
+        threads = default_threads(x.size)
     elif isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or threads < 1:
         raise ParameterError("threads to be an integer >= 1", repr(threads), "Leave it out for the default.")
-    rows_per_group = shape[-2] if len(shape) > 1 else 1
-    if x.size:
-        _native.softmax(x, heads, groups, rows_per_group, mode_index, masking, valid, out, threads)
+    status = _native.softmax(x, theta.packed, mode_index, masking, valid, out, threads)
+    if status == _MASK_LAYOUT:
+        valid = np.ascontiguousarray(np.broadcast_to(valid, x.shape))
+        status = _native.softmax(x, theta.packed, mode_index, masking, valid, out, threads)
+    if status != _DONE:
+        raise _refusal(status, x.shape, theta, valid)
     return out
 
 
-def native_softmax(
-    x: NDArray[np.int8], heads: NDArray[np.int32], mode: Mode, mask: NDArray[np.bool_] | None
-) -> NDArray[Any]:
-    """`softmax` for callers inside the package whose int8 `x` and packed parameters `heads` are known good."""
-    if not x.flags.c_contiguous:
-        x = np.ascontiguousarray(x)
-    out = np.empty(x.shape, mode.dtype)
-    columns, rows_per_group = x.shape[-1], x.shape[-2] if x.ndim > 1 else 1
-    if columns * int(heads[..., 0].max()) > INT16_MAX:
-        HeadParams(heads[..., 0], heads[..., 1], heads[..., 2]).require_columns(columns)
-    groups = None if heads.ndim == 1 else _groups(heads.shape[:-1], x.shape[:-2])
-    masking, valid = (_NO_MASK, None) if mask is None else _selection(mask, x.shape)
-    threads = 1 if x.size < 2 * _ELEMENTS_PER_THREAD else min(cores(), x.size // _ELEMENTS_PER_THREAD)
-    if x.size:
-        heads = np.ascontiguousarray(heads)
-        _native.softmax(x, heads, groups, rows_per_group, _MODES[mode][0], masking, valid, out, threads)
-    return out
+def default_threads(elements: int) -> int:
+    """All cores for large inputs, one for small."""
+    return 1 if elements < 2 * _ELEMENTS_PER_THREAD else min(cores(), elements // _ELEMENTS_PER_THREAD)
 
 
 def _is_tensor(x: Any) -> bool:
@@ -119,74 +110,61 @@ def _is_tensor(x: Any) -> bool:
 def _as_array(x: Any) -> NDArray[Any]:
     if isinstance(x, np.ndarray):
         return np.asarray(x)  # a subclass: its plain view
+    raise DtypeError("x to be a NumPy array or a torch tensor", type(x).__name__, "Convert it with numpy.asarray.")
+
+
+def _masking(dtype: np.dtype[Any]) -> int:
+    if dtype.kind == "b":
+        return _MASK
+    if dtype.kind in "iu":
+        return _LENGTHS
     raise DtypeError(
-        "x to be a NumPy array or a torch tensor", type(x).__name__, "Convert it with numpy.asarray."
+        "valid to be booleans or integer lengths",
+        f"dtype {dtype}",
+        "An additive float mask becomes booleans by comparing it with 0.",
     )
 
 
-def _head_of_group(theta: HeadParams, shape: tuple[int, ...]) -> NDArray[np.int32]:
-    """For each block of query rows, which of theta's heads serves it."""
-    lead = shape[:-2]
-    try:
-        return _groups(theta.shape, lead)
-    except ValueError as error:
-        raise ShapeError(
-            f"theta's shape to broadcast against x.shape[:-2] = {lead}",
-            f"theta of shape {theta.shape}",
-            "For logits [batch, heads, q, k] give one triple per head: shape [heads].",
-        ) from error
-
-
-def _groups(heads: tuple[int, ...], lead: tuple[int, ...]) -> NDArray[np.int32]:
-    numbers = np.arange(math.prod(heads), dtype=np.int32).reshape(heads)
-    return np.ascontiguousarray(np.broadcast_to(numbers, lead))
-
-
-def _selection(valid: Any, shape: tuple[int, ...]) -> tuple[int, NDArray[Any]]:
-    """`valid` as the kernels take it: (_MASK, booleans of x's shape) or (_LENGTHS, int32 per row)."""
-    array = np.asarray(valid)
-    if array.dtype == bool:
-        mask = _broadcast(array, shape, "a mask that broadcasts to x.shape")
-        if mask.strides[-1] != 1 and shape[-1] > 1:
-            mask = np.ascontiguousarray(mask)
-        return _MASK, mask
-    if array.dtype.kind not in "iu":
-        raise DtypeError(
-            "valid to be booleans or integer lengths",
-            f"dtype {array.dtype}",
-            "An additive float mask becomes booleans by comparing it with 0.",
-        )
-    if array.size and (array.min() < 0 or array.max() > shape[-1]):
-        raise MaskError(
-            f"row lengths between 0 and {shape[-1]} columns",
-            f"lengths from {array.min()} to {array.max()}",
-            "A length counts the valid columns from the row's start.",
-        )
-    return _LENGTHS, _broadcast(array.astype(np.int32), shape[:-1], "row lengths that broadcast to x.shape[:-1]")
-
-
-def _broadcast(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
-    try:
-        return np.broadcast_to(array, shape)
-    except ValueError as error:
-        raise MaskError(
-            f"{what} = {shape}",
-            f"shape {array.shape}",
-            "For [batch, heads, q, k] a padding mask has shape [batch, 1, 1, k], its lengths [batch, 1, 1].",
-        ) from error
-
-
-def _check_out(out: Any, x: NDArray[np.int8], dtype: np.dtype[Any]) -> None:
+def _check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if not isinstance(out, np.ndarray) or out.dtype != dtype:
         found = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-        raise DtypeError(f"out to be a NumPy array of dtype {dtype}", str(found), "See hccs.Mode(mode).dtype.")
-    if out.shape != x.shape or not out.flags.c_contiguous or not out.flags.writeable:
-        layout = "contiguous" if out.flags.c_contiguous else "not contiguous"
-        access = "writeable" if out.flags.writeable else "read-only"
+        raise DtypeError(
+            f"out to be a NumPy array of dtype {dtype}", str(found), "See hccs.Mode(mode).dtype."
+        )
+    flags = out.flags
+    if out.shape != shape or not flags.c_contiguous or not flags.writeable:
+        layout = "contiguous" if flags.c_contiguous else "not contiguous"
+        access = "writeable" if flags.writeable else "read-only"
         raise ShapeError(
-            f"out contiguous, writeable and of x's shape {x.shape}",
+            f"out contiguous, writeable and of x's shape {shape}",
             f"shape {out.shape}, {layout}, {access}",
             "Make it with numpy.empty(x.shape, hccs.Mode(mode).dtype).",
         )
-    if np.may_share_memory(out, x):
-        raise ShapeError("out to be memory of its own", "memory shared with x", "Pass another array.")
+
+
+def _refusal(status: int, shape: tuple[int, ...], theta: HeadParams, valid: Any) -> HccsError:
+    """What the native code refused, in words."""
+    if status == _THETA_SHAPE:
+        return ShapeError(
+            f"theta's shape to broadcast against x.shape[:-2] = {shape[:-2]}",
+            f"theta of shape {theta.shape}",
+            "For logits [batch, heads, q, k] give one triple per head: shape [heads].",
+        )
+    if status == _OVERLAP:
+        return ShapeError("out to be memory of its own", "memory shared with x", "Pass another array.")
+    if status == _LENGTH_RANGE:
+        return MaskError(
+            f"row lengths between 0 and {shape[-1]} columns",
+            f"lengths from {valid.min()} to {valid.max()}",
+            "A length counts the valid columns from the row's start.",
+        )
+    what = (
+        f"a mask that broadcasts to x.shape = {shape}"
+        if valid.dtype == bool
+        else f"row lengths that broadcast to x.shape[:-1] = {shape[:-1]}"
+    )
+    return MaskError(
+        what,
+        f"shape {valid.shape}",
+        "For [batch, heads, q, k] a padding mask has shape [batch, 1, 1, k], its lengths [batch, 1, 1].",
+    )

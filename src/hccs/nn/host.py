@@ -15,8 +15,8 @@ import torch
 
 from hccs.errors import DataError, ParameterError
 from hccs.kernels import _native
-from hccs.kernels.door import native_softmax
-from hccs.spec import INT16_MAX, Mode
+from hccs.kernels.door import softmax
+from hccs.spec import INT16_MAX, HeadParams, Mode
 
 INT8_MIN, INT8_MAX = -128, 127
 _MODES = {mode: index for index, mode in enumerate(Mode)}
@@ -118,8 +118,8 @@ def _forward_plain(
         raise _not_finite()
     wide = real.clamp(-32768, 32767).to(torch.int16)
     x = wide.clamp(INT8_MIN, INT8_MAX).to(torch.int8).contiguous()
-    p = native_softmax(x.numpy(), theta.numpy(), mode, None if valid is None else valid.numpy())
-    return torch.from_numpy(p).to(z.dtype) / mode.T, wide
+    p = softmax(x, HeadParams(*theta.numpy().transpose(-1, *range(theta.ndim - 1))), mode, valid)
+    return p.to(z.dtype) / mode.T, wide
 
 
 def _backward_plain(

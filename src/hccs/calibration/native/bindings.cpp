@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 
+#include "deployed.hpp"
 #include "search.hpp"
 #include "statistics.hpp"
 
@@ -97,29 +98,24 @@ void restore_sums(Statistics& statistics, int head, Input<int64_t, 1> halves) {
   of.logarithm = value(kDistances);
 }
 
-// (length, rows, weight, kept rows, their weights, 32-bit cells, 64-bit cells) of each length of a head.
+// (length, rows, weight, kept rows, their weights, the cells' bytes) of each length of a head.
 nb::list buckets(const Statistics& statistics, int head) {
   nb::list list;
   for (const auto& [length, bucket] : statistics.heads().at(head).lengths)
     list.append(nb::make_tuple(length, bucket.count(), bucket.weight(), array<uint8_t>(bucket.rows()),
-                               array<int64_t>(bucket.weights()), array<int32_t>(bucket.narrow()),
-                               array<int64_t>(bucket.wide())));
+                               array<int64_t>(bucket.weights()), array<uint8_t>(bucket.raw_cells())));
   return list;
 }
 
 void restore_bucket(Statistics& statistics, int head, int length, int64_t count, int64_t weight, Input<uint8_t, 1> rows,
-                    Input<int64_t, 1> weights, Input<int32_t, 1> narrow, Input<int64_t, 1> wide) {
+                    Input<int64_t, 1> weights, Input<uint8_t, 1> cells) {
   require(length >= 1 && length <= statistics.n(), "length out of range");
-  const int64_t cells = LengthBucket::cells(length);
   require(int64_t(rows.size()) % length == 0, "rows of another length");
   require(weights.size() == 0 || weights.size() * length == rows.size(), "one weight per kept row");
-  require(narrow.size() == 0 || int64_t(narrow.size()) == cells, "wrong number of cells");
-  require(wide.size() == 0 || int64_t(wide.size()) == cells, "wrong number of cells");
-  const std::vector<int32_t> signed_narrow = vector(narrow);
-  const std::vector<int64_t> signed_wide = vector(wide);
+  require(cells.size() == 0 || int64_t(cells.size()) == LengthBucket::cell_count(length) * cell_bytes(weight),
+          "wrong number of cells");
   statistics.heads().at(head).lengths.insert_or_assign(
-      length, LengthBucket::restore(length, count, weight, vector(rows), vector(weights),
-                                    {signed_narrow.begin(), signed_narrow.end()}, {signed_wide.begin(), signed_wide.end()}));
+      length, LengthBucket::restore(length, count, weight, vector(rows), vector(weights), vector(cells)));
 }
 
 Group group_of(const Statistics& statistics, const std::vector<int>& heads, const Input<double, 1>& mass,
@@ -130,6 +126,16 @@ Group group_of(const Statistics& statistics, const std::vector<int>& heads, cons
   group.mass = vector(mass);
   group.negative_entropy = negative_entropy;
   return group;
+}
+
+std::vector<Candidate> candidates_of(const Input<int32_t, 2>& triples) {
+  require(triples.shape(1) == 3, "triples of B, S, D");
+  std::vector<Candidate> candidates(triples.shape(0));
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const int32_t* from = triples.data() + 3 * i;
+    candidates[i] = {0.0, from[2], from[1], from[0]};
+  }
+  return candidates;
 }
 
 nb::tuple triple(const Candidate& c) { return nb::make_tuple(c.B, c.S, c.D, c.kl); }
@@ -144,6 +150,7 @@ NB_MODULE(_native, m) {
       .def("update_float", &update<float>, nb::arg("z"), nb::arg("head_of_group"), nb::arg("lengths").none(),
            nb::arg("mask").none(), nb::arg("weights").none(), nb::arg("threads"))
       .def("merge", &Statistics::merge, nb::call_guard<nb::gil_scoped_release>())
+      .def("count_pending", &Statistics::count_pending, nb::call_guard<nb::gil_scoped_release>())
       .def("settle", &Statistics::settle, nb::call_guard<nb::gil_scoped_release>())
       .def("exp_table",
            [](const Statistics& s, int head) {
@@ -198,13 +205,8 @@ NB_MODULE(_native, m) {
       "objectives",
       [](const Statistics& statistics, const std::vector<int>& heads, Input<double, 1> mass, double negative_entropy,
          Input<int32_t, 2> triples) {
-        require(triples.shape(1) == 3, "triples of B, S, D");
         const Group group = group_of(statistics, heads, mass, negative_entropy);
-        std::vector<Candidate> candidates(triples.shape(0));
-        for (size_t i = 0; i < candidates.size(); ++i) {
-          const int32_t* from = triples.data() + 3 * i;
-          candidates[i] = {0.0, from[2], from[1], from[0]};
-        }
+        const std::vector<Candidate> candidates = candidates_of(triples);
         std::vector<double> kl;
         {
           nb::gil_scoped_release release;
@@ -213,4 +215,23 @@ NB_MODULE(_native, m) {
         return array<double>(kl);
       },
       nb::arg("statistics"), nb::arg("heads"), nb::arg("mass"), nb::arg("negative_entropy"), nb::arg("triples"));
+  m.def(
+      "deployed_objectives",
+      [](const Statistics& statistics, const std::vector<int>& heads, bool u8, bool clb, Input<int32_t, 2> triples) {
+        std::vector<KeptRows> kept;
+        for (int head : heads) {
+          for (const auto& [length, bucket] : statistics.heads().at(head).lengths)
+            require(!bucket.counted(), "rows that are no longer kept");
+          kept.push_back({&statistics.heads().at(head), statistics.exp_table(head)});
+        }
+        const std::vector<Candidate> candidates = candidates_of(triples);
+        std::vector<double> kl;
+        {
+          nb::gil_scoped_release release;
+          kl = deployed_objectives(kept, {u8, clb}, candidates);
+        }
+        return array<double>(kl);
+      },
+      nb::arg("statistics"), nb::arg("heads"), nb::arg("u8"), nb::arg("clb"), nb::arg("triples"));
+  m.attr("ROWS_KEPT") = kRowsKept;
 }

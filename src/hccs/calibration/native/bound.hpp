@@ -32,9 +32,28 @@ class AdmissibleBand {
   int floor_, max_base_;
 };
 
+class SumBins;
+
+// The weight of the rows at nodes a_j = D*j/kNodes, for every D: each row shared between the nodes around its a.
+class NodeWeights {
+ public:
+  static constexpr int kNodes = 128;
+
+  explicit NodeWeights(const Group& group);
+  double at(int D, int node) const { return nodes_[D * kStride + node]; }
+  double mean_log_length() const { return mean_log_length_; }
+
+ private:
+  static constexpr int kStride = kNodes + 2;
+  void share(const SumBins& bins, int length);
+
+  std::vector<double> nodes_;
+  double mean_log_length_ = 0;
+};
+
 class ShapeBound {
  public:
-  ShapeBound(const Group& group, const RowsBySum& rows, int D, const AdmissibleBand& band);
+  ShapeBound(const Group& group, const NodeWeights& nodes, int D, const AdmissibleBand& band);
 
   int D() const { return D_; }
   double least() const { return least_; }

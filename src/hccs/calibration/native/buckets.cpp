@@ -1,16 +1,22 @@
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <numeric>
 
+#include "clamped_sums.hpp"
 #include "statistics.hpp"
 
 namespace hccs::calibration {
 
 namespace {
 
-// Rows counted at once: their counts per distance, distance-major, stay in the second-level cache.
-constexpr int kBlock = 512;
+template <class Visit>
+void visit_mutable(Cells& cells, Visit visit) {
+  std::visit(
+      [&](auto& of) {
+        if constexpr (!std::is_same_v<std::decay_t<decltype(of)>, std::monostate>) visit(of);
+      },
+      cells);
+}
 
 }  // namespace
 
@@ -36,13 +42,13 @@ void LengthBucket::merge(const LengthBucket& other) {
   for (int64_t r = 0; r < other.pending(); ++r) weight_ -= other.row_weight(r);
   weight_ += other.weight_;
   count_rows();
-  if (other.is_wide()) widen();
-  const auto add = [](auto& to, const auto& from) {
-    for (size_t i = 0; i < from.size(); ++i) to[i] += from[i];
-  };
-  if (is_wide() && other.is_wide()) add(wide_, other.wide_);
-  else if (is_wide()) add(wide_, other.narrow_);
-  else add(narrow_, other.narrow_);
+  for (int D = 1; D <= kMaxD; ++D)
+    spans_[D] = {std::min(spans_[D].lowest, other.spans_[D].lowest), std::max(spans_[D].highest, other.spans_[D].highest)};
+  other.visit_cells([&](const auto& from) {
+    visit_mutable(cells_, [&](auto& to) {
+      for (size_t i = 0; i < from.size(); ++i) to[i] += static_cast<typename std::decay_t<decltype(to)>::value_type>(from[i]);
+    });
+  });
 }
 
 void LengthBucket::settle() {
@@ -68,70 +74,78 @@ void LengthBucket::settle() {
 }
 
 void LengthBucket::count_rows() {
-  // No cell can hold more than the bucket's whole weight.
-  if (weight_ > std::numeric_limits<uint32_t>::max()) widen();
-  if (!counted()) narrow_.assign(cells(length_), 0);
-  if (is_wide()) count_into(wide_);
-  else count_into(narrow_);
+  widen();
+  visit_mutable(cells_, [&](auto& cells) {
+    using Cell = typename std::decay_t<decltype(cells)>::value_type;
+    for_each_clamped_sum(rows_.data(), pending(), length_, [&](int D, int64_t first, int count, const uint32_t* A) {
+      Cell* of_D = &cells[cells_before(length_, D)];
+      const auto [least, most] = std::minmax_element(A, A + count);
+      spans_[D] = {std::min(spans_[D].lowest, *least), std::max(spans_[D].highest, *most)};
+      if (weights_.empty())
+        for (int r = 0; r < count; ++r) ++of_D[A[r]];
+      else
+        for (int r = 0; r < count; ++r) of_D[A[r]] += static_cast<Cell>(weights_[first + r]);
+    });
+  });
   rows_.clear();
   weights_.clear();
   sorted_ = true;
 }
 
-void LengthBucket::widen() {
-  if (is_wide()) return;
-  if (narrow_.empty()) wide_.assign(cells(length_), 0);
-  else wide_.assign(narrow_.begin(), narrow_.end());
-  narrow_ = {};
+void LengthBucket::find_spans() {
+  visit_cells([&](const auto& cells) {
+    for (int D = 1; D <= kMaxD; ++D) {
+      const auto* of_D = cells.data() + cells_before(length_, D);
+      for (uint32_t a = 0; a <= uint32_t(length_ - 1) * D; ++a)
+        if (of_D[a] != 0) spans_[D] = {std::min(spans_[D].lowest, a), a};
+    }
+  });
 }
 
-template <class Cell>
-void LengthBucket::count_into(std::vector<Cell>& cells) {
-  // A(D) = A(D-1) + (number of distances >= D), for a block of rows at once: elementwise work on arrays of rows.
-  std::vector<uint16_t> at_distance(size_t(kMaxD + 1) * kBlock);
-  std::array<uint16_t, kBlock> farther;
-  std::array<uint32_t, kBlock> A;
-  const int64_t rows = pending();
-  for (int64_t first = 0; first < rows; first += kBlock) {
-    const int block = static_cast<int>(std::min<int64_t>(kBlock, rows - first));
-    std::fill(at_distance.begin(), at_distance.end(), 0);
-    for (int r = 0; r < block; ++r) {
-      const uint8_t* delta = row(first + r);
-      for (int i = 0; i < length_; ++i) ++at_distance[std::min<int>(delta[i], kMaxD) * kBlock + r];
-    }
-    farther.fill(static_cast<uint16_t>(length_));
-    A.fill(0);
-    for (int D = 1; D <= kMaxD; ++D) {
-      const uint16_t* nearest = &at_distance[size_t(D - 1) * kBlock];
-      for (int r = 0; r < kBlock; ++r) {
-        farther[r] -= nearest[r];
-        A[r] += farther[r];
-      }
-      Cell* of_D = &cells[cells_before(length_, D)];
-      if (weights_.empty())
-        for (int r = 0; r < block; ++r) ++of_D[A[r]];
-      else
-        for (int r = 0; r < block; ++r) of_D[A[r]] += static_cast<Cell>(weights_[first + r]);
-    }
+void LengthBucket::widen() {
+  spans_.resize(kMaxD + 1);
+  const auto to = [&]<class Cell>(Cell) {
+    if (std::holds_alternative<std::vector<Cell>>(cells_)) return;
+    std::vector<Cell> wider(cell_count(length_));
+    visit_cells([&](const auto& from) { std::copy(from.begin(), from.end(), wider.begin()); });
+    cells_ = std::move(wider);
+  };
+  switch (cell_bytes(weight_)) {
+    case 2: return to(uint16_t());
+    case 4: return to(uint32_t());
+    default: return to(uint64_t());
   }
 }
 
 LengthBucket LengthBucket::restore(int length, int64_t count, int64_t weight, std::vector<uint8_t> rows,
-                                   std::vector<int64_t> weights, std::vector<uint32_t> narrow,
-                                   std::vector<uint64_t> wide) {
+                                   std::vector<int64_t> weights, const std::vector<uint8_t>& cells) {
   LengthBucket bucket(length);
   bucket.count_ = count;
   bucket.weight_ = weight;
+  bucket.sorted_ = false;
   bucket.rows_ = std::move(rows);
   bucket.weights_ = std::move(weights);
-  bucket.narrow_ = std::move(narrow);
-  bucket.wide_ = std::move(wide);
+  if (!cells.empty()) {
+    bucket.widen();
+    visit_mutable(bucket.cells_, [&](auto& to) { std::memcpy(to.data(), cells.data(), cells.size()); });
+    bucket.find_spans();
+  }
   return bucket;
 }
 
+std::vector<uint8_t> LengthBucket::raw_cells() const {
+  std::vector<uint8_t> raw;
+  visit_cells([&](const auto& cells) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(cells.data());
+    raw.assign(bytes, bytes + cells.size() * sizeof(cells[0]));
+  });
+  return raw;
+}
+
 int64_t LengthBucket::bytes() const {
-  return static_cast<int64_t>(rows_.capacity() + weights_.capacity() * sizeof(int64_t) +
-                              narrow_.capacity() * sizeof(uint32_t) + wide_.capacity() * sizeof(uint64_t));
+  size_t total = rows_.capacity() + weights_.capacity() * sizeof(int64_t) + spans_.capacity() * sizeof(Span);
+  visit_cells([&](const auto& cells) { total += cells.capacity() * sizeof(cells[0]); });
+  return static_cast<int64_t>(total);
 }
 
 }  // namespace hccs::calibration

@@ -22,30 +22,27 @@ uint32_t clamped_sum(const uint8_t* delta, int length, int D) {
   return sum;
 }
 
-template <class Cell>
-void add_cells(const std::vector<Cell>& cells, int c, int D, double* rows) {
-  const Cell* of_D = cells.data() + LengthBucket::cells_before(c, D);
-  for (int a = 0; a <= (c - 1) * D; ++a) rows[a] += static_cast<double>(of_D[a]);
-}
-
 void add_bucket(const LengthBucket& bucket, int D, double* rows) {
-  if (!bucket.narrow().empty()) add_cells(bucket.narrow(), bucket.length(), D, rows);
-  if (!bucket.wide().empty()) add_cells(bucket.wide(), bucket.length(), D, rows);
+  bucket.visit_cells([&](const auto& cells) {
+    const auto* of_D = cells.data() + LengthBucket::cells_before(bucket.length(), D);
+    const auto [lowest, highest] = bucket.span(D);
+    for (uint32_t a = lowest; a <= highest; ++a) rows[a] += static_cast<double>(of_D[a]);
+  });
   for (int64_t r = 0; r < bucket.pending(); ++r)
     rows[clamped_sum(bucket.row(r), bucket.length(), D)] += static_cast<double>(bucket.row_weight(r));
 }
 
 }  // namespace
 
-RowsBySum::RowsBySum(const Group& group, int D) {
+RowsBySum::RowsBySum(const Group& group, int D, std::vector<double>& space) {
   std::map<int, std::vector<const LengthBucket*>> buckets;
   for (const HeadState* head : group.heads)
     for (const auto& [c, bucket] : head->lengths) buckets[c].push_back(&bucket);
   size_t room = 0;
   for (const auto& entry : buckets) room += size_t(entry.first - 1) * D + 2;
-  storage_.assign(room, 0.0);
+  space.assign(room, 0.0);
 
-  double* at = storage_.data();
+  double* at = space.data();
   for (const auto& [c, of_length] : buckets) {
     double* rows = at;
     const int cells = (c - 1) * D + 1;

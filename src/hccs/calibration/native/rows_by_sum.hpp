@@ -25,7 +25,8 @@ struct RowSumTerms {
 
 class RowsBySum {
  public:
-  RowsBySum(const Group& group, int D);
+  // `space` is memory to work in: a caller that takes one D after the other hands over the same.
+  RowsBySum(const Group& group, int D, std::vector<double>& space);
 
   struct Length {
     int c, lowest, highest;  // A lies in lowest..highest
@@ -41,7 +42,6 @@ class RowsBySum {
  private:
   double weight_ = 0;
   std::vector<Length> lengths_;
-  std::vector<double> storage_;
 };
 
 // Tables of natural logarithms that every evaluation reads.

@@ -99,9 +99,10 @@ class Leaders {
 std::vector<double> objectives(const Group& group, const std::vector<Candidate>& triples) {
   std::vector<double> kl;
   kl.reserve(triples.size());
+  std::vector<double> space;
   for (size_t i = 0; i < triples.size();) {
     const int D = triples[i].D;
-    const RowsBySum rows(group, D);
+    const RowsBySum rows(group, D, space);
     const double beyond = mass_beyond(group.mass, D);
     for (; i < triples.size() && triples[i].D == D; ++i) {
       const auto [unused, same_D, S, B] = triples[i];
@@ -112,26 +113,29 @@ std::vector<double> objectives(const Group& group, const std::vector<Candidate>&
 }
 
 Fidelity evaluate(const Group& group, int B, int S, int D) {
-  const RowSumTerms terms = RowsBySum(group, D).terms(B, S);
+  std::vector<double> space;
+  const RowSumTerms terms = RowsBySum(group, D, space).terms(B, S);
   const double fit = group.negative_entropy - mean_log_score(group.mass, mass_beyond(group.mass, D), B, S, D);
   return {fit - terms.log_rho, fit + terms.log_Z, 1.0 - terms.total};
 }
 
 SearchResult search(const Group& group, int n) {
   const AdmissibleBand band(n);
+  const NodeWeights nodes(group);
   std::vector<ShapeBound> bounds;
-  for (int D = 1; D <= kMaxD; ++D) bounds.emplace_back(group, RowsBySum(group, D), D, band);
+  for (int D = 1; D <= kMaxD; ++D) bounds.emplace_back(group, nodes, D, band);
   std::sort(bounds.begin(), bounds.end(), [](const ShapeBound& a, const ShapeBound& b) {
     return a.least() != b.least() ? a.least() < b.least() : a.D() < b.D();
   });
 
   Leaders leaders;
   SearchResult result;
+  std::vector<double> space;
   for (const ShapeBound& bound : bounds) {
     const int D = bound.D();
     for (int S = 0; S <= band.max_slope(D); ++S) result.triples += band.max_base() - band.min_base(S, D) + 1;
     if (bound.least() > leaders.threshold()) continue;
-    const RowsBySum rows(group, D);
+    const RowsBySum rows(group, D, space);
     const double beyond = mass_beyond(group.mass, D);
     for (int S = 0; S <= band.max_slope(D); ++S) {
       ShapeBound::Cursor lower(bound);

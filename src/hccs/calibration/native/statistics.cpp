@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <thread>
 
 namespace hccs::calibration {
@@ -131,10 +132,21 @@ void Statistics::update(const Batch& batch, int threads) {
       }
     }
   };
+  // Memory may run out in any thread; the caller hears of it once all have stopped.
+  std::vector<std::exception_ptr> failures(threads);
+  const auto guarded = [&](int thread) noexcept {
+    try {
+      work(thread);
+    } catch (...) {
+      failures[thread] = std::current_exception();
+    }
+  };
   std::vector<std::thread> workers;
-  for (int t = 1; t < threads; ++t) workers.emplace_back(work, t);
-  work(0);
+  for (int t = 1; t < threads; ++t) workers.emplace_back(guarded, t);
+  guarded(0);
   for (std::thread& worker : workers) worker.join();
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
 }
 
 void Statistics::merge(const Statistics& other) {
@@ -144,6 +156,11 @@ void Statistics::merge(const Statistics& other) {
     heads_[h].sums.logarithm += from.sums.logarithm;
     for (const auto& [length, bucket] : from.lengths) heads_[h].bucket(length).merge(bucket);
   }
+}
+
+void Statistics::count_pending() {
+  for (HeadState& head : heads_)
+    for (auto& [length, bucket] : head.lengths) bucket.count_pending();
 }
 
 void Statistics::settle() {

@@ -8,6 +8,8 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 namespace hccs::calibration {
@@ -22,7 +24,13 @@ constexpr int kExpBits = 47;
 constexpr int kMassBits = 48;
 
 // A length of a head keeps its rows as they are until it has this many; from then on it keeps their counts.
-constexpr int64_t kRowsKept = 4096;
+constexpr int64_t kRowsKept = 1024;
+
+// Number of rows at each (D, A(D)), D-major; as narrow as the weight of all rows together allows, so that no cell can
+// overflow and equal rows give equal bytes.
+using Cells = std::variant<std::monostate, std::vector<uint16_t>, std::vector<uint32_t>, std::vector<uint64_t>>;
+
+constexpr int cell_bytes(int64_t weight) { return weight >> 16 == 0 ? 2 : weight >> 32 == 0 ? 4 : 8; }
 
 // Rows of one length c: their distances while they are few, then the number of rows at each (D, A(D)).
 class LengthBucket {
@@ -32,8 +40,7 @@ class LengthBucket {
   int length() const { return length_; }
   int64_t count() const { return count_; }
   int64_t weight() const { return weight_; }
-  bool counted() const { return !narrow_.empty() || !wide_.empty(); }
-  bool is_wide() const { return !wide_.empty(); }
+  bool counted() const { return cells_.index() != 0; }
 
   // Space for the distances of one more row, which the caller fills before the next call.
   uint8_t* append(int64_t weight);
@@ -42,37 +49,56 @@ class LengthBucket {
   // One form for one multiset of rows: rows sorted while they are kept, nothing pending once they are counted.
   void settle();
 
+  // Rows that arrived since the last count, once rows are counted at all.
+  void count_pending() {
+    if (counted() && pending() > 0) count_rows();
+  }
+
   int64_t pending() const { return static_cast<int64_t>(rows_.size()) / length_; }
   const uint8_t* row(int64_t r) const { return rows_.data() + r * length_; }
   int64_t row_weight(int64_t r) const { return weights_.empty() ? 1 : weights_[r]; }
   const std::vector<uint8_t>& rows() const { return rows_; }
   const std::vector<int64_t>& weights() const { return weights_; }
-  const std::vector<uint32_t>& narrow() const { return narrow_; }
-  const std::vector<uint64_t>& wide() const { return wide_; }
+
+  // Counted rows lie in lowest..highest, for each D: what lies outside need not be read.
+  struct Span {
+    uint32_t lowest = UINT32_MAX, highest = 0;
+  };
+  Span span(int D) const { return spans_[D]; }
+
+  // Calls visit(cells), a vector of 16, 32 or 64 bits; not at all while rows are kept.
+  template <class Visit>
+  void visit_cells(Visit visit) const {
+    std::visit(
+        [&](const auto& cells) {
+          if constexpr (!std::is_same_v<std::decay_t<decltype(cells)>, std::monostate>) visit(cells);
+        },
+        cells_);
+  }
 
   // Number of cells before those of D, and in all: A(D) lies in 0..(c-1)*D, since the maximum itself adds 0.
   static int64_t cells_before(int length, int D) { return int64_t(length - 1) * D * (D - 1) / 2 + (D - 1); }
-  static int64_t cells(int length) { return cells_before(length, kMaxD + 1); }
+  static int64_t cell_count(int length) { return cells_before(length, kMaxD + 1); }
 
   // What a file holds, checked by the caller.
   static LengthBucket restore(int length, int64_t count, int64_t weight, std::vector<uint8_t> rows,
-                              std::vector<int64_t> weights, std::vector<uint32_t> narrow, std::vector<uint64_t> wide);
+                              std::vector<int64_t> weights, const std::vector<uint8_t>& cells);
+  std::vector<uint8_t> raw_cells() const;
 
   int64_t bytes() const;
 
  private:
   void count_rows();
-  template <class Cell>
-  void count_into(std::vector<Cell>& cells);
   void widen();
+  void find_spans();
 
   int length_;
   int64_t count_ = 0, weight_ = 0;
   bool sorted_ = true;
   std::vector<uint8_t> rows_;
   std::vector<int64_t> weights_;  // empty while every row weighs 1
-  std::vector<uint32_t> narrow_;  // cells, while no count can exceed 32 bits
-  std::vector<uint64_t> wide_;    // cells, from then on
+  Cells cells_;
+  std::vector<Span> spans_;  // by D, once rows are counted
 };
 
 // A sum kept exact in 128 bits; the fast path adds into 64 bits and carries over now and then.
@@ -110,6 +136,7 @@ class Statistics {
   void update(const Batch& batch, int threads);
   void merge(const Statistics& other);
   void settle();
+  void count_pending();
 
   int n() const { return n_; }
   bool from_float() const { return from_float_; }

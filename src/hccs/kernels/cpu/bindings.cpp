@@ -3,8 +3,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "dispatch.hpp"
 
@@ -36,24 +39,93 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
 }
 
-// The first `ndim` dimensions of an array, dropped or merged where the stride allows: fewer to step through.
-hccs::StridedRows strided_rows(const Py_buffer& view, int ndim) {
-  require(ndim <= hccs::StridedRows::kMaxDims, "too many dimensions");
-  hccs::StridedRows rows;
-  rows.base = static_cast<const char*>(view.buf);
-  for (int d = 0; d < ndim; ++d) {
-    const int64_t extent = view.shape[d], stride = view.strides[d];
-    if (extent == 1) continue;
-    const int last = rows.ndim - 1;
-    if (last >= 0 && rows.stride[last] == extent * stride) {
-      rows.shape[last] *= extent;
-      rows.stride[last] = stride;
-    } else {
-      rows.shape[rows.ndim] = extent;
-      rows.stride[rows.ndim++] = stride;
+// What a call is refused for, beside its dtypes; hccs.kernels.door makes errors of it.
+enum Status { kDone, kThetaShape, kSelectionShape, kLengthRange, kMaskLayout, kOverlap };
+
+// An array seen as broadcast to a target shape: NumPy's rule, without making an array for it.
+struct Broadcast {
+  bool possible = false;
+  const char* base = nullptr;
+  int ndim = 0;
+  int64_t shape[hccs::StridedRows::kMaxDims];
+  int64_t stride[hccs::StridedRows::kMaxDims];
+
+  // `own` holds ndim extents and byte strides of the array.
+  Broadcast(const void* data, int own_ndim, const Py_ssize_t* own_shape, const Py_ssize_t* own_stride,
+            const Py_ssize_t* target, int target_ndim)
+      : base(static_cast<const char*>(data)), ndim(target_ndim) {
+    if (own_ndim > target_ndim) return;
+    for (int d = 0; d < target_ndim; ++d) {
+      const int own = d - (target_ndim - own_ndim);
+      shape[d] = target[d];
+      stride[d] = own >= 0 && own_shape[own] != 1 ? own_stride[own] : 0;
+      if (own >= 0 && own_shape[own] != 1 && own_shape[own] != target[d]) return;
+    }
+    possible = true;
+  }
+
+  // The first `dims` dimensions, dropped or merged where the stride allows: fewer to step through.
+  hccs::StridedRows rows(int dims) const {
+    hccs::StridedRows rows;
+    rows.base = base;
+    for (int d = 0; d < dims; ++d) {
+      if (shape[d] == 1) continue;
+      const int last = rows.ndim - 1;
+      if (last >= 0 && rows.stride[last] == shape[d] * stride[d]) {
+        rows.shape[last] *= shape[d];
+        rows.stride[last] = stride[d];
+      } else {
+        rows.shape[rows.ndim] = shape[d];
+        rows.stride[rows.ndim++] = stride[d];
+      }
+    }
+    return rows;
+  }
+
+  // Calls visit(pointer) for every element of the first `dims` dimensions, in order.
+  template <class Visit>
+  void for_each(int dims, Visit visit) const {
+    int64_t index[hccs::StridedRows::kMaxDims] = {}, count = 1;
+    for (int d = 0; d < dims; ++d) count *= shape[d];
+    const char* at = base;
+    for (int64_t i = 0; i < count; ++i) {
+      visit(at);
+      for (int d = dims - 1; d >= 0; --d) {
+        at += stride[d];
+        if (++index[d] < shape[d]) break;
+        at -= shape[d] * stride[d];
+        index[d] = 0;
+      }
     }
   }
-  return rows;
+};
+
+// Row lengths of any integer dtype as contiguous int32, or false if one is not in 0..columns.
+template <class T>
+bool copy_lengths(const Py_buffer& view, int64_t columns, std::vector<int32_t>& to) {
+  to.resize(view.len / sizeof(T));
+  bool in_range = true;
+  const auto copy = [&](T value, int32_t& length) {
+    in_range &= value >= T{0} && static_cast<uint64_t>(value) <= static_cast<uint64_t>(columns);
+    length = static_cast<int32_t>(value);
+  };
+  if (PyBuffer_IsContiguous(&view, 'C')) {
+    for (size_t i = 0; i < to.size(); ++i) copy(static_cast<const T*>(view.buf)[i], to[i]);
+  } else {
+    size_t i = 0;
+    const Broadcast all(view.buf, view.ndim, view.shape, view.strides, view.shape, view.ndim);
+    all.for_each(view.ndim, [&](const char* at) { copy(*reinterpret_cast<const T*>(at), to[i++]); });
+  }
+  return in_range;
+}
+bool copy_lengths(const Py_buffer& view, int64_t columns, std::vector<int32_t>& to) {
+  const bool is_unsigned = view.format && std::strchr("BHILQ", view.format[std::strlen(view.format) - 1]);
+  switch (view.itemsize) {
+    case 1: return is_unsigned ? copy_lengths<uint8_t>(view, columns, to) : copy_lengths<int8_t>(view, columns, to);
+    case 2: return is_unsigned ? copy_lengths<uint16_t>(view, columns, to) : copy_lengths<int16_t>(view, columns, to);
+    case 4: return is_unsigned ? copy_lengths<uint32_t>(view, columns, to) : copy_lengths<int32_t>(view, columns, to);
+    default: return is_unsigned ? copy_lengths<uint64_t>(view, columns, to) : copy_lengths<int64_t>(view, columns, to);
+  }
 }
 
 const hccs::Isa* selected = nullptr;
@@ -70,50 +142,68 @@ nb::list known_isas() {
   return names;
 }
 
-// masking: 0 none, 1 lengths (int32, broadcast to x.shape[:-1]), 2 a mask (bool, broadcast to x.shape, last
-// dimension contiguous).
-void softmax(nb::handle x_array, nb::handle heads, nb::handle head_of_group, int64_t rows_per_group, int mode,
-             int masking, nb::handle valid, nb::handle out_array, int threads) {
+bool overlap(const Py_buffer& a, const Py_buffer& b) {
+  const char *a_begin = static_cast<const char*>(a.buf), *b_begin = static_cast<const char*>(b.buf);
+  return a_begin < b_begin + b.len && b_begin < a_begin + a.len;
+}
+
+// x and out are contiguous; heads is int32 [..., 3]; `valid` is booleans (kMask) or integers (kLengths).
+int softmax(nb::handle x_array, nb::handle heads, int mode, int masking, nb::handle valid, nb::handle out_array,
+            int threads) {
   const Buffer x(x_array, PyBUF_C_CONTIGUOUS), theta(heads, PyBUF_C_CONTIGUOUS);
   const Buffer out(out_array, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
-  const int64_t size = x.elements();
-  if (size == 0) return;
+  const int ndim = x.view().ndim, lead = ndim < 2 ? 0 : ndim - 2;
+  const Py_ssize_t* const shape = x.view().shape;
+  require(ndim >= 1 && ndim <= hccs::StridedRows::kMaxDims, "x has the wrong number of dimensions");
+  require(x.view().itemsize == 1 && theta.view().itemsize == 4, "x must be int8 and heads int32");
 
   hccs::SoftmaxJob job{};
   job.mode = static_cast<hccs::Mode>(mode);
   job.masking = static_cast<hccs::Masking>(masking);
   job.x = x.data<int8_t>();
   job.out = out.data<void>();
-  job.columns = x.view().shape[x.view().ndim - 1];
-  job.rows = size / job.columns;
+  job.columns = shape[ndim - 1];
   job.heads = theta.data<hccs::Head>();
-  job.rows_per_group = rows_per_group;
-  require(x.view().itemsize == 1 && out.elements() == size, "x and out differ in size");
-  require(out.view().itemsize == (hccs::is_u8(job.mode) ? 1 : 2), "out has the wrong item size");
-  require(theta.view().itemsize == 4 && theta.elements() % 3 == 0, "heads must be int32 [..., 3]");
-  require(rows_per_group > 0 && job.rows % rows_per_group == 0, "rows do not divide into groups");
+  job.rows_per_group = ndim < 2 ? 1 : shape[ndim - 2];
+  require(out.view().itemsize == (hccs::is_u8(job.mode) ? 1 : 2) && out.elements() == x.elements(),
+          "out differs from x in size, or has the wrong item size");
 
-  const auto run = [&] {
-    nb::gil_scoped_release release;
-    hccs::run_softmax(job, selected->softmax, threads);
-  };
-  const auto with_valid = [&] {
-    if (job.masking == hccs::Masking::kNone) return run();
-    const bool lengths = job.masking == hccs::Masking::kLengths;
-    const Buffer selection(valid, PyBUF_STRIDES);
-    const Py_buffer& view = selection.view();
-    require(view.ndim == x.view().ndim - (lengths ? 1 : 0), "valid has the wrong number of dimensions");
-    require(view.itemsize == (lengths ? 4 : 1), "valid has the wrong item size");
-    for (int d = 0; d < view.ndim; ++d) require(view.shape[d] == x.view().shape[d], "valid has the wrong shape");
-    require(lengths || view.strides[view.ndim - 1] == 1 || job.columns == 1, "mask rows must be contiguous");
-    job.valid = strided_rows(view, x.view().ndim - 1);
-    run();
-  };
-  if (head_of_group.is_none()) return with_valid();
-  const Buffer groups(head_of_group, PyBUF_C_CONTIGUOUS);
-  require(groups.view().itemsize == 4 && groups.elements() * rows_per_group == job.rows, "wrong number of groups");
-  job.head_of_group = groups.data<int32_t>();
-  with_valid();
+  std::vector<int32_t> head_of_group;
+  const int theta_ndim = theta.view().ndim - 1;
+  if (theta_ndim > 0) {
+    const Broadcast one_each(theta.view().buf, theta_ndim, theta.view().shape, theta.view().strides, shape, lead);
+    if (!one_each.possible) return kThetaShape;
+    one_each.for_each(lead, [&](const char* at) {
+      head_of_group.push_back(static_cast<int32_t>(reinterpret_cast<const hccs::Head*>(at) - job.heads));
+    });
+    job.head_of_group = head_of_group.data();
+  }
+
+  std::vector<int32_t> lengths;
+  std::optional<Buffer> selection;
+  if (job.masking != hccs::Masking::kNone) {
+    const bool by_length = job.masking == hccs::Masking::kLengths;
+    selection.emplace(valid, PyBUF_STRIDES | PyBUF_FORMAT);
+    const Py_buffer& view = selection->view();
+    Broadcast rows(view.buf, view.ndim, view.shape, view.strides, shape, by_length ? ndim - 1 : ndim);
+    if (!rows.possible) return kSelectionShape;
+    if (by_length) {
+      if (!copy_lengths(view, job.columns, lengths)) return kLengthRange;
+      Py_ssize_t dense[hccs::StridedRows::kMaxDims], step = sizeof(int32_t);
+      for (int d = view.ndim - 1; d >= 0; step *= view.shape[d--]) dense[d] = step;
+      rows = Broadcast(lengths.data(), view.ndim, view.shape, dense, shape, ndim - 1);
+    } else if (job.columns > 1 && rows.stride[ndim - 1] != 1) {
+      return kMaskLayout;
+    }
+    job.valid = rows.rows(ndim - 1);
+  }
+  if (overlap(x.view(), out.view()) && x.elements()) return kOverlap;
+  if (x.elements() == 0) return kDone;
+  job.rows = x.elements() / job.columns;
+
+  nb::gil_scoped_release release;
+  hccs::run_softmax(job, selected->softmax, threads);
+  return kDone;
 }
 
 // Forward (input z, output p, rounded written) and backward (input dL/dp, output dL/dz, rounded read) of the
@@ -153,11 +243,11 @@ bool logits(bool forward, nb::handle input_array, nb::handle heads, nb::handle s
     if (valid.is_none()) return run();
     const Buffer selection(valid, PyBUF_STRIDES);
     const Py_buffer& mask = selection.view();
-    require(mask.ndim == view.ndim && mask.itemsize == 1, "valid must be booleans of the logits' shape");
-    for (int d = 0; d < mask.ndim; ++d) require(mask.shape[d] == view.shape[d], "valid has the wrong shape");
-    require(mask.strides[mask.ndim - 1] == 1 || job.rows.columns == 1, "mask rows must be contiguous");
+    const Broadcast rows(mask.buf, mask.ndim, mask.shape, mask.strides, view.shape, view.ndim);
+    require(rows.possible && mask.itemsize == 1, "valid must be booleans that broadcast to the logits' shape");
+    require(rows.stride[view.ndim - 1] == 1 || job.rows.columns == 1, "mask rows must be contiguous");
     job.rows.masking = hccs::Masking::kMask;
-    job.rows.valid = strided_rows(mask, mask.ndim - 1);
+    job.rows.valid = rows.rows(view.ndim - 1);
     return run();
   };
   if (parameters.is_none()) return with_valid();
@@ -171,8 +261,8 @@ bool logits(bool forward, nb::handle input_array, nb::handle heads, nb::handle s
 
 NB_MODULE(_native, m) {
   select_isa("");
-  m.def("softmax", &softmax, nb::arg("x"), nb::arg("heads"), nb::arg("head_of_group").none(), nb::arg("rows_per_group"),
-        nb::arg("mode"), nb::arg("masking"), nb::arg("valid").none(), nb::arg("out"), nb::arg("threads"));
+  m.def("softmax", &softmax, nb::arg("x"), nb::arg("heads"), nb::arg("mode"), nb::arg("masking"), nb::arg("valid").none(),
+        nb::arg("out"), nb::arg("threads"));
   m.def("logits", &logits, nb::arg("forward"), nb::arg("input"), nb::arg("heads"), nb::arg("scales"),
         nb::arg("head_of_group"), nb::arg("rows_per_group"), nb::arg("mode"), nb::arg("valid").none(), nb::arg("rounded"),
         nb::arg("output"), nb::arg("parameters").none(), nb::arg("threads"));

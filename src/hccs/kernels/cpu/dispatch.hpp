@@ -20,6 +20,6 @@ struct Isa {
 const std::vector<Isa>& isas();
 
 // Runs the kernel over all rows of the job, on up to `threads` threads.
-void run_softmax(const SoftmaxJob& job, SoftmaxRows kernel, int threads);
+void run_softmax(SoftmaxJob& job, SoftmaxRows kernel, int threads);
 
 }  // namespace hccs

@@ -28,10 +28,12 @@ void for_rows(const LogitsJob& job, int64_t begin, int64_t end, Body body) {
   HeadCursor heads(job.rows, begin);
   RowCursor masks(job.rows.valid, begin);
   for (int64_t r = begin; r < end; ++r) {
-    const Head& head = heads.next();
-    const char* mask = job.rows.masking == Masking::kMask ? masks.next() : nullptr;
+    const Head& head = heads.head();
+    const char* mask = job.rows.masking == Masking::kMask ? masks.at() : nullptr;
     body(r, Row{reinterpret_cast<const uint8_t*>(mask), head.B, head.S, head.D,
                 job.scales[&head - job.rows.heads]});
+    heads.advance(1);
+    masks.advance(1);
   }
 }
 

@@ -9,25 +9,31 @@
 namespace hccs {
 namespace {
 
-// Steps through StridedRows one row at a time without divisions.
+// Steps through StridedRows in runs: rows that lie at one stride from each other.
 class RowCursor {
  public:
   RowCursor(const StridedRows& rows, int64_t first) : rows_(rows), at_(rows.base) {
     for (int d = rows.ndim - 1; d >= 0; --d) {
-      index_[d] = rows.shape[d] ? first % rows.shape[d] : 0;
-      first = rows.shape[d] ? first / rows.shape[d] : 0;
+      index_[d] = first % rows.shape[d];
+      first /= rows.shape[d];
       at_ += index_[d] * rows.stride[d];
     }
   }
-  const char* next() {
-    const char* here = at_;
-    for (int d = rows_.ndim - 1; d >= 0; --d) {
-      at_ += rows_.stride[d];
-      if (++index_[d] < rows_.shape[d]) break;
-      at_ -= rows_.shape[d] * rows_.stride[d];
+  const char* at() const { return at_; }
+  int64_t stride() const { return rows_.ndim ? rows_.stride[rows_.ndim - 1] : 0; }
+  // How many rows the run still has.
+  int64_t left() const { return rows_.ndim ? rows_.shape[rows_.ndim - 1] - index_[rows_.ndim - 1] : INT64_MAX; }
+  // `rows` may not exceed left().
+  void advance(int64_t rows) {
+    int d = rows_.ndim - 1;
+    if (d < 0) return;
+    at_ += rows * rows_.stride[d];
+    index_[d] += rows;
+    for (; d > 0 && index_[d] == rows_.shape[d]; --d) {  // carry into the outer dimensions
+      at_ += rows_.stride[d - 1] - rows_.shape[d] * rows_.stride[d];
       index_[d] = 0;
+      ++index_[d - 1];
     }
-    return here;
   }
 
  private:
@@ -40,19 +46,17 @@ class RowCursor {
 class HeadCursor {
  public:
   HeadCursor(const SoftmaxJob& job, int64_t first)
-      : job_(job), group_(first / job.rows_per_group), row_(first % job.rows_per_group) {}
-  const Head& next() {
-    const Head& head = job_.heads[job_.head_of_group ? job_.head_of_group[group_] : 0];
-    if (++row_ == job_.rows_per_group) {
-      row_ = 0;
-      ++group_;
-    }
-    return head;
+      : job_(job), group_(first / job.rows_per_group), left_(job.rows_per_group - first % job.rows_per_group) {}
+  const Head& head() const { return job_.heads[job_.head_of_group ? job_.head_of_group[group_] : 0]; }
+  // How many rows from here on have this head, at least.
+  int64_t left() const { return job_.head_of_group ? left_ : INT64_MAX; }
+  void advance(int64_t rows) {
+    for (left_ -= rows; left_ <= 0; left_ += job_.rows_per_group) ++group_;
   }
 
  private:
   const SoftmaxJob& job_;
-  int64_t group_, row_;
+  int64_t group_, left_;
 };
 
 // Calls fn<mode, masking>(job, begin, end) for the job's mode and masking.

@@ -51,6 +51,7 @@ struct SoftmaxJob {
   const Head* heads;
   const int32_t* head_of_group;  // null: heads[0] serves every row
   int64_t rows_per_group;
+  bool past_caches;  // the output is too large to stay in them
   Masking masking;
   StridedRows valid;  // per row: int32 length, or `columns` booleans
 };

@@ -11,9 +11,13 @@ alignas(32) constexpr int8_t kFirstLanes[64] = {
     -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
     -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
 
+alignas(32) constexpr uint8_t kColumnNumbers[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                              16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+
 struct Avx2 {
   static constexpr int kRows = 8;
   static constexpr int kBytes = 32;
+  static constexpr bool kStreams = true;
   using Bytes = __m256i;
   using Sums = __m256i;
 
@@ -23,6 +27,10 @@ struct Avx2 {
   static AllLanes lanes(Full) { return {}; }
   static Lanes lanes(Tail tail) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kFirstLanes + 32 - tail.count));
+  }
+  static Lanes lanes_below(uint32_t length_bytes, int first) {
+    const Bytes column = _mm256_add_epi8(_mm256_load_si256(reinterpret_cast<const __m256i*>(kColumnNumbers)), splat(static_cast<int8_t>(first)));
+    return _mm256_cmpgt_epi8(splat_word(length_bytes), column);
   }
   static Lanes lanes(const uint8_t* mask, Full part) { return nonzero(load(mask, part)); }
   static Lanes lanes(const uint8_t* mask, Tail part) { return nonzero(load(mask, part)); }
@@ -37,16 +45,23 @@ struct Avx2 {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes));
   }
 
+  static void stream(void* out, Bytes v) { _mm256_stream_si256(static_cast<__m256i*>(out), v); }
+  static void end_streaming() { _mm_sfence(); }
+
+  static void store_zeros(void* out) { _mm256_storeu_si256(static_cast<__m256i*>(out), _mm256_setzero_si256()); }
+
   static Bytes splat(int8_t value) { return _mm256_set1_epi8(value); }
   static Bytes splat_word(uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
-  static Bytes max(Bytes a, Bytes b) { return _mm256_max_epi8(a, b); }
+  static Bytes max(AllLanes, Bytes top, Bytes v) { return _mm256_max_epi8(top, v); }
+  static Bytes max(Lanes on, Bytes top, Bytes v) { return _mm256_max_epi8(top, _mm256_blendv_epi8(splat(-128), v, on)); }
   static Bytes keep(AllLanes, Bytes v) { return v; }
   static Bytes keep(Lanes on, Bytes v) { return _mm256_and_si256(on, v); }
-  static Bytes keep_or_lowest(AllLanes, Bytes v) { return v; }
-  static Bytes keep_or_lowest(Lanes on, Bytes v) { return _mm256_blendv_epi8(splat(-128), v, on); }
 
-  // m - x wraps to the right unsigned byte; eq. 2.
-  static Bytes distance(Bytes m, Bytes x, Bytes D) { return _mm256_min_epu8(_mm256_sub_epi8(m, x), D); }
+  // m - x wraps to the right unsigned byte; eq. 2. Zero where off.
+  template <class On>
+  static Bytes distance(On on, Bytes m, Bytes x, Bytes D) {
+    return keep(on, _mm256_min_epu8(_mm256_sub_epi8(m, x), D));
+  }
 
   static Sums no_sums() { return _mm256_setzero_si256(); }
   static Sums add_bytes(Sums sums, Bytes v) {
@@ -55,7 +70,7 @@ struct Avx2 {
 
   // Reduces 8 vectors at once, interleaving them level by level: 32-bit lane r of the result is row r's.
   template <class Op>
-  static __m256i reduce_rows(const __m256i (&v)[kRows], Op op) {
+  static HCCS_INLINE __m256i reduce_rows(const __m256i (&v)[kRows], Op op) {
     __m256i quad[2];
     for (int i = 0; i < 2; ++i) {
       const __m256i a = op(_mm256_unpacklo_epi32(v[4 * i], v[4 * i + 1]), _mm256_unpackhi_epi32(v[4 * i], v[4 * i + 1]));
@@ -65,18 +80,34 @@ struct Avx2 {
     }
     return op(_mm256_permute2x128_si256(quad[0], quad[1], 0x20), _mm256_permute2x128_si256(quad[0], quad[1], 0x31));
   }
-  static void reduce_max(const Bytes (&v)[kRows], uint32_t* m) {
+  static HCCS_INLINE void reduce_max(const Bytes (&v)[kRows], uint32_t* m) {
     __m256i top = reduce_rows(v, [](__m256i a, __m256i b) { return _mm256_max_epi8(a, b); });
     top = _mm256_max_epi8(top, _mm256_srli_epi32(top, 16));
     top = _mm256_max_epi8(top, _mm256_srli_epi32(top, 8));
     const __m256i low_byte = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c);
     _mm256_store_si256(reinterpret_cast<__m256i*>(m), _mm256_shuffle_epi8(top, low_byte));
   }
-  static void reduce_sum(const Sums (&v)[kRows], int32_t* sum) {
+  static HCCS_INLINE void reduce_sum(const Sums (&v)[kRows], int32_t* sum) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(sum), reduce_rows(v, [](__m256i a, __m256i b) { return _mm256_add_epi32(a, b); }));
   }
 
+  static bool any(const int32_t (&e)[kRows]) {
+    const __m256i v = _mm256_load_si256(reinterpret_cast<const __m256i*>(e));
+    return !_mm256_testz_si256(v, v);
+  }
+
   static void store(void* out, Bytes v) { _mm256_storeu_si256(static_cast<__m256i*>(out), v); }
+
+  using HeadTable = Head;
+
+  template <Mode kMode>
+  struct HeadVectors {
+    HCCS_INLINE explicit HeadVectors(const HeadTable& head)
+        : D(splat(static_cast<int8_t>(head.D))),
+          B2(_mm256_set1_epi16(static_cast<short>(2 * head.B))),
+          S2(_mm256_set1_epi16(static_cast<short>(2 * head.S))) {}
+    Bytes D, B2, S2;
+  };
 
   template <Mode kMode, bool kU8 = is_u8(kMode)>
   class Emitter;
@@ -86,10 +117,10 @@ struct Avx2 {
 template <Mode kMode>
 class Avx2::Emitter<kMode, true> {
  public:
-  Emitter(const Head& head, int32_t rho, int32_t e)
-      : B2_(_mm256_set1_epi16(static_cast<short>(head.B << (e + 1)))),
-        S2_(_mm256_set1_epi16(static_cast<short>(head.S << (e + 1)))),
-        rho_(_mm256_set1_epi16(static_cast<short>(rho))) {}
+  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode, kRows>& norm, int r, bool short_rows)
+      : B2_(short_rows ? splat_word(norm.base[r]) : head.B2),
+        S2_(short_rows ? splat_word(norm.slope[r]) : head.S2),
+        rho_(splat_word(norm.rho[r])) {}
   template <class On>
   void store(uint8_t* out, Bytes delta, On on, Full) const {
     Avx2::store(out, keep(on, probabilities(delta)));
@@ -115,9 +146,8 @@ class Avx2::Emitter<kMode, true> {
 template <Mode kMode>
 class Avx2::Emitter<kMode, false> {
  public:
-  Emitter(const Head& head, int32_t rho, int32_t)
-      : B_rho_(_mm256_set1_epi16(static_cast<short>(head.B * rho))),
-        S_rho_(_mm256_set1_epi16(static_cast<short>(head.S * rho))) {}
+  HCCS_INLINE Emitter(const HeadVectors<kMode>&, const Normaliser<kMode, kRows>& norm, int r, bool)
+      : B_rho_(splat_word(norm.base[r])), S_rho_(splat_word(norm.slope[r])) {}
   void store(int16_t* out, Bytes delta, AllLanes, Full) const {
     Avx2::store(out, probabilities(_mm256_castsi256_si128(delta)));
     Avx2::store(out + 16, probabilities(_mm256_extracti128_si256(delta, 1)));

@@ -11,9 +11,12 @@ namespace {
 alignas(16) constexpr uint8_t kFirstLanes[32] = {255, 255, 255, 255, 255, 255, 255, 255,
                                                  255, 255, 255, 255, 255, 255, 255, 255};
 
+alignas(16) constexpr uint8_t kColumnNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 struct Neon {
   static constexpr int kRows = 8;
   static constexpr int kBytes = 16;
+  static constexpr bool kStreams = false;  // no intrinsic stores past the caches
   using Bytes = uint8x16_t;
   using Sums = uint32x4_t;
 
@@ -22,6 +25,9 @@ struct Neon {
 
   static AllLanes lanes(Full) { return {}; }
   static Lanes lanes(Tail tail) { return vld1q_u8(kFirstLanes + 16 - tail.count); }
+  static Lanes lanes_below(uint32_t length_bytes, int first) {
+    return vcltq_u8(vaddq_u8(vld1q_u8(kColumnNumbers), splat(static_cast<int8_t>(first))), splat_word(length_bytes));
+  }
   static Lanes lanes(const uint8_t* mask, Full part) { return nonzero(load(mask, part)); }
   static Lanes lanes(const uint8_t* mask, Tail part) { return nonzero(load(mask, part)); }
   static Lanes nonzero(Bytes v) { return vtstq_u8(v, v); }
@@ -35,18 +41,22 @@ struct Neon {
     return vld1q_u8(bytes);
   }
 
+  static void store_zeros(void* out) { vst1q_u8(static_cast<uint8_t*>(out), vdupq_n_u8(0)); }
+
   static Bytes splat(int8_t value) { return vdupq_n_u8(static_cast<uint8_t>(value)); }
   static Bytes splat_word(uint32_t value) { return vdupq_n_u8(static_cast<uint8_t>(value)); }
-  static Bytes max(Bytes a, Bytes b) {
-    return vreinterpretq_u8_s8(vmaxq_s8(vreinterpretq_s8_u8(a), vreinterpretq_s8_u8(b)));
+  static Bytes max(AllLanes, Bytes top, Bytes v) {
+    return vreinterpretq_u8_s8(vmaxq_s8(vreinterpretq_s8_u8(top), vreinterpretq_s8_u8(v)));
   }
+  static Bytes max(Lanes on, Bytes top, Bytes v) { return max(AllLanes{}, top, vbslq_u8(on, v, splat(-128))); }
   static Bytes keep(AllLanes, Bytes v) { return v; }
   static Bytes keep(Lanes on, Bytes v) { return vandq_u8(on, v); }
-  static Bytes keep_or_lowest(AllLanes, Bytes v) { return v; }
-  static Bytes keep_or_lowest(Lanes on, Bytes v) { return vbslq_u8(on, v, splat(-128)); }
 
-  // m - x wraps to the right unsigned byte; eq. 2.
-  static Bytes distance(Bytes m, Bytes x, Bytes D) { return vminq_u8(vsubq_u8(m, x), D); }
+  // m - x wraps to the right unsigned byte; eq. 2. Zero where off.
+  template <class On>
+  static Bytes distance(On on, Bytes m, Bytes x, Bytes D) {
+    return keep(on, vminq_u8(vsubq_u8(m, x), D));
+  }
 
   static Sums no_sums() { return vdupq_n_u32(0); }
   static Sums add_bytes(Sums sums, Bytes v) { return vpadalq_u16(sums, vpaddlq_u8(v)); }
@@ -58,6 +68,21 @@ struct Neon {
     for (int r = 0; r < kRows; ++r) sum[r] = static_cast<int32_t>(vaddvq_u32(v[r]));
   }
 
+  static bool any(const int32_t (&e)[kRows]) {
+    return (vmaxvq_s32(vld1q_s32(e)) | vmaxvq_s32(vld1q_s32(e + 4))) != 0;
+  }
+
+  using HeadTable = Head;
+  template <Mode kMode>
+  struct HeadVectors {
+    HCCS_INLINE explicit HeadVectors(const HeadTable& head)
+        : D(splat(static_cast<int8_t>(head.D))),
+          B(vdupq_n_s16(static_cast<int16_t>(head.B))),
+          S(vdupq_n_s16(static_cast<int16_t>(head.S))) {}
+    Bytes D;
+    int16x8_t B, S;
+  };
+
   template <Mode kMode, bool kU8 = is_u8(kMode)>
   class Emitter;
 };
@@ -67,10 +92,13 @@ struct Neon {
 template <Mode kMode>
 class Neon::Emitter<kMode, true> {
  public:
-  Emitter(const Head& head, int32_t rho, int32_t e)
-      : B_(vdupq_n_s16(static_cast<int16_t>(head.B << e))),
-        S_(vdupq_n_s16(static_cast<int16_t>(head.S << e))),
-        rho_(vdupq_n_s16(static_cast<int16_t>(rho))) {}
+  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode, kRows>& norm, int r, bool short_rows)
+      : B_(head.B), S_(head.S), rho_(vdupq_n_s16(static_cast<int16_t>(norm.rho[r]))) {
+    if (short_rows) {
+      B_ = vshlq_s16(B_, vdupq_n_s16(static_cast<int16_t>(norm.e[r])));
+      S_ = vshlq_s16(S_, vdupq_n_s16(static_cast<int16_t>(norm.e[r])));
+    }
+  }
   template <class On>
   void store(uint8_t* out, Bytes delta, On on, Full) const {
     vst1q_u8(out, keep(on, probabilities(delta)));
@@ -95,9 +123,9 @@ class Neon::Emitter<kMode, true> {
 template <Mode kMode>
 class Neon::Emitter<kMode, false> {
  public:
-  Emitter(const Head& head, int32_t rho, int32_t)
-      : B_rho_(vdupq_n_u16(static_cast<uint16_t>(head.B * rho))),
-        S_rho_(vdupq_n_u16(static_cast<uint16_t>(head.S * rho))) {}
+  HCCS_INLINE Emitter(const HeadVectors<kMode>&, const Normaliser<kMode, kRows>& norm, int r, bool)
+      : B_rho_(vdupq_n_u16(static_cast<uint16_t>(norm.base[r]))),
+        S_rho_(vdupq_n_u16(static_cast<uint16_t>(norm.slope[r]))) {}
   void store(int16_t* out, Bytes delta, AllLanes, Full) const { store(out, delta, vdupq_n_u8(255), Full{}); }
   void store(int16_t* out, Bytes delta, Lanes on, Full) const {
     half(out, vget_low_u8(delta), vget_low_u8(on));

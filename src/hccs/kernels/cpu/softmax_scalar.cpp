@@ -14,9 +14,9 @@ struct ScalarRows {
     HeadCursor heads(job, begin);
     RowCursor valid(job.valid, begin);
     for (int64_t r = begin; r < end; ++r) {
-      const char* selection = kMasking == Masking::kNone ? nullptr : valid.next();
-      row(job.x + r * job.columns, static_cast<Out*>(job.out) + r * job.columns, job.columns, selection,
-          heads.next());
+      row(job.x + r * job.columns, static_cast<Out*>(job.out) + r * job.columns, job.columns, valid.at(), heads.head());
+      valid.advance(1);
+      heads.advance(1);
     }
   }
 

@@ -1,0 +1,72 @@
+# Each target sets up what it needs in .venv and says what it is doing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The CPU build; an open range would pull gigabytes of CUDA libraries.
+TORCH := torch==2.13.0
+SOURCES := pyproject.toml CMakeLists.txt $(shell find src -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
+SANITIZED := build/sanitized
+
+.PHONY: demo test bench lint sanitize clean
+
+demo: $(VENV)/.core
+	@echo "== demo"
+	$(BIN)/hccs demo
+
+test: lint $(VENV)/.dev
+	@echo "== tests"
+	$(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory sanitize
+
+bench: $(VENV)/.bench
+	@echo "== benchmarks: close other programs, they share the cores"
+	$(BIN)/python benchmarks/softmax_cpu.py --json build/softmax_cpu.json
+	$(BIN)/python benchmarks/calibration.py --json build/calibration.json
+
+lint: $(VENV)/.dev
+	@echo "== lint: ruff, mypy"
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+
+# The tests of the native code once more, on a build that traps every access outside an array and all undefined behaviour.
+# Its environment holds the sanitized package and borrows everything else from .venv.
+sanitize: $(SANITIZED)/.built
+	@echo "== tests of the native code under the address and undefined-behaviour sanitizers"
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	$(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider \
+	  tests/kernels/test_softmax.py tests/kernels/test_refusals.py tests/calibration/test_statistics.py tests/calibration/test_scale.py
+
+$(SANITIZED)/.built: $(VENV)/.dev $(SOURCES)
+	@echo "== building the sanitized kernels"
+	$(PYTHON) -m venv --without-pip $(SANITIZED)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(SANITIZED)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/borrowed.pth"
+	$(BIN)/pip --python $(SANITIZED)/bin/python install -q --no-deps --no-build-isolation --force-reinstall \
+	  -C cmake.define.HCCS_SANITIZE=ON -C build-dir=build/sanitized-cmake .
+	@touch $@
+
+$(VENV)/.pip:
+	@echo "== making .venv"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/pip install -q "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.pip $(SOURCES)
+	@echo "== building hccs and installing what the demo needs (a few minutes the first time)"
+	$(BIN)/pip install -q --no-build-isolation -e ".[cli,report]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "== installing what the tests need"
+	$(BIN)/pip install -q --no-build-isolation -e ".[dev]"
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.core
+	@echo "== installing the peers that the benchmarks compare with (torch, ONNX Runtime, OpenVINO, LiteRT)"
+	$(BIN)/pip install -q $(TORCH)
+	$(BIN)/pip install -q --no-build-isolation -e ".[bench]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist

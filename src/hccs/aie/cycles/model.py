@@ -1,0 +1,235 @@
+"""Cycles of a kernel from its trace. Every figure here is modelled: no device and no vendor compiler took
+part.
+
+One set of rules serves every kernel, ours and the paper's:
+
+1. Loops of at most `UNROLL_TRIPS` trips are unrolled. A loop that is then innermost and calls no library
+   routine is software-pipelined; its cost is the length of one iteration plus (trips - 1) * II.
+2. Any other loop runs its body once per trip, either as straight-line code with everything unrolled or with
+   its inner loops pipelined one by one, whichever is shorter.
+3. A loop that is set up costs `LOOP_SETUP` bundles; entering and leaving the kernel costs `CALL`.
+4. II rises until 24 vector registers and 9 accumulators suffice.
+
+Addresses are post-incremented by the loads and stores themselves and cost nothing.
+
+`Compiler.STRAIGHT` and `Compiler.SERIAL` model weaker compilers: the first pipelines nothing but still
+unrolls what rule 2 unrolls; the second also leaves every loop of more than two trips a loop and waits out
+each iteration.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hccs.aie.cycles.graph import build, registers
+from hccs.aie.cycles.machine import SLOTS, Isa, Machine, machine
+from hccs.aie.cycles.pressure import Pressure, pressure
+from hccs.aie.cycles.program import (
+    Item,
+    Loop,
+    Operation,
+    RawOperation,
+    fuse_stores,
+    operations,
+    parse,
+    shared,
+    split_invariant,
+)
+from hccs.aie.cycles.schedule import (
+    Schedule,
+    list_schedule,
+    modulo_schedule,
+    recurrence_interval,
+    resource_interval,
+)
+
+UNROLL_TRIPS = 2
+LOOP_SETUP = 3
+CALL = 12
+STRAIGHT_LINE_LIMIT = 600
+"""Bodies of more operations than this are not tried as straight-line code."""
+
+
+class Compiler(str, enum.Enum):
+    """How well the modelled compiler overlaps iterations."""
+
+    PIPELINED = "pipelined"
+    STRAIGHT = "straight"
+    SERIAL = "serial"
+
+
+@dataclass(frozen=True)
+class Region:
+    """One scheduled piece of a kernel.
+
+    Straight-line code run `times` times, or a pipelined loop entered that often.
+    """
+
+    name: str
+    schedule: Schedule
+    trips: int
+    times: int
+    pressure: Pressure
+    fits: bool
+
+    @property
+    def cycles(self) -> int:
+        """Modelled bundles of all its runs, loop set-up included."""
+        once = self.schedule.cycles(self.trips)
+        return self.times * (once + (LOOP_SETUP if self.schedule.ii is not None else 0))
+
+
+@dataclass(frozen=True)
+class KernelCycles:
+    """The modelled cycles of one kernel call on `rows` rows."""
+
+    isa: Isa
+    rows: int
+    regions: tuple[Region, ...]
+
+    @property
+    def cycles(self) -> int:
+        """All regions and the call."""
+        return CALL + sum(region.cycles for region in self.regions)
+
+    @property
+    def per_row(self) -> float:
+        """Modelled cycles per row."""
+        return self.cycles / self.rows
+
+    @property
+    def issues(self) -> dict[str, float]:
+        """Instructions per row and slot."""
+        totals = dict.fromkeys(SLOTS, 0.0)
+        for region in self.regions:
+            for slot, count in region.schedule.graph.slot_counts(machine(self.isa)).items():
+                totals[slot] += count * region.trips * region.times / self.rows
+        return totals
+
+    @property
+    def bound(self) -> float:
+        """Cycles per row that no schedule of these instructions can beat.
+
+        The fullest slot, each load port alike.
+        """
+        issues = self.issues
+        ports = (issues["lda"] + issues["ldb"]) / 2
+        return max(ports, *(count for slot, count in issues.items() if slot not in ("lda", "ldb")))
+
+    @property
+    def binding_slot(self) -> str:
+        """The slot with the most instructions."""
+        issues = self.issues
+        return max(SLOTS, key=lambda slot: issues[slot])
+
+    @property
+    def fits_registers(self) -> bool:
+        """False when some region would have to spill."""
+        return all(region.fits for region in self.regions)
+
+
+class _Modeller:
+    def __init__(self, chip: Machine, items: list[Item], compiler: Compiler) -> None:
+        self.chip = chip
+        self.compiler = compiler
+        self.makers = {operation.result: operation for operation in operations(items)}
+
+    def block(self, name: str, items: Sequence[Item], times: int) -> list[Region]:
+        """Regions of a body: straight-line pieces between loops, and the loops."""
+        regions: list[Region] = []
+        pending: list[Operation] = []
+
+        def flush() -> None:
+            if pending:
+                regions.append(self.straight(name, shared(pending), times))
+                pending.clear()
+
+        for item in items:
+            if isinstance(item, Operation):
+                pending.append(item)
+            elif item.trips <= UNROLL_TRIPS:
+                pending.extend(operations([item]))
+            else:
+                hoisted, made = self.loop(item, times)
+                pending.extend(hoisted)
+                flush()
+                regions.extend(made)
+        flush()
+        return regions
+
+    def straight(self, name: str, body: Sequence[Operation], times: int) -> Region:
+        graph = build(body, self.chip)
+        schedule = list_schedule(graph, self.chip)
+        used = pressure(schedule, self.chip)
+        return Region(name, schedule, 1, times, used, used.fits(self.chip))
+
+    def loop(self, loop: Loop, times: int) -> tuple[list[Operation], list[Region]]:
+        """What a loop hoists before itself, and its regions."""
+        at = min(2, loop.trips - 1)
+        flat = [operations(iteration) for iteration in loop.iterations[: at + 1]]
+        inside = {operation.result for iteration in loop.iterations for operation in operations(iteration)}
+        hoisted, body = split_invariant(flat[at - 1], flat[at], inside)
+        _, before = split_invariant(flat[at], flat[at - 1], inside)
+        innermost = all(not isinstance(i, Loop) or i.trips <= UNROLL_TRIPS for i in loop.iterations[at])
+        called = any(operation.name in self._calls() for operation in body)
+        if self.compiler is Compiler.PIPELINED and innermost and not called:
+            return hoisted, [self.pipelined(loop, shared(before), shared(body), times)]
+        moved = {operation.result for operation in hoisted}
+        whole = loop.trips * times
+        inner = self.block(loop.label, _without(loop.iterations[at], moved), whole)
+        if innermost or (self.compiler is not Compiler.SERIAL and len(body) <= STRAIGHT_LINE_LIMIT):
+            unrolled = [self.straight(loop.label, shared(body), whole)]
+            if innermost or sum(r.cycles for r in unrolled) <= sum(r.cycles for r in inner):
+                return hoisted, unrolled
+        return hoisted, inner
+
+    def _calls(self) -> set[str]:
+        return {low.operation for low in self.chip.lowerings.values() if "call(" in low.recipe}
+
+    def pipelined(self, loop: Loop, before: list[Operation], body: list[Operation], times: int) -> Region:
+        graph = build(body, self.chip, before)
+        constants = self._constants(body)
+        first = max(resource_interval(graph, self.chip), recurrence_interval(graph))
+        straight = list_schedule(graph, self.chip)
+        best: tuple[Schedule, Pressure] | None = None
+        for ii in range(first, max(first, straight.length) + 1):
+            schedule = modulo_schedule(graph, self.chip, ii)
+            if schedule is None:
+                continue
+            used = pressure(schedule, self.chip, constants)
+            best = best or (schedule, used)
+            if used.fits(self.chip):
+                best = (schedule, used)
+                break
+        if best is None or not best[1].fits(self.chip):
+            used = pressure(straight, self.chip, constants)
+            return Region(loop.label, straight, 1, times * loop.trips, used, used.fits(self.chip))
+        return Region(loop.label, best[0], loop.trips, times, best[1], True)
+
+    def _constants(self, body: Sequence[Operation]) -> tuple[int, int]:
+        made = {operation.result for operation in body}
+        outside = {value for operation in body for operand in operation.operands for value in operand} - made
+        held = [registers(self.makers[value]) for value in sorted(outside) if value in self.makers]
+        return sum(v for v, _ in held), sum(a for _, a in held)
+
+
+def _without(items: Sequence[Item], values: set[int]) -> list[Item]:
+    kept: list[Item] = []
+    for item in items:
+        if isinstance(item, Loop):
+            kept.append(Loop(item.label, [_without(iteration, values) for iteration in item.iterations]))
+        elif item.result not in values:
+            kept.append(item)
+    return kept
+
+
+def kernel_cycles(
+    trace: Iterable[RawOperation], isa: Isa | str, rows: int, compiler: Compiler | str = Compiler.PIPELINED
+) -> KernelCycles:
+    """Model the cycles of a traced kernel call on `rows` rows."""
+    chip = machine(isa)
+    items = fuse_stores(parse(trace))
+    regions = _Modeller(chip, items, Compiler(compiler)).block("set-up", items, 1)
+    return KernelCycles(chip.isa, rows, tuple(regions))

@@ -1,0 +1,210 @@
+"""From a flat trace to a tree of blocks and loops, and the clean-ups a compiler does before it schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+RawOperation = tuple[str, str, int, int, int, list[int], int, int]
+
+_MEMORY = {"load", "scalar_load", "store", "store_srs"}
+_STORES = {"store", "store_srs"}
+_ALIASES = {"extract", "concat", "same_shuffle"}
+
+View = tuple[object, ...]
+"""How an operand looks at values: ("value", number), or a part or a joining of other views."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One recorded AIE API operation. `operands` are the values it reads, sub-register moves seen through.
+
+    `views` tell apart what `operands` no longer do: which half of a register is read.
+    """
+
+    name: str
+    lanes: int
+    bits: int
+    result: int
+    operands: tuple[tuple[int, ...], ...]
+    views: tuple[View, ...] = ()
+    address: int = 0
+    bytes: int = 0
+
+    @property
+    def is_store(self) -> bool:
+        """True when it writes memory."""
+        return self.name in _STORES
+
+    def overlaps(self, other: Operation) -> bool:
+        """True when both touch a common byte of memory."""
+        return self.address < other.address + other.bytes and other.address < self.address + self.bytes
+
+
+@dataclass
+class Loop:
+    """A counted loop: its iterations in order, each a list of operations and inner loops."""
+
+    label: str
+    iterations: list[list[Item]] = field(default_factory=list)
+
+    @property
+    def trips(self) -> int:
+        """How often the body ran."""
+        return len(self.iterations)
+
+
+Item = Operation | Loop
+
+
+def parse(trace: Iterable[RawOperation]) -> list[Item]:
+    """The tree of a trace; sub-register moves become aliases, results nobody reads disappear."""
+    names: dict[int, tuple[int, ...]] = {}
+    views: dict[int, View] = {}
+    root: list[Item] = []
+    stack: list[Loop] = []
+    body = root
+    for name, label, lanes, bits, result, reads, address, size in trace:
+        if name == "loop_begin":
+            loop = Loop(label)
+            body.append(loop)
+            stack.append(loop)
+        elif name == "iteration":
+            body = []
+            stack[-1].iterations.append(body)
+        elif name == "loop_end":
+            stack.pop()
+            body = stack[-1].iterations[-1] if stack else root
+        else:
+            operands = tuple(names.get(read, (read,)) for read in reads)
+            looks = tuple(views.get(read, ("value", read)) for read in reads)
+            if name in _ALIASES:
+                names[result] = tuple(dict.fromkeys(value for operand in operands for value in operand))
+                views[result] = (name, address, lanes, *looks)
+            else:
+                body.append(Operation(name, lanes, bits, result, operands, looks, address, size))
+    return _without_unread(root)
+
+
+def operations(items: Sequence[Item]) -> list[Operation]:
+    """Every operation of a tree in program order, all iterations of all loops."""
+    flat: list[Operation] = []
+    for item in items:
+        if isinstance(item, Loop):
+            for iteration in item.iterations:
+                flat.extend(operations(iteration))
+        else:
+            flat.append(item)
+    return flat
+
+
+def _without_unread(root: list[Item]) -> list[Item]:
+    read: set[int] = set()
+    for operation in reversed(operations(root)):
+        if operation.is_store or operation.result in read:
+            read.update(value for operand in operation.operands for value in operand)
+
+    def kept(items: list[Item]) -> list[Item]:
+        out: list[Item] = []
+        for item in items:
+            if isinstance(item, Loop):
+                out.append(Loop(item.label, [kept(iteration) for iteration in item.iterations]))
+            elif item.is_store or item.result in read:
+                out.append(item)
+        return out
+
+    return kept(root)
+
+
+def fuse_stores(items: list[Item]) -> list[Item]:
+    """Turn a shift-round-saturate that only a store of all its lanes reads into one storing instruction."""
+    readers: dict[int, list[Operation]] = {}
+    for operation in operations(items):
+        for operand in operation.operands:
+            for value in operand:
+                readers.setdefault(value, []).append(operation)
+    fused: dict[int, Operation] = {}
+    for operation in operations(items):
+        users = readers.get(operation.result, [])
+        stored = len(users) == 1 and users[0].name == "store" and users[0].lanes == operation.lanes
+        if stored and operation.name == "srs" and operation.bits < 32:
+            fused[operation.result] = operation
+
+    def rewrite(body: list[Item]) -> list[Item]:
+        out: list[Item] = []
+        for item in body:
+            if isinstance(item, Loop):
+                out.append(Loop(item.label, [rewrite(iteration) for iteration in item.iterations]))
+            elif item.result in fused:
+                continue
+            elif item.name == "store" and (source := fused.get(item.operands[0][0])) is not None:
+                out.append(replace(item, name="store_srs", operands=source.operands, views=source.views))
+            else:
+                out.append(item)
+        return out
+
+    return rewrite(items)
+
+
+def shared(items: Sequence[Operation]) -> list[Operation]:
+    """Common subexpressions computed once.
+
+    Equal pure operations, and equal loads with no store to them between.
+    """
+    renamed: dict[int, int] = {}
+    known: dict[tuple[object, ...], Operation] = {}
+    out: list[Operation] = []
+    for item in items:
+        operands = tuple(tuple(renamed.get(value, value) for value in operand) for operand in item.operands)
+        item = replace(item, operands=operands, views=tuple(_renamed(view, renamed) for view in item.views))
+        if item.is_store:
+            for key in [k for k, seen in known.items() if seen.name in _MEMORY and seen.overlaps(item)]:
+                del known[key]
+            out.append(item)
+            continue
+        key = (item.name, item.lanes, item.bits, item.views, item.address)
+        earlier = known.get(key)
+        # Constants that were plain numbers left no operand: equal text is then not equal value.
+        if earlier is not None and (operands or item.name in _MEMORY):
+            renamed[item.result] = earlier.result
+        else:
+            known[key] = item
+            out.append(item)
+    return out
+
+
+def _renamed(view: View, names: dict[int, int]) -> View:
+    if view[0] == "value":
+        return ("value", names.get(view[1], view[1]))  # type: ignore[call-overload]
+    return tuple(_renamed(part, names) if isinstance(part, tuple) else part for part in view)
+
+
+def split_invariant(
+    previous: Sequence[Operation], body: Sequence[Operation], inside: set[int]
+) -> tuple[list[Operation], list[Operation]]:
+    """Split one iteration into what a compiler hoists before the loop, and the rest.
+
+    Hoisted: operations whose operands all come from outside the loop, and loads that read the same address
+    in the iteration before and that no store of the loop touches. `inside` are the values that the loop
+    makes.
+    """
+    stores = [operation for operation in body if operation.is_store]
+    repeated = {operation.address for operation in previous if operation.name in _MEMORY}
+    hoisted_values: set[int] = set()
+    hoisted: list[Operation] = []
+    rest: list[Operation] = []
+    for operation in body:
+        invariant = not operation.is_store and all(
+            value not in inside or value in hoisted_values
+            for operand in operation.operands
+            for value in operand
+        )
+        if operation.name in _MEMORY:
+            untouched = not any(operation.overlaps(store) for store in stores)
+            invariant = invariant and operation.address in repeated and untouched
+        if invariant:
+            hoisted.append(operation)
+            hoisted_values.add(operation.result)
+        else:
+            rest.append(operation)
+    return hoisted, rest

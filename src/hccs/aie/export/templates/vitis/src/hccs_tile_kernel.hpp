@@ -1,0 +1,19 @@
+// One tile's kernel object: the share of rows that begins at first_row. The graph's host compiler reads this too, so it
+// names no AIE API.
+#pragma once
+
+#include <adf.h>
+
+#include <cstdint>
+
+#include "hccs_layer.hpp"
+
+class hccs_tile_kernel {
+  public:
+    explicit hccs_tile_kernel(int first_row) : first_row_(first_row) {}
+    void run(adf::input_buffer<int8_t> &in, adf::output_buffer<@output@_t> &out);
+    static void registerKernelClass() { REGISTER_FUNCTION(hccs_tile_kernel::run); }
+
+  private:
+    int first_row_;
+};

@@ -1,0 +1,98 @@
+"""Writes a project folder, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from hccs.aie.export import aie4ml_model, vitis
+from hccs.aie.export.project import (
+    Project,
+    Target,
+    emulation_sources,
+    kernel_sources,
+    parameter_header,
+    vectors,
+)
+from hccs.errors import FileError
+
+TILES_PER_COLUMN = 4
+"""A memory tile has six DMA channels each way: four tiles' shares fit, and one to and from outside."""
+
+
+def _templates(name: str, facts: Mapping[str, object]) -> dict[str, str]:
+    """The files of a template folder, each @name@ replaced by its fact."""
+    found: dict[str, str] = {}
+
+    def visit(folder: Any, prefix: str) -> None:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                visit(entry, f"{prefix}{entry.name}/")
+            else:
+                text = entry.read_text(encoding="utf-8")
+                for fact, value in facts.items():
+                    text = text.replace(f"@{fact}@", str(value))
+                found[prefix + entry.name.removesuffix(".in")] = text
+
+    visit(resources.files("hccs.aie.export") / "templates" / name, "")
+    return found
+
+
+def _contents(project: Project, target: Target) -> dict[str, str | bytes]:
+    x, expected = vectors(project)
+    facts = {
+        "layer": project.layer,
+        "heads": project.heads,
+        "rows": project.rows,
+        "columns": project.columns,
+        "tiles": project.tiles,
+        "rows_per_tile": project.rows_per_tile,
+        "mode": project.mode.value,
+        "target": target.value,
+        "output": project.output_type,
+        "tiles_per_column": TILES_PER_COLUMN,
+    }
+    made: dict[str, str | bytes] = {
+        "vectors/logits.bin": x.tobytes(),
+        "vectors/probabilities.bin": expected.tobytes(),
+        **_templates(target.value, facts),
+    }
+    if target is Target.AIE4ML:
+        return {**made, **aie4ml_model.files(project)}
+    made["src/hccs_parameters.hpp"] = parameter_header(project)
+    made.update({f"src/{name}": text for name, text in kernel_sources().items()})
+    made.update({f"host/include/{path}": text for path, text in emulation_sources().items()})
+    made.update(_templates("common", facts))
+    if target is Target.VITIS:
+        made.update(vitis.data_files(x, expected))
+    return made
+
+
+def export(project: Project, target: Target | str, out: str | os.PathLike[str]) -> Path:
+    """Write the project folder `out`.
+
+    An existing folder is replaced only if an export wrote it, and only when done.
+    """
+    target, folder = Target(target), Path(out)
+    contents = _contents(project, target)
+    ours = folder.is_dir() and ((folder / "vectors" / "logits.bin").exists() or not any(folder.iterdir()))
+    if folder.exists() and not ours:
+        raise FileError(
+            f"{folder} to be new, empty, or an earlier export", "something else", "Choose another --out."
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        fresh = Path(scratch) / "project"
+        for name, content in contents.items():
+            path = fresh / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(fresh, folder)
+    return folder

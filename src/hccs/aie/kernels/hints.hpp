@@ -1,0 +1,40 @@
+// Loop hints for the two AI Engine compilers. Under the emulation they only mark loops for the
+// trace.
+//
+//   HCCS_LOOP(name, i, count, least)   a counted loop worth software-pipelining; it runs at least `least` >= 1 times
+//   HCCS_PLAIN_LOOP(name, i, count)    a counted loop without hints; it may run no time at all
+//   HCCS_UNROLL(i, count)              a loop whose count is a compile-time constant, to be unrolled whole
+//   HCCS_LOAD(p)                       one scalar read through p
+//   HCCS_SIGNED(v)                     v as a signed 32-bit scalar
+#pragma once
+
+#if !defined(HCCS_AIE_EMULATION)
+#define HCCS_PLAIN_LOOP(name, i, count) for (unsigned i = 0; i < (count); ++i)
+#define HCCS_LOAD(p) (*(p))
+#define HCCS_SIGNED(v) (int32(v))
+#define HCCS_INLINE inline __attribute__((always_inline))
+#define HCCS_INLINE_LAMBDA __attribute__((always_inline))
+#if defined(__chess__)
+#define HCCS_LOOP(name, i, count, least) \
+    for (unsigned i = 0; i < (count); ++i) chess_prepare_for_pipelining chess_loop_range(least, )
+#define HCCS_UNROLL(i, count) for (unsigned i = 0; i < (count); ++i) chess_unroll_loop(*)
+#else
+#define HCCS_PRAGMA(text) _Pragma(#text)
+#define HCCS_LOOP(name, i, count, least)                               \
+    HCCS_PRAGMA(clang loop min_iteration_count(least) unroll(disable)) \
+    for (unsigned i = 0; i < (count); ++i)
+#define HCCS_UNROLL(i, count)            \
+    HCCS_PRAGMA(clang loop unroll(full)) \
+    for (unsigned i = 0; i < (count); ++i)
+#endif
+#else
+#define HCCS_LOOP(name, i, count, least)                                                  \
+    for (::aie::emulation::loop name##_loop(#name, unsigned(count)); name##_loop.next();) \
+        if ([[maybe_unused]] const unsigned i = name##_loop.index(); true)
+#define HCCS_PLAIN_LOOP(name, i, count) HCCS_LOOP(name, i, count, 0)
+#define HCCS_UNROLL(i, count) for (unsigned i = 0; i < (count); ++i)
+#define HCCS_LOAD(p) (::aie::emulation::load_scalar(p))
+#define HCCS_SIGNED(v) (v)
+#define HCCS_INLINE inline
+#define HCCS_INLINE_LAMBDA
+#endif

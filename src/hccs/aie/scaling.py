@@ -1,0 +1,94 @@
+"""Aggregate throughput against the number of tiles, with and without the limit of the core's stream."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from hccs.aie.cycles.machine import Isa
+from hccs.aie.emulator import Kernel
+from hccs.aie.extras import new_figure, save_png
+from hccs.aie.throughput import CLOCK_HZ, modelled, paper_cycles
+from hccs.errors import ParameterError
+from hccs.spec import Mode
+
+TILES = {Isa.AIE2: (304,), Isa.AIE2PS: (144, 184)}
+"""Compute tiles: 38 x 8 on VEK280; 144 in aie4ml's table of VEK385, 184 in the paper."""
+
+STREAM_BYTES = {Isa.AIE2: 4, Isa.AIE2PS: 8}
+"""Bytes per cycle of a core's input stream, and of its output stream."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Modelled elements per second of `tiles` tiles.
+
+    Compute alone, and no faster than the streams feed and drain.
+    """
+
+    isa: Isa
+    mode: Mode
+    n: int
+    tiles: int
+    compute: float
+    streamed: float
+
+    @property
+    def stream_bound(self) -> bool:
+        """True when the streams, not the kernel, set the pace."""
+        return self.streamed < self.compute
+
+
+def stream_cycles(isa: Isa, mode: Mode, n: int) -> float:
+    """Least cycles per row that the streams allow: n bytes in, n outputs out, at the same time."""
+    return n * max(1, mode.dtype.itemsize) / STREAM_BYTES[isa]
+
+
+def at(isa: Isa, mode: Mode, n: int, tiles: int, kernel: Kernel = Kernel.BLOCKED) -> Scaling:
+    """Modelled throughput of independent tiles, rows dealt out evenly (paper, eq. 12)."""
+    if not 1 <= tiles <= max(TILES[isa]):
+        raise ParameterError(
+            f"1 to {max(TILES[isa])} tiles on {isa.device}", str(tiles), "See hccs aie scaling --help."
+        )
+    cycles = modelled(isa, kernel, mode, n).per_row
+    limited = max(cycles, stream_cycles(isa, mode, n))
+    return Scaling(isa, mode, n, tiles, tiles * n * CLOCK_HZ / cycles, tiles * n * CLOCK_HZ / limited)
+
+
+def curve(isa: Isa, mode: Mode, n: int, kernel: Kernel = Kernel.BLOCKED) -> list[Scaling]:
+    """Powers of two up to the array, and the array sizes themselves."""
+    most = max(TILES[isa])
+    counts = sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | set(TILES[isa]))
+    return [at(isa, mode, n, tiles, kernel) for tiles in counts]
+
+
+def figure(isa: Isa, n: int, path: str | os.PathLike[str]) -> Path:
+    """The paper's scaling figure with our kernels: solid by compute alone, dashed within the streams."""
+    drawing = new_figure(6, 4)
+    axis = drawing.subplots()
+    for mode, colour in ((Mode.U8_CLB, "#e45756"), (Mode.I16_DIV, "#4c78a8")):
+        points = curve(isa, mode, n)
+        tiles = [point.tiles for point in points]
+        axis.plot(
+            tiles,
+            [p.compute / 1e9 for p in points],
+            color=colour,
+            marker="o",
+            label=f"{mode.value}, modelled",
+        )
+        axis.plot(
+            tiles, [p.streamed / 1e9 for p in points], color=colour, ls="--", label=f"{mode.value}, streams"
+        )
+        paper = paper_cycles(isa, mode, n)
+        if paper is not None:
+            rates = [count * n * CLOCK_HZ / paper / 1e9 for count in tiles]
+            axis.plot(
+                tiles, rates, color=colour, ls=":", label=f"{mode.value}, the paper's one tile times tiles"
+            )
+    axis.set(
+        xlabel="tiles", ylabel="G elements / s", title=f"{isa.device}, n = {n}", xscale="log", yscale="log"
+    )
+    axis.legend(fontsize=7)
+    axis.grid(alpha=0.3)
+    return save_png(drawing, path)

@@ -1,0 +1,117 @@
+"""The paper's throughput table with modelled cycles beside it: its kernel, ours, and the BF16 baselines."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from hccs.aie import emulator
+from hccs.aie.cycles.machine import Isa
+from hccs.aie.cycles.model import Compiler, KernelCycles, kernel_cycles
+from hccs.aie.emulator import Kernel
+from hccs.spec import HeadParams, Mode, Region
+
+CLOCK_HZ = 1.25e9
+"""The clock at which the paper's elements per second become cycles per row."""
+
+COLUMNS = (32, 64, 128, 256, 512)
+
+PAPER_RATES = {
+    Isa.AIE2: {
+        "bf16": {32: 0.09e9, 64: 0.16e9, 128: 0.25e9},
+        Mode.I16_DIV: {32: 0.41e9, 64: 0.78e9, 128: 1.37e9},
+        Mode.U8_CLB: {32: 1.36e9, 64: 2.19e9, 128: 2.18e9},
+    },
+    Isa.AIE2PS: {
+        "bf16": {32: 0.24e9, 64: 0.46e9, 128: 0.77e9},
+        Mode.I16_DIV: {32: 0.41e9, 64: 0.78e9, 128: 1.41e9},
+        Mode.U8_CLB: {32: 1.46e9, 64: 2.46e9, 128: 2.21e9},
+    },
+}
+"""Elements per second of one tile as the paper reports them (its throughput table)."""
+
+AMD_BF16_CYCLES_1024 = {"first": 5657, "optimised": 1845}
+"""AMD's own AIE-ML softmax with max-subtraction at n = 1024 (mlir-aie), before and after optimisation."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the table: a mode at a row length on a device.
+
+    Cycles per row; all but `paper` are modelled.
+    """
+
+    isa: Isa
+    mode: Mode
+    n: int
+    paper: float | None
+    paper_kernel: KernelCycles
+    ours: KernelCycles
+    bf16: float
+    paper_bf16: float | None
+
+    @property
+    def model_error(self) -> float | None:
+        """Relative error of the modelled paper kernel against the paper's figure."""
+        return None if self.paper is None else self.paper_kernel.per_row / self.paper - 1.0
+
+    @property
+    def ratio(self) -> float:
+        """Our cycles over the modelled paper kernel's."""
+        return self.ours.per_row / self.paper_kernel.per_row
+
+
+def elements_per_second(n: int, cycles_per_row: float) -> float:
+    """Throughput of one tile at 1.25 GHz."""
+    return n * CLOCK_HZ / cycles_per_row
+
+
+def representative_theta(n: int) -> HeadParams:
+    """The parameters of the modelled runs: D = 40, the steepest S and the least B that rows of n admit.
+
+    Cycles depend on them only through the quotient bits of the division, which are most at the least B.
+    """
+    region = Region(n)
+    slope = region.max_slope(40)
+    return HeadParams(region.min_base(slope, 40), slope, 40)
+
+
+@functools.cache
+def modelled(
+    isa: Isa, kernel: Kernel, mode: Mode, n: int, compiler: Compiler = Compiler.PIPELINED
+) -> KernelCycles:
+    """Modelled cycles of an integer kernel on a 64-row tile."""
+    trace = emulator.trace(kernel, mode, n, representative_theta(n))
+    return kernel_cycles(trace, isa, emulator.TILE_ROWS, compiler)
+
+
+@functools.cache
+def modelled_bf16(isa: Isa, n: int, compiler: Compiler = Compiler.PIPELINED) -> KernelCycles:
+    """Modelled cycles of the BF16 baseline: table exponential on AIE-ML, native exponential on AIE-MLv2."""
+    rows = 8
+    return kernel_cycles(emulator.trace_bf16(isa is Isa.AIE2PS, n, rows), isa, rows, compiler)
+
+
+def paper_cycles(isa: Isa, column: str | Mode, n: int) -> float | None:
+    """The paper's rate as cycles per row at 1.25 GHz, or None where it reports none."""
+    rate = PAPER_RATES[isa].get(column, {}).get(n)
+    return None if rate is None else n * CLOCK_HZ / rate
+
+
+def cell(isa: Isa, mode: Mode, n: int) -> Cell:
+    """One row of the table."""
+    return Cell(
+        isa=isa,
+        mode=mode,
+        n=n,
+        paper=paper_cycles(isa, mode, n),
+        paper_kernel=modelled(isa, Kernel.BY_ROW, mode, n),
+        ours=modelled(isa, Kernel.BLOCKED, mode, n),
+        bf16=modelled_bf16(isa, n).per_row,
+        paper_bf16=paper_cycles(isa, "bf16", n),
+    )
+
+
+def cells() -> list[tuple[Isa, Mode, int]]:
+    """Every cell's device, mode and row length: the paper's two modes, n = 32 to 512."""
+    return [(isa, mode, n) for isa in Isa for mode in (Mode.I16_DIV, Mode.U8_CLB) for n in COLUMNS]

@@ -1,0 +1,236 @@
+"""`hccs aie`: the AI Engine kernels on this machine.
+
+Cycles shown here are modelled, unless they name another source.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from hccs import reference
+from hccs.aie import emulator, scaling, throughput, toolchain
+from hccs.aie.cycles import banks, picture
+from hccs.aie.cycles.machine import Isa
+from hccs.aie.cycles.model import Compiler
+from hccs.aie.emulator import Kernel
+from hccs.aie.export import Target, find_table, plan
+from hccs.aie.export import export as write_project
+from hccs.errors import DataError, FileError
+from hccs.spec import HeadParams, Mode
+
+app = typer.Typer(help="AI Engine kernels: run, count modelled cycles, export, build.", no_args_is_help=True)
+
+
+@app.command()
+def run(
+    logits: Annotated[Path, typer.Argument(help="int8 .npy, [..., rows, columns]")],
+    base: Annotated[int, typer.Option("--B", help="score of the row's maximum")],
+    slope: Annotated[int, typer.Option("--S", help="score lost per step of distance")],
+    clamp: Annotated[int, typer.Option("--D", help="largest distance")],
+    mode: Annotated[Mode, typer.Option(help="normalisation")] = Mode.U8_CLB,
+    lengths: Annotated[Path | None, typer.Option(help="int .npy, valid columns per row")] = None,
+    kernel: Annotated[Kernel, typer.Option(help="ours, or the paper's row-at-a-time one")] = Kernel.BLOCKED,
+    out: Annotated[Path | None, typer.Option(help="where to write the result as .npy")] = None,
+) -> None:
+    """Run a kernel on a file of rows, by emulation, and compare every bit with the reference."""
+    x = _load(logits)
+    sizes = None if lengths is None else _load(lengths)
+    theta = HeadParams(base, slope, clamp)
+    result = emulator.softmax(x, theta, mode, sizes, kernel)
+    rows = x.reshape(-1, x.shape[-1])
+    valid = None if sizes is None else np.broadcast_to(sizes, x.shape[:-1]).reshape(-1)
+    expected = np.empty((len(rows), x.shape[-1]), mode.dtype)
+    steps = range(0, len(rows), 256)
+    for start in track(steps, "reference", disable=len(steps) < 8):
+        part = slice(start, start + 256)
+        expected[part] = reference.softmax(rows[part], theta, mode, None if valid is None else valid[part])
+    different = int((result.reshape(expected.shape) != expected).sum())
+    if different:
+        raise DataError("equal bits", f"{different} outputs differ from the reference", "Please report this.")
+    if out is not None:
+        with out.open("wb") as file:
+            np.save(file, result)
+    Console().print(
+        f"{len(rows)} rows of {x.shape[-1]}, {mode.value}, {kernel.value}: every bit equals the reference"
+    )
+
+
+def _load(path: Path) -> np.ndarray:
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} to be a .npy file", str(error), "Write one with numpy.save.") from error
+
+
+@app.command()
+def cycles(
+    schedule: Annotated[
+        bool, typer.Option(help="print the schedules of one kernel instead of the table")
+    ] = False,
+    isa: Annotated[Isa, typer.Option(help="for --schedule")] = Isa.AIE2,
+    mode: Annotated[Mode, typer.Option(help="for --schedule")] = Mode.U8_CLB,
+    n: Annotated[int, typer.Option(help="for --schedule")] = 64,
+    kernel: Annotated[Kernel, typer.Option(help="for --schedule")] = Kernel.BLOCKED,
+    compiler: Annotated[Compiler, typer.Option(help="for --schedule")] = Compiler.PIPELINED,
+    png: Annotated[Path | None, typer.Option(help="for --schedule: also draw it here")] = None,
+) -> None:
+    """The paper's throughput table with modelled cycles: its kernel, ours, and the BF16 baseline."""
+    console = Console()
+    if schedule:
+        emulator.require_columns(n)
+        found = throughput.modelled(isa, kernel, mode, n, compiler)
+        for region in found.regions:
+            console.print(picture.ascii_picture(region), highlight=False, soft_wrap=True)
+        issues = ", ".join(
+            f"{slot} {count:.2f} ({count / found.per_row:.0%} full)" for slot, count in found.issues.items()
+        )
+        console.print(
+            f"{found.per_row:.1f} modelled cycles per row, bound {found.bound:.1f}; "
+            f"{found.binding_slot} binds; issues per row: {issues}; "
+            f"bank conflicts would add {banks.stalls(found) / found.rows:.1f}"
+        )
+        if png is not None:
+            console.print(f"wrote {picture.png_picture(found, png, f'{kernel.value} {mode.value}, n = {n}')}")
+        return
+    cells = [
+        throughput.cell(chip, norm, columns)
+        for chip, norm, columns in track(throughput.cells(), "modelling", transient=True, console=console)
+    ]
+    # Fourteen columns do not fit the usual terminal; wrapping lines still reads better than cut figures.
+    console.width = max(console.width, 150)
+    for chip in Isa:
+        console.print(_throughput_table(chip, [cell for cell in cells if cell.isa is chip]))
+    console.print(_bf16_table())
+    errors = [abs(cell.model_error) for cell in cells if cell.model_error is not None]
+    console.print(
+        f"model against the paper's {len(errors)} HCCS cells: mean absolute error "
+        f"{sum(errors) / len(errors):.1%}, worst {max(errors):.1%}. "
+        "Only the paper column was measured, by the paper's authors; at 1.25 GHz."
+    )
+
+
+def _throughput_table(isa: Isa, cells: list[throughput.Cell]) -> Table:
+    table = Table(title=f"{isa.device}: cycles per row and elements/s, modelled unless marked measured")
+    for name in (
+        "mode", "n", "paper, measured", "measured G/s", "paper's kernel", "error", "ours", "ours, G/s",
+        "ours / paper's", "BF16", "faster than BF16", "than paper's BF16", "ours / bound", "binds",
+    ):  # fmt: skip
+        table.add_column(name, justify="right")
+    for cell in cells:
+        ours = cell.ours.per_row
+        table.add_row(
+            cell.mode.value,
+            str(cell.n),
+            "-" if cell.paper is None else f"{cell.paper:.1f}",
+            "-" if cell.paper is None else _billions(cell.n, cell.paper),
+            f"{cell.paper_kernel.per_row:.1f}",
+            "-" if cell.model_error is None else f"{100 * cell.model_error:+.0f} %",
+            f"{ours:.1f}",
+            _billions(cell.n, ours),
+            f"{cell.ratio:.2f}x",
+            f"{cell.bf16:.0f}",
+            f"{cell.bf16 / ours:.1f}x",
+            "-" if cell.paper_bf16 is None else f"{cell.paper_bf16 / ours:.1f}x",
+            f"{ours / cell.ours.bound:.2f}x",
+            cell.ours.binding_slot,
+        )
+    return table
+
+
+def _billions(n: int, cycles: float) -> str:
+    return f"{throughput.elements_per_second(n, cycles) / 1e9:.2f}"
+
+
+def _bf16_table() -> Table:
+    table = Table(title="BF16 softmax with max-subtraction: cycles per row")
+    for name in ("device", "n", "measured", "modelled, pipelined", "modelled, serial loops"):
+        table.add_column(name, justify="right")
+    for isa in Isa:
+        for n in (32, 64, 128):
+            table.add_row(
+                isa.device, str(n), f"{throughput.paper_cycles(isa, 'bf16', n):.0f} (paper)", *_bf16(isa, n)
+            )
+    first, best = throughput.AMD_BF16_CYCLES_1024.values()
+    table.add_row(Isa.AIE2.device, "1024", f"{first}, later {best} (AMD)", *_bf16(Isa.AIE2, 1024))
+    return table
+
+
+def _bf16(isa: Isa, n: int) -> tuple[str, str]:
+    return (
+        f"{throughput.modelled_bf16(isa, n).per_row:.0f}",
+        f"{throughput.modelled_bf16(isa, n, Compiler.SERIAL).per_row:.0f}",
+    )
+
+
+@app.command("scaling")
+def scaling_command(
+    isa: Annotated[Isa, typer.Option(help="device generation")] = Isa.AIE2PS,
+    n: Annotated[int, typer.Option(help="row length")] = 128,
+    png: Annotated[Path | None, typer.Option(help="draw the figure here")] = None,
+) -> None:
+    """Aggregate throughput against tiles, by compute alone and within the core streams. Modelled."""
+    emulator.require_columns(n)
+    console = Console()
+    table = Table(title=f"{isa.device}, n = {n}: G elements per second, modelled")
+    for name in ("tiles", "u8_clb", "u8_clb, streams", "i16_div", "i16_div, streams"):
+        table.add_column(name, justify="right")
+    curves = [scaling.curve(isa, mode, n) for mode in (Mode.U8_CLB, Mode.I16_DIV)]
+    for points in zip(*curves, strict=True):
+        rates = [f"{rate / 1e9:.1f}" for point in points for rate in (point.compute, point.streamed)]
+        table.add_row(str(points[0].tiles), *rates)
+    console.print(table)
+    bound = [point.mode.value for point in (curve[0] for curve in curves) if point.stream_bound]
+    console.print(
+        f"stream-bound: {', '.join(bound) or 'none'} (core stream {scaling.STREAM_BYTES[isa]} B per cycle)"
+    )
+    if png is not None:
+        console.print(f"wrote {scaling.figure(isa, n, png)}")
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="a parameter table, or a run folder that holds one")],
+    target: Annotated[Target, typer.Option(help="tool flow")],
+    out: Annotated[Path, typer.Option(help="project folder to write")],
+    layer: Annotated[int, typer.Option(help="which layer's heads")] = 0,
+    rows: Annotated[int, typer.Option(help="query rows per head, a multiple of 32 (16 beyond n = 128)")] = 64,
+    columns: Annotated[int | None, typer.Option(help="key columns; the table's n if not given")] = None,
+    tiles: Annotated[
+        int | None, typer.Option(help="tiles to split the rows over; the fewest that fit if not given")
+    ] = None,
+    mode: Annotated[Mode | None, typer.Option(help="normalisation; the table's if not given")] = None,
+) -> None:
+    """Write a project folder: kernel, parameters, graph or design, test vectors, README."""
+    project = plan(find_table(run), layer, rows, columns, tiles, mode)
+    folder = write_project(project, target, out)
+    Console().print(
+        f"wrote {folder}: {project.heads} heads x {project.rows} rows x {project.columns} columns, "
+        f"{project.mode.value}, on {project.tiles} tiles; see its README.md"
+    )
+
+
+@app.command()
+def build(
+    folder: Annotated[Path, typer.Argument(help="a project folder that export wrote")],
+    isa: Annotated[Isa, typer.Option(help="device generation")] = Isa.AIE2,
+    platform: Annotated[str | None, typer.Option(help="Vitis: the platform's .xpfm")] = None,
+) -> None:
+    """Compile an exported kernel with Peano or Vitis, whichever is installed, and count its bundles."""
+    console = Console()
+    with console.status("compiling"):
+        made = toolchain.build(folder, isa, platform)
+    table = Table(title=f"{made.compiler}: bundles of {made.object_file.name}")
+    table.add_column("function")
+    table.add_column("bundles", justify="right")
+    for name, count in sorted(made.bundles.items(), key=lambda item: -item[1]):
+        table.add_row(name, str(count))
+    table.add_row("all, by the compiler", str(made.total), style="bold")
+    table.add_row("kernel, by the model", str(made.modelled_bundles), style="bold")
+    console.print(table)

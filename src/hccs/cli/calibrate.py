@@ -1,0 +1,144 @@
+"""`hccs calibrate`: files of logits or saved statistics in, a parameter table out."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+import hccs
+from hccs.calibration import Calibration, HeadStatistics, ScaleCandidates, search
+from hccs.calibration.figure import save_figure
+from hccs.calibration.files import collect_files
+from hccs.errors import FileError
+from hccs.spec import Mode
+
+MOST_LINES = 64
+
+
+class Granularity(str, Enum):
+    """How many heads share a triple."""
+
+    HEAD = "head"
+    LAYER = "layer"
+    GLOBAL = "global"
+
+
+class SearchKind(str, Enum):
+    """The whole region, or the paper's coarse scan."""
+
+    EXACT = "exact"
+    GRID = "grid"
+
+
+def calibrate(
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help=r"Logits \[layers, heads, rows, k] (several files: more rows), one file \[heads, rows, k] "
+            "per layer, or saved statistics. .npy, .npz or .safetensors; archives name the array 'logits' "
+            "and may hold 'lengths' or 'valid', and 'scale'.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The parameter table to write.")] = Path(
+        "table.hccs.safetensors"
+    ),
+    n: Annotated[
+        int | None, typer.Option(help="The longest row to serve; default: the longest seen.")
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="Logit value of an int8 step: a number, 'max-abs', or 'auto' for the best of some."
+        ),
+    ] = "auto",
+    granularity: Annotated[Granularity, typer.Option(help="Heads that share a triple.")] = Granularity.HEAD,
+    mode: Annotated[Mode, typer.Option(help="The deployed mode that the table records.")] = Mode.I16_DIV,
+    kind: Annotated[
+        SearchKind, typer.Option("--search", help="'grid' is the paper's scan.")
+    ] = SearchKind.EXACT,
+    statistics: Annotated[
+        Path | None,
+        typer.Option(help="Save statistics here after every file; a later run resumes."),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Save a picture of every head (.png, .pdf, .svg).")
+    ] = None,
+) -> None:
+    """Find every head's (B, S, D), and its logit scale, from representative logits."""
+    stats = _statistics(inputs, n, scale, statistics)
+    found = search(
+        stats,
+        n,
+        granularity.value,
+        mode,
+        search=kind.value,
+        provenance={"hccs": hccs.__version__, "inputs": [path.name for path in inputs]},
+    )
+    found.table.save(out)
+    if figure is not None:
+        save_figure(figure, stats, found)
+    _print(found, out)
+
+
+def _statistics(inputs: list[Path], n: int | None, scale: str, checkpoint: Path | None) -> HeadStatistics:
+    saved = [path for path in inputs if _holds_statistics(path)]
+    if not saved:
+        number = _number(scale)
+        return collect_files(inputs, n=n, scale=scale if number is None else number, checkpoint=checkpoint)
+    if saved != inputs:
+        raise FileError(
+            "either files of logits or saved statistics",
+            "both: " + ", ".join(path.name for path in inputs),
+            "Collect the logits with --statistics first, then merge.",
+        )
+    stats = HeadStatistics.load(saved[0])
+    for path in saved[1:]:
+        stats.merge(HeadStatistics.load(path))
+    if stats.progress.get("candidates"):
+        stats = ScaleCandidates.resume(stats, stats.progress["candidates"]).best()
+    if checkpoint is not None:
+        stats.save(checkpoint)
+    return stats
+
+
+def _holds_statistics(path: Path) -> bool:
+    return path.suffix == ".safetensors" and path.exists() and b"hccs.HeadStatistics" in _head_of(path)
+
+
+def _head_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4096)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _print(found: Calibration, out: Path) -> None:
+    console = Console()
+    title = f"{len(found.heads)} heads, n = {found.table.n}, mean KL {found.kl:.4f}"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("head", "B", "S", "D", "scale", "rows", "entropy", "KL", "renorm.", "deficit", "second"):
+        table.add_column(name, justify="right")
+    for r in found.heads[:MOST_LINES]:
+        table.add_row(
+            f"{r.layer}.{r.head}",
+            *map(str, r.params.packed.tolist()),
+            f"{r.scale:.4f}",
+            str(r.rows),
+            *(f"{x:.4f}" for x in (r.entropy, r.kl, r.kl_renormalised, r.mass_deficit, r.runner_up_kl)),
+        )
+    console.print(table)
+    if len(found.heads) > MOST_LINES:
+        console.print(f"... and {len(found.heads) - MOST_LINES} more")
+    console.print(f"wrote {out}")

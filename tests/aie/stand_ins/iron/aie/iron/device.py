@@ -1,0 +1,1 @@
+NPU1 = NPU2 = object

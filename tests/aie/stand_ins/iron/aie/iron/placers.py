@@ -1,0 +1,1 @@
+SequentialPlacer = object

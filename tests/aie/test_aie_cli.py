@@ -1,0 +1,85 @@
+"""The `hccs aie` commands, run as a user would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hccs import HeadParams, ParamTable, reference
+from hccs.errors import FileError
+
+typer_testing = pytest.importorskip("typer.testing")
+app = pytest.importorskip("hccs.cli.app").app
+
+
+def hccs(*arguments: object) -> str:
+    result = typer_testing.CliRunner().invoke(app, ["aie", *map(str, arguments)], env={"COLUMNS": "200"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return str(result.output)
+
+
+def test_run_writes_the_references_bits(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(-128, 128, (3, 10, 64), dtype=np.int8)
+    lengths = np.arange(30).reshape(3, 10)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "lengths.npy", lengths)
+    out = tmp_path / "p.npy"
+    theta = ["--B", 444, "--S", 11, "--D", 40]
+    text = hccs(
+        "run",
+        tmp_path / "x.npy",
+        *theta,
+        "--mode",
+        "u8_div",
+        "--lengths",
+        tmp_path / "lengths.npy",
+        "--out",
+        out,
+    )
+    assert "30 rows of 64" in text
+    assert "every bit equals" in text
+    assert np.array_equal(np.load(out), reference.softmax(x, HeadParams(444, 11, 40), "u8_div", lengths))
+    assert "by_row" in hccs("run", tmp_path / "x.npy", *theta, "--kernel", "by_row")
+
+
+def test_run_refuses_what_is_no_array(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_text("logits")
+    with pytest.raises(FileError, match=r"\.npy"):
+        hccs("run", tmp_path / "x.npy", "--B", 444, "--S", 11, "--D", 40)
+
+
+def test_cycles_says_modelled_and_measured() -> None:
+    text = hccs("cycles")
+    assert "modelled unless marked measured" in text
+    assert "mean absolute error" in text
+    assert "5657, later 1845 (AMD)" in text
+    assert text.count("u8_clb") == 10
+
+
+def test_cycles_shows_a_schedule(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    text = hccs("cycles", "--schedule", "--n", 32, "--png", tmp_path / "k.png")
+    assert "row_groups: II = " in text
+    assert "modelled cycles per row" in text
+    assert (tmp_path / "k.png").exists()
+
+
+def test_scaling(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    text = hccs("scaling", "--isa", "aie2ps", "--png", tmp_path / "s.png")
+    assert "184" in text
+    assert "modelled" in text
+    assert (tmp_path / "s.png").exists()
+
+
+def test_export(tmp_path: Path) -> None:
+    ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64).save(tmp_path / "t.safetensors")
+    text = hccs(
+        "export", tmp_path / "t.safetensors", "--target", "vitis", "--out", tmp_path / "project", "--rows", 32
+    )
+    assert "on 1 tiles" in text
+    assert (tmp_path / "project/graph.cpp").exists()

@@ -1,0 +1,143 @@
+"""The AI Engine kernels on the emulation: the reference's bits, for every mode, length and edge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hccs
+from hccs import HeadParams, Mode, Region, reference
+from hccs.aie import emulator
+from hccs.aie.emulator import Kernel
+from hccs.errors import DtypeError, MaskError, ModeError, ParameterError, ShapeError
+
+MODES = [mode.value for mode in Mode]
+
+
+def edge_thetas(n: int) -> list[HeadParams]:
+    region = Region(n)
+    return [
+        HeadParams(region.max_base, 0, 1),
+        HeadParams(region.max_base, region.max_slope(127), 127),
+        HeadParams(region.min_base(region.max_slope(40), 40), region.max_slope(40), 40),
+        HeadParams(1, 0, 127),  # calibrated for far longer rows: Z stays below 256
+        HeadParams(
+            min(127, region.max_base), min(127, region.max_base), 1
+        ),  # rho * S passes int16 in i16_clb
+    ]
+
+
+def edge_rows(n: int) -> np.ndarray:
+    rng = np.random.default_rng(n)
+    rows = [
+        np.full(n, -128),
+        np.full(n, 127),
+        np.where(np.arange(n) == n - 1, 127, -128),
+        np.where(np.arange(n) == 0, -127, -128),
+        np.linspace(-128, 127, n).astype(int),
+        rng.integers(-128, 128, n),
+        rng.integers(-128, -120, n),
+        rng.integers(-5, 5, n),
+    ]
+    return np.array(rows, np.int8)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n", range(32, 513, 32))
+def test_edges_equal_the_reference(mode: str, n: int) -> None:
+    x = edge_rows(n)
+    lengths = np.array([0, 1, n, n // 2, n - 1, 2, n // 3, 31])
+    for theta in edge_thetas(n):
+        assert np.array_equal(emulator.softmax(x, theta, mode), reference.softmax(x, theta, mode)), theta
+        got = emulator.softmax(x, theta, mode, lengths)
+        assert np.array_equal(got, reference.softmax(x, theta, mode, lengths)), theta
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_million_random_rows(mode: str) -> None:
+    """250,000 rows per mode. `hccs.softmax`, held to the reference elsewhere, is quick enough to compare."""
+    rng = np.random.default_rng(MODES.index(mode))
+    todo = 250_000
+    while todo > 0:
+        n = int(rng.integers(1, 17)) * 32
+        region = Region(n)
+        heads, rows = 20, min(todo // 20 + 1, 160_000 // n)
+        D = rng.integers(1, 128, heads)
+        S = np.array([rng.integers(0, region.max_slope(d) + 1) for d in D])
+        B = np.array([rng.integers(max(1, s * d), region.max_base + 1) for s, d in zip(S, D, strict=True)])
+        centre, spread = rng.integers(-128, 128), rng.integers(1, 100)
+        x = np.clip(rng.normal(centre, spread, (heads, rows, n)), -128, 127).astype(np.int8)
+        lengths = rng.integers(0, n + 1, (heads, rows)) if rng.random() < 0.5 else None
+        theta = HeadParams(B, S, D)
+        assert np.array_equal(
+            emulator.softmax(x, theta, mode, lengths), hccs.softmax(x, theta, mode, lengths)
+        )
+        todo -= heads * rows
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), mode=st.sampled_from(MODES), chunks=st.integers(1, 16))
+def test_any_theta_any_rows(data: st.DataObject, mode: str, chunks: int) -> None:
+    n = 32 * chunks
+    D = data.draw(st.integers(1, 127))
+    S = data.draw(st.integers(0, min(127, 32767 // n // D)))
+    B = data.draw(st.integers(max(1, S * D), 32767 // n))
+    x = np.frombuffer(data.draw(st.binary(min_size=2 * n, max_size=2 * n)), np.int8).reshape(2, n)
+    lengths = np.array(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
+    theta = HeadParams(B, S, D)
+    assert np.array_equal(
+        emulator.softmax(x, theta, mode, lengths), reference.softmax(x, theta, mode, lengths)
+    )
+
+
+def test_heads_broadcast_as_in_the_reference() -> None:
+    x = np.random.default_rng(0).integers(-128, 128, (2, 3, 5, 64), dtype=np.int8)
+    theta = HeadParams([444, 300, 255], [11, 4, 1], [40, 60, 127])
+    assert np.array_equal(emulator.softmax(x, theta, "i16_div"), reference.softmax(x, theta, "i16_div"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n", [32, 64, 96, 128, 512])
+def test_the_papers_kernel_has_the_same_bits(mode: str, n: int) -> None:
+    x = np.random.default_rng(n).integers(-128, 128, (40, n), dtype=np.int8)
+    region = Region(n)
+    theta = HeadParams(region.max_base, region.max_slope(60), 60)
+    got = emulator.softmax(x, theta, mode, kernel=Kernel.BY_ROW)
+    assert np.array_equal(got, reference.softmax(x, theta, mode))
+
+
+ROW = np.zeros((2, 64), np.int8)
+THETA = HeadParams(444, 11, 40)
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "call"),
+    [
+        (DtypeError, "int8 logits", lambda: emulator.softmax(ROW.astype(np.int16), THETA)),
+        (ShapeError, "For one row", lambda: emulator.softmax(ROW[0], THETA)),
+        (ShapeError, "Pad the rows to 64", lambda: emulator.softmax(ROW[:, :40], THETA)),
+        (ShapeError, "multiple of 32", lambda: emulator.softmax(np.zeros((1, 544), np.int8), THETA)),
+        (ShapeError, "one .* per head", lambda: emulator.softmax(ROW, HeadParams([1, 2], 0, 1))),
+        (ParameterError, "columns \\* B", lambda: emulator.softmax(ROW, HeadParams(512, 1, 1))),
+        (ParameterError, "S\\*D", lambda: emulator.softmax(ROW, HeadParams(10, 11, 40))),
+        (ModeError, "u8_clb", lambda: emulator.softmax(ROW, THETA, "i8")),
+        (MaskError, "lengths from 0 to 64", lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 65]))),
+        (MaskError, "broadcast", lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 2, 3]))),
+        (MaskError, "prefixes", lambda: emulator.softmax(ROW, THETA, lengths=np.ones((2, 64), bool))),
+        (
+            MaskError,
+            "full rows",
+            lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 2]), kernel="by_row"),
+        ),
+        (
+            ParameterError,
+            "256",
+            lambda: emulator.softmax(ROW, HeadParams(1, 0, 1), "u8_clb", kernel="by_row"),
+        ),
+    ],
+)
+def test_refusals(error: type[Exception], match: str, call: object) -> None:
+    with pytest.raises(error, match=match):
+        call()  # type: ignore[operator]

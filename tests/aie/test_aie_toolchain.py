@@ -1,0 +1,106 @@
+"""`hccs aie build`: what it asks a compiler, what it reads back, and what it says when there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hccs import ParamTable
+from hccs.aie.cycles.machine import Isa
+from hccs.aie.export import export, plan
+from hccs.aie.toolchain import ToolchainError, build, count_bundles, modelled_code_size
+from hccs.errors import FileError
+from hccs.spec import Mode
+
+LISTING = """
+hccs_tile.o:	file format elf32-aie
+
+Disassembly of section .text:
+
+00000000 <hccs_tile>:
+       0: 15 00 40 00  	nopa ;	nopb ;	movx r0, #0
+      10: 19 10 00 10  	ret lr
+      12: 01 00        	nop
+
+00000020 <helper>:
+      20: 01 00        	nop
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    table = ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64, mode="u8_clb")
+    return export(plan(table), "iron", tmp_path / "project")
+
+
+def fake_tool(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def peano(tmp_path: Path) -> dict[str, str]:
+    """A stand-in with Peano's file names: records its arguments and prints a listing."""
+    root = tmp_path / "peano"
+    fake_tool(root / "bin/clang++", f'echo "$@" > {root}/arguments; touch hccs_tile.o')
+    (root / "listing").write_text(LISTING)
+    fake_tool(root / "bin/llvm-objdump", f"cat {root}/listing")
+    return {"PEANO_INSTALL_DIR": str(root), "AIE_API_INCLUDE": "/somewhere/include"}
+
+
+def test_counts_addresses_not_instructions() -> None:
+    assert count_bundles(LISTING) == {"hccs_tile": 3, "helper": 1}
+
+
+def test_builds_with_peano(project: Path, peano: dict[str, str]) -> None:
+    made = build(project, "aie2", environment=peano)
+    assert made.total == 4
+    assert made.object_file.exists()
+    assert made.modelled_bundles == modelled_code_size(Isa.AIE2, Mode.U8_CLB, 64) > 50
+    arguments = (Path(peano["PEANO_INSTALL_DIR"]) / "arguments").read_text()
+    assert "--target=aie2-none-unknown-elf" in arguments
+    assert "-I/somewhere/include" in arguments
+    assert "src/hccs_tile.cc" in arguments
+
+
+def test_a_failing_compiler_is_quoted(project: Path, peano: dict[str, str]) -> None:
+    fake_tool(Path(peano["PEANO_INSTALL_DIR"]) / "bin/clang++", "echo 'error: no such intrinsic' >&2; exit 1")
+    with pytest.raises(ToolchainError, match="no such intrinsic"):
+        build(project, environment=peano)
+
+
+def test_a_missing_compiler_is_named(project: Path) -> None:
+    with pytest.raises(ToolchainError, match="clang"):
+        build(project, environment={"PEANO_INSTALL_DIR": "/nowhere", "AIE_API_INCLUDE": "/x"})
+
+
+def test_no_tools_no_build(project: Path) -> None:
+    with pytest.raises(ToolchainError, match="make host"):
+        build(project, environment={})
+    with pytest.raises(ToolchainError, match="AIE_API_INCLUDE"):
+        build(project, environment={"PEANO_INSTALL_DIR": "/nowhere"})
+
+
+def test_vitis_needs_its_platform_and_project(project: Path) -> None:
+    vitis = {"XILINX_VITIS": "/nowhere"}
+    with pytest.raises(ToolchainError, match="platform"):
+        build(project, environment=vitis)
+    with pytest.raises(FileError, match="vitis export"):
+        build(project, platform="base.xpfm", environment=vitis)
+
+
+def test_builds_with_vitis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64, mode="i16_div")
+    folder = export(plan(table), "vitis", tmp_path / "project")
+    fake_tool(tmp_path / "bin/make", f"mkdir -p Work/aie/18_0; cp {tmp_path}/listing Work/aie/18_0/18_0.lst")
+    (tmp_path / "listing").write_text(LISTING)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    made = build(folder, platform="base.xpfm", environment={"XILINX_VITIS": "/nowhere"})
+    assert made.bundles == {"18_0:hccs_tile": 3, "18_0:helper": 1}
+
+
+def test_not_a_project(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="hccs aie export"):
+        build(tmp_path, environment={})

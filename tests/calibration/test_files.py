@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import hccs
+from hccs import _safetensors
+from hccs.calibration import HeadStatistics, calibrate, files, search
+from hccs.calibration.files import collect_files
+from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
+
+from .conftest import random_logits
+
+
+@pytest.fixture
+def logits(rng):
+    x = random_logits(rng, (2, 3, 60, 12))
+    return x, rng.integers(1, 13, (2, 3, 60))
+
+
+def one_pass(x, lengths, scale=0.1):
+    stats = HeadStatistics(x.shape[:2], x.shape[-1], scale)
+    stats.update(x, lengths)
+    return stats
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "safetensors"])
+def test_every_format_gives_the_statistics_of_the_arrays(logits, tmp_path, suffix):
+    x, lengths = logits
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "npy":
+        np.save(path, x)
+        lengths = None
+    elif suffix == "npz":
+        np.savez(path, logits=x, lengths=lengths, scale=np.full((2, 3), 0.1))
+    else:
+        _safetensors.write(path, {"logits": x, "valid": np.arange(12) < lengths[..., None]}, {})
+    scale = "auto" if suffix == "npz" else 0.1
+    assert collect_files([path], scale=scale) == one_pass(x, lengths)
+
+
+def test_one_file_per_layer_and_many_pieces(logits, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PIECE", 500)
+    x, lengths = logits
+    for layer in range(2):
+        np.savez(tmp_path / f"{layer}.npz", logits=x[layer], lengths=lengths[layer], scale=0.1)
+    assert collect_files([tmp_path / "0.npz", tmp_path / "1.npz"]) == one_pass(x, lengths)
+
+
+def test_more_files_are_more_rows(logits, tmp_path):
+    x, _ = logits
+    np.save(tmp_path / "a.npy", x[:, :, :20])
+    np.save(tmp_path / "b.npy", x[:, :, 20:])
+    assert collect_files([tmp_path / "a.npy", tmp_path / "b.npy"], scale=0.1) == one_pass(x, None)
+
+
+def test_float_files_get_a_scale(rng, tmp_path):
+    z = rng.normal(0, 2, (1, 2, 80, 16)).astype(np.float32)
+    np.save(tmp_path / "z.npy", z)
+    chosen = {scale: collect_files([tmp_path / "z.npy"], scale=scale) for scale in ("auto", "max-abs", 0.07)}
+    assert np.allclose(chosen["max-abs"].scale, abs(z).max((2, 3)) / 127)
+    assert (chosen[0.07].scale == 0.07).all()
+    assert search(chosen["auto"]).kl <= search(chosen["max-abs"]).kl
+
+
+@pytest.mark.parametrize("kind", ["int8", "float"])
+def test_interrupted_collection_resumes(rng, tmp_path, monkeypatch, kind):
+    x = random_logits(rng, (1, 2, 90, 12))
+    x = x if kind == "int8" else (x * 0.1).astype(np.float32)
+    paths = [tmp_path / f"{i}.npy" for i in range(3)]
+    for path, part in zip(paths, np.split(x, 3, axis=2), strict=True):
+        np.save(path, part)
+    scale = 0.1 if kind == "int8" else "auto"
+    checkpoint = tmp_path / "s.safetensors"
+
+    add, seen = HeadStatistics.update, []
+
+    def update(self, x, *arguments, **options):
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(x.shape)
+        add(self, x, *arguments, **options)
+
+    monkeypatch.setattr(HeadStatistics, "update", update)
+    with pytest.raises(KeyboardInterrupt):
+        collect_files(paths, scale=scale, checkpoint=checkpoint)
+    monkeypatch.setattr(HeadStatistics, "update", add)
+    assert len(HeadStatistics.load(checkpoint).progress["seen"]) == 2
+
+    rows = []
+    monkeypatch.setattr(
+        HeadStatistics, "update", lambda self, x, *a, **o: (rows.append(1), add(self, x, *a, **o))[1]
+    )
+    resumed = collect_files(paths, scale=scale, checkpoint=checkpoint)
+    assert len(rows) == 1  # only the third file was read again
+    assert resumed == collect_files(paths, scale=scale)
+    # The file now holds the finished statistics, and a further run has nothing left to read.
+    rows.clear()
+    assert (
+        HeadStatistics.load(checkpoint) == resumed == collect_files(paths, scale=scale, checkpoint=checkpoint)
+    )
+    assert rows == []
+
+
+def test_checkpoint_of_another_run_is_left_alone(logits, tmp_path):
+    x, lengths = logits
+    np.save(tmp_path / "x.npy", x)
+    stats = one_pass(x, lengths)
+    stats.progress = {"seen": ["other.npy"], "candidates": 0}
+    stats.save(tmp_path / "s.safetensors")
+    before = (tmp_path / "s.safetensors").read_bytes()
+    with pytest.raises(DataError, match=r"other\.npy"):
+        collect_files([tmp_path / "x.npy"], scale=0.1, checkpoint=tmp_path / "s.safetensors")
+    assert (tmp_path / "s.safetensors").read_bytes() == before
+
+
+def refusals(tmp_path):
+    x = np.zeros((1, 2, 5, 8), np.int8)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "flat.npy", x[0, 0])
+    np.save(tmp_path / "other.npy", x[:, :1])
+    np.save(tmp_path / "f.npy", x.astype(np.float32))
+    np.savez(tmp_path / "named.npz", scores=x)
+    np.savez(tmp_path / "s1.npz", logits=x, scale=0.1)
+    np.savez(tmp_path / "s2.npz", logits=x, scale=0.2)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:40])
+    (tmp_path / "x.txt").write_text("0 1")
+    yield FileError, ["absent.npy"], {}, "readable"
+    yield FileError, ["cut.npy"], {}, "readable"
+    yield FileError, ["x.txt"], {}, "a file .npy"
+    yield FileError, ["named.npz"], {}, "'logits'"
+    yield ShapeError, ["flat.npy"], {}, "layers, heads, rows, k"
+    yield ShapeError, ["x.npy", "other.npy"], {}, "one model"
+    yield DtypeError, ["x.npy", "f.npy"], {}, "all int8 or all float"
+    yield ParameterError, ["x.npy"], {}, "a scale for int8"
+    yield DataError, ["s1.npz", "s2.npz"], {}, "one scale per head"
+    yield ParameterError, ["f.npy"], {"scale": "some"}, "'auto' or 'max-abs'"
+    yield DataError, [], {}, "at least one file"
+    yield ShapeError, ["x.npy"], {"scale": 0.1, "n": 4}, "at most n = 4"
+
+
+def test_wrong_files_are_refused(tmp_path):
+    for error, names, options, message in refusals(tmp_path):
+        with pytest.raises(error, match=message):
+            collect_files([tmp_path / name for name in names], **options)
+
+
+def run_cli(monkeypatch, *arguments):
+    """The command as the console script runs it; returns its exit message, if any."""
+    from hccs.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["hccs", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return stopped.value.code
+
+
+def test_command_writes_table_figure_and_statistics(logits, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("typer")
+    pytest.importorskip("matplotlib")
+    x, lengths = logits
+    np.savez(tmp_path / "x.npz", logits=x, lengths=lengths)
+    table, figure, saved = (tmp_path / name for name in ("t.safetensors", "f.png", "s.safetensors"))
+    code = run_cli(
+        monkeypatch, "calibrate", tmp_path / "x.npz", "--scale", 0.1, "--out", table,
+        "--figure", figure, "--statistics", saved,
+    )  # fmt: skip
+    assert code == 0
+    shown = capsys.readouterr().out
+    expected = calibrate(one_pass(x, lengths))
+    found = hccs.ParamTable.load(table)
+    assert np.array_equal(found.B, expected.B) and np.array_equal(found.scale, expected.scale)
+    assert found.provenance["inputs"] == ["x.npz"]
+    assert "6 heads, n = 12" in shown and str(expected.B[1, 2]) in shown
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+    # From the statistics, twice the rows: the same optimum.
+    again = tmp_path / "t2.safetensors"
+    assert run_cli(monkeypatch, "calibrate", saved, saved, "--out", again, "--granularity", "layer") == 0
+    layer = search(one_pass(x, lengths), granularity="layer").table
+    assert np.array_equal(hccs.ParamTable.load(again).D, layer.D)
+    assert run_cli(monkeypatch, "calibrate", saved, "--out", again, "--search", "grid") == 0
+
+
+def test_command_tells_what_is_wrong(tmp_path, monkeypatch, logits):
+    pytest.importorskip("typer")
+    np.save(tmp_path / "x.npy", logits[0])
+    one_pass(*logits).save(tmp_path / "s.safetensors")
+    out = tmp_path / "t.safetensors"
+    assert "expected a scale for int8" in run_cli(monkeypatch, "calibrate", tmp_path / "x.npy", "--out", out)
+    mixed = run_cli(monkeypatch, "calibrate", tmp_path / "x.npy", tmp_path / "s.safetensors", "--out", out)
+    assert "either files of logits or saved statistics" in mixed
+    assert not out.exists()

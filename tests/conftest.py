@@ -1,0 +1,43 @@
+"""What the tests share: one instruction set after the other, and strategies for valid inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+import hccs
+from hccs.kernels import isa
+
+settings.register_profile(
+    "hccs", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+settings.load_profile("hccs")
+
+
+@pytest.fixture(params=isa.available())
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test on every instruction set that this machine has."""
+    isa.select(request.param)
+    yield request.param
+    isa.select("")
+
+
+@st.composite
+def triples(draw: st.DrawFn, n: int) -> tuple[int, int, int]:
+    """An admissible (B, S, D) for rows of n columns, at the edges of the region as often as inside."""
+    region = hccs.Region(n)
+    D = draw(st.sampled_from([1, 63, 64, 127]) | st.integers(1, 127))
+    S = draw(st.sampled_from([0, region.max_slope(D)]) | st.integers(0, region.max_slope(D)))
+    low, high = region.min_base(S, D), region.max_base
+    B = draw(st.sampled_from([low, high]) | st.integers(low, high))
+    return B, S, D
+
+
+def logits(seed: int, shape: tuple[int, ...], spread: float = 40.0) -> np.ndarray:
+    """Int8 logits with all of the range in reach; saturated where they leave it."""
+    rng = np.random.default_rng(seed)
+    return np.clip(np.rint(rng.normal(0, spread, shape)), -128, 127).astype(np.int8)
