@@ -1,4 +1,5 @@
-"""How close is the CUDA row kernel to the speed of memory? Ratios against a device copy of the same bytes, and
+"""How close is the CUDA row kernel to the speed of memory? Ratios against a device copy of the same bytes,
+and
 against torch's bfloat16 softmax over as many elements, in one run.
 
     python benchmarks/softmax_gpu.py [--out results.json] [--tune]
@@ -85,7 +86,11 @@ def main() -> None:
                 )
             rows._TILE[kind], rows._WARPS = in_use
     if options.out:
-        facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+        facts = {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+        }
         options.out.write_text(json.dumps({**facts, "rows": results}, indent=1))
 
 

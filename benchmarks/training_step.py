@@ -1,4 +1,5 @@
-"""What does HCCS cost in training? Time and memory of an attention step, forward and backward, in eager mode, as
+"""What does HCCS cost in training? Time and memory of an attention step, forward and backward, in eager
+mode, as
 ratios against the same attention with torch.softmax.
 
     python benchmarks/training_step.py [--device cuda] [--out results.json]
@@ -65,7 +66,9 @@ def compare(shape: tuple[int, int, int, int], device: str, masked: bool) -> dict
     valid = torch.arange(n, device=device) < lengths if masked else None
     additive = None if valid is None else torch.where(valid, 0.0, torch.finfo(torch.float32).min)
     region = hccs.Region(n)
-    theta = torch.tensor([[region.max_base, region.max_slope(60), 60]] * heads, dtype=torch.int32, device=device)
+    theta = torch.tensor(
+        [[region.max_base, region.max_slope(60), 60]] * heads, dtype=torch.int32, device=device
+    )
     scale = torch.full((heads,), 0.05, device=device)
 
     def ours(z):
@@ -95,7 +98,10 @@ def main() -> None:
     shapes = SHAPES if options.device == "cpu" else [(b * 8, *rest) for b, *rest in SHAPES]
     results = [compare(tuple(s), options.device, masked) for s in shapes for masked in (False, True)]
     for row in results:
-        print(f"{row['shape']!s:22} masked={row['masked']!s:5}  time {row['time_ratio']:.2f}x  memory {row['memory_ratio']:.2f}x")
+        print(
+            f"{row['shape']!s:22} masked={row['masked']!s:5}  "
+            f"time {row['time_ratio']:.2f}x  memory {row['memory_ratio']:.2f}x"
+        )
     if options.out:
         options.out.write_text(json.dumps({"device": options.device, "rows": results}, indent=1))
 

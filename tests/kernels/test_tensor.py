@@ -38,7 +38,9 @@ def test_long_rows_on_cuda(k):
     theta = hccs.HeadParams(B=32767 // k, S=0 if k > 4000 else 1, D=7 if k > 1000 else 30)
     x = rows(k, 4, 3, k)
     for mode in hccs.Mode:
-        assert np.array_equal(hccs.softmax(x.cuda(), theta, mode).cpu().numpy(), reference.softmax(x.numpy(), theta, mode))
+        assert np.array_equal(
+            hccs.softmax(x.cuda(), theta, mode).cpu().numpy(), reference.softmax(x.numpy(), theta, mode)
+        )
 
 
 def test_cpu_tensors_share_memory():

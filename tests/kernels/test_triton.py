@@ -1,4 +1,4 @@
-"""The Triton kernels in Triton's interpreter, for machines without a GPU; the same kernels run in test_tensor on one."""
+"""The Triton kernels in Triton's interpreter, for machines without a GPU; test_tensor runs them on one."""
 
 import os
 import subprocess
@@ -50,5 +50,7 @@ print("same bits")
 def test_kernels_equal_the_reference_in_the_interpreter():
     # Whether kernels are interpreted is decided when Triton is imported: hence a process of its own.
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "same bits", done.stderr

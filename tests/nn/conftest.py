@@ -10,37 +10,62 @@ VOCABULARY = 60
 
 def bert(**options):
     config = transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=37, initializer_range=0.15,
-        max_position_embeddings=64, **options,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=37,
+        initializer_range=0.15,
+        max_position_embeddings=64,
+        **options,
+    )
     return transformers.BertForSequenceClassification(config)
 
 
 def distilbert():
     config = transformers.DistilBertConfig(
-        vocab_size=VOCABULARY, dim=32, n_layers=2, n_heads=4, hidden_dim=37, max_position_embeddings=64, initializer_range=0.15
+        vocab_size=VOCABULARY,
+        dim=32,
+        n_layers=2,
+        n_heads=4,
+        hidden_dim=37,
+        max_position_embeddings=64,
+        initializer_range=0.15,
     )
     return transformers.DistilBertForSequenceClassification(config)
 
 
 def roberta():
     config = transformers.RobertaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=37, initializer_range=0.15,
-        max_position_embeddings=70, pad_token_id=1,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=37,
+        initializer_range=0.15,
+        max_position_embeddings=70,
+        pad_token_id=1,
+    )
     return transformers.RobertaForSequenceClassification(config)
 
 
 def vit():
     config = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=37, image_size=24, patch_size=6,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=37,
+        image_size=24,
+        patch_size=6,
         initializer_range=0.15,
     )
     return transformers.ViTForImageClassification(config)
 
 
 def gpt2():
-    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=64, n_embd=32, n_layer=2, n_head=4, initializer_range=0.15)
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_positions=64, n_embd=32, n_layer=2, n_head=4, initializer_range=0.15
+    )
     return transformers.GPT2LMHeadModel(config)
 
 

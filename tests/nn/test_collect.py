@@ -109,7 +109,8 @@ def test_two_processes_gather_what_one_would(make_model, tmp_path):
     import sys
 
     commands = [
-        [sys.executable, "-c", WORKER, str(r), str(tmp_path / "meeting"), str(tmp_path / "stats")] for r in (0, 1)
+        [sys.executable, "-c", WORKER, str(r), str(tmp_path / "meeting"), str(tmp_path / "stats")]
+        for r in (0, 1)
     ]
     workers = [subprocess.Popen(command) for command in commands]
     assert [worker.wait(120) for worker in workers] == [0, 0]

@@ -34,7 +34,9 @@ def test_forward_bits_equal_the_reference(mode, mask, k):
     z = logits(k, 3, 2, 5, k)
     valid = masks(k, k)[mask]
     p = hccs_softmax(z, THETA, SCALE, mode, valid)
-    expected = reference.softmax(quantise(z, SCALE).numpy(), THETA, mode, None if valid is None else valid.numpy())
+    expected = reference.softmax(
+        quantise(z, SCALE).numpy(), THETA, mode, None if valid is None else valid.numpy()
+    )
     assert torch.equal(p, torch.from_numpy(expected).float() / mode.T)
 
 
@@ -74,17 +76,26 @@ def test_gradient_equals_autograd_of_the_surrogate(mask, dtype):
     exact = [t.clone().double().requires_grad_() for t in (z, theta, scale)]
     straight_through(*exact, valid).backward(g.double())
     for got, expected in zip(ours, exact, strict=True):
-        torch.testing.assert_close(got.grad.double(), expected.grad, rtol=2e-4 if dtype == torch.float32 else 1e-9,
-                                   atol=1e-5 if dtype == torch.float32 else 1e-12)  # fmt: skip
+        torch.testing.assert_close(
+            got.grad.double(),
+            expected.grad,
+            rtol=2e-4 if dtype == torch.float32 else 1e-9,
+            atol=1e-5 if dtype == torch.float32 else 1e-12,
+        )
 
 
 def test_surrogate_passes_gradcheck_away_from_kinks():
     generator = torch.Generator().manual_seed(4)
     # Distances stay half a step from 0 (ties) and from D = 40, 60 (the clip).
-    x = (torch.stack([torch.randperm(90, generator=generator)[:12] for _ in range(12)]).reshape(3, 2, 2, 12) + 0.0).double()
+    x = (
+        torch.stack([torch.randperm(90, generator=generator)[:12] for _ in range(12)]).reshape(3, 2, 2, 12)
+        + 0.0
+    ).double()
     x[..., 0] += 0.25
     theta = torch.tensor(THETA.packed).double() + torch.tensor([0.0, 0.0, 0.5]).double()
-    assert torch.autograd.gradcheck(lambda x, t: surrogate(x, t), (x.requires_grad_(), theta.requires_grad_()), eps=1e-3)
+    assert torch.autograd.gradcheck(
+        lambda x, t: surrogate(x, t), (x.requires_grad_(), theta.requires_grad_()), eps=1e-3
+    )
 
 
 def test_gradient_does_not_depend_on_a_shift_of_the_row():
@@ -137,12 +148,19 @@ def test_operator_passes_opcheck():
         (lambda z: hccs_softmax(z, THETA, SCALE, "i8"), hccs.errors.ModeError, "i16_div"),
         (lambda z: hccs_softmax(z, THETA, SCALE, valid=z), hccs.errors.DtypeError, "boolean mask"),
         (lambda z: hccs_softmax(z * torch.nan, THETA, SCALE), hccs.errors.DataError, "NaN"),
-        (lambda z: hccs_softmax(torch.zeros(2, 2, 1, 99), THETA, SCALE), hccs.errors.ParameterError, "99 columns"),
-        (lambda z: hccs_softmax(torch.zeros(2, 2, 1, 99), torch.tensor(THETA.packed), SCALE),
-         hccs.errors.ParameterError, "n = 99"),
+        (
+            lambda z: hccs_softmax(torch.zeros(2, 2, 1, 99), THETA, SCALE),
+            hccs.errors.ParameterError,
+            "99 columns",
+        ),
+        (
+            lambda z: hccs_softmax(torch.zeros(2, 2, 1, 99), torch.tensor(THETA.packed), SCALE),
+            hccs.errors.ParameterError,
+            "n = 99",
+        ),
         (lambda z: hccs_softmax(torch.tensor(1.0), THETA, 1.0), hccs.errors.ShapeError, "scalar"),
     ],
-)  # fmt: skip
+)
 def test_refusals(call, error, message):
     with pytest.raises(error, match=message):
         call(logits(8, 2, 2, 3, 16))

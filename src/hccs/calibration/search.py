@@ -153,7 +153,7 @@ def search(
 
 
 def _layer_names(stats: HeadStatistics) -> dict[str, Any]:
-    """What a collection noted about where its rows came from: the table keeps it, so that attaching can check it."""
+    """What a collection noted about where its rows came from, so that attaching can check it."""
     return {"layers": stats.progress["layers"]} if "layers" in stats.progress else {}
 
 

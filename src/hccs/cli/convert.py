@@ -14,8 +14,12 @@ from rich.table import Table
 def convert(
     model: Annotated[str, typer.Argument(help="A folder with a transformers model, or a Hub name.")],
     out: Annotated[Path, typer.Option(help="The run's folder; an interrupted run goes on.")],
-    task: Annotated[str, typer.Option(help="sst2, mnli, snli, movies (built in), or hub:NAME[:CONFIG].")] = "",
-    data: Annotated[str, typer.Option(help="Folder with the task's TSV files; without it the Hub is asked.")] = "",
+    task: Annotated[
+        str, typer.Option(help="sst2, mnli, snli, movies (built in), or hub:NAME[:CONFIG].")
+    ] = "",
+    data: Annotated[
+        str, typer.Option(help="Folder with the task's TSV files; without it the Hub is asked.")
+    ] = "",
     train: Annotated[str, typer.Option(help="A CSV, TSV or JSONL file of your own, instead of --task.")] = "",
     dev: Annotated[str, typer.Option(help="Its dev file; without one a tenth of --train is held out.")] = "",
     text: Annotated[str, typer.Option(help="Its text column, or two separated by a comma.")] = "sentence",
@@ -32,14 +36,21 @@ def convert(
 ) -> None:
     """Collect, calibrate, evaluate, retrain, evaluate and save."""
     from hccs.pipeline import convert as pipeline
+    from hccs.pipeline.conversion import RETRAINING
 
     chosen = _task(task, train, dev, text, label, labels, n)
     changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
-    given = {name: value for name, value in changes.items() if value}
+    given: dict[str, Any] = {name: value for name, value in changes.items() if value}
     settings = pipeline.Settings(
-        model=model, task=chosen, data=data or None, vocabulary=vocabulary or None, granularity=granularity, mode=mode,
-        seed=seed, retraining=replace(pipeline.RETRAINING, **given),
-    )  # fmt: skip
+        model=model,
+        task=chosen,
+        data=data or None,
+        vocabulary=vocabulary or None,
+        granularity=granularity,
+        mode=mode,
+        seed=seed,
+        retraining=replace(RETRAINING, **given),
+    )
     console = Console()
     results = pipeline.convert(settings, out, console.print)
     console.print(summary(results))
@@ -52,7 +63,9 @@ def _task(task: str, train: str, dev: str, text: str, label: str, labels: str, n
 
     columns = text.split(",")
     if bool(task) == bool(train):
-        raise ParameterError("either --task or --train", "both" if task else "neither", "Name one source of data.")
+        raise ParameterError(
+            "either --task or --train", "both" if task else "neither", "Name one source of data."
+        )
     if train:
         return tasks.custom_task(train, dev or None, columns, label, n or 64)
     if task.startswith("hub:"):

@@ -10,9 +10,11 @@ from rich.console import Console
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the run, its table and figures.")] = Path("build/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the run, its table and figures.")] = Path(
+        "build/demo"
+    ),
 ) -> None:
-    """Convert the embedded BERT-tiny on the embedded sentiment task: no network, a few minutes on two cores."""
+    """Convert the embedded BERT-tiny on the embedded sentiment task: no network needed."""
     from hccs.cli.convert import summary
     from hccs.pipeline.demo import demo as run
 

@@ -17,12 +17,18 @@ Out = Annotated[Path, typer.Option(help="Folder for results; a run that was inte
 def accuracy(
     data: Data,
     out: Out,
-    models: Annotated[str, typer.Option(help="Encoders, separated by commas: tiny, small, minilm.")] = "tiny,small,minilm",
+    models: Annotated[
+        str, typer.Option(help="Encoders, separated by commas: tiny, small, minilm.")
+    ] = "tiny,small,minilm",
     tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "sst2,mnli",
     seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
-    variants: Annotated[str, typer.Option(help="Retraining variants, separated by commas; all by default.")] = "",
+    variants: Annotated[
+        str, typer.Option(help="Retraining variants, separated by commas; all by default.")
+    ] = "",
     jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
-    keep_models: Annotated[bool, typer.Option(help="Keep the weights, as `reproduce fidelity` needs them.")] = False,
+    keep_models: Annotated[
+        bool, typer.Option(help="Keep the weights, as `reproduce fidelity` needs them.")
+    ] = False,
 ) -> None:
     """Baseline, without retraining, retrained and delta; granularities; over seeds."""
     from hccs.pipeline import accuracy as grid

@@ -39,8 +39,8 @@ def softmax(
     `theta`'s shape broadcasts against x.shape[:-2]: one head's parameters serve all its query rows.
     `valid` tells which columns take part: a boolean mask that broadcasts to x.shape, or integer row lengths
     that broadcast to x.shape[:-1] (faster). Other columns get 0. The result has x's shape; `out` receives it
-    if given. NumPy arrays give NumPy arrays, torch tensors (CPU or CUDA) give torch tensors. `threads` defaults to all
-    cores for large inputs and one for small.
+    if given. NumPy arrays give NumPy arrays, torch tensors (CPU or CUDA) torch tensors. `threads` defaults
+    to all cores for large inputs and one for small.
 
     >>> x = np.array([[10, 3, -2, -20]], dtype=np.int8)
     >>> softmax(x, HeadParams(B=444, S=11, D=40), mode="u8_div")
@@ -110,7 +110,9 @@ def _is_tensor(x: Any) -> bool:
 def _as_array(x: Any) -> NDArray[Any]:
     if isinstance(x, np.ndarray):
         return np.asarray(x)  # a subclass: its plain view
-    raise DtypeError("x to be a NumPy array or a torch tensor", type(x).__name__, "Convert it with numpy.asarray.")
+    raise DtypeError(
+        "x to be a NumPy array or a torch tensor", type(x).__name__, "Convert it with numpy.asarray."
+    )
 
 
 def _masking(dtype: np.dtype[Any]) -> int:

@@ -20,10 +20,14 @@ def softmax(
     """The integers of `hccs.softmax` as a tensor on x's device."""
     if x.dtype != torch.int8:
         raise DtypeError(
-            "x of dtype torch.int8", f"dtype {x.dtype}", "For float logits use hccs.nn.functional.hccs_softmax."
+            "x of dtype torch.int8",
+            f"dtype {x.dtype}",
+            "For float logits use hccs.nn.functional.hccs_softmax.",
         )
     if out is not None and not isinstance(out, torch.Tensor):
-        raise DtypeError("out to be a torch tensor like x", type(out).__name__, "Leave it out to get a new one.")
+        raise DtypeError(
+            "out to be a torch tensor like x", type(out).__name__, "Leave it out to get a new one."
+        )
     if x.device.type == "cpu":
         return _on_cpu(x, theta, mode, valid, out, threads)
     if x.device.type == "cuda":
@@ -31,7 +35,9 @@ def softmax(
     raise DtypeError("x on the CPU or on CUDA", f"device {x.device}", "Move it with x.cpu().")
 
 
-def _on_cpu(x: torch.Tensor, theta: HeadParams, mode: Mode | str, valid: Any, out: Any, threads: int | None) -> Any:
+def _on_cpu(
+    x: torch.Tensor, theta: HeadParams, mode: Mode | str, valid: Any, out: Any, threads: int | None
+) -> Any:
     if isinstance(valid, torch.Tensor):
         valid = valid.detach().cpu().numpy()
     target = None if out is None else out.detach().numpy()
@@ -39,12 +45,18 @@ def _on_cpu(x: torch.Tensor, theta: HeadParams, mode: Mode | str, valid: Any, ou
     return torch.from_numpy(result) if out is None else out
 
 
-def _on_cuda(x: torch.Tensor, theta: HeadParams, mode: Mode, valid: Any, out: torch.Tensor | None) -> torch.Tensor:
+def _on_cuda(
+    x: torch.Tensor, theta: HeadParams, mode: Mode, valid: Any, out: torch.Tensor | None
+) -> torch.Tensor:
     triton = require_triton()
     if not isinstance(theta, HeadParams):
-        raise DtypeError("theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...).")
+        raise DtypeError(
+            "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
+        )
     if x.ndim == 0:
-        raise ShapeError("x with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits.")
+        raise ShapeError(
+            "x with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits."
+        )
     theta.require_columns(x.shape[-1])
     lead = x.shape[:-2]
     if len(theta.shape) > len(lead) or not _broadcasts(theta.shape, lead):
@@ -74,7 +86,9 @@ def require_triton() -> Any:
         from hccs.kernels import triton
     except ImportError as error:
         raise MissingExtraError(
-            "Triton for tensors on CUDA", f"no module {error.name}", "pip install triton, or move the tensor to the CPU."
+            "Triton for tensors on CUDA",
+            f"no module {error.name}",
+            "pip install triton, or move the tensor to the CPU.",
         ) from error
     return triton
 

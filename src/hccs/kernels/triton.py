@@ -1,7 +1,9 @@
 """The row kernel for CUDA tensors, in Triton: one pass over memory, the same bits as every other backend.
 
-All integers stay at or below 2^24, so float32 carries them exactly, and a GPU has twice the rate in it that it has in
-int32. `scores` and `probabilities` are shared with the fused training kernels of `hccs.nn`; each formula carries its
+All integers stay at or below 2^24, so float32 carries them exactly, and a GPU has twice the rate in it that
+it has in
+int32. `scores` and `probabilities` are shared with the fused training kernels of `hccs.nn`; each formula
+carries its
 number from the paper.
 """
 
@@ -18,11 +20,13 @@ if TYPE_CHECKING:
 
 NO_MASK, LENGTHS, MASK = range(3)
 
-# A float32 near 1.5 * 2^23 has no fraction bits and its low bits are an integer: adding this rounds half to even, and
+# A float32 near 1.5 * 2^23 has no fraction bits and its low bits are an integer: adding this rounds half to
+# even, and
 # the bits of OFFSET + p are those of p. Conversion instructions, four times slower, are not needed.
 OFFSET = tl.constexpr(12582912.0)
 
-# Elements one program handles, and its warps. The uint8 modes move two bytes an element and not three: they need more
+# Elements one program handles, and its warps. The uint8 modes move two bytes an element and not three: they
+# need more
 # elements to a program to spread what is done once per row (measured by benchmarks/softmax_gpu.py --tune).
 _TILE = {"i16": 4096, "u8": 8192}
 _WARPS = 4
@@ -134,7 +138,8 @@ def probabilities(delta, valid, Z, B, S, IS_U8: tl.constexpr, IS_CLB: tl.constex
 def _softmax_rows(
     x_ptr, theta_ptr, valid_ptr, out_ptr, rows, columns, rows_per_group, heads,
     n1, n2, v0, v1, v2, v3,
-    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB: tl.constexpr,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB:
+    tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
@@ -162,12 +167,19 @@ def tile(rows: int, columns: int, rows_per_group: int, elements: int) -> tuple[t
     warps = _WARPS if block_columns <= 8192 else 16
     full = columns == block_columns and rows % block_rows == 0
     one = rows_per_group % block_rows == 0
-    shape = {"FULL": full, "ONE_GROUP": one, "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "num_warps": warps}
+    shape = {
+        "FULL": full,
+        "ONE_GROUP": one,
+        "BLOCK_ROWS": block_rows,
+        "BLOCK_COLUMNS": block_columns,
+        "num_warps": warps,
+    }
     return (triton.cdiv(rows, block_rows),), shape
 
 
 def selection(valid: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Tensor | None, list[int], int]:
-    """`valid` as the kernels take it: a tensor, (n1, n2, v0, v1, v2, v3) to find a row's part of it, its kind.
+    """`valid` as the kernels take it: a tensor, (n1, n2, v0, v1, v2, v3) to find a row's part of it, its
+    kind.
 
     v3 steps from column to column of a mask; for lengths it is the first extent.
 
@@ -193,8 +205,10 @@ def heads_of(theta: torch.Tensor, lead: torch.Size) -> tuple[torch.Tensor, int]:
     return theta.expand(*lead, 3).contiguous(), max(lead.numel(), 1)
 
 
-def softmax(x: torch.Tensor, theta: torch.Tensor, mode: Mode, valid: torch.Tensor | None, out: torch.Tensor) -> None:
-    """Fill `out` with the probabilities of contiguous int8 logits; arguments come checked by `hccs.softmax`."""
+def softmax(
+    x: torch.Tensor, theta: torch.Tensor, mode: Mode, valid: torch.Tensor | None, out: torch.Tensor
+) -> None:
+    """Fill `out` with the probabilities of contiguous int8 logits; `hccs.softmax` has checked them."""
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
     packed, heads = heads_of(theta, x.shape[:-2])
     chosen, strides, kind = selection(valid, x.shape)

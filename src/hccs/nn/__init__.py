@@ -15,4 +15,13 @@ from hccs.nn.functional import hccs_softmax
 from hccs.nn.refine import refine
 from hccs.nn.sequential import calibrate_in_sequence
 
-__all__ = ["attach", "calibrate_in_sequence", "collect", "current_table", "detach", "hccs_softmax", "refine", "restore"]
+__all__ = [
+    "attach",
+    "calibrate_in_sequence",
+    "collect",
+    "current_table",
+    "detach",
+    "hccs_softmax",
+    "refine",
+    "restore",
+]

@@ -20,11 +20,15 @@ _KEY = "hccs"
 _PREVIOUS = "_hccs_previous_attention"
 
 
-def attach(model: Model, table: ParamTable, mode: Mode | str | None = None, *, learnable: bool = False) -> Model:
+def attach(
+    model: Model, table: ParamTable, mode: Mode | str | None = None, *, learnable: bool = False
+) -> Model:
     """Replace the softmax of every attention layer by HCCS with the table's parameters; returns the model.
 
-    `mode` defaults to the table's own. With `learnable` the parameters become trainable; `current_table` reads
-    them back. The table is written into `model.config`, so that `save_pretrained` keeps it and `restore` finds it.
+    `mode` defaults to the table's own. With `learnable` the parameters become trainable; `current_table`
+    reads
+    them back. The table is written into `model.config`, so that `save_pretrained` keeps it and `restore`
+    finds it.
     """
     layers = attention_layers(model)
     _require_match(layers, table)
@@ -66,7 +70,9 @@ def saved_table(model: nn.Module) -> ParamTable:
     try:
         return ParamTable(**saved)
     except (HccsError, TypeError) as error:
-        raise ModelError("admissible parameters in the configuration", str(error), "Convert the model anew.") from error
+        raise ModelError(
+            "admissible parameters in the configuration", str(error), "Convert the model anew."
+        ) from error
 
 
 def current_table(model: nn.Module) -> ParamTable:

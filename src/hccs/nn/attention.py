@@ -47,7 +47,9 @@ def attention(
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    logits = torch.matmul(query, key.transpose(-1, -2)) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    logits = torch.matmul(query, key.transpose(-1, -2)) * (
+        query.shape[-1] ** -0.5 if scaling is None else scaling
+    )
     softcap = options.get("softcap")
     if softcap is not None:
         logits = torch.tanh(logits / softcap) * softcap

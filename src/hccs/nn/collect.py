@@ -57,7 +57,9 @@ class StatisticsObserver(nn.Module):
         rows = real_rows(z, valid)
         if not bool(torch.isfinite(z if rows is None else z.masked_fill(~rows, 0)).all()):
             raise DataError(
-                "finite logits", f"NaN or infinity in layer {self.layer}", "Look for an overflow in the model."
+                "finite logits",
+                f"NaN or infinity in layer {self.layer}",
+                "Look for an overflow in the model.",
             )
         mask = None if rows is None else rows.expand(z.shape).cpu().numpy()
         self.stats.update(quantise(z.detach(), scale).cpu().numpy(), mask, layer=self.layer)
@@ -81,9 +83,11 @@ def collect(
 ) -> HeadStatistics:
     """Per-head statistics of the model's attention logits over `batches`, ready for `hccs.calibrate`.
 
-    A batch is a mapping of model inputs (labels are left out) or a tuple of them. The logit scale of each head is the
-    largest magnitude in the first batches / 127, unless `scale` [layers, heads] is given; `n` is the longest row, by
-    default the longest seen there. Padding counts neither as key nor as query. In a model with HCCS attached the
+    A batch is a mapping of model inputs (labels are left out) or a tuple of them. The logit scale of each
+    head is the
+    largest magnitude in the first batches / 127, unless `scale` [layers, heads] is given; `n` is the longest
+    row, by default the longest seen there. Padding counts neither as key nor as query. In a model with HCCS
+    attached the
     logits are those behind the HCCS of earlier layers. Under `torch.distributed` each process passes its own
     batches, and all return the statistics of all of them.
     """
@@ -149,7 +153,7 @@ def _observer(stats: HeadStatistics, layer: int) -> Any:
 
 @contextmanager
 def observing(model: nn.Module, make: Mapping[str, Any]) -> Iterator[None]:
-    """Wrap the slots of the named layers by `make[name](inner)`; layers without HCCS use float softmax meanwhile."""
+    """Wrap the slots of the named layers by `make[name](inner)`; others keep theirs, or float softmax."""
     layers = attention_layers(model)
     before = {name: getattr(module, SLOT, None) for name, module in layers.items()}
     attached = any(slot is not None for slot in before.values())
@@ -174,7 +178,9 @@ def run(model: nn.Module, batches: Iterable[Any], description: str) -> None:
         with torch.no_grad():
             for batch in track(batches, total=total, description=description):
                 if isinstance(batch, Mapping):
-                    inputs = {k: v.to(device) for k, v in batch.items() if k != "labels" and torch.is_tensor(v)}
+                    inputs = {
+                        k: v.to(device) for k, v in batch.items() if k != "labels" and torch.is_tensor(v)
+                    }
                     model(**inputs)
                 else:
                     model(*(v.to(device) for v in (batch if isinstance(batch, (tuple, list)) else [batch])))

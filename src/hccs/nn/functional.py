@@ -29,7 +29,7 @@ def hccs_softmax(
     """HCCS probabilities p_hat / T of float logits `z` [..., q, k], in z's dtype and differentiable.
 
     `theta` is `HeadParams` or a tensor [..., 3] of (B, S, D); its shape and that of `scale` broadcast against
-    z.shape[:-2]. A float tensor theta is rounded, and it and `scale` receive gradients when they ask for them.
+    z.shape[:-2]. A float tensor theta is rounded, and it and `scale` get gradients if they ask for them.
     `valid` is a boolean mask that broadcasts to z.shape; other columns get exactly zero.
 
     >>> z = torch.tensor([[1.0, 0.3, -0.2, -9.0]], requires_grad=True)
@@ -40,7 +40,9 @@ def hccs_softmax(
     if not z.is_floating_point():
         raise DtypeError("z to be float logits", f"dtype {z.dtype}", "For int8 logits use hccs.softmax.")
     if z.ndim == 0:
-        raise ShapeError("z with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits.")
+        raise ShapeError(
+            "z with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits."
+        )
     if isinstance(theta, HeadParams):
         theta.require_columns(z.shape[-1])
         theta = torch.tensor(theta.packed, device=z.device)
@@ -48,7 +50,9 @@ def hccs_softmax(
         scale = torch.tensor(scale, dtype=torch.float32, device=z.device)
     lead = z.shape[:-2]
     for name, shape in (("theta", theta.shape[:-1]), ("scale", scale.shape)):
-        if len(shape) > len(lead) or any(a not in (1, b) for a, b in zip(shape[::-1], lead[::-1], strict=False)):
+        if len(shape) > len(lead) or any(
+            a not in (1, b) for a, b in zip(shape[::-1], lead[::-1], strict=False)
+        ):
             raise ShapeError(
                 f"{name}'s shape to broadcast against z.shape[:-2] = {tuple(lead)}",
                 f"shape {tuple(shape)}",
@@ -95,7 +99,8 @@ def surrogate(x: torch.Tensor, theta: torch.Tensor, valid: torch.Tensor | None =
 # --- the operators ------------------------------------------------------------------------------------------
 
 torch.library.define(
-    "hccs::softmax_logits", "(Tensor z, Tensor theta, Tensor scale, Tensor? valid, str mode) -> (Tensor, Tensor)"
+    "hccs::softmax_logits",
+    "(Tensor z, Tensor theta, Tensor scale, Tensor? valid, str mode) -> (Tensor, Tensor)",
 )
 torch.library.define(
     "hccs::softmax_logits_backward",
@@ -177,7 +182,12 @@ def _gradients(ctx: Any, g: torch.Tensor, _: Any) -> tuple[Any, ...]:
 
 
 def _parameter_gradients(
-    rows: torch.Tensor, x: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, wants_theta: bool, wants_scale: bool
+    rows: torch.Tensor,
+    x: torch.Tensor,
+    theta: torch.Tensor,
+    scale: torch.Tensor,
+    wants_theta: bool,
+    wants_scale: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Gradients of every row's (B, S, D, scale), summed over the rows each parameter serves."""
     groups = rows.sum(-2) if x.ndim > 1 and rows.numel() else rows
@@ -194,7 +204,12 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: Mode
+        ctx: Any,
+        z: torch.Tensor,
+        theta: torch.Tensor,
+        scale: torch.Tensor,
+        valid: torch.Tensor | None,
+        mode: Mode,
     ) -> torch.Tensor:
         p, x = _backend(z).forward(z, theta, scale, valid, mode)
         ctx.save_for_backward(x, theta, scale, valid)

@@ -31,7 +31,8 @@ _TILE = 4096
 def _forward(
     z_ptr, theta_ptr, scale_ptr, valid_ptr, p_ptr, x_ptr, rows, columns, rows_per_group, heads, scales,
     n1, n2, v0, v1, v2, v3,
-    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB: tl.constexpr,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB:
+    tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)

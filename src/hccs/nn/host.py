@@ -1,6 +1,8 @@
-"""Forward and backward of `hccs_softmax` on the CPU: native for float32 and narrower, plain torch for float64.
+"""Forward and backward of `hccs_softmax` on the CPU: native for float32 and narrower, plain torch for
+float64.
 
-The float64 form is written with whole-tensor torch operations: it serves gradient checks, and being independent
+The float64 form is written with whole-tensor torch operations: it serves gradient checks, and being
+independent
 of the native loops it is what the tests hold them against.
 """
 
@@ -41,9 +43,8 @@ def forward(
         return _forward_plain(z, theta, scale, valid, mode)
     logits = z.detach().to(torch.float32).contiguous()
     p, x = torch.empty_like(logits), torch.empty(z.shape, dtype=torch.int16)
-    finite = _native.logits(True, logits.numpy(), *_layout(logits, theta, scale, valid, mode), x.numpy(), p.numpy(), None,
-                            _threads(logits))  # fmt: skip
-    if not finite:
+    layout = _layout(logits, theta, scale, valid, mode)
+    if not _run(True, logits, layout, x, p, None):
         raise _not_finite()
     return p.to(z.dtype), x
 
@@ -64,9 +65,23 @@ def backward(
     dz = torch.empty_like(given)
     rows = torch.empty((*g.shape[:-1], 4) if learn else (0, 4))
     layout = _layout(given, theta, scale, valid, Mode.I16_DIV)
-    _native.logits(False, given.numpy(), *layout, x.contiguous().numpy(), dz.numpy(), rows.numpy() if learn else None,
-                   _threads(given))  # fmt: skip
+    _run(False, given, layout, x.contiguous(), dz, rows if learn else None)
     return dz.to(g.dtype), rows
+
+
+def _run(
+    forward: bool,
+    given: torch.Tensor,
+    layout: tuple[Any, ...],
+    x: torch.Tensor,
+    out: torch.Tensor,
+    rows: torch.Tensor | None,
+) -> bool:
+    heads, scales, groups, rows_per_group, mode, mask = layout
+    return _native.logits(
+        forward, given.numpy(), heads, scales, groups, rows_per_group, mode, mask, x.numpy(), out.numpy(),
+        None if rows is None else rows.numpy(), _threads(given),
+    )  # fmt: skip
 
 
 def integers(theta: torch.Tensor) -> torch.Tensor:
@@ -86,14 +101,18 @@ def _layout(
     z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: Mode
 ) -> tuple[Any, ...]:
     """The native arguments between the input and the rounded logits."""
-    heads = scale.shape if theta.shape[:-1] == scale.shape else torch.broadcast_shapes(theta.shape[:-1], scale.shape)
+    heads = (
+        scale.shape
+        if theta.shape[:-1] == scale.shape
+        else torch.broadcast_shapes(theta.shape[:-1], scale.shape)
+    )
     groups = _groups(tuple(heads), tuple(z.shape[:-2]))
     packed = theta.to(torch.int32).expand(*heads, 3).contiguous().numpy()
     scales = scale.detach().to(torch.float32).expand(heads).contiguous().numpy()
     mask = None
     if valid is not None:
-        mask = valid.expand(z.shape)
-        mask = (mask if mask.stride(-1) == 1 else mask.contiguous()).numpy()
+        full = valid.expand(z.shape)
+        mask = (full if full.stride(-1) == 1 else full.contiguous()).numpy()
     return packed, scales, groups, z.shape[-2] if z.ndim > 1 else 1, _MODES[mode], mask
 
 

@@ -41,7 +41,8 @@ class HeadSoftmax(nn.Module):
         super().__init__()
         self.mode = mode
         self.register_buffer("theta", torch.tensor(table.layer(layer).packed), persistent=False)
-        # As bits: model.half() and model.to(bfloat16) would round a float buffer and move the quantiser's steps.
+        # As bits: model.half() and model.to(bfloat16) would round a float buffer and move the quantiser's
+        # steps.
         scale = torch.tensor(table.scale[layer], dtype=torch.float32)
         self.register_buffer("scale_bits", scale.view(torch.int32), persistent=False)
 

@@ -26,7 +26,8 @@ def refine(
 ) -> ParamTable:
     """A table whose model answers more like the float model on `batches`, which need no labels.
 
-    Minimises KL(float model's prediction || HCCS model's) over theta and scale from `table` on, keeping the best
+    Minimises KL(float model's prediction || HCCS model's) over theta and scale from `table` on, keeping the
+    best
     of the tables met; the model's weights are not touched, and it is returned to float softmax.
     """
     if not batches:
@@ -77,9 +78,15 @@ def _descend(
 
 
 def _divergence(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return nn.functional.kl_div(torch.log_softmax(logits.float(), -1), target, reduction="batchmean", log_target=True)
+    return nn.functional.kl_div(
+        torch.log_softmax(logits.float(), -1), target, reduction="batchmean", log_target=True
+    )
 
 
-def _distance(model: nn.Module, inputs: Sequence[Mapping[str, Any]], targets: Sequence[torch.Tensor]) -> float:
+def _distance(
+    model: nn.Module, inputs: Sequence[Mapping[str, Any]], targets: Sequence[torch.Tensor]
+) -> float:
     with torch.no_grad():
-        return sum(float(_divergence(model(**b).logits, t)) for b, t in zip(inputs, targets, strict=True)) / len(inputs)
+        return sum(
+            float(_divergence(model(**b).logits, t)) for b, t in zip(inputs, targets, strict=True)
+        ) / len(inputs)

@@ -1,4 +1,4 @@
-"""Calibrating layer by layer, each on activations that already went through the HCCS of the layers before it."""
+"""Calibrating layer by layer, each on activations that went through the HCCS of the layers before it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from hccs.table import ParamTable
 
 
 def calibrate_in_sequence(
-    model: nn.Module, batches: Sequence[Any], *, n: int, granularity: str = "head", mode: Mode | str = "i16_div"
+    model: nn.Module,
+    batches: Sequence[Any],
+    *,
+    n: int,
+    granularity: str = "head",
+    mode: Mode | str = "i16_div",
 ) -> ParamTable:
     """The table of a float model, where each layer is fitted behind the already converted ones.
 
@@ -28,7 +33,9 @@ def calibrate_in_sequence(
         raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
     if granularity == "global":
         raise ModelError(
-            "granularity 'head' or 'layer' in sequence", "'global'", "One triple for all layers has no first layer."
+            "granularity 'head' or 'layer' in sequence",
+            "'global'",
+            "One triple for all layers has no first layer.",
         )
     if any(hasattr(module, SLOT) for module in attention_layers(model).values()):
         raise ModelError("a float model", "one with HCCS attached", "Call hccs.nn.detach first.")

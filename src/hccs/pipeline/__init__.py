@@ -1,1 +1,1 @@
-"""From a float model to a converted one: collect, calibrate, evaluate, retrain, evaluate, save; and the paper's tables."""
+"""From a float model to a converted one, stage by stage; and the paper's tables."""

@@ -1,6 +1,8 @@
-"""`hccs reproduce accuracy`: the paper's accuracy table and granularity ablation, over seeds, resumable cell by cell.
+"""`hccs reproduce accuracy`: the paper's accuracy table and granularity ablation, over seeds, resumable
+cell by cell.
 
-A cell is one model, task and seed: fine-tune the float model, calibrate, evaluate without retraining, retrain in each
+A cell is one model, task and seed: fine-tune the float model, calibrate, evaluate without retraining,
+retrain in each
 variant, evaluate. Every finished step is kept in the cell's JSON file, so that an interrupted run goes on.
 """
 
@@ -14,6 +16,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +161,7 @@ def run_cell(plan: Plan, cell: Cell) -> None:
         record.step("float", work.float_model)
         record.step("without", work.without_retraining)
         for name in plan.variants:
-            record.step(f"retrained/{name}", lambda name=name: work.retrained(name, VARIANTS[name]))
+            record.step(f"retrained/{name}", partial(work.retrained, name, VARIANTS[name]))
     if not plan.keep_models:
         shutil.rmtree(work.folder, ignore_errors=True)
 
@@ -174,4 +177,3 @@ def load_results(out: Path) -> dict[str, Any]:
     records = {p.stem: json.loads(p.read_text()) for p in sorted((out / "cells").glob("*.json"))}
     encoders = {name: asdict(encoder) for name, encoder in ENCODERS.items()}
     return {"cells": records, "encoders": encoders, "retraining": asdict(RETRAINING)}
-

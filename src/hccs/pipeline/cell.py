@@ -78,7 +78,10 @@ class CellRun:
     def tables(self) -> dict[str, Calibrated]:
         """Calibrations of the float model at each granularity."""
         n = self.data.task.n
-        return {g: calibrate(self.model, self.calibration_set, n=n, granularity=g) for g in ("head", "layer", "global")}
+        return {
+            g: calibrate(self.model, self.calibration_set, n=n, granularity=g)
+            for g in ("head", "layer", "global")
+        }
 
     def without_retraining(self) -> dict[str, Any]:
         """Accuracy and KL of the float weights with HCCS, by granularity, mode and way of calibrating."""
@@ -116,9 +119,16 @@ class CellRun:
             return {"accuracy": outcome.accuracy, "history": outcome.history}
         table = with_mode(self.tables[variant.granularity].calibration.table, variant.mode)
         outcome = retrain(
-            model, table, self.train_set, self.dev, self.calibration_set, recipe, where,
-            granularity=variant.granularity, resumable=False,
-        )  # fmt: skip
+            model,
+            table,
+            self.train_set,
+            self.dev,
+            self.calibration_set,
+            recipe,
+            where,
+            granularity=variant.granularity,
+            resumable=False,
+        )
         if self.plan.keep_models and name == "head":
             model.save_pretrained(self.folder / "retrained")
         scores = evaluate_modes(model, hccs.nn.current_table(model), self.dev)

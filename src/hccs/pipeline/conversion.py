@@ -42,7 +42,7 @@ def calibrate(
 
 
 def evaluate_modes(model: Any, table: ParamTable, dev: TokenisedSet) -> dict[str, float]:
-    """Dev accuracy of the model with this table in each of the four modes; leaves the table's own mode attached."""
+    """Dev accuracy of the model with this table in each mode; leaves the table's own mode attached."""
     scores = {}
     for mode in Mode:
         hccs.nn.attach(model, table, mode)

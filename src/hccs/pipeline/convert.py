@@ -1,4 +1,4 @@
-"""`hccs convert`: collect, calibrate, evaluate without retraining, retrain, evaluate, save; each stage resumes."""
+"""`hccs convert`: collect, calibrate, evaluate, retrain, evaluate, save; each stage resumes."""
 
 from __future__ import annotations
 
@@ -44,9 +44,13 @@ class Settings:
         Mode(self.mode)
         Region(self.task.n)
         if self.granularity not in ("head", "layer", "global"):
-            raise ParameterError("granularity head, layer or global", repr(self.granularity), "The paper uses head.")
+            raise ParameterError(
+                "granularity head, layer or global", repr(self.granularity), "The paper uses head."
+            )
         if self.sentences < 1:
-            raise ParameterError("at least one sentence to calibrate on", str(self.sentences), "512 are plenty.")
+            raise ParameterError(
+                "at least one sentence to calibrate on", str(self.sentences), "512 are plenty."
+            )
         return self
 
 
@@ -125,7 +129,13 @@ class Conversion:
             table = hccs.nn.refine(self.model, table, list(self.sets["calibration"].batches(64)))
         table.save(self.path / "table.hccs.safetensors")
         heads = [
-            {"layer": h.layer, "head": h.head, "kl": h.kl, "kl_renormalised": h.kl_renormalised, "entropy": h.entropy}
+            {
+                "layer": h.layer,
+                "head": h.head,
+                "kl": h.kl,
+                "kl_renormalised": h.kl_renormalised,
+                "entropy": h.entropy,
+            }
             for h in found.heads
         ]
         return {"kl": found.kl, "heads": heads}
@@ -143,9 +153,15 @@ class Conversion:
     def _retrain(self) -> dict[str, Any]:
         recipe = replace(self.settings.retraining, seed=self.settings.seed)
         outcome = retrain(
-            self.model, self.table, self.sets["train"], self.sets["dev"], self.sets["calibration"], recipe,
-            self.path / "checkpoints" / "retrain", granularity=self.settings.granularity,
-        )  # fmt: skip
+            self.model,
+            self.table,
+            self.sets["train"],
+            self.sets["dev"],
+            self.sets["calibration"],
+            recipe,
+            self.path / "checkpoints" / "retrain",
+            granularity=self.settings.granularity,
+        )
         self.model.save_pretrained(self.path / "model")
         self._start.tokenizer.save_pretrained(self.path / "model")
         scores = evaluate_modes(self.model, hccs.nn.current_table(self.model), self.sets["dev"])

@@ -1,4 +1,4 @@
-"""A whole conversion on what ships with the package: a real BERT-tiny and a real sentiment task, no network."""
+"""A whole conversion on what ships with the package: a real BERT-tiny and a real sentiment task."""
 
 from __future__ import annotations
 

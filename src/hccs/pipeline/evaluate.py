@@ -21,7 +21,9 @@ def evaluate(run: str | Path, modes: tuple[str, ...] = (), file: str | None = No
     folder = Path(run)
     if not (folder / "model" / "config.json").exists():
         raise FileError(
-            f"{folder} to hold a converted model", "no model/config.json", "Finish the run with hccs convert first."
+            f"{folder} to hold a converted model",
+            "no model/config.json",
+            "Finish the run with hccs convert first.",
         )
     chosen = [Mode(mode) for mode in modes] or list(Mode)
     saved = read_json(folder / "settings.json")
@@ -43,5 +45,5 @@ def evaluate(run: str | Path, modes: tuple[str, ...] = (), file: str | None = No
 
 
 def _task(saved: dict[str, Any]) -> tasks.Task:
-    lists = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()}
+    lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()}
     return tasks.Task(**lists)

@@ -1,4 +1,4 @@
-"""How faithful the converted attention is: KL per head before and after retraining, and probability curves."""
+"""How faithful the converted attention is: KL per head before and after retraining, and curves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from hccs.table import ParamTable
 def measure(float_model: Any, retrained: Any, table: ParamTable, data: TokenisedSet) -> dict[str, Any]:
     """KL of every head in both models, KL in each mode, and curves of the broadest and most focused head.
 
-    `table` is the calibration of the float model; the retrained model carries its own. KL is against the softmax of
+    `table` is the calibration of the float model; the retrained model carries its own. KL is against the
+    softmax of
     the same model's logits, in nats, mean over rows.
     """
     batches = list(data.batches(64))
@@ -46,7 +47,9 @@ def measure(float_model: Any, retrained: Any, table: ParamTable, data: Tokenised
         "kl_before": fidelity_of(before, table)[..., 0].reshape(-1).tolist(),
         "kl_after": fidelity_of(after, after_table)[..., 0].reshape(-1).tolist(),
         "kl_by_mode": _kl_by_mode(float_model, table, batches[len(batches) // 2]),
-        "curves": {name: _curve(float_model, retrained, divmod(h, table.shape[1]), data) for name, h in heads.items()},
+        "curves": {
+            name: _curve(float_model, retrained, divmod(h, table.shape[1]), data) for name, h in heads.items()
+        },
     }
     hccs.nn.detach(float_model)
     return found
@@ -68,16 +71,20 @@ def _logits(model: Any, batch: dict[str, torch.Tensor]) -> list[tuple[torch.Tens
 
 
 def _kl_by_mode(model: Any, table: ParamTable, batch: dict[str, torch.Tensor]) -> dict[str, dict[str, float]]:
-    """Mean over heads, raw and with p_hat divided by its sum; the u8 modes have zeros, counted as half a step."""
+    """Mean over heads, raw and renormalised; the u8 modes' zeros count as half a step."""
     scores: dict[str, dict[str, float]] = {}
     for mode in Mode:
         hccs.nn.attach(model, table, mode)
         raw, renormalised = [], []
         for layer, (z, valid) in enumerate(_logits(model, batch)):
-            slot = list(attention_layers(model).values())[layer].hccs_softmax
+            slot: Any = list(attention_layers(model).values())[layer].hccs_softmax
             p, q = float_softmax(z, valid).double(), slot(z, valid).double()
             q = torch.where(q > 0, q, 0.5 / mode.T)
-            rows = torch.ones(p.shape[:-1], dtype=torch.bool) if valid is None else batch["attention_mask"].bool()
+            rows = (
+                torch.ones(p.shape[:-1], dtype=torch.bool)
+                if valid is None
+                else batch["attention_mask"].bool()
+            )
             rows = rows.to(p.device)[:, None, :].expand(p.shape[:-1]) if rows.ndim == 2 else rows
             cross = torch.where(p > 0, p * (p.log() - q.log()), 0.0).sum(-1)
             mass = torch.where(p > 0, q, 0.0).sum(-1)
@@ -88,7 +95,7 @@ def _kl_by_mode(model: Any, table: ParamTable, batch: dict[str, torch.Tensor]) -
 
 
 def _curve(float_model: Any, retrained: Any, where: tuple[int, int], data: TokenisedSet) -> dict[str, Any]:
-    """Probabilities of one query over key index: float softmax of the float model, HCCS of the retrained one."""
+    """Mean probability over key index: softmax of the float model, HCCS of the retrained one."""
     layer, head = where
     longest = max(range(len(data)), key=data.lengths.__getitem__)
     batch = data.__getitems__([longest])
@@ -96,7 +103,7 @@ def _curve(float_model: Any, retrained: Any, where: tuple[int, int], data: Token
     with torch.no_grad():
         soft = float_softmax(z, valid)[0, head]
         z_after, valid_after = _logits(retrained, batch)[layer]
-        slot = list(attention_layers(retrained).values())[layer].hccs_softmax
+        slot: Any = list(attention_layers(retrained).values())[layer].hccs_softmax
         integers = slot(z_after, valid_after)[0, head]
     return {
         "layer": layer,
@@ -108,11 +115,16 @@ def _curve(float_model: Any, retrained: Any, where: tuple[int, int], data: Token
     }
 
 
-def measure_folders(float_folder: Path, retrained_folder: Path, table: ParamTable, data: TokenisedSet) -> dict[str, Any]:
+def measure_folders(
+    float_folder: Path, retrained_folder: Path, table: ParamTable, data: TokenisedSet
+) -> dict[str, Any]:
     """`measure` on two saved models."""
     labels = saved_labels(float_folder)
-    models = [load_classifier(str(folder), labels).model for folder in (float_folder, retrained_folder)]
-    return measure(*(model.to(best_device()).eval() for model in models), table, data)
+    before, after = (
+        load_classifier(str(folder), labels).model.to(best_device()).eval()
+        for folder in (float_folder, retrained_folder)
+    )
+    return measure(before, after, table, data)
 
 
 def measure_cells(plan: Plan, cells: Sequence[Cell]) -> None:
@@ -120,7 +132,9 @@ def measure_cells(plan: Plan, cells: Sequence[Cell]) -> None:
     from hccs.pipeline.cell import CellRun
 
     (plan.out / "fidelity").mkdir(parents=True, exist_ok=True)
-    kept = [cell for cell in cells if (plan.out / "models" / cell.name / "retrained" / "config.json").exists()]
+    kept = [
+        cell for cell in cells if (plan.out / "models" / cell.name / "retrained" / "config.json").exists()
+    ]
     for cell in track(kept, total=len(kept), description="fidelity"):
         path = plan.out / "fidelity" / f"{cell.name}.json"
         if not path.exists():
@@ -130,7 +144,10 @@ def measure_cells(plan: Plan, cells: Sequence[Cell]) -> None:
 
 def draw_cells(out: Path) -> list[Path]:
     """A figure and a line of the table for every measured cell."""
-    lines = ["| model, task, seed | KL before | KL after | focused head | broad head | KL by mode, before |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| model, task, seed | KL before | KL after | focused head | broad head | KL by mode, before |",
+        "|---|---|---|---|---|---|",
+    ]
     drawn = []
     for path in sorted((out / "fidelity").glob("*.json")):
         found = json.loads(path.read_text())
@@ -139,7 +156,9 @@ def draw_cells(out: Path) -> list[Path]:
         lines.append(_line(path.stem, found))
     if not drawn:
         raise FileError(
-            f"measured cells in {out / 'fidelity'}", "none", "Run hccs reproduce accuracy with --keep-models first."
+            f"measured cells in {out / 'fidelity'}",
+            "none",
+            "Run hccs reproduce accuracy with --keep-models first.",
         )
     _safetensors.replace(out / "fidelity.md", ("\n".join(lines) + "\n").encode())
     return drawn

@@ -12,7 +12,9 @@ def _pyplot() -> Any:
     try:
         import matplotlib
     except ModuleNotFoundError as error:
-        raise MissingExtraError("matplotlib for figures", f"no module {error.name}", "pip install 'hccs[report]'.") from error
+        raise MissingExtraError(
+            "matplotlib for figures", f"no module {error.name}", "pip install 'hccs[report]'."
+        ) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -25,12 +27,17 @@ def accuracy_figure(stages: dict[str, Any], path: Path) -> None:
     base = stages["float"]["accuracy"]
     modes = list(stages["without retraining"]["modes"])
     figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
-    for offset, (stage, label) in enumerate((("without retraining", "without retraining"), ("retrain", "retrained"))):
+    for offset, (stage, label) in enumerate(
+        (("without retraining", "without retraining"), ("retrain", "retrained"))
+    ):
         scores = [stages[stage]["modes"][mode] for mode in modes]
         axes.bar([i + 0.4 * offset - 0.2 for i in range(len(modes))], scores, 0.38, label=label)
     axes.axhline(base, color="black", linewidth=1, linestyle="--", label=f"float {base:.3f}")
     axes.set_xticks(range(len(modes)), modes)
-    every = [base, *(s for stage in ("without retraining", "retrain") for s in stages[stage]["modes"].values())]
+    every = [
+        base,
+        *(s for stage in ("without retraining", "retrain") for s in stages[stage]["modes"].values()),
+    ]
     axes.set_ylim(min(every) - 0.02, max(every) + 0.02)
     axes.set_ylabel("dev accuracy")
     axes.legend(fontsize=8)

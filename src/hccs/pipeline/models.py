@@ -28,7 +28,9 @@ def transformers() -> Any:
     try:
         import transformers
     except ModuleNotFoundError as error:
-        raise MissingExtraError("transformers", f"no module {error.name}", "pip install 'hccs[hf]'.") from error
+        raise MissingExtraError(
+            "transformers", f"no module {error.name}", "pip install 'hccs[hf]'."
+        ) from error
     return transformers
 
 

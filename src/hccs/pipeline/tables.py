@@ -40,8 +40,17 @@ def markdown(results: dict[str, Any]) -> str:
     parts = [
         "### Accuracy (i16_div, one triple per head)",
         _table(
-            ["task", "model", "seeds", "float", "without retraining", "loss, points", "retrained", "delta, points",
-             "paper: float / without / retrained"],
+            [
+                "task",
+                "model",
+                "seeds",
+                "float",
+                "without retraining",
+                "loss, points",
+                "retrained",
+                "delta, points",
+                "paper: float / without / retrained",
+            ],
             (_accuracy_row(group, found) for group, found in groups.items()),
         ),
         "### Granularity after retraining",
@@ -50,25 +59,40 @@ def markdown(results: dict[str, Any]) -> str:
             (_granularity_row(group, found) for group, found in groups.items()),
         ),
         "### Without retraining, by way of calibrating: loss in points, i16_div",
-        _table(["task", "model", *_WAYS.values(), "mean KL over heads"], (_ways_row(g, f) for g, f in groups.items())),
+        _table(
+            ["task", "model", *_WAYS.values(), "mean KL over heads"],
+            (_ways_row(g, f) for g, f in groups.items()),
+        ),
         "### The four modes",
         _table(
-            ["task", "model", *(f"without: {m}" for m in MODES), *(f"retrained i16_div, run in {m}" for m in MODES),
-             "retrained and run in u8_clb"],
+            [
+                "task",
+                "model",
+                *(f"without: {m}" for m in MODES),
+                *(f"retrained i16_div, run in {m}" for m in MODES),
+                "retrained and run in u8_clb",
+            ],
             (_modes_row(g, f) for g, f in groups.items()),
         ),
         "### Retraining variants: delta against the float model, points",
         _table(["task", "model", *VARIANTS], (_variants_row(g, f) for g, f in groups.items())),
-    ]  # fmt: skip
+    ]
     return "\n\n".join(parts) + "\n"
 
 
-_WAYS = {"head": "per head", "layer": "per layer", "global": "global", "in sequence": "in sequence",
-         "refined i16_div": "refined"}  # fmt: skip
+_WAYS = {
+    "head": "per head",
+    "layer": "per layer",
+    "global": "global",
+    "in sequence": "in sequence",
+    "refined i16_div": "refined",
+}
 
 
 def _records(results: dict[str, Any], task: str, model: str) -> list[dict[str, Any]]:
-    return [r for name, r in results["cells"].items() if name.startswith(f"{model}-{task}-") and "without" in r]
+    return [
+        r for name, r in results["cells"].items() if name.startswith(f"{model}-{task}-") and "without" in r
+    ]
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -79,7 +103,7 @@ def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
 def spread(values: Sequence[float], digits: int = 4, sign: bool = False) -> str:
     """mean ± standard deviation over seeds."""
     if not values:
-        return "–"
+        return "-"
     form = f"{'+' if sign else ''}.{digits}f"
     mean = format(statistics.fmean(values), form)
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
@@ -106,14 +130,17 @@ def _accuracy_row(group: tuple[str, str], records: list[dict[str, Any]]) -> list
         _points(records, lambda r: r["without"]["head"]["accuracy"]["i16_div"]),
         spread(retrained),
         _points(records, lambda r: _retrained(r, "head")),
-        " / ".join(f"{p:.3f}" for p in paper) if paper else "–",
+        " / ".join(f"{p:.3f}" for p in paper) if paper else "-",
     ]
 
 
 def _granularity_row(group: tuple[str, str], records: list[dict[str, Any]]) -> list[str]:
-    cells = [spread([a for r in records if (a := _retrained(r, g)) is not None]) for g in ("global", "layer", "head")]
+    cells = [
+        spread([a for r in records if (a := _retrained(r, g)) is not None])
+        for g in ("global", "layer", "head")
+    ]
     paper = PAPER_GRANULARITY.get(group)
-    return [*group, *cells, " / ".join(f"{p:.3f}" for p in paper) if paper else "–"]
+    return [*group, *cells, " / ".join(f"{p:.3f}" for p in paper) if paper else "-"]
 
 
 def _ways_row(group: tuple[str, str], records: list[dict[str, Any]]) -> list[str]:

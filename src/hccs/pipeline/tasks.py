@@ -1,4 +1,4 @@
-"""Classification tasks: named ones from local folders or the Hub, and any table of texts with a label column."""
+"""Classification tasks: named ones from folders or the Hub, and any table of texts with a label column."""
 
 from __future__ import annotations
 
@@ -45,16 +45,45 @@ class Task:
     hub: tuple[str, str | None, str, str] | None = None
 
 
-_NLI = {"text": ("premise", "hypothesis"), "label": "label", "labels": ("entailment", "neutral", "contradiction"),
-        "n": 128}  # fmt: skip
+_PAIR = ("premise", "hypothesis")
+_NLI = ("entailment", "neutral", "contradiction")
+_GLUE = "nyu-mll/glue"
 TASKS = {
-    "sst2": Task("sst2", ("sentence",), "label", ("0", "1"), 64, "train.tsv", "dev.tsv",
-                 ("nyu-mll/glue", "sst2", "train", "validation")),
-    "mnli": Task("mnli", **_NLI, train="train.tsv", dev="dev_matched.tsv",
-                 hub=("nyu-mll/glue", "mnli", "train", "validation_matched")),
-    "snli": Task("snli", **_NLI, train="train.tsv", dev=None, hub=("stanfordnlp/snli", None, "train", "validation")),
-    "movies": Task("movies", ("sentence",), "label", ("0", "1"), 64, "train.tsv", "dev.tsv"),
-}  # fmt: skip
+    task.name: task
+    for task in (
+        Task(
+            "sst2",
+            ("sentence",),
+            "label",
+            ("0", "1"),
+            64,
+            "train.tsv",
+            "dev.tsv",
+            (_GLUE, "sst2", "train", "validation"),
+        ),
+        Task(
+            "mnli",
+            _PAIR,
+            "label",
+            _NLI,
+            128,
+            "train.tsv",
+            "dev_matched.tsv",
+            (_GLUE, "mnli", "train", "validation_matched"),
+        ),
+        Task(
+            "snli",
+            _PAIR,
+            "label",
+            _NLI,
+            128,
+            "train.tsv",
+            None,
+            ("stanfordnlp/snli", None, "train", "validation"),
+        ),
+        Task("movies", ("sentence",), "label", ("0", "1"), 64, "train.tsv", "dev.tsv"),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -105,11 +134,17 @@ def read_table(path: Path, task: Task) -> list[dict[str, str]]:
             else:
                 rows = list(csv.DictReader(file))
     except OSError as error:
-        raise FileError(f"the data file {path}", str(error), "Name the folder that holds it with --data.") from error
+        raise FileError(
+            f"the data file {path}", str(error), "Name the folder that holds it with --data."
+        ) from error
     except (json.JSONDecodeError, UnicodeDecodeError, csv.Error, AttributeError) as error:
-        raise FileError(f"{path} to be CSV, TSV or JSON lines in UTF-8", str(error), "Check the file.") from error
+        raise FileError(
+            f"{path} to be CSV, TSV or JSON lines in UTF-8", str(error), "Check the file."
+        ) from error
     if not rows:
-        raise DataError(f"examples in {path}", "an empty file", "It needs a header line and at least one row.")
+        raise DataError(
+            f"examples in {path}", "an empty file", "It needs a header line and at least one row."
+        )
     missing = [c for c in (*task.text, task.label) if rows[0].get(c) is None]
     if missing:
         raise DataError(
@@ -129,7 +164,9 @@ def to_examples(rows: Sequence[Mapping[str, Any]], task: Task, where: str) -> Ex
         label = row.get(task.label)
         if label not in numbers:
             raise DataError(
-                f"labels {', '.join(task.labels)} in {where}", f"{label!r} in row {line}", "Correct or remove the row."
+                f"labels {', '.join(task.labels)} in {where}",
+                f"{label!r} in row {line}",
+                "Correct or remove the row.",
             )
         texts.append(tuple(str(row.get(column) or "") for column in task.text))
         labels.append(numbers[str(label)])
@@ -141,7 +178,10 @@ def _split(examples: Examples) -> tuple[Examples, Examples]:
     order = list(range(len(examples)))
     random.Random(0).shuffle(order)
     held = min(max(len(order) // 10, 1), 5000)
-    part = lambda index: Examples([examples.texts[i] for i in index], [examples.labels[i] for i in index])  # noqa: E731
+
+    def part(index: list[int]) -> Examples:
+        return Examples([examples.texts[i] for i in index], [examples.labels[i] for i in index])
+
     return part(order[held:]), part(order[:held])
 
 
@@ -150,16 +190,19 @@ def _from_hub(task: Task) -> TaskData:
     try:
         import datasets
     except ModuleNotFoundError as error:
-        raise MissingExtraError("datasets for the Hub", f"no module {error.name}", "pip install 'hccs[hf]'.") from error
+        raise MissingExtraError(
+            "datasets for the Hub", f"no module {error.name}", "pip install 'hccs[hf]'."
+        ) from error
     path, config, train, dev = task.hub
     try:
         loaded = datasets.load_dataset(path, config)
         parts = [[r for r in loaded[split] if r[task.label] >= 0] for split in (train, dev)]
     except Exception as error:
         raise FileError(
-            f"{path} from the Hub", str(error).splitlines()[0] if str(error) else repr(error),
+            f"{path} from the Hub",
+            str(error).splitlines()[0] if str(error) else repr(error),
             f"Without network, name a folder with {task.train} by --data.",
-        ) from error  # fmt: skip
+        ) from error
     named = [[{**row, task.label: task.labels[row[task.label]]} for row in part] for part in parts]
     return TaskData(task, task.labels, *(to_examples(part, task, path) for part in named))
 
@@ -167,7 +210,17 @@ def _from_hub(task: Task) -> TaskData:
 def hub_task(path: str, text: Sequence[str], label: str, labels: Sequence[str], n: int) -> Task:
     """Any Hub data set `name[:config]` with train and validation splits and integer labels."""
     if not labels:
-        raise ParameterError("the labels of a Hub data set, in order", "none", "Name them: --labels negative,positive.")
+        raise ParameterError(
+            "the labels of a Hub data set, in order", "none", "Name them: --labels negative,positive."
+        )
     name, _, config = path.partition(":")
-    return Task(name.replace("/", "-"), tuple(text), label, tuple(labels), n, "", None,
-                (name, config or None, "train", "validation"))  # fmt: skip
+    return Task(
+        name.replace("/", "-"),
+        tuple(text),
+        label,
+        tuple(labels),
+        n,
+        "",
+        None,
+        (name, config or None, "train", "validation"),
+    )

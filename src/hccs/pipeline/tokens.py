@@ -19,7 +19,9 @@ MOST_CUT = 0.2
 class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Token ids padded to one width; a batch is cut to its own longest text when it is taken."""
 
-    def __init__(self, columns: dict[str, torch.Tensor], lengths: torch.Tensor, labels: torch.Tensor, cut: int) -> None:
+    def __init__(
+        self, columns: dict[str, torch.Tensor], lengths: torch.Tensor, labels: torch.Tensor, cut: int
+    ) -> None:
         self.columns, self.labels = columns, labels
         self.lengths: list[int] = lengths.tolist()
         self.cut = cut
@@ -69,7 +71,9 @@ def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
             "Raise n, or shorten the texts.",
         )
     if cut:
-        warnings.warn(f"{cut} of {len(full)} texts are longer than n = {limit} tokens and were cut", stacklevel=2)
+        warnings.warn(
+            f"{cut} of {len(full)} texts are longer than n = {limit} tokens and were cut", stacklevel=2
+        )
         encoded = tokenizer(*columns, truncation=True, max_length=limit, verbose=False)
     return _padded(encoded, tokenizer, examples.labels, cut)
 
@@ -83,5 +87,7 @@ def _padded(encoded: Any, tokenizer: Any, labels: list[int], cut: int) -> Tokeni
     for name, fill in fills.items():
         if name in encoded:
             columns[name] = torch.full((len(lengths), width), fill, dtype=torch.int32)
-            columns[name][real] = torch.tensor(list(itertools.chain.from_iterable(encoded[name])), dtype=torch.int32)
+            columns[name][real] = torch.tensor(
+                list(itertools.chain.from_iterable(encoded[name])), dtype=torch.int32
+            )
     return TokenisedSet(columns, lengths, torch.tensor(labels), cut)

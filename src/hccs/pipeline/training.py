@@ -1,4 +1,4 @@
-"""Fine-tuning and retraining on transformers' `Trainer`: early stop, best checkpoint, distillation, recalibration."""
+"""Fine-tuning and retraining on transformers' `Trainer`: best checkpoint, distillation, recalibration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from hccs.table import ParamTable
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. `distil` is the weight of the float model's predictions in the loss, `learn` makes theta and the
+    """How to train. `distil` is the weight of the float model's predictions in the loss, `learn` makes
+    theta and the
     scale trainable, `recalibrate` fits them anew after every epoch."""
 
     epochs: float = 2.0
@@ -61,7 +62,8 @@ def train(
 ) -> Outcome:
     """Train `model` in place to its best dev accuracy; an interrupted training resumes from `folder`.
 
-    With `recipe.distil` the `teacher` is the float model. With HCCS attached, the best checkpoint's own table is
+    With `recipe.distil` the `teacher` is the float model. With HCCS attached, the best checkpoint's own
+    table is
     attached at the end, frozen. Weights that never beat where they started are put back.
     """
     hf = transformers()
@@ -73,7 +75,12 @@ def train(
     if recalibrate is not None and recipe.recalibrate:
         callbacks.append(_recalibration(hf, recalibrate))
     trainer = _trainer_class(hf)(
-        model=model, args=arguments, train_dataset=data, eval_dataset=dev, data_collator=as_batch, callbacks=callbacks
+        model=model,
+        args=arguments,
+        train_dataset=data,
+        eval_dataset=dev,
+        data_collator=as_batch,
+        callbacks=callbacks,
     )
     trainer.recipe, trainer.teacher = recipe, teacher if recipe.distil else None
     if not sys.stderr.isatty():
@@ -103,7 +110,9 @@ def _best_table(model: Any, recipe: Recipe, checkpoint: str | None) -> ParamTabl
 
 
 def _last_checkpoint(folder: Path) -> str | None:
-    found = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda p: int(p.parent.name.split("-")[1]))
+    found = sorted(
+        folder.glob("checkpoint-*/trainer_state.json"), key=lambda p: int(p.parent.name.split("-")[1])
+    )
     return str(found[-1].parent) if found else None
 
 
@@ -140,10 +149,11 @@ def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str
 
 def _trainer_class(hf: Any) -> Any:
     class DistillingTrainer(hf.Trainer):  # type: ignore[misc, name-defined]
-        """A `Trainer` whose loss may follow the float model, and whose theta has a learning rate of its own."""
+        """A `Trainer` whose loss may follow the float model; theta has a learning rate of its own."""
 
         recipe: Recipe
         teacher: Any
+        control: Any
 
         def compute_loss(
             self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -174,7 +184,9 @@ def _trainer_class(hf: Any) -> Any:
                 )
             return optimiser
 
-        def evaluate(self, *arguments: Any, metric_key_prefix: str = "eval", **options: Any) -> dict[str, float]:
+        def evaluate(
+            self, *arguments: Any, metric_key_prefix: str = "eval", **options: Any
+        ) -> dict[str, float]:
             metrics = {f"{metric_key_prefix}_accuracy": accuracy(self.model, self.eval_dataset)}
             self.log(dict(metrics))
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -187,7 +199,9 @@ def _recalibration(hf: Any, fit: Callable[[Any], ParamTable]) -> Any:
     class Recalibration(hf.TrainerCallback):  # type: ignore[misc, name-defined]
         """Fits theta to the weights as they are after each epoch but the last, which is left to settle."""
 
-        def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **options: Any) -> None:
+        def on_epoch_end(
+            self, args: Any, state: Any, control: Any, model: Any = None, **options: Any
+        ) -> None:
             if state.epoch is not None and state.epoch < args.num_train_epochs - 0.5:
                 attach(model, fit(model))
 
