@@ -3,9 +3,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import hccs  # noqa: E402
-from hccs import reference  # noqa: E402
-from hccs.errors import DtypeError, MaskError, ShapeError  # noqa: E402
+import hccs
+from hccs import reference
+from hccs.errors import DtypeError, MaskError, ShapeError
 
 THETA = hccs.HeadParams(B=[444, 300], S=[11, 4], D=[40, 60])
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

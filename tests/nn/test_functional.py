@@ -3,9 +3,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import hccs  # noqa: E402
-from hccs import reference  # noqa: E402
-from hccs.nn.functional import hccs_softmax, quantise, surrogate  # noqa: E402
+import hccs
+from hccs import reference
+from hccs.nn.functional import hccs_softmax, quantise, surrogate
 
 THETA = hccs.HeadParams(B=[444, 300], S=[11, 4], D=[40, 60])
 SCALE = torch.tensor([0.1, 0.05])

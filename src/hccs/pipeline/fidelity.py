@@ -145,7 +145,7 @@ def measure_cells(plan: Plan, cells: Sequence[Cell]) -> None:
 def draw_cells(out: Path) -> list[Path]:
     """A figure and a line of the table for every measured cell."""
     lines = [
-        "| model, task, seed | KL before | KL after | focused head | broad head | KL by mode, before |",
+        "| model, task, seed | KL before | KL after | focused head | broad head | KL by mode, before, renormalised |",
         "|---|---|---|---|---|---|",
     ]
     drawn = []
@@ -168,6 +168,6 @@ def _line(name: str, found: dict[str, Any]) -> str:
     entropy = found["entropy"]
     low, high = int(np.argmin(entropy)), int(np.argmax(entropy))
     ends = [f"{found['kl_before'][h]:.3f} → {found['kl_after'][h]:.3f}" for h in (low, high)]
-    modes = ", ".join(f"{mode} {v['kl']:.3f}" for mode, v in found["kl_by_mode"].items())
+    modes = ", ".join(f"{mode} {v['kl_renormalised']:.3f}" for mode, v in found["kl_by_mode"].items())
     means = [f"{np.mean(found[key]):.4f}" for key in ("kl_before", "kl_after")]
     return f"| {name} | {' | '.join([*means, *ends])} | {modes} |"
