@@ -15,7 +15,7 @@ demo: $(VENV)/.core
 
 test: lint $(VENV)/.dev
 	@echo "== tests"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 	@$(MAKE) --no-print-directory sanitize
 
 bench: $(VENV)/.bench
