@@ -15,7 +15,7 @@ demo: $(VENV)/.core
 
 test: lint $(VENV)/.dev
 	@echo "== tests"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 	@$(MAKE) --no-print-directory sanitize
 
 bench: $(VENV)/.bench
@@ -53,19 +53,19 @@ $(VENV)/.pip:
 	@touch $@
 
 $(VENV)/.core: $(VENV)/.pip $(SOURCES)
-	@echo "== building hccs and installing what the demo needs (a few minutes the first time)"
-	$(BIN)/pip install -q --no-build-isolation -e ".[cli,report]"
+	@echo "== installing PyTorch and building hccs (some minutes the first time)"
+	$(BIN)/pip install -q $(TORCH)
+	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "== installing what the tests need"
-	$(BIN)/pip install -q --no-build-isolation -e ".[dev]"
+	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,dev]"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.core
-	@echo "== installing the peers that the benchmarks compare with (torch, ONNX Runtime, OpenVINO, LiteRT)"
-	$(BIN)/pip install -q $(TORCH)
-	$(BIN)/pip install -q --no-build-isolation -e ".[bench]"
+	@echo "== installing the peers that the benchmarks compare with (ONNX Runtime, OpenVINO, LiteRT)"
+	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,bench]"
 	@touch $@
 
 clean:
