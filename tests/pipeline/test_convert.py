@@ -25,7 +25,7 @@ def data(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     source = tasks.load(tasks.TASKS["movies"])
-    for name, examples in (("train", source.train.subset(96)), ("dev", source.dev.subset(64))):
+    for name, examples in (("train", source.train.subset(64)), ("dev", source.dev.subset(48))):
         rows = [f"{text[0]}\t{label}" for text, label in zip(examples.texts, examples.labels, strict=True)]
         (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     return folder
@@ -37,7 +37,7 @@ def settings(data, **changes) -> Settings:
         model=str(MODEL),
         task=tasks.TASKS["movies"],
         data=None if data is None else str(data),
-        sentences=32,
+        sentences=16,
         refine=False,
         retraining=recipe,
     )
@@ -60,7 +60,7 @@ def test_a_run_from_start_to_end(data, tmp_path):
     assert scores["float"] == stages["float"]["accuracy"]
     assert scores["i16_div"] == stages["retrain"]["modes"]["i16_div"]
     other = evaluate(tmp_path / "run", ("u8_clb",), str(data / "train.tsv"))
-    assert other["examples"] == 96 and set(other) == {"examples", "float", "u8_clb"}
+    assert other["examples"] == 64 and set(other) == {"examples", "float", "u8_clb"}
 
 
 @pytest.mark.parametrize("stage", ["_collect", "_calibrate", "_without", "_retrain", "_save"])

@@ -145,7 +145,7 @@ def measure_cells(plan: Plan, cells: Sequence[Cell]) -> None:
 def draw_cells(out: Path) -> list[Path]:
     """A figure and a line of the table for every measured cell."""
     lines = [
-        "| model, task, seed | KL before | KL after | focused head | broad head | KL by mode, before, renormalised |",
+        "| model, task, seed | KL before | KL after | focused head | broad head | KL by mode, renormalised |",
         "|---|---|---|---|---|---|",
     ]
     drawn = []
