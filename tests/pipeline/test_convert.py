@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -145,6 +148,22 @@ def test_texts_longer_than_n(data):
         assert max(tokenise(few, loaded.tokenizer, 16).lengths) == 16
     with pytest.raises(DataError, match="10 of 10 longer, the longest 32"):
         tokenise(tasks.Examples([("word " * 30,)] * 10, [0] * 10), loaded.tokenizer, 16)
+
+
+def test_two_processes_share_one_run(data, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    command += ["--standalone", "-m", "hccs.cli", "convert", str(MODEL), "--out", str(tmp_path / "run")]
+    command += ["--train", str(data / "train.tsv"), "--dev", str(data / "dev.tsv"), "--epochs", "1"]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--batch-size", "16"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("saved in") == 1
+    stages = json.loads((tmp_path / "run" / "results.json").read_text())["stages"]
+    assert stages["collect"]["sentences"] == 64
+    assert list(stages)[-1] == "save"
+    assert evaluate(tmp_path / "run", ("i16_div",))["i16_div"] == stages["retrain"]["modes"]["i16_div"]
 
 
 def test_evaluating_an_unfinished_run_is_refused(tmp_path):

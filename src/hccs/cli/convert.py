@@ -37,6 +37,7 @@ def convert(
     """Collect, calibrate, evaluate, retrain, evaluate and save."""
     from hccs.pipeline import convert as pipeline
     from hccs.pipeline.conversion import RETRAINING
+    from hccs.pipeline.processes import state
 
     chosen = _task(task, train, dev, text, label, labels, n)
     changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
@@ -51,7 +52,7 @@ def convert(
         seed=seed,
         retraining=replace(RETRAINING, **given),
     )
-    console = Console()
+    console = Console(quiet=not state().is_main_process)
     results = pipeline.convert(settings, out, console.print)
     console.print(summary(results))
     console.print(f"saved in {out}")

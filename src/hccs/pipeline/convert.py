@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import hccs.nn
+from hccs import _safetensors
 from hccs.calibration import HeadStatistics, search
 from hccs.errors import ParameterError
 from hccs.pipeline import tasks
 from hccs.pipeline.conversion import RETRAINING, evaluate_modes, retrain
 from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
+from hccs.pipeline.processes import state
 from hccs.pipeline.run_folder import RunFolder
 from hccs.pipeline.tokens import TokenisedSet, tokenise
 from hccs.pipeline.training import Recipe, train
@@ -107,9 +110,13 @@ class Conversion:
             self.say("  the model has no classification head: fine-tuning it on the task")
             recipe = replace(self.settings.fine_tuning, seed=self.settings.seed)
             train(model, self.sets["train"], self.sets["dev"], recipe, self.path / "checkpoints" / "float")
-        model.save_pretrained(self.path / "float")
-        self._start.tokenizer.save_pretrained(self.path / "float")
+        self._keep(model, "float")
         return {"accuracy": accuracy(model, self.sets["dev"]), "fine_tuned": not self._start.has_head}
+
+    def _keep(self, model: Any, name: str) -> None:
+        if state().is_main_process:
+            model.save_pretrained(self.path / name)
+            self._start.tokenizer.save_pretrained(self.path / name)
 
     @cached_property
     def model(self) -> Any:
@@ -117,8 +124,11 @@ class Conversion:
         return self._load(str(self.path / "float")).model.to(best_device()).eval()
 
     def _collect(self) -> dict[str, Any]:
-        stats = hccs.nn.collect(self.model, list(self.sets["calibration"].batches(64)), n=self.n)
-        stats.save(self.path / "statistics.safetensors")
+        processes, sentences = state().num_processes, self.sets["calibration"]
+        batches = list(sentences.batches(min(64, -(-len(sentences) // processes))))
+        stats = hccs.nn.collect(self.model, batches[state().process_index :: processes], n=self.n)
+        if state().is_main_process:
+            stats.save(self.path / "statistics.safetensors")
         return {"sentences": len(self.sets["calibration"]), "rows": int(stats.rows.sum())}
 
     def _calibrate(self) -> dict[str, Any]:
@@ -127,7 +137,8 @@ class Conversion:
         table = found.table
         if self.settings.refine and self.settings.granularity == "head":
             table = hccs.nn.refine(self.model, table, list(self.sets["calibration"].batches(64)))
-        table.save(self.path / "table.hccs.safetensors")
+        if state().is_main_process:
+            table.save(self.path / "table.hccs.safetensors")
         heads = [
             {
                 "layer": h.layer,
@@ -162,8 +173,7 @@ class Conversion:
             self.path / "checkpoints" / "retrain",
             granularity=self.settings.granularity,
         )
-        self.model.save_pretrained(self.path / "model")
-        self._start.tokenizer.save_pretrained(self.path / "model")
+        self._keep(self.model, "model")
         scores = evaluate_modes(self.model, hccs.nn.current_table(self.model), self.sets["dev"])
         return {"accuracy": outcome.accuracy, "history": outcome.history, "modes": scores}
 
@@ -171,8 +181,10 @@ class Conversion:
         """The retrained model was saved by its stage; its table is put beside it as a file."""
         restored = hccs.nn.restore(self._load(str(self.path / "model")).model)
         table = hccs.nn.current_table(restored)
-        table.save(self.path / "model.hccs.safetensors")
-        (self.path / "model.hccs.json").write_text(table.to_json())
+        if state().is_main_process:
+            table.save(self.path / "model.hccs.safetensors")
+            _safetensors.replace(self.path / "model.hccs.json", table.to_json().encode())
+            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
         return {"model": "model", "table": "model.hccs.safetensors"}
 
 

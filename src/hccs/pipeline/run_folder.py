@@ -10,6 +10,7 @@ from typing import Any
 
 from hccs import _safetensors
 from hccs.errors import FileError
+from hccs.pipeline.processes import state
 
 
 class RunFolder:
@@ -17,6 +18,10 @@ class RunFolder:
 
     def __init__(self, path: str | Path, settings: dict[str, Any]) -> None:
         self.path = Path(path)
+        with state().main_process_first():
+            self._open(settings)
+
+    def _open(self, settings: dict[str, Any]) -> None:
         existing = self.path / "settings.json"
         if existing.exists():
             before = read_json(existing)
@@ -46,7 +51,10 @@ class RunFolder:
             began = time.perf_counter()
             result = work()
             stages[name] = {**result, "seconds": round(time.perf_counter() - began, 2)}
-            _write(self.path / "results.json", self.results)
+            if state().is_main_process:
+                _write(self.path / "results.json", self.results)
+            # The next stage reads what the main process has written.
+            state().wait_for_everyone()
         recorded: dict[str, Any] = stages[name]
         return recorded
 

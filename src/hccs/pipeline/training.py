@@ -97,6 +97,7 @@ def train(
     elif table_before is not None:
         attach(model, _best_table(model, recipe, trainer.state.best_model_checkpoint))
     model.eval()
+    trainer.accelerator.wait_for_everyone()  # the best checkpoint has been read by all
     if trainer.is_world_process_zero():
         shutil.rmtree(folder, ignore_errors=True)
     return Outcome(float(best), history)
@@ -143,6 +144,7 @@ def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str
         tf32=True if device == "cuda" else None,
         optim="adamw_torch_fused" if device == "cuda" else "adamw_torch",
         dataloader_pin_memory=False,
+        ddp_find_unused_parameters=False,
         remove_unused_columns=False,
     )
 
