@@ -19,7 +19,7 @@ MODEL = tasks.EMBEDDED / "bert_tiny"
 
 def settings() -> Settings:
     """The embedded model and task, with a short retraining."""
-    recipe = replace(RETRAINING, epochs=3, learning_rate=1e-4, batch_size=64)
+    recipe = replace(RETRAINING, epochs=1, learning_rate=1e-4, batch_size=64)
     return Settings(model=str(MODEL), task=tasks.TASKS["movies"], sentences=512, retraining=recipe)
 
 
