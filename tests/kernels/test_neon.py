@@ -30,10 +30,11 @@ def replay(tmp_path_factory):
     program = tmp_path_factory.mktemp("neon") / "replay"
     sources = [
         ROOT / "tests/native/replay.cpp",
-        *(CPU / f"{name}.cpp" for name in ("dispatch", "softmax_scalar", "softmax_neon")),
+        *(CPU / f"{name}.cpp" for name in ("dispatch", "logits_scalar", "softmax_scalar", "softmax_neon")),
     ]
     subprocess.run(
-        [COMPILER, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-static", "-DHCCS_NEON", f"-I{CPU}",
+        [COMPILER, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-fopenmp-simd", "-static",
+         "-DHCCS_NEON", f"-I{CPU}",
          *sources, "-pthread", "-o", program],
         check=True,
     )  # fmt: skip
