@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -126,9 +127,24 @@ def call_overhead(turns: int) -> float:
     return (best["call"] - best["empty"]) * 1e6
 
 
-def two_threads(turns: int) -> float:
-    rows = BEYOND_CACHE // 2 // 128
-    best = best_times({str(t): ours("u8_div", rows, 128, threads=t) for t in (1, 2)}, turns)
+def two_threads(n: int, turns: int) -> float:
+    rows = BEYOND_CACHE // 2 // n
+    best = best_times({str(t): ours("u8_div", rows, n, threads=t) for t in (1, 2)}, turns)
+    return best["1"] / best["2"]
+
+
+def two_copies(turns: int) -> float:
+    """What the machine's memory grants a second thread: memcpy by two over memcpy by one."""
+    x = logits(BEYOND_CACHE // 2 // 128, 128)
+    out, half = np.empty_like(x), len(x) // 2
+
+    def both() -> None:
+        other = threading.Thread(target=np.copyto, args=(out[half:], x[half:]))
+        other.start()
+        np.copyto(out[:half], x[:half])
+        other.join()
+
+    best = best_times({"1": lambda: np.copyto(out, x), "2": both}, turns)
     return best["1"] / best["2"]
 
 
@@ -199,7 +215,8 @@ def main() -> None:
             ">= 3 (n >= 64)",
             {n: avx2[n]["hccs u8_div (AVX2)"] / fastest(f, "float32") for n, f in cached.items()},
         )
-    bar("two threads over one", ">= 1.8", two_threads(max(3, turns // 4)))
+    bar("two threads over one", ">= 1.8", {n: two_threads(n, max(3, turns // 4)) for n in LENGTHS})
+    bar("memcpy by two threads over one", "the memory's limit", two_copies(max(3, turns // 4)))
     for name in next(iter(masks.values())):
         wanted = "<= 1.15" if "lengths" in name else "<= 1.5"
         bar(f"cost of {name}", wanted, {n: found[name] for n, found in masks.items()})

@@ -22,7 +22,7 @@ _NO_MASK, _LENGTHS, _MASK = range(3)
 _DONE, _THETA_SHAPE, _SELECTION_SHAPE, _LENGTH_RANGE, _MASK_LAYOUT, _OVERLAP = range(6)
 
 # Below this many elements per thread, starting the thread costs more than it saves.
-_ELEMENTS_PER_THREAD = 1 << 20
+_ELEMENTS_PER_THREAD = 1 << 21
 
 
 def softmax(
