@@ -117,6 +117,19 @@ def test_strided_input_and_mask():
     assert_same_bits(x, hccs.HeadParams(444, 11, 40), "u8_clb", mask)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", ">i4", "uint32", "int64", "uint64"])
+def test_lengths_of_any_integer_dtype_and_layout(dtype):
+    x, theta = logits(10, (6, 5, 64)), hccs.HeadParams(444, 11, 40)
+    lengths = np.random.default_rng(10).integers(0, 65, (6, 5))
+    expected = reference.softmax(x, theta, "u8_div", lengths)
+    np.testing.assert_array_equal(hccs.softmax(x, theta, "u8_div", lengths.astype(dtype)), expected)
+    spread = np.zeros((12, 15), dtype)[::2, ::3]
+    spread[...] = lengths
+    np.testing.assert_array_equal(hccs.softmax(x, theta, "u8_div", spread), expected)
+    unaligned = np.frombuffer(b"?" + lengths.astype(dtype).tobytes(), dtype, offset=1).reshape(6, 5)
+    np.testing.assert_array_equal(hccs.softmax(x, theta, "u8_div", unaligned), expected)
+
+
 def test_threads_change_nothing():
     x = logits(6, (3, 2, 1000, 64))
     theta = hccs.HeadParams([444, 300], [11, 4], [40, 60])

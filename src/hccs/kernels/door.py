@@ -79,6 +79,8 @@ def softmax(
     if valid is not None:
         valid = np.asarray(valid)
         masking = _masking(valid.dtype)
+        if not valid.dtype.isnative:
+            valid = valid.astype(valid.dtype.newbyteorder("="))
     if out is None:
         out = np.empty(x.shape, dtype)
     else:

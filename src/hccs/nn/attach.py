@@ -25,10 +25,9 @@ def attach(
 ) -> Model:
     """Replace the softmax of every attention layer by HCCS with the table's parameters; returns the model.
 
-    `mode` defaults to the table's own. With `learnable` the parameters become trainable; `current_table`
-    reads
-    them back. The table is written into `model.config`, so that `save_pretrained` keeps it and `restore`
-    finds it.
+    `mode` defaults to the table's own. With `learnable` the parameters become trainable, and `current_table`
+    reads them back. The table is written into `model.config`, so that `save_pretrained` keeps it and
+    `restore` finds it.
     """
     layers = attention_layers(model)
     _require_match(layers, table)

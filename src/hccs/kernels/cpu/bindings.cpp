@@ -105,16 +105,18 @@ template <class T>
 bool copy_lengths(const Py_buffer& view, int64_t columns, std::vector<int32_t>& to) {
   to.resize(view.len / sizeof(T));
   bool in_range = true;
-  const auto copy = [&](T value, int32_t& length) {
+  const auto copy = [&](const char* at, int32_t& length) {
+    T value;
+    std::memcpy(&value, at, sizeof value);  // the array need not be aligned
     in_range &= value >= T{0} && static_cast<uint64_t>(value) <= static_cast<uint64_t>(columns);
     length = static_cast<int32_t>(value);
   };
   if (PyBuffer_IsContiguous(&view, 'C')) {
-    for (size_t i = 0; i < to.size(); ++i) copy(static_cast<const T*>(view.buf)[i], to[i]);
+    for (size_t i = 0; i < to.size(); ++i) copy(static_cast<const char*>(view.buf) + i * sizeof(T), to[i]);
   } else {
     size_t i = 0;
     const Broadcast all(view.buf, view.ndim, view.shape, view.strides, view.shape, view.ndim);
-    all.for_each(view.ndim, [&](const char* at) { copy(*reinterpret_cast<const T*>(at), to[i++]); });
+    all.for_each(view.ndim, [&](const char* at) { copy(at, to[i++]); });
   }
   return in_range;
 }
