@@ -50,12 +50,7 @@ def info() -> KernelInfo:
     True
     """
     compiled = tuple(name for name, _ in _native.known_isas())
-    return KernelInfo(isa=_in_use(), available=available(), compiled=compiled, cores=cores())
-
-
-def _in_use() -> str:
-    name: str = _native.in_use()
-    return name
+    return KernelInfo(isa=_native.in_use(), available=available(), compiled=compiled, cores=cores())
 
 
 select(os.environ.get("HCCS_ISA", ""))

@@ -1,7 +1,6 @@
 // Which instruction sets this build has, which of them this machine runs, and work over threads.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "logits.hpp"
