@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hccs.cli import aie, calibrate, convert, demo, info, reproduce
+from hccs.cli import aie, calibrate, compare, convert, demo, info, reproduce
 
 app = typer.Typer(
     name="hccs",
@@ -17,6 +17,7 @@ app.command()(calibrate.calibrate)
 app.add_typer(aie.app, name="aie")
 app.command()(convert.convert)
 app.command()(convert.evaluate)
+app.command()(compare.compare)
 app.command()(demo.demo)
 app.add_typer(reproduce.app, name="reproduce")
 

@@ -118,13 +118,14 @@ def run(plan: Plan, chosen: Sequence[Cell], jobs: int = 1) -> None:
         return
     # Cells share nothing; a process each keeps a GPU busy that one small model cannot fill.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=one_thread) as pool:
         waiting = [pool.submit(run_cell, plan, cell) for cell in chosen]
         for done in track(as_completed(waiting), total=len(waiting), description="cells"):
             done.result()
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
+    """For a process that shares the machine with as many others as there are cores."""
     import torch
 
     torch.set_num_threads(1)

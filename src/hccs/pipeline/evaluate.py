@@ -27,7 +27,7 @@ def evaluate(run: str | Path, modes: tuple[str, ...] = (), file: str | None = No
         )
     chosen = [Mode(mode) for mode in modes] or list(Mode)
     saved = read_json(folder / "settings.json")
-    task = _task(saved["task"])
+    task = saved_task(saved["task"])
     labels = saved_labels(folder / "model")
     known = replace(task, labels=labels)
     if file is not None:
@@ -44,6 +44,7 @@ def evaluate(run: str | Path, modes: tuple[str, ...] = (), file: str | None = No
     return scores
 
 
-def _task(saved: dict[str, Any]) -> tasks.Task:
+def saved_task(saved: dict[str, Any]) -> tasks.Task:
+    """The task of a run's settings file."""
     lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()}
     return tasks.Task(**lists)

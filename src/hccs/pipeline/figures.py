@@ -8,7 +8,8 @@ from typing import Any
 from hccs.errors import MissingExtraError
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib without a window, or what to install."""
     try:
         import matplotlib
     except ModuleNotFoundError as error:
@@ -23,7 +24,7 @@ def _pyplot() -> Any:
 
 def accuracy_figure(stages: dict[str, Any], path: Path) -> None:
     """Float, then HCCS in each mode without and after retraining."""
-    plt = _pyplot()
+    plt = pyplot()
     base = stages["float"]["accuracy"]
     modes = list(stages["without retraining"]["modes"])
     figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
@@ -47,7 +48,7 @@ def accuracy_figure(stages: dict[str, Any], path: Path) -> None:
 
 def fidelity_figure(found: dict[str, Any], path: Path, title: str = "") -> None:
     """The paper's figure: probability over key index for a broad and a focused head; and KL per head."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     for place, (name, curve) in zip(axes, found["curves"].items(), strict=False):
         place.plot(curve["softmax"], label="float softmax", color="tab:blue")

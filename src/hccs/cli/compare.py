@@ -1,0 +1,104 @@
+"""`hccs compare`: every softmax replacement on the same logits, in the same model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from hccs.pipeline.comparison.run import Settings
+
+
+def compare(
+    out: Annotated[Path, typer.Option(help="Folder for results; an interrupted comparison goes on.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A fine-tuned classifier (folder or Hub name), the folder of an hccs convert run, or files of "
+            "logits as hccs calibrate takes them. Without it: the embedded BERT-tiny and its task."
+        ),
+    ] = None,
+    task: Annotated[str, typer.Option(help="sst2, mnli, snli or movies; a run has its own.")] = "",
+    data: Annotated[
+        str, typer.Option(help="Folder with the task's TSV files; without it the Hub is asked.")
+    ] = "",
+    vocabulary: Annotated[str, typer.Option(help="A BERT vocab.txt, for weights without a tokenizer.")] = "",
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods separated by spaces, each NAME or NAME:parameter=value,...; all by default."
+        ),
+    ] = "",
+    retrain: Annotated[bool, typer.Option(help="Also retrain the model with each method.")] = False,
+    epochs: Annotated[float, typer.Option(help="Epochs of retraining.")] = 0,
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of retraining.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Examples per step of retraining.")] = 0,
+    rows: Annotated[int, typer.Option(help="Rows per head, to calibrate on and to measure on.")] = 2048,
+    sentences: Annotated[int, typer.Option(help="Sentences that the rows are drawn from.")] = 512,
+    examples: Annotated[int, typer.Option(help="Dev examples to score; all by default.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
+) -> None:
+    """Fidelity, accuracy, cost and time of every softmax replacement, on the same data."""
+    from hccs.pipeline.comparison import entries, figures, tables
+    from hccs.pipeline.comparison.run import compare as run
+
+    console = Console()
+    chosen = entries.parse(methods.split() or entries.default_labels())
+    changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
+    settings = _settings(model or [], task, data, vocabulary)
+    settings = replace(
+        settings,
+        rows=rows,
+        sentences=sentences,
+        examples=examples or None,
+        seed=seed,
+        retraining=replace(settings.retraining, **{k: v for k, v in changes.items() if v}),
+    )
+    found = run(settings, chosen, out, retrain=retrain, jobs=jobs, say=console.print)
+    tables.write_markdown(found, out / "comparison.md")
+    for grid in tables.grids(found):
+        console.print(_table(grid))
+    for path in figures.draw(found, out):
+        console.print(f"drew {path}")
+    console.print(f"tables in {out / 'comparison.md'}, everything in {out / 'comparison.json'}")
+
+
+def _settings(model: list[str], task: str, data: str, vocabulary: str) -> Settings:
+    """The source that MODEL names: files, a run, a classifier with --task, or what ships with the package."""
+    from hccs.errors import ParameterError
+    from hccs.pipeline.comparison.run import Settings, from_run
+    from hccs.pipeline.demo import MODEL
+    from hccs.pipeline.tasks import TASKS
+
+    if model and Path(model[0]).suffix in (".npy", ".npz", ".safetensors"):
+        return Settings(files=tuple(model))
+    if len(model) > 1:
+        raise ParameterError("one model", " ".join(model), "Only files of logits may be several.")
+    if task and task not in TASKS:
+        raise ParameterError(
+            f"a task among {', '.join(TASKS)}", repr(task), "For other data run hccs convert first."
+        )
+    name = model[0] if model else str(MODEL)
+    if model and (Path(name) / "float" / "config.json").exists():
+        return from_run(Path(name))
+    if model and not task:
+        raise ParameterError("--task with a model", "none", f"One of {', '.join(TASKS)}.")
+    return Settings(
+        model=name, task=TASKS[task or "movies"], data=data or None, vocabulary=vocabulary or None
+    )
+
+
+def _table(grid: Any) -> Table:
+    table = Table(title=grid.title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for index, name in enumerate(grid.header):
+        table.add_column(name, justify="right" if index else "left", no_wrap=not index)
+    for row in grid.rows:
+        table.add_row(*row)
+    return table

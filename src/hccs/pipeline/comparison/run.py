@@ -1,0 +1,331 @@
+"""The comparison itself: every method calibrated on the same rows, measured on others, scored in the model.
+
+A method's results are steps of its own record, `methods/LABEL.json`, written as each is done: an interrupted
+comparison goes on where it stopped, more methods can be added later, and several processes can share one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hccs import _safetensors, surrogates
+from hccs._progress import track
+from hccs.errors import ModelError, ParameterError
+from hccs.nn.attach import fill
+from hccs.pipeline import tasks
+from hccs.pipeline.accuracy import Record, one_thread
+from hccs.pipeline.comparison.entries import FLOAT, Entry
+from hccs.pipeline.comparison.measures import (
+    FidelityCounter,
+    row_measures,
+    softmax_rows,
+)
+from hccs.pipeline.comparison.sample import LogitSample, sample_files, sample_model
+from hccs.pipeline.comparison.speed import time_forms
+from hccs.pipeline.conversion import RETRAINING
+from hccs.pipeline.evaluate import saved_task
+from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
+from hccs.pipeline.run_folder import RunFolder, read_json
+from hccs.pipeline.tokens import TokenisedSet, tokenise
+from hccs.pipeline.training import Recipe, train
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to compare on: a classifier and its task, or files of logits; how many rows; how to retrain."""
+
+    model: str | None = None
+    task: tasks.Task | None = None
+    data: str | None = None
+    vocabulary: str | None = None
+    files: tuple[str, ...] = ()
+    sentences: int = 512
+    rows: int = 2048
+    examples: int | None = None
+    seed: int = 0
+    retraining: Recipe = field(default=RETRAINING)
+
+    def checked(self) -> Settings:
+        """Itself, or the first thing that no comparison could do."""
+        if (self.model is None) == (not self.files):
+            raise ParameterError("a model or files of logits", "both or neither", "Name one source.")
+        if self.sentences < 1:
+            raise ParameterError(
+                "at least one sentence to calibrate on", str(self.sentences), "512 are plenty."
+            )
+        return self
+
+
+def from_run(folder: Path) -> Settings:
+    """The float model, the task and the recipe of an `hccs convert` run."""
+    saved = read_json(folder / "settings.json")
+    return Settings(
+        model=str(folder / "float"),
+        task=saved_task(saved["task"]),
+        data=saved["data"],
+        retraining=Recipe(**saved["retraining"]),
+    )
+
+
+class Comparison:
+    """One folder of results. The model and the data are loaded when a step asks for them."""
+
+    def __init__(self, settings: Settings, out: str | Path, say: Callable[[str], None] = print) -> None:
+        self.settings, self.say = settings.checked(), say
+        # Read before anything is written: a run on bad input leaves nothing behind.
+        self._source: Any = self._loaded() if settings.model else self._from_files()
+        self.path = RunFolder(out, asdict(settings)).path
+        (self.path / "methods").mkdir(exist_ok=True)
+
+    # --- what the steps work on -----------------------------------------------------------------------------
+
+    def _loaded(self) -> Loaded:
+        assert self.settings.model is not None
+        torch.manual_seed(self.settings.seed)
+        loaded = load_classifier(self.settings.model, self.data.labels, self.settings.vocabulary)
+        if not loaded.has_head:
+            raise ModelError(
+                f"a fine-tuned classifier at {self.settings.model}",
+                "no classification head for this task",
+                "Run hccs convert first and compare on its folder, or name a fine-tuned model.",
+            )
+        return replace(loaded, model=loaded.model.to(best_device()).eval())
+
+    def _from_files(self) -> tuple[LogitSample, LogitSample]:
+        return sample_files(self.settings.files, rows=self.settings.rows, seed=self.settings.seed)
+
+    @cached_property
+    def data(self) -> tasks.TaskData:
+        """The task's examples."""
+        assert self.settings.task is not None
+        return tasks.load(self.settings.task, self.settings.data)
+
+    def _tokenised(self, examples: tasks.Examples) -> TokenisedSet:
+        return tokenise(examples, self._source.tokenizer, self.data.task.n).to(best_device())
+
+    @cached_property
+    def train_set(self) -> TokenisedSet:
+        """Training examples on the device."""
+        return self._tokenised(self.data.train)
+
+    @cached_property
+    def dev(self) -> TokenisedSet:
+        """Dev examples on the device: all of them, or the first draw of `examples`."""
+        dev = self.data.dev
+        most = self.settings.examples
+        return self._tokenised(dev if most is None else dev.subset(most, self.settings.seed))
+
+    @property
+    def samples(self) -> tuple[LogitSample, LogitSample]:
+        """(rows to calibrate on, rows to measure on), collected once and kept in the folder.
+
+        From a model: rows of training sentences, and rows of dev sentences at the same scales.
+        """
+        return self._samples
+
+    @cached_property
+    def _samples(self) -> tuple[LogitSample, LogitSample]:
+        kept = [self.path / f"{name}.safetensors" for name in ("calibration", "logits")]
+        if all(path.exists() for path in kept):
+            calibration, measured = (LogitSample.load(path) for path in kept)
+            return calibration, measured
+        calibration, measured = self._sampled() if self.settings.model else self._source
+        calibration.save(kept[0])
+        measured.save(kept[1])
+        return calibration, measured
+
+    def _sampled(self) -> tuple[LogitSample, LogitSample]:
+        settings = self.settings
+        some = self._tokenised(self.data.train.subset(settings.sentences, settings.seed))
+        others = self._tokenised(self.data.dev.subset(settings.sentences, settings.seed))
+        model, seed = self._source.model, settings.seed
+        calibration = sample_model(model, list(some.batches(64)), rows=settings.rows, seed=seed)
+        batches = list(others.batches(64))
+        measured = sample_model(model, batches, rows=settings.rows, seed=seed, scale=calibration.scale)
+        return calibration, measured
+
+    @property
+    def columns(self) -> int:
+        """The row length that costs are counted for: the task's n, or the files' longest row."""
+        return self.settings.task.n if self.settings.task else self.samples[1].logits.shape[-1]
+
+    # --- the steps ------------------------------------------------------------------------------------------
+
+    def measure(self, entry: Entry, retrain: bool = False) -> None:
+        """All steps of one method that are not recorded yet, but for its time."""
+        record = self.record(entry)
+        if entry.method == FLOAT:
+            steps: dict[str, Callable[[], Any]] = {}
+        else:
+            steps = {
+                "parameters": lambda: self._parameters(entry),
+                "fidelity": lambda: self._fidelity(entry, record.values["parameters"]),
+                "costs": lambda: self._costs(entry),
+                "curves": lambda: self._curves(entry, record.values["parameters"]),
+            }
+        if self.settings.model:
+            steps["accuracy"] = lambda: self._accuracy(entry, record.values.get("parameters"))
+            if retrain:
+                steps["retrained"] = lambda: self._retrained(entry, record.values.get("parameters"))
+        for name, work in steps.items():
+            if name not in record.values:
+                self.say(f"{entry.label}: {name} …")
+            record.step(name, work)
+
+    def time(self, entry: Entry) -> None:
+        """The time step, apart from the others: nothing else may run beside it."""
+        if entry.method == FLOAT:
+            return
+        record = self.record(entry)
+        method, parameters = surrogates.get(entry.method), record.values["parameters"]
+        sample = self.samples[1]
+        record.step("time", lambda: time_forms(method, sample, layer_parameters(parameters, 0)))
+
+    def record(self, entry: Entry) -> Record:
+        """The method's results so far."""
+        return Record(self.path / "methods" / f"{entry.file_name}.json")
+
+    def _parameters(self, entry: Entry) -> dict[str, Any]:
+        """Fixed values, and for the rest what the method's own calibration finds on the common rows."""
+        calibration = self.samples[0]
+        method = surrogates.get(entry.method)
+        found = method.calibrate(calibration.logits, calibration.scale, calibration.mask)
+        return {name: _plain(value, calibration.shape) for name, value in {**found, **dict(entry.fixed)}.items()}
+
+    def _outputs(self, entry: Entry, parameters: dict[str, Any]) -> Any:
+        """(layer, distances, softmax, output, mask, step) of the measured rows, piece by piece."""
+        sample, method = self.samples[1], surrogates.get(entry.method)
+        for layer, rows in sample.pieces():
+            x, valid, scale = sample.logits[layer][:, rows], sample.valid[layer][rows], sample.scale[layer]
+            result = method(x, scale, valid, **layer_parameters(parameters, layer))
+            yield layer, x, softmax_rows(x, scale, valid), result.probabilities, valid, result.unit
+
+    def _fidelity(self, entry: Entry, parameters: dict[str, Any]) -> dict[str, Any]:
+        counter = FidelityCounter(self.samples[1].shape)
+        for layer, _, p, q, valid, unit in self._outputs(entry, parameters):
+            counter.add(layer, row_measures(p, q, valid, unit))
+        return counter.result().to_json()
+
+    def _curves(self, entry: Entry, parameters: dict[str, Any]) -> list[list[float | None]]:
+        """Mean output at each distance, the row's largest output being 1, of every head [heads, 256]."""
+        sample = self.samples[1]
+        sums, counts = np.zeros((*sample.shape, 256)), np.zeros((*sample.shape, 256))
+        for layer, x, _, q, valid, _ in self._outputs(entry, parameters):
+            wide = np.where(valid, x.astype(np.int64), -128)
+            distance = wide.max(-1, keepdims=True) - wide
+            top = q.max(-1, keepdims=True)
+            taken = valid & (top > 0)
+            relative = q / np.where(top > 0, top, 1.0)
+            for head in range(sample.shape[1]):
+                where = distance[head][taken[head]]
+                counts[layer, head] += np.bincount(where, minlength=256)
+                sums[layer, head] += np.bincount(where, relative[head][taken[head]], minlength=256)
+        means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+        return [[None if np.isnan(v) else round(v, 5) for v in head] for head in means.reshape(-1, 256)]
+
+    def _costs(self, entry: Entry) -> dict[str, Any]:
+        costs, k = surrogates.get(entry.method).costs, self.columns
+        counts = {name: getattr(costs, name)(k) for name in ("operations", "divides", "exponentials")}
+        told = ("input", "output", "bits_inside", "table_bytes", "integer_only", "trainable", "source")
+        return {"k": k, **counts, **{name: getattr(costs, name) for name in told}, "needs": sorted(costs.needs)}
+
+    def _attached(self, entry: Entry, parameters: dict[str, Any] | None) -> Any:
+        """A copy of the model with the method in every layer."""
+        model = copy.deepcopy(self._source.model)
+        if entry.method == FLOAT:
+            return model
+        assert parameters is not None
+        calibration, method = self.samples[0], surrogates.get(entry.method)
+        fill(
+            {
+                name: method.module(calibration.scale[layer], layer_parameters(parameters, layer))
+                for layer, name in enumerate(calibration.layers)
+            },
+            model,
+        )
+        return model
+
+    def _accuracy(self, entry: Entry, parameters: dict[str, Any] | None) -> float:
+        return accuracy(self._attached(entry, parameters), self.dev)
+
+    def _retrained(self, entry: Entry, parameters: dict[str, Any] | None) -> dict[str, Any]:
+        """The accuracy after the common recipe, from the float weights, with the float model as teacher."""
+        model = self._attached(entry, parameters)
+        teacher = copy.deepcopy(self._source.model).requires_grad_(False)
+        recipe = replace(self.settings.retraining, seed=self.settings.seed)
+        folder = self.path / "checkpoints" / entry.file_name
+        outcome = train(model, self.train_set, self.dev, recipe, folder, teacher=teacher)
+        return {"accuracy": outcome.accuracy, "history": outcome.history}
+
+
+def layer_parameters(parameters: dict[str, Any], layer: int) -> dict[str, Any]:
+    """The parameters of one layer's heads; words serve all."""
+    return {
+        name: value if isinstance(value, str) else np.asarray(value[layer]) for name, value in parameters.items()
+    }
+
+
+def _plain(value: Any, shape: tuple[int, int]) -> Any:
+    """One number per head as lists JSON can hold; words as they are."""
+    return value if isinstance(value, str) else np.broadcast_to(np.asarray(value), shape).tolist()
+
+
+def compare(
+    settings: Settings,
+    entries: Sequence[Entry],
+    out: str | Path,
+    *,
+    retrain: bool = False,
+    jobs: int = 1,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Measure every entry; returns, and writes as `comparison.json`, the records of all of them."""
+    comparison = Comparison(settings, out, say)
+    chosen = [e for e in entries if e.method != FLOAT or settings.model]
+    say(f"{comparison.samples[1].rows} rows of every head to measure on, as many others to calibrate on")
+    if jobs == 1:
+        for entry in track(chosen, total=len(chosen), description="methods"):
+            comparison.measure(entry, retrain)
+    else:
+        _in_processes(settings, chosen, comparison.path, retrain, jobs)
+    for entry in track(chosen, total=len(chosen), description="timing"):
+        comparison.time(entry)
+    found = {
+        "settings": asdict(settings),
+        "rows": comparison.samples[1].rows,
+        "scale": comparison.samples[1].scale.tolist(),
+        "methods": {entry.label: comparison.record(entry).values for entry in chosen},
+    }
+    _safetensors.replace(comparison.path / "comparison.json", json.dumps(found, indent=1).encode())
+    return found
+
+
+def _in_processes(settings: Settings, entries: Sequence[Entry], out: Path, retrain: bool, jobs: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=one_thread) as pool:
+        waiting = [pool.submit(_measure_one, settings, entry, out, retrain) for entry in entries]
+        for done in track(as_completed(waiting), total=len(waiting), description="methods"):
+            done.result()
+
+
+@lru_cache(maxsize=1)
+def _of_this_process(settings: Settings, out: Path) -> Comparison:
+    return Comparison(settings, out, lambda _: None)
+
+
+def _measure_one(settings: Settings, entry: Entry, out: Path, retrain: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*longer than n.*")
+        _of_this_process(settings, out).measure(entry, retrain)
