@@ -20,8 +20,8 @@ def compare(
     model: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A fine-tuned classifier (folder or Hub name), the folder of an hccs convert run, or files of "
-            "logits as hccs calibrate takes them. Without it: the embedded BERT-tiny and its task."
+            help="A fine-tuned classifier (folder or Hub name), the folder of an hccs convert run, or files "
+            "of logits as hccs calibrate takes them. Without it: the embedded BERT-tiny and its task."
         ),
     ] = None,
     task: Annotated[str, typer.Option(help="sst2, mnli, snli or movies; a run has its own.")] = "",
@@ -52,6 +52,7 @@ def compare(
     console = Console()
     chosen = entries.parse(methods.split() or entries.default_labels())
     changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
+    given: dict[str, Any] = {name: value for name, value in changes.items() if value}
     settings = _settings(model or [], task, data, vocabulary)
     settings = replace(
         settings,
@@ -59,7 +60,7 @@ def compare(
         sentences=sentences,
         examples=examples or None,
         seed=seed,
-        retraining=replace(settings.retraining, **{k: v for k, v in changes.items() if v}),
+        retraining=replace(settings.retraining, **given),
     )
     found = run(settings, chosen, out, retrain=retrain, jobs=jobs, say=console.print)
     tables.write_markdown(found, out / "comparison.md")

@@ -23,9 +23,10 @@ class RunFolder:
 
     def _open(self, settings: dict[str, Any]) -> None:
         existing = self.path / "settings.json"
+        settings = json.loads(json.dumps(settings))  # as they will be read back
         if existing.exists():
             before = read_json(existing)
-            if before != json.loads(json.dumps(settings)):
+            if before != settings:
                 changed = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
                 raise FileError(
                     f"the settings that {self.path} was begun with",

@@ -38,7 +38,9 @@ def curves_figure(found: dict[str, Any], path: Path) -> None:
     )
     exact = np.linspace(0, FARTHEST, 200)
     for place, (label, record) in zip(axes.flat, methods.items(), strict=False):
-        place.plot(exact, np.exp(-exact), color="black", linewidth=0.8, linestyle="--", label="exp(-distance)")
+        place.plot(
+            exact, np.exp(-exact), color="black", linewidth=0.8, linestyle="--", label="exp(-distance)"
+        )
         for name, head in heads.items():
             curve = np.array(record["curves"][head], dtype=np.float64)
             distance = np.arange(256) * scale[head]

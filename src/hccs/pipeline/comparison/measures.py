@@ -12,8 +12,8 @@ With p the float64 softmax of a row, q the surrogate's output for it, and both o
 | `sum_error` | abs(sum q - 1) | 0 |
 | `sparsity` | share of positions where q is exactly 0 | - |
 
-KL needs q > 0: a zero counts as `floor`, half a step of the method's output format. Rows without a valid
-position take no part; rows with a constant p have no rank correlation and are left out of its mean.
+KL needs q > 0: as in the methods' calibration a zero counts as half of the output's unit. Rows without a
+valid position take no part; rows with a constant p have no rank correlation and are left out of its mean.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from hccs.surrogates.fitting import FLOAT_UNIT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,9 +37,6 @@ MEASURES = (
     "sum_error",
     "sparsity",
 )
-
-DEFAULT_FLOOR = 2.0**-16
-"""What a zero counts as where the output has no step: half a step of a 15-bit fraction."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +55,12 @@ class Fidelity:
         return {**self.overall(), "heads": heads}
 
 
-def softmax_rows(
-    x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """float64 softmax of x * scale over the valid positions; masked positions and empty rows are 0."""
-    z = np.where(valid, x * scale[..., None, None], -np.inf)
-    top = z.max(-1, keepdims=True)
-    e = np.exp(z - np.where(np.isfinite(top), top, 0.0))
-    return e / np.maximum(e.sum(-1, keepdims=True), np.finfo(np.float64).tiny)
-
-
 def row_measures(
-    p: NDArray[np.float64], q: NDArray[np.float64], valid: NDArray[np.bool_], floor: float = DEFAULT_FLOOR
+    p: NDArray[np.float64], q: NDArray[np.float64], valid: NDArray[np.bool_], unit: float | None = None
 ) -> dict[str, NDArray[np.float64]]:
     """Every measure of every row: arrays of shape p.shape[:-1], NaN where a row has none.
+
+    `unit` is what one step of q is worth, None for floats, as in `hccs.surrogates.Result`.
 
     >>> p, q = np.array([[0.5, 0.25, 0.25]]), np.array([[0.5, 0.5, 0.0]])
     >>> found = row_measures(p, q, np.ones((1, 3), bool))
@@ -79,7 +70,7 @@ def row_measures(
     valid = np.broadcast_to(valid, p.shape)
     count = valid.sum(-1)
     q = np.where(valid, q, 0.0)
-    kl, mass = _divergence(p, q, valid, floor)
+    kl, mass = _divergence(p, q, valid, (unit or FLOAT_UNIT) / 2)
     found = {
         "kl": kl,
         "kl_renormalised": kl + np.log(np.maximum(mass, np.finfo(np.float64).tiny)),
@@ -101,12 +92,8 @@ def _divergence(
     return (p * np.log(ratio)).sum(-1), np.where(valid, lifted, 0.0).sum(-1)
 
 
-def _top1(
-    p: NDArray[np.float64], q: NDArray[np.float64], valid: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    best_p, best_q = (
-        valid & (a == np.where(valid, a, -np.inf).max(-1, keepdims=True)) for a in (p, q)
-    )
+def _top1(p: NDArray[np.float64], q: NDArray[np.float64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
+    best_p, best_q = (valid & (a == np.where(valid, a, -np.inf).max(-1, keepdims=True)) for a in (p, q))
     return (best_p & best_q).sum(-1) / np.maximum(best_q.sum(-1), 1)
 
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,8 @@ from hccs.errors import ModelError, ParameterError
 from hccs.nn.attach import fill
 from hccs.pipeline import tasks
 from hccs.pipeline.accuracy import Record, one_thread
-from hccs.pipeline.comparison.entries import FLOAT, Entry
-from hccs.pipeline.comparison.measures import (
-    FidelityCounter,
-    row_measures,
-    softmax_rows,
-)
+from hccs.pipeline.comparison.entries import FLOAT, Entry, declared_costs
+from hccs.pipeline.comparison.measures import FidelityCounter, row_measures
 from hccs.pipeline.comparison.sample import LogitSample, sample_files, sample_model
 from hccs.pipeline.comparison.speed import time_forms
 from hccs.pipeline.conversion import RETRAINING
@@ -40,6 +36,7 @@ from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
 from hccs.pipeline.run_folder import RunFolder, read_json
 from hccs.pipeline.tokens import TokenisedSet, tokenise
 from hccs.pipeline.training import Recipe, train
+from hccs.surrogates.fitting import float_softmax
 
 
 @dataclass(frozen=True)
@@ -150,11 +147,11 @@ class Comparison:
         settings = self.settings
         some = self._tokenised(self.data.train.subset(settings.sentences, settings.seed))
         others = self._tokenised(self.data.dev.subset(settings.sentences, settings.seed))
-        model, seed = self._source.model, settings.seed
-        calibration = sample_model(model, list(some.batches(64)), rows=settings.rows, seed=seed)
-        batches = list(others.batches(64))
-        measured = sample_model(model, batches, rows=settings.rows, seed=seed, scale=calibration.scale)
-        return calibration, measured
+        draw = partial(
+            sample_model, self._source.model, n=self.columns, rows=settings.rows, seed=settings.seed
+        )
+        calibration = draw(list(some.batches(64)))
+        return calibration, draw(list(others.batches(64)), scale=calibration.scale)
 
     @property
     def columns(self) -> int:
@@ -202,7 +199,9 @@ class Comparison:
         calibration = self.samples[0]
         method = surrogates.get(entry.method)
         found = method.calibrate(calibration.logits, calibration.scale, calibration.mask)
-        return {name: _plain(value, calibration.shape) for name, value in {**found, **dict(entry.fixed)}.items()}
+        return {
+            name: _plain(value, calibration.shape) for name, value in {**found, **dict(entry.fixed)}.items()
+        }
 
     def _outputs(self, entry: Entry, parameters: dict[str, Any]) -> Any:
         """(layer, distances, softmax, output, mask, step) of the measured rows, piece by piece."""
@@ -210,7 +209,7 @@ class Comparison:
         for layer, rows in sample.pieces():
             x, valid, scale = sample.logits[layer][:, rows], sample.valid[layer][rows], sample.scale[layer]
             result = method(x, scale, valid, **layer_parameters(parameters, layer))
-            yield layer, x, softmax_rows(x, scale, valid), result.probabilities, valid, result.unit
+            yield layer, x, float_softmax(x, scale, valid), result.probabilities, valid, result.unit
 
     def _fidelity(self, entry: Entry, parameters: dict[str, Any]) -> dict[str, Any]:
         counter = FidelityCounter(self.samples[1].shape)
@@ -236,10 +235,15 @@ class Comparison:
         return [[None if np.isnan(v) else round(v, 5) for v in head] for head in means.reshape(-1, 256)]
 
     def _costs(self, entry: Entry) -> dict[str, Any]:
-        costs, k = surrogates.get(entry.method).costs, self.columns
+        costs, k = declared_costs(entry), self.columns
         counts = {name: getattr(costs, name)(k) for name in ("operations", "divides", "exponentials")}
         told = ("input", "output", "bits_inside", "table_bytes", "integer_only", "trainable", "source")
-        return {"k": k, **counts, **{name: getattr(costs, name) for name in told}, "needs": sorted(costs.needs)}
+        return {
+            "k": k,
+            **counts,
+            **{name: getattr(costs, name) for name in told},
+            "needs": sorted(costs.needs),
+        }
 
     def _attached(self, entry: Entry, parameters: dict[str, Any] | None) -> Any:
         """A copy of the model with the method in every layer."""
@@ -267,13 +271,14 @@ class Comparison:
         recipe = replace(self.settings.retraining, seed=self.settings.seed)
         folder = self.path / "checkpoints" / entry.file_name
         outcome = train(model, self.train_set, self.dev, recipe, folder, teacher=teacher)
-        return {"accuracy": outcome.accuracy, "history": outcome.history}
+        return {"accuracy": outcome.accuracy, "history": list(outcome.history)}
 
 
 def layer_parameters(parameters: dict[str, Any], layer: int) -> dict[str, Any]:
     """The parameters of one layer's heads; words serve all."""
     return {
-        name: value if isinstance(value, str) else np.asarray(value[layer]) for name, value in parameters.items()
+        name: value if isinstance(value, str) else np.asarray(value[layer])
+        for name, value in parameters.items()
     }
 
 

@@ -110,11 +110,12 @@ def sample_model(
     model: nn.Module,
     batches: Sequence[Any],
     *,
+    n: int,
     rows: int,
     seed: int = 0,
     scale: NDArray[np.float64] | None = None,
 ) -> LogitSample:
-    """At most `rows` rows of every head, spread evenly over all batches and drawn by `seed`.
+    """At most `rows` rows of every head, `n` columns wide, spread over all batches and drawn by `seed`.
 
     The same sentences and queries serve all layers. Padding counts neither as key nor as query. Scales are
     those of `hccs.nn.collect`, the largest magnitude / 127, unless given.
@@ -122,7 +123,7 @@ def sample_model(
     if not batches:
         raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
     _require_rows(rows)
-    names, largest, columns = ranges(model, batches)
+    names, largest, _ = ranges(model, batches)
     scale = np.maximum(largest, 1e-6) / 127 if scale is None else scale
     samplers: dict[str, RowSampler] = {}
 
@@ -135,7 +136,7 @@ def sample_model(
 
     with observing(model, {name: observer(name, layer) for layer, name in enumerate(names)}):
         run(model, batches, "collecting logits")
-    parts = [_joined([_padded(*part, columns) for part in samplers[name].kept], -2) for name in names]
+    parts = [_joined([_padded(*part, n) for part in samplers[name].kept], -2) for name in names]
     logits, valid = (np.stack(arrays) for arrays in zip(*parts, strict=True))
     sample = LogitSample(logits, valid, scale, tuple(names))
     return sample if sample.rows <= rows else sample.take(_draw(sample.rows, (seed,), rows))
@@ -162,7 +163,11 @@ def sample_files(
     columns = max(file.logits.shape[-1] for file in files)
     parts = []
     for file, first in zip(files, np.cumsum([0, *counts]), strict=False):
-        here = chosen if by_layer else chosen[(chosen >= first) & (chosen < first + file.logits.shape[-2])] - first
+        here = (
+            chosen
+            if by_layer
+            else chosen[(chosen >= first) & (chosen < first + file.logits.shape[-2])] - first
+        )
         parts.append(_padded(*_rows_of(file, here, scale), columns))
     sample = LogitSample(*_joined(parts, 0 if by_layer else -2), scale)
     if sample.rows < 2:
@@ -203,8 +208,12 @@ def _rows_of(
     """The chosen rows of a file as int8 [layers, heads, rows, k], and their mask [layers, rows, k]."""
     part = np.asarray(file.logits[..., chosen, :])
     mask = _mask(file, chosen, part.shape)
-    x = part if part.dtype == np.int8 else quantise(part, scale if file.layer is None else scale[file.layer], mask)
-    x, mask = (a.reshape(-1, *a.shape[-3:]) for a in (x, mask))
+    x = (
+        part
+        if part.dtype == np.int8
+        else quantise(part, scale if file.layer is None else scale[file.layer], mask)
+    )
+    x, mask = x.reshape(-1, *x.shape[-3:]), mask.reshape(-1, *mask.shape[-3:])
     if (mask != mask[:, :1]).any():
         raise DataError(
             f"a mask that all heads of a layer share in {file.path}",

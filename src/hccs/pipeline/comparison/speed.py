@@ -45,7 +45,8 @@ def time_forms(method: Surrogate, sample: LogitSample, parameters: Mapping[str, 
 def _turns(work: Callable[[], Any], peer: Callable[[], Any]) -> tuple[float, float]:
     """Median milliseconds of `work`, and its median ratio to `peer` when they take turns."""
     work(), peer()
-    times, ratios = [], []
+    times: list[float] = []
+    ratios: list[float] = []
     began = time.perf_counter()
     while len(times) < LEAST or time.perf_counter() - began < SECONDS:
         mine, theirs = _seconds(work), _seconds(peer)

@@ -30,7 +30,8 @@ Column = tuple[str, Callable[[dict[str, Any]], str]]
 
 def _fidelity(name: str, digits: int = 4) -> Callable[[dict[str, Any]], str]:
     def text(record: dict[str, Any]) -> str:
-        return f"{record['fidelity'][name]:.{digits}f}" if "fidelity" in record else "-"
+        # Adding 0.0 takes the sign from what rounds to -0.
+        return f"{round(record['fidelity'][name], digits) + 0.0:.{digits}f}" if "fidelity" in record else "-"
 
     return text
 
@@ -51,8 +52,8 @@ def fidelity_grid(methods: dict[str, Any]) -> Grid:
     """Every measure, mean over heads."""
     columns: list[Column] = [
         ("KL", _fidelity("kl")),
-        ("KL, renormalised", _fidelity("kl_renormalised")),
-        ("total variation", _fidelity("total_variation")),
+        ("KL renorm.", _fidelity("kl_renormalised")),
+        ("TV", _fidelity("total_variation")),
         ("top-1", _fidelity("top1")),
         ("rank corr.", _fidelity("rank_correlation")),
         ("sum error", _fidelity("sum_error")),
@@ -65,19 +66,13 @@ def accuracy_grid(methods: dict[str, Any]) -> Grid:
     """Accuracy without and, where it was done, after retraining, against the float model."""
     base = methods[FLOAT]["accuracy"]
 
-    def without(record: dict[str, Any]) -> float:
-        return float(record["accuracy"])
+    def retrained(record: dict[str, Any]) -> float | None:
+        return record["retrained"]["accuracy"] if "retrained" in record else None
 
-    def retrained(record: dict[str, Any]) -> float:
-        return float(record["retrained"]["accuracy"])
-
-    columns: list[Column] = []
-    for name, score in (("without retraining", without), ("retrained", retrained)):
-        if name == "retrained" and not any("retrained" in record for record in methods.values()):
-            continue
-        columns.append((name, _or_dash(lambda r, score=score: f"{score(r):.4f}")))
-        columns.append(("points", _or_dash(lambda r, score=score: f"{100 * (score(r) - base):+.2f}")))
-    columns.insert(0, ("KL, renormalised", _fidelity("kl_renormalised")))
+    columns: list[Column] = [("KL renorm.", _fidelity("kl_renormalised"))]
+    columns += _scores("without retraining", lambda record: record.get("accuracy"), base)
+    if any("retrained" in record for record in methods.values()):
+        columns += _scores("retrained", retrained, base)
     return _grid("Dev accuracy; points against the float model", methods, columns, with_float=True)
 
 
@@ -85,27 +80,29 @@ def cost_grid(methods: dict[str, Any]) -> Grid:
     """What each method declares for a row, and the time of its two forms."""
     lengths = {record["costs"]["k"] for record in methods.values() if "costs" in record}
     columns: list[Column] = [
-        ("integers only", _cost("integer_only")),
+        ("integers", _cost("integer_only")),
         ("operations", _cost("operations")),
         ("divides", _cost("divides")),
-        ("exponentials", _cost("exponentials")),
+        ("exp", _cost("exponentials")),
         ("table bytes", _cost("table_bytes")),
         ("output", _cost("output")),
-        ("NumPy time", _ratio("numpy")),
-        ("PyTorch time", _ratio("torch")),
+        ("NumPy", _ratio("numpy")),
+        ("PyTorch", _ratio("torch")),
     ]
     of = "/".join(str(k) for k in sorted(lengths))
     return _grid(f"Costs of a row of {of}, declared; time as a ratio to softmax", methods, columns)
 
 
-def _or_dash(text: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
-    def safe(record: dict[str, Any]) -> str:
-        try:
-            return text(record)
-        except KeyError:
-            return "-"
+def _scores(name: str, score: Callable[[dict[str, Any]], float | None], base: float) -> list[Column]:
+    def absolute(record: dict[str, Any]) -> str:
+        found = score(record)
+        return "-" if found is None else f"{found:.4f}"
 
-    return safe
+    def points(record: dict[str, Any]) -> str:
+        found = score(record)
+        return "-" if found is None else f"{100 * (found - base):+.2f}"
+
+    return [(name, absolute), ("points", points)]
 
 
 def _grid(

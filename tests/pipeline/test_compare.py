@@ -1,0 +1,240 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+from typer.testing import CliRunner
+
+import hccs.nn
+from hccs import surrogates
+from hccs.calibration import HeadStatistics, fidelity
+from hccs.cli.app import app
+from hccs.errors import FileError, HccsError, ModelError, ParameterError
+from hccs.pipeline import tasks
+from hccs.pipeline.comparison import figures, speed, tables
+from hccs.pipeline.comparison.entries import FLOAT, declared_costs, default_labels, parse
+from hccs.pipeline.comparison.measures import MEASURES
+from hccs.pipeline.comparison.run import Comparison, Settings, compare, from_run
+from hccs.pipeline.comparison.sample import LogitSample
+from hccs.pipeline.demo import MODEL
+from hccs.pipeline.models import accuracy, load_classifier
+from hccs.pipeline.tokens import tokenise
+from hccs.pipeline.training import Recipe
+from hccs.table import ParamTable
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+RECIPE = Recipe(epochs=1, learning_rate=1e-5, batch_size=32, evaluations_per_epoch=1, distil=0.5)
+METHODS = parse(["softmax", "hccs", "hccs:mode=u8_clb", "ibert"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_turns():
+    """Times are checked for being there, not for being right."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(speed, "SECONDS", 0.0)
+        patched.setattr(speed, "LEAST", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    source = tasks.load(tasks.TASKS["movies"])
+    for name, examples in (("train", source.train.subset(64)), ("dev", source.dev.subset(48))):
+        rows = [f"{text[0]}\t{label}" for text, label in zip(examples.texts, examples.labels, strict=True)]
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    return folder
+
+
+@pytest.fixture
+def settings(data):
+    return Settings(
+        model=str(MODEL),
+        task=tasks.TASKS["movies"],
+        data=str(data),
+        sentences=16,
+        rows=96,
+        retraining=RECIPE,
+    )
+
+
+def silent(_):
+    pass
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare") / "out"
+    chosen = Settings(str(MODEL), tasks.TASKS["movies"], str(data), None, (), 16, 96, None, 0, RECIPE)
+    return compare(chosen, METHODS, out, retrain=True, say=silent), out
+
+
+def test_everything_is_measured(finished):
+    found, out = finished
+    assert list(found["methods"]) == [FLOAT, "softmax", "hccs", "hccs:mode=u8_clb", "ibert"]
+    for label, record in found["methods"].items():
+        assert 0.5 < record["accuracy"] <= 1 and 0.5 < record["retrained"]["accuracy"] <= 1
+        assert len(record["retrained"]["history"]) == 1  # one budget for all
+        if label != FLOAT:
+            assert set(record["fidelity"]) == {*MEASURES, "heads"}
+            assert np.shape(record["fidelity"]["heads"]["kl"]) == (2, 2)
+            assert record["time"]["numpy"] > 0 and record["time"]["torch"] > 0
+    softmax = found["methods"]["softmax"]
+    assert abs(softmax["fidelity"]["kl"]) < 1e-9 and softmax["fidelity"]["top1"] == 1
+    assert softmax["accuracy"] == found["methods"][FLOAT]["accuracy"]
+    assert found["methods"] == json.loads((out / "comparison.json").read_text())["methods"]
+
+
+def test_hccs_agrees_with_its_own_calibration_and_attachment(finished, data):
+    found, out = finished
+    record = found["methods"]["hccs"]
+    sample = LogitSample.load(out / "logits.safetensors")
+    B, S, D = (np.asarray(record["parameters"][name], np.int64) for name in "BSD")
+    table = ParamTable(B, S, D, sample.scale, 64, "i16_div")
+    stats = HeadStatistics(sample.shape, 64, sample.scale)
+    stats.update(sample.logits, np.broadcast_to(sample.mask, sample.logits.shape))
+    wanted = fidelity(stats, table)
+    np.testing.assert_allclose(record["fidelity"]["heads"]["kl"], wanted[..., 0], atol=1e-7)
+    np.testing.assert_allclose(record["fidelity"]["heads"]["kl_renormalised"], wanted[..., 1], atol=1e-7)
+    loaded = load_classifier(str(MODEL), ("0", "1"))
+    dev = tokenise(tasks.load(tasks.TASKS["movies"], data).dev, loaded.tokenizer, 64)
+    hccs.nn.attach(loaded.model, table)
+    assert accuracy(loaded.model, dev) == record["accuracy"]
+    assert (
+        accuracy(hccs.nn.attach(loaded.model, table, "u8_clb"), dev)
+        == (found["methods"]["hccs:mode=u8_clb"]["accuracy"])
+    )
+
+
+def test_curves_of_softmax_are_exponentials(finished):
+    found, _ = finished
+    for head, scale in zip(found["methods"]["softmax"]["curves"], np.ravel(found["scale"]), strict=True):
+        seen = [(d, value) for d, value in enumerate(head) if value is not None]
+        assert seen[0] == (0, 1.0) and len(seen) > 20
+        for d, value in seen:
+            assert value == pytest.approx(np.exp(-d * scale), abs=1e-5)
+
+
+def test_tables_and_figures(finished, tmp_path):
+    found, _ = finished
+    tables.write_markdown(found, tmp_path / "comparison.md")
+    text = (tmp_path / "comparison.md").read_text()
+    kl = found["methods"]["ibert"]["fidelity"]["kl"]
+    assert f"| ibert | {kl:.4f} |" in text
+    score = found["methods"]["ibert"]["retrained"]["accuracy"]
+    points = 100 * (score - found["methods"][FLOAT]["accuracy"])
+    assert f"| {score:.4f} | {points:+.2f} |" in text
+    assert "Costs of a row of 64" in text and "-0.0000" not in text
+    pytest.importorskip("matplotlib")
+    assert all(path.stat().st_size > 10_000 for path in figures.draw(found, tmp_path))
+
+
+@pytest.mark.parametrize("step", ["_fidelity", "_retrained"])
+def test_an_interrupted_comparison_goes_on(settings, tmp_path, step, monkeypatch):
+    chosen = parse(["softmax", "ibert"])
+    real = getattr(Comparison, step)
+
+    def interrupted(self, entry, *arguments):
+        if entry.label == "ibert":
+            raise KeyboardInterrupt
+        return real(self, entry, *arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Comparison, step, interrupted)
+        compare(settings, chosen, tmp_path / "out", retrain=step == "_retrained", say=silent)
+    kept = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out" / "methods").iterdir()}
+    assert "accuracy" in kept["softmax.json"] and "parameters" in kept["ibert.json"]
+    said = []
+    found = compare(settings, chosen, tmp_path / "out", retrain=step == "_retrained", say=said.append)
+    for label in (FLOAT, "softmax", "ibert"):
+        before = {name: value for name, value in kept[f"{label}.json"].items() if name != "seconds"}
+        assert before.items() <= found["methods"][label].items()
+    assert not any(line.startswith(("float", "softmax")) for line in said)
+    # Methods can be added to a finished comparison.
+    more = compare(settings, parse(["softmax", "hccs"]), tmp_path / "out", say=silent)
+    assert "fidelity" in more["methods"]["hccs"]
+
+
+def test_processes_share_a_comparison_of_files(finished, tmp_path):
+    _, out = finished
+    chosen = Settings(files=(str(out / "logits.safetensors"),), rows=40)
+    found = compare(chosen, parse(["softmax", "hccs"]), tmp_path / "two", jobs=2, say=silent)
+    alone = compare(chosen, parse(["softmax", "hccs"]), tmp_path / "one", say=silent)
+    assert FLOAT not in found["methods"]
+    for label in ("softmax", "hccs"):
+        assert found["methods"][label]["fidelity"] == alone["methods"][label]["fidelity"]
+        assert "accuracy" not in found["methods"][label]
+
+
+def test_command_on_the_embedded_model(tmp_path):
+    pytest.importorskip("matplotlib")
+    options = ["--rows", "64", "--sentences", "16", "--examples", "40"]
+    command = ["compare", "--out", str(tmp_path / "out"), "--methods", "softmax hccs", *options]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "Fidelity to softmax" in result.output
+    assert {"comparison.json", "comparison.md", "curves.png", "accuracy.png"} <= {
+        path.name for path in (tmp_path / "out").iterdir()
+    }
+
+
+def test_the_folder_of_a_run_brings_its_task_and_recipe(data, tmp_path):
+    from hccs.pipeline.convert import Settings as ConvertSettings
+    from hccs.pipeline.convert import convert
+
+    chosen = ConvertSettings(
+        str(MODEL), tasks.TASKS["movies"], str(data), sentences=16, refine=False, retraining=RECIPE
+    )
+    run = convert(chosen, tmp_path / "run", silent)
+    source = from_run(tmp_path / "run")
+    assert source.retraining == RECIPE and source.task == tasks.TASKS["movies"]
+    options = replace(source, rows=64, sentences=16)
+    found = compare(options, parse(["hccs"]), tmp_path / "out", say=silent)
+    assert found["methods"][FLOAT]["accuracy"] == run["stages"]["float"]["accuracy"]
+
+
+def test_labels():
+    entry = parse(["hccs:mode=u8_clb"])[1]
+    assert entry.file_name == "hccs_mode=u8_clb"
+    assert [e.label for e in parse(["float", "ibert", "ibert"])] == [FLOAT, "ibert"]
+    assert {"hccs", "hccs:mode=u8_clb", *surrogates.names()} <= set(default_labels())
+    for wrong in ("hccs:mood=u8", "hccs:u8_clb", "ibert:alpha=2"):
+        with pytest.raises(ParameterError, match="NAME:parameter=value"):
+            parse([wrong])
+    with pytest.raises(ParameterError, match="a method among"):
+        parse(["hardmax"])
+    assert declared_costs(parse(["hccs:mode=u8_clb"])[1]).divides(64) == 0
+    assert declared_costs(parse(["hccs"])[1]).divides(64) == 1
+
+
+def test_bad_input_leaves_nothing_behind(settings, data, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(ParameterError, match="a model or files"):
+        compare(Settings(), METHODS, out, say=silent)
+    with pytest.raises(ParameterError, match="at least one sentence"):
+        compare(replace(settings, sentences=0), METHODS, out, say=silent)
+    with pytest.raises(ModelError, match="a transformers model at"):
+        compare(replace(settings, model=str(tmp_path / "nothing")), METHODS, out, say=silent)
+    with pytest.raises(FileError):
+        compare(Settings(files=(str(tmp_path / "none.npz"),)), METHODS, out, say=silent)
+    model = load_classifier(str(MODEL), ("0", "1"))
+    model.model.bert.save_pretrained(tmp_path / "encoder")
+    model.tokenizer.save_pretrained(tmp_path / "encoder")
+    with pytest.raises(ModelError, match="a fine-tuned classifier"):
+        compare(replace(settings, model=str(tmp_path / "encoder")), METHODS, out, say=silent)
+    assert not out.exists()
+    for arguments in (
+        ["a", "b"],
+        [str(MODEL)],
+        [str(MODEL), "--task", "poetry"],
+    ):
+        result = CliRunner().invoke(app, ["compare", *arguments, "--out", str(out)])
+        assert isinstance(result.exception, HccsError)
+    assert not out.exists()
+    compare(settings, parse(["softmax"]), out, say=silent)
+    with pytest.raises(FileError, match="other values of rows"):
+        compare(replace(settings, rows=48), METHODS, out, say=silent)
