@@ -6,7 +6,8 @@ The measure is the mean over rows of
 
 which is KL(p || q) for a method that sums to one, and for one that does not charges mass in excess as much as
 mass that is missing (a plain KL would reward any q that is too large). An output of exactly zero, for which
-KL is infinite, counts as half of the method's unit; where the output has none, as half of 2^-16.
+KL is infinite, counts as half of the method's unit, in both terms; where the output has none, as half of
+2^-16.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def divergence(
     result: Result, p: NDArray[np.float64], valid: NDArray[np.bool_], heads: int
 ) -> NDArray[np.float64]:
     """The measure above of every head, for softmax probabilities `p`."""
-    q = result.probabilities
-    floor = (result.unit or FLOAT_UNIT) / 2
+    half_unit = (result.unit or FLOAT_UNIT) / 2
+    q = np.where(result.probabilities == 0, half_unit, result.probabilities)
     with np.errstate(divide="ignore", invalid="ignore"):
-        terms = np.where(p > 0, p * np.log(p / np.maximum(q, floor)), 0) + q
+        terms = np.where(p > 0, p * np.log(p / q), 0) + q
     return per_head(np.where(valid, terms, 0).sum(-1) - 1, valid, heads)
 
 

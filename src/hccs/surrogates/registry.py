@@ -36,6 +36,19 @@ METHODS = (
     "softmax",
     "hccs",
     "ibert",
+    "index_softmax",
+    "ita",
+    "softermax",
+    "consmax",
+    "sparsemax",
+    "entmax15",
+    "entmax",
+    "rela",
+    "sas",
+    "hls4ml",
+    "vitis_bf16",
+    "iron_bf16",
+    "aie4ml_exp",
 )
 
 

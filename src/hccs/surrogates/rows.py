@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 INT8_MIN, INT8_MAX = -128, 127
+REQUANTISATION_BITS = 16
 
 
 def distance(x: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -24,6 +25,17 @@ def distance(x: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
 def look_up(table: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
     """table[..., index] with one table per head, [..., 1, entries], and indices [..., q, k]."""
     return np.take_along_axis(np.broadcast_to(table, (*index.shape[:-1], table.shape[-1])), index, -1)
+
+
+def multiplier_for(ratio: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The fixed-point multiplier, with 16 fraction bits, that takes int8 logits to another scale."""
+    return np.maximum(np.rint(ratio * (1 << REQUANTISATION_BITS)), 1).astype(np.int64)
+
+
+def requantised(x: Any, multiplier: Any) -> Any:
+    """x * ratio rounded half up and clipped to int8, for int64 arrays and tensors alike."""
+    half = 1 << (REQUANTISATION_BITS - 1)
+    return ((x * multiplier + half) >> REQUANTISATION_BITS).clip(INT8_MIN, INT8_MAX)
 
 
 def checked_logits(x: Any) -> NDArray[np.int8]:
