@@ -106,7 +106,7 @@ def test_bad_arguments_are_refused(error, message, call):
         ("ita", "form to be one of one_pass, streaming", {"form": "two_pass"}),
         ("iron_bf16", "engine to be one of aie_ml, aie_mlv2", {"engine": "aie1"}),
         ("hls4ml", "integer_bits to be a whole number", {"integer_bits": 5.5}),
-        ("aie4ml_exp", "between 1 and 127", {"scale": 0.5}),
+        ("aie4ml_exp", "between 1 and 128", {"scale": 0.5}),
     ],
 )
 def test_parameters_out_of_range_are_refused(name, message, params):
