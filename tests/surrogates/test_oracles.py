@@ -1,4 +1,4 @@
-"""Each method against what it is measured by: another implementation, its table, its float form, its bound."""
+"""Each method against its measure: another implementation, its table, its float form, its bound."""
 
 import importlib
 import re

@@ -23,7 +23,7 @@ def test_every_row_of_the_comparison_is_there():
 
 
 def test_unknown_name_is_refused_with_the_list():
-    with pytest.raises(ParameterError, match="a method among softmax, hccs, ibert.*'i_bert'"):
+    with pytest.raises(ParameterError, match=r"a method among softmax, hccs, ibert.*'i_bert'"):
         surrogates.get("i_bert")
 
 
@@ -61,7 +61,7 @@ def test_numpy_is_enough():
         "for name in s.names():\n"
         "    method = s.get(name)\n"
         "    method(x, 0.1, **method.calibrate(x, 0.1))\n"
-        "print([name for name in ('torch', 'entmax', 'transformers', 'hls4ml', 'aie4ml') if name in sys.modules])"
+        "print([m for m in ('torch', 'entmax', 'transformers', 'hls4ml', 'aie4ml') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout.strip() == "[]", result.stderr
