@@ -7,7 +7,7 @@
 
 Source: aie4ml (Danopoulos et al.), `softmax_exp_i8` in nnet_utils/softmax/softmax.cpp.
 Widths: int8 in, int16 exponentials, int32 sum, uint8 out. Needs: max, sum, a division per row; no tables.
-As there, KQ must lie in 1..127 so that z fits int16: scales from 0.0014 to 0.345.
+As there, KQ must lie in 1..128 so that z fits int16: scales from 0.0014 to 0.347.
 Our reading: all shifts floor (the kernel's rounding mode is a build option).
 F has few bits when the row is long (sum e >= 16384 makes F <= 510), and the rows lose mass to its floor.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FRACTION_BITS = 8
-LARGEST_KQ = 127
+LARGEST_KQ = 32767 // 255
 A2, B1, C0 = 2811, -11004, 16384  # 2^-f ~ 0.1716 f^2 - 0.6716 f + 1, in Q14
 
 
@@ -38,7 +38,7 @@ def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
         raise ParameterError(
             f"round(log2(e) * scale * 256) between 1 and {LARGEST_KQ} for aie4ml_exp, so that z fits int16",
             f"{kq.min()} to {kq.max()} (scales {scale.min():g} to {scale.max():g})",
-            "Quantise the logits with a scale between 0.0014 and 0.345.",
+            "Quantise the logits with a scale between 0.0014 and 0.347.",
         )
     return {"kq": kq}
 

@@ -47,7 +47,8 @@ def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any, alpha: Any) 
         p = np.maximum(z - (low + width), 0) ** power
         low = np.where(p.sum(-1, keepdims=True) >= 1, low + width, low)
     p = np.maximum(z - low, 0) ** power
-    return Output(p / p.sum(-1, keepdims=True))
+    total = p.sum(-1, keepdims=True)
+    return Output(p / np.where(total == 0, 1, total))
 
 
 def tensor(z: Any, valid: Any, scale: Any, alpha: Any) -> Output:

@@ -15,8 +15,7 @@ out (256 stands for one). Needs: max, sum, a division per row; the constants are
 Our reading: the source requantises e to 16 bits with a range that it tracks while training; every row's
 maximum has e = e(0), the largest there is, so that is where the range settles, and we take it. e is never
 formed at full width: e * 32767 / e(0) = poly*M >> (31 + q), rounded, M = round(2^31 * 32767 / floor(c/S^2)).
-Beyond S = 1.67 floor(c/S^2) is 0 and the method has no constants; such scales are refused. With coarse scales
-(above about 0.3) the floored constants make neighbouring scores jump, and their order may be reversed.
+Beyond S = 1.67 floor(c/S^2) is 0 and the method has no constants; such scales are refused.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class SurrogateModule(nn.Module):
         logits = tensors.quantised(z, scale) if method.quantises else z
         values = {name: self.learnt[name] if name in self.learnt else value.to(z.device)
                   for name, value in self.numbers.items() if name != "scale"}  # fmt: skip
-        return method.smooth(logits, mask, **per_row(values, scale.ndim), **self.words)  # type: ignore[no-any-return]
+        smooth: torch.Tensor = method.smooth(logits, mask, **per_row(values, scale.ndim), **self.words)
+        return smooth.to(z.dtype)
 
     def _number(self, name: str, like: torch.Tensor) -> torch.Tensor:
         return self.numbers[name].to(like.device)
