@@ -199,6 +199,9 @@ class Comparison:
         calibration = self.samples[0]
         method = surrogates.get(entry.method)
         found = method.calibrate(calibration.logits, calibration.scale, calibration.mask)
+        if method.attends is not None and self.settings.model:
+            # Its source learns a gain and a gate for every channel.
+            found["width"] = head_size(self._source.model)
         return {
             name: _plain(value, calibration.shape) for name, value in {**found, **dict(entry.fixed)}.items()
         }
@@ -280,6 +283,12 @@ def layer_parameters(parameters: dict[str, Any], layer: int) -> dict[str, Any]:
         name: value if isinstance(value, str) else np.asarray(value[layer])
         for name, value in parameters.items()
     }
+
+
+def head_size(model: Any) -> int:
+    """Channels of one attention head, as the model's configuration tells."""
+    config = model.config
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def _plain(value: Any, shape: tuple[int, int]) -> Any:
