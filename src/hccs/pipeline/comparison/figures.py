@@ -14,17 +14,19 @@ from hccs.pipeline.figures import pyplot
 FARTHEST = 10.0
 """Distances, in logits, that the curves show."""
 
+HEIGHTS = (12, 26, 40, -16, -30, -44)
+"""Points above or below its mark that a name is put at, in turn."""
+
 
 def curves_figure(found: dict[str, Any], path: Path) -> None:
     """Output over distance from the row's maximum, relative to its largest: one panel per method.
 
-    Two heads are shown, the one of the least and the one of the most spread-out softmax; both follow
-    exp(-distance) when softmax is kept.
+    Two heads are shown, those whose logits have the widest and the narrowest range.
     """
     plt = pyplot()
     methods = {label: record for label, record in found["methods"].items() if "curves" in record}
     scale = np.asarray(found["scale"]).reshape(-1)
-    heads = {"sharpest head": int(scale.argmax()), "flattest head": int(scale.argmin())}
+    heads = {"widest logits": int(scale.argmax()), "narrowest logits": int(scale.argmin())}
     across = min(5, len(methods))
     down = math.ceil(len(methods) / across)
     figure, axes = plt.subplots(
@@ -73,14 +75,22 @@ def accuracy_figure(found: dict[str, Any], path: Path) -> None:
             after = 100 * (record["retrained"]["accuracy"] - base)
             axes.plot([kl, kl], [before, after], color="grey", linewidth=0.6)
             axes.plot(kl, after, "^", color="tab:orange", markersize=5)
-        # Neighbours in KL get their names on opposite sides.
-        place = (3, 5) if number % 2 else (3, -9)
-        axes.annotate(label, (kl, before), place, textcoords="offset points", fontsize=6)
+        # Neighbours in KL get their names at different heights.
+        axes.annotate(
+            label,
+            (kl, before),
+            (6, HEIGHTS[number % len(HEIGHTS)]),
+            textcoords="offset points",
+            fontsize=6,
+            arrowprops={"arrowstyle": "-", "linewidth": 0.3, "color": "grey"},
+        )
     axes.plot([], [], "o", color="tab:blue", label="without retraining")
     if any("retrained" in record for _, record in scored):
         axes.plot([], [], "^", color="tab:orange", label="retrained")
     axes.axhline(0, color="black", linewidth=0.8, linestyle="--", label=f"float {base:.4f}")
     axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1)  # most methods lie within a point of the float model
+    axes.margins(x=0.12, y=0.3)
     axes.set_xlabel("KL(softmax || method), renormalised, nats; at least 1e-5")
     axes.set_ylabel("accuracy against float, points")
     axes.legend(fontsize=7)
