@@ -18,6 +18,17 @@ from hccs.surrogates import simplex
 from tests.nn.conftest import batch_for, bert
 from tests.surrogates.conftest import SCALES, calibrated, data
 
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """These tensors are small: a second thread only waits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 OPTIONS = [(name, {}) for name in surrogates.names() if name != "rela"] + [
     *(("hccs", {"mode": mode}) for mode in ("i16_clb", "u8_div", "u8_clb")),
     ("ita", {"form": "streaming"}),
