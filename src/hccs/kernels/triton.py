@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 NO_MASK, LENGTHS, MASK = range(3)
 
-# Elements one program handles, and its warps. The uint8 modes move two bytes an element and not three: they
-# need more elements to a program to spread what is done once per row (benchmarks/softmax_gpu.py --tune).
-_TILE = {"i16": 4096, "u8": 8192}
-_WARPS = 4
+# Elements one program handles, and its warps (benchmarks/softmax_gpu.py --tune).
+_TILE, _WARPS = 4096, 4
 
 
 @triton.jit
@@ -108,13 +106,14 @@ def softmax(
     packed, heads = heads_of(theta, x.shape[:-2])
     chosen, strides, kind = selection(valid, x.shape)
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
-    grid, block = tile(rows, columns, rows_per_group, _TILE["u8" if mode.is_u8 else "i16"])
+    grid, block = tile(rows, columns, rows_per_group, _TILE)
     whole = kind == NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
-    if mode.is_u8 and whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0:
+    if whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0:
         words: Any = softmax_words
         words[grid](
-            x.view(torch.int32), packed, out.view(torch.int32), rows_per_group, heads,
-            IS_CLB=mode.is_clb, BLOCK_ROWS=block["BLOCK_ROWS"], WORDS=columns // 4,
+            x.view(torch.int32), packed, out.view(torch.int32 if mode.is_u8 else torch.int64),
+            rows_per_group, heads,
+            IS_U8=mode.is_u8, IS_CLB=mode.is_clb, BLOCK_ROWS=block["BLOCK_ROWS"], WORDS=columns // 4,
             num_warps=block["num_warps"],
         )  # fmt: skip
         return

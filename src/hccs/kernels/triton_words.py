@@ -1,8 +1,9 @@
-"""The uint8 modes on whole rows, four logits to a 32-bit word, to stay below the time memory takes.
+"""Whole rows, four logits to a 32-bit word, to stay below the time memory takes.
 
-A uint8 row kernel moves two bytes an element, so that the speed of memory leaves about a dozen instructions
-for each. Hopper works on two 16-bit halves at once: a word is split into its even and its odd bytes, and
-maximum, distance, clamp and sum run on pairs. Only the last step, score times reciprocal, needs 32 bits each.
+A row kernel moves two or three bytes an element, so that the speed of memory leaves about a dozen
+instructions for each. Hopper works on two 16-bit halves at once: a word is split into its even and its odd
+bytes, and maximum, distance, clamp and sum run on pairs. So does score times reciprocal in the int16 modes,
+whose products fit sixteen bits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ SPELLED_OUT = tl.constexpr(bool(triton.knobs.runtime.interpret))
 def larger_halves(a, b):
     """The larger of each pair of unsigned 16-bit halves."""
     if SPELLED_OUT:
-        word = tl.maximum(a & 0xFFFF, b & 0xFFFF) | (tl.maximum(a >> 16, b >> 16) << 16)
+        upper = tl.maximum((a >> 16) & 0xFFFF, (b >> 16) & 0xFFFF)
+        word = tl.maximum(a & 0xFFFF, b & 0xFFFF) | (upper << 16)
     else:
         word = tl.inline_asm_elementwise(
             "max.u16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
@@ -35,7 +37,8 @@ def larger_halves(a, b):
 def smaller_halves(a, b):
     """The smaller of each pair of unsigned 16-bit halves."""
     if SPELLED_OUT:
-        word = tl.minimum(a & 0xFFFF, b & 0xFFFF) | (tl.minimum(a >> 16, b >> 16) << 16)
+        upper = tl.minimum((a >> 16) & 0xFFFF, (b >> 16) & 0xFFFF)
+        word = tl.minimum(a & 0xFFFF, b & 0xFFFF) | (upper << 16)
     else:
         word = tl.inline_asm_elementwise(
             "min.u16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
@@ -94,11 +97,27 @@ def outputs(even, odd, base, slope, IS_CLB: tl.constexpr):
 
 
 @triton.jit
+def interleaved(even, odd):
+    """Pairs (0, 2) and (1, 3) as pairs (0, 1) and (2, 3)."""
+    if SPELLED_OUT:
+        low = (even & 0xFFFF) | (odd << 16)
+        high = ((even >> 16) & 0xFFFF) | (odd & -0x10000)
+    else:
+        low = tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $2, 0x5410;", "=r,r,r", [even, odd], dtype=tl.int32, is_pure=True, pack=1
+        )
+        high = tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $2, 0x7632;", "=r,r,r", [even, odd], dtype=tl.int32, is_pure=True, pack=1
+        )
+    return low, high
+
+
+@triton.jit
 def softmax_words(
     x_ptr, theta_ptr, out_ptr, rows_per_group, heads,
-    IS_CLB: tl.constexpr, BLOCK_ROWS: tl.constexpr, WORDS: tl.constexpr,
+    IS_U8: tl.constexpr, IS_CLB: tl.constexpr, BLOCK_ROWS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """Rows of 4 * WORDS logits, blocks inside one head; all columns take part."""
+    """Rows of 4 * WORDS logits, blocks inside one head, no mask; `out_ptr` steps by four outputs."""
     first = tl.program_id(0) * BLOCK_ROWS
     row = first + tl.arange(0, BLOCK_ROWS)
     place = row.to(tl.int64)[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
@@ -114,7 +133,16 @@ def softmax_words(
     # (eq. 3, 5)
     total = tl.sum(even + odd, axis=1)
     Z = 4 * WORDS * B - S * ((total & 0xFFFF) + ((total >> 16) & 0xFFFF))
-    rho = reciprocal(Z.to(tl.float32), True, IS_CLB)
-    # s * rho / 2^15 (eq. 7, 8), moved to where the upper half of the word begins.
-    base, slope = (B * rho).to(tl.int32) << 1, (S * rho).to(tl.int32) << 1
-    tl.store(out_ptr + place, outputs(even, odd, base[:, None], slope[:, None], IS_CLB))
+    rho = reciprocal(Z.to(tl.float32), IS_U8, IS_CLB)
+    base, slope = (B * rho).to(tl.int32)[:, None], (S * rho).to(tl.int32)[:, None]
+    if IS_U8:
+        # s * rho / 2^15 (eq. 7, 8), moved to where the upper half of a word begins.
+        tl.store(out_ptr + place, outputs(even, odd, base << 1, slope << 1, IS_CLB))
+    else:
+        # s * rho (eq. 6, 7) in both halves at once: it stays below 2^16, so none spills into the other half.
+        even, odd = base * 0x10001 - slope * even, base * 0x10001 - slope * odd
+        if IS_CLB:
+            even, odd = smaller_halves(even, 0x7FFF7FFF), smaller_halves(odd, 0x7FFF7FFF)
+        low, high = interleaved(even, odd)
+        four = low.to(tl.uint32, bitcast=True).to(tl.int64) | (high.to(tl.int64) << 32)
+        tl.store(out_ptr + place, four)
