@@ -19,7 +19,6 @@ from tests.nn.conftest import batch_for, bert
 from tests.surrogates.conftest import SCALES, calibrated, data
 
 
-
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """These tensors are small: a second thread only waits."""
