@@ -110,6 +110,17 @@ def test_learnt_parameters(name):
     values = [torch.tensor(params[key], requires_grad=True) for key in method.learnable]
     assert torch.autograd.gradcheck(loss, values, atol=1e-3, rtol=1e-3)
 
+    for key, least in method.learnable.items():
+        outside = method.module(SCALES, params)
+        with torch.no_grad():
+            outside.learnt[key].fill_(min(least, 1.0) - 0.5 if np.isfinite(least) else -20.0)
+        for mode in (True, False):
+            p = outside.train(mode)(z, mask)
+            assert torch.isfinite(p).all()
+            outside.zero_grad()
+        if np.isfinite(least):
+            np.testing.assert_allclose(outside.parameters_now()[key], least, rtol=1e-3)
+
     before = module.eval()(z, mask)
     optimiser = torch.optim.SGD(module.train().parameters(), lr=1e-3)
     (module(z, mask) * torch.linspace(-1, 1, 40)).sum().backward()

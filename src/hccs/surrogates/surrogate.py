@@ -69,8 +69,8 @@ class Surrogate:
     smooth: Callable[..., Any] | None = None
     quantises: bool = True
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    learnable: tuple[str, ...] = ()
-    """Parameters that training changes together with the model."""
+    learnable: Mapping[str, float] = field(default_factory=dict)
+    """Parameters that training changes together with the model, and the least value each may take."""
     fit: Callable[..., dict[str, Any]] | None = None
     attends: Callable[..., Any] | None = None
     """For a method that changes the attention output: builds its module from (scale, parameters)."""
