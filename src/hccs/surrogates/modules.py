@@ -43,9 +43,8 @@ class SurrogateModule(nn.Module):
         tensors.require_numbers(z)
         method = self.surrogate
         mask = torch.ones_like(z, dtype=torch.bool) if valid is None else valid.expand(z.shape)
-        learning = self.training and torch.is_grad_enabled()
         smooth = self._smooth(z, mask) if method.smooth is not None and torch.is_grad_enabled() else None
-        if smooth is not None and method.learnable and learning:
+        if smooth is not None and self.training and method.learnable:
             return smooth * mask
         given = quantise(z.detach(), self._number("scale", z)) if method.quantises else z
         output = method.tensor(given, mask, **self._constants(z))
