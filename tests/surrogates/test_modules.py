@@ -1,6 +1,7 @@
 """The PyTorch forms: equal to NumPy, differentiable, and at home in a transformers model."""
 
 import copy
+import sys
 
 import numpy as np
 import pytest
@@ -151,9 +152,16 @@ def test_nan_is_refused(name):
 
 
 def test_without_entmax_the_refusal_names_the_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "entmax", None)
+    monkeypatch.setitem(sys.modules, "entmax", None)
     with pytest.raises(MissingExtraError, match=r"hccs\[surrogates\]"):
         simplex.require_entmax()
+
+
+def test_without_torch_the_refusal_names_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "hccs.surrogates.modules", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match="PyTorch for the module of a surrogate"):
+        surrogates.get("ibert").module(0.1)
 
 
 # --- in a model ---------------------------------------------------------------------------------------------

@@ -39,10 +39,6 @@ class Result:
     """The probability that one step of `integers` stands for."""
 
 
-def _nothing(scale: NDArray[np.float64]) -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Surrogate:
     """A method: call it on int8 logits, calibrate its parameters, make its PyTorch module.
@@ -63,9 +59,9 @@ class Surrogate:
     name: str
     summary: str
     costs: Costs
+    constants: Callable[..., dict[str, Any]]
     rows: Callable[..., Output]
     tensor: Callable[..., Output]
-    constants: Callable[..., dict[str, Any]] = _nothing
     smooth: Callable[..., Any] | None = None
     quantises: bool = True
     parameters: Mapping[str, Any] = field(default_factory=dict)
