@@ -45,7 +45,7 @@ def test_declarations_are_complete(name):
 
 def test_a_need_nobody_knows_is_refused():
     costs = surrogates.get("ibert").costs
-    with pytest.raises(ParameterError, match="needs among exp, divide.*got sqrt"):
+    with pytest.raises(ParameterError, match=r"needs among exp, divide.*got sqrt"):
         dataclasses.replace(costs, needs=costs.needs | {"sqrt"})
 
 
