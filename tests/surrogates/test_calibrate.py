@@ -59,10 +59,7 @@ def test_ita_weighs_clipping_against_flattening():
     steps = method.calibrate(x, SCALES, valid)["step"]
     assert (method.parameters["step"] <= steps).all()
     assert steps[2] > 1.2 * method.parameters["step"]  # the head whose logits are clipped most
-    assert (
-        divergence(method, {"step": steps}, x, valid)[2]
-        < 0.7 * divergence(method, {}, x, valid)[2]
-    )
+    assert divergence(method, {"step": steps}, x, valid)[2] < 0.7 * divergence(method, {}, x, valid)[2]
 
 
 def test_consmax_is_at_the_minimum():

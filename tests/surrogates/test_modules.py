@@ -1,6 +1,7 @@
 """The PyTorch forms: equal to NumPy, differentiable, and at home in a transformers model."""
 
 import copy
+import sys
 
 import numpy as np
 import pytest
@@ -17,6 +18,16 @@ from hccs.nn.attention import attention_layers
 from hccs.surrogates import simplex
 from tests.nn.conftest import batch_for, bert
 from tests.surrogates.conftest import SCALES, calibrated, data
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """These tensors are small: a second thread only waits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
 
 OPTIONS = [(name, {}) for name in surrogates.names() if name != "rela"] + [
     *(("hccs", {"mode": mode}) for mode in ("i16_clb", "u8_div", "u8_clb")),
@@ -100,6 +111,17 @@ def test_learnt_parameters(name):
     values = [torch.tensor(params[key], requires_grad=True) for key in method.learnable]
     assert torch.autograd.gradcheck(loss, values, atol=1e-3, rtol=1e-3)
 
+    for key, least in method.learnable.items():
+        outside = method.module(SCALES, params)
+        with torch.no_grad():
+            outside.learnt[key].fill_(min(least, 1.0) - 0.5 if np.isfinite(least) else -20.0)
+        for mode in (True, False):
+            p = outside.train(mode)(z, mask)
+            assert torch.isfinite(p).all()
+            outside.zero_grad()
+        if np.isfinite(least):
+            np.testing.assert_allclose(outside.parameters_now()[key], least, rtol=1e-3)
+
     before = module.eval()(z, mask)
     optimiser = torch.optim.SGD(module.train().parameters(), lr=1e-3)
     (module(z, mask) * torch.linspace(-1, 1, 40)).sum().backward()
@@ -130,9 +152,16 @@ def test_nan_is_refused(name):
 
 
 def test_without_entmax_the_refusal_names_the_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "entmax", None)
+    monkeypatch.setitem(sys.modules, "entmax", None)
     with pytest.raises(MissingExtraError, match=r"hccs\[surrogates\]"):
         simplex.require_entmax()
+
+
+def test_without_torch_the_refusal_names_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "hccs.surrogates.modules", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match="PyTorch for the module of a surrogate"):
+        surrogates.get("ibert").module(0.1)
 
 
 # --- in a model ---------------------------------------------------------------------------------------------

@@ -231,6 +231,16 @@ def test_iron_is_softmax_within_bfloat16(engine):
     assert (abs(found[seen] / expected[seen] - 1) < bound).all()
 
 
+def test_iron_by_hand_in_torch():
+    # -1.25 = -2 + 192/256: the entries exp(-2) and exp(0.75).
+    torch = pytest.importorskip("torch")
+    bf16 = [torch.tensor(value).exp().to(torch.bfloat16) for value in (-2.0, 0.75)]
+    e = torch.stack([torch.tensor(1.0, dtype=torch.bfloat16), bf16[0] * bf16[1]])
+    expected = e * (1 / e.float().sum()).to(torch.bfloat16)
+    found = iron_bf16.SURROGATE(np.array([0, -10], np.int8), 0.125).probabilities
+    np.testing.assert_array_equal(found, expected.double().numpy())
+
+
 def test_iron_tables_hold_the_vendors_bits():
     """Entries of exp_ilut and exp_flut in mlir-aie: exp(0..7), exp(-8..-1), and exp(f/256) at both ends."""
     bits = {"whole": iron_bf16.WHOLE, "fraction": iron_bf16.FRACTION}

@@ -1,6 +1,7 @@
 """The door: names, refusals, declarations, and that NumPy is enough."""
 
 import copy
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -40,6 +41,12 @@ def test_declarations_are_complete(name):
     assert 0 < costs.bits_in <= costs.bits_inside and 0 < costs.bits_out <= costs.bits_inside
     assert costs.trainable
     assert set(method.learnable) <= set(method.parameters)
+
+
+def test_a_need_nobody_knows_is_refused():
+    costs = surrogates.get("ibert").costs
+    with pytest.raises(ParameterError, match=r"needs among exp, divide.*got sqrt"):
+        dataclasses.replace(costs, needs=costs.needs | {"sqrt"})
 
 
 def test_integer_methods_return_integers(name):

@@ -29,6 +29,8 @@ from hccs.surrogates.surrogate import REQUIRED, Output, Surrogate
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+LEAST_GAMMA = 1e-6  # training must not take gamma to 0 or below
+
 
 def constants(
     scale: NDArray[np.float64], beta: NDArray[np.float64], gamma: NDArray[np.float64]
@@ -100,6 +102,6 @@ SURROGATE = Surrogate(
     constants=constants,
     smooth=smooth,
     parameters={"beta": REQUIRED, "gamma": REQUIRED},
-    learnable=("beta", "gamma"),
+    learnable={"beta": -np.inf, "gamma": LEAST_GAMMA},
     fit=fit,
 )

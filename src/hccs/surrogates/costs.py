@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hccs.errors import ParameterError
+
 NEEDS = ("exp", "divide", "table", "sort", "max", "sum")
 """What a method may need at run time beyond adds, multiplies and shifts."""
 
@@ -59,4 +61,8 @@ class Costs:
     def __post_init__(self) -> None:
         unknown = self.needs - set(NEEDS)
         if unknown:
-            raise ValueError(f"needs {sorted(unknown)}: not among {NEEDS}")
+            raise ParameterError(
+                f"needs among {', '.join(NEEDS)}",
+                ", ".join(sorted(unknown)),
+                "Adds, multiplies, shifts go without.",
+            )

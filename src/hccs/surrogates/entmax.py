@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HALVINGS = 50
+LEAST_ALPHA = 1.01  # of a learnt alpha: at 1 the map is softmax, and not defined below
 CANDIDATES = np.linspace(1.1, 2.0, 10)
 
 
@@ -59,9 +60,8 @@ def tensor(z: Any, valid: Any, scale: Any, alpha: Any) -> Output:
 def smooth(z: Any, valid: Any, alpha: Any) -> Any:
     """entmax_bisect, differentiable in z and alpha."""
     logits = masked_tensor(z, valid)
-    # Training may push alpha anywhere; at 1 and below the map is not defined.
-    bounded = alpha.to(logits.dtype).clamp(min=1.01).expand(*logits.shape[:-1], 1)
-    return require_entmax().entmax_bisect(logits, bounded, dim=-1, n_iter=HALVINGS)
+    per_row = alpha.to(logits.dtype).expand(*logits.shape[:-1], 1)
+    return require_entmax().entmax_bisect(logits, per_row, dim=-1, n_iter=HALVINGS)
 
 
 def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
@@ -99,6 +99,6 @@ SURROGATE = Surrogate(
     smooth=smooth,
     quantises=False,
     parameters={"alpha": 1.5},
-    learnable=("alpha",),
+    learnable={"alpha": LEAST_ALPHA},
     fit=fit,
 )

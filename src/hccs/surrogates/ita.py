@@ -27,8 +27,8 @@ import numpy as np
 from hccs.errors import ParameterError
 from hccs.surrogates.costs import Costs, PerRow
 from hccs.surrogates.fitting import best_candidate
-from hccs.surrogates.rows import INT8_MIN, distance, multiplier_for, requantised
-from hccs.surrogates.surrogate import Output, Surrogate, softmax_gradient
+from hccs.surrogates.rows import INT8_MAX, INT8_MIN, distance, multiplier_for, requantised
+from hccs.surrogates.surrogate import Output, Surrogate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,6 +92,14 @@ def tensor(x: Any, valid: Any, multiplier: Any, form: str) -> Output:
     return Output((255 * 256 // total.clamp(min=1)) >> shift, 255)
 
 
+def smooth(z: Any, valid: Any, step: Any, form: str) -> Any:
+    """Softmax of the logits as the requantisation leaves them: clipped, and in units of STEP."""
+    from hccs.nn.layers import float_softmax
+
+    steps = (z / step.to(z.dtype)).clamp(INT8_MIN, INT8_MAX)
+    return float_softmax(steps * STEP, valid)
+
+
 def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
     """The requantisation step of each head with the least divergence from softmax."""
     # From ITA's own step to the one that clips nothing, which is the logits' scale.
@@ -125,7 +133,7 @@ SURROGATE = Surrogate(
     rows=rows,
     tensor=tensor,
     constants=constants,
-    smooth=softmax_gradient,
+    smooth=smooth,
     parameters={"step": STEP, "form": "one_pass"},
     fit=fit,
 )

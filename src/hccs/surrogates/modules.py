@@ -43,9 +43,8 @@ class SurrogateModule(nn.Module):
         tensors.require_numbers(z)
         method = self.surrogate
         mask = torch.ones_like(z, dtype=torch.bool) if valid is None else valid.expand(z.shape)
-        learning = self.training and torch.is_grad_enabled()
         smooth = self._smooth(z, mask) if method.smooth is not None and torch.is_grad_enabled() else None
-        if smooth is not None and method.learnable and learning:
+        if smooth is not None and self.training and method.learnable:
             return smooth * mask
         given = quantise(z.detach(), self._number("scale", z)) if method.quantises else z
         output = method.tensor(given, mask, **self._constants(z))
@@ -58,18 +57,27 @@ class SurrogateModule(nn.Module):
         assert method.smooth is not None
         scale = self._number("scale", z)
         logits = tensors.quantised(z, scale) if method.quantises else z
-        values = {name: self.learnt[name] if name in self.learnt else value.to(z.device)
-                  for name, value in self.numbers.items() if name != "scale"}  # fmt: skip
+        values = {
+            name: self._learnt(name) if name in self.learnt else value.to(z.device)
+            for name, value in self.numbers.items()
+            if name != "scale"
+        }
         smooth: torch.Tensor = method.smooth(logits, mask, **per_row(values, scale.ndim), **self.words)
         return smooth.to(z.dtype)
 
     def _number(self, name: str, like: torch.Tensor) -> torch.Tensor:
         return self.numbers[name].to(like.device)
 
+    def _learnt(self, name: str) -> torch.Tensor:
+        """A learnt parameter within its bound; the gradient passes, so that it can come back."""
+        value: torch.Tensor = self.learnt[name]
+        bounded = value.detach().clamp(min=self.surrogate.learnable[name])
+        return tensors.Straight.apply(value, bounded)  # type: ignore[no-any-return]
+
     def parameters_now(self) -> dict[str, Any]:
         """The parameters of every head as they are now, after any learning: what `calibrate` returns."""
         now = {name: value.numpy() for name, value in self.numbers.items() if name != "scale"}
-        learnt = {name: value.detach().double().cpu().numpy() for name, value in self.learnt.items()}
+        learnt = {name: self._learnt(name).detach().double().cpu().numpy() for name in self.learnt}
         return {**now, **learnt, **self.words}
 
     def _constants(self, like: torch.Tensor) -> dict[str, Any]:

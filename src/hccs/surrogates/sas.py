@@ -4,7 +4,8 @@
     p       = w / sum w,    x = (m - x_i) * scale
 
 Source: Kang et al., "TurboAttention: efficient attention approximation for high throughputs LLMs", 2024
-(arXiv 2412.08585). Widths: float16 weights (LUT of 7 float16 entries), float32 sum and quotient.
+(arXiv 2412.08585). Widths: float16 weights (LUT of 7 float16 entries), float32 sum and quotient
+(float64 here).
 Needs: max, table (14 bytes), sum, divide.
 Our reading: the polynomial is evaluated wide and rounded once to float16; x = 6 itself still counts.
 Where the integer part steps up, the weight steps up by 0.06 % (the cubic ends at .3675, the next piece begins
@@ -56,9 +57,9 @@ SURROGATE = by_distance(
     summary="table and cubic exponential, zero beyond 6 (TurboAttention)",
     costs=Costs(
         input="int8",
-        output="float16",
+        output="float32",
         bits_in=8,
-        bits_out=16,
+        bits_out=32,
         bits_inside=32,
         table_bytes=2 * (THRESHOLD + 1),
         needs=frozenset({"divide", "table", "max", "sum"}),

@@ -39,10 +39,6 @@ class Result:
     """The probability that one step of `integers` stands for."""
 
 
-def _nothing(scale: NDArray[np.float64]) -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Surrogate:
     """A method: call it on int8 logits, calibrate its parameters, make its PyTorch module.
@@ -63,14 +59,14 @@ class Surrogate:
     name: str
     summary: str
     costs: Costs
+    constants: Callable[..., dict[str, Any]]
     rows: Callable[..., Output]
     tensor: Callable[..., Output]
-    constants: Callable[..., dict[str, Any]] = _nothing
     smooth: Callable[..., Any] | None = None
     quantises: bool = True
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    learnable: tuple[str, ...] = ()
-    """Parameters that training changes together with the model."""
+    learnable: Mapping[str, float] = field(default_factory=dict)
+    """Parameters that training changes together with the model, and the least value each may take."""
     fit: Callable[..., dict[str, Any]] | None = None
     attends: Callable[..., Any] | None = None
     """For a method that changes the attention output: builds its module from (scale, parameters)."""
