@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hccs.pipeline.comparison.entries import FLOAT
+from hccs.pipeline.comparison.run import drawn_heads
 from hccs.pipeline.figures import pyplot
 
 FARTHEST = 10.0
@@ -25,8 +26,8 @@ def curves_figure(found: dict[str, Any], path: Path) -> None:
     """
     plt = pyplot()
     methods = {label: record for label, record in found["methods"].items() if "curves" in record}
-    scale = np.asarray(found["scale"]).reshape(-1)
-    heads = {"widest logits": int(scale.argmax()), "narrowest logits": int(scale.argmin())}
+    scale = np.asarray(found["scale"])
+    heads = drawn_heads(scale)
     across = min(5, len(methods))
     down = math.ceil(len(methods) / across)
     figure, axes = plt.subplots(
@@ -44,7 +45,7 @@ def curves_figure(found: dict[str, Any], path: Path) -> None:
             exact, np.exp(-exact), color="black", linewidth=0.8, linestyle="--", label="exp(-distance)"
         )
         for name, head in heads.items():
-            curve = np.array(record["curves"][head], dtype=np.float64)
+            curve = np.array(record["curves"][name], dtype=np.float64)
             distance = np.arange(256) * scale[head]
             shown = (distance <= FARTHEST) & np.isfinite(curve)
             place.plot(distance[shown], curve[shown], linewidth=1, label=name)

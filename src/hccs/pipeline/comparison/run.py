@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hccs import _safetensors, surrogates
 from hccs._progress import track
@@ -220,22 +221,23 @@ class Comparison:
             counter.add(layer, row_measures(p, q, valid, unit))
         return counter.result().to_json()
 
-    def _curves(self, entry: Entry, parameters: dict[str, Any]) -> list[list[float | None]]:
-        """Mean output at each distance, the row's largest output being 1, of every head [heads, 256]."""
-        sample = self.samples[1]
-        sums, counts = np.zeros((*sample.shape, 256)), np.zeros((*sample.shape, 256))
+    def _curves(self, entry: Entry, parameters: dict[str, Any]) -> dict[str, list[float | None]]:
+        """Mean output at each distance 0..255, the row's largest being 1, of the heads that are drawn."""
+        heads = drawn_heads(self.samples[1].scale)
+        sums, counts = ({name: np.zeros(256) for name in heads} for _ in range(2))
         for layer, x, _, q, valid, _ in self._outputs(entry, parameters):
-            wide = np.where(valid, x.astype(np.int64), -128)
-            distance = wide.max(-1, keepdims=True) - wide
-            top = q.max(-1, keepdims=True)
-            taken = valid & (top > 0)
-            relative = q / np.where(top > 0, top, 1.0)
-            for head in range(sample.shape[1]):
-                where = distance[head][taken[head]]
-                counts[layer, head] += np.bincount(where, minlength=256)
-                sums[layer, head] += np.bincount(where, relative[head][taken[head]], minlength=256)
-        means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-        return [[None if np.isnan(v) else round(v, 5) for v in head] for head in means.reshape(-1, 256)]
+            for name, (at, head) in heads.items():
+                if at == layer:
+                    distance, relative = _by_distance(x[head], q[head], valid)
+                    counts[name] += np.bincount(distance, minlength=256)
+                    sums[name] += np.bincount(distance, relative, minlength=256)
+        return {
+            name: [
+                round(total / count, 5) if count else None
+                for total, count in zip(sums[name].tolist(), counts[name].tolist(), strict=True)
+            ]
+            for name in heads
+        }
 
     def _costs(self, entry: Entry) -> dict[str, Any]:
         costs, k = declared_costs(entry), self.columns
@@ -275,6 +277,23 @@ class Comparison:
         folder = self.path / "checkpoints" / entry.file_name
         outcome = train(model, self.train_set, self.dev, recipe, folder, teacher=teacher)
         return {"accuracy": outcome.accuracy, "history": list(outcome.history)}
+
+
+def drawn_heads(scale: NDArray[np.float64]) -> dict[str, tuple[int, int]]:
+    """(layer, head) of the heads whose logits have the widest and the narrowest range."""
+    ends = {"widest logits": int(scale.argmax()), "narrowest logits": int(scale.argmin())}
+    return {name: divmod(flat, scale.shape[1]) for name, flat in ends.items()}
+
+
+def _by_distance(
+    x: NDArray[np.int8], q: NDArray[np.float64], valid: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Distance from the row's maximum, and output over the row's largest, of the valid positions."""
+    wide = np.where(valid, x.astype(np.int64), -128)
+    top = q.max(-1, keepdims=True)
+    taken = valid & (top > 0)
+    distance = wide.max(-1, keepdims=True) - wide
+    return distance[taken], (q / np.where(top > 0, top, 1.0))[taken]
 
 
 def layer_parameters(parameters: dict[str, Any], layer: int) -> dict[str, Any]:
