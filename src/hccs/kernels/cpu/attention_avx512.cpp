@@ -46,6 +46,16 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
     __m512 factor;
   };
 
+  static HCCS_INLINE int32_t stage_query(const int8_t* from, int64_t dim, int64_t padded, uint8_t* to) {
+    __m512i sum = _mm512_setzero_si512();
+    for (int64_t i = 0; i < padded; i += 64) {
+      const __m512i row = _mm512_maskz_loadu_epi8(_bzhi_u64(~uint64_t{0}, dim - i < 64 ? dim - i : 64), from + i);
+      _mm512_mask_storeu_epi8(to + i, _bzhi_u64(~uint64_t{0}, padded - i < 64 ? padded - i : 64), row);
+      sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), row);
+    }
+    return _mm512_reduce_add_epi32(sum);
+  }
+
   static void pack_keys(const int8_t* rows, int64_t stride, int64_t steps, uint8_t* out) {
     int64_t step = 0;
     for (; step + 16 <= steps; step += 16) transpose(rows + 4 * step, stride, out + 64 * step);

@@ -223,14 +223,7 @@ class AttentionRows {
     const int64_t padded = dim_steps_ * kStep;
     for (int r = 0; r < rows; ++r) {
       const int8_t* const from = group_->q + (query + r) * job_.q_stride;
-      Element* const to = queries_ + r * padded;
-      int32_t sum = 0;
-      for (int64_t i = 0; i < job_.dim; ++i) {
-        to[i] = Isa::signed_element(from[i]);
-        sum += from[i];
-      }
-      for (int64_t i = job_.dim; i < padded; ++i) to[i] = Element{0};
-      bias_[r] = -Isa::kKeyOffset * sum;
+      bias_[r] = -Isa::kKeyOffset * Isa::stage_query(from, job_.dim, padded, queries_ + r * padded);
     }
   }
 
