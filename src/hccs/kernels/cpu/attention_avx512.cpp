@@ -20,7 +20,7 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
 
   static HCCS_INLINE Sums splat(int32_t value) { return _mm512_set1_epi32(value); }
   static HCCS_INLINE Sums load(const int32_t* from) { return _mm512_loadu_si512(from); }
-  static HCCS_INLINE void store(int32_t* to, Sums sums) { _mm512_storeu_si512(to, sums); }
+  static HCCS_INLINE void add_to(int32_t* to, Sums sums) { _mm512_storeu_si512(to, _mm512_add_epi32(load(to), sums)); }
   static HCCS_INLINE Panel panel(const uint8_t* from) { return _mm512_loadu_si512(from); }
   static HCCS_INLINE Panel broadcast(const uint8_t* from) {
     int32_t four;
@@ -36,7 +36,7 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
   struct Factor {
     Factor(int32_t multiplier, int shift)
         : factor(_mm512_set1_ps(static_cast<float>(multiplier) / static_cast<float>(int64_t{1} << shift))) {}
-    HCCS_INLINE void store_logits(Sums sums, int8_t* x) const {
+    HCCS_INLINE void store(Sums sums, int8_t* x) const {
       constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
       const __m512 real = _mm512_fmadd_round_ps(_mm512_cvtepi32_ps(sums), factor, _mm512_set1_ps(0.5f), kDown);
       // Too large a value would convert to the least int32; too small a one may, and saturates as it should.

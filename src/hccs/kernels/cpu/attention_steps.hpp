@@ -12,12 +12,6 @@ struct RowSums {
   int32_t count, distances;
 };
 
-// clamp(floor((sum * multiplier + 2^(shift - 1)) / 2^shift), -128, 127)
-HCCS_INLINE int8_t round_half_up(int32_t sum, int32_t multiplier, int shift) {
-  const int64_t rounded = (static_cast<int64_t>(sum) * multiplier + (int64_t{1} << (shift - 1))) >> shift;
-  return static_cast<int8_t>(rounded < -128 ? -128 : rounded > 127 ? 127 : rounded);
-}
-
 template <class Of, int kLaneCount, int kStepSize>
 struct PlainSteps {
   using Element = Of;
