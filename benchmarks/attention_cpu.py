@@ -55,7 +55,7 @@ def ours(n: int, **options) -> Call:
 
 
 def peers(n: int) -> dict[str, Call]:
-    """torch's attention in every precision: its fused kernel, its composed one, and three lines of eager code."""
+    """torch's attention in every precision: its fused kernel, its composed one, and a line of eager code."""
     calls: dict[str, Call] = {}
     for name, dtype in PRECISIONS.items():
         q, k, v = (torch.from_numpy(x * np.float32(QUANTUM)).to(dtype) for x in integers(n))

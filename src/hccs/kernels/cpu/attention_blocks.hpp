@@ -208,7 +208,8 @@ class AttentionRows {
       if (length < least) least = length;
       if (length > most) most = length;
     }
-    const int64_t full = masked ? 0 : least / kBlock, end = round_up(most, kBlock);
+    // The softmax kernel reads a mask's whole rows.
+    const int64_t full = masked ? 0 : least / kBlock, end = masked ? columns_ : round_up(most, kBlock);
     for (int r = 0; r < rows && full * kBlock < end; ++r) {
       uint8_t* const on = on_ + r * columns_;
       const int64_t length = lengths_[r];
