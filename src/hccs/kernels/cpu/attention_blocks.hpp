@@ -280,8 +280,9 @@ class AttentionRows {
     for (; r + Isa::kRows <= rows; r += Isa::kRows) logits_tile<Isa::kRows, kPanels>(panel, r, factor);
     for (; r < rows; ++r) logits_tile<1, kPanels>(panel, r, factor);
   }
+  // Functions of their own: what the callers keep in registers would push sums out of them.
   template <int kTileRows, int kPanels>
-  void logits_tile(int64_t panel, int first, const typename Isa::Factor& factor) {
+  __attribute__((noinline)) void logits_tile(int64_t panel, int first, const typename Isa::Factor& factor) {
     Sums sums[kTileRows][kPanels];
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r)
@@ -344,7 +345,7 @@ class AttentionRows {
     for (; panel < dim_panels_; ++panel) values_tile<kTileRows, 1>(from, panel, by, row_stride, steps, products);
   }
   template <int kTileRows, int kPanels>
-  void values_tile(const Element* from, int64_t panel, const Element* by, int64_t row_stride, int64_t steps,
+  __attribute__((noinline)) void values_tile(const Element* from, int64_t panel, const Element* by, int64_t row_stride, int64_t steps,
                    int32_t* products) {
     Sums sums[kTileRows][kPanels];
     const int64_t panel_stride = key_steps_ * kVector;
