@@ -62,7 +62,6 @@ class AttentionRows {
   int32_t lengths_[kRows];
   int32_t bias_[kRows];
   RowSums sums_[kRows];
-  int64_t given_ = 0;    // length of the last row's mask
   bool masked_ = false;  // on_ says more than lengths_
   const AttentionGroup* group_ = nullptr;
 
@@ -135,11 +134,12 @@ class AttentionRows {
   }
   void pack_values() {
     for (int64_t step = 0; step < key_steps_; ++step) {
-      const int64_t left = job_.keys - step * kStep;
-      const int8_t* rows = group_->v + step * kStep * job_.v_stride;
+      const int64_t first = step * kStep < job_.keys ? step * kStep : job_.keys;
+      const int64_t left = job_.keys - first;
+      const int8_t* rows = group_->v + first * job_.v_stride;
       int64_t stride = job_.v_stride;
       if (left < kStep || width_ != job_.dim) {
-        stage(rows, stride, left < 0 ? 0 : left < kStep ? left : kStep, job_.dim, kStep, width_);
+        stage(rows, stride, left < kStep ? left : kStep, job_.dim, kStep, width_);
         rows = staged_;
         stride = width_;
       }
@@ -193,15 +193,15 @@ class AttentionRows {
   // Which keys the block's rows attend to; fills lengths_ and, from the first partly attended block on, on_.
   Attended attend(int64_t query, int rows, RowCursor& valid) {
     const uint8_t* masks[kRows];
-    int64_t least = job_.keys, most = 0;
+    int64_t least = job_.keys, most = 0, given = 0;
     bool masked = false;
     for (int r = 0; r < rows; ++r) {
       int64_t length = job_.causal ? query + r + 1 + job_.keys - job_.queries : job_.keys;
       if (job_.masking != Masking::kNone) {
         masks[r] = reinterpret_cast<const uint8_t*>(valid.at());
-        if (r == 0 || masks[r] != masks[r - 1]) given_ = given_length(masks[r]);
-        masked |= given_ == kNoPrefix;
-        if (given_ != kNoPrefix && given_ < length) length = given_;
+        if (r == 0 || masks[r] != masks[r - 1]) given = given_length(masks[r]);
+        masked |= given == kNoPrefix;
+        if (given != kNoPrefix && given < length) length = given;
         valid.advance(1);
       }
       lengths_[r] = static_cast<int32_t>(length);
