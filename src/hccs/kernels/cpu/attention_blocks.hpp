@@ -59,10 +59,14 @@ class AttentionRows {
   Element* chosen_;   // on_ as elements
   int32_t* products_; // [kRows][width]: weights times v
   int32_t* selected_; // [kRows][width]: sums of v over the attended keys of partly attended blocks
+  int32_t* common_;   // [width]: sums of v over the last number of keys that all rows had in common
   int32_t lengths_[kRows];
   int32_t bias_[kRows];
   RowSums sums_[kRows];
-  bool masked_ = false;  // on_ says more than lengths_
+  bool masked_;           // on_ says more than lengths_
+  const int32_t* whole_;  // sums of v over keys that all rows attend to
+  bool partly_;           // selected_ adds to them
+  int64_t common_keys_;   // whose sums common_ holds
   const AttentionGroup* group_ = nullptr;
 
   AttentionRows(const AttentionJob& job, std::byte* memory)
@@ -91,6 +95,7 @@ class AttentionRows {
     }
     take(products_, kRows * width_);
     take(selected_, kRows * width_);
+    take(common_, width_);
   }
   template <class T>
   void take(T*& part, int64_t count) {
@@ -113,6 +118,7 @@ class AttentionRows {
 
   void pack(const AttentionGroup* group) {
     group_ = group;
+    common_keys_ = 0;
     pack_keys();
     pack_values();
   }
@@ -163,7 +169,7 @@ class AttentionRows {
   }
 
   void block(int64_t first, int64_t query, int rows, RowCursor& valid) {
-    const auto [full, keys] = attend(query, rows, valid);
+    const auto [full, keys, alike] = attend(query, rows, valid);
     const int64_t blocks = round_up(keys, kBlock) / kBlock;
     stage_queries(query, rows);
     logits(rows, keys);
@@ -178,17 +184,34 @@ class AttentionRows {
       }
       as_elements(bytes_, weights_, rows, 0, blocks * kBlock, 0);
       multiply(rows, weights_, 0, round_up(keys, kStep) / kStep, products_);
-      if (full < blocks) {
-        as_elements(on_, chosen_, rows, full * kBlock, blocks * kBlock, 0);
-        multiply(rows, chosen_, full * kBlock / kStep, round_up(keys, kStep) / kStep, selected_);
-      }
+      select(rows, full, blocks, keys, alike);
     }
-    for (int r = 0; r < rows; ++r) finish(first + r, r, full, full < blocks);
+    for (int r = 0; r < rows; ++r) finish(first + r, r);
+  }
+
+  // The sums of v over the attended keys: those of whole blocks are known, the others are the product with on_. Rows that
+  // attend to the same number of keys, as with padding, share it with the next blocks of rows.
+  void select(int rows, int64_t full, int64_t blocks, int64_t keys, bool alike) {
+    whole_ = prefix_ + full * width_;
+    partly_ = full < blocks && !alike;
+    if (full == blocks) return;
+    if (alike && keys == common_keys_) {
+      whole_ = common_;
+      return;
+    }
+    const int64_t from = full * kBlock / kStep, to = round_up(keys, kStep) / kStep;
+    as_elements(on_, chosen_, alike ? 1 : rows, full * kBlock, blocks * kBlock, 0);
+    if (!alike) return multiply(rows, chosen_, from, to, selected_);
+    multiply(1, chosen_, from, to, common_);
+    add_scaled(common_, 1, whole_);
+    whole_ = common_;
+    common_keys_ = keys;
   }
 
   struct Attended {
     int64_t full;  // blocks of keys that every row attends to as a whole
     int64_t keys;  // no row attends to a key from here on
+    bool alike;    // every row attends to all keys before
   };
   // Which keys the block's rows attend to; fills lengths_ and, from the first partly attended block on, on_.
   Attended attend(int64_t query, int rows, RowCursor& valid) {
@@ -223,7 +246,7 @@ class AttentionRows {
       std::memset(on + from, 0, end - from);
     }
     masked_ = masked;
-    return {full, most};
+    return {full, most, !masked && least == most};
   }
   // A mask that is true up to some key, as padding makes it, is worth knowing as a length.
   static constexpr int64_t kNoPrefix = -1;
@@ -270,9 +293,13 @@ class AttentionRows {
   void logits(int rows, int64_t keys) {
     const int64_t panels = round_up(keys, kLanes) / kLanes;
     const typename Isa::Factor factor(group_->requant->multiplier, group_->requant->shift);
-    int64_t panel = 0;
-    for (; panel + Isa::kPanels <= panels; panel += Isa::kPanels) logits_of<Isa::kPanels>(panel, rows, factor);
-    for (; panel < panels; ++panel) logits_of<1>(panel, rows, factor);
+    logits_from<Isa::kPanels>(0, panels, rows, factor);
+  }
+  // Tiles of kPanels panels as long as they last, then narrower ones.
+  template <int kPanels>
+  void logits_from(int64_t panel, int64_t panels, int rows, const typename Isa::Factor& factor) {
+    for (; panel + kPanels <= panels; panel += kPanels) logits_of<kPanels>(panel, rows, factor);
+    if constexpr (kPanels > 1) logits_from<kPanels - 1>(panel, panels, rows, factor);
   }
   template <int kPanels>
   void logits_of(int64_t panel, int rows, const typename Isa::Factor& factor) {
@@ -337,12 +364,12 @@ class AttentionRows {
       for (; r < rows; ++r) values_tiles<1>(from, by + r * columns_, columns_, steps, products + r * width_);
     }
   }
-  template <int kTileRows>
-  void values_tiles(const Element* from, const Element* by, int64_t row_stride, int64_t steps, int32_t* products) {
-    int64_t panel = 0;
-    for (; panel + Isa::kPanels <= dim_panels_; panel += Isa::kPanels)
-      values_tile<kTileRows, Isa::kPanels>(from, panel, by, row_stride, steps, products);
-    for (; panel < dim_panels_; ++panel) values_tile<kTileRows, 1>(from, panel, by, row_stride, steps, products);
+  template <int kTileRows, int kPanels = Isa::kPanels>
+  void values_tiles(const Element* from, const Element* by, int64_t row_stride, int64_t steps, int32_t* products,
+                    int64_t panel = 0) {
+    for (; panel + kPanels <= dim_panels_; panel += kPanels)
+      values_tile<kTileRows, kPanels>(from, panel, by, row_stride, steps, products);
+    if constexpr (kPanels > 1) values_tiles<kTileRows, kPanels - 1>(from, by, row_stride, steps, products, panel);
   }
   template <int kTileRows, int kPanels>
   __attribute__((noinline)) void values_tile(const Element* from, int64_t panel, const Element* by, int64_t row_stride, int64_t steps,
@@ -361,20 +388,19 @@ class AttentionRows {
   }
 
   // From a row's products to N, Z and the output.
-  void finish(int64_t row, int r, int64_t full, bool partly) {
+  void finish(int64_t row, int r) {
     int32_t* const N = products_ + r * width_;
     int32_t Z = 255;
     if (job_.probabilities_first) {
       if (Isa::kWeightOffset) add_scaled(N, Isa::kWeightOffset, prefix_ + columns_ / kBlock * width_);
     } else {
       const Head& head = *group_->head;
-      const int32_t* const whole = prefix_ + full * width_;
-      const int32_t* const part = selected_ + r * width_;
+      int32_t* const sums = selected_ + r * width_;
+      if (partly_) add_scaled(sums, 1, whole_);
+      const int32_t* const attended = partly_ ? sums : whole_;
       const uint32_t B = head.B, S = head.S;
-      for (int64_t c = 0; c < width_; ++c) {
-        const uint32_t sum = partly ? static_cast<uint32_t>(whole[c]) + part[c] : whole[c];
-        N[c] = static_cast<int32_t>(B * sum - S * static_cast<uint32_t>(N[c]));
-      }
+      for (int64_t c = 0; c < width_; ++c)
+        N[c] = static_cast<int32_t>(B * static_cast<uint32_t>(attended[c]) - S * static_cast<uint32_t>(N[c]));
       Z = head.B * sums_[r].count - head.S * sums_[r].distances;  // eq. 5
     }
     write(row, N, Z);
