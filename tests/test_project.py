@@ -15,7 +15,7 @@ import hccs
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/spec.md", "docs/calibration.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/spec.md", "docs/attention.md", "docs/calibration.md"])
 def test_examples_in_pages_run_as_written(page):
     failed, attempted = doctest.testfile(str(ROOT / page), module_relative=False)
     assert attempted > 0
@@ -26,8 +26,10 @@ def test_examples_in_pages_run_as_written(page):
     "module",
     [
         "spec",
+        "requant",
         "table",
         "kernels.door",
+        "kernels.attention_door",
         "kernels.isa",
         "_progress",
         "calibration.statistics",
@@ -53,11 +55,14 @@ def test_rooms_import_one_way():
 
 def test_public_face():
     assert sorted(hccs.__all__) == [
+        "FixedPoint",
         "HccsError",
         "HeadParams",
         "Mode",
         "ParamTable",
         "Region",
+        "Requant",
+        "attention",
         "calibrate",
         "softmax",
     ]
