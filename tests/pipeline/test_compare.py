@@ -171,6 +171,19 @@ def test_processes_share_a_comparison_of_files(finished, tmp_path):
         assert "accuracy" not in found["methods"][label]
 
 
+def test_a_method_that_refuses_is_named_and_the_others_go_on(tmp_path):
+    x = np.random.default_rng(0).integers(-90, 90, (1, 2, 40, 16), dtype=np.int8)
+    np.savez(tmp_path / "coarse.npz", logits=x, scale=np.full((1, 2), 2.0))  # I-BERT has no constants for it
+    chosen, said = Settings(files=(str(tmp_path / "coarse.npz"),), rows=20), []
+    for _ in range(2):  # the second time nothing is tried again
+        found = compare(chosen, parse(["ibert", "hccs"]), tmp_path / "out", say=said.append)
+    assert "scale <= 1.67" in found["methods"]["ibert"]["refused"]
+    assert "time" in found["methods"]["hccs"]
+    assert len([line for line in said if line.startswith("ibert refuses")]) == 1
+    text = tables.fidelity_grid(found["methods"]).markdown()
+    assert "| ibert | - |" in text
+
+
 def test_command_on_the_embedded_model(tmp_path):
     pytest.importorskip("matplotlib")
     options = ["--rows", "64", "--sentences", "16", "--examples", "40"]

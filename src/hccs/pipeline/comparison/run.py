@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hccs import _safetensors, surrogates
 from hccs._progress import track
-from hccs.errors import ModelError, ParameterError
+from hccs.errors import HccsError, ModelError, ParameterError
 from hccs.nn.attach import fill
 from hccs.pipeline import tasks
 from hccs.pipeline.accuracy import Record, one_thread
@@ -38,6 +38,9 @@ from hccs.pipeline.run_folder import RunFolder, read_json
 from hccs.pipeline.tokens import TokenisedSet, tokenise
 from hccs.pipeline.training import Recipe, train
 from hccs.surrogates.fitting import float_softmax
+
+REFUSED = "refused"
+"""The step of a method that cannot serve these logits: its reason."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def from_run(folder: Path) -> Settings:
 
 
 class Comparison:
-    """One folder of results. The model and the data are loaded when a step asks for them."""
+    """One folder of results, and the model and data, or the files, that they are of."""
 
     def __init__(self, settings: Settings, out: str | Path, say: Callable[[str], None] = print) -> None:
         self.settings, self.say = settings.checked(), say
@@ -125,16 +128,12 @@ class Comparison:
         most = self.settings.examples
         return self._tokenised(dev if most is None else dev.subset(most, self.settings.seed))
 
-    @property
+    @cached_property
     def samples(self) -> tuple[LogitSample, LogitSample]:
         """(rows to calibrate on, rows to measure on), collected once and kept in the folder.
 
         From a model: rows of training sentences, and rows of dev sentences at the same scales.
         """
-        return self._samples
-
-    @cached_property
-    def _samples(self) -> tuple[LogitSample, LogitSample]:
         kept = [self.path / f"{name}.safetensors" for name in ("calibration", "logits")]
         if all(path.exists() for path in kept):
             calibration, measured = (LogitSample.load(path) for path in kept)
@@ -162,8 +161,23 @@ class Comparison:
     # --- the steps ------------------------------------------------------------------------------------------
 
     def measure(self, entry: Entry, retrain: bool = False) -> None:
-        """All steps of one method that are not recorded yet, but for its time."""
+        """All steps of one method that are not recorded yet, but for its time.
+
+        A method that refuses these logits or parameters is recorded with its reason; the others go on.
+        """
         record = self.record(entry)
+        if REFUSED in record.values:
+            return
+        try:
+            self._measure(entry, record, retrain)
+        except HccsError as error:
+            if entry.method == FLOAT:
+                raise
+            reason = str(error)
+            record.step(REFUSED, lambda: reason)
+            self.say(f"{entry.label} refuses: {reason}")
+
+    def _measure(self, entry: Entry, record: Record, retrain: bool) -> None:
         if entry.method == FLOAT:
             steps: dict[str, Callable[[], Any]] = {}
         else:
@@ -184,9 +198,9 @@ class Comparison:
 
     def time(self, entry: Entry) -> None:
         """The time step, apart from the others: nothing else may run beside it."""
-        if entry.method == FLOAT:
-            return
         record = self.record(entry)
+        if entry.method == FLOAT or REFUSED in record.values:
+            return
         method, parameters = surrogates.get(entry.method), record.values["parameters"]
         sample = self.samples[1]
         record.step("time", lambda: time_forms(method, sample, layer_parameters(parameters, 0)))
