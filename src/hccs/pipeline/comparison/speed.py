@@ -14,7 +14,7 @@ from hccs.nn.layers import FloatSoftmax
 from hccs.pipeline.comparison.sample import LogitSample
 from hccs.surrogates.surrogate import Surrogate
 
-ROWS = 512
+ROWS = 2048
 """Rows of each head of the layer that is timed."""
 
 SECONDS = 0.4
