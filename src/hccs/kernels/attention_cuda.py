@@ -36,6 +36,9 @@ class Tile:
     stages: int = 1
     # Programs per multiprocessor that stay and take one task after the other; 0 for a program per task.
     resident: int = 0
+    tiles: int = 1
+    registers: int | None = None
+    loop: bool = False
 
 
 def attention(
@@ -102,11 +105,12 @@ def _launch(
     chosen, strides, masking = selection(valid, torch.Size((*lead, nq, nk)))
     block_d = min(max(triton.next_power_of_2(d), 32), 128)
     chunks = triton.cdiv(d, block_d)
-    repeat = tile.repeat if nk <= tile.keys else 1
+    fits = nk <= tile.keys * tile.tiles
+    repeat = tile.repeat if fits else 1
     blocks = triton.cdiv(nq, tile.rows * repeat)
     tasks = batches * heads * blocks
-    whole = nk % tile.keys == 0
-    kernel: Any = kernels.attention_one_block if nk <= tile.keys else kernels.attention_many_blocks
+    whole = nk % (tile.keys * (tile.tiles if fits else 1)) == 0
+    kernel: Any = kernels.attention_resident if fits else kernels.attention_streamed
     programs = min(tasks, tile.resident * _multiprocessors(q.device)) if tile.resident else tasks
     kernel[(programs, chunks)](
         q, k, v, table, chosen, result, Z, nq, nk, d, heads, blocks, tasks,
@@ -115,8 +119,8 @@ def _launch(
         FULL=whole and nq % (tile.rows * repeat) == 0 and d % block_d == 0, MODE=_MODES[mode],
         OUT=kernels.PAIR if Z is not None else kernels.INT8 if result.dtype == torch.int8 else kernels.FLOATS,
         WIDE=mode is None and bool((theta.packed[..., 0] >= 2**11).any()), HOPPER=_has_packed_integers(q.device),
-        CHUNKS=chunks, ROWS=tile.rows, KEYS=tile.keys, BLOCK_D=block_d, REPEAT=repeat,
-        num_warps=tile.warps, num_stages=tile.stages,
+        CHUNKS=chunks, ROWS=tile.rows, KEYS=tile.keys, BLOCK_D=block_d, REPEAT=repeat, TILES=tile.tiles, LOOP=tile.loop,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
 
 

@@ -1,17 +1,18 @@
 """Integer attention for CUDA tensors, in Triton: a program holds a block of queries and never an n x n matrix.
 
-q.k runs on the int8 tensor cores and stays in integers until its row's maximum is known: the factor is
-positive, so the
-maximum of the accumulators is the accumulator of the maximum. Keys that fit one block are read once; more
-keys take two
-passes, the first for the maximum alone.
+What limits the speed is the work per logit, so two of them travel in one 32-bit word from the requantisation
+on, as
+16-bit integers of which Hopper adds, clamps and compares two at a time. The bits of an integer up to 2047
+are also a
+float16, 2^-24 times as large: the words of scores are an operand of the float16 tensor cores as they are,
+and their
+sums, at most 2^22 steps of 2^-24, are exact in float32.
 
-What limits the speed is the work per logit, so two of them travel in one register from the requantisation
-on, as 16-bit
-integers. The bits of an integer up to 2047 are also a float16, 2^-24 times as large: the words of scores are
-an
-operand of the float16 tensor cores as they are, and the sums, below 2^22 steps of 2^-24, are exact in
-float32.
+Keys that fit a program's registers as words are multiplied once. More keys take two passes, the first for
+the maximum
+alone: the factor is positive, so the largest accumulator gives the largest logit. `HOPPER` chooses the
+instructions;
+without it the same integers come from plain Triton, on any GPU and in its interpreter.
 """
 
 from __future__ import annotations
@@ -21,53 +22,36 @@ import triton.language as tl
 
 from hccs.kernels.triton import reciprocal, valid_columns
 
-LOWEST = tl.constexpr(-(2**31))
-# Scores beyond these bits would leave the range in which a float16's bits are a multiple of 2^-24.
-SCORE_BITS = tl.constexpr(11)
-STEP = tl.constexpr(2.0**-24)
 NO_MODE, U8_DIV, U8_CLB = range(3)
 FLOATS, INT8, PAIR = range(3)
 
-# Two logits to two scores, in one register. 2^23 * 1.5 + acc has the bits of acc in its mantissa, so one
-# integer and one
-# float addition replace the conversion. The multiply-add rounds down and lands between 1024 and 2048, where
-# a float16
-# has no fraction bits: conversion towards zero is the floor, and its bits are 0x6400 + t. Smaller results
-# mean t < 0
-# and become 0 when 0x6400 is subtracted; t <= D' saturates the other side. Last, s = S*t + (B - S*D') in
-# both halves.
-_PAIR_OF_SCORES = tl.constexpr("""{
+# A logit x is kept as ZERO + x: the bits of the float16 1152 + x.
+ZERO = tl.constexpr(0x6480)
+LEAST = tl.constexpr(0x6400)
+LARGEST = tl.constexpr(0x64FF)
+LOWEST = tl.constexpr(-(2**31))
+STEP = tl.constexpr(2.0**-24)
+
+# Between 1024 and 2048 a float16 has no fraction bits: after a multiply-add that rounds down, conversion
+# towards zero is
+# the floor. Logits below -128 come out somewhere below LEAST, those above 127 above LARGEST: the distance
+# saturates.
+_PAIR_OF_LOGITS = tl.constexpr("""{
     .reg .f32 x, y;
-    .reg .b32 t, u;
-    add.s32 t, $1, 0x4B400000;
-    add.s32 u, $2, 0x4B400000;
-    mov.b32 x, t;
-    mov.b32 y, u;
-    sub.rn.f32 x, x, 0f4B400000;
-    sub.rn.f32 y, y, 0f4B400000;
-    fma.rm.f32 x, x, $3, $4;
-    fma.rm.f32 y, y, $3, $4;
-    cvt.rz.relu.f16x2.f32 t, y, x;
-    mov.b32 u, 0x9C009C00;
-    add.s16x2 t, t, u;
-    min.relu.s16x2 t, t, $5;
-    mad.lo.s32 $0, t, $6, $7;
-}""")
-_PAIR_CONVERT = tl.constexpr("""{
-    .reg .f32 x, y;
-    .reg .b32 t, u;
     cvt.rn.f32.s32 x, $1;
     cvt.rn.f32.s32 y, $2;
-    fma.rm.f32 x, x, $3, $4;
-    fma.rm.f32 y, y, $3, $4;
-    cvt.rz.relu.f16x2.f32 t, y, x;
-    mov.b32 u, 0x9C009C00;
-    add.s16x2 t, t, u;
-    min.relu.s16x2 t, t, $5;
-    mad.lo.s32 $0, t, $6, $7;
+    fma.rm.f32 x, x, $3, 0f44901000;
+    fma.rm.f32 y, y, $3, 0f44901000;
+    cvt.rz.relu.f16x2.f32 $0, y, x;
 }""")
-CONVERT: tl.constexpr = tl.constexpr(False)
-# Four int8 to float16: a byte under the exponent of 1024 is 1024 + byte.
+# t = clamp(x - m' + D', 0, D'), then s = S*t + (B - S*D') in both halves.
+_PAIR_OF_SCORES = tl.constexpr("""{
+    .reg .b32 t;
+    add.s16x2 t, $1, $2;
+    min.relu.s16x2 t, t, $3;
+    mad.lo.s32 $0, t, $4, $5;
+}""")
+# A byte under the exponent of 1024 is 1024 + byte.
 _HALVES_OF_BYTES = tl.constexpr("""{
     .reg .b32 x, y, z;
     xor.b32 x, $2, 0x80808080;
@@ -77,36 +61,42 @@ _HALVES_OF_BYTES = tl.constexpr("""{
     sub.rn.f16x2 $0, y, x;
     sub.rn.f16x2 $1, z, x;
 }""")
+# Adding 1.5 * 2^23 rounded down is the floor, and leaves it in the mantissa.
 _ROUNDED_HALF_UP = tl.constexpr("""{
     .reg .f32 x;
+    .reg .b32 t;
     fma.rm.f32 x, $1, $2, 0f3F000000;
-    cvt.rmi.f32.f32 x, x;
-    min.f32 x, x, 0f42FE0000;
-    max.f32 $0, x, 0fC3000000;
+    min.f32 x, x, 0f42FF0000;
+    max.f32 x, x, 0fC3000000;
+    add.rm.f32 x, x, 0f4B400000;
+    mov.b32 t, x;
+    sub.s32 $0, t, 0x4B400000;
 }""")
 
 
 @triton.jit
-def power_of_two(exponent):
-    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+def as_factor(multiplier, shift):
+    """multiplier * 2^-shift, exact in float32."""
+    return multiplier.to(tl.float32) * ((127 - shift) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def round_half_up(value, multiplier, shift, HOPPER: tl.constexpr):
-    """clamp(floor(value * multiplier / 2^shift + 1/2), -128, 127) of integers in float32, in float32."""
+    """clamp(floor(value * multiplier / 2^shift + 1/2), -128, 127) of integers in float32."""
     if HOPPER:
-        factor = multiplier.to(tl.float32) * power_of_two(-shift)
         rounded = tl.inline_asm_elementwise(
-            _ROUNDED_HALF_UP, "=f,f,f", [value, factor], dtype=tl.float32, is_pure=True, pack=1
-        )
+            _ROUNDED_HALF_UP, "=r,f,f", [value, as_factor(multiplier, shift)],
+            dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
     else:
         wide = value.to(tl.int64) * multiplier + (tl.full([], 1, tl.int64) << (shift - 1))
-        rounded = tl.minimum(tl.maximum(wide >> shift, -128), 127).to(tl.float32)
+        rounded = tl.minimum(tl.maximum(wide >> shift, -128), 127).to(tl.int32)
     return rounded
 
 
 @triton.jit
 def as_halves(v, HOPPER: tl.constexpr):
+    """int8 as float16."""
     if HOPPER:
         v = tl.inline_asm_elementwise(
             _HALVES_OF_BYTES, "=r,=r,r", [v], dtype=tl.float16, is_pure=True, pack=4
@@ -121,87 +111,104 @@ def even_and_odd(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def beside_pairs(row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """One value per row in the layout of `even_and_odd`, which a plain broadcast would not have."""
-    value, _ = even_and_odd(tl.broadcast_to(row[:, None], [ROWS, COLUMNS]), ROWS, COLUMNS)
-    return value
-
-
-@triton.jit
-def row_of_head(table_ptr, maximum, HOPPER: tl.constexpr):
-    """What a row needs to score its keys: m', D' (docs/spec.md, saturation) and the least score."""
-    B, S, D = tl.load(table_ptr), tl.load(table_ptr + 1), tl.load(table_ptr + 2)
+def logits_of_pairs(acc, table_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr):
+    """Words of two neighbouring keys, the even one in the low half."""
     multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
-    m = round_half_up(maximum.to(tl.float32), multiplier, shift, HOPPER).to(tl.int32)
-    limit = tl.minimum(m + 128, D)
-    return m, limit, B - S * limit
-
-
-@triton.jit
-def scores_of_pairs(
-    acc, valid, table_ptr, m, limit, least,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ALL: tl.constexpr, HOPPER: tl.constexpr,
-):  # fmt: skip
-    """Scores (eq. 2, 3) of two neighbouring keys per int32, the even one in the low half."""
-    S, multiplier, shift = tl.load(table_ptr + 1), tl.load(table_ptr + 3), tl.load(table_ptr + 4)
     even, odd = even_and_odd(acc, ROWS, COLUMNS)
     if HOPPER:
-        factor = multiplier.to(tl.float32) * power_of_two(-shift)
-        offset = beside_pairs((limit - m).to(tl.float32) + 1024.5, ROWS, COLUMNS)
-        limits = beside_pairs(limit * 0x10001, ROWS, COLUMNS)
-        leasts = beside_pairs(least * 0x10001, ROWS, COLUMNS)
         pairs = tl.inline_asm_elementwise(
-            _PAIR_CONVERT if CONVERT else _PAIR_OF_SCORES, "=r,r,r,f,f,r,r,r", [even, odd, factor, offset, limits, S, leasts],
+            _PAIR_OF_LOGITS, "=r,r,r,f", [even, odd, as_factor(multiplier, shift)],
             dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
     else:
-        half = tl.full([], 1, tl.int64) << (shift - 1)
-        raised = beside_pairs(limit - m, ROWS, COLUMNS)
-        limits = beside_pairs(limit, ROWS, COLUMNS)
-        leasts = beside_pairs(least, ROWS, COLUMNS)
-        low = ((even.to(tl.int64) * multiplier + half) >> shift) + raised
-        high = ((odd.to(tl.int64) * multiplier + half) >> shift) + raised
-        low = leasts + S * tl.minimum(tl.maximum(low, 0), limits).to(tl.int32)
-        high = leasts + S * tl.minimum(tl.maximum(high, 0), limits).to(tl.int32)
-        pairs = low | (high << 16)
-    if not ALL:
-        even, odd = even_and_odd(valid, ROWS, COLUMNS)
-        pairs = tl.where(even, pairs & 0xFFFF, 0) | tl.where(odd, pairs & -65536, 0)
+        even = round_half_up(even, multiplier, shift, False) + ZERO
+        odd = round_half_up(odd, multiplier, shift, False) + ZERO
+        pairs = even | (odd << 16)
     return pairs
+
+
+@triton.jit
+def only_valid(pairs, valid, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Zeros in place of the others: below every logit, and no score."""
+    even, odd = even_and_odd(valid, ROWS, COLUMNS)
+    return tl.where(even, pairs & 0xFFFF, 0) | tl.where(odd, pairs & -65536, 0)
+
+
+@triton.jit
+def larger_of_pairs(a, b):
+    return tl.inline_asm_elementwise(
+        "max.s16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def maximum_of_pairs(pairs, HOPPER: tl.constexpr):
+    """Per row."""
+    if HOPPER:
+        both = tl.reduce(pairs, 1, larger_of_pairs)
+        largest = tl.maximum(both & 0xFFFF, both >> 16)
+    else:
+        largest = tl.max(tl.maximum(pairs & 0xFFFF, pairs >> 16), axis=1)
+    return largest
 
 
 @triton.jit
 def sum_of_pairs(pairs):
     """Per row. Neither half overflows: Z <= 32767."""
-    total = tl.sum(pairs, axis=1)
-    return (total & 0xFFFF) + (total >> 16)
+    both = tl.sum(pairs, axis=1)
+    return (both & 0xFFFF) + (both >> 16)
 
 
 @triton.jit
-def probabilities_of_pairs(pairs, Z, IS_CLB: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def distances(largest, table_ptr):
+    """For a row whose largest logit is kept as `largest`: D' - m', D' and B - S*D' (docs/spec.md)."""
+    B, S, D = tl.load(table_ptr), tl.load(table_ptr + 1), tl.load(table_ptr + 2)
+    largest = tl.minimum(tl.maximum(largest, LEAST), LARGEST)
+    limit = tl.minimum(largest - LEAST, D)
+    return limit - largest, limit, B - S * limit
+
+
+@triton.jit
+def scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER: tl.constexpr):
+    """Scores (eq. 2, 3), again two to a word."""
+    S = tl.load(table_ptr + 1)
+    if HOPPER:
+        scores = tl.inline_asm_elementwise(
+            _PAIR_OF_SCORES, "=r,r,r,r,r,r",
+            [pairs, (raised & 0xFFFF) * 0x10001, limit * 0x10001, S, least * 0x10001],
+            dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        even = least + S * tl.minimum(tl.maximum((pairs & 0xFFFF) + raised, 0), limit)
+        odd = least + S * tl.minimum(tl.maximum((pairs >> 16) + raised, 0), limit)
+        scores = even | (odd << 16)
+    return scores
+
+
+@triton.jit
+def probabilities_of_pairs(pairs, Z, IS_CLB: tl.constexpr):
     """p_hat of the uint8 modes (eq. 7, 8, 9), again two to a word."""
-    rho = reciprocal(tl.maximum(Z, 1).to(tl.float32), True, IS_CLB).to(tl.int32)
-    rho = beside_pairs(rho, ROWS, COLUMNS)
-    low = tl.minimum(((pairs & 0xFFFF) * rho) >> 15, 255)
-    high = tl.minimum(((pairs >> 16) * rho) >> 15, 255)
-    return low | (high << 16)
+    rho = reciprocal(tl.maximum(Z, 1).to(tl.float32), True, IS_CLB).to(tl.int32)[:, None]
+    even = tl.minimum(((pairs & 0xFFFF) * rho) >> 15, 255)
+    odd = tl.minimum(((pairs >> 16) * rho) >> 15, 255)
+    return even | (odd << 16)
+
+
+@triton.jit
+def as_operand(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    even = (pairs & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True)
+    odd = (pairs >> 16).to(tl.int16).to(tl.float16, bitcast=True)
+    return tl.reshape(tl.join(even, odd), [ROWS, COLUMNS])
 
 
 @triton.jit
 def times_values(pairs, v, sums, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """sums + (words of scores as float16) @ v, in steps of 2^-24; two planes of bits where one would not do."""
+    """sums + scores @ v in steps of 2^-24; in two planes of bits where scores exceed 2047."""
     if WIDE:
         upper = as_operand((pairs >> 10) & 0x3F003F, ROWS, COLUMNS)
         sums += 1024.0 * tl.dot(upper, v, out_dtype=tl.float32)
         pairs = pairs & 0x03FF03FF
     return tl.dot(as_operand(pairs, ROWS, COLUMNS), v, sums, out_dtype=tl.float32)
-
-
-@triton.jit
-def as_operand(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    low = (pairs & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True)
-    high = (pairs >> 16).to(tl.int16).to(tl.float16, bitcast=True)
-    return tl.reshape(tl.join(low, high), [ROWS, COLUMNS])
 
 
 @triton.jit
@@ -243,15 +250,29 @@ def attended(
 
 
 @triton.jit
+def divided(sums, Z, HOPPER: tl.constexpr):
+    """N / Z correctly rounded. The corrected quotient is off by 2^-20 of a last place before it is rounded;
+    N / Z is no
+    tie of two float32, as N < 2^24, and lies 2^-16 of a last place or more from one, as Z < 2^15."""
+    if HOPPER:
+        y = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [Z], dtype=tl.float32, is_pure=True, pack=1
+        )
+        y, minus_Z = tl.broadcast_to(y[:, None], sums.shape), tl.broadcast_to(-Z[:, None], sums.shape)
+        quotient = sums * y
+        quotient = tl.fma(tl.fma(quotient, minus_Z, sums), y, quotient)
+    else:
+        quotient = tl.div_rn(sums, tl.broadcast_to(Z[:, None], sums.shape))
+    return quotient
+
+
+@triton.jit
 def store_rows(
     out_ptr, sum_ptr, table_ptr, g, query, column, sums, Z, nq, d,
     FULL: tl.constexpr, OUT: tl.constexpr, HOPPER: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """The output that docs/spec.md makes of (N, Z); `sums` is N in steps of 2^-24."""
     first = g.to(tl.int64) * nq
-    place = out_ptr + first * d + (query[:, None] * d + column[None, :])
-    inside = (query < nq)[:, None] & (column < d)[None, :]
     if OUT == 2:
         result = (sums / STEP).to(tl.int32)
         tl.store(sum_ptr + first + query, Z, mask=(query < nq) & (tl.min(column, axis=0) == 0))
@@ -260,84 +281,127 @@ def store_rows(
         k = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
         multiplier = (tl.load(table_ptr + 5).to(tl.int64) << k) // Z
         shift = tl.load(table_ptr + 6) + k
-        N = sums / STEP
-        result = round_half_up(N, multiplier[:, None], shift[:, None], HOPPER).to(tl.int8)
+        result = round_half_up(sums / STEP, multiplier[:, None], shift[:, None], HOPPER).to(tl.int8)
     else:
         v_scale = tl.load(table_ptr + 7).to(tl.float32, bitcast=True)
-        Z = tl.maximum(Z, 1).to(tl.float32) * STEP
-        quotient = divided(sums, Z, ROWS, BLOCK_D, HOPPER)
-        result = (quotient * v_scale).to(out_ptr.dtype.element_ty)
+        result = divided(sums, tl.maximum(Z, 1).to(tl.float32) * STEP, HOPPER) * v_scale
+        result = result.to(out_ptr.dtype.element_ty)
+    place = out_ptr + first * d + (query[:, None] * d + column[None, :])
     if FULL:
         tl.store(place, result)
     else:
-        tl.store(place, result, mask=inside)
+        tl.store(place, result, mask=(query < nq)[:, None] & (column < d)[None, :])
 
 
 @triton.jit
-def divided(sums, Z, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, HOPPER: tl.constexpr):
-    """N / Z correctly rounded. The corrected quotient errs by 2^-22 of a last place before its rounding; N / Z
-    is no
-    tie of two float32, as N < 2^24, and lies 2^-16 of a last place or more from one, as Z < 2^15."""
-    Z = tl.broadcast_to(Z[:, None], [ROWS, BLOCK_D])
-    if HOPPER:
-        y = 1.0 / Z
-        quotient = sums * y
-        quotient = tl.fma(tl.fma(quotient, -Z, sums), y, quotient)
-    else:
-        quotient = tl.div_rn(sums, Z)
-    return quotient
+def queries_on_resident_keys(
+    q_ptr, k_ptr, keys, values, table_ptr, valid_ptr, out_ptr, sum_ptr, g, first, written, q2, k2, nq, nk, d,
+    n1, n2, s0, s1, s2, s3,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
+    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    query = first + tl.arange(0, ROWS)
+    q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
+    words = ()
+    for j in tl.static_range(TILES):
+        key = j * KEYS + tl.arange(0, KEYS)
+        acc = products(q, keys[j], q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+        pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
+        if not ALL:
+            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
+            pairs = only_valid(pairs, valid, ROWS, KEYS)
+        found = maximum_of_pairs(pairs, HOPPER)
+        largest = found if j == 0 else tl.maximum(largest, found)
+        words = words + (pairs,)
+    raised, limit, least = distances(largest, table_ptr)
+    sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    weights = ()
+    for j in tl.static_range(TILES):
+        pairs = scores_of_pairs(words[j], raised[:, None], limit[:, None], least[:, None], table_ptr, HOPPER)
+        if not ALL:
+            key = j * KEYS + tl.arange(0, KEYS)
+            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
+            pairs = only_valid(pairs, valid, ROWS, KEYS)
+        added = sum_of_pairs(pairs)
+        Z = added if j == 0 else Z + added
+        if MODE == 0:
+            sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
+        else:
+            weights = weights + (pairs,)
+    if MODE != 0:
+        for j in tl.static_range(TILES):
+            pairs = probabilities_of_pairs(weights[j], Z, MODE == 2)
+            sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
+        Z = tl.full([ROWS], 255, tl.int32)
+    store_rows(out_ptr, sum_ptr, table_ptr, g, query, written, sums, Z, nq, d, FULL, OUT, HOPPER)
 
 
 @triton.jit
-def attention_one_block(
+def attention_resident(
     q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
-    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr, REPEAT: tl.constexpr,
+    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
 ):  # fmt: skip
-    """All keys in one block: a program reads them once for REPEAT blocks of queries."""
-    key, column = tl.arange(0, KEYS), tl.arange(0, BLOCK_D)
+    """TILES * KEYS keys stay in a program, which reads them once for REPEAT blocks of queries."""
+    column = tl.arange(0, BLOCK_D)
     written = tl.program_id(1) * BLOCK_D + column
     for task in tl.range(tl.program_id(0), tasks, tl.num_programs(0)):
         g = task // blocks
-        first = (task % blocks) * (ROWS * REPEAT)
         batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
         head_ptr = table_ptr + batch * t0 + h * t1
         q_head, k_head = q_ptr + batch * q0 + h * q1, k_ptr + batch * k0 + h * k1
-        k = rows_of(k_head, key, column, k2, nk, d, FULL)
-        v = rows_of(v_ptr + batch * v0 + h * v1, key, written, v2, nk, d, FULL)
-        v = as_halves(v, HOPPER)
-        for i in tl.static_range(REPEAT):
-            query = first + i * ROWS + tl.arange(0, ROWS)
-            q = rows_of(q_head, query, column, q2, nq, d, FULL)
-            acc = products(q, k, q_head, k_head, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
-            if ALL:
-                valid = acc
-                maximum = tl.max(acc, axis=1)
-            else:
-                valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
-                maximum = tl.max(tl.where(valid, acc, LOWEST), axis=1)
-            m, limit, least = row_of_head(head_ptr, maximum, HOPPER)
-            pairs = scores_of_pairs(acc, valid, head_ptr, m, limit, least, ROWS, KEYS, ALL, HOPPER)
-            Z = sum_of_pairs(pairs)
-            if MODE != 0:
-                pairs = probabilities_of_pairs(pairs, Z, MODE == 2, ROWS, KEYS)
-                Z = tl.full([ROWS], 255, tl.int32)
-            sums = times_values(pairs, v, tl.zeros([ROWS, BLOCK_D], tl.float32), WIDE, ROWS, KEYS)
-            store_rows(
-                out_ptr, sum_ptr, head_ptr, g, query, written, sums, Z, nq, d,
-                FULL, OUT, HOPPER, ROWS, BLOCK_D,
-            )  # fmt: skip
+        v_head = v_ptr + batch * v0 + h * v1
+        first = (task % blocks) * (REPEAT * ROWS)
+        keys, values = (), ()
+        for j in tl.static_range(TILES):
+            key = j * KEYS + tl.arange(0, KEYS)
+            keys = keys + (rows_of(k_head, key, column, k2, nk, d, FULL),)
+            values = values + (as_halves(rows_of(v_head, key, written, v2, nk, d, FULL), HOPPER),)
+        if LOOP:
+            for i in tl.range(0, REPEAT):
+                queries_on_resident_keys(
+                    q_head, k_head, keys, values, head_ptr, valid_ptr, out_ptr, sum_ptr, g, first + i * ROWS,
+                    written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL, ALL, FULL, MODE,
+                    OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+                )  # fmt: skip
+        else:
+            for i in tl.static_range(REPEAT):
+                queries_on_resident_keys(
+                    q_head, k_head, keys, values, head_ptr, valid_ptr, out_ptr, sum_ptr, g, first + i * ROWS,
+                    written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL, ALL, FULL, MODE,
+                    OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+                )  # fmt: skip
 
 
 @triton.jit
-def attention_many_blocks(
+def beside_pairs(row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """One value per row in the layout of `even_and_odd`, which a plain broadcast would not have."""
+    value, _ = even_and_odd(tl.broadcast_to(row[:, None], [ROWS, COLUMNS]), ROWS, COLUMNS)
+    return value
+
+
+@triton.jit
+def maxima(acc, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Of every eighth column, [ROWS, 8]: those that one thread holds, so that loops do without shuffles."""
+    return tl.max(tl.reshape(acc, [ROWS, COLUMNS // 8, 8]), axis=1)
+
+
+@triton.jit
+def sums_of_pairs(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The same for scores, [ROWS, 4]."""
+    return tl.sum(tl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), axis=1)
+
+
+@triton.jit
+def attention_streamed(
     q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
-    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr, REPEAT: tl.constexpr,
+    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
 ):  # fmt: skip
     """Two passes over blocks of keys: the maximum, then scores and product; probabilities take a third for Z."""
     g = tl.program_id(0) // blocks
@@ -353,7 +417,7 @@ def attention_many_blocks(
     if CAUSAL:
         stop = tl.minimum(nk, tl.max(query, axis=0) + 1 + nk - nq)
 
-    maximum = tl.full([ROWS], LOWEST, tl.int32)
+    maximum = tl.full([ROWS, 8], LOWEST, tl.int32)
     for start in tl.range(0, stop, KEYS):
         key = start + tl.arange(0, KEYS)
         k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
@@ -361,39 +425,45 @@ def attention_many_blocks(
         if not ALL:
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
             acc = tl.where(valid, acc, LOWEST)
-        maximum = tl.maximum(maximum, tl.max(acc, axis=1))
-    m, limit, least = row_of_head(table_ptr, maximum, HOPPER)
+        maximum = tl.maximum(maximum, maxima(acc, ROWS, KEYS))
+    multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
+    largest = round_half_up(tl.max(maximum, axis=1).to(tl.float32), multiplier, shift, HOPPER) + ZERO
+    raised, limit, least = distances(largest, table_ptr)
+    raised, limit = beside_pairs(raised, ROWS, KEYS), beside_pairs(limit, ROWS, KEYS)
+    least = beside_pairs(least, ROWS, KEYS)
 
-    Z = tl.zeros([ROWS], tl.int32)
+    parts = tl.zeros([ROWS, 4], tl.int32)
     if MODE != 0:
         for start in tl.range(0, stop, KEYS):
             key = start + tl.arange(0, KEYS)
             k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
             acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
-            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
-            pairs = scores_of_pairs(acc, valid, table_ptr, m, limit, least, ROWS, KEYS, ALL, HOPPER)
-            Z += sum_of_pairs(pairs)
+            pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
+            pairs = scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER)
+            if not ALL:
+                valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
+                pairs = only_valid(pairs, valid, ROWS, KEYS)
+            parts += sums_of_pairs(pairs, ROWS, KEYS)
+    Z = sum_of_pairs(parts)
 
     sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
-    total = tl.zeros([ROWS], tl.int32)
     for start in tl.range(0, stop, KEYS):
         key = start + tl.arange(0, KEYS)
         k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
         v = as_halves(rows_of(v_ptr, key, written, v2, nk, d, FULL), HOPPER)
         acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
-        if ALL:
-            valid = acc
-        else:
+        pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
+        pairs = scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER)
+        if not ALL:
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
-        pairs = scores_of_pairs(acc, valid, table_ptr, m, limit, least, ROWS, KEYS, ALL, HOPPER)
+            pairs = only_valid(pairs, valid, ROWS, KEYS)
         if MODE != 0:
-            pairs = probabilities_of_pairs(pairs, Z, MODE == 2, ROWS, KEYS)
+            pairs = probabilities_of_pairs(pairs, Z, MODE == 2)
         else:
-            total += sum_of_pairs(pairs)
+            parts += sums_of_pairs(pairs, ROWS, KEYS)
         sums = times_values(pairs, v, sums, WIDE, ROWS, KEYS)
     if MODE != 0:
-        total = tl.full([ROWS], 255, tl.int32)
-    store_rows(
-        out_ptr, sum_ptr, table_ptr, g, query, written, sums, total, nq, d,
-        FULL, OUT, HOPPER, ROWS, BLOCK_D,
-    )  # fmt: skip
+        Z = tl.full([ROWS], 255, tl.int32)
+    else:
+        Z = sum_of_pairs(parts)
+    store_rows(out_ptr, sum_ptr, table_ptr, g, query, written, sums, Z, nq, d, FULL, OUT, HOPPER)
