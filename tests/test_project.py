@@ -15,7 +15,7 @@ import hccs
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/spec.md", "docs/calibration.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/spec.md", "docs/attention.md", "docs/calibration.md"])
 def test_examples_in_pages_run_as_written(page):
     failed, attempted = doctest.testfile(str(ROOT / page), module_relative=False)
     assert attempted > 0
@@ -29,6 +29,7 @@ def test_examples_in_pages_run_as_written(page):
         "requant",
         "table",
         "kernels.door",
+        "kernels.attention_door",
         "kernels.isa",
         "_progress",
         "calibration.statistics",
@@ -58,6 +59,7 @@ def test_public_face():
         "ParamTable",
         "Region",
         "Requant",
+        "attention",
         "calibrate",
         "softmax",
     ]
