@@ -27,18 +27,20 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Tile:
-    """Block sizes of a launch: `rows` queries by `keys`, `repeat` blocks of queries to a program."""
+    """Block sizes of a launch, and how its programs share the machine."""
 
     rows: int
     keys: int
+    # Blocks of `keys` that a program keeps; sequences beyond that are streamed through it, twice.
+    tiles: int = 1
+    # Blocks of `rows` queries that a program takes over the keys it keeps.
     repeat: int = 1
     warps: int = 4
     stages: int = 1
-    # Programs per multiprocessor that stay and take one task after the other; 0 for a program per task.
-    resident: int = 0
-    tiles: int = 1
+    # Programs per multiprocessor that stay and load their next head while they compute; 0 for one per task.
+    persistent: int = 0
+    # The compiler's limit per thread, where one more program per multiprocessor is worth a few spills.
     registers: int | None = None
-    loop: bool = False
 
 
 def attention(
@@ -59,21 +61,31 @@ def attention(
     result = torch.empty(q.shape, dtype=_DTYPES[out], device=q.device)
     Z = torch.empty(q.shape[:-1], dtype=torch.int32, device=q.device) if out == "pair" else None
     if result.numel():
-        tile = tile or tile_for(nq, nk, d)
+        tile = tile or tile_for(nq, nk, d, _is_hopper(q.device), causal or valid is not None)
         _launch(_by_head(q, lead), _by_head(k, lead), _by_head(v, lead), theta, requant, valid, causal, mode,
                 result, Z, tile)  # fmt: skip
     return result if Z is None else (result, Z)
 
 
-def tile_for(nq: int, nk: int, d: int) -> Tile:
+def tile_for(nq: int, nk: int, d: int, hopper: bool, masked: bool = False) -> Tile:
     """Block sizes measured to be fast on an H200 (benchmarks/attention_gpu.py --tune)."""
     keys = max(triton.next_power_of_2(nk), 32)
     rows = 16 if nq <= 16 else 64
-    if d > 64:
-        return Tile(rows, min(keys, 64))
-    if keys <= 128:
-        return Tile(rows, keys, repeat=2 if nq > 64 else 1)
-    return Tile(rows, 128, stages=3) if nq <= 64 else Tile(128, 128, warps=8, stages=3)
+    if d > 64 or not hopper:
+        return Tile(rows, min(keys, 64), stages=2)
+    if nk <= 64:
+        return Tile(rows, keys, stages=2, persistent=6, registers=80)
+    if nk <= 128:
+        if nq <= 64:
+            return Tile(rows, 128, stages=2, persistent=3)
+        return Tile(128, 128, warps=8, stages=3, persistent=2, registers=128)
+    if nk <= 256:
+        return Tile(rows, 128, tiles=2, repeat=4, stages=2, registers=160)
+    if nk <= 512 and not masked:  # masks would not fit the registers too
+        return Tile(rows, 128, tiles=4, repeat=8, stages=2)
+    if nq <= 64:
+        return Tile(rows, 128, stages=2, registers=128)
+    return Tile(128, 128, warps=8, stages=3, registers=128)
 
 
 def _by_head(x: torch.Tensor, lead: torch.Size) -> torch.Tensor:
@@ -87,10 +99,16 @@ def _by_head(x: torch.Tensor, lead: torch.Size) -> torch.Tensor:
 
 @lru_cache(maxsize=256)
 def _table(theta: HeadParams, requant: Requant, device: torch.device) -> torch.Tensor:
-    """B, S, D, then the five integers of `Requant.packed`, per head. Kept: a copy to the device is slow."""
+    """Per head: B, S and D in one integer, the bits of M * 2^-r and of v_scale, then M, r, Mo, ro.
+
+    Kept: a copy to the device takes longer than a small attention.
+    """
     shape = np.broadcast_shapes(theta.shape, requant.shape)
-    parts = [np.broadcast_to(part.packed, (*shape, part.packed.shape[-1])) for part in (theta, requant)]
-    return torch.tensor(np.concatenate(parts, axis=-1), device=device)
+    B, S, D = np.moveaxis(np.broadcast_to(theta.packed, (*shape, 3)), -1, 0)
+    M, r, Mo, ro, v_scale = np.moveaxis(np.broadcast_to(requant.packed, (*shape, 5)), -1, 0)
+    factor = np.ldexp(M.astype(np.float32), -r).view(np.int32)
+    words = [B | (S << 16) | (D << 24), factor, v_scale, M, r, Mo, ro, np.zeros_like(B)]
+    return torch.tensor(np.stack(words, axis=-1).astype(np.int32), device=device)
 
 
 def _launch(
@@ -105,28 +123,31 @@ def _launch(
     chosen, strides, masking = selection(valid, torch.Size((*lead, nq, nk)))
     block_d = min(max(triton.next_power_of_2(d), 32), 128)
     chunks = triton.cdiv(d, block_d)
-    fits = nk <= tile.keys * tile.tiles
-    repeat = tile.repeat if fits else 1
+    resident = nk <= tile.keys * tile.tiles
+    repeat = min(tile.repeat, triton.cdiv(nq, tile.rows)) if resident else 1
     blocks = triton.cdiv(nq, tile.rows * repeat)
     tasks = batches * heads * blocks
-    whole = nk % (tile.keys * (tile.tiles if fits else 1)) == 0
-    kernel: Any = kernels.attention_resident if fits else kernels.attention_streamed
-    programs = min(tasks, tile.resident * _multiprocessors(q.device)) if tile.resident else tasks
+    persistent = resident and tile.persistent > 0
+    programs = min(tasks, tile.persistent * _multiprocessors(q.device)) if persistent else tasks
+    whole = nk % (tile.keys * (tile.tiles if resident else 1)) == 0
+    every = masking == NO_MASK and not causal and whole
+    kernel: Any = kernels.attention_resident if resident else kernels.attention_streamed
     kernel[(programs, chunks)](
-        q, k, v, table, chosen, result, Z, nq, nk, d, heads, blocks, tasks,
+        q, k, v, table, chosen, result, Z, nq, nk, d, blocks, tasks,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *table.stride()[:2], *strides,
-        MASKING=masking, CAUSAL=causal, ALL=masking == NO_MASK and not causal and whole,
+        MASKING=masking, CAUSAL=causal, ALL=every,
         FULL=whole and nq % (tile.rows * repeat) == 0 and d % block_d == 0, MODE=_MODES[mode],
         OUT=kernels.PAIR if Z is not None else kernels.INT8 if result.dtype == torch.int8 else kernels.FLOATS,
-        WIDE=mode is None and bool((theta.packed[..., 0] >= 2**11).any()), HOPPER=_has_packed_integers(q.device),
-        CHUNKS=chunks, ROWS=tile.rows, KEYS=tile.keys, BLOCK_D=block_d, REPEAT=repeat, TILES=tile.tiles, LOOP=tile.loop,
-        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+        WIDE=mode is None and bool((theta.packed[..., 0] >= 2**11).any()), HOPPER=_is_hopper(q.device),
+        CHUNKS=chunks, BLOCK_D=block_d, HEADS=heads, ROWS=tile.rows, KEYS=tile.keys, TILES=tile.tiles,
+        REPEAT=repeat, LOOP=repeat > 1 and not persistent,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers if every else None,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=16)
-def _has_packed_integers(device: torch.device) -> bool:
-    """Two 16-bit integers to a register (compute capability 9.0); never in Triton's interpreter."""
+def _is_hopper(device: torch.device) -> bool:
+    """Hopper and later, which compute with two 16-bit integers to a register."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 

@@ -1,18 +1,14 @@
-"""Integer attention for CUDA tensors, in Triton: a program holds a block of queries and never an n x n matrix.
+"""Integer attention in Triton: a program holds a block of queries, and never an n x n matrix.
 
 What limits the speed is the work per logit, so two of them travel in one 32-bit word from the requantisation
-on, as
-16-bit integers of which Hopper adds, clamps and compares two at a time. The bits of an integer up to 2047
-are also a
-float16, 2^-24 times as large: the words of scores are an operand of the float16 tensor cores as they are,
-and their
-sums, at most 2^22 steps of 2^-24, are exact in float32.
+on, as 16-bit integers of which Hopper adds, clamps and compares two at a time. The bits of an integer up to
+2047 are also a float16, 2^-24 times as large: the words of scores are an operand of the float16 tensor cores
+as they are, and their sums, at most 2^22 steps of 2^-24, are exact in float32.
 
 Keys that fit a program's registers as words are multiplied once. More keys take two passes, the first for
-the maximum
-alone: the factor is positive, so the largest accumulator gives the largest logit. `HOPPER` chooses the
-instructions;
-without it the same integers come from plain Triton, on any GPU and in its interpreter.
+the maximum alone: the factor is positive, so the largest accumulator gives the largest logit. `HOPPER`
+chooses the instructions; without it the same integers come from plain Triton, on any GPU and in its
+interpreter.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hccs.kernels.triton import reciprocal, valid_columns
+from hccs.kernels.triton_formulas import reciprocal, valid_columns
 
 NO_MODE, U8_DIV, U8_CLB = range(3)
 FLOATS, INT8, PAIR = range(3)
@@ -33,9 +29,8 @@ LOWEST = tl.constexpr(-(2**31))
 STEP = tl.constexpr(2.0**-24)
 
 # Between 1024 and 2048 a float16 has no fraction bits: after a multiply-add that rounds down, conversion
-# towards zero is
-# the floor. Logits below -128 come out somewhere below LEAST, those above 127 above LARGEST: the distance
-# saturates.
+# towards zero is the floor. Logits below -128 come out somewhere below LEAST, those above 127 above LARGEST:
+# their distances saturate later.
 _PAIR_OF_LOGITS = tl.constexpr("""{
     .reg .f32 x, y;
     cvt.rn.f32.s32 x, $1;
@@ -113,14 +108,15 @@ def even_and_odd(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 @triton.jit
 def logits_of_pairs(acc, table_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr):
     """Words of two neighbouring keys, the even one in the low half."""
-    multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
     even, odd = even_and_odd(acc, ROWS, COLUMNS)
     if HOPPER:
+        factor = tl.load(table_ptr + 1).to(tl.float32, bitcast=True)
         pairs = tl.inline_asm_elementwise(
-            _PAIR_OF_LOGITS, "=r,r,r,f", [even, odd, as_factor(multiplier, shift)],
+            _PAIR_OF_LOGITS, "=r,r,r,f", [even, odd, factor],
             dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
     else:
+        multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
         even = round_half_up(even, multiplier, shift, False) + ZERO
         odd = round_half_up(odd, multiplier, shift, False) + ZERO
         pairs = even | (odd << 16)
@@ -136,6 +132,7 @@ def only_valid(pairs, valid, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def larger_of_pairs(a, b):
+    """The larger of each half."""
     return tl.inline_asm_elementwise(
         "max.s16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
     )
@@ -161,17 +158,17 @@ def sum_of_pairs(pairs):
 
 @triton.jit
 def distances(largest, table_ptr):
-    """For a row whose largest logit is kept as `largest`: D' - m', D' and B - S*D' (docs/spec.md)."""
-    B, S, D = tl.load(table_ptr), tl.load(table_ptr + 1), tl.load(table_ptr + 2)
+    """For a row whose largest logit is kept as `largest`: D' - m', D', B - S*D' (docs/spec.md), and S."""
+    theta = tl.load(table_ptr)
+    B, S, D = theta & 0x7FFF, (theta >> 16) & 0x7F, theta >> 24
     largest = tl.minimum(tl.maximum(largest, LEAST), LARGEST)
     limit = tl.minimum(largest - LEAST, D)
-    return limit - largest, limit, B - S * limit
+    return limit - largest, limit, B - S * limit, S
 
 
 @triton.jit
-def scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER: tl.constexpr):
+def scores_of_pairs(pairs, raised, limit, least, S, HOPPER: tl.constexpr):
     """Scores (eq. 2, 3), again two to a word."""
-    S = tl.load(table_ptr + 1)
     if HOPPER:
         scores = tl.inline_asm_elementwise(
             _PAIR_OF_SCORES, "=r,r,r,r,r,r",
@@ -196,6 +193,7 @@ def probabilities_of_pairs(pairs, Z, IS_CLB: tl.constexpr):
 
 @triton.jit
 def as_operand(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The halves of words as float16 columns; no instruction."""
     even = (pairs & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True)
     odd = (pairs >> 16).to(tl.int16).to(tl.float16, bitcast=True)
     return tl.reshape(tl.join(even, odd), [ROWS, COLUMNS])
@@ -251,9 +249,11 @@ def attended(
 
 @triton.jit
 def divided(sums, Z, HOPPER: tl.constexpr):
-    """N / Z correctly rounded. The corrected quotient is off by 2^-20 of a last place before it is rounded;
-    N / Z is no
-    tie of two float32, as N < 2^24, and lies 2^-16 of a last place or more from one, as Z < 2^15."""
+    """N / Z correctly rounded.
+
+    The corrected quotient is off by 2^-20 of a last place before it is rounded. N / Z is no tie of two
+    float32, as N < 2^24, and lies 2^-16 of a last place or more from one, as Z < 2^15.
+    """
     if HOPPER:
         y = tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [Z], dtype=tl.float32, is_pure=True, pack=1
@@ -283,7 +283,7 @@ def store_rows(
         shift = tl.load(table_ptr + 6) + k
         result = round_half_up(sums / STEP, multiplier[:, None], shift[:, None], HOPPER).to(tl.int8)
     else:
-        v_scale = tl.load(table_ptr + 7).to(tl.float32, bitcast=True)
+        v_scale = tl.load(table_ptr + 2).to(tl.float32, bitcast=True)
         result = divided(sums, tl.maximum(Z, 1).to(tl.float32) * STEP, HOPPER) * v_scale
         result = result.to(out_ptr.dtype.element_ty)
     place = out_ptr + first * d + (query[:, None] * d + column[None, :])
@@ -301,9 +301,11 @@ def queries_on_resident_keys(
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
+    """One block of queries on all keys."""
     query = first + tl.arange(0, ROWS)
     q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
     words = ()
+    largest = tl.zeros([ROWS], tl.int32)
     for j in tl.static_range(TILES):
         key = j * KEYS + tl.arange(0, KEYS)
         acc = products(q, keys[j], q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
@@ -311,20 +313,19 @@ def queries_on_resident_keys(
         if not ALL:
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
             pairs = only_valid(pairs, valid, ROWS, KEYS)
-        found = maximum_of_pairs(pairs, HOPPER)
-        largest = found if j == 0 else tl.maximum(largest, found)
+        largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
         words = words + (pairs,)
-    raised, limit, least = distances(largest, table_ptr)
+    raised, limit, least, S = distances(largest, table_ptr)
     sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    Z = tl.zeros([ROWS], tl.int32)
     weights = ()
     for j in tl.static_range(TILES):
-        pairs = scores_of_pairs(words[j], raised[:, None], limit[:, None], least[:, None], table_ptr, HOPPER)
+        pairs = scores_of_pairs(words[j], raised[:, None], limit[:, None], least[:, None], S, HOPPER)
         if not ALL:
             key = j * KEYS + tl.arange(0, KEYS)
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
             pairs = only_valid(pairs, valid, ROWS, KEYS)
-        added = sum_of_pairs(pairs)
-        Z = added if j == 0 else Z + added
+        Z += sum_of_pairs(pairs)
         if MODE == 0:
             sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
         else:
@@ -339,18 +340,19 @@ def queries_on_resident_keys(
 
 @triton.jit
 def attention_resident(
-    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, blocks, tasks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
+    HEADS: tl.constexpr,
 ):  # fmt: skip
     """TILES * KEYS keys stay in a program, which reads them once for REPEAT blocks of queries."""
     column = tl.arange(0, BLOCK_D)
     written = tl.program_id(1) * BLOCK_D + column
     for task in tl.range(tl.program_id(0), tasks, tl.num_programs(0)):
         g = task // blocks
-        batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
+        batch, h = (g // HEADS).to(tl.int64), (g % HEADS).to(tl.int64)
         head_ptr = table_ptr + batch * t0 + h * t1
         q_head, k_head = q_ptr + batch * q0 + h * q1, k_ptr + batch * k0 + h * k1
         v_head = v_ptr + batch * v0 + h * v1
@@ -397,15 +399,16 @@ def sums_of_pairs(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def attention_streamed(
-    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, blocks, tasks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
+    HEADS: tl.constexpr,
 ):  # fmt: skip
-    """Two passes over blocks of keys: the maximum, then scores and product; probabilities take a third for Z."""
+    """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more."""
     g = tl.program_id(0) // blocks
-    batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
+    batch, h = (g // HEADS).to(tl.int64), (g % HEADS).to(tl.int64)
     table_ptr += batch * t0 + h * t1
     q_ptr += batch * q0 + h * q1
     k_ptr += batch * k0 + h * k1
@@ -428,7 +431,7 @@ def attention_streamed(
         maximum = tl.maximum(maximum, maxima(acc, ROWS, KEYS))
     multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
     largest = round_half_up(tl.max(maximum, axis=1).to(tl.float32), multiplier, shift, HOPPER) + ZERO
-    raised, limit, least = distances(largest, table_ptr)
+    raised, limit, least, S = distances(largest, table_ptr)
     raised, limit = beside_pairs(raised, ROWS, KEYS), beside_pairs(limit, ROWS, KEYS)
     least = beside_pairs(least, ROWS, KEYS)
 
@@ -439,7 +442,7 @@ def attention_streamed(
             k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
             acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
             pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
-            pairs = scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER)
+            pairs = scores_of_pairs(pairs, raised, limit, least, S, HOPPER)
             if not ALL:
                 valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
                 pairs = only_valid(pairs, valid, ROWS, KEYS)
@@ -453,7 +456,7 @@ def attention_streamed(
         v = as_halves(rows_of(v_ptr, key, written, v2, nk, d, FULL), HOPPER)
         acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
         pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
-        pairs = scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER)
+        pairs = scores_of_pairs(pairs, raised, limit, least, S, HOPPER)
         if not ALL:
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
             pairs = only_valid(pairs, valid, ROWS, KEYS)
