@@ -1,5 +1,5 @@
-"""Is integer attention on a GPU faster than the fastest SDPA of torch? Ratios over its backends (flash, cuDNN,
-efficient, in float16 and bfloat16) in one run: int8 in, bfloat16 out, d = 64, a full GPU.
+"""Is integer attention on a GPU faster than the fastest SDPA of torch? Ratios over its backends (flash,
+cuDNN, efficient, in float16 and bfloat16) in one run: int8 in, bfloat16 out, d = 64, a full GPU.
 
     python benchmarks/attention_gpu.py [--n 64 128 ...] [--tune] [--json results.json]
 """
@@ -52,17 +52,19 @@ def check(n: int, tile: Tile | None = None) -> None:
     acc = (q.double() @ k.double().transpose(-1, -2)).long()
     x = ((acc * M + (1 << (r - 1))) >> r).clamp(-128, 127)
     s = B - S * torch.minimum(x.amax(-1, keepdim=True) - x, limit)
-    assert torch.equal(Z.long(), s.sum(-1)) and torch.equal(N.double(), s.double() @ v.double()), (n, tile)
+    assert torch.equal(Z.long(), s.sum(-1)), (n, tile)
+    assert torch.equal(N.double(), s.double() @ v.double()), (n, tile)
 
 
 def peers_ms(n: int) -> dict[str, float]:
     found = {}
+    shape = (ROWS // (n * HEADS), HEADS, n, D)
     for dtype in (torch.bfloat16, torch.float16):
-        q, k, v = (torch.randn(ROWS // (n * HEADS), HEADS, n, D, dtype=dtype, device="cuda") for _ in range(3))
+        q, k, v = (torch.randn(shape, dtype=dtype, device="cuda") for _ in range(3))
         for backend in BACKENDS:
             with sdpa_kernel([backend]), torch.no_grad():
-                name = f"{backend.name.removesuffix('_ATTENTION').lower()} {str(dtype).removeprefix('torch.')}"
-                found[name] = median_ms(
+                name = backend.name.removesuffix("_ATTENTION").lower()
+                found[f"{name} {str(dtype).removeprefix('torch.')}"] = median_ms(
                     lambda q=q, k=k, v=v: torch.nn.functional.scaled_dot_product_attention(q, k, v)
                 )
     return found
@@ -71,7 +73,7 @@ def peers_ms(n: int) -> dict[str, float]:
 def candidates(n: int) -> list[Tile]:
     """The tile in use, and its neighbours."""
     used = tile_for(n, n, D, hopper=True)
-    changes: list[dict[str, Any]] = [{"stages": used.stages + step} for step in (-1, 1) if used.stages + step > 0]
+    changes: list[dict[str, Any]] = [{"stages": stages} for stages in (1, 2, 3, 4) if stages != used.stages]
     changes += [{"registers": limit} for limit in (None, 80, 96, 128, 160, 168) if limit != used.registers]
     if used.persistent:
         changes += [{"persistent": used.persistent + step} for step in (-1, 1)]
@@ -91,9 +93,15 @@ def measure(n: int, tune: bool) -> dict[str, Any]:
     fastest = min(peers, key=lambda name: peers[name])
     moved = 5 * q.numel()  # q, k, v and two bytes of output
     return {
-        "n": n, "ms": ours, "fastest_peer": fastest, "peer_ms": peers[fastest], "ratio": peers[fastest] / ours,
-        "terabytes_per_s": moved / ours * 1e-9, "peers": peers, "tiles": tiles,
-    }  # fmt: skip
+        "n": n,
+        "ms": ours,
+        "fastest_peer": fastest,
+        "peer_ms": peers[fastest],
+        "ratio": peers[fastest] / ours,
+        "terabytes_per_s": moved / ours * 1e-9,
+        "peers": peers,
+        "tiles": tiles,
+    }
 
 
 def main() -> None:
@@ -115,9 +123,13 @@ def main() -> None:
             print(f"        {ms:.4f} ms  {tile}")
     if options.json:
         facts = {
-            "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__
-        }  # fmt: skip
-        options.json.write_text(json.dumps({**facts, "heads": HEADS, "d": D, "rows": results}, indent=1) + "\n")
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "heads": HEADS,
+            "d": D,
+        }
+        options.json.write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
