@@ -99,16 +99,13 @@ def _by_head(x: torch.Tensor, lead: torch.Size) -> torch.Tensor:
 
 @lru_cache(maxsize=256)
 def _table(theta: HeadParams, requant: Requant, device: torch.device) -> torch.Tensor:
-    """Per head: B, S and D in one integer, the bits of M * 2^-r and of v_scale, then M, r, Mo, ro.
+    """B, S, D, then the five integers of `Requant.packed`, per head.
 
     Kept: a copy to the device takes longer than a small attention.
     """
     shape = np.broadcast_shapes(theta.shape, requant.shape)
-    B, S, D = np.moveaxis(np.broadcast_to(theta.packed, (*shape, 3)), -1, 0)
-    M, r, Mo, ro, v_scale = np.moveaxis(np.broadcast_to(requant.packed, (*shape, 5)), -1, 0)
-    factor = np.ldexp(M.astype(np.float32), -r).view(np.int32)
-    words = [B | (S << 16) | (D << 24), factor, v_scale, M, r, Mo, ro, np.zeros_like(B)]
-    return torch.tensor(np.stack(words, axis=-1).astype(np.int32), device=device)
+    parts = [np.broadcast_to(part.packed, (*shape, part.packed.shape[-1])) for part in (theta, requant)]
+    return torch.tensor(np.concatenate(parts, axis=-1), device=device)
 
 
 def _launch(
@@ -133,13 +130,13 @@ def _launch(
     every = masking == NO_MASK and not causal and whole
     kernel: Any = kernels.attention_resident if resident else kernels.attention_streamed
     kernel[(programs, chunks)](
-        q, k, v, table, chosen, result, Z, nq, nk, d, blocks, tasks,
+        q, k, v, table, chosen, result, Z, nq, nk, d, heads, blocks, tasks,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *table.stride()[:2], *strides,
         MASKING=masking, CAUSAL=causal, ALL=every,
         FULL=whole and nq % (tile.rows * repeat) == 0 and d % block_d == 0, MODE=_MODES[mode],
         OUT=kernels.PAIR if Z is not None else kernels.INT8 if result.dtype == torch.int8 else kernels.FLOATS,
         WIDE=mode is None and bool((theta.packed[..., 0] >= 2**11).any()), HOPPER=_is_hopper(q.device),
-        CHUNKS=chunks, BLOCK_D=block_d, HEADS=heads, ROWS=tile.rows, KEYS=tile.keys, TILES=tile.tiles,
+        CHUNKS=chunks, BLOCK_D=block_d, ROWS=tile.rows, KEYS=tile.keys, TILES=tile.tiles,
         REPEAT=repeat, LOOP=repeat > 1 and not persistent,
         num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers if every else None,
     )  # fmt: skip

@@ -108,15 +108,14 @@ def even_and_odd(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 @triton.jit
 def logits_of_pairs(acc, table_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr):
     """Words of two neighbouring keys, the even one in the low half."""
+    multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
     even, odd = even_and_odd(acc, ROWS, COLUMNS)
     if HOPPER:
-        factor = tl.load(table_ptr + 1).to(tl.float32, bitcast=True)
         pairs = tl.inline_asm_elementwise(
-            _PAIR_OF_LOGITS, "=r,r,r,f", [even, odd, factor],
+            _PAIR_OF_LOGITS, "=r,r,r,f", [even, odd, as_factor(multiplier, shift)],
             dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
     else:
-        multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
         even = round_half_up(even, multiplier, shift, False) + ZERO
         odd = round_half_up(odd, multiplier, shift, False) + ZERO
         pairs = even | (odd << 16)
@@ -158,17 +157,17 @@ def sum_of_pairs(pairs):
 
 @triton.jit
 def distances(largest, table_ptr):
-    """For a row whose largest logit is kept as `largest`: D' - m', D', B - S*D' (docs/spec.md), and S."""
-    theta = tl.load(table_ptr)
-    B, S, D = theta & 0x7FFF, (theta >> 16) & 0x7F, theta >> 24
+    """For a row whose largest logit is kept as `largest`: D' - m', D' and B - S*D' (docs/spec.md)."""
+    B, S, D = tl.load(table_ptr), tl.load(table_ptr + 1), tl.load(table_ptr + 2)
     largest = tl.minimum(tl.maximum(largest, LEAST), LARGEST)
     limit = tl.minimum(largest - LEAST, D)
-    return limit - largest, limit, B - S * limit, S
+    return limit - largest, limit, B - S * limit
 
 
 @triton.jit
-def scores_of_pairs(pairs, raised, limit, least, S, HOPPER: tl.constexpr):
+def scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER: tl.constexpr):
     """Scores (eq. 2, 3), again two to a word."""
+    S = tl.load(table_ptr + 1)
     if HOPPER:
         scores = tl.inline_asm_elementwise(
             _PAIR_OF_SCORES, "=r,r,r,r,r,r",
@@ -283,7 +282,7 @@ def store_rows(
         shift = tl.load(table_ptr + 6) + k
         result = round_half_up(sums / STEP, multiplier[:, None], shift[:, None], HOPPER).to(tl.int8)
     else:
-        v_scale = tl.load(table_ptr + 2).to(tl.float32, bitcast=True)
+        v_scale = tl.load(table_ptr + 7).to(tl.float32, bitcast=True)
         result = divided(sums, tl.maximum(Z, 1).to(tl.float32) * STEP, HOPPER) * v_scale
         result = result.to(out_ptr.dtype.element_ty)
     place = out_ptr + first * d + (query[:, None] * d + column[None, :])
@@ -315,12 +314,12 @@ def queries_on_resident_keys(
             pairs = only_valid(pairs, valid, ROWS, KEYS)
         largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
         words = words + (pairs,)
-    raised, limit, least, S = distances(largest, table_ptr)
+    raised, limit, least = distances(largest, table_ptr)
     sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
     Z = tl.zeros([ROWS], tl.int32)
     weights = ()
     for j in tl.static_range(TILES):
-        pairs = scores_of_pairs(words[j], raised[:, None], limit[:, None], least[:, None], S, HOPPER)
+        pairs = scores_of_pairs(words[j], raised[:, None], limit[:, None], least[:, None], table_ptr, HOPPER)
         if not ALL:
             key = j * KEYS + tl.arange(0, KEYS)
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
@@ -340,19 +339,18 @@ def queries_on_resident_keys(
 
 @triton.jit
 def attention_resident(
-    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, blocks, tasks,
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
-    HEADS: tl.constexpr,
 ):  # fmt: skip
     """TILES * KEYS keys stay in a program, which reads them once for REPEAT blocks of queries."""
     column = tl.arange(0, BLOCK_D)
     written = tl.program_id(1) * BLOCK_D + column
     for task in tl.range(tl.program_id(0), tasks, tl.num_programs(0)):
         g = task // blocks
-        batch, h = (g // HEADS).to(tl.int64), (g % HEADS).to(tl.int64)
+        batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
         head_ptr = table_ptr + batch * t0 + h * t1
         q_head, k_head = q_ptr + batch * q0 + h * q1, k_ptr + batch * k0 + h * k1
         v_head = v_ptr + batch * v0 + h * v1
@@ -399,16 +397,15 @@ def sums_of_pairs(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def attention_streamed(
-    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, blocks, tasks,
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
-    HEADS: tl.constexpr,
 ):  # fmt: skip
     """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more."""
     g = tl.program_id(0) // blocks
-    batch, h = (g // HEADS).to(tl.int64), (g % HEADS).to(tl.int64)
+    batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
     table_ptr += batch * t0 + h * t1
     q_ptr += batch * q0 + h * q1
     k_ptr += batch * k0 + h * k1
@@ -431,7 +428,7 @@ def attention_streamed(
         maximum = tl.maximum(maximum, maxima(acc, ROWS, KEYS))
     multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
     largest = round_half_up(tl.max(maximum, axis=1).to(tl.float32), multiplier, shift, HOPPER) + ZERO
-    raised, limit, least, S = distances(largest, table_ptr)
+    raised, limit, least = distances(largest, table_ptr)
     raised, limit = beside_pairs(raised, ROWS, KEYS), beside_pairs(limit, ROWS, KEYS)
     least = beside_pairs(least, ROWS, KEYS)
 
@@ -442,7 +439,7 @@ def attention_streamed(
             k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
             acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
             pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
-            pairs = scores_of_pairs(pairs, raised, limit, least, S, HOPPER)
+            pairs = scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER)
             if not ALL:
                 valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
                 pairs = only_valid(pairs, valid, ROWS, KEYS)
@@ -456,7 +453,7 @@ def attention_streamed(
         v = as_halves(rows_of(v_ptr, key, written, v2, nk, d, FULL), HOPPER)
         acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
         pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
-        pairs = scores_of_pairs(pairs, raised, limit, least, S, HOPPER)
+        pairs = scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER)
         if not ALL:
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
             pairs = only_valid(pairs, valid, ROWS, KEYS)
