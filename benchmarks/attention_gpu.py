@@ -32,8 +32,9 @@ def median_ms(work: Callable[[], Any], rep: int = 60) -> float:
 
 def parameters(n: int) -> tuple[hccs.HeadParams, hccs.Requant]:
     region = hccs.Region(n)
-    D = 40 if n <= 512 else 10
-    theta = hccs.HeadParams(B=[region.max_base] * HEADS, S=[max(region.max_slope(D), 0)] * HEADS, D=D)
+    reach = 40 if n <= 512 else 10
+    slope = max(region.max_slope(reach), 0)
+    theta = hccs.HeadParams(B=[region.max_base] * HEADS, S=[slope] * HEADS, D=[reach] * HEADS)
     # Random int8 heads: q.k spreads over some 43000, logits over 13 to 130 steps, of which the last saturate.
     factors = hccs.FixedPoint.nearest([0.0003 + 0.0002 * head for head in range(HEADS)])
     return theta, hccs.Requant(factors, [0.01 + 0.001 * head for head in range(HEADS)])

@@ -32,11 +32,12 @@ from hccs.kernels.attention_cuda import Tile, attention
 rng = np.random.default_rng(0)
 requant = hccs.Requant(hccs.FixedPoint([3, 9 << 19], [9, 35]), [0.037, 0.5], hccs.FixedPoint(12345678, 24))
 # Tails everywhere; keys kept in one block and in two; persistent programs; streamed keys; a head in chunks.
-shapes = [(5, 7, 3, None), (1, 1, 1, None), (20, 32, 32, Tile(16, 32, repeat=2, persistent=1)),
+shapes = [(5, 7, 3, None), (1, 1, 1, None), (2, 0, 4, None),
+          (20, 32, 32, Tile(16, 32, repeat=2, persistent=1)),
           (17, 40, 32, Tile(16, 32, tiles=2, repeat=2)), (16, 40, 8, Tile(16, 32)),
           (3, 33, 130, Tile(16, 32))]
 for case, (nq, nk, d, tile) in enumerate(shapes):
-    B = 32767 // nk
+    B = 32767 // max(nk, 1)
     theta = hccs.HeadParams(B=[B, B // 2], S=[min(127, B // 40), min(127, B // 250)], D=[40, 100])
     limits = [-128, 127] if case % 2 else range(-128, 128)
     q, k, v = (rng.choice(limits, (2, 2, n, d)).astype(np.int8) for n in (nq, nk, nk))
@@ -65,6 +66,40 @@ def test_kernels_equal_the_reference_in_the_interpreter():
         [sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "same bits", done.stderr
+
+
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from hccs.kernels import attention_triton as kernels
+
+outputs = ["*bf16", "*i8", "*i32"]
+plain = dict(MASKING=0, CAUSAL=False, ALL=True, FULL=True, MODE=0, OUT=0, WIDE=False, HOPPER=True, CHUNKS=1,
+             BLOCK_D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False)
+for kernel, changes in [
+    (kernels.attention_resident, dict(TILES=2, REPEAT=4, LOOP=True)),
+    (kernels.attention_resident, dict(MASKING=1, ALL=False, FULL=False, OUT=1, WIDE=True)),
+    (kernels.attention_streamed,
+     dict(MASKING=2, CAUSAL=True, ALL=False, FULL=False, MODE=2, OUT=2, CHUNKS=2)),
+]:
+    fixed = {**plain, **changes}
+    pointers = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*i8")
+    pointers |= dict.fromkeys(("table_ptr", "sum_ptr"), "*i32")
+    pointers |= {"out_ptr": outputs[fixed["OUT"]], "valid_ptr": "*i1" if fixed["MASKING"] == 2 else "*i32"}
+    signature = {
+        name: "constexpr" if name in fixed else pointers.get(name, "i32") for name in kernel.arg_names}
+    compile(ASTSource(kernel, signature, fixed), GPUTarget("cuda", 90, 32))
+print("compiled")
+"""
+
+
+def test_machine_instructions_assemble():
+    # The interpreter runs plain spellings of them; the assembler needs no GPU.
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "compiled", done.stderr[-2000:]
 
 
 def theta_for(nk: int) -> hccs.HeadParams:

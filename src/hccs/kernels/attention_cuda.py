@@ -126,7 +126,7 @@ def _launch(
     tasks = batches * heads * blocks
     persistent = resident and tile.persistent > 0
     programs = min(tasks, tile.persistent * _multiprocessors(q.device)) if persistent else tasks
-    whole = nk % (tile.keys * (tile.tiles if resident else 1)) == 0
+    whole = nk > 0 and nk % (tile.keys * (tile.tiles if resident else 1)) == 0
     every = masking == NO_MASK and not causal and whole
     kernel: Any = kernels.attention_resident if resident else kernels.attention_streamed
     kernel[(programs, chunks)](
