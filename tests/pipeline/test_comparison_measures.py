@@ -1,3 +1,4 @@
+import doctest
 import itertools
 import math
 
@@ -6,6 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from hccs.pipeline.comparison import entries, measures
 from hccs.pipeline.comparison.measures import MEASURES, FidelityCounter, mean_ranks, row_measures
 
 
@@ -65,6 +67,12 @@ def test_every_measure_equals_its_definition(unit):
         wanted = naive(p[row], q[row], valid[row], unit)
         for name in MEASURES:
             np.testing.assert_allclose(found[name][row], wanted[name], atol=1e-12, err_msg=f"{name}, {row}")
+
+
+@pytest.mark.parametrize("module", [measures, entries])
+def test_examples_in_docstrings_run_as_written(module):
+    failed, attempted = doctest.testmod(module)
+    assert attempted > 0 and failed == 0
 
 
 def test_softmax_itself_is_perfect():

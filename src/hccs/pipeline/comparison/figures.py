@@ -15,7 +15,7 @@ from hccs.pipeline.figures import pyplot
 FARTHEST = 10.0
 """Distances, in logits, that the curves show."""
 
-HEIGHTS = (12, 26, 40, -16, -30, -44)
+HEIGHTS = (12, 30, 48, 66, -16, -34, -52)
 """Points above or below its mark that a name is put at, in turn."""
 
 
