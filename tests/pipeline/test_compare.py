@@ -209,6 +209,16 @@ def test_the_folder_of_a_run_brings_its_task_and_recipe(data, tmp_path):
     options = replace(source, rows=64, sentences=16)
     found = compare(options, parse(["hccs"]), tmp_path / "out", say=silent)
     assert found["methods"][FLOAT]["accuracy"] == run["stages"]["float"]["accuracy"]
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("train.tsv", "dev.tsv"):
+        (other / name).write_text((data / "train.tsv").read_text())
+    command = ["compare", str(tmp_path / "run"), "--task", "sst2", "--data", str(other), "--rows", "32"]
+    result = CliRunner().invoke(app, [*command, "--methods", "softmax", "--out", str(tmp_path / "again")])
+    assert result.exit_code == 0, result.output
+    kept = json.loads((tmp_path / "again" / "settings.json").read_text())
+    assert kept["data"] == str(other) and kept["task"]["name"] == "sst2"
+    assert kept["model"] == str(tmp_path / "run" / "float")
 
 
 def test_labels():
@@ -245,6 +255,7 @@ def test_bad_input_leaves_nothing_behind(settings, data, tmp_path):
         ["a", "b"],
         [str(MODEL)],
         [str(MODEL), "--task", "poetry"],
+        ["logits.npz", "--task", "sst2"],
     ):
         result = CliRunner().invoke(app, ["compare", *arguments, "--out", str(out)])
         assert isinstance(result.exception, HccsError)

@@ -79,6 +79,8 @@ def _settings(model: list[str], task: str, data: str, vocabulary: str) -> Settin
     from hccs.pipeline.tasks import TASKS
 
     if model and Path(model[0]).suffix in (".npy", ".npz", ".safetensors"):
+        if task or data:
+            raise ParameterError("files of logits alone", "--task or --data", "Only a model has a task.")
         return Settings(files=tuple(model))
     if len(model) > 1:
         raise ParameterError("one model", " ".join(model), "Only files of logits may be several.")
@@ -88,7 +90,8 @@ def _settings(model: list[str], task: str, data: str, vocabulary: str) -> Settin
         )
     name = model[0] if model else str(MODEL)
     if model and (Path(name) / "float" / "config.json").exists():
-        return from_run(Path(name))
+        run = from_run(Path(name))
+        return replace(run, task=TASKS[task] if task else run.task, data=data or run.data)
     if model and not task:
         raise ParameterError("--task with a model", "none", f"One of {', '.join(TASKS)}.")
     return Settings(
