@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hccs.cli import aie, calibrate, convert, demo, info, reproduce
+from hccs.cli import aie, calibrate, convert, demo, export, info, reproduce
 
 app = typer.Typer(
     name="hccs",
@@ -18,6 +18,7 @@ app.add_typer(aie.app, name="aie")
 app.command()(convert.convert)
 app.command()(convert.evaluate)
 app.command()(demo.demo)
+app.add_typer(export.app, name="export")
 app.add_typer(reproduce.app, name="reproduce")
 
 
