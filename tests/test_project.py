@@ -26,6 +26,7 @@ def test_examples_in_pages_run_as_written(page):
     "module",
     [
         "spec",
+        "requant",
         "table",
         "kernels.door",
         "kernels.isa",
@@ -50,11 +51,13 @@ def test_rooms_import_one_way():
 
 def test_public_face():
     assert sorted(hccs.__all__) == [
+        "FixedPoint",
         "HccsError",
         "HeadParams",
         "Mode",
         "ParamTable",
         "Region",
+        "Requant",
         "calibrate",
         "softmax",
     ]

@@ -3,8 +3,19 @@
 from hccs.calibration import calibrate
 from hccs.errors import HccsError
 from hccs.kernels import softmax
+from hccs.requant import FixedPoint, Requant
 from hccs.spec import HeadParams, Mode, Region
 from hccs.table import ParamTable
 
-__all__ = ["HccsError", "HeadParams", "Mode", "ParamTable", "Region", "calibrate", "softmax"]
+__all__ = [
+    "FixedPoint",
+    "HccsError",
+    "HeadParams",
+    "Mode",
+    "ParamTable",
+    "Region",
+    "Requant",
+    "calibrate",
+    "softmax",
+]
 __version__ = "0.1.0"

@@ -1,0 +1,226 @@
+"""Fixed-point factors between the integers of attention: q.k to logits, and the result to int8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.errors import DtypeError, ParameterError, ShapeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MULTIPLIER_BITS = 24
+"""Multipliers stay below 2^24, so that float32 holds multiplier * 2^-shift exactly."""
+
+MAX_SHIFT = 47
+"""With a multiplier of 24 bits, factors down to 2^-24: a smaller one would turn every accumulator into 0."""
+
+MAX_HEAD_DIM = 1024
+"""|q.k| <= 1024 * 128 * 128 = 2^24: accumulators are exact in float32 too."""
+
+
+@dataclass(frozen=True, eq=False)
+class FixedPoint:
+    """The factor multiplier * 2^-shift of one head, or of many as arrays of one shape.
+
+    It takes an accumulator `a` to clamp(floor((a * multiplier + 2^(shift - 1)) / 2^shift), -128, 127): round
+    half up, saturate.
+
+    >>> FixedPoint.nearest(0.1)
+    FixedPoint(multiplier=13421773, shift=27)
+    >>> FixedPoint.nearest([0.5, 0.001]).shift.tolist()
+    [24, 33]
+    """
+
+    multiplier: Any
+    shift: Any
+
+    def __post_init__(self) -> None:
+        multiplier = _integers("multiplier", self.multiplier, 1, 2**MULTIPLIER_BITS - 1)
+        shift = _integers("shift", self.shift, 1, MAX_SHIFT)
+        packed = np.stack(_together({"multiplier": multiplier, "shift": shift}), axis=-1)
+        packed.flags.writeable = False
+        one = packed.ndim == 1
+        object.__setattr__(self, "multiplier", int(packed[0]) if one else packed[..., 0])
+        object.__setattr__(self, "shift", int(packed[1]) if one else packed[..., 1])
+        object.__setattr__(self, "_packed", packed)
+
+    @classmethod
+    def nearest(cls, factor: Any, what: str = "factor") -> FixedPoint:
+        """The nearest representable factor, its multiplier as large as 24 bits allow."""
+        values = _positive(what, factor)
+        fraction, exponent = np.frexp(values)  # fraction in [1/2, 1)
+        multiplier = np.floor(np.ldexp(fraction, MULTIPLIER_BITS) + 0.5).astype(np.int64)
+        carried = multiplier == 2**MULTIPLIER_BITS
+        multiplier = np.where(carried, multiplier >> 1, multiplier)
+        shift = MULTIPLIER_BITS - (exponent.astype(np.int64) + carried)
+        if shift.min() < 1 or shift.max() > MAX_SHIFT:
+            raise ParameterError(
+                f"{what} from 2^-24 to 2^23, the range of a 24-bit multiplier",
+                f"{values.min():.4g} to {values.max():.4g}",
+                "A scale is wrong by orders of magnitude: it is the real value of one integer step.",
+            )
+        return cls(multiplier[()], shift[()])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """() for one head, else the common shape of multiplier and shift."""
+        return self.packed.shape[:-1]
+
+    @property
+    def packed(self) -> NDArray[np.int32]:
+        """multiplier and shift as one read-only int32 array [..., 2]."""
+        packed: NDArray[np.int32] = self._packed  # type: ignore[attr-defined]
+        return packed
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FixedPoint):
+            return NotImplemented
+        return np.array_equal(self.packed, other.packed)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.packed.tobytes()))
+
+
+@dataclass(frozen=True, eq=False)
+class Requant:
+    """How `hccs.attention` moves between integers of different scales, per head.
+
+    `logits` takes q.k to int8 logits; `v_scale` is the real value of one step of v, kept in float32;
+    `output`, needed for int8 output alone, takes N / Z (in steps of v) to the output's int8 steps. Each is
+    one value or an array per head; together they broadcast.
+
+    >>> Requant.from_scales(q_scale=0.02, k_scale=0.03, v_scale=0.01, logit_scale=0.05, scaling=0.125)
+    Requant(logits=FixedPoint(multiplier=12884902, shift=33), v_scale=0.009999999776482582, output=None)
+    """
+
+    logits: FixedPoint
+    v_scale: Any = 1.0
+    output: FixedPoint | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("logits", "output"):
+            factor = getattr(self, name)
+            if not isinstance(factor, FixedPoint) and not (name == "output" and factor is None):
+                raise DtypeError(
+                    f"{name} to be hccs.FixedPoint",
+                    type(factor).__name__,
+                    "Use FixedPoint(multiplier=..., shift=...), or Requant.from_scales for all of it.",
+                )
+        v_scale = _positive("v_scale", self.v_scale, np.float32)
+        parts = {"logits.multiplier": self.logits.packed[..., 0], "logits.shift": self.logits.packed[..., 1]}
+        if self.output is not None:
+            parts["output.multiplier"] = self.output.packed[..., 0]
+            parts["output.shift"] = self.output.packed[..., 1]
+        together = _together({**parts, "v_scale": v_scale.view(np.int32)})
+        unused = np.ones_like(together[0])
+        packed = np.stack([*together[:-1], *[unused] * (5 - len(together)), together[-1]], axis=-1)
+        v_scale.flags.writeable = packed.flags.writeable = False
+        object.__setattr__(self, "v_scale", v_scale if v_scale.ndim else float(v_scale))
+        object.__setattr__(self, "_packed", packed)
+
+    @classmethod
+    def from_scales(
+        cls,
+        *,
+        q_scale: Any,
+        k_scale: Any,
+        v_scale: Any,
+        logit_scale: Any,
+        scaling: Any,
+        out_scale: Any = None,
+    ) -> Requant:
+        """From the real values of one step of q, k, v, of the logits and (for int8 output) of the result.
+
+        `scaling` is what attention multiplies q.k by, mostly 1/sqrt(d). The factors are
+        q_scale * k_scale * scaling / logit_scale and v_scale / out_scale.
+        """
+        logit_parts = {"q_scale": q_scale, "k_scale": k_scale, "scaling": scaling, "logit_scale": logit_scale}
+        q, k, softmax_scaling, logit = _scales(logit_parts)
+        logits = FixedPoint.nearest(
+            q * k * softmax_scaling / logit, "q_scale * k_scale * scaling / logit_scale"
+        )
+        if out_scale is None:
+            return cls(logits, v_scale)
+        v, out = _scales({"v_scale": v_scale, "out_scale": out_scale})
+        return cls(logits, v_scale, FixedPoint.nearest(v / out, "v_scale / out_scale"))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """() for one head, else the common shape of all parts."""
+        return self.packed.shape[:-1]
+
+    @property
+    def packed(self) -> NDArray[np.int32]:
+        """Read-only int32 [..., 5]: logits' multiplier, shift; output's; the bits of v_scale."""
+        packed: NDArray[np.int32] = self._packed  # type: ignore[attr-defined]
+        return packed
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Requant):
+            return NotImplemented
+        return (self.output is None) == (other.output is None) and np.array_equal(self.packed, other.packed)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.output is None, self.packed.tobytes()))
+
+
+def _integers(name: str, value: Any, low: int, high: int) -> NDArray[np.int32]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise DtypeError(
+            f"{name} to be an integer or an integer array",
+            f"{type(value).__name__} of dtype {array.dtype}",
+            "Make the integers of a real factor with hccs.FixedPoint.nearest.",
+        )
+    _require_some(name, array)
+    if array.min() < low or array.max() > high:
+        raise ParameterError(
+            f"{name} from {low} to {high}",
+            f"{array.min()} to {array.max()}",
+            "Make the integers of a real factor with hccs.FixedPoint.nearest.",
+        )
+    return array.astype(np.int32)
+
+
+def _positive(name: str, value: Any, dtype: type[np.floating[Any]] = np.float64) -> NDArray[Any]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise DtypeError(
+            f"{name} to be a number or an array of numbers",
+            f"{type(value).__name__} of dtype {array.dtype}",
+            "Give one value, or one per head.",
+        )
+    _require_some(name, array)
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = array.astype(dtype)  # a copy: what comes later cannot change this value
+    if not (np.isfinite(rounded) & (rounded > 0)).all():
+        wrong = array[~(np.isfinite(rounded) & (rounded > 0))]
+        raise ParameterError(
+            f"{name} positive and finite in {np.dtype(dtype).name}",
+            str(wrong.flat[0]),
+            "A scale is the real value of one integer step; scale 0 comes from data that is all zeros.",
+        )
+    return rounded
+
+
+def _scales(given: dict[str, Any]) -> list[NDArray[np.float64]]:
+    return _together({name: _positive(name, value) for name, value in given.items()})
+
+
+def _require_some(name: str, array: NDArray[Any]) -> None:
+    if array.size == 0:
+        raise ShapeError(f"{name} to hold at least one value", f"shape {array.shape}", "Pass one per head.")
+
+
+def _together(arrays: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    try:
+        return list(np.broadcast_arrays(*arrays.values()))
+    except ValueError as error:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise ShapeError(
+            "parts that broadcast together", shapes, "Give each one value, or one per head."
+        ) from error
