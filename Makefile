@@ -60,7 +60,7 @@ $(VENV)/.core: $(VENV)/.pip $(SOURCES)
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "== installing what the tests need"
-	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,dev]"
+	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,onnx,dev]"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.core

@@ -23,3 +23,22 @@ def c(
     folder = export_c(table, out)
     layers, heads = table.shape
     Console().print(f"wrote {layers} layers of {heads} heads to {folder}; check them with: make -C {folder}")
+
+
+@app.command()
+def onnx(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("model.onnx"),
+    mode: Annotated[str, typer.Option(help="One of the four modes; the run's own by default.")] = "",
+    attentions: Annotated[bool, typer.Option(help="Every layer's probabilities as outputs too.")] = False,
+) -> None:
+    """The converted model as ONNX, with HCCS as a function of standard operators; checked on the dev set."""
+    from hccs.pipeline.onnx_run import export_run
+
+    path, found = export_run(run, out, mode=mode, attentions=attentions)
+    console = Console()
+    console.print(f"wrote {path}")
+    console.print(
+        f"ONNX Runtime: {found.same_predictions} of {found.examples} predictions as PyTorch's, "
+        f"accuracy {found.accuracy:.4f}, logits differ by at most {found.largest_difference:.1e}"
+    )
