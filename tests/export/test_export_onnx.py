@@ -112,7 +112,7 @@ def test_whole_model_with_padding_at_any_size(tmp_path: Path) -> None:
 
 
 def test_the_bits_inside_a_whole_model_are_the_references(tmp_path: Path) -> None:
-    """Every layer's logits are made outputs: on them the reference gives the probabilities that are passed on."""
+    """Every layer's logits are made outputs: the reference turns them into the probabilities passed on."""
     model = converted("bert", "u8_div")
     model_proto = onnx.load(export_onnx(model, sentences(), tmp_path / "model.onnx"))
     nodes = [node for node in model_proto.graph.node if node.domain == "hccs"]

@@ -1,4 +1,4 @@
-"""Converted models for other runtimes: portable C (`export.c`, needs NumPy alone) and ONNX (`export.onnx_model`)."""
+"""Converted models for other runtimes: portable C (`c`, needs NumPy alone) and ONNX (`onnx_model`)."""
 
 from hccs.export.c import export_c, run_table
 

@@ -1,8 +1,8 @@
 """HCCS as an ONNX function of standard operators, one per mode, with integers inside.
 
-Input: float logits z [batch, heads, q, k], theta int32 [heads, 3], scale float32 [heads] and valid, booleans that
-broadcast to z. Output: probabilities p_hat / T in float32. Every runtime of the standard operators can run it; the
-integers before the last division are the reference's.
+Input: float logits z [batch, heads, q, k], theta int32 [heads, 3], scale float32 [heads] and valid, booleans
+that broadcast to z. Output: probabilities p_hat / T in float32. Every runtime of the standard operators can run
+it; the integers before the last division are the reference's.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def function(mode: Mode) -> Any:
 def function_text(mode: Mode) -> str:
     """The function in ONNX's textual form.
 
-    All modes are p_hat = min((s * factor) >> shift, T), where factor depends on the row alone: its reciprocal,
-    times 2^e for the short rows of u8 modes.
+    All modes are p_hat = min((s * factor) >> shift, T), where factor depends on the row alone: its
+    reciprocal, times 2^e for the short rows of u8 modes.
     """
     # QuantizeLinear rounds half to even and saturates: the quantiser of docs/spec.md.
     return f"""
@@ -122,7 +122,7 @@ def _factor(mode: Mode) -> str:
 
 
 def _scaled(mode: Mode) -> str:
-    """p_hat = min((s * factor) >> shift, T) (eq. 7). Division never overestimates: its minimum is left out."""
+    """p_hat = min((s * factor) >> shift, T) (eq. 7). Only CLB overestimates and needs the minimum."""
     kind = "uint32" if mode.is_u8 else "int32"
     shifted = "shifted" if mode.is_clb else "p_hat"
     lines = [f"{'product' if mode.is_u8 else shifted} = Mul (s, factor)"]

@@ -1,4 +1,4 @@
-"""`export_onnx`: a transformers model with HCCS attached as an ONNX file, softmax as a model-local function."""
+"""`export_onnx`: a transformers model with HCCS attached as an ONNX file that any runtime can run."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ LARGEST_FILE = 2**31 - 1
 
 class SymbolicSoftmax(nn.Module):
     """Stands in for HCCS while the model is traced: becomes one node that calls the mode's function."""
+
+    theta: torch.Tensor
+    scale: torch.Tensor
+    everything: torch.Tensor
 
     def __init__(self, table: ParamTable, layer: int, mode: Mode) -> None:
         super().__init__()
@@ -78,9 +82,9 @@ def export_onnx(
 ) -> Path:
     """Write the model as ONNX; `inputs` is a batch like those it will get, of at least two rows and columns.
 
-    The batch size and, of token inputs, the length stay free, the latter up to the table's n. HCCS is a function
-    of standard operators in the file itself, so that any runtime can run it. With `attentions` every layer's
-    probabilities are outputs too, named attention_0 and so on. The model is left as it was.
+    The batch size and, of token inputs, the length stay free, the latter up to the table's n. HCCS is a
+    function of standard operators in the file itself. With `attentions` every layer's probabilities are
+    outputs too, named attention_0 and so on. The model is left as it was.
     """
     _require_exporter()
     table = current_table(model)
@@ -112,7 +116,7 @@ def _free_axes(tensor: torch.Tensor) -> dict[int, str]:
 
 @contextmanager
 def _symbolic(model: nn.Module, table: ParamTable, mode: Mode) -> Iterator[None]:
-    """The model in evaluation mode on the CPU, with symbolic HCCS in its slots; all is put back afterwards."""
+    """The model in evaluation mode on the CPU with symbolic HCCS; all is put back afterwards."""
     layers = attention_layers(model)
     before = {name: getattr(layer, SLOT) for name, layer in layers.items()}
     device, was_training = next(model.parameters()).device, model.training

@@ -56,7 +56,9 @@ class FinishedRun:
 
     def examples(self, file: str | None = None) -> TokenisedSet:
         """The run's dev set, or the examples of another file with the task's columns, on the best device."""
-        lists = {k: tuple(v) if isinstance(v, list) else v for k, v in self.settings["task"].items()}
+        lists: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in self.settings["task"].items()
+        }
         task = tasks.Task(**lists)
         known = replace(task, labels=self.labels)
         if file is not None:
