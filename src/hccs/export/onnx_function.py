@@ -1,8 +1,8 @@
 """HCCS as an ONNX function of standard operators, one per mode, with integers inside.
 
 Input: float logits z [batch, heads, q, k], theta int32 [heads, 3], scale float32 [heads] and valid, booleans
-that broadcast to z. Output: probabilities p_hat / T in float32. Every runtime of the standard operators can run
-it; the integers before the last division are the reference's.
+that broadcast to z. Output: probabilities p_hat / T in float32. Every runtime of the standard operators can
+run it; the integers before the last division are the reference's.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Both must be registered: under a name without a mask function transformers passes `attention_mask=None`, and
 padding would attend. The attention function computes float logits and hands them to the module in the layer's
-slot (`hccs_softmax`), be it HCCS, an observer that collects, or the plain softmax.
+slot (`hccs_softmax`), be it HCCS, an observer that collects, or the plain softmax. A slot that is a
+`WholeAttention` gets q, k and v instead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ NAME = "hccs"
 SLOT = "hccs_softmax"
 
 
+class WholeAttention(nn.Module):
+    """A slot whose forward takes (query, key, value, valid, scaling) and returns the output of attention."""
+
+
 def attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -28,8 +33,8 @@ def attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     **options: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention output [batch, q, heads, d] and probabilities [batch, heads, q, k] of one layer."""
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Output [batch, q, heads, d] and, where there are any, probabilities [batch, heads, q, k] of a layer."""
     slot = getattr(module, SLOT, None)
     if slot is None:
         raise ModelError(
@@ -37,23 +42,28 @@ def attention(
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', 'unknown')}) without any",
             "Its logits were never collected: collect with batches that reach it, calibrate, attach again.",
         )
-    for name in ("position_bias", "s_aux", "sinks"):
+    whole = isinstance(slot, WholeAttention)
+    for name in ("position_bias", "s_aux", "sinks", *(["softcap"] if whole else [])):
         if options.get(name) is not None:
             raise ModelError(
                 "attention whose probabilities come from the logits alone",
                 f"{name} in {type(module).__name__}",
                 "HCCS does not serve this kind of attention yet: keep the model's own.",
             )
+    valid = boolean_mask(attention_mask, key.shape[-2])
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if whole:
+        return slot(query, key, value, valid, scaling).transpose(1, 2).contiguous(), None
+    if hasattr(slot, "observe"):
+        slot.observe(query, key, value, valid)
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    logits = torch.matmul(query, key.transpose(-1, -2)) * (
-        query.shape[-1] ** -0.5 if scaling is None else scaling
-    )
+    logits = torch.matmul(query, key.transpose(-1, -2)) * scaling
     softcap = options.get("softcap")
     if softcap is not None:
         logits = torch.tanh(logits / softcap) * softcap
-    p = slot(logits, boolean_mask(attention_mask, key.shape[-2]))
+    p = slot(logits, valid)
     weights = nn.functional.dropout(p, dropout, module.training)
     output = torch.matmul(weights, value).transpose(1, 2).contiguous()
     return output, p
