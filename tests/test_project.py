@@ -29,6 +29,7 @@ def test_examples_in_pages_run_as_written(page):
         "requant",
         "table",
         "kernels.door",
+        "kernels.attention_door",
         "kernels.isa",
         "_progress",
         "calibration.statistics",
@@ -58,6 +59,7 @@ def test_public_face():
         "ParamTable",
         "Region",
         "Requant",
+        "attention",
         "calibrate",
         "softmax",
     ]

@@ -2,7 +2,7 @@
 
 from hccs.calibration import calibrate
 from hccs.errors import HccsError
-from hccs.kernels import softmax
+from hccs.kernels import attention, softmax
 from hccs.requant import FixedPoint, Requant
 from hccs.spec import HeadParams, Mode, Region
 from hccs.table import ParamTable
@@ -15,6 +15,7 @@ __all__ = [
     "ParamTable",
     "Region",
     "Requant",
+    "attention",
     "calibrate",
     "softmax",
 ]

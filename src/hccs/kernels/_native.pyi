@@ -1,6 +1,21 @@
 from typing import Any
 
 def softmax(x: Any, heads: Any, mode: int, masking: int, valid: Any, out: Any, threads: int) -> int: ...
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    heads: Any,
+    requant: Any,
+    masking: int,
+    valid: Any,
+    causal: bool,
+    mode: int,
+    output: int,
+    out: Any,
+    sums: Any,
+    threads: int,
+) -> int: ...
 def logits(
     forward: bool,
     input: Any,

@@ -19,7 +19,7 @@ _MODES = {key: (index, mode.dtype) for index, mode in enumerate(Mode) for key in
 _INT8 = np.dtype(np.int8)
 # As the native code numbers them: which columns take part, and what it refuses.
 _NO_MASK, _LENGTHS, _MASK = range(3)
-_DONE, _THETA_SHAPE, _SELECTION_SHAPE, _LENGTH_RANGE, _MASK_LAYOUT, _OVERLAP = range(6)
+DONE, _THETA_SHAPE, _SELECTION_SHAPE, _LENGTH_RANGE, MASK_LAYOUT, _OVERLAP = range(6)
 
 # Below this many elements per thread, starting the thread costs more than it saves.
 _ELEMENTS_PER_THREAD = 1 << 21
@@ -49,7 +49,7 @@ def softmax(
     array([[139, 115,   0,   0]], dtype=uint8)
     """
     if type(x) is not np.ndarray:
-        if _is_tensor(x):
+        if is_tensor(x):
             from hccs.kernels import tensor
 
             return tensor.softmax(x, theta, mode, valid, out, threads)
@@ -75,26 +75,21 @@ def softmax(
     theta.require_columns(x.shape[-1])
     if not x.flags.c_contiguous:
         x = np.ascontiguousarray(x)
-    masking = _NO_MASK
-    if valid is not None:
-        valid = np.asarray(valid)
-        masking = _masking(valid.dtype)
-        if not valid.dtype.isnative:
-            valid = valid.astype(valid.dtype.newbyteorder("="))
+    masking, valid = selection(valid)
     if out is None:
         out = np.empty(x.shape, dtype)
     else:
         _check_out(out, x.shape, dtype)
     if threads is None:
         threads = default_threads(x.size)
-    elif isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or threads < 1:
-        raise ParameterError("threads to be an integer >= 1", repr(threads), "Leave it out for the default.")
+    else:
+        check_threads(threads)
     status = _native.softmax(x, theta.packed, mode_index, masking, valid, out, threads)
-    if status == _MASK_LAYOUT:
+    if status == MASK_LAYOUT:
         valid = np.ascontiguousarray(np.broadcast_to(valid, x.shape))
         status = _native.softmax(x, theta.packed, mode_index, masking, valid, out, threads)
-    if status != _DONE:
-        raise _refusal(status, x.shape, theta, valid)
+    if status != DONE:
+        raise refusal(status, x.shape, theta, valid, "x.shape")
     return out
 
 
@@ -103,7 +98,7 @@ def default_threads(elements: int) -> int:
     return 1 if elements < 2 * _ELEMENTS_PER_THREAD else min(cores(), elements // _ELEMENTS_PER_THREAD)
 
 
-def _is_tensor(x: Any) -> bool:
+def is_tensor(x: Any) -> bool:
     """True for a torch tensor, without importing torch: nobody holds one before torch is loaded."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
@@ -115,6 +110,21 @@ def _as_array(x: Any) -> NDArray[Any]:
     raise DtypeError(
         "x to be a NumPy array or a torch tensor", type(x).__name__, "Convert it with numpy.asarray."
     )
+
+
+def check_threads(threads: Any) -> None:
+    """Refuse what is no number of threads."""
+    if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or threads < 1:
+        raise ParameterError("threads to be an integer >= 1", repr(threads), "Leave it out for the default.")
+
+
+def selection(valid: Any) -> tuple[int, NDArray[Any] | None]:
+    """`valid` as the native code takes it, and which kind it is."""
+    if valid is None:
+        return _NO_MASK, None
+    valid = np.asarray(valid)
+    masking = _masking(valid.dtype)
+    return masking, valid if valid.dtype.isnative else valid.astype(valid.dtype.newbyteorder("="))
 
 
 def _masking(dtype: np.dtype[Any]) -> int:
@@ -146,11 +156,11 @@ def _check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         )
 
 
-def _refusal(status: int, shape: tuple[int, ...], theta: HeadParams, valid: Any) -> HccsError:
-    """What the native code refused, in words."""
+def refusal(status: int, shape: tuple[int, ...], theta: HeadParams, valid: Any, what: str) -> HccsError:
+    """What the native code refused, in words; `what` names the logits' shape."""
     if status == _THETA_SHAPE:
         return ShapeError(
-            f"theta's shape to broadcast against x.shape[:-2] = {shape[:-2]}",
+            f"theta's shape to broadcast against {what}[:-2] = {shape[:-2]}",
             f"theta of shape {theta.shape}",
             "For logits [batch, heads, q, k] give one triple per head: shape [heads].",
         )
@@ -162,13 +172,10 @@ def _refusal(status: int, shape: tuple[int, ...], theta: HeadParams, valid: Any)
             f"lengths from {valid.min()} to {valid.max()}",
             "A length counts the valid columns from the row's start.",
         )
-    what = (
-        f"a mask that broadcasts to x.shape = {shape}"
-        if valid.dtype == bool
-        else f"row lengths that broadcast to x.shape[:-1] = {shape[:-1]}"
-    )
     return MaskError(
-        what,
+        f"a mask that broadcasts to {what} = {shape}"
+        if valid.dtype == bool
+        else f"row lengths that broadcast to {what}[:-1] = {shape[:-1]}",
         f"shape {valid.shape}",
         "For [batch, heads, q, k] a padding mask has shape [batch, 1, 1, k], its lengths [batch, 1, 1].",
     )

@@ -59,13 +59,13 @@ def _on_cuda(
         )
     theta.require_columns(x.shape[-1])
     lead = x.shape[:-2]
-    if len(theta.shape) > len(lead) or not _broadcasts(theta.shape, lead):
+    if not broadcasts(theta.shape, lead):
         raise ShapeError(
             f"theta's shape to broadcast against x.shape[:-2] = {tuple(lead)}",
             f"theta of shape {theta.shape}",
             "For logits [batch, heads, q, k] give one triple per head: shape [heads].",
         )
-    chosen = None if valid is None else _chosen(torch.as_tensor(valid, device=x.device), x.shape)
+    selected = None if valid is None else chosen(torch.as_tensor(valid, device=x.device), x.shape)
     dtype = torch.uint8 if mode.is_u8 else torch.int16
     if out is None:
         out = torch.empty(x.shape, dtype=dtype, device=x.device)
@@ -76,7 +76,7 @@ def _on_cuda(
             "Make it with torch.empty(x.shape, dtype=..., device=x.device).",
         )
     if x.numel():
-        triton.softmax(x.contiguous(), torch.tensor(theta.packed, device=x.device), mode, chosen, out)
+        triton.softmax(x.contiguous(), torch.tensor(theta.packed, device=x.device), mode, selected, out)
     return out
 
 
@@ -93,11 +93,15 @@ def require_triton() -> Any:
     return triton
 
 
-def _broadcasts(shape: tuple[int, ...], target: torch.Size) -> bool:
-    return all(a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False))
+def broadcasts(shape: tuple[int, ...], target: torch.Size) -> bool:
+    """Whether a per-head shape of no more dimensions broadcasts to the target."""
+    return len(shape) <= len(target) and all(
+        a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False)
+    )
 
 
-def _chosen(valid: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+def chosen(valid: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """`valid` for logits of this shape, checked: a boolean mask, or int32 lengths."""
     if valid.dtype == torch.bool:
         target, what = shape, "a mask that broadcasts to x.shape"
     elif valid.dtype.is_floating_point or valid.dtype.is_complex:
@@ -115,7 +119,7 @@ def _chosen(valid: torch.Tensor, shape: torch.Size) -> torch.Tensor:
                 "A length counts the valid columns from the row's start.",
             )
         valid = valid.to(torch.int32)
-    if valid.ndim > len(target) or not _broadcasts(tuple(valid.shape), target):
+    if not broadcasts(tuple(valid.shape), target):
         raise MaskError(
             f"{what} = {tuple(target)}",
             f"shape {tuple(valid.shape)}",

@@ -3,132 +3,17 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include <cstring>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "arrays.hpp"
 #include "dispatch.hpp"
 
 namespace nb = nanobind;
+using namespace hccs::arrays;
 
 namespace {
-
-// The buffer protocol directly: a call on one short row is dominated by how its arrays are taken apart.
-class Buffer {
- public:
-  Buffer(nb::handle object, int flags) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) nb::raise_python_error();
-  }
-  ~Buffer() { PyBuffer_Release(&view_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  const Py_buffer& view() const { return view_; }
-  template <class T>
-  T* data() const {
-    return static_cast<T*>(view_.buf);
-  }
-  int64_t elements() const { return view_.len / view_.itemsize; }
-
- private:
-  Py_buffer view_;
-};
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(what);
-}
-
-// What a call is refused for, beside its dtypes; hccs.kernels.door makes errors of it.
-enum Status { kDone, kThetaShape, kSelectionShape, kLengthRange, kMaskLayout, kOverlap };
-
-// An array seen as broadcast to a target shape: NumPy's rule, without making an array for it.
-struct Broadcast {
-  bool possible = false;
-  const char* base = nullptr;
-  int ndim = 0;
-  int64_t shape[hccs::StridedRows::kMaxDims];
-  int64_t stride[hccs::StridedRows::kMaxDims];
-
-  // `own` holds ndim extents and byte strides of the array.
-  Broadcast(const void* data, int own_ndim, const Py_ssize_t* own_shape, const Py_ssize_t* own_stride,
-            const Py_ssize_t* target, int target_ndim)
-      : base(static_cast<const char*>(data)), ndim(target_ndim) {
-    if (own_ndim > target_ndim) return;
-    for (int d = 0; d < target_ndim; ++d) {
-      const int own = d - (target_ndim - own_ndim);
-      shape[d] = target[d];
-      stride[d] = own >= 0 && own_shape[own] != 1 ? own_stride[own] : 0;
-      if (own >= 0 && own_shape[own] != 1 && own_shape[own] != target[d]) return;
-    }
-    possible = true;
-  }
-
-  // The first `dims` dimensions, dropped or merged where the stride allows: fewer to step through.
-  hccs::StridedRows rows(int dims) const {
-    hccs::StridedRows rows;
-    rows.base = base;
-    for (int d = 0; d < dims; ++d) {
-      if (shape[d] == 1) continue;
-      const int last = rows.ndim - 1;
-      if (last >= 0 && rows.stride[last] == shape[d] * stride[d]) {
-        rows.shape[last] *= shape[d];
-        rows.stride[last] = stride[d];
-      } else {
-        rows.shape[rows.ndim] = shape[d];
-        rows.stride[rows.ndim++] = stride[d];
-      }
-    }
-    return rows;
-  }
-
-  // Calls visit(pointer) for every element of the first `dims` dimensions, in order.
-  template <class Visit>
-  void for_each(int dims, Visit visit) const {
-    int64_t index[hccs::StridedRows::kMaxDims] = {}, count = 1;
-    for (int d = 0; d < dims; ++d) count *= shape[d];
-    const char* at = base;
-    for (int64_t i = 0; i < count; ++i) {
-      visit(at);
-      for (int d = dims - 1; d >= 0; --d) {
-        at += stride[d];
-        if (++index[d] < shape[d]) break;
-        at -= shape[d] * stride[d];
-        index[d] = 0;
-      }
-    }
-  }
-};
-
-// Row lengths of any integer dtype as contiguous int32, or false if one is not in 0..columns.
-template <class T>
-bool copy_lengths(const Py_buffer& view, int64_t columns, std::vector<int32_t>& to) {
-  to.resize(view.len / sizeof(T));
-  bool in_range = true;
-  const auto copy = [&](const char* at, int32_t& length) {
-    T value;
-    std::memcpy(&value, at, sizeof value);  // the array need not be aligned
-    in_range &= value >= T{0} && static_cast<uint64_t>(value) <= static_cast<uint64_t>(columns);
-    length = static_cast<int32_t>(value);
-  };
-  if (PyBuffer_IsContiguous(&view, 'C')) {
-    for (size_t i = 0; i < to.size(); ++i) copy(static_cast<const char*>(view.buf) + i * sizeof(T), to[i]);
-  } else {
-    size_t i = 0;
-    const Broadcast all(view.buf, view.ndim, view.shape, view.strides, view.shape, view.ndim);
-    all.for_each(view.ndim, [&](const char* at) { copy(at, to[i++]); });
-  }
-  return in_range;
-}
-bool copy_lengths(const Py_buffer& view, int64_t columns, std::vector<int32_t>& to) {
-  const bool is_unsigned = view.format && std::strchr("BHILQ", view.format[std::strlen(view.format) - 1]);
-  switch (view.itemsize) {
-    case 1: return is_unsigned ? copy_lengths<uint8_t>(view, columns, to) : copy_lengths<int8_t>(view, columns, to);
-    case 2: return is_unsigned ? copy_lengths<uint16_t>(view, columns, to) : copy_lengths<int16_t>(view, columns, to);
-    case 4: return is_unsigned ? copy_lengths<uint32_t>(view, columns, to) : copy_lengths<int32_t>(view, columns, to);
-    default: return is_unsigned ? copy_lengths<uint64_t>(view, columns, to) : copy_lengths<int64_t>(view, columns, to);
-  }
-}
 
 const hccs::Isa* selected = nullptr;
 
@@ -181,30 +66,106 @@ int softmax(nb::handle x_array, nb::handle heads, int mode, int masking, nb::han
     job.head_of_group = head_of_group.data();
   }
 
-  std::vector<int32_t> lengths;
-  std::optional<Buffer> selection;
-  if (job.masking != hccs::Masking::kNone) {
-    const bool by_length = job.masking == hccs::Masking::kLengths;
-    selection.emplace(valid, PyBUF_STRIDES | PyBUF_FORMAT);
-    const Py_buffer& view = selection->view();
-    Broadcast rows(view.buf, view.ndim, view.shape, view.strides, shape, by_length ? ndim - 1 : ndim);
-    if (!rows.possible) return kSelectionShape;
-    if (by_length) {
-      if (!copy_lengths(view, job.columns, lengths)) return kLengthRange;
-      Py_ssize_t dense[hccs::StridedRows::kMaxDims], step = sizeof(int32_t);
-      for (int d = view.ndim - 1; d >= 0; step *= view.shape[d--]) dense[d] = step;
-      rows = Broadcast(lengths.data(), view.ndim, view.shape, dense, shape, ndim - 1);
-    } else if (job.columns > 1 && rows.stride[ndim - 1] != 1) {
-      return kMaskLayout;
-    }
-    job.valid = rows.rows(ndim - 1);
-  }
+  Selection selection;
+  if (const Status status = selection.take(valid, job.masking, shape, ndim); status != kDone) return status;
+  job.valid = selection.rows;
   if (overlap(x.view(), out.view()) && x.elements()) return kOverlap;
   if (x.elements() == 0) return kDone;
   job.rows = x.elements() / job.columns;
 
   nb::gil_scoped_release release;
   hccs::run_softmax(job, selected->softmax, threads);
+  return kDone;
+}
+
+// One value of a per-head array [..., fields] for each group, broadcast over the leading dimensions.
+template <class T>
+bool per_group(const Buffer& array, const Py_ssize_t* lead_shape, int lead, std::vector<const T*>& of_group) {
+  const Py_buffer& view = array.view();
+  require(view.ndim >= 1 && view.itemsize == 4 && view.shape[view.ndim - 1] * 4 == sizeof(T), "wrong per-head array");
+  const Broadcast each(view.buf, view.ndim - 1, view.shape, view.strides, lead_shape, lead);
+  if (!each.possible) return false;
+  each.for_each(lead, [&](const char* at) { of_group.push_back(reinterpret_cast<const T*>(at)); });
+  return true;
+}
+
+// q [..., nq, d], k and v [..., nk, d] with contiguous rows; heads int32 [..., 3] and requant [..., 5]; `mode` -1 defers
+// normalisation; `sums` receives Z, for pairs alone.
+int attention(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::handle heads, nb::handle requant,
+              int masking, nb::handle valid, bool causal, int mode, int output, nb::handle out_array, nb::handle sums,
+              int threads) {
+  const Buffer q(q_array, PyBUF_STRIDES), k(k_array, PyBUF_STRIDES), v(v_array, PyBUF_STRIDES);
+  const Buffer theta(heads, PyBUF_C_CONTIGUOUS), factors(requant, PyBUF_C_CONTIGUOUS);
+  const Buffer out(out_array, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+  const int ndim = q.view().ndim, lead = ndim - 2;
+  require(ndim >= 2 && ndim <= hccs::StridedRows::kMaxDims && k.view().ndim == ndim && v.view().ndim == ndim,
+          "wrong number of dimensions");
+  Py_ssize_t logits[hccs::StridedRows::kMaxDims];
+  for (int d = 0; d < lead; ++d) {
+    logits[d] = q.view().shape[d];
+    require(k.view().shape[d] == logits[d] && v.view().shape[d] == logits[d], "q, k and v differ in groups");
+  }
+
+  hccs::AttentionJob job{};
+  job.queries = logits[lead] = q.view().shape[lead];
+  job.keys = logits[lead + 1] = k.view().shape[lead];
+  job.dim = q.view().shape[lead + 1];
+  job.rows = job.dim ? q.elements() / job.dim : 0;
+  job.causal = causal;
+  job.masking = static_cast<hccs::Masking>(masking);
+  job.probabilities_first = mode >= 0;
+  job.mode = static_cast<hccs::Mode>(mode < 0 ? 0 : mode);
+  job.softmax = selected->softmax;
+  job.output = static_cast<hccs::AttentionOutput>(output);
+  job.out = out.data<void>();
+  for (const Buffer* array : {&q, &k, &v})
+    require(array->view().itemsize == 1 && array->view().shape[lead + 1] == job.dim &&
+                (job.dim <= 1 || array->view().strides[lead + 1] == 1),
+            "q, k and v must be int8 with contiguous rows of one length");
+  require(v.view().shape[lead] == job.keys && (!causal || job.queries <= job.keys), "wrong number of keys");
+  require(out.view().itemsize == (job.output == hccs::AttentionOutput::kInt8 ? 1 : 4) &&
+              out.elements() == job.rows * job.dim,
+          "out has the wrong size");
+  job.q_stride = q.view().strides[lead];
+  job.k_stride = k.view().strides[lead];
+  job.v_stride = v.view().strides[lead];
+
+  std::vector<const hccs::Head*> head_of;
+  std::vector<const hccs::Requant*> requant_of;
+  if (!per_group(theta, logits, lead, head_of)) return kThetaShape;
+  if (!per_group(factors, logits, lead, requant_of)) return kRequantShape;
+  std::vector<hccs::AttentionGroup> groups(head_of.size());
+  const auto starts = [&](const Buffer& array, const int8_t* hccs::AttentionGroup::*start) {
+    size_t group = 0;
+    const Py_buffer& view = array.view();
+    const Broadcast each(view.buf, lead, view.shape, view.strides, logits, lead);
+    each.for_each(lead, [&](const char* at) { groups[group++].*start = reinterpret_cast<const int8_t*>(at); });
+  };
+  starts(q, &hccs::AttentionGroup::q);
+  starts(k, &hccs::AttentionGroup::k);
+  starts(v, &hccs::AttentionGroup::v);
+  for (size_t group = 0; group < groups.size(); ++group) {
+    groups[group].head = head_of[group];
+    groups[group].requant = requant_of[group];
+  }
+  job.groups = groups.data();
+
+  Selection selection;
+  if (const Status status = selection.take(valid, job.masking, logits, ndim); status != kDone) return status;
+  job.valid = selection.rows;
+  const auto run = [&] {
+    if (job.rows == 0) return;
+    nb::gil_scoped_release release;
+    hccs::run_attention(job, *selected->attention, threads);
+  };
+  if (job.output == hccs::AttentionOutput::kPair) {
+    const Buffer Z(sums, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    require(Z.view().itemsize == 4 && Z.elements() == job.rows, "sums has the wrong size");
+    job.sums = Z.data<int32_t>();
+    run();
+  } else {
+    run();
+  }
   return kDone;
 }
 
@@ -265,6 +226,9 @@ NB_MODULE(_native, m) {
   select_isa("");
   m.def("softmax", &softmax, nb::arg("x"), nb::arg("heads"), nb::arg("mode"), nb::arg("masking"), nb::arg("valid").none(),
         nb::arg("out"), nb::arg("threads"));
+  m.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("heads"), nb::arg("requant"),
+        nb::arg("masking"), nb::arg("valid").none(), nb::arg("causal"), nb::arg("mode"), nb::arg("output"), nb::arg("out"),
+        nb::arg("sums").none(), nb::arg("threads"));
   m.def("logits", &logits, nb::arg("forward"), nb::arg("input"), nb::arg("heads"), nb::arg("scales"),
         nb::arg("head_of_group"), nb::arg("rows_per_group"), nb::arg("mode"), nb::arg("valid").none(), nb::arg("rounded"),
         nb::arg("output"), nb::arg("parameters").none(), nb::arg("threads"));

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "attention.hpp"
 #include "logits.hpp"
 #include "softmax.hpp"
 
@@ -13,6 +14,7 @@ struct Isa {
   bool supported;
   SoftmaxRows softmax;
   LogitsKernels logits;
+  const AttentionKernel* attention;
 };
 
 // Every instruction set of this build, the fastest last.

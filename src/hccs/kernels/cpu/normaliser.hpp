@@ -3,10 +3,8 @@
 
 #include <cstring>
 
+#include "inline.hpp"
 #include "softmax.hpp"
-
-#define HCCS_INLINE inline __attribute__((always_inline))
-#define HCCS_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace hccs {
 namespace {
