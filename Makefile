@@ -21,6 +21,7 @@ test: lint $(VENV)/.dev
 bench: $(VENV)/.bench
 	@echo "== benchmarks: close other programs, they share the cores"
 	$(BIN)/python benchmarks/softmax_cpu.py --json build/softmax_cpu.json
+	$(BIN)/python benchmarks/attention_cpu.py --json build/attention_cpu.json
 	$(BIN)/python benchmarks/calibration.py --json build/calibration.json
 
 lint: $(VENV)/.dev
@@ -35,7 +36,8 @@ sanitize: $(SANITIZED)/.built
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	$(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider \
-	  tests/kernels/test_softmax.py tests/kernels/test_refusals.py tests/calibration/test_statistics.py tests/calibration/test_scale.py
+	  tests/kernels/test_softmax.py tests/kernels/test_refusals.py tests/kernels/test_attention.py \
+	  tests/kernels/test_attention_refusals.py tests/calibration/test_statistics.py tests/calibration/test_scale.py
 
 $(SANITIZED)/.built: $(VENV)/.dev $(SOURCES)
 	@echo "== building the sanitized kernels"

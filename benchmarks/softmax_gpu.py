@@ -71,10 +71,10 @@ def main() -> None:
     for n in (64, 128, 512):
         peer = torch_softmax_ms(n)
         for mode in hccs.Mode:
-            kind = "u8" if mode.is_u8 else "i16"
-            in_use = (rows._TILE[kind], rows._WARPS)
-            for tile, warps in [(t, w) for t in (4096, 8192) for w in (4, 8)] if options.tune else [in_use]:
-                rows._TILE[kind], rows._WARPS = tile, warps
+            in_use = (rows._TILE, rows._WARPS)
+            tried = [(t, w) for t in (2048, 4096, 8192) for w in (2, 4, 8)]
+            for tile, warps in tried if options.tune else [in_use]:
+                rows._TILE, rows._WARPS = tile, warps
                 found = measure(n, mode)
                 found |= {"over_torch_bf16": peer / found["ms"], "tile": tile, "warps": warps}
                 results.append(found)
@@ -84,7 +84,7 @@ def main() -> None:
                     f"{found['over_torch_bf16']:.2f}x torch bf16",
                     flush=True,
                 )
-            rows._TILE[kind], rows._WARPS = in_use
+            rows._TILE, rows._WARPS = in_use
     if options.out:
         facts = {
             "device": torch.cuda.get_device_name(),

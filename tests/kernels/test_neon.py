@@ -25,20 +25,32 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-fopenmp-simd", "-DHCCS_NEON", f"-I{CPU}"]
+
+
 @pytest.fixture(scope="module")
-def replay(tmp_path_factory):
-    program = tmp_path_factory.mktemp("neon") / "replay"
-    sources = [
-        ROOT / "tests/native/replay.cpp",
-        *(CPU / f"{name}.cpp" for name in ("dispatch", "logits_scalar", "softmax_scalar", "softmax_neon")),
-    ]
-    subprocess.run(
-        [COMPILER, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-fopenmp-simd", "-static",
-         "-DHCCS_NEON", f"-I{CPU}",
-         *sources, "-pthread", "-o", program],
-        check=True,
-    )  # fmt: skip
-    return program
+def programs(tmp_path_factory):
+    """A folder with the replaying programs; each kernel is compiled as it is in the package."""
+    folder = tmp_path_factory.mktemp("neon")
+    special = {"attention_neon": ["-march=armv8.2-a+dotprod"]}
+    objects = []
+    for name in (
+        "dispatch",
+        "logits_scalar",
+        "softmax_scalar",
+        "softmax_neon",
+        "attention_scalar",
+        "attention_neon",
+    ):
+        objects.append(folder / f"{name}.o")
+        compile_one = [COMPILER, *FLAGS, *special.get(name, []), "-c", CPU / f"{name}.cpp", "-o", objects[-1]]
+        subprocess.run(compile_one, check=True)
+    for name in ("replay", "replay_attention"):
+        main = ROOT / f"tests/native/{name}.cpp"
+        subprocess.run(
+            [COMPILER, *FLAGS, "-static", main, *objects, "-pthread", "-o", folder / name], check=True
+        )
+    return folder
 
 
 def record(file, x, theta, mode, valid):
@@ -57,7 +69,7 @@ def record(file, x, theta, mode, valid):
 
 
 @pytest.mark.parametrize("isa", ["neon", "scalar"])
-def test_replayed_cases_agree(replay, tmp_path, isa):
+def test_replayed_cases_agree(programs, tmp_path, isa):
     rng, file, cases = np.random.default_rng(0), io.BytesIO(), 0
     for columns, queries, mode in itertools.product(
         [1, 15, 16, 17, 32, 40, 64, 128, 200], [3, 17], hccs.Mode
@@ -81,5 +93,64 @@ def test_replayed_cases_agree(replay, tmp_path, isa):
             cases += 1
     recorded = tmp_path / "cases"
     recorded.write_bytes(np.int64(cases).tobytes() + file.getvalue())
-    result = subprocess.run([EMULATOR, replay, recorded, isa], capture_output=True, text=True)
+    result = subprocess.run([EMULATOR, programs / "replay", recorded, isa], capture_output=True, text=True)
     assert result.stdout == f"{cases} cases agree\n", result.stdout + result.stderr
+
+
+def record_attention(file, arrays, theta, requant, **options):
+    """One case in the order in which replay_attention.cpp reads it."""
+    q, k, v = arrays
+    groups, nq, d = q.shape
+    valid, mode, out = options.get("valid"), options.get("mode"), options["out"]
+    rows = np.zeros(0, np.int8)
+    if valid is not None:
+        rows = valid if valid.dtype == bool else valid.astype(np.int32)
+    masking = 0 if valid is None else 2 if valid.dtype == bool else 1
+    expected = reference.attention(*arrays, theta, requant, **options)
+    outputs = expected if out == "pair" else (expected,)
+    kind = {"pair": 0, "float32": 1, "int8": 2}[out]
+    number = -1 if mode is None else list(hccs.Mode).index(hccs.Mode(mode))
+    causal = options.get("causal", False)
+    header = [groups, nq, k.shape[1], d, masking, causal, number, kind, outputs[0].nbytes]
+    file.write(np.array(header, np.int64).tobytes())
+    for array in (q, k, v, theta.packed, requant.packed, rows, *outputs):
+        file.write(array.tobytes())
+
+
+@pytest.fixture(scope="module")
+def attention_cases(tmp_path_factory):
+    rng, file, cases = np.random.default_rng(0), io.BytesIO(), 0
+    for (nq, nk, d), mode in itertools.product(
+        [(1, 1, 1), (5, 17, 3), (16, 64, 64), (18, 131, 20), (3, 300, 65)], [None, "u8_div", "u8_clb"]
+    ):
+        arrays = [logits(nk + i, (2, n, d), 60.0) for i, n in enumerate((nq, nk, nk))]
+        region = hccs.Region(nk)
+        theta = hccs.HeadParams([region.max_base] * 2, [region.max_slope(90), region.max_slope(20)], [90, 20])
+        factors = hccs.FixedPoint([2**24 - 1, 3], [38, 9])
+        requant = hccs.Requant(factors, [0.3, 2.0], hccs.FixedPoint([2**23, 2**24 - 1], [23, 47]))
+        for options, out in itertools.product(
+            [
+                {},
+                {"causal": nq <= nk},
+                {"valid": rng.integers(0, nk + 1, (2, nq))},
+                {"valid": rng.random((2, nq, nk)) < 0.6},
+            ],
+            ["pair", "float32", "int8"],
+        ):
+            record_attention(file, arrays, theta, requant, mode=mode, out=out, **options)
+            cases += 1
+    path = tmp_path_factory.mktemp("attention") / "cases"
+    path.write_bytes(np.int64(cases).tobytes() + file.getvalue())
+    return path, cases
+
+
+@pytest.mark.parametrize(
+    ("isa", "cpu", "kernel"),
+    [("neon", "max", "vector"), ("neon", "cortex-a57", "portable"), ("scalar", "max", "portable")],
+)
+def test_replayed_attention_agrees(programs, attention_cases, isa, cpu, kernel):
+    # A Cortex-A57 has no dot product: there the portable kernel must be chosen.
+    path, cases = attention_cases
+    command = [EMULATOR, "-cpu", cpu, programs / "replay_attention", path, isa]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.stdout == f"{cases} cases agree, {kernel}\n", result.stdout + result.stderr

@@ -43,6 +43,14 @@ for mode in hccs.Mode:
                 g.double(), wide, packed, scale, valid, True)
             torch.testing.assert_close(dz.double(), expected_dz, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(learn.double(), expected_learn, rtol=1e-3, atol=1e-4)
+for mode in hccs.Mode:  # whole rows inside one head: four logits to a word
+    for k in (16, 64):
+        x = torch.randint(-128, 128, (1, 2, 4096 // k, k), generator=generator).to(torch.int8)
+        x[0, 0, :40] = torch.randint(100, 128, (40, k), generator=generator).to(torch.int8)
+        for given in (theta, hccs.HeadParams(B=[9, 2], S=[1, 0], D=[8, 127])):
+            out = torch.full(x.shape, 77, dtype=torch.uint8 if mode.is_u8 else torch.int16)
+            rows.softmax(x, torch.tensor(given.packed), mode, None, out)
+            assert (out.numpy() == reference.softmax(x.numpy(), given, mode)).all(), (mode, k, "words")
 print("same bits")
 """
 

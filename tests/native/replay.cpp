@@ -1,20 +1,11 @@
 // Runs recorded cases through one instruction set and compares with the recorded outputs. For machines that
 // are only emulated here: built by a cross compiler, run under an emulator. Prints the number of cases.
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <vector>
 
 #include "dispatch.hpp"
+#include "recorded.hpp"
 
 namespace {
-
-template <class T>
-std::vector<T> read_array(std::FILE* file, int64_t count) {
-  std::vector<T> values(count);
-  if (count && std::fread(values.data(), sizeof(T), count, file) != static_cast<size_t>(count)) std::abort();
-  return values;
-}
 
 bool replay(std::FILE* file, const std::vector<int64_t>& header, hccs::SoftmaxRows kernel) {
   const int64_t rows = header[0], columns = header[1], heads = header[4], rows_per_group = header[5];

@@ -144,7 +144,7 @@ def check_arguments(
             f"{q[-2]} queries, {k[-2]} keys",
             "The last query is aligned with the last key.",
         )
-    if out not in OUTPUTS:
+    if not isinstance(out, str) or out not in OUTPUTS:
         raise ParameterError(f"out to be one of {', '.join(OUTPUTS)}", repr(out), "It names the result.")
     if out == "int8" and requant.output is None:
         raise ParameterError(

@@ -1,11 +1,4 @@
-"""The row kernel for CUDA tensors, in Triton: one pass over memory, the same bits as every other backend.
-
-All integers stay at or below 2^24, so float32 carries them exactly, and a GPU has twice the rate in it that
-it has in
-int32. `scores` and `probabilities` are shared with the fused training kernels of `hccs.nn`; each formula
-carries its
-number from the paper.
-"""
+"""The row kernels for CUDA tensors, in Triton: one pass over memory, the same bits as every other backend."""
 
 from __future__ import annotations
 
@@ -15,123 +8,23 @@ import torch
 import triton
 import triton.language as tl
 
+from hccs.kernels.triton_formulas import (
+    as_offset_float,
+    group_of,
+    head_parameters,
+    probabilities,
+    scores,
+    valid_columns,
+)
+from hccs.kernels.triton_words import MOST_COLUMNS, softmax_words
+
 if TYPE_CHECKING:
     from hccs.spec import Mode
 
 NO_MASK, LENGTHS, MASK = range(3)
 
-# A float32 near 1.5 * 2^23 has no fraction bits and its low bits are an integer: adding this rounds half to
-# even, and
-# the bits of OFFSET + p are those of p. Conversion instructions, four times slower, are not needed.
-OFFSET = tl.constexpr(12582912.0)
-
-# Elements one program handles, and its warps. The uint8 modes move two bytes an element and not three: they
-# need more
-# elements to a program to spread what is done once per row (measured by benchmarks/softmax_gpu.py --tune).
-_TILE = {"i16": 4096, "u8": 8192}
-_WARPS = 4
-
-
-@triton.jit
-def valid_columns(
-    valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING: tl.constexpr
-):  # fmt: skip
-    """Which of a tile's elements take part: its columns, its row's length, or a strided boolean mask."""
-    if MASKING == 0:
-        chosen = inside
-    else:
-        start = (row // (n1 * n2)).to(tl.int64) * v0 + ((row // n2) % n1) * v1 + (row % n2) * v2
-        if MASKING == 1:
-            length = tl.load(valid_ptr + start, mask=row < n1 * n2 * v3, other=0)
-            chosen = inside & (column[None, :] < length[:, None])
-        else:
-            position = start[:, None] + column[None, :] * v3
-            chosen = inside & (tl.load(valid_ptr + position, mask=inside, other=0) != 0)
-    return chosen
-
-
-@triton.jit
-def group_of(row, rows_per_group, ONE_GROUP: tl.constexpr):
-    """The group of each row; a number when the block lies in one, which spares a division per row."""
-    if ONE_GROUP:
-        group = tl.min(row, axis=0) // rows_per_group
-    else:
-        group = row // rows_per_group
-    return group
-
-
-@triton.jit
-def head_parameters(theta_ptr, group, heads, ONE_GROUP: tl.constexpr):
-    """(B, S, D) of each row's head, rounded to integers where they are being learnt as floats."""
-    head = (group % heads) * 3
-    B = nearest(tl.load(theta_ptr + head).to(tl.float32))
-    S = nearest(tl.load(theta_ptr + head + 1).to(tl.float32))
-    D = nearest(tl.load(theta_ptr + head + 2).to(tl.float32))
-    if not ONE_GROUP:
-        B, S, D = B[:, None], S[:, None], D[:, None]
-    return B, S, D
-
-
-@triton.jit
-def nearest(value):
-    """Round half to even."""
-    return (value + OFFSET) - OFFSET
-
-
-@triton.jit
-def as_offset_float(x):
-    """2^23 + 128 + x for int8 x: the byte, its sign bit turned, placed under the exponent of 2^23."""
-    return (x.to(tl.uint8, bitcast=True).to(tl.int32) ^ 0x4B000080).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def scores(x, valid, columns, B, S, D, LOWEST: tl.constexpr, ALL: tl.constexpr):
-    """Row maximum m, distance m - x, clamped distance delta, and the sum of scores Z (eq. 2, 3, 5)."""
-    if ALL:
-        m = tl.max(x, axis=1)[:, None]
-        delta = tl.minimum(m - x, D)
-        Z = columns * B - S * tl.sum(delta, axis=1)[:, None]
-    else:
-        m = tl.max(tl.where(valid, x, LOWEST), axis=1)[:, None]
-        delta = tl.minimum(m - x, D)
-        Z = tl.maximum(tl.sum(tl.where(valid, B - S * delta, 0.0), axis=1), 1.0)[:, None]
-    return m, m - x, delta, Z
-
-
-@triton.jit
-def reciprocal(Z, IS_U8: tl.constexpr, IS_CLB: tl.constexpr):
-    """rho * 2^e (eq. 6, 8, 9): the short-row scaling by 2^e of s moves into the reciprocal."""
-    numerator: tl.constexpr = 255 << 15 if IS_U8 else 32767
-    k = (Z.to(tl.int32, bitcast=True) >> 23) - 127
-    e = tl.maximum(8 - k, 0) if IS_U8 else 0
-    if IS_CLB:
-        rho = (numerator >> (k + e)).to(tl.float32)
-    else:
-        # The quick quotient may be one off; its remainder, exact in float32, says which way.
-        scaled = (Z.to(tl.int32) << e).to(tl.float32) if IS_U8 else Z
-        rho = tl.floor(numerator / scaled)
-        remainder = numerator - rho * scaled
-        rho = rho + tl.where(remainder >= scaled, 1.0, 0.0) - tl.where(remainder < 0, 1.0, 0.0)
-    if IS_U8:
-        rho = (rho.to(tl.int32) << e).to(tl.float32)
-    return rho
-
-
-@triton.jit
-def probabilities(delta, valid, Z, B, S, IS_U8: tl.constexpr, IS_CLB: tl.constexpr, ALL: tl.constexpr):
-    """OFFSET + p_hat (eq. 7): s * rho, shifted for uint8, saturated where the leading bit overestimates."""
-    rho = reciprocal(Z, IS_U8, IS_CLB)
-    if IS_U8:
-        # Multiples of 2^-15 moved down by just under a half: rounding to nearest is then the shift's floor.
-        rho = rho * 0.000030517578125
-        p = ((B * rho - 0.4999847412109375) - (S * rho) * delta) + OFFSET
-    else:
-        p = (B * rho + OFFSET) - (S * rho) * delta
-    if IS_CLB:
-        p = tl.minimum(p, OFFSET + (255.0 if IS_U8 else 32767.0))
-    if not ALL:
-        p = tl.where(valid, p, OFFSET)
-    return p
+# Elements one program handles, and its warps (benchmarks/softmax_gpu.py --tune).
+_TILE, _WARPS = 4096, 4
 
 
 @triton.jit
@@ -213,7 +106,17 @@ def softmax(
     packed, heads = heads_of(theta, x.shape[:-2])
     chosen, strides, kind = selection(valid, x.shape)
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
-    grid, block = tile(rows, columns, rows_per_group, _TILE["u8" if mode.is_u8 else "i16"])
+    grid, block = tile(rows, columns, rows_per_group, _TILE)
+    whole = kind == NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
+    if whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0:
+        words: Any = softmax_words
+        words[grid](
+            x.view(torch.int32), packed, out.view(torch.int32 if mode.is_u8 else torch.int64),
+            rows_per_group, heads,
+            IS_U8=mode.is_u8, IS_CLB=mode.is_clb, BLOCK_ROWS=block["BLOCK_ROWS"], WORDS=columns // 4,
+            num_warps=block["num_warps"],
+        )  # fmt: skip
+        return
     kernel: Any = _softmax_rows
     kernel[grid](
         x, packed, chosen, out, rows, columns, rows_per_group, heads, *strides,

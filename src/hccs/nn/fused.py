@@ -8,16 +8,14 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.kernels.triton import (
+from hccs.kernels.triton import heads_of, selection, tile
+from hccs.kernels.triton_formulas import (
     OFFSET,
     group_of,
     head_parameters,
-    heads_of,
     nearest,
     probabilities,
     scores,
-    selection,
-    tile,
     valid_columns,
 )
 

@@ -9,20 +9,24 @@ from typing import Any
 
 import hccs.nn
 from hccs.pipeline import tasks
-from hccs.pipeline.accuracy import CALIBRATION_SENTENCES, Cell, Encoder, Plan, Variant, retraining_recipe
+from hccs.pipeline.accuracy import CALIBRATION_SENTENCES, ENCODERS, Cell, Plan, Variant, retraining_recipe
 from hccs.pipeline.conversion import Calibrated, calibrate, evaluate_modes, retrain, with_mode
 from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
 from hccs.pipeline.tokens import TokenisedSet, tokenise
 from hccs.pipeline.training import train
+from hccs.spec import Mode
+from hccs.table import ParamTable
 
 
 class CellRun:
     """Loads what a cell needs only when a step asks for it."""
 
-    def __init__(self, plan: Plan, cell: Cell, encoder: Encoder) -> None:
-        self.plan, self.cell, self.encoder = plan, cell, encoder
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        self.plan, self.cell, self.encoder = plan, cell, ENCODERS[cell.model]
+        self.schedule = self.encoder.schedules[cell.task]
         self.folder = plan.out / "models" / cell.name
         self.checkpoints = plan.out / "checkpoints" / cell.name
+        self._refinements: dict[Mode, ParamTable] = {}
 
     @cached_property
     def data(self) -> tasks.TaskData:
@@ -69,7 +73,7 @@ class CellRun:
         """Fine-tune the encoder and keep it."""
         loaded = self._load(self.plan.data / self.encoder.folder)
         model = loaded.model.to(best_device())
-        recipe = replace(self.encoder.recipe, seed=self.cell.seed)
+        recipe = replace(self.schedule.fine_tuning, seed=self.cell.seed)
         outcome = train(model, self.train_set, self.dev, recipe, self.checkpoints, resumable=False)
         model.save_pretrained(self.folder)
         return {"accuracy": outcome.accuracy, "history": outcome.history}
@@ -89,8 +93,9 @@ class CellRun:
         found: dict[str, Any] = {"float": accuracy(self.model, dev)}
         for name, calibrated in self.tables.items():
             heads = calibrated.calibration.heads
+            modes = Mode if name == "head" else (Mode.I16_DIV,)
             found[name] = {
-                "accuracy": evaluate_modes(model, calibrated.calibration.table, dev),
+                "accuracy": evaluate_modes(model, calibrated.calibration.table, dev, modes),
                 "kl": [h.kl for h in heads],
                 "kl_renormalised": [h.kl_renormalised for h in heads],
                 "entropy": [h.entropy for h in heads],
@@ -99,25 +104,33 @@ class CellRun:
             hccs.nn.detach(model)
         batches = self.tables["head"].batches
         in_sequence = hccs.nn.calibrate_in_sequence(model, batches, n=n)
-        found["in sequence"] = {"accuracy": evaluate_modes(model, in_sequence, dev)}
+        found["in sequence"] = {"accuracy": evaluate_modes(model, in_sequence, dev, (Mode.I16_DIV,))}
         hccs.nn.detach(model)
-        for mode in ("i16_div", "u8_clb"):
-            start = with_mode(self.tables["head"].calibration.table, mode)
-            refined = hccs.nn.refine(model, start, batches)
-            found[f"refined {mode}"] = {"accuracy": evaluate_modes(model, refined, dev)}
+        for mode in (Mode.I16_DIV, Mode.U8_CLB):
+            found[f"refined {mode.value}"] = {"accuracy": evaluate_modes(model, self._refined(mode), dev)}
             hccs.nn.detach(model)
         return found
+
+    def _refined(self, mode: Mode) -> ParamTable:
+        if mode not in self._refinements:
+            calibrated = self.tables["head"]
+            start = with_mode(calibrated.calibration.table, mode)
+            self._refinements[mode] = hccs.nn.refine(copy.deepcopy(self.model), start, calibrated.batches)
+        return self._refinements[mode]
 
     def retrained(self, name: str, variant: Variant) -> dict[str, Any]:
         """Retrain a copy of the float model in one variant and score it in all modes."""
         model = copy.deepcopy(self.model)
-        recipe = retraining_recipe(self.encoder, variant, self.cell.seed)
+        recipe = retraining_recipe(self.schedule, variant, self.cell.seed)
         where = self.checkpoints.with_name(f"{self.cell.name}-{name.replace(' ', '_').replace(',', '')}")
         if variant.float_softmax:
             teacher = copy.deepcopy(self.model)
             outcome = train(model, self.train_set, self.dev, recipe, where, teacher=teacher, resumable=False)
             return {"accuracy": outcome.accuracy, "history": outcome.history}
-        table = with_mode(self.tables[variant.granularity].calibration.table, variant.mode)
+        if variant.granularity == "head":
+            table = self._refined(Mode(variant.mode))  # as `hccs convert` does
+        else:
+            table = with_mode(self.tables[variant.granularity].calibration.table, variant.mode)
         outcome = retrain(
             model,
             table,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,12 @@ def calibrate(
     return Calibrated(found, time.perf_counter() - began, batches)
 
 
-def evaluate_modes(model: Any, table: ParamTable, dev: TokenisedSet) -> dict[str, float]:
+def evaluate_modes(
+    model: Any, table: ParamTable, dev: TokenisedSet, modes: Iterable[Mode] = Mode
+) -> dict[str, float]:
     """Dev accuracy of the model with this table in each mode; leaves the table's own mode attached."""
     scores = {}
-    for mode in Mode:
+    for mode in modes:
         hccs.nn.attach(model, table, mode)
         scores[mode.value] = accuracy(model, dev)
     hccs.nn.attach(model, table)

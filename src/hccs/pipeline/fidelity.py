@@ -18,7 +18,7 @@ from hccs.errors import FileError
 from hccs.nn.attach import saved_table
 from hccs.nn.attention import SLOT, attention_layers
 from hccs.nn.layers import float_softmax
-from hccs.pipeline.accuracy import ENCODERS, Cell, Plan
+from hccs.pipeline.accuracy import Cell, Plan
 from hccs.pipeline.figures import fidelity_figure
 from hccs.pipeline.models import best_device, load_classifier, saved_labels
 from hccs.pipeline.tokens import TokenisedSet
@@ -138,7 +138,7 @@ def measure_cells(plan: Plan, cells: Sequence[Cell]) -> None:
     for cell in track(kept, total=len(kept), description="fidelity"):
         path = plan.out / "fidelity" / f"{cell.name}.json"
         if not path.exists():
-            found = CellRun(plan, cell, ENCODERS[cell.model]).fidelity()
+            found = CellRun(plan, cell).fidelity()
             _safetensors.replace(path, json.dumps(found, indent=1).encode())
 
 

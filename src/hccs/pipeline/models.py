@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hccs._progress import track
 from hccs.errors import MissingExtraError, ModelError
 from hccs.nn.attention import attention_layers
 from hccs.pipeline.tokens import TokenisedSet
@@ -71,17 +72,23 @@ def load_tokenizer(name: str, vocabulary: str | Path | None = None) -> Any:
 
 def accuracy(model: Any, data: TokenisedSet, batch_size: int = 256) -> float:
     """The share of examples the model labels as they are labelled."""
+    chosen = predictions(model, data, batch_size).argmax(-1)
+    return int((chosen == data.labels.to(chosen.device)).sum()) / len(data)
+
+
+def predictions(model: Any, data: TokenisedSet, batch_size: int = 256, progress: str = "") -> torch.Tensor:
+    """The model's logits for every example, in order; shows progress under a name."""
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    right = torch.zeros((), dtype=torch.long, device=device)
+    found = torch.empty(len(data), model.config.num_labels, device=device)
+    batches = data.by_length(batch_size)
     with torch.no_grad():
-        for batch in data.batches(batch_size):
-            inputs = {k: v.to(device) for k, v in batch.items()}
-            labels = inputs.pop("labels")
-            right += (model(**inputs).logits.argmax(-1) == labels).sum()
+        for indices in track(batches, total=len(batches), description=progress) if progress else batches:
+            batch = {k: v.to(device) for k, v in data.__getitems__(indices).items() if k != "labels"}
+            found[torch.tensor(indices, device=device)] = model(**batch).logits.float()
     model.train(was_training)
-    return int(right) / len(data)
+    return found
 
 
 def best_device() -> torch.device:

@@ -20,11 +20,17 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Token ids padded to one width; a batch is cut to its own longest text when it is taken."""
 
     def __init__(
-        self, columns: dict[str, torch.Tensor], lengths: torch.Tensor, labels: torch.Tensor, cut: int
+        self,
+        columns: dict[str, torch.Tensor],
+        lengths: torch.Tensor,
+        labels: torch.Tensor,
+        cut: int,
+        predictions: torch.Tensor | None = None,
     ) -> None:
         self.columns, self.labels = columns, labels
         self.lengths: list[int] = lengths.tolist()
         self.cut = cut
+        self.predictions = predictions
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -33,6 +39,11 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         """The same examples on another device."""
         moved = {name: column.to(device) for name, column in self.columns.items()}
         return TokenisedSet(moved, torch.tensor(self.lengths), self.labels.to(device), self.cut)
+
+    def with_predictions(self, predictions: torch.Tensor) -> TokenisedSet:
+        """The same examples, each with a teacher's logits to follow, as `predictions` in every batch."""
+        predictions = predictions.to(self.labels.device)
+        return TokenisedSet(self.columns, torch.tensor(self.lengths), self.labels, self.cut, predictions)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {name: value[0] for name, value in self.__getitems__([index]).items()}
@@ -43,13 +54,19 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         chosen = torch.tensor(indices, device=self.labels.device)
         batch = {name: column[chosen, :width].long() for name, column in self.columns.items()}
         batch["labels"] = self.labels[chosen]
+        if self.predictions is not None:
+            batch["predictions"] = self.predictions[chosen]
         return batch
 
-    def batches(self, size: int, *, sort: bool = True) -> Iterator[dict[str, torch.Tensor]]:
+    def by_length(self, size: int) -> list[list[int]]:
+        """The indices of all examples in batches of similar length."""
+        order = sorted(range(len(self)), key=self.lengths.__getitem__)
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def batches(self, size: int) -> Iterator[dict[str, torch.Tensor]]:
         """All examples in batches of similar length."""
-        order = sorted(range(len(self)), key=self.lengths.__getitem__) if sort else list(range(len(self)))
-        for start in range(0, len(order), size):
-            yield self.__getitems__(order[start : start + size])
+        for indices in self.by_length(size):
+            yield self.__getitems__(indices)
 
 
 def as_batch(batch: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hccs.nn.attach import attach, current_table, table_from_json
-from hccs.pipeline.models import accuracy, transformers
+from hccs.pipeline.models import accuracy, predictions, transformers
 from hccs.pipeline.tokens import TokenisedSet, as_batch
 from hccs.table import ParamTable
 
@@ -62,11 +62,13 @@ def train(
 ) -> Outcome:
     """Train `model` in place to its best dev accuracy; an interrupted training resumes from `folder`.
 
-    With `recipe.distil` the `teacher` is the float model. With HCCS attached, the best checkpoint's own
-    table is
-    attached at the end, frozen. Weights that never beat where they started are put back.
+    With `recipe.distil` the `teacher` is the float model, asked once for every example. With HCCS attached,
+    the best checkpoint's own table is attached at the end, frozen. Weights that never beat where they
+    started are put back.
     """
     hf = transformers()
+    if recipe.distil and teacher is not None:
+        data = data.with_predictions(predictions(teacher, data, progress="the float model's predictions"))
     start = accuracy(model, dev)
     before = copy.deepcopy(model.state_dict())
     table_before = current_table(model) if hasattr(model.config, "hccs") else None
@@ -82,7 +84,7 @@ def train(
         data_collator=as_batch,
         callbacks=callbacks,
     )
-    trainer.recipe, trainer.teacher = recipe, teacher if recipe.distil else None
+    trainer.recipe = recipe
     if not sys.stderr.isatty():
         trainer.remove_callback(hf.trainer_callback.ProgressCallback)
         trainer.remove_callback(hf.trainer_callback.PrinterCallback)
@@ -154,18 +156,16 @@ def _trainer_class(hf: Any) -> Any:
         """A `Trainer` whose loss may follow the float model; theta has a learning rate of its own."""
 
         recipe: Recipe
-        teacher: Any
         control: Any
 
         def compute_loss(
             self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
         ) -> Any:
+            wanted = inputs.pop("predictions", None)
             outputs = model(**inputs)
             loss = outputs.loss
-            if self.teacher is not None:
+            if wanted is not None:
                 weight, T = self.recipe.distil, self.recipe.temperature
-                with torch.no_grad():
-                    wanted = self.teacher(**{k: v for k, v in inputs.items() if k != "labels"}).logits
                 soft = torch.nn.functional.kl_div(
                     torch.log_softmax(outputs.logits / T, -1),
                     torch.log_softmax(wanted / T, -1),

@@ -13,7 +13,9 @@ struct Avx2 : PlainSteps<int16_t, 8, 2> {
 
   static HCCS_INLINE Sums splat(int32_t value) { return _mm256_set1_epi32(value); }
   static HCCS_INLINE Sums load(const int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
-  static HCCS_INLINE void store(int32_t* to, Sums sums) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), sums); }
+  static HCCS_INLINE void add_to(int32_t* to, Sums sums) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_add_epi32(load(to), sums));
+  }
   static HCCS_INLINE Panel panel(const int16_t* from) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   }
@@ -27,11 +29,12 @@ struct Avx2 : PlainSteps<int16_t, 8, 2> {
   }
   static HCCS_INLINE Sums dot_values(Sums sums, Panel values, Panel weights) { return dot_keys(sums, values, weights); }
 
-  // In float64 nothing is rounded: sum * M * 2^-r has 48 bits down to 2^-47, and 1/2 adds at most two above them.
+  // In float64 nothing is rounded that could matter: the product has at most 48 bits, and where 1/2 lies more than 53
+  // above the last of them the product is below 1/4.
   struct Factor {
     Factor(int32_t multiplier, int shift)
         : factor(_mm256_set1_pd(multiplier / static_cast<double>(int64_t{1} << shift))) {}
-    HCCS_INLINE void store_logits(Sums sums, int8_t* x) const {
+    HCCS_INLINE void store(Sums sums, int8_t* x) const {
       const __m128i words = _mm_packs_epi32(rounded(_mm256_castsi256_si128(sums)), rounded(_mm256_extracti128_si256(sums, 1)));
       _mm_storel_epi64(reinterpret_cast<__m128i*>(x), _mm_packs_epi16(words, words));
     }

@@ -20,7 +20,7 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
 
   static HCCS_INLINE Sums splat(int32_t value) { return _mm512_set1_epi32(value); }
   static HCCS_INLINE Sums load(const int32_t* from) { return _mm512_loadu_si512(from); }
-  static HCCS_INLINE void store(int32_t* to, Sums sums) { _mm512_storeu_si512(to, sums); }
+  static HCCS_INLINE void add_to(int32_t* to, Sums sums) { _mm512_storeu_si512(to, _mm512_add_epi32(load(to), sums)); }
   static HCCS_INLINE Panel panel(const uint8_t* from) { return _mm512_loadu_si512(from); }
   static HCCS_INLINE Panel broadcast(const uint8_t* from) {
     int32_t four;
@@ -36,7 +36,7 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
   struct Factor {
     Factor(int32_t multiplier, int shift)
         : factor(_mm512_set1_ps(static_cast<float>(multiplier) / static_cast<float>(int64_t{1} << shift))) {}
-    HCCS_INLINE void store_logits(Sums sums, int8_t* x) const {
+    HCCS_INLINE void store(Sums sums, int8_t* x) const {
       constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
       const __m512 real = _mm512_fmadd_round_ps(_mm512_cvtepi32_ps(sums), factor, _mm512_set1_ps(0.5f), kDown);
       // Too large a value would convert to the least int32; too small a one may, and saturates as it should.
@@ -45,6 +45,16 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
     }
     __m512 factor;
   };
+
+  static HCCS_INLINE int32_t stage_query(const int8_t* from, int64_t dim, int64_t padded, uint8_t* to) {
+    __m512i sum = _mm512_setzero_si512();
+    for (int64_t i = 0; i < padded; i += 64) {
+      const __m512i row = _mm512_maskz_loadu_epi8(_bzhi_u64(~uint64_t{0}, dim - i < 64 ? dim - i : 64), from + i);
+      _mm512_mask_storeu_epi8(to + i, _bzhi_u64(~uint64_t{0}, padded - i < 64 ? padded - i : 64), row);
+      sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), row);
+    }
+    return _mm512_reduce_add_epi32(sum);
+  }
 
   static void pack_keys(const int8_t* rows, int64_t stride, int64_t steps, uint8_t* out) {
     int64_t step = 0;

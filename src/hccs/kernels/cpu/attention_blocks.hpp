@@ -49,7 +49,7 @@ class AttentionRows {
   Element* keys_;     // [key_panels][dim_steps][kLanes][kStep]
   Element* values_;   // [dim_panels][key_steps][kLanes][kStep]
   int32_t* prefix_;   // [blocks + 1][width]: sums of v over the first blocks of keys
-  int8_t* staged_;    // rows of k or v with zeros where the array ends
+  int8_t* staged_;    // rows with zeros where the array ends: of k or v while packing, then of the output
   // Of the block at hand, one row after the other.
   Element* queries_;  // [kRows][dim_steps][kStep]
   int8_t* x_;         // [kRows][columns]
@@ -62,6 +62,8 @@ class AttentionRows {
   int32_t lengths_[kRows];
   int32_t bias_[kRows];
   RowSums sums_[kRows];
+  int64_t given_ = 0;    // length of the last row's mask
+  bool masked_ = false;  // on_ says more than lengths_
   const AttentionGroup* group_ = nullptr;
 
   AttentionRows(const AttentionJob& job, std::byte* memory)
@@ -192,45 +194,56 @@ class AttentionRows {
   Attended attend(int64_t query, int rows, RowCursor& valid) {
     const uint8_t* masks[kRows];
     int64_t least = job_.keys, most = 0;
+    bool masked = false;
     for (int r = 0; r < rows; ++r) {
-      int64_t length = job_.keys;
-      if (job_.causal) length = query + r + 1 + job_.keys - job_.queries;
-      if (job_.masking == Masking::kLengths) {
-        int32_t given;
-        std::memcpy(&given, valid.at(), sizeof given);
-        if (given < length) length = given;
-      }
+      int64_t length = job_.causal ? query + r + 1 + job_.keys - job_.queries : job_.keys;
       if (job_.masking != Masking::kNone) {
         masks[r] = reinterpret_cast<const uint8_t*>(valid.at());
+        if (r == 0 || masks[r] != masks[r - 1]) given_ = given_length(masks[r]);
+        masked |= given_ == kNoPrefix;
+        if (given_ != kNoPrefix && given_ < length) length = given_;
         valid.advance(1);
       }
       lengths_[r] = static_cast<int32_t>(length);
       if (length < least) least = length;
       if (length > most) most = length;
     }
-    const bool masked = job_.masking == Masking::kMask;
-    const int64_t full = masked ? 0 : least / kBlock, end = round_up(most, kBlock);
+    // The softmax kernel reads a mask's whole rows.
+    const int64_t full = masked ? 0 : least / kBlock, end = masked ? columns_ : round_up(most, kBlock);
     for (int r = 0; r < rows && full * kBlock < end; ++r) {
       uint8_t* const on = on_ + r * columns_;
       const int64_t length = lengths_[r];
-      for (int64_t j = full * kBlock; j < length; ++j) on[j] = masked ? masks[r][j] != 0 : 1;
-      std::memset(on + length, 0, end - length);
+      if (masked) {
+        const uint8_t* const mask = masks[r];
+        for (int64_t j = 0; j < length; ++j) on[j] = mask[j] != 0;
+      } else if (length > full * kBlock) {
+        std::memset(on + full * kBlock, 1, length - full * kBlock);
+      }
+      const int64_t from = length > full * kBlock ? length : full * kBlock;
+      std::memset(on + from, 0, end - from);
     }
+    masked_ = masked;
     return {full, most};
+  }
+  // A mask that is true up to some key, as padding makes it, is worth knowing as a length.
+  static constexpr int64_t kNoPrefix = -1;
+  int64_t given_length(const uint8_t* given) const {
+    if (job_.masking == Masking::kLengths) {
+      int32_t length;
+      std::memcpy(&length, given, sizeof length);
+      return length;
+    }
+    int64_t length = 0, others = 0;
+    while (length < job_.keys && given[length]) ++length;
+    for (int64_t j = length; j < job_.keys; ++j) others |= given[j];
+    return others ? kNoPrefix : length;
   }
 
   void stage_queries(int64_t query, int rows) {
     const int64_t padded = dim_steps_ * kStep;
     for (int r = 0; r < rows; ++r) {
       const int8_t* const from = group_->q + (query + r) * job_.q_stride;
-      Element* const to = queries_ + r * padded;
-      int32_t sum = 0;
-      for (int64_t i = 0; i < job_.dim; ++i) {
-        to[i] = Isa::signed_element(from[i]);
-        sum += from[i];
-      }
-      for (int64_t i = job_.dim; i < padded; ++i) to[i] = Element{0};
-      bias_[r] = -Isa::kKeyOffset * sum;
+      bias_[r] = -Isa::kKeyOffset * Isa::stage_query(from, job_.dim, padded, queries_ + r * padded);
     }
   }
 
@@ -267,8 +280,9 @@ class AttentionRows {
     for (; r + Isa::kRows <= rows; r += Isa::kRows) logits_tile<Isa::kRows, kPanels>(panel, r, factor);
     for (; r < rows; ++r) logits_tile<1, kPanels>(panel, r, factor);
   }
+  // Functions of their own: what the callers keep in registers would push sums out of them.
   template <int kTileRows, int kPanels>
-  void logits_tile(int64_t panel, int first, const typename Isa::Factor& factor) {
+  __attribute__((noinline)) void logits_tile(int64_t panel, int first, const typename Isa::Factor& factor) {
     Sums sums[kTileRows][kPanels];
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r)
@@ -281,7 +295,7 @@ class AttentionRows {
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 8
       for (int c = 0; c < kPanels; ++c)
-        factor.store_logits(sums[r][c], x_ + (first + r) * columns_ + (panel + c) * kLanes);
+        factor.store(sums[r][c], x_ + (first + r) * columns_ + (panel + c) * kLanes);
   }
 
   // The paper's form: p_hat of the block's rows by the softmax kernel.
@@ -294,12 +308,11 @@ class AttentionRows {
     softmax.mode = job_.mode;
     softmax.heads = group_->head;
     softmax.rows_per_group = rows;
-    const bool masked = job_.masking == Masking::kMask;
-    softmax.masking = masked ? Masking::kMask : Masking::kLengths;
-    softmax.valid.base = masked ? reinterpret_cast<const char*>(on_) : reinterpret_cast<const char*>(lengths_);
+    softmax.masking = masked_ ? Masking::kMask : Masking::kLengths;
+    softmax.valid.base = masked_ ? reinterpret_cast<const char*>(on_) : reinterpret_cast<const char*>(lengths_);
     softmax.valid.ndim = 1;
     softmax.valid.shape[0] = rows;
-    softmax.valid.stride[0] = masked ? columns_ : static_cast<int64_t>(sizeof(int32_t));
+    softmax.valid.stride[0] = masked_ ? columns_ : static_cast<int64_t>(sizeof(int32_t));
     if (columns_) job_.softmax(softmax, 0, rows);
     as_elements(bytes_, weights_, rows, 0, columns_, Isa::kWeightOffset);
   }
@@ -332,19 +345,19 @@ class AttentionRows {
     for (; panel < dim_panels_; ++panel) values_tile<kTileRows, 1>(from, panel, by, row_stride, steps, products);
   }
   template <int kTileRows, int kPanels>
-  void values_tile(const Element* from, int64_t panel, const Element* by, int64_t row_stride, int64_t steps,
+  __attribute__((noinline)) void values_tile(const Element* from, int64_t panel, const Element* by, int64_t row_stride, int64_t steps,
                    int32_t* products) {
     Sums sums[kTileRows][kPanels];
     const int64_t panel_stride = key_steps_ * kVector;
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::load(products + r * width_ + (panel + c) * kLanes);
+      for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::splat(0);
     tile<Product::kValues>(sums, from + panel * panel_stride, panel_stride, by, row_stride, steps);
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c) Isa::store(products + r * width_ + (panel + c) * kLanes, sums[r][c]);
+      for (int c = 0; c < kPanels; ++c) Isa::add_to(products + r * width_ + (panel + c) * kLanes, sums[r][c]);
   }
 
   // From a row's products to N, Z and the output.
@@ -383,10 +396,11 @@ class AttentionRows {
       const float divisor = static_cast<float>(Z), v_scale = requant.v_scale;
       for (int64_t c = 0; c < job_.dim; ++c) out[c] = (static_cast<float>(N[c]) / divisor) * v_scale;
     } else {
-      int8_t* const out = static_cast<int8_t*>(job_.out) + at;
-      const int k = 31 - __builtin_clz(static_cast<uint32_t>(Z)), shift = requant.out_shift + k;
+      const int k = 31 - __builtin_clz(static_cast<uint32_t>(Z));
       const auto R = static_cast<int32_t>((static_cast<int64_t>(requant.out_multiplier) << k) / Z);
-      for (int64_t c = 0; c < job_.dim; ++c) out[c] = round_half_up(N[c], R, shift);
+      const typename Isa::Factor factor(R, requant.out_shift + k);
+      for (int64_t c = 0; c < width_; c += kLanes) factor.store(Isa::load(N + c), staged_ + c);
+      std::memcpy(static_cast<int8_t*>(job_.out) + at, staged_, job_.dim);
     }
   }
 };

@@ -14,7 +14,7 @@ struct Neon : PlainSteps<int8_t, 4, 4> {
 
   static HCCS_INLINE Sums splat(int32_t value) { return vdupq_n_s32(value); }
   static HCCS_INLINE Sums load(const int32_t* from) { return vld1q_s32(from); }
-  static HCCS_INLINE void store(int32_t* to, Sums sums) { vst1q_s32(to, sums); }
+  static HCCS_INLINE void add_to(int32_t* to, Sums sums) { vst1q_s32(to, vaddq_s32(load(to), sums)); }
   static HCCS_INLINE Panel panel(const int8_t* from) { return vld1q_s8(from); }
   static HCCS_INLINE Panel broadcast(const int8_t* from) {
     int32_t four;
@@ -27,7 +27,7 @@ struct Neon : PlainSteps<int8_t, 4, 4> {
   // The rounding shift of 64 bits is round half up; narrowing saturates.
   struct Factor {
     Factor(int32_t multiplier, int shift) : multiplier(vdup_n_s32(multiplier)), shift(vdupq_n_s64(-shift)) {}
-    HCCS_INLINE void store_logits(Sums sums, int8_t* x) const {
+    HCCS_INLINE void store(Sums sums, int8_t* x) const {
       const int32x4_t whole = vcombine_s32(rounded(vget_low_s32(sums)), rounded(vget_high_s32(sums)));
       const int16x4_t words = vqmovn_s32(whole);
       const int8x8_t bytes = vqmovn_s16(vcombine_s16(words, words));

@@ -12,12 +12,6 @@ struct RowSums {
   int32_t count, distances;
 };
 
-// clamp(floor((sum * multiplier + 2^(shift - 1)) / 2^shift), -128, 127)
-HCCS_INLINE int8_t round_half_up(int32_t sum, int32_t multiplier, int shift) {
-  const int64_t rounded = (static_cast<int64_t>(sum) * multiplier + (int64_t{1} << (shift - 1))) >> shift;
-  return static_cast<int8_t>(rounded < -128 ? -128 : rounded > 127 ? 127 : rounded);
-}
-
 template <class Of, int kLaneCount, int kStepSize>
 struct PlainSteps {
   using Element = Of;
@@ -25,7 +19,17 @@ struct PlainSteps {
   static constexpr int kKeyOffset = 0;     // packed keys are k + kKeyOffset
   static constexpr int kWeightOffset = 0;  // of probabilities as elements
 
-  static Element signed_element(int8_t value) { return static_cast<Element>(value); }
+  // Copies a row of q, zeros up to `padded`; returns the sum of its elements.
+  static int32_t stage_query(const int8_t* from, int64_t dim, int64_t padded, Element* to) {
+    int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < dim; ++i) {
+      to[i] = static_cast<Element>(from[i]);
+      sum += from[i];
+    }
+    for (int64_t i = dim; i < padded; ++i) to[i] = Element{0};
+    return sum;
+  }
 
   // kLanes rows of steps * kStep bytes -> [steps][kLanes][kStep]
   static void pack_keys(const int8_t* rows, int64_t stride, int64_t steps, Element* out) {

@@ -1,0 +1,163 @@
+"""How fast is `hccs.attention` on this CPU, per head, against every attention torch offers? One thread each.
+
+All contenders of a length are timed in turns in one run, and each keeps its best time: neighbours on a shared
+machine slow all of them alike, so ratios hold where absolute figures do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from softmax_cpu import best_times, theta_for
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+import hccs
+from hccs.kernels import isa
+
+LENGTHS = (64, 128, 256, 512)
+HEADS, DIM = 12, 64
+SECONDS = 0.003  # of one turn: short ones are more often undisturbed
+QUANTUM = 1 / 32  # of q, k and v
+# float16 is left out: torch has no fast product for it on CPUs, and takes up to 40 times as long.
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+Call = Callable[[], object]
+
+
+def integers(n: int) -> list[np.ndarray]:
+    """q, k, v as int8 [1, heads, n, d]."""
+    drawn = np.random.default_rng(n).normal(0, 1 / QUANTUM, (3, 1, HEADS, n, DIM))
+    return list(np.clip(np.rint(drawn), -128, 127).astype(np.int8))
+
+
+def requantiser() -> hccs.Requant:
+    return hccs.Requant.from_scales(
+        q_scale=QUANTUM,
+        k_scale=QUANTUM,
+        v_scale=QUANTUM,
+        logit_scale=5 / 127,
+        scaling=DIM**-0.5,
+        out_scale=QUANTUM / 4,
+    )
+
+
+def ours(n: int, **options) -> Call:
+    q, k, v = integers(n)
+    theta, requant = theta_for(n), requantiser()
+    return lambda: hccs.attention(q, k, v, theta, requant, threads=1, **options)
+
+
+def peers(n: int) -> dict[str, Call]:
+    """torch's attention in every precision: its fused kernel, its composed one, and a line of eager code."""
+    calls: dict[str, Call] = {}
+    for name, dtype in PRECISIONS.items():
+        q, k, v = (torch.from_numpy(x * np.float32(QUANTUM)).to(dtype) for x in integers(n))
+
+        def fused(backend, q=q, k=k, v=v):
+            with sdpa_kernel(backend):
+                return scaled_dot_product_attention(q, k, v)
+
+        def eager(q=q, k=k, v=v):
+            return torch.softmax(q @ k.transpose(-1, -2) * DIM**-0.5, -1) @ v
+
+        calls[f"torch SDPA {name}"] = lambda q=q, k=k, v=v: scaled_dot_product_attention(q, k, v)
+        calls[f"torch SDPA math {name}"] = lambda fused=fused: fused(SDPBackend.MATH)
+        calls[f"torch eager {name}"] = eager
+    calls["torch int8 q.k, then bfloat16"] = int8_logits(n)
+    return calls
+
+
+def int8_logits(n: int) -> Call:
+    """torch's own int8 product for the logits, one head at a time as it must be; the rest in bfloat16."""
+    q, k, v = (torch.from_numpy(x[0]) for x in integers(n))
+    factor, v = QUANTUM**2 * DIM**-0.5, (v * QUANTUM).bfloat16()
+
+    def run() -> torch.Tensor:
+        logits = torch.stack([torch._int_mm(q[h], k[h].t()) for h in range(HEADS)])
+        return torch.softmax((logits * factor).bfloat16(), -1) @ v
+
+    return run
+
+
+def microseconds(n: int, turns: int) -> dict[str, float]:
+    """Per head, of every contender at n keys and queries."""
+    calls = {
+        "hccs float32": ours(n),
+        "hccs int8": ours(n, out="int8"),
+        "hccs pair": ours(n, out="pair"),
+        "hccs u8_div": ours(n, mode="u8_div"),
+        "hccs u8_clb": ours(n, mode="u8_clb"),
+        "hccs causal": ours(n, causal=True),
+        "hccs lengths": ours(n, valid=np.array([n - n // 4])),
+        "hccs mask": ours(n, valid=np.random.default_rng(0).random((n, n)) < 0.8),
+        **peers(n),
+    }
+    best = {name: seconds / HEADS * 1e6 for name, seconds in best_times(calls, turns, SECONDS).items()}
+    if "avx2" in isa.available():
+        isa.select("avx2")
+        try:
+            best["hccs float32 (AVX2)"] = best_times({"": ours(n)}, turns, SECONDS)[""] / HEADS * 1e6
+        finally:
+            isa.select("")
+    return best
+
+
+def ratios(found: dict[str, float]) -> dict[str, float]:
+    fastest = min(found[name] for name in found if name.startswith("torch"))
+    return {
+        "over torch SDPA float32": found["torch SDPA float32"] / found["hccs float32"],
+        "over the fastest of torch, any precision": fastest / found["hccs float32"],
+        "AVX2 over torch SDPA float32": found["torch SDPA float32"]
+        / found.get("hccs float32 (AVX2)", float("nan")),
+    }
+
+
+BARS = {
+    "over torch SDPA float32": ">= 2.7",
+    "over the fastest of torch, any precision": ">= 1.7",
+    "AVX2 over torch SDPA float32": "none",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--turns", type=int, default=40, help="how often each contender is timed")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    console = Console()
+    console.print(f"hccs kernels: {hccs.kernels.info()}; torch {torch.__version__}")
+    with torch.inference_mode():
+        found = {n: microseconds(n, arguments.turns) for n in track(LENGTHS, "attention")}
+    shown = Table(title=f"microseconds per head, d = {DIM}, {HEADS} heads to a call")
+    shown.add_column("")
+    for n in LENGTHS:
+        shown.add_column(f"n = {n}", justify="right")
+    for name in found[LENGTHS[0]]:
+        shown.add_row(name, *(f"{found[n][name]:.1f}" for n in LENGTHS))
+    console.print(shown)
+    shown = Table(title="ratios")
+    for column in ("what", "bar", *(f"n = {n}" for n in LENGTHS)):
+        shown.add_column(column)
+    bars = {n: ratios(found[n]) for n in LENGTHS}
+    for what, bar in BARS.items():
+        shown.add_row(what, bar, *(f"{bars[n][what]:.2f}" for n in LENGTHS))
+    console.print(shown)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        figures = {"isa": isa.info().isa, "torch": torch.__version__, "microseconds": found, "ratios": bars}
+        arguments.json.write_text(json.dumps(figures, indent=1))
+        console.print(f"wrote {arguments.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The function in Triton, formula by formula, for the row kernels and `hccs.nn`'s fused training kernels.
+
+All integers stay at or below 2^24, so float32 carries them exactly, and a GPU has twice the rate in it that
+it has in int32. Each formula carries its number from the paper.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# A float32 near 1.5 * 2^23 has no fraction bits and its low bits are an integer: adding this rounds half to
+# even, and the bits of OFFSET + p are those of p. Conversion instructions, four times slower, are not needed.
+OFFSET = tl.constexpr(12582912.0)
+
+
+@triton.jit
+def valid_columns(
+    valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING: tl.constexpr
+):  # fmt: skip
+    """Which of a tile's elements take part: its columns, its row's length, or a strided boolean mask."""
+    if MASKING == 0:
+        chosen = inside
+    else:
+        start = (row // (n1 * n2)).to(tl.int64) * v0 + ((row // n2) % n1) * v1 + (row % n2) * v2
+        if MASKING == 1:
+            length = tl.load(valid_ptr + start, mask=row < n1 * n2 * v3, other=0)
+            chosen = inside & (column[None, :] < length[:, None])
+        else:
+            position = start[:, None] + column[None, :] * v3
+            chosen = inside & (tl.load(valid_ptr + position, mask=inside, other=0) != 0)
+    return chosen
+
+
+@triton.jit
+def group_of(row, rows_per_group, ONE_GROUP: tl.constexpr):
+    """The group of each row; a number when the block lies in one, which spares a division per row."""
+    if ONE_GROUP:
+        group = tl.min(row, axis=0) // rows_per_group
+    else:
+        group = row // rows_per_group
+    return group
+
+
+@triton.jit
+def head_parameters(theta_ptr, group, heads, ONE_GROUP: tl.constexpr):
+    """(B, S, D) of each row's head, rounded to integers where they are being learnt as floats."""
+    head = (group % heads) * 3
+    B = nearest(tl.load(theta_ptr + head).to(tl.float32))
+    S = nearest(tl.load(theta_ptr + head + 1).to(tl.float32))
+    D = nearest(tl.load(theta_ptr + head + 2).to(tl.float32))
+    if not ONE_GROUP:
+        B, S, D = B[:, None], S[:, None], D[:, None]
+    return B, S, D
+
+
+@triton.jit
+def nearest(value):
+    """Round half to even."""
+    return (value + OFFSET) - OFFSET
+
+
+@triton.jit
+def as_offset_float(x):
+    """2^23 + 128 + x for int8 x: the byte, its sign bit turned, placed under the exponent of 2^23."""
+    return (x.to(tl.uint8, bitcast=True).to(tl.int32) ^ 0x4B000080).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def scores(x, valid, columns, B, S, D, LOWEST: tl.constexpr, ALL: tl.constexpr):
+    """Row maximum m, distance m - x, clamped distance delta, and the sum of scores Z (eq. 2, 3, 5)."""
+    if ALL:
+        m = tl.max(x, axis=1)[:, None]
+        delta = tl.minimum(m - x, D)
+        Z = columns * B - S * tl.sum(delta, axis=1)[:, None]
+    else:
+        m = tl.max(tl.where(valid, x, LOWEST), axis=1)[:, None]
+        delta = tl.minimum(m - x, D)
+        Z = tl.maximum(tl.sum(tl.where(valid, B - S * delta, 0.0), axis=1), 1.0)[:, None]
+    return m, m - x, delta, Z
+
+
+@triton.jit
+def reciprocal(Z, IS_U8: tl.constexpr, IS_CLB: tl.constexpr):
+    """rho * 2^e (eq. 6, 8, 9): the short-row scaling by 2^e of s moves into the reciprocal."""
+    numerator: tl.constexpr = 255 << 15 if IS_U8 else 32767
+    k = (Z.to(tl.int32, bitcast=True) >> 23) - 127
+    e = tl.maximum(8 - k, 0) if IS_U8 else 0
+    if IS_CLB:
+        rho = (numerator >> (k + e)).to(tl.float32)
+    else:
+        # The quick quotient may be one off; its remainder, exact in float32, says which way.
+        scaled = (Z.to(tl.int32) << e).to(tl.float32) if IS_U8 else Z
+        rho = tl.floor(numerator / scaled)
+        remainder = numerator - rho * scaled
+        rho = rho + tl.where(remainder >= scaled, 1.0, 0.0) - tl.where(remainder < 0, 1.0, 0.0)
+    if IS_U8:
+        rho = (rho.to(tl.int32) << e).to(tl.float32)
+    return rho
+
+
+@triton.jit
+def probabilities(delta, valid, Z, B, S, IS_U8: tl.constexpr, IS_CLB: tl.constexpr, ALL: tl.constexpr):
+    """OFFSET + p_hat (eq. 7): s * rho, shifted for uint8, saturated where the leading bit overestimates."""
+    rho = reciprocal(Z, IS_U8, IS_CLB)
+    if IS_U8:
+        # Multiples of 2^-15 moved down by just under a half: rounding to nearest is then the shift's floor.
+        rho = rho * 0.000030517578125
+        p = ((B * rho - 0.4999847412109375) - (S * rho) * delta) + OFFSET
+    else:
+        p = (B * rho + OFFSET) - (S * rho) * delta
+    if IS_CLB:
+        p = tl.minimum(p, OFFSET + (255.0 if IS_U8 else 32767.0))
+    if not ALL:
+        p = tl.where(valid, p, OFFSET)
+    return p

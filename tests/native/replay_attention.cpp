@@ -1,0 +1,70 @@
+// As replay.cpp, for attention: runs recorded cases through one instruction set and compares the outputs.
+#include <cstring>
+
+#include "dispatch.hpp"
+#include "recorded.hpp"
+
+namespace {
+
+enum Field { kGroups, kQueries, kKeys, kDim, kMasking, kCausal, kMode, kOutput, kOutputBytes, kFields };
+
+bool replay(std::FILE* file, const hccs::Isa& isa) {
+  const auto header = read_array<int64_t>(file, kFields);
+  const int64_t groups = header[kGroups], queries = header[kQueries], keys = header[kKeys], dim = header[kDim];
+  hccs::AttentionJob job{};
+  job.rows = groups * queries;
+  job.queries = queries;
+  job.keys = keys;
+  job.dim = job.q_stride = job.k_stride = job.v_stride = dim;
+  job.masking = static_cast<hccs::Masking>(header[kMasking]);
+  job.causal = header[kCausal] != 0;
+  job.probabilities_first = header[kMode] >= 0;
+  job.mode = static_cast<hccs::Mode>(job.probabilities_first ? header[kMode] : 0);
+  job.softmax = isa.softmax;
+  job.output = static_cast<hccs::AttentionOutput>(header[kOutput]);
+  const auto q = read_array<int8_t>(file, groups * queries * dim), k = read_array<int8_t>(file, groups * keys * dim);
+  const auto v = read_array<int8_t>(file, groups * keys * dim);
+  const auto heads = read_array<hccs::Head>(file, groups);
+  const auto requant = read_array<hccs::Requant>(file, groups);
+  const bool lengths = job.masking == hccs::Masking::kLengths, mask = job.masking == hccs::Masking::kMask;
+  const auto valid = read_array<char>(file, job.rows * (lengths ? 4 : mask ? keys : 0));
+  const auto expected = read_array<char>(file, header[kOutputBytes]);
+  const bool pair = job.output == hccs::AttentionOutput::kPair;
+  const auto sums = read_array<int32_t>(file, pair ? job.rows : 0);
+
+  std::vector<hccs::AttentionGroup> each(groups);
+  for (int64_t g = 0; g < groups; ++g)
+    each[g] = {&q[g * queries * dim], &k[g * keys * dim], &v[g * keys * dim], &heads[g], &requant[g]};
+  std::vector<char> out(expected.size(), 0x55);
+  std::vector<int32_t> Z(sums.size(), 0x55);
+  job.groups = each.data();
+  job.out = out.data();
+  job.sums = Z.data();
+  if (lengths || mask) {
+    job.valid.base = valid.data();
+    job.valid.ndim = 1;
+    job.valid.shape[0] = job.rows;
+    job.valid.stride[0] = lengths ? 4 : keys;
+  }
+  hccs::run_attention(job, *isa.attention, 1);
+  return out == expected && Z == sums;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const hccs::Isa* chosen = nullptr;
+  for (const hccs::Isa& isa : hccs::isas())
+    if (isa.supported && std::strcmp(isa.name, argv[2]) == 0) chosen = &isa;
+  std::FILE* file = std::fopen(argv[1], "rb");
+  if (!chosen || !file) return 2;
+  const int64_t cases = read_array<int64_t>(file, 1)[0];
+  for (int64_t i = 0; i < cases; ++i)
+    if (!replay(file, *chosen)) {
+      std::printf("case %lld differs\n", static_cast<long long>(i));
+      return 1;
+    }
+  const bool portable = chosen->attention == &hccs::attention_scalar;
+  std::printf("%lld cases agree, %s\n", static_cast<long long>(cases), portable ? "portable" : "vector");
+}
