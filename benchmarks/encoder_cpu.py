@@ -203,7 +203,9 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", help="a folder with a BERT; random weights of BERT-small's shape without")
     parser.add_argument("--lengths", default="64,128,512")
     parser.add_argument("--batches", default="1,8")

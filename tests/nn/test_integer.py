@@ -9,6 +9,7 @@ import hccs.nn
 from hccs import reference
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.attention import SLOT, attention, attention_layers
+from hccs.nn.integer import as_lengths, to_int8
 from tests.nn.conftest import ALL, batch_for, sentences
 
 BACKENDS = ("float", "integer")
@@ -50,8 +51,8 @@ def test_a_layer_returns_the_reference(make_model, name, mode):
         model(**batch_for(name))
     query, key, value, valid, scaling, output = caught[0]
     q, k, v = (x.numpy() for x in layer.integers(query, key, value))
-    steps = layer.qkv_bits.view(torch.float32)[0, :, None, None].numpy()
-    assert np.array_equal(q, np.clip(np.rint(query.numpy() / steps), -128, 127))
+    factors = layer.factor_bits.view(torch.float32)[0, :, None, None].numpy()
+    assert np.array_equal(q, np.clip(np.rint(query.numpy() * factors), -128, 127))
     assert k.shape == v.shape == q.shape
     expected = reference.attention(
         q,
@@ -63,6 +64,27 @@ def test_a_layer_returns_the_reference(make_model, name, mode):
         mode=None if mode == "i16_div" else mode,
     )
     assert np.array_equal(output.numpy(), expected)
+
+
+def test_quantising_rounds_half_to_even_and_saturates(instruction_set):
+    generator = torch.Generator().manual_seed(0)
+    halves = torch.randint(-300, 300, (2, 5, 3, 37), generator=generator) / 2
+    factor = torch.tensor([1.0, 2.0, 0.1, 3e-9, 1e9])
+    by_token = halves.transpose(1, 2).contiguous().transpose(1, 2)
+    for x in (halves, by_token, halves.bfloat16(), halves[..., ::2]):
+        expected = (x.float() * factor[:, None, None]).round().clamp(-128, 127).to(torch.int8)
+        assert torch.equal(to_int8(x, factor), expected)
+    halves[1, 2, 0, 36] = torch.nan
+    with pytest.raises(DataError, match="NaN"):
+        to_int8(halves, factor)
+
+
+def test_masks_become_lengths_where_they_can():
+    padding = (torch.arange(7) < torch.tensor([7, 3, 0])[:, None])[:, None, None, :]
+    assert as_lengths(padding).flatten().tolist() == [7, 3, 0]
+    assert as_lengths(torch.ones(4, 4, dtype=torch.bool).tril()).tolist() == [1, 2, 3, 4]
+    left = padding.flip(-1)
+    assert as_lengths(left) is left
 
 
 def test_outputs_do_not_depend_on_padding_length(make_model):
@@ -107,10 +129,10 @@ def test_saved_and_restored(make_model, tmp_path):
 def test_scales_survive_half_precision(make_model):
     model = make_model("bert")
     hccs.nn.attach(model, calibrated(model, "bert"), backend="integer")
-    before = layer_of(model).qkv_bits.clone()
+    before = layer_of(model).factor_bits.clone()
     with torch.no_grad():
         assert model.bfloat16()(**batch_for("bert")).logits.dtype == torch.bfloat16
-    assert torch.equal(layer_of(model.float()).qkv_bits, before)
+    assert torch.equal(layer_of(model.float()).factor_bits, before)
 
 
 def test_training_is_refused(make_model):

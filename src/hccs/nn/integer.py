@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 import hccs
-from hccs.errors import ModelError
+from hccs.errors import DataError, ModelError
+from hccs.kernels import _native
 from hccs.nn.attention import WholeAttention
-from hccs.nn.functional import quantise
+from hccs.nn.host import INT8_MAX, INT8_MIN
 from hccs.requant import Requant
 from hccs.spec import Mode
 from hccs.table import ParamTable
@@ -23,7 +24,7 @@ the same function without the rounding of probabilities. i16_clb has no integer 
 class IntegerAttention(WholeAttention):
     """The attention of one layer on int8 q, k and v with static scales. Refuses to train."""
 
-    qkv_bits: torch.Tensor
+    factor_bits: torch.Tensor
 
     def __init__(self, table: ParamTable, layer: int, mode: Mode) -> None:
         super().__init__()
@@ -43,8 +44,8 @@ class IntegerAttention(WholeAttention):
         self.theta, self.logit_scale = table.layer(layer), table.scale[layer]
         self.qkv_scale = table.qkv_scale[layer]
         # As bits: model.half() and model.to(bfloat16) would round a float buffer.
-        scales = torch.tensor(self.qkv_scale.T, dtype=torch.float32)
-        self.register_buffer("qkv_bits", scales.view(torch.int32), persistent=False)
+        factors = torch.tensor(1 / self.qkv_scale.T, dtype=torch.float32)
+        self.register_buffer("factor_bits", factors.view(torch.int32), persistent=False)
         self._requants: dict[float, Requant] = {}
 
     @torch.compiler.disable  # the kernels take arrays, which a traced graph does not have
@@ -71,10 +72,10 @@ class IntegerAttention(WholeAttention):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """int8 q, k and v, each with the heads of q."""
         groups = query.shape[1] // key.shape[1]
-        q_scale, k_scale, v_scale = self.qkv_bits.view(torch.float32)
-        q = quantise(query.detach(), q_scale)
+        for_q, for_k, for_v = self.factor_bits.view(torch.float32)
+        q = to_int8(query.detach(), for_q)
         # Heads of one group share k and v, and so their scales.
-        k, v = quantise(key.detach(), k_scale[::groups]), quantise(value.detach(), v_scale[::groups])
+        k, v = to_int8(key.detach(), for_k[::groups]), to_int8(value.detach(), for_v[::groups])
         if groups > 1:
             k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
         return q, k, v
@@ -97,6 +98,35 @@ class IntegerAttention(WholeAttention):
         return np.concatenate([self.theta.packed.astype(np.float64), self.logit_scale[:, None]], axis=-1)
 
 
+def to_int8(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """int8 clamp(round_half_even(x * factor), -128, 127) of x [batch, heads, n, d], one factor per head.
+
+    >>> to_int8(torch.tensor([[[[0.25, -0.35, 99.0]]]]), torch.tensor([10.0])).tolist()
+    [[[[2, -4, 127]]]]
+    """
+    if x.is_cuda:
+        scaled = x.float().mul(factor[:, None, None]).round_()
+        return scaled.clamp_(INT8_MIN, INT8_MAX).to(torch.int8)
+    rows = x.float()
+    rows = rows if rows.stride(-1) == 1 else rows.contiguous()
+    out = torch.empty_like(rows, dtype=torch.int8)
+    if not _native.quantise(rows.numpy(), factor.contiguous().numpy(), out.numpy()):
+        raise DataError("finite q, k and v", "NaN", "Look for an overflow in the layers before this one.")
+    return out
+
+
+def as_lengths(valid: torch.Tensor) -> Any:
+    """Row lengths in place of a mask [..., q, k] whose rows all begin with what they attend to, or the mask.
+
+    Padding at the end and causal rows are such, and kernels skip what lies behind a length.
+    """
+    # NumPy takes booleans at the speed of bytes.
+    mask = valid.numpy()
+    if (mask[..., 1:] & ~mask[..., :-1]).any():
+        return valid
+    return np.where(mask[..., -1], mask.shape[-1], mask.argmin(-1))
+
+
 class _WithoutGradient(torch.autograd.Function):
     """Passes integers forward; a gradient that comes back is refused instead of being lost in silence."""
 
@@ -111,8 +141,9 @@ class _WithoutGradient(torch.autograd.Function):
         scaling: float,
     ) -> torch.Tensor:
         q, k, v = layer.integers(query, key, value)
+        rows = valid if valid is None or valid.is_cuda else as_lengths(valid)
         requant = layer.requant(scaling)
-        out = hccs.attention(q, k, v, layer.theta, requant, valid=valid, mode=layer.mode, out="float32")
+        out = hccs.attention(q, k, v, layer.theta, requant, valid=rows, mode=layer.mode, out="float32")
         return out.to(query.dtype)  # type: ignore[no-any-return]
 
     @staticmethod
