@@ -36,7 +36,7 @@ sanitize: $(SANITIZED)/.built
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	$(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider \
-	  tests/kernels/test_softmax.py tests/kernels/test_refusals.py tests/kernels/test_attention.py \
+	  tests/kernels/test_softmax.py tests/kernels/test_refusals.py tests/kernels/test_quantise.py tests/kernels/test_attention.py \
 	  tests/kernels/test_attention_refusals.py tests/calibration/test_statistics.py tests/calibration/test_scale.py
 
 $(SANITIZED)/.built: $(VENV)/.dev $(SOURCES)

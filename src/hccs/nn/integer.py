@@ -127,6 +127,11 @@ def as_lengths(valid: torch.Tensor) -> Any:
     return np.where(mask[..., -1], mask.shape[-1], mask.argmin(-1))
 
 
+def _threads() -> int | None:
+    """One where torch may use but one; else as many as the work deserves."""
+    return 1 if torch.get_num_threads() == 1 else None
+
+
 class _WithoutGradient(torch.autograd.Function):
     """Passes integers forward; a gradient that comes back is refused instead of being lost in silence."""
 
@@ -143,7 +148,9 @@ class _WithoutGradient(torch.autograd.Function):
         q, k, v = layer.integers(query, key, value)
         rows = valid if valid is None or valid.is_cuda else as_lengths(valid)
         requant = layer.requant(scaling)
-        out = hccs.attention(q, k, v, layer.theta, requant, valid=rows, mode=layer.mode, out="float32")
+        out = hccs.attention(
+            q, k, v, layer.theta, requant, valid=rows, mode=layer.mode, out="float32", threads=_threads()
+        )
         return out.to(query.dtype)  # type: ignore[no-any-return]
 
     @staticmethod

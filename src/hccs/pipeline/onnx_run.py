@@ -16,7 +16,6 @@ from hccs.pipeline.finished import FinishedRun
 from hccs.pipeline.tokens import TokenisedSet
 from hccs.spec import Mode
 
-
 BATCH = 32
 
 
