@@ -36,6 +36,9 @@ def test_examples_in_pages_run_as_written(page):
         "calibration.search",
         "calibration.scale",
         "calibration.grid",
+        "surrogates.registry",
+        "surrogates.costs",
+        "surrogates.bfloat16",
     ],
 )
 def test_examples_in_docstrings_run_as_written(module):

@@ -2,8 +2,9 @@
 
 Both must be registered: under a name without a mask function transformers passes `attention_mask=None`, and
 padding would attend. The attention function computes float logits and hands them to the module in the layer's
-slot (`hccs_softmax`), be it HCCS, an observer that collects, or the plain softmax. A slot that is a
-`WholeAttention` gets q, k and v instead.
+slot (`hccs_softmax`), be it HCCS, an observer that collects, or the plain softmax. A slot that offers
+`attend(logits, value, valid)` returns the output of the heads [batch, heads, q, d] and its weights itself; one
+that is a `WholeAttention` gets q, k and v instead of logits.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ def attention(
     softcap = options.get("softcap")
     if softcap is not None:
         logits = torch.tanh(logits / softcap) * softcap
+    if hasattr(slot, "attend"):
+        output, p = slot.attend(logits, value, valid)
+        return output.transpose(1, 2).contiguous(), p
     p = slot(logits, valid)
     weights = nn.functional.dropout(p, dropout, module.training)
     output = torch.matmul(weights, value).transpose(1, 2).contiguous()

@@ -1,0 +1,58 @@
+"""Methods whose row is a weight per distance from the maximum, then one normalisation.
+
+On int8 logits the distance m - x takes 256 values, so the weights of a head are a table of 256 entries. The
+NumPy reference computes every weight by the method's equations; the PyTorch form reads the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.surrogates.rows import distance
+from hccs.surrogates.surrogate import Output, Surrogate, per_row
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DISTANCES = np.arange(256)
+
+
+def by_distance(
+    *,
+    weights: Callable[..., NDArray[Any]],
+    normalise: Callable[[Any, Any], Any],
+    one: int | None,
+    constants: Callable[..., dict[str, Any]],
+    **declared: Any,
+) -> Surrogate:
+    """A surrogate from `weights(d, **constants)`, NumPy, and `normalise(w, total)`.
+
+    `normalise` is written with operators alone, so that it serves arrays and tensors; `total` is at least
+    one unit of weight, even for an empty row.
+    """
+
+    def with_table(scale: NDArray[np.float64], **parameters: Any) -> dict[str, Any]:
+        made = constants(scale, **parameters)
+        table = weights(DISTANCES, **per_row(made, scale.ndim))
+        table = np.broadcast_to(table, (*scale.shape, 1, DISTANCES.size))
+        return {**made, "table": table[..., 0, :]}
+
+    def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], table: Any, **made: Any) -> Output:
+        w = np.where(valid, weights(distance(x, valid), **made), 0)
+        return Output(normalise(w, _filled(w.sum(-1, keepdims=True))), one)
+
+    def tensor(x: Any, valid: Any, table: Any, **made: Any) -> Output:
+        from hccs.surrogates import tensors
+
+        w = tensors.look_up(table, tensors.distance(x, valid)).masked_fill_(~valid, 0)
+        return Output(normalise(w, _filled(w.sum(-1, keepdim=True))), one)
+
+    return Surrogate(rows=rows, tensor=tensor, constants=with_table, **declared)
+
+
+def _filled(total: Any) -> Any:
+    """Sums with 1 in place of 0: the rows without any valid column, whose weights are all 0."""
+    return total + (total == 0)

@@ -1,0 +1,72 @@
+"""The door to every method: `names()` and `get(name)`.
+
+    import hccs.surrogates as surrogates
+
+    method = surrogates.get("ibert")
+    result = method(x, scale, valid=None, **params)   # int8 x [..., q, k]; scale, params per head
+    result.probabilities                              # float64, masked positions 0
+    result.integers, result.unit                      # the method's integers and what one is worth, or None
+    params = method.calibrate(x, scale, valid)        # {} where there is nothing to fit
+    layer = method.module(scale, params)              # torch.nn.Module (z, valid) -> p; `scale` [heads]
+    hccs.nn.attach.fill({name: layer}, model)         # into every attention layer
+    method.costs                                      # declared: widths, tables, operations(k), ...
+    method.costs.operations(64), method.costs.needs
+
+- `x` is int8; `scale` and every parameter are numbers or arrays that broadcast against x.shape[:-2], like
+  theta in `hccs.softmax`. `valid`: a boolean mask or integer row lengths, as there.
+- `calibrate(x, scale, valid)` takes the logits of one layer, [batch, heads, q, k] with scale [heads], or of a
+  model, [layers, heads, rows, k] with scale [layers, heads]; the arrays it returns have scale's shape.
+- `method.parameters` names the parameters with their defaults, `method.learnable` those that training changes
+  in the module; `module.parameters_now()` reads them back.
+- A method with `method.attends` changes the attention output: its module has `attend(logits, value, valid)`,
+  which attention calls in place of probabilities times value.
+- `method.name`, `method.summary`: for tables.
+
+Each method is a file of this folder that defines `SURROGATE`; `METHODS` names them in the order of a table.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from hccs.errors import ParameterError
+from hccs.surrogates.surrogate import Surrogate
+
+METHODS = (
+    "softmax",
+    "hccs",
+    "ibert",
+    "index_softmax",
+    "ita",
+    "softermax",
+    "consmax",
+    "sparsemax",
+    "entmax15",
+    "entmax",
+    "rela",
+    "sas",
+    "hls4ml",
+    "vitis_bf16",
+    "iron_bf16",
+    "aie4ml_exp",
+)
+
+
+def names() -> list[str]:
+    """Every method, in the order of a table."""
+    return list(METHODS)
+
+
+def get(name: str) -> Surrogate:
+    """The method of this name.
+
+    >>> import numpy as np
+    >>> get("ibert")(np.array([10, 3, -2, -20], np.int8), scale=0.1).integers
+    array([138,  69,  41,   7])
+    """
+    if name not in METHODS:
+        raise ParameterError(
+            f"a method among {', '.join(METHODS)}", repr(name), "hccs.surrogates.names() lists them."
+        )
+    found: Surrogate = importlib.import_module(f"hccs.surrogates.{name}").SURROGATE
+    return found

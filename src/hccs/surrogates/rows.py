@@ -1,0 +1,116 @@
+"""Rows of int8 logits as every method takes them: checked arguments, distances from the maximum, tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+INT8_MIN, INT8_MAX = -128, 127
+REQUANTISATION_BITS = 16
+
+
+def distance(x: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """m - x with m the maximum over valid columns: 0..255. Masked columns get 0, and so do empty rows."""
+    wide = x.astype(np.int64)
+    m = np.where(valid, wide, INT8_MIN).max(-1, keepdims=True, initial=INT8_MIN)
+    return np.where(valid, m - wide, 0)
+
+
+def look_up(table: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
+    """table[..., index] with one table per head, [..., 1, entries], and indices [..., q, k]."""
+    return np.take_along_axis(np.broadcast_to(table, (*index.shape[:-1], table.shape[-1])), index, -1)
+
+
+def multiplier_for(ratio: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The fixed-point multiplier, with 16 fraction bits, that takes int8 logits to another scale."""
+    return np.maximum(np.rint(ratio * (1 << REQUANTISATION_BITS)), 1).astype(np.int64)
+
+
+def requantised(x: Any, multiplier: Any) -> Any:
+    """x * ratio rounded half up and clipped to int8, for int64 arrays and tensors alike."""
+    half = 1 << (REQUANTISATION_BITS - 1)
+    return ((x * multiplier + half) >> REQUANTISATION_BITS).clip(INT8_MIN, INT8_MAX)
+
+
+def checked_logits(x: Any) -> NDArray[np.int8]:
+    """`x` as an int8 array of at least one row."""
+    array = np.asarray(x)
+    if array.dtype != np.int8:
+        raise DtypeError(
+            "x of dtype int8",
+            f"dtype {array.dtype}",
+            "Quantise float logits first: hccs.calibration.quantise(z, scale).",
+        )
+    if array.ndim == 0:
+        raise ShapeError("x with at least one dimension [..., k]", "a scalar", "Pass whole rows of logits.")
+    return array
+
+
+def checked_mask(valid: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """The boolean mask of `shape` that a mask or row lengths stand for; None stands for every column."""
+    if valid is None:
+        return np.ones(shape, bool)
+    array = np.asarray(valid)
+    if array.dtype.kind not in "biu":
+        raise DtypeError(
+            "valid to be booleans or integer lengths",
+            f"dtype {array.dtype}",
+            "An additive float mask becomes booleans by comparing it with 0.",
+        )
+    lengths = array.dtype.kind != "b"
+    if lengths and array.size and (array.min() < 0 or array.max() > shape[-1]):
+        raise MaskError(
+            f"row lengths between 0 and {shape[-1]} columns",
+            f"lengths from {array.min()} to {array.max()}",
+            "A length counts the valid columns from the row's start.",
+        )
+    target = shape[:-1] if lengths else shape
+    try:
+        full = np.broadcast_to(array, target)
+    except ValueError as error:
+        raise MaskError(
+            f"{'row lengths' if lengths else 'a mask'} that broadcast to {target}",
+            f"shape {array.shape}",
+            "For [batch, heads, q, k] a padding mask has shape [batch, 1, 1, k], its lengths [batch, 1, 1].",
+        ) from error
+    return np.arange(shape[-1]) < full[..., None] if lengths else full
+
+
+def checked_heads(values: dict[str, Any], lead: tuple[int, ...] | None) -> dict[str, NDArray[np.float64]]:
+    """Scale and parameters as float64 arrays of one shape, one entry per head, that broadcasts against
+    `lead`."""
+    arrays = {name: _numbers(name, value) for name, value in values.items()}
+    shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+    try:
+        common = np.broadcast_shapes(*(array.shape for array in arrays.values()))
+        if lead is not None and np.broadcast_shapes(common, lead) != lead:
+            raise ValueError
+    except ValueError as error:
+        against = "together" if lead is None else f"against x.shape[:-2] = {lead}"
+        raise ShapeError(
+            f"scale and parameters to broadcast {against}",
+            shapes,
+            "For logits [batch, heads, q, k] give one value per head: shape [heads].",
+        ) from error
+    scale = arrays["scale"]
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise ParameterError("scale > 0", str(scale), "A scale is the logit value of one int8 step.")
+    return {name: np.broadcast_to(array, common) for name, array in arrays.items()}
+
+
+def _numbers(name: str, value: Any) -> NDArray[np.float64]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise DtypeError(
+            f"{name} to be a number or an array of numbers",
+            f"{type(value).__name__} of dtype {array.dtype}",
+            "Give one number per head.",
+        )
+    numbers: NDArray[np.float64] = array.astype(np.float64)
+    return numbers
