@@ -15,7 +15,7 @@ import hccs
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/spec.md", "docs/calibration.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/spec.md", "docs/attention.md", "docs/calibration.md"])
 def test_examples_in_pages_run_as_written(page):
     failed, attempted = doctest.testfile(str(ROOT / page), module_relative=False)
     assert attempted > 0

@@ -90,7 +90,7 @@ def attention(
     def run() -> int:
         return _native.attention(
             arrays["q"], arrays["k"], arrays["v"], theta.packed, requant.packed,
-            masking, valid, causal, operation, output, result, sums, threads,
+            masking, valid, bool(causal), operation, output, result, sums, int(threads),
         )  # fmt: skip
 
     status = run()

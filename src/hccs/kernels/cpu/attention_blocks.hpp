@@ -12,13 +12,11 @@
 
 #include <cstring>
 
+#include "attention_keys.hpp"
 #include "attention_steps.hpp"
-#include "rows.hpp"
 
 namespace hccs {
 namespace {
-
-constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 template <class Isa>
 class AttentionRows {
@@ -27,7 +25,7 @@ class AttentionRows {
   static constexpr int kLanes = Isa::kLanes, kStep = Isa::kStep;
   static constexpr int kVector = kLanes * kStep;
   static constexpr int kRows = 16;    // query rows of a block
-  static constexpr int kBlock = 64;   // keys in units of which rows are attended to as a whole
+  static constexpr int kBlock = kKeyBlock;
   static constexpr int kChunk = 256;  // keys whose part of a value panel stays in the L1 cache
 
  public:
@@ -59,11 +57,12 @@ class AttentionRows {
   Element* chosen_;   // on_ as elements
   int32_t* products_; // [kRows][width]: weights times v
   int32_t* selected_; // [kRows][width]: sums of v over the attended keys of partly attended blocks
-  int32_t lengths_[kRows];
+  int32_t* common_;   // [width]: sums of v over the last number of keys that all rows had in common
   int32_t bias_[kRows];
   RowSums sums_[kRows];
-  int64_t given_ = 0;    // length of the last row's mask
-  bool masked_ = false;  // on_ says more than lengths_
+  const int32_t* whole_;  // sums of v over keys that all rows attend to
+  bool partly_;           // selected_ adds to them
+  int64_t common_keys_;   // whose sums common_ holds
   const AttentionGroup* group_ = nullptr;
 
   AttentionRows(const AttentionJob& job, std::byte* memory)
@@ -92,6 +91,7 @@ class AttentionRows {
     }
     take(products_, kRows * width_);
     take(selected_, kRows * width_);
+    take(common_, width_);
   }
   template <class T>
   void take(T*& part, int64_t count) {
@@ -100,20 +100,21 @@ class AttentionRows {
   }
 
   void all_rows(int64_t begin, int64_t end) {
-    RowCursor valid(job_.valid, job_.masking == Masking::kNone ? 0 : begin);
+    KeySelection<kRows> selection(job_, begin, on_, columns_);
     std::memset(x_, 0, kRows * columns_);  // the last block's columns without a key are read, if not used
     while (begin < end) {
       const int64_t query = begin % job_.queries;
       if (const AttentionGroup* group = &job_.groups[begin / job_.queries]; group != group_) pack(group);
       int64_t rows = end - begin < kRows ? end - begin : kRows;
       if (rows > job_.queries - query) rows = job_.queries - query;
-      block(begin, query, static_cast<int>(rows), valid);
+      block(begin, query, static_cast<int>(rows), selection);
       begin += rows;
     }
   }
 
   void pack(const AttentionGroup* group) {
     group_ = group;
+    common_keys_ = 0;
     pack_keys();
     pack_values();
   }
@@ -135,11 +136,12 @@ class AttentionRows {
   }
   void pack_values() {
     for (int64_t step = 0; step < key_steps_; ++step) {
-      const int64_t left = job_.keys - step * kStep;
-      const int8_t* rows = group_->v + step * kStep * job_.v_stride;
+      const int64_t first = step * kStep < job_.keys ? step * kStep : job_.keys;
+      const int64_t left = job_.keys - first;
+      const int8_t* rows = group_->v + first * job_.v_stride;
       int64_t stride = job_.v_stride;
       if (left < kStep || width_ != job_.dim) {
-        stage(rows, stride, left < 0 ? 0 : left < kStep ? left : kStep, job_.dim, kStep, width_);
+        stage(rows, stride, left < kStep ? left : kStep, job_.dim, kStep, width_);
         rows = staged_;
         stride = width_;
       }
@@ -162,81 +164,47 @@ class AttentionRows {
     for (int64_t r = 0; r < have; ++r) std::memcpy(staged_ + r * padded, rows + r * stride, width);
   }
 
-  void block(int64_t first, int64_t query, int rows, RowCursor& valid) {
-    const auto [full, keys] = attend(query, rows, valid);
-    const int64_t blocks = round_up(keys, kBlock) / kBlock;
+  void block(int64_t first, int64_t query, int rows, KeySelection<kRows>& selection) {
+    const Attended attended = selection.next(query, rows);
+    const int64_t blocks = round_up(attended.keys, kBlock) / kBlock;
+    const int64_t steps = round_up(attended.keys, kStep) / kStep;
     stage_queries(query, rows);
-    logits(rows, keys);
+    logits(rows, attended.keys);
     if (job_.probabilities_first) {
-      probabilities(rows);
-      const int64_t steps = Isa::kWeightOffset ? key_steps_ : round_up(keys, kStep) / kStep;
-      multiply(rows, weights_, 0, steps, products_);
+      probabilities(rows, attended, selection.lengths());
+      multiply(rows, weights_, 0, Isa::kWeightOffset ? key_steps_ : steps, products_);
     } else {
       for (int r = 0; r < rows; ++r) {
         const int64_t at = r * columns_;
-        sums_[r] = Isa::distances(x_ + at, on_ + at, full, blocks, group_->head->D, bytes_ + at);
+        sums_[r] = Isa::distances(x_ + at, on_ + at, attended.full, blocks, group_->head->D, bytes_ + at);
       }
       as_elements(bytes_, weights_, rows, 0, blocks * kBlock, 0);
-      multiply(rows, weights_, 0, round_up(keys, kStep) / kStep, products_);
-      if (full < blocks) {
-        as_elements(on_, chosen_, rows, full * kBlock, blocks * kBlock, 0);
-        multiply(rows, chosen_, full * kBlock / kStep, round_up(keys, kStep) / kStep, selected_);
-      }
+      multiply(rows, weights_, 0, steps, products_);
+      select(rows, attended, blocks);
     }
-    for (int r = 0; r < rows; ++r) finish(first + r, r, full, full < blocks);
+    for (int r = 0; r < rows; ++r) finish(first + r, r);
   }
 
-  struct Attended {
-    int64_t full;  // blocks of keys that every row attends to as a whole
-    int64_t keys;  // no row attends to a key from here on
-  };
-  // Which keys the block's rows attend to; fills lengths_ and, from the first partly attended block on, on_.
-  Attended attend(int64_t query, int rows, RowCursor& valid) {
-    const uint8_t* masks[kRows];
-    int64_t least = job_.keys, most = 0;
-    bool masked = false;
-    for (int r = 0; r < rows; ++r) {
-      int64_t length = job_.causal ? query + r + 1 + job_.keys - job_.queries : job_.keys;
-      if (job_.masking != Masking::kNone) {
-        masks[r] = reinterpret_cast<const uint8_t*>(valid.at());
-        if (r == 0 || masks[r] != masks[r - 1]) given_ = given_length(masks[r]);
-        masked |= given_ == kNoPrefix;
-        if (given_ != kNoPrefix && given_ < length) length = given_;
-        valid.advance(1);
-      }
-      lengths_[r] = static_cast<int32_t>(length);
-      if (length < least) least = length;
-      if (length > most) most = length;
+  // The sums of v over the attended keys: those of whole blocks are known, the others are the product with on_. Rows that
+  // attend to the same number of keys, as with padding, share it with the next blocks of rows.
+  void select(int rows, const Attended& attended, int64_t blocks) {
+    const int64_t full = attended.full, keys = attended.keys;
+    whole_ = prefix_ + full * width_;
+    partly_ = full < blocks && !attended.alike;
+    if (full == blocks) return;
+    const int64_t from = full * kBlock / kStep, to = round_up(keys, kStep) / kStep;
+    if (partly_) {
+      as_elements(on_, chosen_, rows, full * kBlock, blocks * kBlock, 0);
+      multiply(rows, chosen_, from, to, selected_);
+      return;
     }
-    // The softmax kernel reads a mask's whole rows.
-    const int64_t full = masked ? 0 : least / kBlock, end = masked ? columns_ : round_up(most, kBlock);
-    for (int r = 0; r < rows && full * kBlock < end; ++r) {
-      uint8_t* const on = on_ + r * columns_;
-      const int64_t length = lengths_[r];
-      if (masked) {
-        const uint8_t* const mask = masks[r];
-        for (int64_t j = 0; j < length; ++j) on[j] = mask[j] != 0;
-      } else if (length > full * kBlock) {
-        std::memset(on + full * kBlock, 1, length - full * kBlock);
-      }
-      const int64_t from = length > full * kBlock ? length : full * kBlock;
-      std::memset(on + from, 0, end - from);
+    if (keys != common_keys_) {
+      as_elements(on_, chosen_, 1, full * kBlock, blocks * kBlock, 0);
+      multiply(1, chosen_, from, to, common_);
+      add_scaled(common_, 1, whole_);
+      common_keys_ = keys;
     }
-    masked_ = masked;
-    return {full, most};
-  }
-  // A mask that is true up to some key, as padding makes it, is worth knowing as a length.
-  static constexpr int64_t kNoPrefix = -1;
-  int64_t given_length(const uint8_t* given) const {
-    if (job_.masking == Masking::kLengths) {
-      int32_t length;
-      std::memcpy(&length, given, sizeof length);
-      return length;
-    }
-    int64_t length = 0, others = 0;
-    while (length < job_.keys && given[length]) ++length;
-    for (int64_t j = length; j < job_.keys; ++j) others |= given[j];
-    return others ? kNoPrefix : length;
+    whole_ = common_;
   }
 
   void stage_queries(int64_t query, int rows) {
@@ -270,9 +238,13 @@ class AttentionRows {
   void logits(int rows, int64_t keys) {
     const int64_t panels = round_up(keys, kLanes) / kLanes;
     const typename Isa::Factor factor(group_->requant->multiplier, group_->requant->shift);
-    int64_t panel = 0;
-    for (; panel + Isa::kPanels <= panels; panel += Isa::kPanels) logits_of<Isa::kPanels>(panel, rows, factor);
-    for (; panel < panels; ++panel) logits_of<1>(panel, rows, factor);
+    logits_from<Isa::kPanels>(0, panels, rows, factor);
+  }
+  // Tiles of kPanels panels as long as they last, then narrower ones.
+  template <int kPanels>
+  void logits_from(int64_t panel, int64_t panels, int rows, const typename Isa::Factor& factor) {
+    for (; panel + kPanels <= panels; panel += kPanels) logits_of<kPanels>(panel, rows, factor);
+    if constexpr (kPanels > 1) logits_from<kPanels - 1>(panel, panels, rows, factor);
   }
   template <int kPanels>
   void logits_of(int64_t panel, int rows, const typename Isa::Factor& factor) {
@@ -299,7 +271,7 @@ class AttentionRows {
   }
 
   // The paper's form: p_hat of the block's rows by the softmax kernel.
-  void probabilities(int rows) {
+  void probabilities(int rows, const Attended& attended, const int32_t* lengths) {
     SoftmaxJob softmax{};
     softmax.x = x_;
     softmax.out = bytes_;
@@ -308,11 +280,11 @@ class AttentionRows {
     softmax.mode = job_.mode;
     softmax.heads = group_->head;
     softmax.rows_per_group = rows;
-    softmax.masking = masked_ ? Masking::kMask : Masking::kLengths;
-    softmax.valid.base = masked_ ? reinterpret_cast<const char*>(on_) : reinterpret_cast<const char*>(lengths_);
+    softmax.masking = attended.masked ? Masking::kMask : Masking::kLengths;
+    softmax.valid.base = attended.masked ? reinterpret_cast<const char*>(on_) : reinterpret_cast<const char*>(lengths);
     softmax.valid.ndim = 1;
     softmax.valid.shape[0] = rows;
-    softmax.valid.stride[0] = masked_ ? columns_ : static_cast<int64_t>(sizeof(int32_t));
+    softmax.valid.stride[0] = attended.masked ? columns_ : static_cast<int64_t>(sizeof(int32_t));
     if (columns_) job_.softmax(softmax, 0, rows);
     as_elements(bytes_, weights_, rows, 0, columns_, Isa::kWeightOffset);
   }
@@ -337,12 +309,12 @@ class AttentionRows {
       for (; r < rows; ++r) values_tiles<1>(from, by + r * columns_, columns_, steps, products + r * width_);
     }
   }
-  template <int kTileRows>
-  void values_tiles(const Element* from, const Element* by, int64_t row_stride, int64_t steps, int32_t* products) {
-    int64_t panel = 0;
-    for (; panel + Isa::kPanels <= dim_panels_; panel += Isa::kPanels)
-      values_tile<kTileRows, Isa::kPanels>(from, panel, by, row_stride, steps, products);
-    for (; panel < dim_panels_; ++panel) values_tile<kTileRows, 1>(from, panel, by, row_stride, steps, products);
+  template <int kTileRows, int kPanels = Isa::kPanels>
+  void values_tiles(const Element* from, const Element* by, int64_t row_stride, int64_t steps, int32_t* products,
+                    int64_t panel = 0) {
+    for (; panel + kPanels <= dim_panels_; panel += kPanels)
+      values_tile<kTileRows, kPanels>(from, panel, by, row_stride, steps, products);
+    if constexpr (kPanels > 1) values_tiles<kTileRows, kPanels - 1>(from, by, row_stride, steps, products, panel);
   }
   template <int kTileRows, int kPanels>
   __attribute__((noinline)) void values_tile(const Element* from, int64_t panel, const Element* by, int64_t row_stride, int64_t steps,
@@ -361,20 +333,19 @@ class AttentionRows {
   }
 
   // From a row's products to N, Z and the output.
-  void finish(int64_t row, int r, int64_t full, bool partly) {
+  void finish(int64_t row, int r) {
     int32_t* const N = products_ + r * width_;
     int32_t Z = 255;
     if (job_.probabilities_first) {
       if (Isa::kWeightOffset) add_scaled(N, Isa::kWeightOffset, prefix_ + columns_ / kBlock * width_);
     } else {
       const Head& head = *group_->head;
-      const int32_t* const whole = prefix_ + full * width_;
-      const int32_t* const part = selected_ + r * width_;
+      int32_t* const sums = selected_ + r * width_;
+      if (partly_) add_scaled(sums, 1, whole_);
+      const int32_t* const attended = partly_ ? sums : whole_;
       const uint32_t B = head.B, S = head.S;
-      for (int64_t c = 0; c < width_; ++c) {
-        const uint32_t sum = partly ? static_cast<uint32_t>(whole[c]) + part[c] : whole[c];
-        N[c] = static_cast<int32_t>(B * sum - S * static_cast<uint32_t>(N[c]));
-      }
+      for (int64_t c = 0; c < width_; ++c)
+        N[c] = static_cast<int32_t>(B * static_cast<uint32_t>(attended[c]) - S * static_cast<uint32_t>(N[c]));
       Z = head.B * sums_[r].count - head.S * sums_[r].distances;  // eq. 5
     }
     write(row, N, Z);

@@ -3,7 +3,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,39 +77,63 @@ int softmax(nb::handle x_array, nb::handle heads, int mode, int masking, nb::han
   return kDone;
 }
 
-// One value of a per-head array [..., fields] for each group, broadcast over the leading dimensions.
-template <class T>
-bool per_group(const Buffer& array, const Py_ssize_t* lead_shape, int lead, std::vector<const T*>& of_group) {
-  const Py_buffer& view = array.view();
-  require(view.ndim >= 1 && view.itemsize == 4 && view.shape[view.ndim - 1] * 4 == sizeof(T), "wrong per-head array");
-  const Broadcast each(view.buf, view.ndim - 1, view.shape, view.strides, lead_shape, lead);
-  if (!each.possible) return false;
-  each.for_each(lead, [&](const char* at) { of_group.push_back(reinterpret_cast<const T*>(at)); });
-  return true;
+// Where each group's rows and parameters lie: heads int32 [..., 3] and requant [..., 5] broadcast over the leading
+// dimensions, which q, k and v share.
+Status take_groups(const Buffer (&qkv)[3], const Buffer& heads, const Buffer& requant, const Py_ssize_t* lead_shape,
+                   int lead, std::vector<hccs::AttentionGroup>& groups) {
+  const auto each = [&](const Buffer& array, int own_ndim, auto assign) {
+    const Py_buffer& view = array.view();
+    const Broadcast all(view.buf, own_ndim, view.shape, view.strides, lead_shape, lead);
+    size_t group = 0;
+    if (all.possible) all.for_each(lead, [&](const char* at) { assign(groups[group++], at); });
+    return all.possible;
+  };
+  int64_t count = 1;
+  for (int d = 0; d < lead; ++d) count *= lead_shape[d];
+  groups.resize(count);
+  using Group = hccs::AttentionGroup;
+  const int8_t* Group::*const starts[] = {&Group::q, &Group::k, &Group::v};
+  for (int i = 0; i < 3; ++i)
+    each(qkv[i], lead, [&](Group& group, const char* at) { group.*starts[i] = reinterpret_cast<const int8_t*>(at); });
+  const auto holds = [](const Py_buffer& view, int fields) {
+    return view.itemsize == 4 && view.ndim >= 1 && view.shape[view.ndim - 1] == fields;
+  };
+  require(holds(heads.view(), 3) && holds(requant.view(), 5), "wrong heads or requant");
+  if (!each(heads, heads.view().ndim - 1,
+            [](Group& group, const char* at) { group.head = reinterpret_cast<const hccs::Head*>(at); }))
+    return kThetaShape;
+  if (!each(requant, requant.view().ndim - 1,
+            [](Group& group, const char* at) { group.requant = reinterpret_cast<const hccs::Requant*>(at); }))
+    return kRequantShape;
+  return kDone;
 }
 
-// q [..., nq, d], k and v [..., nk, d] with contiguous rows; heads int32 [..., 3] and requant [..., 5]; `mode` -1 defers
-// normalisation; `sums` receives Z, for pairs alone.
+// q [..., nq, d], k and v [..., nk, d] with contiguous rows; `mode` -1 defers normalisation; `sums` receives Z, for pairs
+// alone.
 int attention(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::handle heads, nb::handle requant,
               int masking, nb::handle valid, bool causal, int mode, int output, nb::handle out_array, nb::handle sums,
               int threads) {
-  const Buffer q(q_array, PyBUF_STRIDES), k(k_array, PyBUF_STRIDES), v(v_array, PyBUF_STRIDES);
+  const Buffer qkv[3] = {{q_array, PyBUF_STRIDES}, {k_array, PyBUF_STRIDES}, {v_array, PyBUF_STRIDES}};
+  const Py_buffer &q = qkv[0].view(), &k = qkv[1].view(), &v = qkv[2].view();
   const Buffer theta(heads, PyBUF_C_CONTIGUOUS), factors(requant, PyBUF_C_CONTIGUOUS);
   const Buffer out(out_array, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
-  const int ndim = q.view().ndim, lead = ndim - 2;
-  require(ndim >= 2 && ndim <= hccs::StridedRows::kMaxDims && k.view().ndim == ndim && v.view().ndim == ndim,
+  const int ndim = q.ndim, lead = ndim - 2;
+  require(ndim >= 2 && ndim <= hccs::StridedRows::kMaxDims && k.ndim == ndim && v.ndim == ndim,
           "wrong number of dimensions");
   Py_ssize_t logits[hccs::StridedRows::kMaxDims];
   for (int d = 0; d < lead; ++d) {
-    logits[d] = q.view().shape[d];
-    require(k.view().shape[d] == logits[d] && v.view().shape[d] == logits[d], "q, k and v differ in groups");
+    logits[d] = q.shape[d];
+    require(k.shape[d] == logits[d] && v.shape[d] == logits[d], "q, k and v differ in groups");
   }
 
   hccs::AttentionJob job{};
-  job.queries = logits[lead] = q.view().shape[lead];
-  job.keys = logits[lead + 1] = k.view().shape[lead];
-  job.dim = q.view().shape[lead + 1];
-  job.rows = job.dim ? q.elements() / job.dim : 0;
+  job.queries = logits[lead] = q.shape[lead];
+  job.keys = logits[lead + 1] = k.shape[lead];
+  job.dim = q.shape[lead + 1];
+  job.rows = job.dim ? q.len / job.dim : 0;
+  job.q_stride = q.strides[lead];
+  job.k_stride = k.strides[lead];
+  job.v_stride = v.strides[lead];
   job.causal = causal;
   job.masking = static_cast<hccs::Masking>(masking);
   job.probabilities_first = mode >= 0;
@@ -118,38 +141,17 @@ int attention(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::ha
   job.softmax = selected->softmax;
   job.output = static_cast<hccs::AttentionOutput>(output);
   job.out = out.data<void>();
-  for (const Buffer* array : {&q, &k, &v})
-    require(array->view().itemsize == 1 && array->view().shape[lead + 1] == job.dim &&
-                (job.dim <= 1 || array->view().strides[lead + 1] == 1),
+  for (const Py_buffer* rows : {&q, &k, &v})
+    require(rows->itemsize == 1 && rows->shape[lead + 1] == job.dim && (job.dim <= 1 || rows->strides[lead + 1] == 1),
             "q, k and v must be int8 with contiguous rows of one length");
-  require(v.view().shape[lead] == job.keys && (!causal || job.queries <= job.keys), "wrong number of keys");
+  require(v.shape[lead] == job.keys && (!causal || job.queries <= job.keys), "wrong number of keys");
   require(out.view().itemsize == (job.output == hccs::AttentionOutput::kInt8 ? 1 : 4) &&
               out.elements() == job.rows * job.dim,
           "out has the wrong size");
-  job.q_stride = q.view().strides[lead];
-  job.k_stride = k.view().strides[lead];
-  job.v_stride = v.view().strides[lead];
 
-  std::vector<const hccs::Head*> head_of;
-  std::vector<const hccs::Requant*> requant_of;
-  if (!per_group(theta, logits, lead, head_of)) return kThetaShape;
-  if (!per_group(factors, logits, lead, requant_of)) return kRequantShape;
-  std::vector<hccs::AttentionGroup> groups(head_of.size());
-  const auto starts = [&](const Buffer& array, const int8_t* hccs::AttentionGroup::*start) {
-    size_t group = 0;
-    const Py_buffer& view = array.view();
-    const Broadcast each(view.buf, lead, view.shape, view.strides, logits, lead);
-    each.for_each(lead, [&](const char* at) { groups[group++].*start = reinterpret_cast<const int8_t*>(at); });
-  };
-  starts(q, &hccs::AttentionGroup::q);
-  starts(k, &hccs::AttentionGroup::k);
-  starts(v, &hccs::AttentionGroup::v);
-  for (size_t group = 0; group < groups.size(); ++group) {
-    groups[group].head = head_of[group];
-    groups[group].requant = requant_of[group];
-  }
+  std::vector<hccs::AttentionGroup> groups;
+  if (const Status status = take_groups(qkv, theta, factors, logits, lead, groups); status != kDone) return status;
   job.groups = groups.data();
-
   Selection selection;
   if (const Status status = selection.take(valid, job.masking, logits, ndim); status != kDone) return status;
   job.valid = selection.rows;
