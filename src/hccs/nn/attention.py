@@ -3,8 +3,8 @@
 Both must be registered: under a name without a mask function transformers passes `attention_mask=None`, and
 padding would attend. The attention function computes float logits and hands them to the module in the layer's
 slot (`hccs_softmax`), be it HCCS, an observer that collects, or the plain softmax. A slot that offers
-`attend(logits, value, valid)` returns the output of the heads [batch, heads, q, d] and its weights itself; one
-that is a `WholeAttention` gets q, k and v instead of logits.
+`attend(logits, value, valid)` returns the output of the heads [batch, heads, q, d] and its weights itself; a
+`WholeAttention` gets q, k and v instead of logits.
 """
 
 from __future__ import annotations
