@@ -115,8 +115,10 @@ def test_training_resumes_from_its_checkpoint(data, tmp_path, monkeypatch):
     "changes", [{"recalibrate": True, "epochs": 2.0}, {"learn": True, "theta_learning_rate": 0.05}]
 )
 def test_recalibrated_and_learnt_parameters_are_saved(data, tmp_path, changes):
-    chosen = settings(data, retraining=replace(settings(data).retraining, learning_rate=1e-4, **changes))
-    convert(chosen, tmp_path / "run", silent)
+    recipe = replace(settings(data).retraining, learning_rate=1e-4, **changes)
+    chosen = settings(data, mode="i16_clb", retraining=recipe)  # the mode without an integer form
+    stages = convert(chosen, tmp_path / "run", silent)["stages"]
+    assert "accuracy" in stages["retrain"] and "accuracy" not in stages["integer"]
     loaded = load_classifier(str(tmp_path / "run" / "model"), ("0", "1"))
     assert hccs.nn.current_table(hccs.nn.restore(loaded.model)).shape == (2, 2)
 
