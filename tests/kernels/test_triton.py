@@ -62,3 +62,27 @@ def test_kernels_equal_the_reference_in_the_interpreter():
         [sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "same bits", done.stderr
+
+
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from hccs.kernels.triton_words import softmax_words
+
+given = dict(x_ptr="*i32", theta_ptr="*i32", rows_per_group="i32", heads="i32")
+for is_u8 in (True, False):
+    for is_clb in (True, False):
+        fixed = dict(IS_U8=is_u8, IS_CLB=is_clb, BLOCK_ROWS=64, WORDS=16)
+        signature = {**given, "out_ptr": "*i32" if is_u8 else "*i64", **dict.fromkeys(fixed, "constexpr")}
+        compile(ASTSource(softmax_words, signature, fixed), GPUTarget("cuda", 90, 32))
+print("compiled")
+"""
+
+
+def test_machine_instructions_of_the_word_kernel_assemble():
+    # The interpreter runs plain spellings of them; the assembler needs no GPU.
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "compiled", done.stderr[-2000:]

@@ -27,7 +27,7 @@ def plan(tmp_path, monkeypatch):
     (tmp_path / "data" / "tiny").symlink_to(MODEL)
     short = Recipe(epochs=1, learning_rate=1e-5, batch_size=32, evaluations_per_epoch=1)
     monkeypatch.setitem(
-        accuracy.ENCODERS, "tiny", accuracy.Encoder("tiny", {"sst2": accuracy.Schedule(short, 1e-5, 1)})
+        accuracy.ENCODERS, "tiny", accuracy.Encoder("tiny", {"sst2": accuracy.Schedule(short, 1e-5)})
     )
     monkeypatch.setattr(accuracy, "RETRAINING", replace(short, distil=0.5))
     monkeypatch.setattr(accuracy, "CALIBRATION_SENTENCES", 32)

@@ -16,7 +16,7 @@ from hccs.kernels.triton_formulas import (
     scores,
     valid_columns,
 )
-from hccs.kernels.triton_words import MOST_COLUMNS, softmax_words
+from hccs.kernels.triton_words import MOST_COLUMNS, can_run, softmax_words
 
 if TYPE_CHECKING:
     from hccs.spec import Mode
@@ -108,7 +108,7 @@ def softmax(
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
     grid, block = tile(rows, columns, rows_per_group, _TILE)
     whole = kind == NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
-    if whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0:
+    if whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device):
         words: Any = softmax_words
         words[grid](
             x.view(torch.int32), packed, out.view(torch.int32 if mode.is_u8 else torch.int64),

@@ -8,6 +8,9 @@ whose products fit sixteen bits.
 
 from __future__ import annotations
 
+import os
+
+import torch
 import triton
 import triton.language as tl
 
@@ -17,7 +20,12 @@ MOST_COLUMNS = 1024
 """D <= 127: the sum of half a row's distances, in sixteen bits, allows no more."""
 
 # Triton's interpreter knows no machine instructions: there each of them is spelled out.
-SPELLED_OUT = tl.constexpr(bool(triton.knobs.runtime.interpret))
+SPELLED_OUT = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+def can_run(device: torch.device) -> bool:
+    """Whether the device has instructions on pairs: compute capability 9.0 on; the interpreter has all."""
+    return SPELLED_OUT.value or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @triton.jit

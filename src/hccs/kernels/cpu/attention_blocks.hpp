@@ -24,7 +24,7 @@ class AttentionRows {
   using Sums = typename Isa::Sums;
   static constexpr int kLanes = Isa::kLanes, kStep = Isa::kStep;
   static constexpr int kVector = kLanes * kStep;
-  static constexpr int kRows = 16;    // query rows of a block
+  static constexpr int kRows = 16;  // query rows of a block
   static constexpr int kBlock = kKeyBlock;
   static constexpr int kChunk = 256;  // keys whose part of a value panel stays in the L1 cache
 
@@ -317,8 +317,8 @@ class AttentionRows {
     if constexpr (kPanels > 1) values_tiles<kTileRows, kPanels - 1>(from, by, row_stride, steps, products, panel);
   }
   template <int kTileRows, int kPanels>
-  __attribute__((noinline)) void values_tile(const Element* from, int64_t panel, const Element* by, int64_t row_stride, int64_t steps,
-                   int32_t* products) {
+  __attribute__((noinline)) void values_tile(const Element* from, int64_t panel, const Element* by, int64_t row_stride,
+                                             int64_t steps, int32_t* products) {
     Sums sums[kTileRows][kPanels];
     const int64_t panel_stride = key_steps_ * kVector;
 #pragma GCC unroll 8
