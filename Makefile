@@ -22,6 +22,7 @@ bench: $(VENV)/.bench
 	@echo "== benchmarks: close other programs, they share the cores"
 	$(BIN)/python benchmarks/softmax_cpu.py --json build/softmax_cpu.json
 	$(BIN)/python benchmarks/attention_cpu.py --json build/attention_cpu.json
+	$(BIN)/python benchmarks/encoder_cpu.py --json build/encoder_cpu.json
 	$(BIN)/python benchmarks/calibration.py --json build/calibration.json
 
 lint: $(VENV)/.dev
@@ -67,7 +68,7 @@ $(VENV)/.dev: $(VENV)/.core
 
 $(VENV)/.bench: $(VENV)/.core
 	@echo "== installing the peers that the benchmarks compare with (ONNX Runtime, OpenVINO, LiteRT)"
-	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,bench]"
+	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,onnx,bench]"
 	@touch $@
 
 clean:
