@@ -17,8 +17,8 @@ from hccs.spec import Mode
 from hccs.table import ParamTable
 
 NORMALISATION = {Mode.I16_DIV: None, Mode.U8_DIV: Mode.U8_DIV, Mode.U8_CLB: Mode.U8_CLB}
-"""How `hccs.attention` normalises for a model of each mode. For i16_div it defers the division to the output:
-the same function without the rounding of probabilities. i16_clb has no integer form."""
+"""How `hccs.attention` normalises for a model of each mode. For i16_div it defers the division to the output,
+where i16_div rounds the reciprocal down. i16_clb has no integer form."""
 
 
 class IntegerAttention(WholeAttention):
