@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,10 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hccs.export.onnx_model.LARGEST_FILE", 1000)
     with pytest.raises(ModelError, match="less than 2 GiB"):
         export_onnx(model.float(), sentences(), tmp_path / "model.onnx")
-    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    with monkeypatch.context() as patched, pytest.raises(MissingExtraError, match=r"torch 2\.8 or later"):
+        patched.delattr("torch.onnx.ops")
+        export_onnx(model, sentences(), tmp_path / "model.onnx")
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingExtraError, match=r"hccs\[onnx\]"):
         export_onnx(model, sentences(), tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()

@@ -61,15 +61,10 @@ class Outputs(nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """(logits, probabilities of the first layer, ...)."""
         given: dict[str, Any] = dict(zip(self.names, tensors, strict=True))
-        if "use_cache" in _config_of(self.model):
+        if "use_cache" in self.model.config.to_dict():  # type: ignore[operator,union-attr]
             given["use_cache"] = False
         found = self.model(**given, output_attentions=self.attentions, return_dict=True)
         return (found.logits, *(found.attentions if self.attentions else ()))
-
-
-def _config_of(model: nn.Module) -> dict[str, Any]:
-    settings: dict[str, Any] = model.config.to_dict()  # type: ignore[operator,union-attr]
-    return settings
 
 
 def export_onnx(
@@ -175,3 +170,7 @@ def _require_exporter() -> None:
         raise MissingExtraError(
             "onnxscript for torch.onnx", f"no module {error.name}", "pip install 'hccs[onnx]'."
         ) from error
+    if not hasattr(torch.onnx, "ops"):
+        raise MissingExtraError(
+            "torch 2.8 or later for ONNX", f"torch {torch.__version__}", "pip install 'hccs[onnx]'."
+        )
