@@ -113,4 +113,5 @@ def _on_cuda(
     if valid is not None:
         logits = torch.Size((*q.shape[:-1], k.shape[-2]))
         valid = chosen(torch.as_tensor(valid, device=q.device), logits)
-    return cuda.attention(q, k, v, theta, requant, valid=valid, causal=causal, mode=mode, out=out)
+    with torch.cuda.device(q.device):  # Triton launches on the current one
+        return cuda.attention(q, k, v, theta, requant, valid=valid, causal=causal, mode=mode, out=out)

@@ -76,7 +76,9 @@ def _on_cuda(
             "Make it with torch.empty(x.shape, dtype=..., device=x.device).",
         )
     if x.numel():
-        triton.softmax(x.contiguous(), torch.tensor(theta.packed, device=x.device), mode, selected, out)
+        packed = torch.tensor(theta.packed, device=x.device)
+        with torch.cuda.device(x.device):  # Triton launches on the current one
+            triton.softmax(x.contiguous(), packed, mode, selected, out)
     return out
 
 

@@ -1,0 +1,137 @@
+"""Is integer attention on a GPU faster than the fastest SDPA of torch? Ratios over its backends (flash,
+cuDNN, efficient, in float16 and bfloat16) in one run: int8 in, bfloat16 out, d = 64, a full GPU.
+
+    python benchmarks/attention_gpu.py [--n 64 128 ...] [--tune] [--json results.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import hccs
+from hccs.kernels.attention_cuda import Tile, attention, tile_for
+
+HEADS, D = 16, 64
+# Rows of q over all heads: 0.67 GB of int8 in and bfloat16 out at every n, far more than the caches hold.
+ROWS = 1 << 21
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+
+
+def median_ms(work: Callable[[], Any], rep: int = 60) -> float:
+    return triton.testing.do_bench(work, warmup=20, rep=rep, return_mode="median")
+
+
+def parameters(n: int) -> tuple[hccs.HeadParams, hccs.Requant]:
+    region = hccs.Region(n)
+    reach = 40 if n <= 512 else 10
+    slope = max(region.max_slope(reach), 0)
+    theta = hccs.HeadParams(B=[region.max_base] * HEADS, S=[slope] * HEADS, D=[reach] * HEADS)
+    # Random int8 heads: q.k spreads over some 43000, logits over 13 to 130 steps, of which the last saturate.
+    factors = hccs.FixedPoint.nearest([0.0003 + 0.0002 * head for head in range(HEADS)])
+    return theta, hccs.Requant(factors, [0.01 + 0.001 * head for head in range(HEADS)])
+
+
+def integers(batch: int, n: int) -> list[torch.Tensor]:
+    return [torch.randint(-128, 128, (batch, HEADS, n, D), dtype=torch.int8, device="cuda") for _ in range(3)]
+
+
+def check(n: int, tile: Tile | None = None) -> None:
+    """The integers of docs/spec.md in float64, which holds all of them."""
+    (q, k, v), (theta, requant) = integers(2, n), parameters(n)
+    N, Z = attention(q, k, v, theta, requant, out="pair", tile=tile)
+    B, S, limit = (torch.tensor(theta.packed[:, i], device="cuda").long()[:, None, None] for i in range(3))
+    M, r = (torch.tensor(requant.packed[:, i], device="cuda").long()[:, None, None] for i in range(2))
+    acc = (q.double() @ k.double().transpose(-1, -2)).long()
+    x = ((acc * M + (1 << (r - 1))) >> r).clamp(-128, 127)
+    s = B - S * torch.minimum(x.amax(-1, keepdim=True) - x, limit)
+    assert torch.equal(Z.long(), s.sum(-1)), (n, tile)
+    assert torch.equal(N.double(), s.double() @ v.double()), (n, tile)
+
+
+def peers_ms(n: int) -> dict[str, float]:
+    found = {}
+    shape = (ROWS // (n * HEADS), HEADS, n, D)
+    for dtype in (torch.bfloat16, torch.float16):
+        q, k, v = (torch.randn(shape, dtype=dtype, device="cuda") for _ in range(3))
+        for backend in BACKENDS:
+            with sdpa_kernel([backend]), torch.no_grad():
+                name = backend.name.removesuffix("_ATTENTION").lower()
+                found[f"{name} {str(dtype).removeprefix('torch.')}"] = median_ms(
+                    lambda q=q, k=k, v=v: torch.nn.functional.scaled_dot_product_attention(q, k, v)
+                )
+    return found
+
+
+def candidates(n: int) -> list[Tile]:
+    """The tile in use, and its neighbours."""
+    used = tile_for(n, n, D, hopper=True)
+    changes: list[dict[str, Any]] = [{"stages": stages} for stages in (1, 2, 3, 4) if stages != used.stages]
+    changes += [{"registers": limit} for limit in (None, 80, 96, 128, 160, 168) if limit != used.registers]
+    if used.persistent:
+        changes += [{"persistent": used.persistent + step} for step in (-1, 1)]
+    return [used, *(dataclasses.replace(used, **change) for change in changes)]
+
+
+def measure(n: int, tune: bool) -> dict[str, Any]:
+    peers = peers_ms(n)
+    (q, k, v), (theta, requant) = integers(ROWS // (n * HEADS), n), parameters(n)
+    tiles = {}
+    for tile in candidates(n) if tune else [tile_for(n, n, D, hopper=True)]:
+        check(n, tile)
+        tiles[repr(tile)] = median_ms(
+            lambda tile=tile: attention(q, k, v, theta, requant, out="bfloat16", tile=tile)
+        )
+    ours = median_ms(lambda: hccs.attention(q, k, v, theta, requant, out="bfloat16"))
+    fastest = min(peers, key=lambda name: peers[name])
+    moved = 5 * q.numel()  # q, k, v and two bytes of output
+    return {
+        "n": n,
+        "ms": ours,
+        "fastest_peer": fastest,
+        "peer_ms": peers[fastest],
+        "ratio": peers[fastest] / ours,
+        "terabytes_per_s": moved / ours * 1e-9,
+        "peers": peers,
+        "tiles": tiles,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, nargs="+", default=[64, 128, 256, 512, 2048])
+    parser.add_argument("--tune", action="store_true", help="time neighbouring block sizes too")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    results = []
+    for n in options.n:
+        found = measure(n, options.tune)
+        results.append(found)
+        print(
+            f"n={n:4d}  hccs {found['ms']:.4f} ms ({found['terabytes_per_s']:.2f} TB/s)  "
+            f"{found['fastest_peer']} {found['peer_ms']:.4f} ms  {found['ratio']:.2f}x",
+            flush=True,
+        )
+        for tile, ms in sorted(found["tiles"].items(), key=lambda item: item[1]) if options.tune else []:
+            print(f"        {ms:.4f} ms  {tile}")
+    if options.json:
+        facts = {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "heads": HEADS,
+            "d": D,
+        }
+        options.json.write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

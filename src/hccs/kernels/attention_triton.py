@@ -1,0 +1,276 @@
+"""Integer attention in Triton: a program holds a block of queries, and never an n x n matrix.
+
+Keys that fit a program's registers as words of two logits (`attention_pairs`) are multiplied once. More keys
+take two passes, the first for the maximum alone: the factor is positive, so the largest accumulator gives
+the largest logit.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hccs.kernels.attention_pairs import (
+    LOWEST,
+    STEP,
+    ZERO,
+    as_halves,
+    beside_pairs,
+    distances,
+    logits_of_pairs,
+    maxima,
+    maximum_of_pairs,
+    only_valid,
+    probabilities_of_pairs,
+    round_half_up,
+    scores_of_pairs,
+    sum_of_pairs,
+    sums_of_pairs,
+    times_values,
+)
+from hccs.kernels.triton_formulas import valid_columns
+
+NO_MODE, U8_DIV, U8_CLB = range(3)
+FLOATS, INT8, PAIR = range(3)
+
+
+@triton.jit
+def rows_of(ptr, row, column, stride, rows, columns, FULL: tl.constexpr):
+    """A tile of int8 rows, zeros outside."""
+    place = ptr + (row[:, None] * stride + column[None, :])
+    if FULL:
+        tile = tl.load(place)
+    else:
+        tile = tl.load(place, mask=(row < rows)[:, None] & (column < columns)[None, :], other=0)
+    return tile
+
+
+@triton.jit
+def products(
+    q, k, q_ptr, k_ptr, query, key, q_stride, k_stride, nq, nk, d,
+    CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """q.k of a tile; heads wider than the tile are summed chunk by chunk."""
+    acc = tl.dot(q, tl.trans(k), out_dtype=tl.int32)
+    for chunk in tl.static_range(1, CHUNKS):
+        column = chunk * BLOCK_D + tl.arange(0, BLOCK_D)
+        more = rows_of(q_ptr, query, column, q_stride, nq, d, False)
+        k = rows_of(k_ptr, key, column, k_stride, nk, d, False)
+        acc = tl.dot(more, tl.trans(k), acc, out_dtype=tl.int32)
+    return acc
+
+
+@triton.jit
+def attended(
+    valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """Which keys of a tile each query sees."""
+    inside = (query < nq)[:, None] & (key < nk)[None, :]
+    if CAUSAL:
+        inside = inside & (key[None, :] <= query[:, None] + (nk - nq))
+    return valid_columns(valid_ptr, g * nq + query, key, inside, n1, n2, s0, s1, s2, s3, MASKING)
+
+
+@triton.jit
+def divided(sums, Z, HOPPER: tl.constexpr):
+    """N / Z correctly rounded.
+
+    The corrected quotient is off by 2^-20 of a last place before it is rounded. N / Z is no tie of two
+    float32, as N < 2^24, and lies 2^-16 of a last place or more from one, as Z < 2^15.
+    """
+    if HOPPER:
+        y = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [Z], dtype=tl.float32, is_pure=True, pack=1
+        )
+        y, minus_Z = tl.broadcast_to(y[:, None], sums.shape), tl.broadcast_to(-Z[:, None], sums.shape)
+        quotient = sums * y
+        quotient = tl.fma(tl.fma(quotient, minus_Z, sums), y, quotient)
+    else:
+        quotient = tl.div_rn(sums, tl.broadcast_to(Z[:, None], sums.shape))
+    return quotient
+
+
+@triton.jit
+def store_rows(
+    out_ptr, sum_ptr, table_ptr, g, query, column, sums, Z, nq, d,
+    FULL: tl.constexpr, OUT: tl.constexpr, HOPPER: tl.constexpr,
+):  # fmt: skip
+    """The output that docs/spec.md makes of (N, Z); `sums` is N in steps of 2^-24."""
+    first = g.to(tl.int64) * nq
+    if OUT == 2:
+        result = (sums / STEP).to(tl.int32)
+        tl.store(sum_ptr + first + query, Z, mask=(query < nq) & (tl.min(column, axis=0) == 0))
+    elif OUT == 1:
+        Z = tl.maximum(Z, 1)
+        k = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+        multiplier = (tl.load(table_ptr + 5).to(tl.int64) << k) // Z
+        shift = tl.load(table_ptr + 6) + k
+        result = round_half_up(sums / STEP, multiplier[:, None], shift[:, None], HOPPER).to(tl.int8)
+    else:
+        v_scale = tl.load(table_ptr + 7).to(tl.float32, bitcast=True)
+        result = divided(sums, tl.maximum(Z, 1).to(tl.float32) * STEP, HOPPER) * v_scale
+        result = result.to(out_ptr.dtype.element_ty)
+    place = out_ptr + first * d + (query[:, None] * d + column[None, :])
+    if FULL:
+        tl.store(place, result)
+    else:
+        tl.store(place, result, mask=(query < nq)[:, None] & (column < d)[None, :])
+
+
+@triton.jit
+def queries_on_resident_keys(
+    q_ptr, k_ptr, keys, values, table_ptr, valid_ptr, out_ptr, sum_ptr, g, first, written, q2, k2, nq, nk, d,
+    n1, n2, s0, s1, s2, s3,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
+    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """One block of queries on all keys."""
+    query = first + tl.arange(0, ROWS)
+    q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
+    words = ()
+    largest = tl.zeros([ROWS], tl.int32)
+    for j in tl.static_range(TILES):
+        key = j * KEYS + tl.arange(0, KEYS)
+        acc = products(q, keys[j], q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+        pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
+        if not ALL:
+            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
+            pairs = only_valid(pairs, valid, ROWS, KEYS)
+        largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
+        words = words + (pairs,)
+    raised, limit, least = distances(largest, table_ptr)
+    sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    Z = tl.zeros([ROWS], tl.int32)
+    weights = ()
+    for j in tl.static_range(TILES):
+        pairs = scores_of_pairs(words[j], raised[:, None], limit[:, None], least[:, None], table_ptr, HOPPER)
+        if not ALL:
+            key = j * KEYS + tl.arange(0, KEYS)
+            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
+            pairs = only_valid(pairs, valid, ROWS, KEYS)
+        Z += sum_of_pairs(pairs)
+        if MODE == 0:
+            sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
+        else:
+            weights = weights + (pairs,)
+    if MODE != 0:
+        for j in tl.static_range(TILES):
+            pairs = probabilities_of_pairs(weights[j], Z, MODE == 2)
+            sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
+        Z = tl.full([ROWS], 255, tl.int32)
+    store_rows(out_ptr, sum_ptr, table_ptr, g, query, written, sums, Z, nq, d, FULL, OUT, HOPPER)
+
+
+@triton.jit
+def attention_resident(
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
+    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
+):  # fmt: skip
+    """TILES * KEYS keys stay in a program, which reads them once for REPEAT blocks of queries."""
+    column = tl.arange(0, BLOCK_D)
+    written = tl.program_id(1) * BLOCK_D + column
+    for task in tl.range(tl.program_id(0), tasks, tl.num_programs(0)):
+        g = task // blocks
+        batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
+        head_ptr = table_ptr + batch * t0 + h * t1
+        q_head, k_head = q_ptr + batch * q0 + h * q1, k_ptr + batch * k0 + h * k1
+        v_head = v_ptr + batch * v0 + h * v1
+        first = (task % blocks) * (REPEAT * ROWS)
+        keys, values = (), ()
+        for j in tl.static_range(TILES):
+            key = j * KEYS + tl.arange(0, KEYS)
+            keys = keys + (rows_of(k_head, key, column, k2, nk, d, FULL),)
+            values = values + (as_halves(rows_of(v_head, key, written, v2, nk, d, FULL), HOPPER),)
+        if LOOP:
+            for i in tl.range(0, REPEAT):
+                queries_on_resident_keys(
+                    q_head, k_head, keys, values, head_ptr, valid_ptr, out_ptr, sum_ptr, g, first + i * ROWS,
+                    written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL, ALL, FULL, MODE,
+                    OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+                )  # fmt: skip
+        else:
+            for i in tl.static_range(REPEAT):
+                queries_on_resident_keys(
+                    q_head, k_head, keys, values, head_ptr, valid_ptr, out_ptr, sum_ptr, g, first + i * ROWS,
+                    written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL, ALL, FULL, MODE,
+                    OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+                )  # fmt: skip
+
+
+@triton.jit
+def attention_streamed(
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
+    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
+):  # fmt: skip
+    """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more."""
+    g = tl.program_id(0) // blocks
+    batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
+    table_ptr += batch * t0 + h * t1
+    q_ptr += batch * q0 + h * q1
+    k_ptr += batch * k0 + h * k1
+    v_ptr += batch * v0 + h * v1
+    query, column = (tl.program_id(0) % blocks) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
+    written = tl.program_id(1) * BLOCK_D + column
+    q = rows_of(q_ptr, query, column, q2, nq, d, FULL)
+    stop = nk
+    if CAUSAL:
+        stop = tl.minimum(nk, tl.max(query, axis=0) + 1 + nk - nq)
+
+    maximum = tl.full([ROWS, 8], LOWEST, tl.int32)
+    for start in tl.range(0, stop, KEYS):
+        key = start + tl.arange(0, KEYS)
+        k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
+        acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+        if not ALL:
+            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
+            acc = tl.where(valid, acc, LOWEST)
+        maximum = tl.maximum(maximum, maxima(acc, ROWS, KEYS))
+    multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
+    largest = round_half_up(tl.max(maximum, axis=1).to(tl.float32), multiplier, shift, HOPPER) + ZERO
+    raised, limit, least = distances(largest, table_ptr)
+    raised, limit = beside_pairs(raised, ROWS, KEYS), beside_pairs(limit, ROWS, KEYS)
+    least = beside_pairs(least, ROWS, KEYS)
+
+    parts = tl.zeros([ROWS, 4], tl.int32)
+    if MODE != 0:
+        for start in tl.range(0, stop, KEYS):
+            key = start + tl.arange(0, KEYS)
+            k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
+            acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+            pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
+            pairs = scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER)
+            if not ALL:
+                valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
+                pairs = only_valid(pairs, valid, ROWS, KEYS)
+            parts += sums_of_pairs(pairs, ROWS, KEYS)
+    Z = sum_of_pairs(parts)
+
+    sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    for start in tl.range(0, stop, KEYS):
+        key = start + tl.arange(0, KEYS)
+        k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
+        v = as_halves(rows_of(v_ptr, key, written, v2, nk, d, FULL), HOPPER)
+        acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+        pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
+        pairs = scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER)
+        if not ALL:
+            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
+            pairs = only_valid(pairs, valid, ROWS, KEYS)
+        if MODE != 0:
+            pairs = probabilities_of_pairs(pairs, Z, MODE == 2)
+        else:
+            parts += sums_of_pairs(pairs, ROWS, KEYS)
+        sums = times_values(pairs, v, sums, WIDE, ROWS, KEYS)
+    if MODE != 0:
+        Z = tl.full([ROWS], 255, tl.int32)
+    else:
+        Z = sum_of_pairs(parts)
+    store_rows(out_ptr, sum_ptr, table_ptr, g, query, written, sums, Z, nq, d, FULL, OUT, HOPPER)

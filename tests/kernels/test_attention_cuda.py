@@ -1,0 +1,170 @@
+"""Attention in Triton: every path of its kernels in the interpreter, and through the door on a GPU."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import hccs
+from hccs import reference
+
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+CHECK = """
+import numpy as np, torch, triton.runtime.interpreter as interpreter
+
+# Its scalars are arrays of one element, which NumPy no longer takes as bounds of a loop.
+patch = interpreter._patch_lang_tensor
+def with_index(tensor, scope):
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+interpreter._patch_lang_tensor = with_index
+
+import hccs
+from hccs import reference
+from hccs.kernels.attention_cuda import Tile, attention
+
+rng = np.random.default_rng(0)
+requant = hccs.Requant(hccs.FixedPoint([3, 9 << 19], [9, 35]), [0.037, 0.5], hccs.FixedPoint(12345678, 24))
+# Tails everywhere; keys kept in one block and in two; persistent programs; streamed keys; a head in chunks.
+shapes = [(5, 7, 3, None), (1, 1, 1, None), (2, 0, 4, None),
+          (20, 32, 32, Tile(16, 32, repeat=2, persistent=1)),
+          (17, 40, 32, Tile(16, 32, tiles=2, repeat=2)), (16, 40, 8, Tile(16, 32)),
+          (3, 33, 130, Tile(16, 32))]
+for case, (nq, nk, d, tile) in enumerate(shapes):
+    B = 32767 // max(nk, 1)
+    theta = hccs.HeadParams(B=[B, B // 2], S=[min(127, B // 40), min(127, B // 250)], D=[40, 100])
+    limits = [-128, 127] if case % 2 else range(-128, 128)
+    q, k, v = (rng.choice(limits, (2, 2, n, d)).astype(np.int8) for n in (nq, nk, nk))
+    for valid, causal, mode, out in [
+        (None, False, None, "pair"), (None, False, "u8_div", "float32"),
+        (rng.random((2, 1, nq, nk)) < 0.6, False, None, "float32"),
+        (rng.integers(0, nk + 1, (2, 2, nq)), nq <= nk, None, "int8"),
+        (rng.integers(0, nk + 1, (2, 1, 1)), False, "u8_clb", "pair"),
+    ]:
+        expected = reference.attention(
+            q, k, v, theta, requant, valid=valid, causal=causal, mode=mode, out=out)
+        found = attention(
+            *map(torch.tensor, (q, k, v)), theta, requant,
+            valid=None if valid is None else torch.tensor(valid), causal=causal,
+            mode=None if mode is None else hccs.Mode(mode), out=out, tile=tile)
+        for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected))):
+            assert (a.numpy() == b).all(), (nq, nk, d, causal, mode, out)
+print("same bits")
+"""
+
+
+def test_kernels_equal_the_reference_in_the_interpreter():
+    # Whether kernels are interpreted is decided when Triton is imported: hence a process of its own.
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "same bits", done.stderr
+
+
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from hccs.kernels import attention_triton as kernels
+
+outputs = ["*bf16", "*i8", "*i32"]
+plain = dict(MASKING=0, CAUSAL=False, ALL=True, FULL=True, MODE=0, OUT=0, WIDE=False, HOPPER=True, CHUNKS=1,
+             BLOCK_D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False)
+for kernel, changes in [
+    (kernels.attention_resident, dict(TILES=2, REPEAT=4, LOOP=True)),
+    (kernels.attention_resident, dict(MASKING=1, ALL=False, FULL=False, OUT=1, WIDE=True)),
+    (kernels.attention_streamed,
+     dict(MASKING=2, CAUSAL=True, ALL=False, FULL=False, MODE=2, OUT=2, CHUNKS=2)),
+]:
+    fixed = {**plain, **changes}
+    pointers = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*i8")
+    pointers |= dict.fromkeys(("table_ptr", "sum_ptr"), "*i32")
+    pointers |= {"out_ptr": outputs[fixed["OUT"]], "valid_ptr": "*i1" if fixed["MASKING"] == 2 else "*i32"}
+    signature = {
+        name: "constexpr" if name in fixed else pointers.get(name, "i32") for name in kernel.arg_names}
+    compile(ASTSource(kernel, signature, fixed), GPUTarget("cuda", 90, 32))
+print("compiled")
+"""
+
+
+def test_machine_instructions_assemble():
+    # The interpreter runs plain spellings of them; the assembler needs no GPU.
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "compiled", done.stderr[-2000:]
+
+
+def theta_for(nk: int) -> hccs.HeadParams:
+    B = 32767 // nk
+    return hccs.HeadParams(B=[B, max(B // 2, 1)], S=[min(127, B // 14), 0], D=[14, 127])
+
+
+def same(found, expected) -> bool:
+    pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (found, expected)), strict=True)
+    return all(np.array_equal(a.cpu().numpy(), b) for a, b in pairs)
+
+
+REQUANT = hccs.Requant(
+    hccs.FixedPoint.nearest([0.0005, 0.01]), [0.037, 0.5], hccs.FixedPoint.nearest([0.9, 1.7])
+)
+# Around the block sizes: one token, tails, whole blocks, keys kept and streamed, heads narrow and in chunks.
+SHAPES = [(1, 1, 64), (3, 7, 20), (17, 64, 64), (64, 64, 64), (70, 100, 64), (128, 128, 64), (1, 129, 64),
+          (40, 256, 64), (256, 256, 32), (10, 500, 64), (130, 512, 64), (33, 700, 64), (192, 1152, 64),
+          (5, 90, 128), (65, 200, 300)]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", [None, "u8_div", "u8_clb"])
+@pytest.mark.parametrize(("nq", "nk", "d"), [pytest.param(*shape, marks=GPU) for shape in SHAPES])
+def test_cuda_equals_the_reference(nq, nk, d, mode):
+    rng = np.random.default_rng(nq * nk + d)
+    extreme = (nq + nk) % 2 == 0
+    q, k, v = (
+        rng.choice([-128, 127] if extreme else range(-128, 128), (2, 2, n, d)).astype(np.int8)
+        for n in (nq, nk, nk)
+    )
+    tensors = [torch.tensor(x, device="cuda") for x in (q, k, v)]
+    options = [
+        {},
+        {"valid": rng.random((2, 1, nq, nk)) < 0.5},
+        {"valid": rng.integers(0, nk + 1, (2, 2, nq)), "causal": nq <= nk},
+    ]
+    for number, chosen in enumerate(options):
+        out = ("pair", "float32", "int8")[number]
+        expected = reference.attention(q, k, v, theta_for(nk), REQUANT, mode=mode, out=out, **chosen)
+        found = hccs.attention(*tensors, theta_for(nk), REQUANT, mode=mode, out=out, **chosen)
+        assert same(found, expected), (out, list(chosen))
+
+
+def in_float64(q, k, v, theta, requant):
+    """The float32 output by another way: float64 holds every integer of it."""
+    B, S, D = (torch.tensor(theta.packed[:, i], device=q.device).long()[:, None, None] for i in range(3))
+    M, r = (torch.tensor(requant.packed[:, i], device=q.device).long()[:, None, None] for i in range(2))
+    acc = (q.double() @ k.double().transpose(-1, -2)).long()
+    x = ((acc * M + (1 << (r - 1))) >> r).clamp(-128, 127)
+    s = (B - S * torch.minimum(x.amax(-1, keepdim=True) - x, D)).double()
+    v_scale = torch.tensor(requant.v_scale, device=q.device)[:, None, None]
+    return (s @ v.double()).float() / s.sum(-1, keepdim=True).float() * v_scale
+
+
+@pytest.mark.parametrize("n", [pytest.param(n, marks=GPU) for n in (64, 128, 256, 512, 1024)])
+def test_strided_heads_and_halves_on_cuda(n):
+    """Heads as views into one projection, more of them than programs stay resident; both half formats."""
+    generator = torch.Generator("cuda").manual_seed(n)
+    shape = (1 << 23) // (n * n) + 3, n, 2, 64
+    q, k, v = (
+        torch.randint(-128, 128, shape, generator=generator, device="cuda").to(torch.int8).transpose(1, 2)
+        for _ in range(3)
+    )
+    expected = in_float64(q, k, v, theta_for(n), REQUANT)
+    assert torch.equal(hccs.attention(q, k, v, theta_for(n), REQUANT), expected)
+    for out in ("float16", "bfloat16"):
+        found = hccs.attention(q, k, v, theta_for(n), REQUANT, out=out)
+        assert torch.equal(found, expected.to(found.dtype))
