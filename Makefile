@@ -22,6 +22,7 @@ bench: $(VENV)/.bench
 	@echo "== benchmarks: close other programs, they share the cores"
 	$(BIN)/python benchmarks/softmax_cpu.py --json build/softmax_cpu.json
 	$(BIN)/python benchmarks/attention_cpu.py --json build/attention_cpu.json
+	$(BIN)/python benchmarks/encoder_cpu.py --json build/encoder_cpu.json
 	$(BIN)/python benchmarks/calibration.py --json build/calibration.json
 
 lint: $(VENV)/.dev
@@ -36,7 +37,7 @@ sanitize: $(SANITIZED)/.built
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	$(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider \
-	  tests/kernels/test_softmax.py tests/kernels/test_refusals.py tests/kernels/test_attention.py \
+	  tests/kernels/test_softmax.py tests/kernels/test_refusals.py tests/kernels/test_quantise.py tests/kernels/test_attention.py \
 	  tests/kernels/test_attention_refusals.py tests/calibration/test_statistics.py tests/calibration/test_scale.py
 
 $(SANITIZED)/.built: $(VENV)/.dev $(SOURCES)
@@ -62,12 +63,12 @@ $(VENV)/.core: $(VENV)/.pip $(SOURCES)
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "== installing what the tests need"
-	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,dev]"
+	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,onnx,dev]"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.core
 	@echo "== installing the peers that the benchmarks compare with (ONNX Runtime, OpenVINO, LiteRT)"
-	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,bench]"
+	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,onnx,bench]"
 	@touch $@
 
 clean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -138,3 +139,23 @@ def test_wrong_tables_are_refused(table, change, error, says):
     fields = {name: getattr(table, name) for name in ("B", "S", "D", "scale", "n", "mode", "provenance")}
     with pytest.raises(error, match=says):
         hccs.ParamTable(**{**fields, **change})
+
+
+def test_operand_scales_travel_with_the_table(table, tmp_path):
+    qkv = np.linspace(0.01, 0.5, 12).reshape(2, 2, 3)
+    wider = dataclasses.replace(table, qkv_scale=qkv)
+    wider.save(tmp_path / "t.safetensors")
+    again = hccs.ParamTable.load(tmp_path / "t.safetensors")
+    assert again == wider != table
+    assert np.array_equal(again.qkv_scale, qkv)
+    assert json.loads(wider.to_json())["heads"][1]["qkv_scale"] == qkv[0, 1].tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        again.qkv_scale[0] = 1
+
+
+def test_bad_operand_scales_are_refused(table):
+    with pytest.raises(errors.ShapeError, match=r"qkv_scale of shape \(2, 2, 3\)"):
+        dataclasses.replace(table, qkv_scale=np.ones((2, 2)))
+    for bad in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(errors.ParameterError, match="qkv_scale > 0"):
+            dataclasses.replace(table, qkv_scale=np.full((2, 2, 3), bad))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = "1"
 _ARRAYS = {"B": np.int32, "S": np.int32, "D": np.int32, "scale": np.float64}
+_OPERANDS = "qkv_scale"
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,8 @@ class ParamTable:
     """B, S, D and the logit scale of every head: arrays [layers, heads], all admissible for rows of `n`.
 
     `provenance` is whatever JSON can hold about where the table came from: model, data, versions.
+    `qkv_scale` [layers, heads, 3], where it is known, is the value of one int8 step of q, k and v: what
+    integer attention needs besides.
 
     >>> table = ParamTable(B=[[444, 300]], S=[[11, 4]], D=[[40, 60]], scale=[[0.1, 0.05]], n=64)
     >>> table.head(layer=0, head=1)
@@ -39,6 +42,7 @@ class ParamTable:
     n: int
     mode: Mode = Mode.I16_DIV
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    qkv_scale: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", Mode(self.mode))
@@ -58,6 +62,8 @@ class ParamTable:
             scale = float(self.scale[layer, head])
             if not (np.isfinite(scale) and scale > 0):
                 raise ParameterError(f"{where}scale > 0", str(scale), "A scale maps int8 steps to logits.")
+        if self.qkv_scale is not None:
+            object.__setattr__(self, _OPERANDS, _frozen_operands(self.qkv_scale, self.shape))
         try:
             json.dumps(self.provenance)
         except TypeError as error:
@@ -89,10 +95,15 @@ class ParamTable:
             self.n == other.n
             and self.mode is other.mode
             and dict(self.provenance) == dict(other.provenance)
-            and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _ARRAYS)
+            and (self.qkv_scale is None) == (other.qkv_scale is None)
+            and all(np.array_equal(mine, other._arrays()[name]) for name, mine in self._arrays().items())
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        names = [*_ARRAYS] if self.qkv_scale is None else [*_ARRAYS, _OPERANDS]
+        return {name: getattr(self, name) for name in names}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it replaces an old one only once it is complete."""
@@ -103,14 +114,14 @@ class ParamTable:
             "mode": self.mode.value,
             "provenance": json.dumps(self.provenance),
         }
-        _safetensors.write(path, {name: getattr(self, name) for name in _ARRAYS}, metadata)
+        _safetensors.write(path, self._arrays(), metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ParamTable:
         """Read what `save` wrote. Damaged, foreign, newer or inadmissible files are refused."""
         arrays, metadata = _safetensors.read(path)
         found = f"{metadata.get('format', 'no format')} version {metadata.get('version', 'none')}"
-        if found != f"hccs.ParamTable version {FORMAT_VERSION}" or set(arrays) != set(_ARRAYS):
+        if found != f"hccs.ParamTable version {FORMAT_VERSION}" or {*arrays} - {_OPERANDS} != {*_ARRAYS}:
             raise FileError(
                 f"{path} to be an hccs.ParamTable file of version {FORMAT_VERSION}",
                 f"{found} with arrays {sorted(arrays)}",
@@ -135,7 +146,7 @@ class ParamTable:
                 dict(
                     layer=layer,
                     head=head,
-                    **{name: getattr(self, name)[layer, head].item() for name in _ARRAYS},
+                    **{name: array[layer, head].tolist() for name, array in self._arrays().items()},
                 )
             )
             for layer, head in np.ndindex(self.shape)
@@ -145,6 +156,20 @@ class ParamTable:
             f'{{\n  "n": {self.n},\n  "mode": "{self.mode.value}",\n'
             f'  "provenance": {json.dumps(self.provenance)},\n  "heads": [\n    {lines}\n  ]\n}}\n'
         )
+
+
+def _frozen_operands(value: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
+    array = np.array(value, np.float64)
+    if array.shape != (*shape, 3):
+        raise ShapeError(
+            f"qkv_scale of shape {(*shape, 3)}: q, k and v of every head",
+            f"shape {array.shape}",
+            "Collect it from the model that the table belongs to.",
+        )
+    if not (np.isfinite(array) & (array > 0)).all():
+        raise ParameterError("qkv_scale > 0", str(array.min()), "A scale maps int8 steps to real values.")
+    array.flags.writeable = False
+    return array
 
 
 def _frozen_grid(name: str, value: Any, dtype: type) -> NDArray[Any]:

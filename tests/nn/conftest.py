@@ -69,6 +69,21 @@ def gpt2():
     return transformers.GPT2LMHeadModel(config)
 
 
+def llama():
+    """Four query heads share two key heads."""
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=37,
+        max_position_embeddings=64,
+        initializer_range=0.15,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
 TEXT_ENCODERS = {"bert": bert, "distilbert": distilbert, "roberta": roberta}
 ALL = {**TEXT_ENCODERS, "vit": vit, "gpt2": gpt2}
 
@@ -77,7 +92,7 @@ ALL = {**TEXT_ENCODERS, "vit": vit, "gpt2": gpt2}
 def make_model():
     def make(name: str):
         torch.manual_seed(0)
-        return ALL[name]().eval()
+        return {**ALL, "llama": llama}[name]().eval()
 
     return make
 

@@ -54,19 +54,24 @@ def silent(_: str) -> None:
 def test_a_run_from_start_to_end(data, tmp_path):
     results = convert(settings(data), tmp_path / "run", silent)
     stages = results["stages"]
-    assert list(stages) == ["float", "collect", "calibrate", "without retraining", "retrain", "save"]
+    names = ["float", "collect", "calibrate", "without retraining", "retrain", "integer", "save"]
+    assert list(stages) == names
     assert stages["float"]["accuracy"] > 0.6
     assert set(stages["retrain"]["modes"]) == {mode.value for mode in hccs.Mode}
     table = hccs.ParamTable.load(tmp_path / "run" / "model.hccs.safetensors")
     assert table.shape == (2, 2) and table.n == 64
+    assert table.qkv_scale.shape == (2, 2, 3)
     scores = evaluate(tmp_path / "run")
     assert scores["float"] == stages["float"]["accuracy"]
     assert scores["i16_div"] == stages["retrain"]["modes"]["i16_div"]
+    whole = evaluate(tmp_path / "run", ("i16_div",), backend="integer")
+    assert whole["i16_div integer"] == stages["integer"]["accuracy"]
+    assert abs(whole["i16_div integer"] - whole["i16_div"]) < 0.1
     other = evaluate(tmp_path / "run", ("u8_clb",), str(data / "train.tsv"))
     assert other["examples"] == 64 and set(other) == {"examples", "float", "u8_clb"}
 
 
-@pytest.mark.parametrize("stage", ["_collect", "_calibrate", "_without", "_retrain", "_save"])
+@pytest.mark.parametrize("stage", ["_collect", "_calibrate", "_without", "_retrain", "_integer", "_save"])
 def test_interrupted_runs_go_on_where_they_stopped(data, tmp_path, stage, monkeypatch):
     def interrupted(self):
         raise KeyboardInterrupt
@@ -77,7 +82,7 @@ def test_interrupted_runs_go_on_where_they_stopped(data, tmp_path, stage, monkey
     before = json.loads((tmp_path / "run" / "results.json").read_text())["stages"]
     said: list[str] = []
     after = convert(settings(data), tmp_path / "run", said.append)["stages"]
-    assert len(after) == 6
+    assert len(after) == 7
     assert all(after[name] == result for name, result in before.items())
     assert [line for line in said if line.endswith("done before")] == [
         f"{name}: done before" for name in before
@@ -110,8 +115,10 @@ def test_training_resumes_from_its_checkpoint(data, tmp_path, monkeypatch):
     "changes", [{"recalibrate": True, "epochs": 2.0}, {"learn": True, "theta_learning_rate": 0.05}]
 )
 def test_recalibrated_and_learnt_parameters_are_saved(data, tmp_path, changes):
-    chosen = settings(data, retraining=replace(settings(data).retraining, learning_rate=1e-4, **changes))
-    convert(chosen, tmp_path / "run", silent)
+    recipe = replace(settings(data).retraining, learning_rate=1e-4, **changes)
+    chosen = settings(data, mode="i16_clb", retraining=recipe)  # the mode without an integer form
+    stages = convert(chosen, tmp_path / "run", silent)["stages"]
+    assert "accuracy" in stages["retrain"] and "accuracy" not in stages["integer"]
     loaded = load_classifier(str(tmp_path / "run" / "model"), ("0", "1"))
     assert hccs.nn.current_table(hccs.nn.restore(loaded.model)).shape == (2, 2)
 

@@ -147,6 +147,7 @@ def search(
         n=job.n,
         mode=mode,
         provenance={**_layer_names(stats), **(provenance or {})},
+        qkv_scale=stats.progress.get("qkv_scale"),
     )
     _warn_of_constant_heads(stats, records)
     return Calibration(table, tuple(records))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hccs.cli import aie, calibrate, compare, convert, demo, info, reproduce
+from hccs.cli import aie, calibrate, compare, convert, demo, export, info, reproduce
 
 app = typer.Typer(
     name="hccs",
@@ -19,6 +19,7 @@ app.command()(convert.convert)
 app.command()(convert.evaluate)
 app.command()(compare.compare)
 app.command()(demo.demo)
+app.add_typer(export.app, name="export")
 app.add_typer(reproduce.app, name="reproduce")
 
 

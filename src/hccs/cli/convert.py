@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+
+class Backend(str, Enum):
+    """Where attention's q, k and v are floats, and where int8."""
+
+    FLOAT = "float"
+    INTEGER = "integer"
 
 
 def convert(
@@ -83,10 +91,13 @@ def summary(results: dict[str, Any]) -> Table:
     for name in ("", "accuracy", "against float, points"):
         table.add_column(name, justify="left" if not name else "right")
     base = stages["float"]["accuracy"]
-    for name in ("float", "without retraining", "retrain"):
-        score = stages[name]["accuracy"]
+    for name in ("float", "without retraining", "retrain", "integer"):
+        score = stages[name].get("accuracy")
+        if score is None:
+            continue
         difference = "" if name == "float" else f"{100 * (score - base):+.2f}"
-        table.add_row(name, f"{score:.4f}", difference)
+        label = "retrained, attention in integers" if name == "integer" else name
+        table.add_row(label, f"{score:.4f}", difference)
     return table
 
 
@@ -94,14 +105,23 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     mode: Annotated[str, typer.Option(help="One mode; all four by default.")] = "",
     file: Annotated[str, typer.Option(help="Another file with the task's columns.")] = "",
+    backend: Annotated[
+        Backend, typer.Option(help="'integer' also quantises q, k and v, and shows what that costs.")
+    ] = Backend.FLOAT,
 ) -> None:
     """Score a converted model again, in any mode, on any file."""
     from hccs.pipeline.evaluate import evaluate as score
 
-    found = score(run, (mode,) if mode else (), file or None)
+    found = score(run, (mode,) if mode else (), file or None, backend.value)
     table = Table(title=f"accuracy on {found.pop('examples')} examples")
-    table.add_column("model")
-    table.add_column("accuracy", justify="right")
+    for name in (
+        "model",
+        "accuracy",
+        *(["against float q, k, v, points"] if backend is Backend.INTEGER else []),
+    ):
+        table.add_column(name, justify="left" if name == "model" else "right")
     for name, value in found.items():
-        table.add_row(name if name == "float" else f"HCCS {name}", f"{value:.4f}")
+        base = found[name.removesuffix(" integer")]
+        difference = [f"{100 * (value - base):+.2f}"] if name.endswith(" integer") else []
+        table.add_row(name if name == "float" else f"HCCS {name}", f"{value:.4f}", *difference)
     Console().print(table)

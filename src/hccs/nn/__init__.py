@@ -10,7 +10,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from hccs.nn.attach import attach, current_table, detach, restore
-from hccs.nn.collect import collect
+from hccs.nn.collect import calibrate_operands, collect
 from hccs.nn.functional import hccs_softmax
 from hccs.nn.refine import refine
 from hccs.nn.sequential import calibrate_in_sequence
@@ -18,6 +18,7 @@ from hccs.nn.sequential import calibrate_in_sequence
 __all__ = [
     "attach",
     "calibrate_in_sequence",
+    "calibrate_operands",
     "collect",
     "current_table",
     "detach",

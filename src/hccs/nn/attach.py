@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from torch import nn
 
-from hccs.errors import HccsError, ModelError
+from hccs.errors import HccsError, ModelError, ParameterError
 from hccs.nn.attention import NAME, SLOT, attention_layers, register
+from hccs.nn.integer import IntegerAttention
 from hccs.nn.layers import HeadSoftmax, LearnableHeadSoftmax
 from hccs.spec import Mode
 from hccs.table import ParamTable
@@ -18,24 +20,38 @@ Model = TypeVar("Model", bound=nn.Module)
 
 _KEY = "hccs"
 _PREVIOUS = "_hccs_previous_attention"
+BACKENDS = ("float", "integer")
 
 
 def attach(
-    model: Model, table: ParamTable, mode: Mode | str | None = None, *, learnable: bool = False
+    model: Model,
+    table: ParamTable,
+    mode: Mode | str | None = None,
+    *,
+    learnable: bool = False,
+    backend: str = "float",
 ) -> Model:
     """Replace the softmax of every attention layer by HCCS with the table's parameters; returns the model.
 
     `mode` defaults to the table's own. With `learnable` the parameters become trainable, and `current_table`
     reads them back. The table is written into `model.config`, so that `save_pretrained` keeps it and
-    `restore` finds it.
+    `restore` finds it. With `backend="integer"` q, k and v are quantised too and attention runs in integers
+    from there to its output (`hccs.attention`): for inference, with a table that holds their scales.
     """
+    if backend not in BACKENDS or (learnable and backend == "integer"):
+        raise ParameterError(
+            "backend 'float', or 'integer' without learnable",
+            f"backend {backend!r}{' with learnable' if learnable else ''}",
+            "Train with 'float'; run with 'integer'.",
+        )
     layers = attention_layers(model)
     _require_match(layers, table)
     chosen = Mode(table.mode if mode is None else mode)
-    kind = LearnableHeadSoftmax if learnable else HeadSoftmax
+    whole, frozen = backend == "integer", LearnableHeadSoftmax if learnable else HeadSoftmax
+    kind: type[nn.Module] = IntegerAttention if whole else frozen
     order = table.provenance.get("layers") or list(layers)
     fill({name: kind(table, index, chosen) for index, name in enumerate(order)}, model)
-    _config(model).hccs = {**_as_json(table), "mode": chosen.value}
+    _config(model).hccs = {**_as_json(table), "mode": chosen.value, "backend": backend}
     return model
 
 
@@ -52,9 +68,13 @@ def detach(model: Model) -> Model:
     return model
 
 
-def restore(model: Model, mode: Mode | str | None = None) -> Model:
-    """Attach the table that a saved model's configuration carries; returns the model."""
-    return attach(model, saved_table(model), mode)
+def restore(model: Model, mode: Mode | str | None = None, *, backend: str | None = None) -> Model:
+    """Attach the table that a saved model's configuration carries; returns the model.
+
+    Mode and backend are those it was saved with unless others are given.
+    """
+    table = saved_table(model)
+    return attach(model, table, mode, backend=backend or _config(model).hccs.get("backend", "float"))
 
 
 def saved_table(model: nn.Module) -> ParamTable:
@@ -67,7 +87,7 @@ def saved_table(model: nn.Module) -> ParamTable:
             "Attach a table with hccs.nn.attach, then save_pretrained.",
         )
     try:
-        return ParamTable(**saved)
+        return table_from_json(saved)
     except (HccsError, TypeError) as error:
         raise ModelError(
             "admissible parameters in the configuration", str(error), "Convert the model anew."
@@ -81,7 +101,7 @@ def current_table(model: nn.Module) -> ParamTable:
     order = before.provenance.get("layers") or list(layers)
     values = np.stack([getattr(layers[name], SLOT).values() for name in order])
     B, S, D = (values[..., i].round().astype(np.int64) for i in range(3))
-    return ParamTable(B, S, D, values[..., 3], before.n, before.mode, before.provenance)
+    return replace(before, B=B, S=S, D=D, scale=values[..., 3])
 
 
 def fill(slots: Mapping[str, nn.Module], model: nn.Module) -> None:
@@ -102,7 +122,14 @@ def _config(model: nn.Module) -> Any:
 
 def _as_json(table: ParamTable) -> dict[str, Any]:
     arrays = {name: getattr(table, name).tolist() for name in ("B", "S", "D", "scale")}
+    if table.qkv_scale is not None:
+        arrays["qkv_scale"] = table.qkv_scale.tolist()
     return {**arrays, "n": table.n, "mode": table.mode.value, "provenance": dict(table.provenance)}
+
+
+def table_from_json(saved: Mapping[str, Any]) -> ParamTable:
+    """The table of a configuration's "hccs" entry."""
+    return ParamTable(**{name: value for name, value in saved.items() if name != "backend"})
 
 
 def _require_match(layers: Mapping[str, nn.Module], table: ParamTable) -> None:

@@ -3,7 +3,8 @@
 Both must be registered: under a name without a mask function transformers passes `attention_mask=None`, and
 padding would attend. The attention function computes float logits and hands them to the module in the layer's
 slot (`hccs_softmax`), be it HCCS, an observer that collects, or the plain softmax. A slot that offers
-`attend(logits, value, valid)` returns the output of the heads [batch, heads, q, d] and its weights itself.
+`attend(logits, value, valid)` returns the output of the heads [batch, heads, q, d] and its weights itself; a
+`WholeAttention` gets q, k and v instead of logits.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ NAME = "hccs"
 SLOT = "hccs_softmax"
 
 
+class WholeAttention(nn.Module):
+    """A slot whose forward takes (query, key, value, valid, scaling) and returns the output of attention."""
+
+
 def attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -29,8 +34,8 @@ def attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     **options: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention output [batch, q, heads, d] and probabilities [batch, heads, q, k] of one layer."""
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Output [batch, q, heads, d] and, where there are any, probabilities [batch, heads, q, k] of a layer."""
     slot = getattr(module, SLOT, None)
     if slot is None:
         raise ModelError(
@@ -38,23 +43,27 @@ def attention(
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', 'unknown')}) without any",
             "Its logits were never collected: collect with batches that reach it, calibrate, attach again.",
         )
-    for name in ("position_bias", "s_aux", "sinks"):
+    whole = isinstance(slot, WholeAttention)
+    for name in ("position_bias", "s_aux", "sinks", *(["softcap"] if whole else [])):
         if options.get(name) is not None:
             raise ModelError(
                 "attention whose probabilities come from the logits alone",
                 f"{name} in {type(module).__name__}",
                 "HCCS does not serve this kind of attention yet: keep the model's own.",
             )
+    valid = boolean_mask(attention_mask, key.shape[-2])
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if whole:
+        return slot(query, key, value, valid, scaling).transpose(1, 2).contiguous(), None
+    if hasattr(slot, "observe"):
+        slot.observe(query, key, value, valid)
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    logits = torch.matmul(query, key.transpose(-1, -2)) * (
-        query.shape[-1] ** -0.5 if scaling is None else scaling
-    )
+    logits = torch.matmul(query, key.transpose(-1, -2)) * scaling
     softcap = options.get("softcap")
     if softcap is not None:
         logits = torch.tanh(logits / softcap) * softcap
-    valid = boolean_mask(attention_mask, key.shape[-2])
     if hasattr(slot, "attend"):
         output, p = slot.attend(logits, value, valid)
         return output.transpose(1, 2).contiguous(), p

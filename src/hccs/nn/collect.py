@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,56 @@ from hccs._progress import track
 from hccs.calibration import HeadStatistics
 from hccs.errors import DataError, ModelError
 from hccs.nn.attach import detach, fill
-from hccs.nn.attention import SLOT, attention_layers
+from hccs.nn.attention import SLOT, WholeAttention, attention_layers
 from hccs.nn.functional import quantise
 from hccs.nn.layers import FloatSoftmax
+from hccs.table import ParamTable
 
 # The scale and the longest row come from this many first batches; later logits beyond them saturate.
 RANGE_BATCHES = 32
 
 
+@dataclass(frozen=True)
+class Ranges:
+    """The layers that ran, by name, and what their heads met: largest magnitudes and the longest row."""
+
+    layers: list[str]
+    logits: np.ndarray[Any, Any]
+    """[layers, heads]."""
+    qkv: np.ndarray[Any, Any]
+    """Of q, k and v, [layers, heads, 3]."""
+    columns: int
+
+    @property
+    def logit_scale(self) -> np.ndarray[Any, Any]:
+        """The value of one int8 step that reaches all logits."""
+        return np.maximum(self.logits, 1e-6) / 127
+
+    @property
+    def qkv_scale(self) -> np.ndarray[Any, Any]:
+        """The value of one int8 step that reaches all of q, k and v."""
+        return np.maximum(self.qkv, 1e-6) / 127
+
+
 class RangeObserver(nn.Module):
-    """Passes logits on and keeps the largest magnitude per head, and the longest row."""
+    """Passes logits on and keeps the largest magnitudes per head, and the longest row."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
         self.largest: torch.Tensor | None = None
+        self.qkv: torch.Tensor | None = None
         self.columns = 0
+
+    def observe(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor | None
+    ) -> None:
+        """Keep the ranges of q, k and v, without padding tokens."""
+        queries, keys = real_tokens(query.shape[-2], key.shape[-2], valid)
+        parts = [_per_head(query, queries), _per_head(key, keys), _per_head(value, keys)]
+        heads = query.shape[1]
+        now = torch.stack([part.repeat_interleave(heads // len(part)) for part in parts], -1)
+        self.qkv = now if self.qkv is None else torch.maximum(self.qkv, now)
 
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
         """The inner module's probabilities."""
@@ -74,6 +109,25 @@ def real_rows(z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor | Non
     return full & torch.diagonal(full, dim1=-2, dim2=-1)[..., None]
 
 
+def real_tokens(
+    queries: int, keys: int, valid: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Which queries and which keys are tokens, not padding: booleans that broadcast to [batch, heads, n]."""
+    if valid is None:
+        return None, None
+    full = valid.expand(*valid.shape[:-2], queries, keys)
+    if queries == keys:
+        itself = torch.diagonal(full, dim1=-2, dim2=-1)
+        return itself, itself
+    return full.any(-1), full.any(-2)
+
+
+def _per_head(x: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
+    """The largest magnitude of x [batch, heads, n, d] per head."""
+    seen = x.detach().abs().float().amax(-1)
+    return (seen if real is None else seen.masked_fill(~real, 0)).amax((0, 2))
+
+
 def collect(
     model: nn.Module,
     batches: Iterable[Any],
@@ -88,29 +142,49 @@ def collect(
     largest magnitude in the first batches / 127, unless `scale` [layers, heads] is given; `n` is the longest
     row, by default the longest seen there. Padding counts neither as key nor as query. In a model with HCCS
     attached the
-    logits are those behind the HCCS of earlier layers. Under `torch.distributed` each process passes its own
+    logits are those behind the HCCS of earlier layers. The ranges of q, k and v, which integer attention
+    needs, come from the first batches too. Under `torch.distributed` each process passes its own
     batches, and all return the statistics of all of them.
     """
     stream = iter(batches)
     first = list(itertools.islice(stream, RANGE_BATCHES))
     if not first:
         raise DataError("at least one batch", "none", "Pass batches of tokenised text, or a DataLoader.")
-    names, largest, columns = ranges(model, first)
+    seen = ranges(model, first)
     stats = HeadStatistics(
-        shape=(len(names), largest.shape[1]),
-        n=columns if n is None else n,
-        scale=np.maximum(largest, 1e-6) / 127 if scale is None else scale,
+        shape=(len(seen.layers), seen.logits.shape[1]),
+        n=seen.columns if n is None else n,
+        scale=seen.logit_scale if scale is None else scale,
     )
-    stats.progress["layers"] = names
-    with observing(model, {name: _observer(stats, layer) for layer, name in enumerate(names)}):
+    stats.progress.update(layers=seen.layers, qkv_scale=seen.qkv_scale.tolist())
+    with observing(model, {name: _observer(stats, layer) for layer, name in enumerate(seen.layers)}):
         run(model, itertools.chain(first, stream), "collecting")
     if distributed():
         stats.all_reduce()
     return stats
 
 
-def ranges(model: nn.Module, batches: Sequence[Any]) -> tuple[list[str], np.ndarray[Any, Any], int]:
-    """Names of the layers that run, the largest logit magnitude [layers, heads], and the longest row."""
+def calibrate_operands(model: nn.Module, table: ParamTable, batches: Sequence[Any]) -> ParamTable:
+    """The table with scales of q, k and v from `batches`, for integer attention.
+
+    They are those of the weights as they are now: call it again after training. The model may have HCCS
+    attached or not.
+    """
+    if not batches:
+        raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
+    seen = ranges(model, batches)
+    order = table.provenance.get("layers") or seen.layers
+    if sorted(order) != sorted(seen.layers) or table.shape != seen.logits.shape:
+        raise ModelError(
+            f"a table of the layers {', '.join(seen.layers)}, {seen.logits.shape[1]} heads each",
+            f"one of {', '.join(order)}, {table.shape[1]} heads each",
+            "This table belongs to another model: collect and calibrate on this one.",
+        )
+    return replace(table, qkv_scale=seen.qkv_scale[[seen.layers.index(name) for name in order]])
+
+
+def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
+    """The ranges of the model's attention layers over all batches, of all processes."""
     observers: dict[str, RangeObserver] = {}
 
     def make(name: str) -> Any:
@@ -131,13 +205,14 @@ def ranges(model: nn.Module, batches: Sequence[Any]) -> tuple[list[str], np.ndar
             "Calibrate a model with one number of heads.",
         )
     largest = torch.stack(list(seen.values()))
+    qkv = torch.stack([observers[name].qkv for name in seen])  # type: ignore[misc]
     columns = torch.tensor(max(o.columns for o in observers.values()), device=largest.device)
     if distributed():
         import torch.distributed as dist
 
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        dist.all_reduce(columns, dist.ReduceOp.MAX)
-    return list(seen), largest.double().cpu().numpy(), int(columns)
+        for found in (largest, qkv, columns):
+            dist.all_reduce(found, dist.ReduceOp.MAX)
+    return Ranges(list(seen), largest.double().cpu().numpy(), qkv.double().cpu().numpy(), int(columns))
 
 
 def distributed() -> bool:
@@ -156,6 +231,12 @@ def observing(model: nn.Module, make: Mapping[str, Any]) -> Iterator[None]:
     """Wrap the slots of the named layers by `make[name](inner)`; others keep theirs, or float softmax."""
     layers = attention_layers(model)
     before = {name: getattr(module, SLOT, None) for name, module in layers.items()}
+    if any(isinstance(slot, WholeAttention) for slot in before.values()):
+        raise ModelError(
+            "a model whose attention computes logits",
+            "one with integer attention",
+            "Attach the table with backend='float', collect, then attach with 'integer' again.",
+        )
     attached = any(slot is not None for slot in before.values())
     slots = {name: slot or FloatSoftmax() for name, slot in before.items()}
     fill({name: make[name](slot) if name in make else slot for name, slot in slots.items()}, model)

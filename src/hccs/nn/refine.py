@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from hccs._progress import track
 from hccs.errors import DataError
 from hccs.nn.attach import attach, current_table, detach
 from hccs.nn.layers import LearnableHeadSoftmax
-from hccs.spec import Mode
 from hccs.table import ParamTable
 
 
@@ -73,8 +73,7 @@ def _descend(
             if now < best:
                 best, best_table = now, current_table(model)
     provenance = {**best_table.provenance, "refined": {"steps": steps, "kl": best}}
-    B, S, D, scale = best_table.B, best_table.S, best_table.D, best_table.scale
-    return ParamTable(B, S, D, scale, best_table.n, Mode(best_table.mode), provenance)
+    return replace(best_table, provenance=provenance)
 
 
 def _divergence(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

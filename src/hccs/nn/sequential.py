@@ -40,16 +40,19 @@ def calibrate_in_sequence(
     if any(hasattr(module, SLOT) for module in attention_layers(model).values()):
         raise ModelError("a float model", "one with HCCS attached", "Call hccs.nn.detach first.")
     rows: list[np.ndarray[Any, Any]] = []
+    operands: list[np.ndarray[Any, Any]] = []
     done: dict[str, nn.Module] = {}
     names = list(attention_layers(model))
     for name in names:
         stats = _one_layer(model, batches, name, done, n)
+        operands.append(stats.progress["qkv_scale"])
         table = search(stats, n, granularity, mode).table
         rows.append(np.stack([table.B[0], table.S[0], table.D[0], table.scale[0]]))
         done[name] = HeadSoftmax(table, 0, Mode(mode))
     values = np.stack(rows)
     B, S, D = (values[:, i].astype(np.int64) for i in range(3))
-    return ParamTable(B, S, D, values[:, 3], n, Mode(mode), {"layers": names, "calibration": "in sequence"})
+    provenance = {"layers": names, "calibration": "in sequence"}
+    return ParamTable(B, S, D, values[:, 3], n, Mode(mode), provenance, np.concatenate(operands))
 
 
 def _one_layer(
@@ -57,9 +60,11 @@ def _one_layer(
 ) -> HeadStatistics:
     behind = {earlier: (lambda inner, slot=slot: slot) for earlier, slot in done.items()}
     with observing(model, behind):
-        seen, largest, _ = ranges(model, batches)
-        scale = largest[seen.index(name)][None]
-        stats = HeadStatistics(shape=scale.shape, n=n, scale=np.maximum(scale, 1e-6) / 127)
+        seen = ranges(model, batches)
+        index = seen.layers.index(name)
+        scale = seen.logit_scale[index : index + 1]
+        stats = HeadStatistics(shape=scale.shape, n=n, scale=scale)
+        stats.progress["qkv_scale"] = seen.qkv_scale[index : index + 1].tolist()
         watch = {name: lambda inner: StatisticsObserver(FloatSoftmax(), stats, 0)}
         with observing(model, watch):
             run(model, batches, f"collecting {name}")

@@ -1,4 +1,4 @@
-"""`hccs convert`: collect, calibrate, evaluate, retrain, evaluate, save; each stage resumes."""
+"""`hccs convert`: collect, calibrate, evaluate, retrain, evaluate, quantise q, k, v, save; stages resume."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import hccs.nn
 from hccs import _safetensors
 from hccs.calibration import HeadStatistics, search
 from hccs.errors import ParameterError
+from hccs.nn.integer import NORMALISATION
 from hccs.pipeline import tasks
 from hccs.pipeline.conversion import RETRAINING, evaluate_modes, retrain
 from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
@@ -96,6 +97,7 @@ class Conversion:
             "calibrate": self._calibrate,
             "without retraining": self._without,
             "retrain": self._retrain,
+            "integer": self._integer,
             "save": self._save,
         }
         for name, work in stages.items():
@@ -123,10 +125,14 @@ class Conversion:
         """The float model, which later stages convert in place."""
         return self._load(str(self.path / "float")).model.to(best_device()).eval()
 
-    def _collect(self) -> dict[str, Any]:
+    def _calibration_share(self) -> list[dict[str, Any]]:
+        """This process's batches of the calibration sentences."""
         processes, sentences = state().num_processes, self.sets["calibration"]
         batches = list(sentences.batches(min(64, -(-len(sentences) // processes))))
-        stats = hccs.nn.collect(self.model, batches[state().process_index :: processes], n=self.n)
+        return batches[state().process_index :: processes]
+
+    def _collect(self) -> dict[str, Any]:
+        stats = hccs.nn.collect(self.model, self._calibration_share(), n=self.n)
         if state().is_main_process:
             stats.save(self.path / "statistics.safetensors")
         return {"sentences": len(self.sets["calibration"]), "rows": int(stats.rows.sum())}
@@ -176,6 +182,16 @@ class Conversion:
         self._keep(self.model, "model")
         scores = evaluate_modes(self.model, hccs.nn.current_table(self.model), self.sets["dev"])
         return {"accuracy": outcome.accuracy, "history": outcome.history, "modes": scores}
+
+    def _integer(self) -> dict[str, Any]:
+        """Scales of the retrained model's q, k and v; its accuracy with attention in integers."""
+        model = hccs.nn.restore(self._load(str(self.path / "model")).model.to(best_device()))
+        table = hccs.nn.calibrate_operands(model, hccs.nn.current_table(model), self._calibration_share())
+        self._keep(hccs.nn.attach(model, table), "model")
+        if table.mode not in NORMALISATION:
+            return {}
+        hccs.nn.attach(model, table, backend="integer")
+        return {"accuracy": accuracy(model, self.sets["dev"])}
 
     def _save(self) -> dict[str, Any]:
         """The retrained model was saved by its stage; its table is put beside it as a file."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hccs.nn.attach import attach, current_table
+from hccs.nn.attach import attach, current_table, table_from_json
 from hccs.pipeline.models import accuracy, predictions, transformers
 from hccs.pipeline.tokens import TokenisedSet, as_batch
 from hccs.table import ParamTable
@@ -109,7 +109,7 @@ def _best_table(model: Any, recipe: Recipe, checkpoint: str | None) -> ParamTabl
     if recipe.learn or checkpoint is None:
         return current_table(model)
     saved = json.loads((Path(checkpoint) / "config.json").read_text())["hccs"]
-    return ParamTable(**saved)
+    return table_from_json(saved)
 
 
 def _last_checkpoint(folder: Path) -> str | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from hccs import _folder
 from hccs.aie.export import aie4ml_model, vitis
 from hccs.aie.export.project import (
     Project,
@@ -19,7 +18,6 @@ from hccs.aie.export.project import (
     parameter_header,
     vectors,
 )
-from hccs.errors import FileError
 
 TILES_PER_COLUMN = 4
 """A memory tile has six DMA channels each way: four tiles' shares fit, and one to and from outside."""
@@ -78,21 +76,4 @@ def export(project: Project, target: Target | str, out: str | os.PathLike[str]) 
 
     An existing folder is replaced only if an export wrote it, and only when done.
     """
-    target, folder = Target(target), Path(out)
-    contents = _contents(project, target)
-    ours = folder.is_dir() and ((folder / "vectors" / "logits.bin").exists() or not any(folder.iterdir()))
-    if folder.exists() and not ours:
-        raise FileError(
-            f"{folder} to be new, empty, or an earlier export", "something else", "Choose another --out."
-        )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-        fresh = Path(scratch) / "project"
-        for name, content in contents.items():
-            path = fresh / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(fresh, folder)
-    return folder
+    return _folder.replace(out, _contents(project, Target(target)), marker="vectors/logits.bin")

@@ -222,6 +222,25 @@ bool logits(bool forward, nb::handle input_array, nb::handle heads, nb::handle s
   return with_valid();
 }
 
+// Floats [batch, heads, n, d] to int8 of the same shape, both with contiguous rows; `factors` float32 [heads].
+bool quantise(nb::handle input_array, nb::handle factor_array, nb::handle output_array) {
+  const Buffer input(input_array, PyBUF_STRIDES), factors(factor_array, PyBUF_C_CONTIGUOUS);
+  const Buffer output(output_array, PyBUF_STRIDES | PyBUF_WRITABLE);
+  const Py_buffer &in = input.view(), &out = output.view();
+  require(in.ndim == 4 && out.ndim == 4 && in.itemsize == 4 && out.itemsize == 1, "float32 and int8 of four dimensions");
+  require(factors.view().itemsize == 4 && factors.elements() == in.shape[1], "one factor per head");
+  hccs::QuantiseJob job{input.data<float>(), output.data<int8_t>(), factors.data<float>(),
+                        in.shape[0], in.shape[1], in.shape[2], in.shape[3], {}, {}};
+  for (int d = 0; d < 4; ++d) require(in.shape[d] == out.shape[d], "input and output differ in shape");
+  require(job.d <= 1 || (in.strides[3] == 4 && out.strides[3] == 1), "rows must be contiguous");
+  for (int d = 0; d < 3; ++d) {
+    job.input_stride[d] = in.strides[d] / in.itemsize;
+    job.output_stride[d] = out.strides[d];
+  }
+  nb::gil_scoped_release release;
+  return selected->logits.quantise(job);
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -234,6 +253,7 @@ NB_MODULE(_native, m) {
   m.def("logits", &logits, nb::arg("forward"), nb::arg("input"), nb::arg("heads"), nb::arg("scales"),
         nb::arg("head_of_group"), nb::arg("rows_per_group"), nb::arg("mode"), nb::arg("valid").none(), nb::arg("rounded"),
         nb::arg("output"), nb::arg("parameters").none(), nb::arg("threads"));
+  m.def("quantise", &quantise, nb::arg("input"), nb::arg("factors"), nb::arg("output"));
   m.def("select", &select_isa, "Use this instruction set ('' for the fastest); returns the one in use.");
   m.def("in_use", [] { return selected->name; }, "The instruction set in use.");
   m.def("known_isas", &known_isas, "(name, whether this machine runs it), the fastest last.");

@@ -1,6 +1,7 @@
 // Float logits in training: quantise, HCCS and back to float in one pass over a row, and its backward pass.
 #pragma once
 
+#include "quantise.hpp"
 #include "softmax.hpp"
 
 namespace hccs {
@@ -20,6 +21,7 @@ using LogitsRows = bool (*)(const LogitsJob&, int64_t begin, int64_t end);
 struct LogitsKernels {
   LogitsRows forward;
   LogitsRows backward;
+  Quantise quantise;
 };
 
 extern const LogitsKernels logits_scalar, logits_avx2, logits_avx512;

@@ -32,7 +32,7 @@ from hccs.pipeline.comparison.measures import FidelityCounter, row_measures
 from hccs.pipeline.comparison.sample import LogitSample, sample_files, sample_model
 from hccs.pipeline.comparison.speed import time_forms
 from hccs.pipeline.conversion import RETRAINING
-from hccs.pipeline.evaluate import saved_task
+from hccs.pipeline.finished import saved_task
 from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
 from hccs.pipeline.run_folder import RunFolder, read_json
 from hccs.pipeline.tokens import TokenisedSet, tokenise
@@ -74,7 +74,7 @@ def from_run(folder: Path) -> Settings:
     saved = read_json(folder / "settings.json")
     return Settings(
         model=str(folder / "float"),
-        task=saved_task(saved["task"]),
+        task=saved_task(saved),
         data=saved["data"],
         retraining=Recipe(**saved["retraining"]),
     )

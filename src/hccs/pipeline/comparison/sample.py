@@ -123,8 +123,8 @@ def sample_model(
     if not batches:
         raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
     _require_rows(rows)
-    names, largest, _ = ranges(model, batches)
-    scale = np.maximum(largest, 1e-6) / 127 if scale is None else scale
+    seen = ranges(model, batches)
+    names, scale = seen.layers, seen.logit_scale if scale is None else scale
     samplers: dict[str, RowSampler] = {}
 
     def observer(name: str, layer: int) -> Callable[[nn.Module], nn.Module]:

@@ -1,0 +1,44 @@
+"""`hccs export`: a converted model for other runtimes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(help="Write a converted model for other runtimes: C, ONNX.", no_args_is_help=True)
+
+
+@app.command()
+def c(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run, or a parameter table.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")] = Path("hccs_c"),
+) -> None:
+    """Parameters and row functions in portable C99, with test vectors and a program that checks itself."""
+    from hccs.export import export_c, run_table
+
+    table = run_table(run)
+    folder = export_c(table, out)
+    layers, heads = table.shape
+    Console().print(f"wrote {layers} layers of {heads} heads to {folder}; check them with: make -C {folder}")
+
+
+@app.command()
+def onnx(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("model.onnx"),
+    mode: Annotated[str, typer.Option(help="One of the four modes; the run's own by default.")] = "",
+    attentions: Annotated[bool, typer.Option(help="Every layer's probabilities as outputs too.")] = False,
+) -> None:
+    """The converted model as ONNX, with HCCS as a function of standard operators; checked on the dev set."""
+    from hccs.pipeline.onnx_run import export_run
+
+    path, found = export_run(run, out, mode=mode, attentions=attentions)
+    console = Console()
+    console.print(f"wrote {path}")
+    console.print(
+        f"ONNX Runtime: {found.same_predictions} of {found.examples} predictions as PyTorch's, "
+        f"accuracy {found.accuracy:.4f}, logits differ by at most {found.largest_difference:.1e}"
+    )

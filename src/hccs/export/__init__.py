@@ -1,0 +1,5 @@
+"""Converted models for other runtimes: portable C (`c`, needs NumPy alone) and ONNX (`onnx_model`)."""
+
+from hccs.export.c import export_c, run_table
+
+__all__ = ["export_c", "run_table"]

@@ -1,0 +1,156 @@
+"""HCCS as an ONNX function of standard operators, one per mode, with integers inside.
+
+Input: float logits z [batch, heads, q, k], theta int32 [heads, 3], scale float32 [heads] and valid, booleans
+that broadcast to z. Output: probabilities p_hat / T in float32. Every runtime of the standard operators can
+run it; the integers before the last division are the reference's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hccs.errors import MissingExtraError
+from hccs.spec import RECIPROCAL_SHIFT, Mode
+
+DOMAIN = "hccs"
+DOMAIN_VERSION = 1
+OPSET = 18
+
+_LEADING_BITS = range(15)
+"""Z <= 32767, so its leading bit is one of these."""
+
+
+def onnx() -> Any:
+    """The onnx package, or what to install."""
+    try:
+        import onnx
+        import onnx.parser
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "onnx to write ONNX models", f"no module {error.name}", "pip install 'hccs[onnx]'."
+        ) from error
+    return onnx
+
+
+def function_name(mode: Mode) -> str:
+    """`SoftmaxI16Div` and so on: an operator of the domain "hccs"."""
+    return "Softmax" + "".join(part.capitalize() for part in mode.value.split("_"))
+
+
+def function(mode: Mode) -> Any:
+    """The FunctionProto of a mode."""
+    made = onnx().parser.parse_function(function_text(mode))
+    made.doc_string = f"HCCS, mode {mode.value}: clipped-linear softmax of quantised logits, in integers."
+    return made
+
+
+def function_text(mode: Mode) -> str:
+    """The function in ONNX's textual form.
+
+    All modes are p_hat = min((s * factor) >> shift, T), where factor depends on the row alone: its
+    reciprocal, times 2^e for the short rows of u8 modes.
+    """
+    # QuantizeLinear rounds half to even and saturates: the quantiser of docs/spec.md. Masks are minima with a
+    # cap, and Z <= 32767 is summed in float32, which holds it exactly: runtimes are several times as fast at
+    # these as at Where and at sums of int32.
+    return f"""
+<domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>
+{function_name(mode)} (z, theta, scale, valid) => (p)
+{{
+    heads = Shape (scale)
+    zero = Constant <value = int8[1] {{0}}> ()
+    zeros = Expand (zero, heads)
+    logits = QuantizeLinear <axis = 1> (z, scale, zeros)
+    x = Cast <to = {_type("INT32")}> (logits)
+    heads_only = Constant <value = int64[3] {{-1, 1, 1}}> ()
+    base, slope, bound = Split <axis = 1, num_outputs = 3> (theta)
+    B = Reshape (base, heads_only)
+    S = Reshape (slope, heads_only)
+    D = Reshape (bound, heads_only)
+    columns = Constant <value = int64[1] {{-1}}> ()
+    lowest = Constant <value = int32 {{-128}}> ()
+    highest = Constant <value = int32 {{127}}> ()
+    logit_cap = Where (valid, highest, lowest)
+    attended = Min (x, logit_cap)
+    m = ReduceMax (attended, columns)
+    distance = Sub (m, x)
+    delta = Min (distance, D)
+    lost = Mul (S, delta)
+    score = Sub (B, lost)
+    nothing = Constant <value = int32 {{0}}> ()
+    largest = Constant <value = int32 {{32767}}> ()
+    score_cap = Where (valid, largest, nothing)
+    s = Min (score, score_cap)
+    exact = Cast <to = {_type("FLOAT")}> (s)
+    total = ReduceSum (exact, columns)
+    Z = Cast <to = {_type("INT32")}> (total)
+    {_factor(mode)}
+    {_scaled(mode)}
+    real = Cast <to = {_type("FLOAT")}> (p_hat)
+    T = Constant <value = float {{{mode.T}.0}}> ()
+    p = Div (real, T)
+}}
+"""
+
+
+def _factor(mode: Mode) -> str:
+    """From Z to factor (eq. 6, 8, 9)."""
+    numerator = mode.T << RECIPROCAL_SHIFT if mode.is_u8 else mode.T
+    # e of docs/spec.md by leading bit: how far the scores of a short row are scaled up.
+    e = [max(8 - k, 0) if mode.is_u8 else 0 for k in _LEADING_BITS]
+    # A row without a valid column has s = 0 everywhere: any factor gives the zeros it must return.
+    lines = ["unit = Constant <value = int32 {1}> ()", "some = Max (Z, unit)"]
+    if mode.is_clb or mode.is_u8:
+        lines += [
+            _int32("powers", [1 << k for k in _LEADING_BITS[1:]]),
+            "reached = GreaterOrEqual (some, powers)",
+            f"counted = Cast <to = {_type('INT32')}> (reached)",
+            "k = ReduceSum (counted, columns)",
+        ]
+    if mode.is_clb:
+        lines += [
+            _int32("factors", [(numerator >> (k + e[k])) << e[k] for k in _LEADING_BITS]),
+            "factor = Gather (factors, k)",
+        ]
+    elif mode.is_u8:
+        lines += [
+            f"numerator = Constant <value = int32 {{{numerator}}}> ()",
+            _int32("ups", [1 << e_k for e_k in e]),
+            "up = Gather (ups, k)",
+            "raised = Mul (some, up)",
+            "rho = Div (numerator, raised)",
+            "factor = Mul (rho, up)",
+        ]
+    else:
+        lines += [
+            f"numerator = Constant <value = int32 {{{numerator}}}> ()",
+            "factor = Div (numerator, some)",
+        ]
+    return "\n    ".join(lines)
+
+
+def _scaled(mode: Mode) -> str:
+    """p_hat = min((s * factor) >> shift, T) (eq. 7). Only CLB overestimates and needs the minimum."""
+    kind = "uint32" if mode.is_u8 else "int32"
+    shifted = "shifted" if mode.is_clb else "p_hat"
+    lines = [f"{'product' if mode.is_u8 else shifted} = Mul (s, factor)"]
+    if mode.is_u8:
+        # Only unsigned integers can be shifted.
+        lines += [
+            f"unsigned = Cast <to = {_type('UINT32')}> (product)",
+            f"fraction_bits = Constant <value = uint32 {{{RECIPROCAL_SHIFT}}}> ()",
+            f'{shifted} = BitShift <direction = "RIGHT"> (unsigned, fraction_bits)',
+        ]
+    if mode.is_clb:
+        lines += [f"top = Constant <value = {kind} {{{mode.T}}}> ()", f"p_hat = Min ({shifted}, top)"]
+    return "\n    ".join(lines)
+
+
+def _int32(name: str, values: list[int]) -> str:
+    listed = ", ".join(map(str, values))
+    return f"{name} = Constant <value = int32[{len(values)}] {{{listed}}}> ()"
+
+
+def _type(name: str) -> int:
+    number: int = onnx().TensorProto.DataType.Value(name)
+    return number

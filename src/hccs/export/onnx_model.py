@@ -1,0 +1,176 @@
+"""`export_onnx`: a transformers model with HCCS attached as an ONNX file that any runtime can run."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import hccs
+from hccs import _safetensors
+from hccs.errors import MissingExtraError, ModelError
+from hccs.export.onnx_function import DOMAIN, DOMAIN_VERSION, OPSET, function, function_name, onnx
+from hccs.nn.attach import current_table
+from hccs.nn.attention import SLOT, attention_layers
+from hccs.spec import Mode
+from hccs.table import ParamTable
+
+LARGEST_FILE = 2**31 - 1
+"""What protobuf can hold."""
+
+
+class SymbolicSoftmax(nn.Module):
+    """Stands in for HCCS while the model is traced: becomes one node that calls the mode's function."""
+
+    theta: torch.Tensor
+    scale: torch.Tensor
+    everything: torch.Tensor
+
+    def __init__(self, table: ParamTable, layer: int, mode: Mode) -> None:
+        super().__init__()
+        self.operator = f"{DOMAIN}::{function_name(mode)}"
+        self.register_buffer("theta", torch.tensor(table.layer(layer).packed))
+        self.register_buffer("scale", torch.tensor(table.scale[layer], dtype=torch.float32))
+        self.register_buffer("everything", torch.ones(1, dtype=torch.bool))
+
+    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+        """A tensor like z, without values."""
+        mask = self.everything if valid is None else valid
+        inputs = (z, self.theta, self.scale, mask)
+        made: torch.Tensor = torch.onnx.ops.symbolic(
+            self.operator, inputs, dtype=z.dtype, shape=z.shape, version=DOMAIN_VERSION
+        )
+        return made
+
+
+class Outputs(nn.Module):
+    """The model with positional inputs, and of its outputs the logits (and the attention probabilities)."""
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...], attentions: bool) -> None:
+        super().__init__()
+        self.model, self.names, self.attentions = model, names, attentions
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """(logits, probabilities of the first layer, ...)."""
+        given: dict[str, Any] = dict(zip(self.names, tensors, strict=True))
+        if "use_cache" in self.model.config.to_dict():  # type: ignore[operator,union-attr]
+            given["use_cache"] = False
+        found = self.model(**given, output_attentions=self.attentions, return_dict=True)
+        return (found.logits, *(found.attentions if self.attentions else ()))
+
+
+def export_onnx(
+    model: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    path: str | os.PathLike[str],
+    *,
+    mode: Mode | str | None = None,
+    attentions: bool = False,
+) -> Path:
+    """Write the model as ONNX; `inputs` is a batch like those it will get, of at least two rows and columns.
+
+    The batch size and, of token inputs, the length stay free, the latter up to the table's n. HCCS is a
+    function of standard operators in the file itself. With `attentions` every layer's probabilities are
+    outputs too, named attention_0 and so on. The model is left as it was.
+    """
+    _require_exporter()
+    table = current_table(model)
+    chosen = Mode(mode or table.mode)
+    if next(model.parameters()).dtype != torch.float32:
+        raise ModelError("a float32 model", str(next(model.parameters()).dtype), "Call model.float() first.")
+    names = tuple(inputs)
+    tensors = tuple(inputs[name].cpu() for name in names)
+    outputs = ["logits", *(f"attention_{i}" for i in range(table.shape[0] if attentions else 0))]
+    with _symbolic(model, table, chosen), _quiet():
+        program = torch.onnx.export(
+            Outputs(model, names, attentions),
+            tensors,
+            input_names=list(names),
+            output_names=outputs,
+            opset_version=OPSET,
+            dynamo=True,
+            dynamic_shapes=(tuple(_free_axes(tensor) for tensor in tensors),),
+            verbose=False,
+        )
+    assert program is not None
+    return _write(program.model_proto, table, chosen, Path(path))
+
+
+def _free_axes(tensor: torch.Tensor) -> dict[int, str]:
+    tokens = tensor.ndim == 2 and not tensor.is_floating_point()
+    return {0: "batch", 1: "length"} if tokens else {0: "batch"}
+
+
+@contextmanager
+def _symbolic(model: nn.Module, table: ParamTable, mode: Mode) -> Iterator[None]:
+    """The model in evaluation mode on the CPU with symbolic HCCS; all is put back afterwards."""
+    layers = attention_layers(model)
+    before = {name: getattr(layer, SLOT) for name, layer in layers.items()}
+    device, was_training = next(model.parameters()).device, model.training
+    order = table.provenance.get("layers") or list(layers)
+    model.cpu().eval()
+    try:
+        for index, name in enumerate(order):
+            setattr(layers[name], SLOT, SymbolicSoftmax(table, index, mode))
+        yield
+    finally:
+        for name, slot in before.items():
+            setattr(layers[name], SLOT, slot)
+        model.to(device).train(was_training)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hush what the exporter says about itself: missing optional packages, its own deprecations."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _write(model: Any, table: ParamTable, mode: Mode, path: Path) -> Path:
+    standard = onnx()
+    model.functions.append(function(mode))
+    standard.helper.set_model_props(
+        model,
+        {
+            "hccs.version": hccs.__version__,
+            "hccs.mode": mode.value,
+            "hccs.longest_row": str(table.n),
+        },
+    )
+    if model.ByteSize() > LARGEST_FILE:
+        raise ModelError(
+            "a model of less than 2 GiB", f"{model.ByteSize() / 2**30:.1f} GiB", "Export a smaller model."
+        )
+    standard.checker.check_model(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _safetensors.replace(path, model.SerializeToString())
+    return path
+
+
+def _require_exporter() -> None:
+    onnx()
+    try:
+        import onnxscript  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "onnxscript for torch.onnx", f"no module {error.name}", "pip install 'hccs[onnx]'."
+        ) from error
+    if not hasattr(torch.onnx, "ops"):
+        raise MissingExtraError(
+            "torch 2.8 or later for ONNX", f"torch {torch.__version__}", "pip install 'hccs[onnx]'."
+        )

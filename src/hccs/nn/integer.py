@@ -1,0 +1,160 @@
+"""Attention in integers from q, k and v to its output, for inference: `hccs.attention` in a model's layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import hccs
+from hccs.errors import DataError, ModelError
+from hccs.kernels import _native
+from hccs.nn.attention import WholeAttention
+from hccs.nn.host import INT8_MAX, INT8_MIN
+from hccs.requant import Requant
+from hccs.spec import Mode
+from hccs.table import ParamTable
+
+NORMALISATION = {Mode.I16_DIV: None, Mode.U8_DIV: Mode.U8_DIV, Mode.U8_CLB: Mode.U8_CLB}
+"""How `hccs.attention` normalises for a model of each mode. For i16_div it defers the division to the output,
+where i16_div rounds the reciprocal down. i16_clb has no integer form."""
+
+
+class IntegerAttention(WholeAttention):
+    """The attention of one layer on int8 q, k and v with static scales. Refuses to train."""
+
+    factor_bits: torch.Tensor
+
+    def __init__(self, table: ParamTable, layer: int, mode: Mode) -> None:
+        super().__init__()
+        if table.qkv_scale is None:
+            raise ModelError(
+                "a table with the scales of q, k and v",
+                "one without",
+                "Collect and calibrate again, or add them with hccs.nn.calibrate_operands.",
+            )
+        if mode not in NORMALISATION:
+            raise ModelError(
+                f"integer attention in mode {', '.join(m.value for m in NORMALISATION)}",
+                mode.value,
+                "Its outputs need 16 bits; i16_div has the exact quotient without them.",
+            )
+        self.mode = NORMALISATION[mode]
+        self.theta, self.logit_scale = table.layer(layer), table.scale[layer]
+        self.qkv_scale = table.qkv_scale[layer]
+        # As bits: model.half() and model.to(bfloat16) would round a float buffer.
+        factors = torch.tensor(1 / self.qkv_scale.T, dtype=torch.float32)
+        self.register_buffer("factor_bits", factors.view(torch.int32), persistent=False)
+        self._requants: dict[float, Requant] = {}
+
+    @torch.compiler.disable  # the kernels take arrays, which a traced graph does not have
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        valid: torch.Tensor | None,
+        scaling: float,
+    ) -> torch.Tensor:
+        """Output [batch, heads, q, d] of query, like it, and key, value [batch, kv heads, k, d]."""
+        if self.training:
+            raise ModelError(
+                "a model in evaluation mode",
+                "one in training mode",
+                "Integer attention has no gradient: model.eval(), or train with backend='float'.",
+            )
+        output: torch.Tensor = _WithoutGradient.apply(self, query, key, value, valid, scaling)
+        return output
+
+    def integers(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """int8 q, k and v, each with the heads of q."""
+        groups = query.shape[1] // key.shape[1]
+        for_q, for_k, for_v = self.factor_bits.view(torch.float32)
+        q = to_int8(query.detach(), for_q)
+        # Heads of one group share k and v, and so their scales.
+        k, v = to_int8(key.detach(), for_k[::groups]), to_int8(value.detach(), for_v[::groups])
+        if groups > 1:
+            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        return q, k, v
+
+    def requant(self, scaling: float) -> Requant:
+        """The fixed-point factors of the layer's heads, where attention multiplies q.k by `scaling`."""
+        if scaling not in self._requants:
+            q_scale, k_scale, v_scale = self.qkv_scale.T
+            self._requants[scaling] = Requant.from_scales(
+                q_scale=q_scale,
+                k_scale=k_scale,
+                v_scale=v_scale,
+                logit_scale=self.logit_scale,
+                scaling=scaling,
+            )
+        return self._requants[scaling]
+
+    def values(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """(B, S, D, scale) of every head, [heads, 4]."""
+        return np.concatenate([self.theta.packed.astype(np.float64), self.logit_scale[:, None]], axis=-1)
+
+
+def to_int8(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """int8 clamp(round_half_even(x * factor), -128, 127) of x [batch, heads, n, d], one factor per head.
+
+    >>> to_int8(torch.tensor([[[[0.25, -0.35, 99.0]]]]), torch.tensor([10.0])).tolist()
+    [[[[2, -4, 127]]]]
+    """
+    if x.is_cuda:
+        scaled = x.float().mul(factor[:, None, None]).round_()
+        return scaled.clamp_(INT8_MIN, INT8_MAX).to(torch.int8)
+    rows = x.float()
+    rows = rows if rows.stride(-1) == 1 else rows.contiguous()
+    out = torch.empty_like(rows, dtype=torch.int8)
+    if not _native.quantise(rows.numpy(), factor.contiguous().numpy(), out.numpy()):
+        raise DataError("finite q, k and v", "NaN", "Look for an overflow in the layers before this one.")
+    return out
+
+
+def as_lengths(valid: torch.Tensor) -> Any:
+    """Row lengths in place of a mask [..., q, k] whose rows all begin with what they attend to, or the mask.
+
+    Padding at the end and causal rows are such, and kernels skip what lies behind a length.
+    """
+    # NumPy takes booleans at the speed of bytes.
+    mask = valid.numpy()
+    if (mask[..., 1:] & ~mask[..., :-1]).any():
+        return valid
+    return np.where(mask[..., -1], mask.shape[-1], mask.argmin(-1))
+
+
+def _threads() -> int | None:
+    """One where torch may use but one; else as many as the work deserves."""
+    return 1 if torch.get_num_threads() == 1 else None
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """Passes integers forward; a gradient that comes back is refused instead of being lost in silence."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        layer: IntegerAttention,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        valid: torch.Tensor | None,
+        scaling: float,
+    ) -> torch.Tensor:
+        q, k, v = layer.integers(query, key, value)
+        rows = valid if valid is None or valid.is_cuda else as_lengths(valid)
+        requant = layer.requant(scaling)
+        out = hccs.attention(
+            q, k, v, layer.theta, requant, valid=rows, mode=layer.mode, out="float32", threads=_threads()
+        )
+        return out.to(query.dtype)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        raise ModelError(
+            "inference only", "a backward pass", "Attach with backend='float' to train, then 'integer' again."
+        )
