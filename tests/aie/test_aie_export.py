@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import re
 import shutil
@@ -156,6 +157,9 @@ def test_find_table(tmp_path: Path) -> None:
     TABLE.save(run / "second.safetensors")
     with pytest.raises(FileError, match="2 tables"):
         find_table(run)
+    retrained = dataclasses.replace(TABLE, mode="i16_div")
+    retrained.save(run / "model.hccs.safetensors")  # a finished run holds its first table too
+    assert find_table(run) == retrained
 
 
 @pytest.mark.parametrize(

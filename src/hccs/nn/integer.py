@@ -32,7 +32,7 @@ class IntegerAttention(WholeAttention):
             raise ModelError(
                 "a table with the scales of q, k and v",
                 "one without",
-                "Collect and calibrate again, or add them with hccs.nn.calibrate_operands.",
+                "Add them with hccs.nn.calibrate_operands; in a run, by calling hccs convert on it again.",
             )
         if mode not in NORMALISATION:
             raise ModelError(

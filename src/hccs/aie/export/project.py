@@ -64,10 +64,11 @@ class Project:
 
 
 def find_table(run: str | os.PathLike[str]) -> ParamTable:
-    """The parameter table of a run: its file, or the one `.safetensors` file with a table in its folder."""
+    """The parameter table of a run: its file, the one `hccs convert` left, or the only one in a folder."""
     path = Path(run)
-    if path.is_file():
-        return ParamTable.load(path)
+    converted = path / "model.hccs.safetensors"
+    if path.is_file() or converted.is_file():
+        return ParamTable.load(path if path.is_file() else converted)
     found = []
     for candidate in sorted(path.rglob("*.safetensors")) if path.is_dir() else []:
         try:
