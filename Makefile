@@ -13,9 +13,10 @@ demo: $(VENV)/.core
 	@echo "== demo"
 	$(BIN)/hccs demo
 
+# Two workers on two cores: threads of their own would only wait for each other.
 test: lint $(VENV)/.dev
 	@echo "== tests"
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 	@$(MAKE) --no-print-directory sanitize
 
 bench: $(VENV)/.bench
@@ -36,7 +37,7 @@ sanitize: $(SANITIZED)/.built
 	@echo "== tests of the native code under the address and undefined-behaviour sanitizers"
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
-	$(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider \
+	$(SANITIZED)/bin/python -m pytest -q -n 2 -p no:cacheprovider \
 	  tests/kernels/test_softmax.py tests/kernels/test_refusals.py tests/kernels/test_quantise.py tests/kernels/test_attention.py \
 	  tests/kernels/test_attention_refusals.py tests/calibration/test_statistics.py tests/calibration/test_scale.py
 
