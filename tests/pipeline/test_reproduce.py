@@ -1,11 +1,13 @@
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import hccs.nn
 from hccs.errors import FileError, ParameterError
 from hccs.pipeline import accuracy, fidelity, tables, tasks
 from hccs.pipeline.demo import MODEL
@@ -31,6 +33,7 @@ def plan(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(accuracy, "RETRAINING", replace(short, distil=0.5))
     monkeypatch.setattr(accuracy, "CALIBRATION_SENTENCES", 32)
+    monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
     return accuracy.Plan(
         tmp_path / "data", tmp_path / "out", ("head", "float, same budget"), keep_models=True
     )
