@@ -13,7 +13,7 @@ from hccs.pipeline.accuracy import CALIBRATION_SENTENCES, ENCODERS, Cell, Plan, 
 from hccs.pipeline.conversion import Calibrated, calibrate, evaluate_modes, retrain, with_mode
 from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
 from hccs.pipeline.tokens import TokenisedSet, tokenise
-from hccs.pipeline.training import train
+from hccs.pipeline.training import taught, train
 from hccs.spec import Mode
 from hccs.table import ParamTable
 
@@ -47,6 +47,11 @@ class CellRun:
     def train_set(self) -> TokenisedSet:
         """Training examples on the device."""
         return self._tokenised(self.data.train)
+
+    @cached_property
+    def taught_set(self) -> TokenisedSet:
+        """Training examples with the float model's predictions."""
+        return taught(self.train_set, self.model)
 
     @cached_property
     def dev(self) -> TokenisedSet:
@@ -123,9 +128,9 @@ class CellRun:
         model = copy.deepcopy(self.model)
         recipe = retraining_recipe(self.schedule, variant, self.cell.seed)
         where = self.checkpoints.with_name(f"{self.cell.name}-{name.replace(' ', '_').replace(',', '')}")
+        data = self.taught_set if recipe.distil else self.train_set
         if variant.float_softmax:
-            teacher = copy.deepcopy(self.model)
-            outcome = train(model, self.train_set, self.dev, recipe, where, teacher=teacher, resumable=False)
+            outcome = train(model, data, self.dev, recipe, where, resumable=False)
             return {"accuracy": outcome.accuracy, "history": outcome.history}
         if variant.granularity == "head":
             table = self._refined(Mode(variant.mode))  # as `hccs convert` does
@@ -134,7 +139,7 @@ class CellRun:
         outcome = retrain(
             model,
             table,
-            self.train_set,
+            data,
             self.dev,
             self.calibration_set,
             recipe,

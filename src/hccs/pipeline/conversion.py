@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import hccs.nn
 from hccs.calibration import Calibration, search
 from hccs.pipeline.models import accuracy
 from hccs.pipeline.tokens import TokenisedSet
-from hccs.pipeline.training import Outcome, Recipe, train
+from hccs.pipeline.training import Outcome, Recipe, taught, train
 from hccs.spec import Mode
 from hccs.table import ParamTable
 
@@ -65,18 +64,20 @@ def retrain(
     granularity: str = "head",
     resumable: bool = True,
 ) -> Outcome:
-    """Retrain a float model in place with HCCS attached; afterwards its best table is attached, frozen."""
-    teacher = None
+    """Retrain a float model in place with HCCS attached; afterwards its best table is attached, frozen.
+
+    With `recipe.distil` its own float predictions are asked first, unless `data` carries them.
+    """
     hccs.nn.detach(model)
-    if recipe.distil:
-        teacher = copy.deepcopy(model).eval().requires_grad_(False)
+    if recipe.distil and data.predictions is None:
+        data = taught(data, model)
     hccs.nn.attach(model, table, learnable=recipe.learn)
 
     def fit(now: Any) -> ParamTable:
         stats = hccs.nn.collect(now, list(calibration_data.batches(64)), n=table.n)
         return search(stats, table.n, granularity, table.mode).table
 
-    return train(model, data, dev, recipe, folder, teacher=teacher, recalibrate=fit, resumable=resumable)
+    return train(model, data, dev, recipe, folder, recalibrate=fit, resumable=resumable)
 
 
 def with_mode(table: ParamTable, mode: Mode | str) -> ParamTable:

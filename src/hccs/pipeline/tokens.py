@@ -38,7 +38,8 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def to(self, device: torch.device | str) -> TokenisedSet:
         """The same examples on another device."""
         moved = {name: column.to(device) for name, column in self.columns.items()}
-        return TokenisedSet(moved, torch.tensor(self.lengths), self.labels.to(device), self.cut)
+        predictions = None if self.predictions is None else self.predictions.to(device)
+        return TokenisedSet(moved, torch.tensor(self.lengths), self.labels.to(device), self.cut, predictions)
 
     def with_predictions(self, predictions: torch.Tensor) -> TokenisedSet:
         """The same examples, each with a teacher's logits to follow, as `predictions` in every batch."""

@@ -49,6 +49,11 @@ class Outcome:
     history: tuple[float, ...]
 
 
+def taught(data: TokenisedSet, teacher: Any) -> TokenisedSet:
+    """The examples with the float model's predictions, asked once for all epochs."""
+    return data.with_predictions(predictions(teacher, data, progress="the float model's predictions"))
+
+
 def train(
     model: Any,
     data: TokenisedSet,
@@ -56,19 +61,16 @@ def train(
     recipe: Recipe,
     folder: Path,
     *,
-    teacher: Any = None,
     recalibrate: Callable[[Any], ParamTable] | None = None,
     resumable: bool = True,
 ) -> Outcome:
     """Train `model` in place to its best dev accuracy; an interrupted training resumes from `folder`.
 
-    With `recipe.distil` the `teacher` is the float model, asked once for every example. With HCCS attached,
+    With `recipe.distil` the loss follows the predictions that `data` carries (`taught`). With HCCS attached,
     the best checkpoint's own table is attached at the end, frozen. Weights that never beat where they
     started are put back.
     """
     hf = transformers()
-    if recipe.distil and teacher is not None:
-        data = data.with_predictions(predictions(teacher, data, progress="the float model's predictions"))
     start = accuracy(model, dev)
     before = copy.deepcopy(model.state_dict())
     table_before = current_table(model) if hasattr(model.config, "hccs") else None
@@ -164,7 +166,7 @@ def _trainer_class(hf: Any) -> Any:
             wanted = inputs.pop("predictions", None)
             outputs = model(**inputs)
             loss = outputs.loss
-            if wanted is not None:
+            if wanted is not None and self.recipe.distil:
                 weight, T = self.recipe.distil, self.recipe.temperature
                 soft = torch.nn.functional.kl_div(
                     torch.log_softmax(outputs.logits / T, -1),

@@ -36,7 +36,7 @@ from hccs.pipeline.finished import saved_task
 from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
 from hccs.pipeline.run_folder import RunFolder, read_json
 from hccs.pipeline.tokens import TokenisedSet, tokenise
-from hccs.pipeline.training import Recipe, train
+from hccs.pipeline.training import Recipe, taught, train
 from hccs.surrogates.fitting import float_softmax
 
 REFUSED = "refused"
@@ -120,6 +120,11 @@ class Comparison:
     def train_set(self) -> TokenisedSet:
         """Training examples on the device."""
         return self._tokenised(self.data.train)
+
+    @cached_property
+    def taught_set(self) -> TokenisedSet:
+        """Training examples with the float model's predictions."""
+        return taught(self.train_set, self._source.model)
 
     @cached_property
     def dev(self) -> TokenisedSet:
@@ -286,10 +291,10 @@ class Comparison:
     def _retrained(self, entry: Entry, parameters: dict[str, Any] | None) -> dict[str, Any]:
         """The accuracy after the common recipe, from the float weights, with the float model as teacher."""
         model = self._attached(entry, parameters)
-        teacher = copy.deepcopy(self._source.model).requires_grad_(False)
         recipe = replace(self.settings.retraining, seed=self.settings.seed)
         folder = self.path / "checkpoints" / entry.file_name
-        outcome = train(model, self.train_set, self.dev, recipe, folder, teacher=teacher)
+        data = self.taught_set if recipe.distil else self.train_set
+        outcome = train(model, data, self.dev, recipe, folder)
         return {"accuracy": outcome.accuracy, "history": list(outcome.history)}
 
 
