@@ -1,9 +1,5 @@
 """Attention in Triton: every path of its kernels in the interpreter, and through the door on a GPU."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -59,12 +55,8 @@ print("same bits")
 """
 
 
-def test_kernels_equal_the_reference_in_the_interpreter():
-    # Whether kernels are interpreted is decided when Triton is imported: hence a process of its own.
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False
-    )
+def test_kernels_equal_the_reference_in_the_interpreter(triton_process):
+    done = triton_process(CHECK, interpreted=True)
     assert done.stdout.strip() == "same bits", done.stderr
 
 
@@ -93,12 +85,9 @@ print("compiled")
 """
 
 
-def test_machine_instructions_assemble():
+def test_machine_instructions_assemble(triton_process):
     # The interpreter runs plain spellings of them; the assembler needs no GPU.
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False
-    )
+    done = triton_process(COMPILE, interpreted=False)
     assert done.stdout.strip() == "compiled", done.stderr[-2000:]
 
 

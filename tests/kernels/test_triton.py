@@ -1,9 +1,5 @@
 """The Triton kernels in Triton's interpreter, for machines without a GPU; test_tensor runs them on one."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("torch")
@@ -55,12 +51,8 @@ print("same bits")
 """
 
 
-def test_kernels_equal_the_reference_in_the_interpreter():
-    # Whether kernels are interpreted is decided when Triton is imported: hence a process of its own.
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False
-    )
+def test_kernels_equal_the_reference_in_the_interpreter(triton_process):
+    done = triton_process(CHECK, interpreted=True)
     assert done.stdout.strip() == "same bits", done.stderr
 
 
@@ -79,10 +71,7 @@ print("compiled")
 """
 
 
-def test_machine_instructions_of_the_word_kernel_assemble():
+def test_machine_instructions_of_the_word_kernel_assemble(triton_process):
     # The interpreter runs plain spellings of them; the assembler needs no GPU.
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False
-    )
+    done = triton_process(COMPILE, interpreted=False)
     assert done.stdout.strip() == "compiled", done.stderr[-2000:]

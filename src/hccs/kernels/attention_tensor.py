@@ -5,14 +5,13 @@ Imported only once a torch tensor arrives, so that the core never needs torch.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
 
-from hccs.errors import DtypeError, MissingExtraError, ShapeError
+from hccs.errors import DtypeError, ShapeError
 from hccs.kernels import attention_door as door
-from hccs.kernels.tensor import broadcasts, chosen
+from hccs.kernels.tensor import broadcasts, chosen, require_triton
 from hccs.requant import Requant
 from hccs.spec import HeadParams, Mode
 
@@ -95,14 +94,7 @@ def _on_cuda(
     mode: Mode | None,
     out: str,
 ) -> Any:
-    try:
-        cuda = importlib.import_module("hccs.kernels.attention_cuda")
-    except ImportError as error:
-        raise MissingExtraError(
-            "Triton for tensors on CUDA",
-            f"no module {error.name}",
-            "pip install triton, or move the tensors to the CPU.",
-        ) from error
+    cuda = require_triton("attention_cuda")
     for name, shape in (("theta", theta.shape), ("requant", requant.shape)):
         if not broadcasts(shape, q.shape[:-2]):
             raise ShapeError(

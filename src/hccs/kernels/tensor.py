@@ -5,6 +5,7 @@ Imported only once a torch tensor arrives, so that the core never needs torch.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
@@ -82,17 +83,16 @@ def _on_cuda(
     return out
 
 
-def require_triton() -> Any:
-    """The Triton kernels, or what to install."""
+def require_triton(module: str = "triton") -> Any:
+    """A module of Triton kernels in `hccs.kernels`, or what to install."""
     try:
-        from hccs.kernels import triton
+        return importlib.import_module(f"hccs.kernels.{module}")
     except ImportError as error:
         raise MissingExtraError(
             "Triton for tensors on CUDA",
             f"no module {error.name}",
-            "pip install triton, or move the tensor to the CPU.",
+            "pip install triton, or move the tensors to the CPU.",
         ) from error
-    return triton
 
 
 def broadcasts(shape: tuple[int, ...], target: torch.Size) -> bool:

@@ -9,12 +9,10 @@ variant, evaluate. Every finished step is kept in the cell's JSON file, so that 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ from hccs import _safetensors
 from hccs._progress import track
 from hccs.errors import ParameterError
 from hccs.pipeline.conversion import RETRAINING
+from hccs.pipeline.processes import in_processes
 from hccs.pipeline.training import Recipe
 
 CALIBRATION_SENTENCES = 512
@@ -130,19 +129,7 @@ def run(plan: Plan, chosen: Sequence[Cell], jobs: int = 1) -> None:
         for cell in track(chosen, total=len(chosen), description="cells"):
             run_cell(plan, cell)
         return
-    # Cells share nothing; a process each keeps a GPU busy that one small model cannot fill.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=one_thread) as pool:
-        waiting = [pool.submit(run_cell, plan, cell) for cell in chosen]
-        for done in track(as_completed(waiting), total=len(waiting), description="cells"):
-            done.result()
-
-
-def one_thread() -> None:
-    """For a process that shares the machine with as many others as there are cores."""
-    import torch
-
-    torch.set_num_threads(1)
+    in_processes(partial(run_cell, plan), chosen, jobs, "cells")
 
 
 class Record:

@@ -1,10 +1,17 @@
-"""Several processes that work on one run, as `accelerate launch` starts them: who writes, who waits."""
+"""Several processes: those of one run, as `accelerate launch` starts them, and a pool for work that shares
+nothing."""
 
 from __future__ import annotations
 
-from typing import Any
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any, TypeVar
 
+from hccs._progress import track
 from hccs.errors import MissingExtraError
+
+Item = TypeVar("Item")
 
 
 def state() -> Any:
@@ -17,3 +24,18 @@ def state() -> Any:
 
     # Without `cpu` accelerate joins processes only where it finds accelerators.
     return PartialState(cpu=not torch.cuda.is_available())
+
+
+def in_processes(work: Callable[[Item], None], items: Sequence[Item], jobs: int, description: str) -> None:
+    """Do the work on every item, `jobs` processes at a time: one small model cannot keep a GPU busy."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
+        waiting = [pool.submit(work, item) for item in items]
+        for done in track(as_completed(waiting), total=len(waiting), description=description):
+            done.result()
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)

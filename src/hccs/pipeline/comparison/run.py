@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import copy
 import json
-import multiprocessing
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -26,7 +24,7 @@ from hccs._progress import track
 from hccs.errors import HccsError, ModelError, ParameterError
 from hccs.nn.attach import fill
 from hccs.pipeline import tasks
-from hccs.pipeline.accuracy import Record, one_thread
+from hccs.pipeline.accuracy import Record
 from hccs.pipeline.comparison.entries import FLOAT, Entry, declared_costs
 from hccs.pipeline.comparison.measures import FidelityCounter, row_measures
 from hccs.pipeline.comparison.sample import LogitSample, sample_files, sample_model
@@ -34,6 +32,7 @@ from hccs.pipeline.comparison.speed import time_forms
 from hccs.pipeline.conversion import RETRAINING
 from hccs.pipeline.finished import saved_task
 from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
+from hccs.pipeline.processes import in_processes
 from hccs.pipeline.run_folder import RunFolder, read_json
 from hccs.pipeline.tokens import TokenisedSet, tokenise
 from hccs.pipeline.training import Recipe, taught, train
@@ -351,7 +350,8 @@ def compare(
         for entry in track(chosen, total=len(chosen), description="methods"):
             comparison.measure(entry, retrain)
     else:
-        _in_processes(settings, chosen, comparison.path, retrain, jobs)
+        work = partial(_measure_one, settings, comparison.path, retrain)
+        in_processes(work, chosen, jobs, "methods")
     for entry in track(chosen, total=len(chosen), description="timing"):
         comparison.time(entry)
     found = {
@@ -364,20 +364,12 @@ def compare(
     return found
 
 
-def _in_processes(settings: Settings, entries: Sequence[Entry], out: Path, retrain: bool, jobs: int) -> None:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=one_thread) as pool:
-        waiting = [pool.submit(_measure_one, settings, entry, out, retrain) for entry in entries]
-        for done in track(as_completed(waiting), total=len(waiting), description="methods"):
-            done.result()
-
-
 @lru_cache(maxsize=1)
 def _of_this_process(settings: Settings, out: Path) -> Comparison:
     return Comparison(settings, out, lambda _: None)
 
 
-def _measure_one(settings: Settings, entry: Entry, out: Path, retrain: bool) -> None:
+def _measure_one(settings: Settings, out: Path, retrain: bool, entry: Entry) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*longer than n.*")
         _of_this_process(settings, out).measure(entry, retrain)
