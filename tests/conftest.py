@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -41,3 +44,18 @@ def logits(seed: int, shape: tuple[int, ...], spread: float = 40.0) -> np.ndarra
     """Int8 logits with all of the range in reach; saturated where they leave it."""
     rng = np.random.default_rng(seed)
     return np.clip(np.rint(rng.normal(0, spread, shape)), -128, 127).astype(np.int8)
+
+
+@pytest.fixture
+def triton_process() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs code in a process of its own: Triton decides on import whether kernels are interpreted."""
+
+    def run(code: str, *, interpreted: bool) -> subprocess.CompletedProcess[str]:
+        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        if interpreted:
+            environment["TRITON_INTERPRET"] = "1"
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+
+    return run
