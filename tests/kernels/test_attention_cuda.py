@@ -67,7 +67,7 @@ from hccs.kernels import attention_triton as kernels
 
 outputs = ["*bf16", "*i8", "*i32"]
 plain = dict(MASKING=0, CAUSAL=False, ALL=True, FULL=True, MODE=0, OUT=0, WIDE=False, HOPPER=True, CHUNKS=1,
-             BLOCK_D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False)
+             BLOCK_D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False, SHARED=True)
 for kernel, changes in [
     (kernels.attention_resident, dict(TILES=2, REPEAT=4, LOOP=True)),
     (kernels.attention_resident, dict(MASKING=1, ALL=False, FULL=False, OUT=1, WIDE=True)),

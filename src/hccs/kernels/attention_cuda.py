@@ -123,12 +123,16 @@ def _launch(
     resident = nk <= tile.keys * tile.tiles
     repeat = min(tile.repeat, triton.cdiv(nq, tile.rows)) if resident else 1
     blocks = triton.cdiv(nq, tile.rows * repeat)
-    tasks = batches * heads * blocks
+    tasks = batches * blocks  # per head
     persistent = resident and tile.persistent > 0
-    programs = min(tasks, tile.persistent * _multiprocessors(q.device)) if persistent else tasks
+    if persistent:
+        programs = heads * min(tasks, max(tile.persistent * _multiprocessors(q.device) // heads, 1))
+    else:
+        programs = heads * tasks
     whole = nk > 0 and nk % (tile.keys * (tile.tiles if resident else 1)) == 0
     every = masking == NO_MASK and not causal and whole
     kernel: Any = kernels.attention_resident if resident else kernels.attention_streamed
+    shared = table.stride(0) == 0 or batches == 1
     kernel[(programs, chunks)](
         q, k, v, table, chosen, result, Z, nq, nk, d, heads, blocks, tasks,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *table.stride()[:2], *strides,
@@ -137,7 +141,7 @@ def _launch(
         OUT=kernels.PAIR if Z is not None else kernels.INT8 if result.dtype == torch.int8 else kernels.FLOATS,
         WIDE=mode is None and bool((theta.packed[..., 0] >= 2**11).any()), HOPPER=_is_hopper(q.device),
         CHUNKS=chunks, BLOCK_D=block_d, ROWS=tile.rows, KEYS=tile.keys, TILES=tile.tiles,
-        REPEAT=repeat, LOOP=repeat > 1 and not persistent,
+        REPEAT=repeat, LOOP=repeat > 1 and not persistent, SHARED=shared,
         num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers if every else None,
     )  # fmt: skip
 

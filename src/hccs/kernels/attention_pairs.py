@@ -99,9 +99,10 @@ def even_and_odd(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def logits_of_pairs(acc, table_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr):
+def logits_of_pairs(
+    acc, multiplier, shift, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr
+):  # fmt: skip
     """Words of two neighbouring keys, the even one in the low half."""
-    multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
     even, odd = even_and_odd(acc, ROWS, COLUMNS)
     if HOPPER:
         pairs = tl.inline_asm_elementwise(
@@ -149,18 +150,16 @@ def sum_of_pairs(pairs):
 
 
 @triton.jit
-def distances(largest, table_ptr):
+def distances(largest, B, S, D):
     """For a row whose largest logit is kept as `largest`: D' - m', D' and B - S*D' (docs/spec.md)."""
-    B, S, D = tl.load(table_ptr), tl.load(table_ptr + 1), tl.load(table_ptr + 2)
     largest = tl.minimum(tl.maximum(largest, LEAST), LARGEST)
     limit = tl.minimum(largest - LEAST, D)
     return limit - largest, limit, B - S * limit
 
 
 @triton.jit
-def scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER: tl.constexpr):
+def scores_of_pairs(pairs, raised, limit, least, S, HOPPER: tl.constexpr):
     """Scores (eq. 2, 3), again two to a word."""
-    S = tl.load(table_ptr + 1)
     if HOPPER:
         scores = tl.inline_asm_elementwise(
             _PAIR_OF_SCORES, "=r,r,r,r,r,r",

@@ -76,24 +76,31 @@ def attended(
 def divided(sums, Z, HOPPER: tl.constexpr):
     """N / Z correctly rounded.
 
-    The corrected quotient is off by 2^-20 of a last place before it is rounded. N / Z is no tie of two
-    float32, as N < 2^24, and lies 2^-16 of a last place or more from one, as Z < 2^15.
+    N times a reciprocal in two parts is off by 2^-20 of a last place before it is rounded. N / Z is no tie of
+    two float32, as N < 2^24, and lies 2^-16 of a last place or more from one, as Z < 2^15.
     """
     if HOPPER:
-        y = tl.inline_asm_elementwise(
+        upper = tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [Z], dtype=tl.float32, is_pure=True, pack=1
         )
-        y, minus_Z = tl.broadcast_to(y[:, None], sums.shape), tl.broadcast_to(-Z[:, None], sums.shape)
-        quotient = sums * y
-        quotient = tl.fma(tl.fma(quotient, minus_Z, sums), y, quotient)
+        lower = tl.fma(-Z, upper, tl.full(Z.shape, 1.0, tl.float32)) * upper
+        quotient = tl.fma(sums, tl.broadcast_to(upper[:, None], sums.shape), sums * lower[:, None])
     else:
         quotient = tl.div_rn(sums, tl.broadcast_to(Z[:, None], sums.shape))
     return quotient
 
 
 @triton.jit
+def parameters_of(table_ptr):
+    """B, S, D, then the five of `Requant.packed`."""
+    upper = (tl.load(table_ptr), tl.load(table_ptr + 1), tl.load(table_ptr + 2), tl.load(table_ptr + 3))
+    lower = (tl.load(table_ptr + 4), tl.load(table_ptr + 5), tl.load(table_ptr + 6), tl.load(table_ptr + 7))
+    return upper + lower
+
+
+@triton.jit
 def store_rows(
-    out_ptr, sum_ptr, table_ptr, g, query, column, sums, Z, nq, d,
+    out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, column, sums, Z, nq, d,
     FULL: tl.constexpr, OUT: tl.constexpr, HOPPER: tl.constexpr,
 ):  # fmt: skip
     """The output that docs/spec.md makes of (N, Z); `sums` is N in steps of 2^-24."""
@@ -105,12 +112,12 @@ def store_rows(
     elif OUT == 1:
         Z = tl.maximum(Z, 1)
         k = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
-        multiplier = (tl.load(table_ptr + 5).to(tl.int64) << k) // Z
-        shift = tl.load(table_ptr + 6) + k
+        multiplier = (multiplier.to(tl.int64) << k) // Z
+        shift = shift + k
         result = round_half_up(sums / STEP, multiplier[:, None], shift[:, None], HOPPER).to(tl.int8)
     else:
-        v_scale = tl.load(table_ptr + 7).to(tl.float32, bitcast=True)
-        result = divided(sums, tl.maximum(Z, 1).to(tl.float32) * STEP, HOPPER) * v_scale
+        result = divided(sums, tl.maximum(Z, 1).to(tl.float32) * STEP, HOPPER)
+        result = result * v_scale.to(tl.float32, bitcast=True)
         result = result.to(out_ptr.dtype.element_ty)
     place = out_ptr + first * d + (query[:, None] * d + column[None, :])
     if FULL:
@@ -121,13 +128,14 @@ def store_rows(
 
 @triton.jit
 def queries_on_resident_keys(
-    q_ptr, k_ptr, keys, values, table_ptr, valid_ptr, out_ptr, sum_ptr, g, first, written, q2, k2, nq, nk, d,
+    q_ptr, k_ptr, keys, values, parameters, valid_ptr, out_ptr, sum_ptr, g, first, written, q2, k2, nq, nk, d,
     n1, n2, s0, s1, s2, s3,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """One block of queries on all keys."""
+    B, S, D, multiplier, shift, out_multiplier, out_shift, v_scale = parameters
     query = first + tl.arange(0, ROWS)
     q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
     words = ()
@@ -135,18 +143,18 @@ def queries_on_resident_keys(
     for j in tl.static_range(TILES):
         key = j * KEYS + tl.arange(0, KEYS)
         acc = products(q, keys[j], q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
-        pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
+        pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
         if not ALL:
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
             pairs = only_valid(pairs, valid, ROWS, KEYS)
         largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
         words = words + (pairs,)
-    raised, limit, least = distances(largest, table_ptr)
+    raised, limit, least = distances(largest, B, S, D)
     sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
     Z = tl.zeros([ROWS], tl.int32)
     weights = ()
     for j in tl.static_range(TILES):
-        pairs = scores_of_pairs(words[j], raised[:, None], limit[:, None], least[:, None], table_ptr, HOPPER)
+        pairs = scores_of_pairs(words[j], raised[:, None], limit[:, None], least[:, None], S, HOPPER)
         if not ALL:
             key = j * KEYS + tl.arange(0, KEYS)
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
@@ -161,7 +169,10 @@ def queries_on_resident_keys(
             pairs = probabilities_of_pairs(weights[j], Z, MODE == 2)
             sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
         Z = tl.full([ROWS], 255, tl.int32)
-    store_rows(out_ptr, sum_ptr, table_ptr, g, query, written, sums, Z, nq, d, FULL, OUT, HOPPER)
+    store_rows(
+        out_ptr, sum_ptr, out_multiplier, out_shift, v_scale, g, query, written, sums, Z, nq, d,
+        FULL, OUT, HOPPER,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -171,35 +182,45 @@ def attention_resident(
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
+    SHARED: tl.constexpr,
 ):  # fmt: skip
-    """TILES * KEYS keys stay in a program, which reads them once for REPEAT blocks of queries."""
+    """TILES * KEYS keys stay in a program, which reads them once for REPEAT blocks of queries.
+
+    A program stays with one head: what SHARED says all batches have in common, its parameters, is read once.
+    """
     column = tl.arange(0, BLOCK_D)
     written = tl.program_id(1) * BLOCK_D + column
-    for task in tl.range(tl.program_id(0), tasks, tl.num_programs(0)):
-        g = task // blocks
-        batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
-        head_ptr = table_ptr + batch * t0 + h * t1
-        q_head, k_head = q_ptr + batch * q0 + h * q1, k_ptr + batch * k0 + h * k1
-        v_head = v_ptr + batch * v0 + h * v1
+    h = tl.program_id(0) % heads
+    table_ptr += h * t1
+    q_ptr += h.to(tl.int64) * q1
+    k_ptr += h.to(tl.int64) * k1
+    v_ptr += h.to(tl.int64) * v1
+    parameters = parameters_of(table_ptr)
+    for task in tl.range(tl.program_id(0) // heads, tasks, tl.num_programs(0) // heads):
+        batch = (task // blocks).to(tl.int64)
         first = (task % blocks) * (REPEAT * ROWS)
+        q_head, k_head, v_head = q_ptr + batch * q0, k_ptr + batch * k0, v_ptr + batch * v0
+        if not SHARED:
+            parameters = parameters_of(table_ptr + batch * t0)
         keys, values = (), ()
         for j in tl.static_range(TILES):
             key = j * KEYS + tl.arange(0, KEYS)
             keys = keys + (rows_of(k_head, key, column, k2, nk, d, FULL),)
             values = values + (as_halves(rows_of(v_head, key, written, v2, nk, d, FULL), HOPPER),)
+        g = (task // blocks) * heads + h
         if LOOP:
             for i in tl.range(0, REPEAT):
                 queries_on_resident_keys(
-                    q_head, k_head, keys, values, head_ptr, valid_ptr, out_ptr, sum_ptr, g, first + i * ROWS,
-                    written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL, ALL, FULL, MODE,
-                    OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+                    q_head, k_head, keys, values, parameters, valid_ptr, out_ptr, sum_ptr, g,
+                    first + i * ROWS, written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL,
+                    ALL, FULL, MODE, OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
                 )  # fmt: skip
         else:
             for i in tl.static_range(REPEAT):
                 queries_on_resident_keys(
-                    q_head, k_head, keys, values, head_ptr, valid_ptr, out_ptr, sum_ptr, g, first + i * ROWS,
-                    written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL, ALL, FULL, MODE,
-                    OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+                    q_head, k_head, keys, values, parameters, valid_ptr, out_ptr, sum_ptr, g,
+                    first + i * ROWS, written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL,
+                    ALL, FULL, MODE, OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
                 )  # fmt: skip
 
 
@@ -210,11 +231,12 @@ def attention_streamed(
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
+    SHARED: tl.constexpr,
 ):  # fmt: skip
     """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more."""
     g = tl.program_id(0) // blocks
     batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
-    table_ptr += batch * t0 + h * t1
+    B, S, D, multiplier, shift, out_multiplier, out_shift, v_scale = parameters_of(table_ptr + batch * t0 + h * t1)
     q_ptr += batch * q0 + h * q1
     k_ptr += batch * k0 + h * k1
     v_ptr += batch * v0 + h * v1
@@ -234,9 +256,8 @@ def attention_streamed(
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
             acc = tl.where(valid, acc, LOWEST)
         maximum = tl.maximum(maximum, maxima(acc, ROWS, KEYS))
-    multiplier, shift = tl.load(table_ptr + 3), tl.load(table_ptr + 4)
     largest = round_half_up(tl.max(maximum, axis=1).to(tl.float32), multiplier, shift, HOPPER) + ZERO
-    raised, limit, least = distances(largest, table_ptr)
+    raised, limit, least = distances(largest, B, S, D)
     raised, limit = beside_pairs(raised, ROWS, KEYS), beside_pairs(limit, ROWS, KEYS)
     least = beside_pairs(least, ROWS, KEYS)
 
@@ -246,8 +267,8 @@ def attention_streamed(
             key = start + tl.arange(0, KEYS)
             k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
             acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
-            pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
-            pairs = scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER)
+            pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
+            pairs = scores_of_pairs(pairs, raised, limit, least, S, HOPPER)
             if not ALL:
                 valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
                 pairs = only_valid(pairs, valid, ROWS, KEYS)
@@ -260,8 +281,8 @@ def attention_streamed(
         k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
         v = as_halves(rows_of(v_ptr, key, written, v2, nk, d, FULL), HOPPER)
         acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
-        pairs = logits_of_pairs(acc, table_ptr, ROWS, KEYS, HOPPER)
-        pairs = scores_of_pairs(pairs, raised, limit, least, table_ptr, HOPPER)
+        pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
+        pairs = scores_of_pairs(pairs, raised, limit, least, S, HOPPER)
         if not ALL:
             valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
             pairs = only_valid(pairs, valid, ROWS, KEYS)
@@ -274,4 +295,7 @@ def attention_streamed(
         Z = tl.full([ROWS], 255, tl.int32)
     else:
         Z = sum_of_pairs(parts)
-    store_rows(out_ptr, sum_ptr, table_ptr, g, query, written, sums, Z, nq, d, FULL, OUT, HOPPER)
+    store_rows(
+        out_ptr, sum_ptr, out_multiplier, out_shift, v_scale, g, query, written, sums, Z, nq, d,
+        FULL, OUT, HOPPER,
+    )  # fmt: skip
