@@ -18,7 +18,8 @@ import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hccs
-from hccs.kernels.attention_cuda import Tile, attention, tile_for
+from hccs.kernels.attention_cuda import attention
+from hccs.kernels.attention_tiles import Tile, tile_for
 
 HEADS, D = 16, 64
 # Rows of q over all heads: 0.67 GB of int8 in and bfloat16 out at every n, far more than the caches hold.
@@ -73,7 +74,7 @@ def peers_ms(n: int) -> dict[str, float]:
 
 def candidates(n: int) -> list[Tile]:
     """The tile in use, and its neighbours."""
-    used = tile_for(n, n, D, hopper=True)
+    used = tile_for(n, n, D, hopper=True, many_heads=True)
     changes: list[dict[str, Any]] = [{"stages": stages} for stages in (1, 2, 3, 4) if stages != used.stages]
     changes += [{"registers": limit} for limit in (None, 80, 96, 128, 160, 168) if limit != used.registers]
     if used.persistent:
@@ -85,7 +86,7 @@ def measure(n: int, tune: bool) -> dict[str, Any]:
     peers = peers_ms(n)
     (q, k, v), (theta, requant) = integers(ROWS // (n * HEADS), n), parameters(n)
     tiles = {}
-    for tile in candidates(n) if tune else [tile_for(n, n, D, hopper=True)]:
+    for tile in candidates(n) if tune else [tile_for(n, n, D, hopper=True, many_heads=True)]:
         check(n, tile)
         tiles[repr(tile)] = median_ms(
             lambda tile=tile: attention(q, k, v, theta, requant, out="bfloat16", tile=tile)

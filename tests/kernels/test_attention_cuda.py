@@ -27,14 +27,19 @@ from hccs.kernels.attention_cuda import Tile, attention
 
 rng = np.random.default_rng(0)
 requant = hccs.Requant(hccs.FixedPoint([3, 9 << 19], [9, 35]), [0.037, 0.5], hccs.FixedPoint(12345678, 24))
-# Tails everywhere; keys kept in one block and in two; persistent programs; streamed keys; a head in chunks.
+# Tails everywhere; keys kept in one block and in two; programs that stay, and load ahead; streamed keys; a
+# head in chunks.
 shapes = [(5, 7, 3, None), (1, 1, 1, None), (2, 0, 4, None),
           (20, 32, 32, Tile(16, 32, repeat=2, persistent=1)),
+          (40, 32, 32, Tile(16, 32, repeat=2, persistent=1, ahead=True)),
+          (33, 20, 64, Tile(16, 32, repeat=3, ahead=True)),
           (17, 40, 32, Tile(16, 32, tiles=2, repeat=2)), (16, 40, 8, Tile(16, 32)),
-          (3, 33, 130, Tile(16, 32))]
+          (3, 33, 130, Tile(16, 32)), (3, 100, 8, Tile(16, 32))]
 for case, (nq, nk, d, tile) in enumerate(shapes):
     B = 32767 // max(nk, 1)
-    theta = hccs.HeadParams(B=[B, B // 2], S=[min(127, B // 40), min(127, B // 250)], D=[40, 100])
+    parts = np.array([[B, min(127, B // 40), 40], [B // 2, min(127, B // 250), 100]])
+    by_batch = case % 4 in (2, 3)
+    theta = hccs.HeadParams(*(part[:, None] if by_batch else part for part in parts.T))
     limits = [-128, 127] if case % 2 else range(-128, 128)
     q, k, v = (rng.choice(limits, (2, 2, n, d)).astype(np.int8) for n in (nq, nk, nk))
     for valid, causal, mode, out in [
@@ -64,8 +69,9 @@ COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from hccs.kernels import attention_triton as kernels
+from hccs.kernels.attention_ahead import attention_ahead
 
-outputs = ["*bf16", "*i8", "*i32"]
+outputs = ["bf16", "i8", "i32"]
 plain = dict(MASKING=0, CAUSAL=False, ALL=True, FULL=True, MODE=0, OUT=0, WIDE=False, HOPPER=True, CHUNKS=1,
              BLOCK_D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False, SHARED=True)
 for kernel, changes in [
@@ -73,13 +79,18 @@ for kernel, changes in [
     (kernels.attention_resident, dict(MASKING=1, ALL=False, FULL=False, OUT=1, WIDE=True)),
     (kernels.attention_streamed,
      dict(MASKING=2, CAUSAL=True, ALL=False, FULL=False, MODE=2, OUT=2, CHUNKS=2)),
+    (attention_ahead, dict(REPEAT=2)),
+    (attention_ahead, dict(REPEAT=2, MASKING=1, ALL=False, OUT=2)),
 ]:
-    fixed = {**plain, **changes}
-    pointers = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*i8")
-    pointers |= dict.fromkeys(("table_ptr", "sum_ptr"), "*i32")
-    pointers |= {"out_ptr": outputs[fixed["OUT"]], "valid_ptr": "*i1" if fixed["MASKING"] == 2 else "*i32"}
-    signature = {
-        name: "constexpr" if name in fixed else pointers.get(name, "i32") for name in kernel.arg_names}
+    fixed = {name: value for name, value in {**plain, **changes}.items() if name in kernel.arg_names}
+    output = outputs[fixed["OUT"]]
+    types = dict.fromkeys(("q_ptr", "k_ptr"), "*i8") | dict.fromkeys(("table_ptr", "sum_ptr"), "*i32")
+    types["v_ptr"] = "*i32" if kernel is attention_ahead else "*i8"
+    types["out_ptr"] = f"*{output}"
+    types["valid_ptr"] = "*i1" if fixed["MASKING"] == 2 else "*i32"
+    for name, dtype in (("q_tiles", "i8"), ("k_tiles", "i8"), ("out_tiles", output)):
+        types[name] = f"tensordesc<{dtype}[1, 1, 64, 64]>"
+    signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
     compile(ASTSource(kernel, signature, fixed), GPUTarget("cuda", 90, 32))
 print("compiled")
 """
@@ -157,3 +168,22 @@ def test_strided_heads_and_halves_on_cuda(n):
     for out in ("float16", "bfloat16"):
         found = hccs.attention(q, k, v, theta_for(n), REQUANT, out=out)
         assert torch.equal(found, expected.to(found.dtype))
+
+
+@pytest.mark.parametrize(("nq", "nk"), [pytest.param(n, m, marks=GPU) for n, m in [(128, 128), (100, 120)]])
+def test_many_short_heads_on_cuda(nq, nk):
+    """Enough of them that programs load ahead; the batches have their own parameters in one case."""
+    rng, batches = np.random.default_rng(nk), 600
+    q, k, v = (rng.integers(-128, 128, (batches, 2, n, 64)).astype(np.int8) for n in (nq, nk, nk))
+    tensors = [torch.tensor(x, device="cuda") for x in (q, k, v)]
+    lengths = rng.integers(0, nk + 1, (batches, 1, 1))
+    own = hccs.HeadParams(B=rng.integers(100, 200, (batches, 2)), S=1, D=rng.integers(1, 100, (batches, 2)))
+    for theta, out, chosen in [
+        (theta_for(nk), "pair", {}),
+        (theta_for(nk), "float32", {"valid": lengths}),
+        (theta_for(nk), "float32", {"valid": rng.random((batches, 1, nq, nk)) < 0.5, "mode": "u8_div"}),
+        (own, "int8", {"valid": lengths, "causal": True}),
+    ]:
+        expected = reference.attention(q, k, v, theta, REQUANT, out=out, **chosen)
+        found = hccs.attention(*tensors, theta, REQUANT, out=out, **chosen)
+        assert same(found, expected), (out, list(chosen))

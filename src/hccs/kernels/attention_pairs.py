@@ -191,6 +191,25 @@ def as_operand(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
+def bits_of_half(byte):
+    """The float16 of an int8 that lies in the upper byte of a word."""
+    return (byte >> 24).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+
+
+@triton.jit
+def halves_of_words(words, KEYS: tl.constexpr, BLOCK_D: tl.constexpr, HOPPER: tl.constexpr):
+    """Words of four int8 as rows of float16."""
+    if HOPPER:
+        lower, upper = tl.inline_asm_elementwise(
+            _HALVES_OF_BYTES, "=r,=r,r", [words], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
+        )
+    else:
+        lower = bits_of_half(words << 24) | (bits_of_half(words << 16) << 16)
+        upper = bits_of_half(words << 8) | (bits_of_half(words) << 16)
+    return as_operand(tl.reshape(tl.join(lower, upper), [KEYS, BLOCK_D // 2]), KEYS, BLOCK_D)
+
+
+@triton.jit
 def times_values(pairs, v, sums, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """sums + scores @ v in steps of 2^-24; in two planes of bits where scores exceed 2047."""
     if WIDE:

@@ -28,7 +28,7 @@ from hccs.kernels.attention_pairs import (
     sums_of_pairs,
     times_values,
 )
-from hccs.kernels.triton_formulas import valid_columns
+from hccs.kernels.triton_formulas import lengths_of, valid_columns
 
 NO_MODE, U8_DIV, U8_CLB = range(3)
 FLOATS, INT8, PAIR = range(3)
@@ -99,27 +99,40 @@ def parameters_of(table_ptr):
 
 
 @triton.jit
-def store_rows(
-    out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, column, sums, Z, nq, d,
-    FULL: tl.constexpr, OUT: tl.constexpr, HOPPER: tl.constexpr,
+def output_of(
+    sums, Z, multiplier, shift, v_scale, dtype: tl.constexpr, OUT: tl.constexpr, HOPPER: tl.constexpr
 ):  # fmt: skip
-    """The output that docs/spec.md makes of (N, Z); `sums` is N in steps of 2^-24."""
-    first = g.to(tl.int64) * nq
+    """What docs/spec.md makes of (N, Z); `sums` is N in steps of 2^-24."""
     if OUT == 2:
-        result = (sums / STEP).to(tl.int32)
-        rows = tl.where(tl.min(column, axis=0) == 0, nq, 0)  # the program of the first columns writes Z
-        tl.store(sum_ptr + first + query, Z, mask=query < rows)
+        result = sums / STEP
     elif OUT == 1:
         Z = tl.maximum(Z, 1)
         k = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
         multiplier = (multiplier.to(tl.int64) << k) // Z
-        shift = shift + k
-        result = round_half_up(sums / STEP, multiplier[:, None], shift[:, None], HOPPER).to(tl.int8)
+        result = round_half_up(sums / STEP, multiplier[:, None], (shift + k)[:, None], HOPPER)
     else:
         result = divided(sums, tl.maximum(Z, 1).to(tl.float32) * STEP, HOPPER)
         result = result * v_scale.to(tl.float32, bitcast=True)
-        result = result.to(out_ptr.dtype.element_ty)
-    place = out_ptr + first * d + (query[:, None] * d + column[None, :])
+    return result.to(dtype)
+
+
+@triton.jit
+def store_sums(sum_ptr, g, query, Z, nq):
+    """Z of a block of queries; only the program of the first columns writes it."""
+    rows = tl.where(tl.program_id(1) == 0, nq, 0)
+    tl.store(sum_ptr + g.to(tl.int64) * nq + query, Z, mask=query < rows)
+
+
+@triton.jit
+def store_rows(
+    out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, column, sums, Z, nq, d,
+    FULL: tl.constexpr, OUT: tl.constexpr, HOPPER: tl.constexpr,
+):  # fmt: skip
+    """The output of a block of queries."""
+    if OUT == 2:
+        store_sums(sum_ptr, g, query, Z, nq)
+    result = output_of(sums, Z, multiplier, shift, v_scale, out_ptr.dtype.element_ty, OUT, HOPPER)
+    place = out_ptr + g.to(tl.int64) * nq * d + (query[:, None] * d + column[None, :])
     if FULL:
         tl.store(place, result)
     else:
@@ -127,17 +140,15 @@ def store_rows(
 
 
 @triton.jit
-def queries_on_resident_keys(
-    q_ptr, k_ptr, keys, values, parameters, valid_ptr, out_ptr, sum_ptr, g, first, written, q2, k2, nq, nk, d,
+def on_resident_keys(
+    q, keys, values, parameters, q_ptr, k_ptr, valid_ptr, g, query, q2, k2, nq, nk, d,
     n1, n2, s0, s1, s2, s3,
-    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
-    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, MODE: tl.constexpr, WIDE: tl.constexpr,
+    HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """One block of queries on all keys."""
-    B, S, D, multiplier, shift, out_multiplier, out_shift, v_scale = parameters
-    query = first + tl.arange(0, ROWS)
-    q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
+    """N, in steps of 2^-24, and Z of one block of queries on all keys."""
+    B, S, D, multiplier, shift, _, _, _ = parameters
     words = ()
     largest = tl.zeros([ROWS], tl.int32)
     for j in tl.static_range(TILES):
@@ -169,10 +180,28 @@ def queries_on_resident_keys(
             pairs = probabilities_of_pairs(weights[j], Z, MODE == 2)
             sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
         Z = tl.full([ROWS], 255, tl.int32)
-    store_rows(
-        out_ptr, sum_ptr, out_multiplier, out_shift, v_scale, g, query, written, sums, Z, nq, d,
-        FULL, OUT, HOPPER,
+    return sums, Z
+
+
+@triton.jit
+def block_on_resident_keys(
+    q_ptr, k_ptr, keys, values, parameters, valid_ptr, out_ptr, sum_ptr, g, first, written, q2, k2, nq, nk, d,
+    n1, n2, s0, s1, s2, s3,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
+    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """One block of queries from memory to memory."""
+    query = first + tl.arange(0, ROWS)
+    q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
+    sums, Z = on_resident_keys(
+        q, keys, values, parameters, q_ptr, k_ptr, valid_ptr, g, query, q2, k2, nq, nk, d,
+        n1, n2, s0, s1, s2, s3, MASKING, CAUSAL, ALL, MODE, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
     )  # fmt: skip
+    _, _, _, _, _, multiplier, shift, v_scale = parameters
+    store_rows(
+        out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, written, sums, Z, nq, d, FULL, OUT, HOPPER
+    )
 
 
 @triton.jit
@@ -210,14 +239,14 @@ def attention_resident(
         g = (task // blocks) * heads + h
         if LOOP:
             for i in tl.range(0, REPEAT):
-                queries_on_resident_keys(
+                block_on_resident_keys(
                     q_head, k_head, keys, values, parameters, valid_ptr, out_ptr, sum_ptr, g,
                     first + i * ROWS, written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL,
                     ALL, FULL, MODE, OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
                 )  # fmt: skip
         else:
             for i in tl.static_range(REPEAT):
-                queries_on_resident_keys(
+                block_on_resident_keys(
                     q_head, k_head, keys, values, parameters, valid_ptr, out_ptr, sum_ptr, g,
                     first + i * ROWS, written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL,
                     ALL, FULL, MODE, OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
@@ -230,13 +259,13 @@ def attention_streamed(
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
-    SHARED: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more."""
     g = tl.program_id(0) // blocks
     batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
-    B, S, D, multiplier, shift, out_multiplier, out_shift, v_scale = parameters_of(table_ptr + batch * t0 + h * t1)
+    parameters = parameters_of(table_ptr + batch * t0 + h * t1)
+    B, S, D, multiplier, shift, out_multiplier, out_shift, v_scale = parameters
     q_ptr += batch * q0 + h * q1
     k_ptr += batch * k0 + h * k1
     v_ptr += batch * v0 + h * v1
@@ -246,6 +275,9 @@ def attention_streamed(
     stop = nk
     if CAUSAL:
         stop = tl.minimum(nk, tl.max(query, axis=0) + 1 + nk - nq)
+    if MASKING == 1:
+        lengths = lengths_of(valid_ptr, g * nq + query, n1, n2, s0, s1, s2, s3)
+        stop = tl.minimum(stop, tl.max(tl.where(query < nq, lengths, 0), axis=0))
 
     maximum = tl.full([ROWS, 8], LOWEST, tl.int32)
     for start in tl.range(0, stop, KEYS):

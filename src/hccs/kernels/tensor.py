@@ -91,7 +91,7 @@ def require_triton(module: str = "triton") -> Any:
         raise MissingExtraError(
             "Triton for tensors on CUDA",
             f"no module {error.name}",
-            "pip install triton, or move the tensors to the CPU.",
+            "pip install -U triton (3.4 or later), or move the tensors to the CPU.",
         ) from error
 
 
