@@ -1,14 +1,17 @@
 """Is integer attention on a GPU faster than the fastest SDPA of torch? Ratios over its backends (flash,
-cuDNN, efficient, in float16 and bfloat16) in one run: int8 in, bfloat16 out, d = 64, a full GPU.
+cuDNN, efficient, in float16 and bfloat16) in one run: int8 in, bfloat16 out, d = 64, a full GPU; all keys,
+batches padded to lengths from n / 4 to n, and causal rows.
 
-    python benchmarks/attention_gpu.py [--n 64 128 ...] [--tune] [--json results.json]
+    python benchmarks/attention_gpu.py [--n 64 128 ...] [--kinds plain ...] [--tune] [--json results.json]
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,11 +27,25 @@ from hccs.kernels.attention_tiles import Tile, tile_for
 HEADS, D = 16, 64
 # Rows of q over all heads: 0.67 GB of int8 in and bfloat16 out at every n, far more than the caches hold.
 ROWS = 1 << 21
+KINDS = ["plain", "padded", "causal"]
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 
 
 def median_ms(work: Callable[[], Any], rep: int = 60) -> float:
-    return triton.testing.do_bench(work, warmup=20, rep=rep, return_mode="median")
+    """Of launches recorded in a CUDA graph, without the host's part in them."""
+    return triton.testing.do_bench_cudagraph(work, rep=rep, return_mode="median")
+
+
+def host_us(work: Callable[[], Any], calls: int = 300) -> float:
+    """What the host takes for a call that leaves the GPU almost nothing to do."""
+    for _ in range(calls):
+        work()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        work()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / calls * 1e6
 
 
 def parameters(n: int) -> tuple[hccs.HeadParams, hccs.Requant]:
@@ -58,16 +75,29 @@ def check(n: int, tile: Tile | None = None) -> None:
     assert torch.equal(N.double(), s.double() @ v.double()), (n, tile)
 
 
-def peers_ms(n: int) -> dict[str, float]:
+def mask_of(kind: str, batch: int, n: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Which keys take part, as `hccs.attention` and as SDPA are told."""
+    if kind == "causal":
+        return {"causal": True}, {"is_causal": True}
+    if kind == "padded":
+        lengths = torch.linspace(n // 4, n, batch, device="cuda").int().reshape(batch, 1, 1)
+        return {"valid": lengths}, {"attn_mask": torch.arange(n, device="cuda") < lengths[..., None]}
+    return {}, {}
+
+
+def peers_ms(n: int, kind: str) -> dict[str, float]:
     found = {}
     shape = (ROWS // (n * HEADS), HEADS, n, D)
+    _, told = mask_of(kind, shape[0], n)
     for dtype in (torch.bfloat16, torch.float16):
         q, k, v = (torch.randn(shape, dtype=dtype, device="cuda") for _ in range(3))
         for backend in BACKENDS:
+            if kind == "padded" and backend == SDPBackend.FLASH_ATTENTION:
+                continue  # takes no masks
             with sdpa_kernel([backend]), torch.no_grad():
                 name = backend.name.removesuffix("_ATTENTION").lower()
                 found[f"{name} {str(dtype).removeprefix('torch.')}"] = median_ms(
-                    lambda q=q, k=k, v=v: torch.nn.functional.scaled_dot_product_attention(q, k, v)
+                    lambda q=q, k=k, v=v: torch.nn.functional.scaled_dot_product_attention(q, k, v, **told)
                 )
     return found
 
@@ -82,47 +112,65 @@ def candidates(n: int) -> list[Tile]:
     return [used, *(dataclasses.replace(used, **change) for change in changes)]
 
 
-def measure(n: int, tune: bool) -> dict[str, Any]:
-    peers = peers_ms(n)
-    (q, k, v), (theta, requant) = integers(ROWS // (n * HEADS), n), parameters(n)
+def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
+    peers = peers_ms(n, kind)
+    batch = ROWS // (n * HEADS)
+    (q, k, v), (theta, requant), (told, _) = integers(batch, n), parameters(n), mask_of(kind, batch, n)
+
+    def ours(tile: Tile | None = None) -> Any:
+        return attention(q, k, v, theta, requant, out="bfloat16", tile=tile, **told)
+
     tiles = {}
-    for tile in candidates(n) if tune else [tile_for(n, n, D, hopper=True, many_heads=True)]:
+    for tile in candidates(n) if tune and kind == "plain" else []:
         check(n, tile)
-        tiles[repr(tile)] = median_ms(
-            lambda tile=tile: attention(q, k, v, theta, requant, out="bfloat16", tile=tile)
-        )
-    ours = median_ms(lambda: hccs.attention(q, k, v, theta, requant, out="bfloat16"))
+        tiles[repr(tile)] = median_ms(lambda tile=tile: ours(tile))
+    check(n, tile_for(n, n, D, hopper=True, many_heads=True))
+    ms = median_ms(ours)
     fastest = min(peers, key=lambda name: peers[name])
     moved = 5 * q.numel()  # q, k, v and two bytes of output
     return {
         "n": n,
-        "ms": ours,
+        "kind": kind,
+        "ms": ms,
         "fastest_peer": fastest,
         "peer_ms": peers[fastest],
-        "ratio": peers[fastest] / ours,
-        "terabytes_per_s": moved / ours * 1e-9,
+        "ratio": peers[fastest] / ms,
+        "terabytes_per_s": moved / ms * 1e-9,
+        "ms_launched_singly": triton.testing.do_bench(ours, return_mode="median"),
         "peers": peers,
         "tiles": tiles,
+    }
+
+
+def host() -> dict[str, float]:
+    (q, k, v), (theta, requant) = integers(1, 64), parameters(64)
+    halves = [x.bfloat16() for x in (q, k, v)]
+    return {
+        "hccs": host_us(lambda: hccs.attention(q, k, v, theta, requant, out="bfloat16")),
+        "sdpa": host_us(lambda: torch.nn.functional.scaled_dot_product_attention(*halves)),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, nargs="+", default=[64, 128, 256, 512, 2048])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--tune", action="store_true", help="time neighbouring block sizes too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results = []
-    for n in options.n:
-        found = measure(n, options.tune)
+    for kind, n in itertools.product(options.kinds, options.n):
+        found = measure(n, kind, options.tune)
         results.append(found)
         print(
-            f"n={n:4d}  hccs {found['ms']:.4f} ms ({found['terabytes_per_s']:.2f} TB/s)  "
+            f"{kind:6s} n={n:4d}  hccs {found['ms']:.4f} ms ({found['terabytes_per_s']:.2f} TB/s)  "
             f"{found['fastest_peer']} {found['peer_ms']:.4f} ms  {found['ratio']:.2f}x",
             flush=True,
         )
-        for tile, ms in sorted(found["tiles"].items(), key=lambda item: item[1]) if options.tune else []:
+        for tile, ms in sorted(found["tiles"].items(), key=lambda item: item[1]):
             print(f"        {ms:.4f} ms  {tile}")
+    calls = host()
+    print(f"host, per call: hccs {calls['hccs']:.0f} us, SDPA {calls['sdpa']:.0f} us")
     if options.json:
         facts = {
             "device": torch.cuda.get_device_name(),
@@ -130,6 +178,7 @@ def main() -> None:
             "triton": triton.__version__,
             "heads": HEADS,
             "d": D,
+            "host_us": calls,
         }
         options.json.write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
 

@@ -45,6 +45,7 @@ for case, (nq, nk, d, tile) in enumerate(shapes):
     for valid, causal, mode, out in [
         (None, False, None, "pair"), (None, False, "u8_div", "float32"),
         (rng.random((2, 1, nq, nk)) < 0.6, False, None, "float32"),
+        (rng.random((2, 1, 1, nk)) < 0.6, nq <= nk, None, "pair"),
         (rng.integers(0, nk + 1, (2, 2, nq)), nq <= nk, None, "int8"),
         (rng.integers(0, nk + 1, (2, 1, 1)), False, "u8_clb", "pair"),
     ]:
@@ -78,7 +79,7 @@ for kernel, changes in [
     (kernels.attention_resident, dict(TILES=2, REPEAT=4, LOOP=True)),
     (kernels.attention_resident, dict(MASKING=1, ALL=False, FULL=False, OUT=1, WIDE=True)),
     (kernels.attention_streamed,
-     dict(MASKING=2, CAUSAL=True, ALL=False, FULL=False, MODE=2, OUT=2, CHUNKS=2)),
+     dict(MASKING=3, CAUSAL=True, ALL=False, FULL=False, MODE=2, OUT=2, CHUNKS=2)),
     (attention_ahead, dict(REPEAT=2)),
     (attention_ahead, dict(REPEAT=2, MASKING=1, ALL=False, OUT=2)),
 ]:
@@ -87,7 +88,7 @@ for kernel, changes in [
     types = dict.fromkeys(("q_ptr", "k_ptr"), "*i8") | dict.fromkeys(("table_ptr", "sum_ptr"), "*i32")
     types["v_ptr"] = "*i32" if kernel is attention_ahead else "*i8"
     types["out_ptr"] = f"*{output}"
-    types["valid_ptr"] = "*i1" if fixed["MASKING"] == 2 else "*i32"
+    types["valid_ptr"] = "*i32"
     for name, dtype in (("q_tiles", "i8"), ("k_tiles", "i8"), ("out_tiles", output)):
         types[name] = f"tensordesc<{dtype}[1, 1, 64, 64]>"
     signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
@@ -135,9 +136,10 @@ def test_cuda_equals_the_reference(nq, nk, d, mode):
         {},
         {"valid": rng.random((2, 1, nq, nk)) < 0.5},
         {"valid": rng.integers(0, nk + 1, (2, 2, nq)), "causal": nq <= nk},
+        {"valid": rng.random((2, 1, 1, nk)) < 0.5},
     ]
     for number, chosen in enumerate(options):
-        out = ("pair", "float32", "int8")[number]
+        out = ("pair", "float32", "int8", "pair")[number]
         expected = reference.attention(q, k, v, theta_for(nk), REQUANT, mode=mode, out=out, **chosen)
         found = hccs.attention(*tensors, theta_for(nk), REQUANT, mode=mode, out=out, **chosen)
         assert same(found, expected), (out, list(chosen))
@@ -155,8 +157,9 @@ def in_float64(q, k, v, theta, requant):
 
 
 @pytest.mark.parametrize("n", [pytest.param(n, marks=GPU) for n in (64, 128, 256, 512, 1024)])
-def test_strided_heads_and_halves_on_cuda(n):
+def test_strided_heads_and_halves_on_cuda(n, monkeypatch):
     """Heads as views into one projection, more of them than programs stay resident; both half formats."""
+    monkeypatch.setattr("hccs.kernels.attention_cuda._MANY_HEADS", 1)
     generator = torch.Generator("cuda").manual_seed(n)
     shape = (1 << 23) // (n * n) + 3, n, 2, 64
     q, k, v = (
@@ -171,9 +174,10 @@ def test_strided_heads_and_halves_on_cuda(n):
 
 
 @pytest.mark.parametrize(("nq", "nk"), [pytest.param(n, m, marks=GPU) for n, m in [(128, 128), (100, 120)]])
-def test_many_short_heads_on_cuda(nq, nk):
-    """Enough of them that programs load ahead; the batches have their own parameters in one case."""
-    rng, batches = np.random.default_rng(nk), 600
+def test_heads_loaded_ahead_on_cuda(nq, nk, monkeypatch):
+    """More heads than programs; the batches have their own parameters in one case."""
+    monkeypatch.setattr("hccs.kernels.attention_cuda._MANY_HEADS", 1)
+    rng, batches = np.random.default_rng(nk), 300
     q, k, v = (rng.integers(-128, 128, (batches, 2, n, 64)).astype(np.int8) for n in (nq, nk, nk))
     tensors = [torch.tensor(x, device="cuda") for x in (q, k, v)]
     lengths = rng.integers(0, nk + 1, (batches, 1, 1))
@@ -181,7 +185,7 @@ def test_many_short_heads_on_cuda(nq, nk):
     for theta, out, chosen in [
         (theta_for(nk), "pair", {}),
         (theta_for(nk), "float32", {"valid": lengths}),
-        (theta_for(nk), "float32", {"valid": rng.random((batches, 1, nq, nk)) < 0.5, "mode": "u8_div"}),
+        (theta_for(nk), "float32", {"valid": rng.random((batches, 1, 1, nk)) < 0.5, "mode": "u8_div"}),
         (own, "int8", {"valid": lengths, "causal": True}),
     ]:
         expected = reference.attention(q, k, v, theta, REQUANT, out=out, **chosen)

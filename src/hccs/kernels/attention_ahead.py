@@ -31,7 +31,7 @@ def words_of_values(
 @triton.jit
 def attention_ahead(
     q_tiles, k_tiles, v_ptr, table_ptr, valid_ptr, out_tiles, sum_ptr, nq, nk, heads, blocks, tasks,
-    v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
+    v0, v1, v2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, MODE: tl.constexpr, OUT: tl.constexpr,
     WIDE: tl.constexpr, HOPPER: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     REPEAT: tl.constexpr, SHARED: tl.constexpr,
@@ -57,7 +57,7 @@ def attention_ahead(
             q = q_tiles.load([batch, h, first, 0]).reshape(ROWS, BLOCK_D)
             sums, Z = on_resident_keys(
                 q, keys, values, parameters, None, None, valid_ptr, g, query, 0, 0, nq, nk, BLOCK_D,
-                n1, n2, s0, s1, s2, s3, MASKING, CAUSAL, ALL, MODE, WIDE, HOPPER, 1, BLOCK_D, ROWS, KEYS, 1,
+                n1, s0, s1, s2, MASKING, CAUSAL, ALL, MODE, WIDE, HOPPER, 1, BLOCK_D, ROWS, KEYS, 1,
             )  # fmt: skip
             if OUT == 2:
                 store_sums(sum_ptr, g, query, Z, nq)

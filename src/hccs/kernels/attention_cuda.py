@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-import triton
+from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hccs.kernels import attention_triton as kernels
 from hccs.kernels.attention_ahead import attention_ahead
 from hccs.kernels.attention_tiles import Tile, tile_for
-from hccs.kernels.triton import NO_MASK, selection
+from hccs.kernels.triton import MASK, NO_MASK, rows_in, selection
 from hccs.requant import Requant
 from hccs.spec import HeadParams, Mode
 
@@ -27,8 +28,12 @@ _DTYPES = {
 }
 _OUTPUTS = {torch.int8: kernels.INT8, torch.int32: kernels.PAIR}
 
-# Heads per multiprocessor from which on loading ahead pays for its longer launch.
-_MANY_HEADS = 6
+# A mask that is the same for all queries of a head.
+COMMON_MASK = MASK + 1
+
+# Heads per multiprocessor from which on the kernel takes longer than its launch, which describing tiles makes
+# longer still.
+_MANY_HEADS = 64
 
 
 def attention(
@@ -48,23 +53,42 @@ def attention(
     result = torch.empty(q.shape, dtype=_DTYPES[out], device=q.device)
     Z = torch.empty(q.shape[:-1], dtype=torch.int32, device=q.device) if out == "pair" else None
     if result.numel():
-        parts = _by_head(q), _by_head(k), _by_head(v)
-        if tile is None:
-            tile = tile_for(
-                *q.shape[-2:-1], *k.shape[-2:], hopper=_is_hopper(q.device),
-                masked=causal or valid is not None, many_heads=_are_many(*parts),
-            )  # fmt: skip
-        _launch(*parts, theta, requant, valid, causal, mode, result, Z, tile)
+        lead, nk = q.shape[:-2], k.shape[-2]
+        q, k, v = _by_head(q), _by_head(k), _by_head(v)
+        chosen, places, masking = _selection(valid, torch.Size((*lead, q.shape[-2], nk)))
+        plan = _plan(
+            tuple(q.shape), nk, tuple(lead), theta, requant, q.device, masking, causal, mode, result.dtype,
+            tile is None and _are_many(q, k, v), tile,
+        )  # fmt: skip
+        plan.launch(q, k, v, chosen, places, result, Z)
     return result if Z is None else (result, Z)
 
 
 def _by_head(x: torch.Tensor) -> torch.Tensor:
     """As [batch, heads, n, d] with contiguous rows; a copy only where strides cannot say it."""
-    lead = x.ndim - 2
-    x = x.reshape(-1, *x.shape[-3:]) if lead > 2 else x[(None,) * (2 - lead)]
+    if x.ndim != 4:
+        x = x.reshape(-1, *x.shape[-3:]) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
     # The kernels step inside a head in 32 bits.
     far = x.stride(-2) * x.shape[-2] >= 2**31
     return x.contiguous() if x.stride(-1) != 1 or far else x
+
+
+def _selection(
+    valid: torch.Tensor | None, shape: torch.Size
+) -> tuple[torch.Tensor | None, list[int], int]:  # fmt: skip
+    """`valid` as the kernels take it: a tensor of lengths or, for masks, of words with ones for the keys that
+    take part; (n1, s0, s1, s2) to find a row in it; its kind.
+    """
+    if valid is None or shape[-1] == 0:
+        return None, [1, 0, 0, 0], NO_MASK
+    if valid.dtype != torch.bool:
+        full, places, kind = selection(valid, shape)
+        return full, [places[0], *places[2:5]], kind
+    mask = valid.expand(*valid.shape[:-1], shape[-1])
+    mask = mask.to(torch.int16, memory_format=torch.contiguous_format).neg_()
+    words = pad(mask, (0, shape[-1] % 2)).view(torch.int32)
+    full, places = rows_in(words.expand(*shape[:-1], words.shape[-1]))
+    return full, [places[0], *places[2:5]], MASK if full.stride(-2) else COMMON_MASK
 
 
 def _are_many(*parts: torch.Tensor) -> bool:
@@ -85,65 +109,88 @@ def _tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
     return TensorDescriptor(x, [*x.shape], [*_steps(x), 1], [1, 1, rows, x.shape[-1]])
 
 
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """All of a launch that shapes and parameters decide."""
+
+    kernel: Any
+    tile: Tile
+    grid: tuple[int, ...]
+    table: torch.Tensor
+    sizes: tuple[int, ...]
+    options: dict[str, Any]
+
+    def launch(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: torch.Tensor | None,
+        places: list[int], result: torch.Tensor, Z: torch.Tensor | None,
+    ) -> None:  # fmt: skip
+        """Fill `result`, and Z where there is one."""
+        steps = *self.table.stride()[:2], *places
+        if self.tile.ahead:
+            words, rows = v.view(torch.int32), self.tile.rows
+            self.kernel[self.grid](
+                _tiles(q, rows), _tiles(k, self.tile.keys), words, self.table, chosen,
+                _tiles(result.view(q.shape), rows), Z, *self.sizes, *words.stride()[:3], *steps,
+                **self.options,
+            )  # fmt: skip
+        else:
+            self.kernel[self.grid](
+                q, k, v, self.table, chosen, result, Z, *self.sizes,
+                *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *steps, **self.options,
+            )  # fmt: skip
+
+
+# Kept: a copy of the parameters to the device alone takes longer than a small attention.
 @lru_cache(maxsize=256)
-def _table(theta: HeadParams, requant: Requant, device: torch.device) -> torch.Tensor:
-    """B, S, D, then the five integers of `Requant.packed`, per head.
-
-    Kept: a copy to the device takes longer than a small attention.
-    """
-    shape = np.broadcast_shapes(theta.shape, requant.shape)
-    parts = [np.broadcast_to(part.packed, (*shape, part.packed.shape[-1])) for part in (theta, requant)]
-    return torch.tensor(np.concatenate(parts, axis=-1), device=device)
-
-
-def _launch(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, theta: HeadParams, requant: Requant,
-    valid: torch.Tensor | None, causal: bool, mode: Mode | None, result: torch.Tensor, Z: torch.Tensor | None,
-    tile: Tile,
-) -> None:  # fmt: skip
-    (batches, heads, nq, d), nk, lead = q.shape, k.shape[-2], result.shape[:-2]
-    table = _table(theta, requant, q.device)
-    table = table.expand(*lead, 8)
-    table = table.reshape(-1, heads, 8) if len(lead) > 2 else table[(None,) * (2 - len(lead))]
-    chosen, strides, masking = selection(valid, torch.Size((*lead, nq, nk)))
-    block_d = min(max(triton.next_power_of_2(d), 32), 128)
+def _plan(
+    shape: tuple[int, ...], nk: int, lead: tuple[int, ...], theta: HeadParams, requant: Requant,
+    device: torch.device, masking: int, causal: bool, mode: Mode | None, dtype: torch.dtype, many_heads: bool,
+    tile: Tile | None,
+) -> _Plan:  # fmt: skip
+    batches, heads, nq, d = shape
+    hopper = _is_hopper(device)
+    tile = tile or tile_for(
+        nq, nk, d, hopper=hopper, masked=causal or masking != NO_MASK,
+        many_heads=many_heads and masking != MASK,  # rows of masks would fill the shared memory
+    )  # fmt: skip
+    block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
+    chunks = -(-d // block_d)
     resident = nk <= tile.keys * tile.tiles
-    repeat = min(tile.repeat, triton.cdiv(nq, tile.rows)) if resident else 1
-    blocks = triton.cdiv(nq, tile.rows * repeat)
+    repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1
+    blocks = -(-nq // (tile.rows * repeat))
     tasks = batches * blocks  # per head, as programs
-    persistent = resident and tile.persistent > 0
     programs = tasks
-    if persistent:
-        programs = min(tasks, max(tile.persistent * _multiprocessors(q.device) // heads, 1))
+    if resident and tile.persistent:
+        programs = min(tasks, max(tile.persistent * _multiprocessors(device) // heads, 1))
     whole = nk > 0 and nk % (tile.keys * (tile.tiles if resident else 1)) == 0
     every = masking == NO_MASK and not causal and whole
+    table = _table(theta, requant, lead, device)
     options: dict[str, Any] = {
         "MASKING": masking, "CAUSAL": causal, "ALL": every, "MODE": _MODES[mode],
-        "OUT": _OUTPUTS.get(result.dtype, kernels.FLOATS),
-        "WIDE": mode is None and bool((theta.packed[..., 0] >= 2**11).any()), "HOPPER": _is_hopper(q.device),
+        "OUT": _OUTPUTS.get(dtype, kernels.FLOATS),
+        "WIDE": mode is None and bool((theta.packed[..., 0] >= 2**11).any()), "HOPPER": hopper,
         "BLOCK_D": block_d, "ROWS": tile.rows, "KEYS": tile.keys,
-        "num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers if every else None,
+        "num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers,
     }  # fmt: skip
     if resident:
         options |= {"REPEAT": repeat, "SHARED": table.stride(0) == 0 or batches == 1}
-    steps = *table.stride()[:2], *strides
     if tile.ahead:
-        words = v.view(torch.int32)
-        attention_ahead[(heads * programs,)](
-            _tiles(q, tile.rows), _tiles(k, tile.keys), words, table, chosen,
-            _tiles(result.view(q.shape), tile.rows), Z, nq, nk, heads, blocks, tasks,
-            *words.stride()[:3], *steps, **options,
-        )  # fmt: skip
-        return
-    chunks = triton.cdiv(d, block_d)
+        return _Plan(
+            attention_ahead, tile, (heads * programs,), table, (nq, nk, heads, blocks, tasks), options
+        )
+    options |= {"CHUNKS": chunks, "FULL": whole and nq % (tile.rows * repeat) == 0 and d % block_d == 0}
     kernel: Any = kernels.attention_resident if resident else kernels.attention_streamed
     if resident:
-        options |= {"TILES": tile.tiles, "LOOP": repeat > 1 and not persistent}
-    kernel[(heads * programs, chunks)](
-        q, k, v, table, chosen, result, Z, nq, nk, d, heads, blocks, tasks,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *steps,
-        FULL=whole and nq % (tile.rows * repeat) == 0 and d % block_d == 0, CHUNKS=chunks, **options,
-    )  # fmt: skip
+        options |= {"TILES": tile.tiles, "LOOP": repeat > 1 and not tile.persistent}
+    return _Plan(kernel, tile, (heads * programs, chunks), table, (nq, nk, d, heads, blocks, tasks), options)
+
+
+def _table(theta: HeadParams, requant: Requant, lead: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """B, S, D, then the five integers of `Requant.packed`, by batch and head."""
+    shape = np.broadcast_shapes(theta.shape, requant.shape)
+    parts = [np.broadcast_to(part.packed, (*shape, part.packed.shape[-1])) for part in (theta, requant)]
+    table = torch.tensor(np.concatenate(parts, axis=-1), device=device).expand(*lead, 8)
+    return table.reshape(-1, *table.shape[-2:]) if len(lead) > 2 else table[(None,) * (2 - len(lead))]
 
 
 @lru_cache(maxsize=16)

@@ -117,10 +117,18 @@ def logits_of_pairs(
 
 
 @triton.jit
-def only_valid(pairs, valid, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Zeros in place of the others: below every logit, and no score."""
-    even, odd = even_and_odd(valid, ROWS, COLUMNS)
-    return tl.where(even, pairs & 0xFFFF, 0) | tl.where(odd, pairs & -65536, 0)
+def ones_below(limit, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr):
+    """Words of ones in the halves whose key lies below its row's limit; keys are counted from `first`."""
+    key = tl.arange(0, COLUMNS)
+    bits, _ = even_and_odd((16 * (limit - first))[:, None] + (-16 * key)[None, :], ROWS, COLUMNS)
+    bits = tl.maximum(bits, 0)
+    if HOPPER:  # which, unlike Triton, can shift by 32 and more
+        zeros = tl.inline_asm_elementwise(
+            "shl.b32 $0, -1, $1;", "=r,r", [bits], dtype=tl.int32, is_pure=True, pack=1
+        )
+    else:
+        zeros = tl.where(bits >= 32, 0, tl.where(bits > 0, -65536, -1))
+    return ~zeros
 
 
 @triton.jit

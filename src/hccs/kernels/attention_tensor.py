@@ -5,6 +5,7 @@ Imported only once a torch tensor arrives, so that the core never needs torch.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -105,5 +106,7 @@ def _on_cuda(
     if valid is not None:
         logits = torch.Size((*q.shape[:-1], k.shape[-2]))
         valid = chosen(torch.as_tensor(valid, device=q.device), logits)
-    with torch.cuda.device(q.device):  # Triton launches on the current one
+    # Triton launches on the current device; changing to it takes time even where nothing changes.
+    elsewhere = q.device.index != torch.cuda.current_device()
+    with torch.cuda.device(q.device) if elsewhere else nullcontext():
         return cuda.attention(q, k, v, theta, requant, valid=valid, causal=causal, mode=mode, out=out)

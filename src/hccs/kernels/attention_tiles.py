@@ -36,20 +36,25 @@ def tile_for(
     """
     keys = max(1 << (nk - 1).bit_length(), 32)
     rows = 16 if nq <= 16 else 64
+    whole = nk == keys and not masked  # masks take registers too
     if d > 64 or not hopper:
         return Tile(rows, min(keys, 64), stages=2)
     if nk <= 64:
-        return Tile(rows, keys, stages=2, persistent=6, registers=80)
+        return Tile(rows, keys, stages=2, persistent=6, registers=80 if whole else None)
     if nk <= 128:
         if nq <= 64:
             return Tile(rows, 128, stages=2, persistent=3)
         if many_heads:
             return Tile(64, 128, repeat=2, stages=3, persistent=9, registers=168, ahead=True)
-        return Tile(128, 128, warps=8, stages=3, persistent=2, registers=128)
+        if whole:
+            return Tile(128, 128, warps=8, stages=3, persistent=2, registers=128)
+        return Tile(64, 128, repeat=2, stages=2)
     if nk <= 256:
-        return Tile(rows, 128, tiles=2, repeat=4, stages=3, registers=160)
-    if nk <= 512 and not masked:  # masks would not fit the registers too
+        return Tile(rows, 128, tiles=2, repeat=4, stages=3, registers=160 if whole else None)
+    if nk <= 512 and whole:
         return Tile(rows, 128, tiles=4, repeat=8, stages=2)
     if nq <= 64:
         return Tile(rows, 128, stages=2, registers=128)
+    if masked or nk % 128:
+        return Tile(128, 64, warps=8, stages=3, registers=128)
     return Tile(128, 128, warps=8, stages=3, registers=128)

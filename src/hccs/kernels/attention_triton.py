@@ -20,7 +20,7 @@ from hccs.kernels.attention_pairs import (
     logits_of_pairs,
     maxima,
     maximum_of_pairs,
-    only_valid,
+    ones_below,
     probabilities_of_pairs,
     round_half_up,
     scores_of_pairs,
@@ -28,7 +28,6 @@ from hccs.kernels.attention_pairs import (
     sums_of_pairs,
     times_values,
 )
-from hccs.kernels.triton_formulas import lengths_of, valid_columns
 
 NO_MODE, U8_DIV, U8_CLB = range(3)
 FLOATS, INT8, PAIR = range(3)
@@ -61,15 +60,37 @@ def products(
 
 
 @triton.jit
-def attended(
-    valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3,
-    MASKING: tl.constexpr, CAUSAL: tl.constexpr,
+def limits_of(
+    valid_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING: tl.constexpr, CAUSAL: tl.constexpr
 ):  # fmt: skip
-    """Which keys of a tile each query sees."""
-    inside = (query < nq)[:, None] & (key < nk)[None, :]
+    """How many of the first keys each query may see; a mask chooses among them."""
+    limit = tl.zeros_like(query) + nk
     if CAUSAL:
-        inside = inside & (key[None, :] <= query[:, None] + (nk - nq))
-    return valid_columns(valid_ptr, g * nq + query, key, inside, n1, n2, s0, s1, s2, s3, MASKING)
+        limit = tl.minimum(limit, query + (1 + nk - nq))
+    if MASKING == 1:
+        valid_ptr += (g // n1).to(tl.int64) * s0 + (g % n1) * s1
+        limit = tl.minimum(limit, tl.load(valid_ptr + query * s2, mask=query < nq, other=0))
+    return limit
+
+
+@triton.jit
+def attended(
+    valid_ptr, limit, g, query, first, nq, nk, n1, s0, s1, s2,
+    MASKING: tl.constexpr, HOPPER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Ones in the halves of words whose key a query sees."""
+    ones = ones_below(limit, first, ROWS, KEYS, HOPPER)
+    if MASKING >= 2:
+        valid_ptr += (g // n1).to(tl.int64) * s0 + (g % n1) * s1
+        word = first // 2 + tl.arange(0, KEYS // 2)
+        present = (word < (nk + 1) // 2)[None, :]
+        if MASKING == 2:
+            place = valid_ptr + (query[:, None] * s2 + word[None, :])
+            chosen = tl.load(place, mask=present & (query < nq)[:, None], other=0)
+        else:  # the same for all queries of a head
+            chosen = tl.load(valid_ptr + word[None, :], mask=present, other=0)
+        ones = ones & chosen
+    return ones
 
 
 @triton.jit
@@ -142,34 +163,37 @@ def store_rows(
 @triton.jit
 def on_resident_keys(
     q, keys, values, parameters, q_ptr, k_ptr, valid_ptr, g, query, q2, k2, nq, nk, d,
-    n1, n2, s0, s1, s2, s3,
+    n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, MODE: tl.constexpr, WIDE: tl.constexpr,
     HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """N, in steps of 2^-24, and Z of one block of queries on all keys."""
     B, S, D, multiplier, shift, _, _, _ = parameters
-    words = ()
+    limit = limits_of(valid_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL)
+    words, seen = (), ()
     largest = tl.zeros([ROWS], tl.int32)
     for j in tl.static_range(TILES):
         key = j * KEYS + tl.arange(0, KEYS)
         acc = products(q, keys[j], q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
         pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
         if not ALL:
-            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
-            pairs = only_valid(pairs, valid, ROWS, KEYS)
+            ones = attended(
+                valid_ptr, limit, g, query, j * KEYS, nq, nk, n1, s0, s1, s2,
+                MASKING, HOPPER, ROWS, KEYS,
+            )  # fmt: skip
+            pairs = pairs & ones
+            seen = seen + (ones,)
         largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
         words = words + (pairs,)
-    raised, limit, least = distances(largest, B, S, D)
+    raised, reach, least = distances(largest, B, S, D)
     sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
     Z = tl.zeros([ROWS], tl.int32)
     weights = ()
     for j in tl.static_range(TILES):
-        pairs = scores_of_pairs(words[j], raised[:, None], limit[:, None], least[:, None], S, HOPPER)
+        pairs = scores_of_pairs(words[j], raised[:, None], reach[:, None], least[:, None], S, HOPPER)
         if not ALL:
-            key = j * KEYS + tl.arange(0, KEYS)
-            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
-            pairs = only_valid(pairs, valid, ROWS, KEYS)
+            pairs = pairs & seen[j]
         Z += sum_of_pairs(pairs)
         if MODE == 0:
             sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
@@ -186,7 +210,7 @@ def on_resident_keys(
 @triton.jit
 def block_on_resident_keys(
     q_ptr, k_ptr, keys, values, parameters, valid_ptr, out_ptr, sum_ptr, g, first, written, q2, k2, nq, nk, d,
-    n1, n2, s0, s1, s2, s3,
+    n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
@@ -196,7 +220,7 @@ def block_on_resident_keys(
     q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
     sums, Z = on_resident_keys(
         q, keys, values, parameters, q_ptr, k_ptr, valid_ptr, g, query, q2, k2, nq, nk, d,
-        n1, n2, s0, s1, s2, s3, MASKING, CAUSAL, ALL, MODE, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+        n1, s0, s1, s2, MASKING, CAUSAL, ALL, MODE, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
     )  # fmt: skip
     _, _, _, _, _, multiplier, shift, v_scale = parameters
     store_rows(
@@ -207,7 +231,7 @@ def block_on_resident_keys(
 @triton.jit
 def attention_resident(
     q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
-    q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
@@ -241,88 +265,126 @@ def attention_resident(
             for i in tl.range(0, REPEAT):
                 block_on_resident_keys(
                     q_head, k_head, keys, values, parameters, valid_ptr, out_ptr, sum_ptr, g,
-                    first + i * ROWS, written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL,
+                    first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
                     ALL, FULL, MODE, OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
                 )  # fmt: skip
         else:
             for i in tl.static_range(REPEAT):
                 block_on_resident_keys(
                     q_head, k_head, keys, values, parameters, valid_ptr, out_ptr, sum_ptr, g,
-                    first + i * ROWS, written, q2, k2, nq, nk, d, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL,
+                    first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
                     ALL, FULL, MODE, OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
                 )  # fmt: skip
 
 
 @triton.jit
+def scores_of_block(
+    q, q_ptr, k_ptr, valid_ptr, limit, raised, reach, least, S, multiplier, shift, g, query, start, q2, k2,
+    nq, nk, d, n1, s0, s1, s2,
+    MASKED: tl.constexpr, FULL: tl.constexpr, MASKING: tl.constexpr, HOPPER: tl.constexpr,
+    CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Of queries on the block of keys at `start`; the logits themselves where `raised` is None."""
+    key = start + tl.arange(0, KEYS)
+    k = rows_of(k_ptr, key, tl.arange(0, BLOCK_D), k2, nk, d, FULL)
+    acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+    pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
+    if raised is not None:
+        pairs = scores_of_pairs(pairs, raised, reach, least, S, HOPPER)
+    if MASKED:
+        pairs = pairs & attended(
+            valid_ptr, limit, g, query, start, nq, nk, n1, s0, s1, s2, MASKING, HOPPER, ROWS, KEYS
+        )
+    return pairs
+
+
+@triton.jit
 def attention_streamed(
     q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
-    q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, n2, s0, s1, s2, s3,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more."""
+    """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more.
+
+    Each pass takes first the blocks that all its queries see in full, then those that need masking.
+    """
     g = tl.program_id(0) // blocks
     batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
-    parameters = parameters_of(table_ptr + batch * t0 + h * t1)
-    B, S, D, multiplier, shift, out_multiplier, out_shift, v_scale = parameters
+    B, S, D, multiplier, shift, out_multiplier, out_shift, v_scale = parameters_of(
+        table_ptr + batch * t0 + h * t1
+    )
     q_ptr += batch * q0 + h * q1
     k_ptr += batch * k0 + h * k1
     v_ptr += batch * v0 + h * v1
     query, column = (tl.program_id(0) % blocks) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
     written = tl.program_id(1) * BLOCK_D + column
     q = rows_of(q_ptr, query, column, q2, nq, d, FULL)
-    stop = nk
-    if CAUSAL:
-        stop = tl.minimum(nk, tl.max(query, axis=0) + 1 + nk - nq)
-    if MASKING == 1:
-        lengths = lengths_of(valid_ptr, g * nq + query, n1, n2, s0, s1, s2, s3)
-        stop = tl.minimum(stop, tl.max(tl.where(query < nq, lengths, 0), axis=0))
+    limit = limits_of(valid_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL)
+    whole, stop = nk, nk
+    if not ALL:
+        stop = tl.max(tl.where(query < nq, limit, 0), axis=0)
+        whole = tl.min(tl.where(query < nq, limit, nk), axis=0) // KEYS * KEYS
+    if MASKING >= 2:
+        whole = 0
 
     maximum = tl.full([ROWS, 8], LOWEST, tl.int32)
-    for start in tl.range(0, stop, KEYS):
+    for start in tl.range(0, whole, KEYS):
         key = start + tl.arange(0, KEYS)
         k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
         acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
-        if not ALL:
-            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
-            acc = tl.where(valid, acc, LOWEST)
         maximum = tl.maximum(maximum, maxima(acc, ROWS, KEYS))
     largest = round_half_up(tl.max(maximum, axis=1).to(tl.float32), multiplier, shift, HOPPER) + ZERO
-    raised, limit, least = distances(largest, B, S, D)
-    raised, limit = beside_pairs(raised, ROWS, KEYS), beside_pairs(limit, ROWS, KEYS)
+    if not ALL:
+        for start in tl.range(whole, stop, KEYS):
+            pairs = scores_of_block(
+                q, q_ptr, k_ptr, valid_ptr, limit, None, None, None, S, multiplier, shift, g, query,
+                start, q2, k2, nq, nk, d, n1, s0, s1, s2,
+                True, FULL, MASKING, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+            )  # fmt: skip
+            largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
+    raised, reach, least = distances(largest, B, S, D)
+    raised, reach = beside_pairs(raised, ROWS, KEYS), beside_pairs(reach, ROWS, KEYS)
     least = beside_pairs(least, ROWS, KEYS)
 
     parts = tl.zeros([ROWS, 4], tl.int32)
     if MODE != 0:
         for start in tl.range(0, stop, KEYS):
-            key = start + tl.arange(0, KEYS)
-            k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
-            acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
-            pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
-            pairs = scores_of_pairs(pairs, raised, limit, least, S, HOPPER)
-            if not ALL:
-                valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
-                pairs = only_valid(pairs, valid, ROWS, KEYS)
+            pairs = scores_of_block(
+                q, q_ptr, k_ptr, valid_ptr, limit, raised, reach, least, S, multiplier, shift, g, query,
+                start, q2, k2, nq, nk, d, n1, s0, s1, s2,
+                not ALL, FULL, MASKING, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+            )  # fmt: skip
             parts += sums_of_pairs(pairs, ROWS, KEYS)
     Z = sum_of_pairs(parts)
 
     sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
-    for start in tl.range(0, stop, KEYS):
-        key = start + tl.arange(0, KEYS)
-        k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
-        v = as_halves(rows_of(v_ptr, key, written, v2, nk, d, FULL), HOPPER)
-        acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
-        pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
-        pairs = scores_of_pairs(pairs, raised, limit, least, S, HOPPER)
-        if not ALL:
-            valid = attended(valid_ptr, g, query, key, nq, nk, n1, n2, s0, s1, s2, s3, MASKING, CAUSAL)
-            pairs = only_valid(pairs, valid, ROWS, KEYS)
+    for start in tl.range(0, whole, KEYS):
+        v = as_halves(rows_of(v_ptr, start + tl.arange(0, KEYS), written, v2, nk, d, FULL), HOPPER)
+        pairs = scores_of_block(
+            q, q_ptr, k_ptr, valid_ptr, limit, raised, reach, least, S, multiplier, shift, g, query,
+            start, q2, k2, nq, nk, d, n1, s0, s1, s2,
+            False, FULL, MASKING, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+        )  # fmt: skip
         if MODE != 0:
             pairs = probabilities_of_pairs(pairs, Z, MODE == 2)
         else:
             parts += sums_of_pairs(pairs, ROWS, KEYS)
         sums = times_values(pairs, v, sums, WIDE, ROWS, KEYS)
+    if not ALL:
+        for start in tl.range(whole, stop, KEYS):
+            v = as_halves(rows_of(v_ptr, start + tl.arange(0, KEYS), written, v2, nk, d, FULL), HOPPER)
+            pairs = scores_of_block(
+                q, q_ptr, k_ptr, valid_ptr, limit, raised, reach, least, S, multiplier, shift, g, query,
+                start, q2, k2, nq, nk, d, n1, s0, s1, s2,
+                True, FULL, MASKING, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+            )  # fmt: skip
+            if MODE != 0:
+                pairs = probabilities_of_pairs(pairs, Z, MODE == 2)
+            else:
+                parts += sums_of_pairs(pairs, ROWS, KEYS)
+            sums = times_values(pairs, v, sums, WIDE, ROWS, KEYS)
     if MODE != 0:
         Z = tl.full([ROWS], 255, tl.int32)
     else:

@@ -75,19 +75,23 @@ def selection(valid: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Tens
     kind.
 
     v3 steps from column to column of a mask; for lengths it is the first extent.
-
-    Leading dimensions beyond three are merged; only a mask broadcast inside them has to be copied for that.
     """
     if valid is None:
         return None, [1, 1, 0, 0, 0, 0], NO_MASK
-    kind = MASK if valid.dtype == torch.bool else LENGTHS
-    lead = shape[:-1]
-    full = valid.expand(shape if kind == MASK else lead)
-    if kind == LENGTHS:
-        full = full.unsqueeze(-1)
-    full = full.reshape(-1, *full.shape[-3:]) if len(lead) > 3 else full[(None,) * (3 - len(lead))]
-    strides = [*full.stride()[:3], full.shape[0] if kind == LENGTHS else full.stride(3)]
-    return full, [full.shape[1], full.shape[2], *strides], kind
+    if valid.dtype == torch.bool:
+        return *rows_in(valid.expand(shape)), MASK
+    full, strides = rows_in(valid.expand(shape[:-1]).unsqueeze(-1))
+    return full, [*strides[:-1], full.shape[0]], LENGTHS
+
+
+def rows_in(full: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """A tensor of rows [..., columns] with (n1, n2, v0, v1, v2, v3) that finds a row in it, and its columns.
+
+    Leading dimensions beyond three are merged; only what is broadcast inside them has to be copied for that.
+    """
+    lead = full.ndim - 1
+    full = full.reshape(-1, *full.shape[-3:]) if lead > 3 else full[(None,) * (3 - lead)]
+    return full, [full.shape[1], full.shape[2], *full.stride()]
 
 
 def heads_of(theta: torch.Tensor, lead: torch.Size) -> tuple[torch.Tensor, int]:

@@ -21,25 +21,15 @@ def valid_columns(
     """Which of a tile's elements take part: its columns, its row's length, or a strided boolean mask."""
     if MASKING == 0:
         chosen = inside
-    elif MASKING == 1:
-        length = lengths_of(valid_ptr, row, n1, n2, v0, v1, v2, v3)
-        chosen = inside & (column[None, :] < length[:, None])
     else:
-        position = start_of(row, n1, n2, v0, v1, v2)[:, None] + column[None, :] * v3
-        chosen = inside & (tl.load(valid_ptr + position, mask=inside, other=0) != 0)
+        start = (row // (n1 * n2)).to(tl.int64) * v0 + ((row // n2) % n1) * v1 + (row % n2) * v2
+        if MASKING == 1:
+            length = tl.load(valid_ptr + start, mask=row < n1 * n2 * v3, other=0)
+            chosen = inside & (column[None, :] < length[:, None])
+        else:
+            position = start[:, None] + column[None, :] * v3
+            chosen = inside & (tl.load(valid_ptr + position, mask=inside, other=0) != 0)
     return chosen
-
-
-@triton.jit
-def start_of(row, n1, n2, v0, v1, v2):
-    """Where a row's part of the mask or of the lengths lies."""
-    return (row // (n1 * n2)).to(tl.int64) * v0 + ((row // n2) % n1) * v1 + (row % n2) * v2
-
-
-@triton.jit
-def lengths_of(valid_ptr, row, n1, n2, v0, v1, v2, v3):
-    """Of rows, 0 beyond the last."""
-    return tl.load(valid_ptr + start_of(row, n1, n2, v0, v1, v2), mask=row < n1 * n2 * v3, other=0)
 
 
 @triton.jit
