@@ -86,7 +86,7 @@ def _selection(
         return full, [places[0], *places[2:5]], kind
     mask = valid.expand(*valid.shape[:-1], shape[-1])
     mask = mask.to(torch.int16, memory_format=torch.contiguous_format).neg_()
-    words = pad(mask, (0, shape[-1] % 2)).view(torch.int32)
+    words = (pad(mask, (0, 1)) if shape[-1] % 2 else mask).view(torch.int32)
     full, places = rows_in(words.expand(*shape[:-1], words.shape[-1]))
     return full, [places[0], *places[2:5]], MASK if full.stride(-2) else COMMON_MASK
 
@@ -150,8 +150,8 @@ def _plan(
     batches, heads, nq, d = shape
     hopper = _is_hopper(device)
     tile = tile or tile_for(
-        nq, nk, d, hopper=hopper, masked=causal or masking != NO_MASK,
-        many_heads=many_heads and masking != MASK,  # rows of masks would fill the shared memory
+        nq, nk, d, hopper=hopper, masked=causal or masking != NO_MASK, mask_per_row=masking == MASK,
+        many_heads=many_heads,
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     chunks = -(-d // block_d)

@@ -28,8 +28,15 @@ class Tile:
 
 
 def tile_for(
-    nq: int, nk: int, d: int, *, hopper: bool, masked: bool = False, many_heads: bool = False
-) -> Tile:  # fmt: skip
+    nq: int,
+    nk: int,
+    d: int,
+    *,
+    hopper: bool,
+    masked: bool = False,
+    mask_per_row: bool = False,
+    many_heads: bool = False,
+) -> Tile:
     """The tile for nq queries on nk keys (benchmarks/attention_gpu.py --tune).
 
     `many_heads`: so many that every program has several, and laid out as `attention_ahead` needs them.
@@ -40,17 +47,23 @@ def tile_for(
     if d > 64 or not hopper:
         return Tile(rows, min(keys, 64), stages=2)
     if nk <= 64:
-        return Tile(rows, keys, stages=2, persistent=6, registers=80 if whole else None)
+        if whole:
+            return Tile(rows, keys, stages=2, persistent=6, registers=80)
+        if mask_per_row:
+            return Tile(rows, keys, stages=2, persistent=4, registers=112)
+        return Tile(rows, keys, stages=2, persistent=5, registers=96)
     if nk <= 128:
         if nq <= 64:
             return Tile(rows, 128, stages=2, persistent=3)
-        if many_heads:
+        if many_heads and not mask_per_row:  # a mask for every row would fill the shared memory
             return Tile(64, 128, repeat=2, stages=3, persistent=9, registers=168, ahead=True)
-        if whole:
-            return Tile(128, 128, warps=8, stages=3, persistent=2, registers=128)
+        if whole or mask_per_row:
+            return Tile(128, 128, warps=8, stages=3, persistent=2)
         return Tile(64, 128, repeat=2, stages=2)
+    if mask_per_row and nk <= 512:
+        return Tile(rows, 64, stages=3, registers=128)
     if nk <= 256:
-        return Tile(rows, 128, tiles=2, repeat=4, stages=3, registers=160 if whole else None)
+        return Tile(rows, 128, tiles=2, repeat=4, stages=3, registers=160 if whole else 168)
     if nk <= 512 and whole:
         return Tile(rows, 128, tiles=4, repeat=8, stages=2)
     if nq <= 64:
