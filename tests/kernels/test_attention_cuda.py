@@ -1,5 +1,7 @@
 """Attention in Triton: every path of its kernels in the interpreter, and through the door on a GPU."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ pytest.importorskip("triton")
 
 import hccs
 from hccs import reference
+from hccs.kernels.attention_tiles import tile_for
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -101,6 +104,20 @@ def test_machine_instructions_assemble(triton_process):
     # The interpreter runs plain spellings of them; the assembler needs no GPU.
     done = triton_process(COMPILE, interpreted=False)
     assert done.stdout.strip() == "compiled", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("nk", [1, 20, 64, 65, 128, 200, 256, 384, 512, 513, 4096])
+def test_tiles_hold_what_their_kernel_takes(nk):
+    for nq, d, hopper, masked, per_row, many in itertools.product(
+        [1, 16, 17, 128, 4096], [32, 64, 128], [True, False], [True, False], [True, False], [True, False]
+    ):
+        tile = tile_for(
+            nq, nk, d, hopper=hopper, masked=masked, mask_per_row=masked and per_row, many_heads=many
+        )
+        assert {tile.rows, tile.keys} <= {16, 32, 64, 128}
+        # Programs that stay have all their keys; those that load ahead have them in one block.
+        assert not tile.persistent or nk <= tile.keys * tile.tiles
+        assert not tile.ahead or (many and nk <= tile.keys and tile.repeat > 1)
 
 
 def theta_for(nk: int) -> hccs.HeadParams:

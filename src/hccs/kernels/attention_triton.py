@@ -68,7 +68,7 @@ def limits_of(
     if CAUSAL:
         limit = tl.minimum(limit, query + (1 + nk - nq))
     if MASKING == 1:
-        valid_ptr += (g // n1).to(tl.int64) * s0 + (g % n1) * s1
+        valid_ptr += (g // n1).to(tl.int64) * s0 + (g % n1).to(tl.int64) * s1
         limit = tl.minimum(limit, tl.load(valid_ptr + query * s2, mask=query < nq, other=0))
     return limit
 
@@ -81,7 +81,7 @@ def attended(
     """Ones in the halves of words whose key a query sees."""
     ones = ones_below(limit, first, ROWS, KEYS, HOPPER)
     if MASKING >= 2:
-        valid_ptr += (g // n1).to(tl.int64) * s0 + (g % n1) * s1
+        valid_ptr += (g // n1).to(tl.int64) * s0 + (g % n1).to(tl.int64) * s1
         word = first // 2 + tl.arange(0, KEYS // 2)
         present = (word < (nk + 1) // 2)[None, :]
         if MASKING == 2:
@@ -360,25 +360,13 @@ def attention_streamed(
     Z = sum_of_pairs(parts)
 
     sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
-    for start in tl.range(0, whole, KEYS):
-        v = as_halves(rows_of(v_ptr, start + tl.arange(0, KEYS), written, v2, nk, d, FULL), HOPPER)
-        pairs = scores_of_block(
-            q, q_ptr, k_ptr, valid_ptr, limit, raised, reach, least, S, multiplier, shift, g, query,
-            start, q2, k2, nq, nk, d, n1, s0, s1, s2,
-            False, FULL, MASKING, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
-        )  # fmt: skip
-        if MODE != 0:
-            pairs = probabilities_of_pairs(pairs, Z, MODE == 2)
-        else:
-            parts += sums_of_pairs(pairs, ROWS, KEYS)
-        sums = times_values(pairs, v, sums, WIDE, ROWS, KEYS)
-    if not ALL:
-        for start in tl.range(whole, stop, KEYS):
+    for MASKED in tl.static_range(1 if ALL else 2):
+        for start in tl.range(whole if MASKED else 0, stop if MASKED else whole, KEYS):
             v = as_halves(rows_of(v_ptr, start + tl.arange(0, KEYS), written, v2, nk, d, FULL), HOPPER)
             pairs = scores_of_block(
                 q, q_ptr, k_ptr, valid_ptr, limit, raised, reach, least, S, multiplier, shift, g, query,
                 start, q2, k2, nq, nk, d, n1, s0, s1, s2,
-                True, FULL, MASKING, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+                MASKED, FULL, MASKING, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
             )  # fmt: skip
             if MODE != 0:
                 pairs = probabilities_of_pairs(pairs, Z, MODE == 2)

@@ -22,7 +22,8 @@ def valid_columns(
     if MASKING == 0:
         chosen = inside
     else:
-        start = (row // (n1 * n2)).to(tl.int64) * v0 + ((row // n2) % n1) * v1 + (row % n2) * v2
+        i0, i1, i2 = row // (n1 * n2), (row // n2) % n1, row % n2
+        start = i0.to(tl.int64) * v0 + i1.to(tl.int64) * v1 + i2.to(tl.int64) * v2
         if MASKING == 1:
             length = tl.load(valid_ptr + start, mask=row < n1 * n2 * v3, other=0)
             chosen = inside & (column[None, :] < length[:, None])
