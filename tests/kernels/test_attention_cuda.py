@@ -60,6 +60,14 @@ for case, (nq, nk, d, tile) in enumerate(shapes):
             mode=None if mode is None else hccs.Mode(mode), out=out, tile=tile)
         for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected))):
             assert (a.numpy() == b).all(), (nq, nk, d, causal, mode, out)
+# Fewer and more leading dimensions than batch and heads.
+for lead in [(), (3,), (2, 1, 2)]:
+    q, k, v = (rng.integers(-128, 128, (*lead, n, 8)).astype(np.int8) for n in (5, 7, 7))
+    theta, one = hccs.HeadParams(B=600, S=14, D=40), hccs.Requant(hccs.FixedPoint(3, 9))
+    for valid in (rng.random((5, 7)) < 0.6, rng.random((*lead, 1, 7)) < 0.6, rng.integers(0, 8, (*lead, 5))):
+        expected = reference.attention(q, k, v, theta, one, valid=valid)
+        found = attention(*map(torch.tensor, (q, k, v)), theta, one, valid=torch.tensor(valid))
+        assert (found.numpy() == expected).all(), (lead, valid.shape)
 print("same bits")
 """
 

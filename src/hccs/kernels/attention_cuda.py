@@ -140,7 +140,6 @@ class _Plan:
             )  # fmt: skip
 
 
-# Kept: a copy of the parameters to the device alone takes longer than a small attention.
 @lru_cache(maxsize=256)
 def _plan(
     shape: tuple[int, ...], nk: int, lead: tuple[int, ...], theta: HeadParams, requant: Requant,
@@ -164,7 +163,7 @@ def _plan(
         programs = min(tasks, max(tile.persistent * _multiprocessors(device) // heads, 1))
     whole = nk > 0 and nk % (tile.keys * (tile.tiles if resident else 1)) == 0
     every = masking == NO_MASK and not causal and whole
-    table = _table(theta, requant, lead, device)
+    table = _by_head(_table(theta, requant, device)[..., None, :].expand(*lead, 1, 8))[:, :, 0]
     options: dict[str, Any] = {
         "MASKING": masking, "CAUSAL": causal, "ALL": every, "MODE": _MODES[mode],
         "OUT": _OUTPUTS.get(dtype, kernels.FLOATS),
@@ -185,12 +184,13 @@ def _plan(
     return _Plan(kernel, tile, (heads * programs, chunks), table, (nq, nk, d, heads, blocks, tasks), options)
 
 
-def _table(theta: HeadParams, requant: Requant, lead: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """B, S, D, then the five integers of `Requant.packed`, by batch and head."""
+# Kept: the copy to the device takes longer than a small attention.
+@lru_cache(maxsize=256)
+def _table(theta: HeadParams, requant: Requant, device: torch.device) -> torch.Tensor:
+    """B, S, D, then the five integers of `Requant.packed`, per head."""
     shape = np.broadcast_shapes(theta.shape, requant.shape)
     parts = [np.broadcast_to(part.packed, (*shape, part.packed.shape[-1])) for part in (theta, requant)]
-    table = torch.tensor(np.concatenate(parts, axis=-1), device=device).expand(*lead, 8)
-    return table.reshape(-1, *table.shape[-2:]) if len(lead) > 2 else table[(None,) * (2 - len(lead))]
+    return torch.tensor(np.concatenate(parts, axis=-1), device=device)
 
 
 @lru_cache(maxsize=16)
