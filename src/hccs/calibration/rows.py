@@ -59,10 +59,15 @@ def row_batch(
     if valid is not None:
         valid = np.asarray(valid)
         if valid.dtype == bool:
-            mask = np.ascontiguousarray(_broadcast(valid, logits.shape, "a mask that broadcasts to x.shape"))
-            mask = mask.reshape(-1, columns)
+            mask = broadcast(valid, logits.shape, "a mask that broadcasts to x.shape =")
+            mask = np.ascontiguousarray(mask).reshape(-1, columns)
         else:
-            lengths = _lengths(valid, logits.shape)
+            lengths = broadcast(
+                require_lengths(valid, columns).astype(np.int32),
+                logits.shape[:-1],
+                "row lengths that broadcast to x.shape[:-1] =",
+            )
+            lengths = np.ascontiguousarray(lengths).reshape(-1)
     return RowBatch(
         np.ascontiguousarray(logits).reshape(-1, rows, columns),
         head_of_group,
@@ -107,21 +112,21 @@ def _heads(shape: tuple[int, ...], layer: int | None, grid: tuple[int, int]) -> 
     return np.ascontiguousarray(blocks).reshape(-1)
 
 
-def _lengths(valid: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.int32]:
+def require_lengths(valid: NDArray[Any], columns: int) -> NDArray[Any]:
+    """`valid`, which is no mask, if it can be lengths of rows of so many columns."""
     if valid.dtype.kind not in "iu":
         raise DtypeError(
             "valid to be booleans or integer lengths",
             f"dtype {valid.dtype}",
             "An additive float mask becomes booleans by comparing it with 0.",
         )
-    if valid.size and (valid.min() < 0 or valid.max() > shape[-1]):
+    if valid.size and (valid.min() < 0 or valid.max() > columns):
         raise MaskError(
-            f"row lengths between 0 and {shape[-1]} columns",
+            f"row lengths between 0 and {columns} columns",
             f"lengths from {valid.min()} to {valid.max()}",
             "A length counts the valid columns from the row's start.",
         )
-    rows = _broadcast(valid.astype(np.int32), shape[:-1], "row lengths that broadcast to x.shape[:-1]")
-    return np.ascontiguousarray(rows).reshape(-1)
+    return valid
 
 
 def _weights(weight: Any, rows: tuple[int, ...], unit: int) -> NDArray[np.int64] | None:
@@ -146,16 +151,17 @@ def _weights(weight: Any, rows: tuple[int, ...], unit: int) -> NDArray[np.int64]
             "Weights are counted exactly, in units: raise weight_unit, for example to 65536.",
         )
     return np.ascontiguousarray(
-        _broadcast(units.astype(np.int64), rows, "weights that broadcast to x.shape[:-1]")
+        broadcast(units.astype(np.int64), rows, "weights that broadcast to x.shape[:-1] =")
     ).reshape(-1)
 
 
-def _broadcast(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
+def broadcast(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
+    """The array in this shape, or a refusal that says `what` was expected."""
     try:
         return np.broadcast_to(array, shape)
     except ValueError as error:
         raise MaskError(
-            f"{what} = {shape}",
+            f"{what} {shape}",
             f"shape {array.shape}",
             "For [batch, heads, q, k] a padding mask has shape [batch, 1, 1, k], its lengths [batch, 1, 1].",
         ) from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.surrogates.rows import distance
-from hccs.surrogates.surrogate import Output, Surrogate, per_row
+from hccs.surrogates.surrogate import Output, Surrogate, per_row, scale_alone
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +25,7 @@ def by_distance(
     weights: Callable[..., NDArray[Any]],
     normalise: Callable[[Any, Any], Any],
     one: int | None,
-    constants: Callable[..., dict[str, Any]],
+    constants: Callable[..., dict[str, Any]] = scale_alone,
     **declared: Any,
 ) -> Surrogate:
     """A surrogate from `weights(d, **constants)`, NumPy, and `normalise(w, total)`.

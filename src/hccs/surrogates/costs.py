@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hccs.errors import ParameterError
 
@@ -66,3 +67,17 @@ class Costs:
                 ", ".join(sorted(unknown)),
                 "Adds, multiplies, shifts go without.",
             )
+
+
+def float32_costs(**declared: Any) -> Costs:
+    """Of a method in float32 from its logits to its output, without a table."""
+    return Costs(
+        input="float32",
+        output="float32",
+        bits_in=32,
+        bits_out=32,
+        bits_inside=32,
+        table_bytes=0,
+        integer_only=False,
+        **declared,
+    )

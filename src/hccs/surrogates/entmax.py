@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.errors import ParameterError
-from hccs.surrogates.costs import Costs, PerRow
+from hccs.surrogates.costs import PerRow, float32_costs
 from hccs.surrogates.fitting import best_candidate
 from hccs.surrogates.simplex import masked_tensor, require_entmax, shifted
 from hccs.surrogates.surrogate import Output, Surrogate
@@ -66,11 +66,9 @@ def smooth(z: Any, valid: Any, alpha: Any) -> Any:
 
 def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
     """The alpha of each head with the least divergence from softmax."""
-    shape = (CANDIDATES.size, *scale.shape)
-    candidates = np.broadcast_to(CANDIDATES.reshape(-1, *(1,) * scale.ndim), shape)
     return {
         "alpha": best_candidate(
-            lambda alpha: SURROGATE(x, scale, valid, alpha=alpha), candidates, x, scale, valid
+            lambda alpha: SURROGATE(x, scale, valid, alpha=alpha), CANDIDATES, x, scale, valid
         )
     }
 
@@ -78,18 +76,11 @@ def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_
 SURROGATE = Surrogate(
     name="entmax",
     summary="alpha-entmax by bisection",
-    costs=Costs(
-        input="float32",
-        output="float32",
-        bits_in=32,
-        bits_out=32,
-        bits_inside=32,
-        table_bytes=0,
+    costs=float32_costs(
         needs=frozenset({"divide", "exp", "max", "sum"}),
         operations=PerRow(element=3 * HALVINGS + 4, row=2 * HALVINGS),  # subtract, clip, sum per halving
         divides=PerRow(row=2),
         exponentials=PerRow(element=HALVINGS),
-        integer_only=False,
         trainable=True,
         source="Peters et al., ACL 2019; Correia et al., EMNLP 2019",
     ),

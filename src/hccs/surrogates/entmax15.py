@@ -15,17 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.surrogates.costs import Costs, PerRow
+from hccs.surrogates.costs import PerRow, float32_costs
 from hccs.surrogates.simplex import masked_tensor, require_entmax, shifted
 from hccs.surrogates.surrogate import Output, Surrogate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
-    """The scale, which turns int8 steps into logits."""
-    return {"scale": scale}
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
@@ -48,25 +43,17 @@ def tensor(z: Any, valid: Any, scale: Any) -> Output:
 SURROGATE = Surrogate(
     name="entmax15",
     summary="1.5-entmax",
-    costs=Costs(
-        input="float32",
-        output="float32",
-        bits_in=32,
-        bits_out=32,
-        bits_inside=32,
-        table_bytes=0,
+    costs=float32_costs(
         needs=frozenset({"divide", "sort", "sum"}),
         # halve, square, two prefix sums, square, multiply, subtract, subtract, root, subtract, compare;
         # subtract, clip, square
         operations=PerRow(element=14, sort=1),
         divides=PerRow(element=2),
         exponentials=PerRow(),
-        integer_only=False,
         trainable=True,
         source="Peters, Niculae and Martins, ACL 2019",
     ),
     rows=rows,
     tensor=tensor,
-    constants=constants,
     quantises=False,
 )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.errors import DataError
+from hccs.surrogates.rows import maximum
 from hccs.surrogates.surrogate import Result
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ FLOAT_UNIT = 2.0**-16
 def float_softmax(x: NDArray[Any], scale: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
     """softmax(x * scale) over valid columns; `scale` broadcasts against x.shape[:-2]."""
     z = np.where(valid, x * np.asarray(scale, np.float64)[..., None, None], -np.inf)
-    top = z.max(-1, keepdims=True, initial=-np.inf)
-    e = np.exp(z - np.where(np.isfinite(top), top, 0))
+    e = np.exp(z - maximum(z, valid))
     total = e.sum(-1, keepdims=True)
     return e / np.where(total == 0, 1, total)
 
@@ -71,8 +71,12 @@ def best_candidate(
 ) -> NDArray[np.float64]:
     """For every head the candidate of least divergence; of equals the first.
 
-    `candidates` [count, *heads]; `evaluate` runs the method with one candidate per head.
+    `candidates` [count], the same for all heads, or [count, *heads]; `evaluate` runs the method with one
+    candidate per head.
     """
+    if candidates.ndim == 1:
+        candidates = candidates.reshape(-1, *(1,) * scale.ndim)
+    candidates = np.broadcast_to(candidates, (len(candidates), *scale.shape))
     p = float_softmax(x, scale, valid)
     found = np.stack([divergence(evaluate(row), p, valid, scale.ndim) for row in candidates])
     chosen = found.argmin(0)

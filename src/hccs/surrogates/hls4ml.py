@@ -87,11 +87,9 @@ def tensor(x: Any, valid: Any, logits: Any, exp: Any, inverse: Any) -> Output:
 
 def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
     """The integer bits of each head's logits with the least divergence from softmax."""
-    shape = (INTEGER_BITS.size, *scale.shape)
-    candidates = np.broadcast_to(INTEGER_BITS.reshape(-1, *(1,) * scale.ndim), shape)
     return {
         "integer_bits": best_candidate(
-            lambda bits: SURROGATE(x, scale, valid, integer_bits=bits), candidates, x, scale, valid
+            lambda bits: SURROGATE(x, scale, valid, integer_bits=bits), INTEGER_BITS, x, scale, valid
         )
     }
 

@@ -56,8 +56,7 @@ def normalise(w: Any, total: Any) -> Any:
 
 def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
     """The clip of each head with the least divergence from softmax."""
-    candidates = np.broadcast_to(CANDIDATES.reshape(-1, *(1,) * scale.ndim), (CANDIDATES.size, *scale.shape))
-    return {"c": best_candidate(lambda c: SURROGATE(x, scale, valid, c=c), candidates, x, scale, valid)}
+    return {"c": best_candidate(lambda c: SURROGATE(x, scale, valid, c=c), CANDIDATES, x, scale, valid)}
 
 
 SURROGATE = by_distance(

@@ -23,7 +23,7 @@ import numpy as np
 from hccs.errors import ParameterError
 from hccs.surrogates.bfloat16 import rounded
 from hccs.surrogates.costs import Costs, PerRow
-from hccs.surrogates.rows import look_up
+from hccs.surrogates.rows import look_up, maximum
 from hccs.surrogates.surrogate import Output, Surrogate, softmax_gradient
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def rows(
 ) -> Output:
     """p in bfloat16."""
     z = rounded(x * scale)
-    m = np.where(valid, z, -np.inf).max(-1, keepdims=True, initial=-np.inf)
-    m = np.where(np.isfinite(m), m, 0)
+    m = maximum(z, valid)
     if engine == "aie_ml":
         y = rounded(np.where(valid, z - m, 0))
         j = np.maximum(np.floor(256 * y.astype(np.float64)), 256 * LOWEST).astype(np.int64)

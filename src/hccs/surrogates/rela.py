@@ -20,16 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.surrogates.costs import Costs, PerRow
+from hccs.surrogates.costs import PerRow, float32_costs
 from hccs.surrogates.surrogate import Output, Surrogate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-def constants(scale: NDArray[np.float64], width: NDArray[np.float64]) -> dict[str, Any]:
-    """The scale, which turns int8 steps into logits."""
-    return {"scale": scale}
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
@@ -54,24 +49,16 @@ def attends(scale: Any, parameters: dict[str, Any]) -> Any:
 SURROGATE = Surrogate(
     name="rela",
     summary="ReLU scores, normalised and gated output",
-    costs=Costs(
-        input="float32",
-        output="float32",
-        bits_in=32,
-        bits_out=32,
-        bits_inside=32,
-        table_bytes=0,
+    costs=float32_costs(
         needs=frozenset({"exp", "divide", "sum"}),
         operations=PerRow(element=1),  # the scores; the output's normalisation does not depend on k
         divides=PerRow(row=1),
         exponentials=PerRow(row=1),
-        integer_only=False,
         trainable=True,
         source="Zhang, Titov and Sennrich, EMNLP 2021",
     ),
     rows=rows,
     tensor=tensor,
-    constants=constants,
     quantises=False,
     parameters={"width": 1},
     attends=attends,

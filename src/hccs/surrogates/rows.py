@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
+from hccs.calibration.rows import broadcast, require_lengths
+from hccs.errors import DtypeError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,6 +21,12 @@ def distance(x: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
     wide = x.astype(np.int64)
     m = np.where(valid, wide, INT8_MIN).max(-1, keepdims=True, initial=INT8_MIN)
     return np.where(valid, m - wide, 0)
+
+
+def maximum(z: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[Any]:
+    """Of float logits over valid columns, [..., 1]; 0 for empty rows."""
+    m = np.where(valid, z, -np.inf).max(-1, keepdims=True, initial=-np.inf)
+    return np.where(np.isfinite(m), m, 0)
 
 
 def look_up(table: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
@@ -57,29 +64,10 @@ def checked_mask(valid: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     if valid is None:
         return np.ones(shape, bool)
     array = np.asarray(valid)
-    if array.dtype.kind not in "biu":
-        raise DtypeError(
-            "valid to be booleans or integer lengths",
-            f"dtype {array.dtype}",
-            "An additive float mask becomes booleans by comparing it with 0.",
-        )
-    lengths = array.dtype.kind != "b"
-    if lengths and array.size and (array.min() < 0 or array.max() > shape[-1]):
-        raise MaskError(
-            f"row lengths between 0 and {shape[-1]} columns",
-            f"lengths from {array.min()} to {array.max()}",
-            "A length counts the valid columns from the row's start.",
-        )
-    target = shape[:-1] if lengths else shape
-    try:
-        full = np.broadcast_to(array, target)
-    except ValueError as error:
-        raise MaskError(
-            f"{'row lengths' if lengths else 'a mask'} that broadcast to {target}",
-            f"shape {array.shape}",
-            "For [batch, heads, q, k] a padding mask has shape [batch, 1, 1, k], its lengths [batch, 1, 1].",
-        ) from error
-    return np.arange(shape[-1]) < full[..., None] if lengths else full
+    if array.dtype == bool:
+        return broadcast(array, shape, "a mask that broadcast to")
+    lengths = broadcast(require_lengths(array, shape[-1]), shape[:-1], "row lengths that broadcast to")
+    return np.arange(shape[-1]) < lengths[..., None]
 
 
 def checked_heads(values: dict[str, Any], lead: tuple[int, ...] | None) -> dict[str, NDArray[np.float64]]:

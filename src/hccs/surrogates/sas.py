@@ -30,11 +30,6 @@ CUBIC = (-0.1025, 0.4626, -0.9922, 0.9996)
 LUT = np.exp(-np.arange(THRESHOLD + 1.0)).astype(np.float16).astype(np.float64)
 
 
-def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
-    """The scale, which turns int8 steps into logits."""
-    return {"scale": scale}
-
-
 def exponential(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """exp(-x) for x >= 0, as SAS computes it."""
     whole = np.minimum(np.floor(x), THRESHOLD).astype(np.int64)
@@ -74,6 +69,5 @@ SURROGATE = by_distance(
     weights=weights,
     normalise=normalise,
     one=None,
-    constants=constants,
     smooth=softmax_gradient,
 )

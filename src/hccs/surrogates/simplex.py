@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.errors import MissingExtraError
+from hccs.surrogates.rows import maximum
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,8 +18,7 @@ FAR_BELOW = -1e6
 
 def shifted(z: NDArray[np.float64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
     """z less the maximum over valid columns; masked columns far below."""
-    top = np.where(valid, z, -np.inf).max(-1, keepdims=True, initial=-np.inf)
-    return np.where(valid, z - np.where(np.isfinite(top), top, 0), FAR_BELOW)
+    return np.where(valid, z - maximum(z, valid), FAR_BELOW)
 
 
 def masked_tensor(z: Any, valid: Any) -> Any:

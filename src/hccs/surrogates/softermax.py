@@ -113,10 +113,9 @@ def smooth(z: Any, valid: Any, factor: Any) -> Any:
 def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
     """The factor of each head with the least divergence from softmax."""
     factors = LOG2_E * np.linspace(0.5, 1.5, 21)
-    candidates = np.broadcast_to(factors.reshape(-1, *(1,) * scale.ndim), (factors.size, *scale.shape))
     return {
         "factor": best_candidate(
-            lambda factor: SURROGATE(x, scale, valid, factor=factor), candidates, x, scale, valid
+            lambda factor: SURROGATE(x, scale, valid, factor=factor), factors, x, scale, valid
         )
     }
 

@@ -14,17 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.surrogates.costs import Costs, PerRow
+from hccs.surrogates.costs import PerRow, float32_costs
 from hccs.surrogates.fitting import float_softmax
 from hccs.surrogates.surrogate import Output, Surrogate, softmax_gradient
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
-    """The scale, which turns int8 steps into logits."""
-    return {"scale": scale}
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: NDArray[np.float64]) -> Output:
@@ -40,23 +35,15 @@ def tensor(z: Any, valid: Any, scale: Any) -> Output:
 SURROGATE = Surrogate(
     name="softmax",
     summary="float softmax",
-    costs=Costs(
-        input="float32",
-        output="float32",
-        bits_in=32,
-        bits_out=32,
-        bits_inside=32,
-        table_bytes=0,
+    costs=float32_costs(
         needs=frozenset({"exp", "divide", "max", "sum"}),
         operations=PerRow(element=4),  # max, subtract, sum, multiply by the reciprocal
         divides=PerRow(row=1),
         exponentials=PerRow(element=1),
-        integer_only=False,
         trainable=True,
         source="Bridle 1990; Vaswani et al. 2017",
     ),
     rows=rows,
     tensor=tensor,
-    constants=constants,
     quantises=False,
 )

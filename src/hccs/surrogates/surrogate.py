@@ -39,6 +39,11 @@ class Result:
     """The probability that one step of `integers` stands for."""
 
 
+def scale_alone(scale: NDArray[np.float64], **parameters: Any) -> dict[str, Any]:
+    """The scale, which turns int8 steps into logits."""
+    return {"scale": scale}
+
+
 @dataclass(frozen=True)
 class Surrogate:
     """A method: call it on int8 logits, calibrate its parameters, make its PyTorch module.
@@ -46,7 +51,8 @@ class Surrogate:
     The functions a file supplies work on two or more dimensions, one entry of every constant per head:
 
     - `constants(scale, **parameters)`: what is computed ahead of time, in float64, per head: arrays of
-      scale's shape, tables with one more axis. `rows` and `tensor` receive them shaped to broadcast.
+      scale's shape, tables with one more axis. `rows` and `tensor` receive them shaped to broadcast. By
+      default the scale itself.
     - `rows(x, valid, **constants)`: the NumPy reference, on int8 x [..., q, k] and a full boolean mask.
       Masked positions of its result are zeroed by the caller of `rows`.
     - `tensor(x, valid, **constants)`: the same on torch tensors; x is int8 when `quantises`, else the float
@@ -59,9 +65,9 @@ class Surrogate:
     name: str
     summary: str
     costs: Costs
-    constants: Callable[..., dict[str, Any]]
     rows: Callable[..., Output]
     tensor: Callable[..., Output]
+    constants: Callable[..., dict[str, Any]] = scale_alone
     smooth: Callable[..., Any] | None = None
     quantises: bool = True
     parameters: Mapping[str, Any] = field(default_factory=dict)

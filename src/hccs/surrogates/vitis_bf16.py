@@ -20,17 +20,13 @@ import numpy as np
 
 from hccs.surrogates.bfloat16 import from_bits, rounded
 from hccs.surrogates.costs import Costs, PerRow
+from hccs.surrogates.rows import maximum
 from hccs.surrogates.surrogate import Output, Surrogate, softmax_gradient
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SLOPE, ONE_BITS = 185, 16256
-
-
-def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
-    """The scale, which turns int8 steps into logits."""
-    return {"scale": scale}
 
 
 def exponential(y: NDArray[Any]) -> NDArray[np.float32]:
@@ -42,8 +38,7 @@ def exponential(y: NDArray[Any]) -> NDArray[np.float32]:
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
     """p in bfloat16."""
     z = rounded(x * scale)
-    m = np.where(valid, z, -np.inf).max(-1, keepdims=True, initial=-np.inf)
-    y = rounded(np.where(valid, z - np.where(np.isfinite(m), m, 0), 0))
+    y = rounded(np.where(valid, z - maximum(z, valid), 0))
     e = np.where(valid, exponential(y), 0)
     total = rounded(e.sum(-1, keepdims=True, dtype=np.float64))
     return Output(rounded(e * rounded(1 / np.where(total == 0, 1, total))))
@@ -84,7 +79,6 @@ SURROGATE = Surrogate(
     ),
     rows=rows,
     tensor=tensor,
-    constants=constants,
     smooth=softmax_gradient,
     quantises=False,
 )
