@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from hccs.pipeline.run_folder import RunFolder, read_json
 from hccs.pipeline.tokens import TokenisedSet, tokenise
 from hccs.pipeline.training import Recipe, taught, train
 from hccs.surrogates.fitting import float_softmax
+from hccs.surrogates.rows import distance
 
 REFUSED = "refused"
 """The step of a method that cannot serve these logits: its reason."""
@@ -225,30 +226,36 @@ class Comparison:
             name: _plain(value, calibration.shape) for name, value in {**found, **dict(entry.fixed)}.items()
         }
 
-    def _outputs(self, entry: Entry, parameters: dict[str, Any]) -> Any:
-        """(layer, distances, softmax, output, mask, step) of the measured rows, piece by piece."""
+    def _outputs(
+        self, entry: Entry, parameters: dict[str, Any], layers: Container[int]
+    ) -> Iterator[tuple[int, NDArray[np.int8], NDArray[np.bool_], surrogates.Result]]:
+        """(layer, logits, mask, result) of the measured rows of some layers, piece by piece."""
         sample, method = self.samples[1], surrogates.get(entry.method)
         for layer, rows in sample.pieces():
-            x, valid, scale = sample.logits[layer][:, rows], sample.valid[layer][rows], sample.scale[layer]
-            result = method(x, scale, valid, **layer_parameters(parameters, layer))
-            yield layer, x, float_softmax(x, scale, valid), result.probabilities, valid, result.unit
+            if layer in layers:
+                x, valid = sample.logits[layer][:, rows], sample.valid[layer][rows]
+                own = layer_parameters(parameters, layer)
+                yield layer, x, valid, method(x, sample.scale[layer], valid, **own)
 
     def _fidelity(self, entry: Entry, parameters: dict[str, Any]) -> dict[str, Any]:
-        counter = FidelityCounter(self.samples[1].shape)
-        for layer, _, p, q, valid, unit in self._outputs(entry, parameters):
-            counter.add(layer, row_measures(p, q, valid, unit))
+        sample = self.samples[1]
+        counter = FidelityCounter(sample.shape)
+        for layer, x, valid, result in self._outputs(entry, parameters, range(sample.shape[0])):
+            p = float_softmax(x, sample.scale[layer], valid)
+            counter.add(layer, row_measures(p, result.probabilities, valid, result.unit))
         return counter.result().to_json()
 
     def _curves(self, entry: Entry, parameters: dict[str, Any]) -> dict[str, list[float | None]]:
         """Mean output at each distance 0..255, the row's largest being 1, of the heads that are drawn."""
         heads = drawn_heads(self.samples[1].scale)
         sums, counts = ({name: np.zeros(256) for name in heads} for _ in range(2))
-        for layer, x, _, q, valid, _ in self._outputs(entry, parameters):
+        shown = {layer for layer, _ in heads.values()}
+        for layer, x, valid, result in self._outputs(entry, parameters, shown):
             for name, (at, head) in heads.items():
                 if at == layer:
-                    distance, relative = _by_distance(x[head], q[head], valid)
-                    counts[name] += np.bincount(distance, minlength=256)
-                    sums[name] += np.bincount(distance, relative, minlength=256)
+                    steps, relative = _by_distance(x[head], result.probabilities[head], valid)
+                    counts[name] += np.bincount(steps, minlength=256)
+                    sums[name] += np.bincount(steps, relative, minlength=256)
         return {
             name: [
                 round(total / count, 5) if count else None
@@ -307,11 +314,9 @@ def _by_distance(
     x: NDArray[np.int8], q: NDArray[np.float64], valid: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Distance from the row's maximum, and output over the row's largest, of the valid positions."""
-    wide = np.where(valid, x.astype(np.int64), -128)
     top = q.max(-1, keepdims=True)
     taken = valid & (top > 0)
-    distance = wide.max(-1, keepdims=True) - wide
-    return distance[taken], (q / np.where(top > 0, top, 1.0))[taken]
+    return distance(x, valid)[taken], (q / np.where(top > 0, top, 1.0))[taken]
 
 
 def layer_parameters(parameters: dict[str, Any], layer: int) -> dict[str, Any]:
