@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -44,6 +46,14 @@ def logits(seed: int, shape: tuple[int, ...], spread: float = 40.0) -> np.ndarra
     """Int8 logits with all of the range in reach; saturated where they leave it."""
     rng = np.random.default_rng(seed)
     return np.clip(np.rint(rng.normal(0, spread, shape)), -128, 127).astype(np.int8)
+
+
+def from_four_threads(call: Callable[[], np.ndarray]) -> list[np.ndarray]:
+    """What the call returns in each of four Python threads at once."""
+    with ThreadPoolExecutor(4) as pool:
+        start = Barrier(4)
+        waiting = [pool.submit(lambda: (start.wait(), call())[1]) for _ in range(4)]
+        return [work.result() for work in waiting]
 
 
 @pytest.fixture

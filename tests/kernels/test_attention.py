@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
-from conftest import logits, triples
+from conftest import from_four_threads, logits, triples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -181,20 +179,11 @@ def test_threads_change_nothing():
 
 def test_calls_from_several_python_threads_leave_their_inputs():
     q, k, v = arrays(8, (2,), 64, 64, 64)
-    before, found = [x.copy() for x in (q, k, v)], {}
+    before = [x.copy() for x in (q, k, v)]
     expected = hccs.attention(q, k, v, theta_for(64), scales(64))
-    workers = [
-        threading.Thread(
-            target=lambda i=i: found.update({i: hccs.attention(q, k, v, theta_for(64), scales(64))})
-        )
-        for i in range(4)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    found = from_four_threads(lambda: hccs.attention(q, k, v, theta_for(64), scales(64)))
     assert len(found) == 4
-    for result in found.values():
+    for result in found:
         np.testing.assert_array_equal(result, expected)
     for a, b in zip((q, k, v), before, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
-from conftest import logits, triples
+from conftest import from_four_threads, logits, triples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -141,16 +139,10 @@ def test_threads_change_nothing():
 
 def test_calls_from_several_python_threads():
     x, theta = logits(7, (4000, 64)), hccs.HeadParams(444, 11, 40)
-    expected, found = hccs.softmax(x, theta), {}
-    workers = [
-        threading.Thread(target=lambda i=i: found.update({i: hccs.softmax(x, theta)})) for i in range(4)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    expected = hccs.softmax(x, theta)
+    found = from_four_threads(lambda: hccs.softmax(x, theta))
     assert len(found) == 4
-    for result in found.values():
+    for result in found:
         np.testing.assert_array_equal(result, expected)
 
 
