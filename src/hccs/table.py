@@ -22,6 +22,10 @@ _ARRAYS = {"B": np.int32, "S": np.int32, "D": np.int32, "scale": np.float64}
 _OPERANDS = "qkv_scale"
 
 
+CONVERTED = "model.hccs.safetensors"
+"""The table's file in the folder of a run, beside the converted model."""
+
+
 @dataclass(frozen=True, eq=False)
 class ParamTable:
     """B, S, D and the logit scale of every head: arrays [layers, heads], all admissible for rows of `n`.

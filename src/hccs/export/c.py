@@ -16,7 +16,7 @@ from hccs import _folder, reference
 from hccs._progress import track
 from hccs.errors import FileError
 from hccs.spec import HeadParams, Mode
-from hccs.table import ParamTable
+from hccs.table import CONVERTED, ParamTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +42,7 @@ def run_table(run: str | os.PathLike[str]) -> ParamTable:
     path = Path(run)
     if path.is_file():
         return ParamTable.load(path)
-    file = path / "model.hccs.safetensors"
+    file = path / CONVERTED
     if not file.exists():
         raise FileError(
             f"{path} to be a finished run or a parameter table",

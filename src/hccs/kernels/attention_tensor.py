@@ -5,14 +5,13 @@ Imported only once a torch tensor arrives, so that the core never needs torch.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from hccs.errors import DtypeError, ShapeError
 from hccs.kernels import attention_door as door
-from hccs.kernels.tensor import broadcasts, chosen, require_triton
+from hccs.kernels.tensor import broadcasts, chosen, made_current, require_triton
 from hccs.requant import Requant
 from hccs.spec import HeadParams, Mode
 
@@ -106,7 +105,5 @@ def _on_cuda(
     if valid is not None:
         logits = torch.Size((*q.shape[:-1], k.shape[-2]))
         valid = chosen(torch.as_tensor(valid, device=q.device), logits)
-    # Triton launches on the current device; changing to it takes time even where nothing changes.
-    elsewhere = q.device.index != torch.cuda.current_device()
-    with torch.cuda.device(q.device) if elsewhere else nullcontext():
+    with made_current(q.device):
         return cuda.attention(q, k, v, theta, requant, valid=valid, causal=causal, mode=mode, out=out)

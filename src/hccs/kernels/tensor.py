@@ -6,6 +6,7 @@ Imported only once a torch tensor arrives, so that the core never needs torch.
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ def _on_cuda(
         )
     if x.numel():
         packed = torch.tensor(theta.packed, device=x.device)
-        with torch.cuda.device(x.device):  # Triton launches on the current one
+        with made_current(x.device):
             triton.softmax(x.contiguous(), packed, mode, selected, out)
     return out
 
@@ -93,6 +94,11 @@ def require_triton(module: str = "triton") -> Any:
             f"no module {error.name}",
             "pip install -U triton (3.4 or later), or move the tensors to the CPU.",
         ) from error
+
+
+def made_current(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current device; changing to it takes time even where nothing changes."""
+    return nullcontext() if device.index == torch.cuda.current_device() else torch.cuda.device(device)
 
 
 def broadcasts(shape: tuple[int, ...], target: torch.Size) -> bool:

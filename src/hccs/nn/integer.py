@@ -21,6 +21,10 @@ NORMALISATION = {Mode.I16_DIV: None, Mode.U8_DIV: Mode.U8_DIV, Mode.U8_CLB: Mode
 where i16_div rounds the reciprocal down. i16_clb has no integer form."""
 
 
+HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+"""Outputs that `hccs.attention` rounds itself, without a float32 tensor in between."""
+
+
 class IntegerAttention(WholeAttention):
     """The attention of one layer on int8 q, k and v with static scales. Refuses to train."""
 
@@ -149,8 +153,9 @@ class _WithoutGradient(torch.autograd.Function):
         rows = valid if valid is None or valid.is_cuda else as_lengths(valid)
         requant = layer.requant(scaling)
         out = hccs.attention(
-            q, k, v, layer.theta, requant, valid=rows, mode=layer.mode, out="float32", threads=_threads()
-        )
+            q, k, v, layer.theta, requant, valid=rows, mode=layer.mode,
+            out=HALVES.get(query.dtype, "float32"), threads=_threads(),
+        )  # fmt: skip
         return out.to(query.dtype)  # type: ignore[no-any-return]
 
     @staticmethod

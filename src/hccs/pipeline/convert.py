@@ -22,7 +22,7 @@ from hccs.pipeline.run_folder import RunFolder
 from hccs.pipeline.tokens import TokenisedSet, tokenise
 from hccs.pipeline.training import Recipe, train
 from hccs.spec import Mode, Region
-from hccs.table import ParamTable
+from hccs.table import CONVERTED, ParamTable
 
 FINE_TUNING = Recipe(epochs=3, learning_rate=1e-4)
 
@@ -198,10 +198,10 @@ class Conversion:
         restored = hccs.nn.restore(self._load(str(self.path / "model")).model)
         table = hccs.nn.current_table(restored)
         if state().is_main_process:
-            table.save(self.path / "model.hccs.safetensors")
+            table.save(self.path / CONVERTED)
             _safetensors.replace(self.path / "model.hccs.json", table.to_json().encode())
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
-        return {"model": "model", "table": "model.hccs.safetensors"}
+        return {"model": "model", "table": CONVERTED}
 
 
 def convert(settings: Settings, out: str | Path, say: Callable[[str], None] = print) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from hccs import reference
 from hccs.aie.emulator import require_columns, rows_multiple
 from hccs.errors import FileError, HccsError, ParameterError, ShapeError
 from hccs.spec import HeadParams, Mode
-from hccs.table import ParamTable
+from hccs.table import CONVERTED, ParamTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +66,7 @@ class Project:
 def find_table(run: str | os.PathLike[str]) -> ParamTable:
     """The parameter table of a run: its file, the one `hccs convert` left, or the only one in a folder."""
     path = Path(run)
-    converted = path / "model.hccs.safetensors"
+    converted = path / CONVERTED
     if path.is_file() or converted.is_file():
         return ParamTable.load(path if path.is_file() else converted)
     found = []
