@@ -38,8 +38,8 @@ sanitize: $(SANITIZED)/.built
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	$(SANITIZED)/bin/python -m pytest -q -n 2 -p no:cacheprovider \
-	  tests/kernels/test_softmax.py tests/kernels/test_refusals.py tests/kernels/test_quantise.py tests/kernels/test_attention.py \
-	  tests/kernels/test_attention_refusals.py tests/calibration/test_statistics.py tests/calibration/test_scale.py
+	  tests/ops/test_softmax.py tests/ops/test_refusals.py tests/backends/test_quantise.py tests/ops/test_attention.py \
+	  tests/ops/test_attention_refusals.py tests/calibration/test_statistics.py tests/calibration/test_scale.py
 
 $(SANITIZED)/.built: $(VENV)/.dev $(SOURCES)
 	@echo "== building the sanitized kernels"

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import hccs
-from hccs.kernels import isa
+from hccs.backends.cpu import instruction_sets as isa
 
 LENGTHS = (64, 128, 256, 512)
 DIM = 64
@@ -140,7 +140,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     console = Console()
-    console.print(f"hccs kernels: {hccs.kernels.info()}; torch {torch.__version__}")
+    console.print(f"hccs kernels: {hccs.backends.cpu.info()}; torch {torch.__version__}")
     with torch.inference_mode():
         found = {n: microseconds(n, arguments.turns) for n in track(LENGTHS, "attention")}
     shown = Table(title=f"microseconds per head, d = {DIM}")

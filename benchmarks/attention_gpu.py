@@ -21,8 +21,8 @@ import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hccs
-from hccs.kernels.attention_cuda import attention
-from hccs.kernels.attention_tiles import Tile, tile_for
+from hccs.backends.triton.attention.launch import attention
+from hccs.backends.triton.attention.tiles import Tile, tile_for
 
 HEADS, D = 16, 64
 # Rows of q over all heads: 0.67 GB of int8 in and bfloat16 out at every n, far more than the caches hold.

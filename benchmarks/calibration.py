@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 import hccs
+from hccs.backends.cpu import info
 from hccs.calibration import HeadStatistics, LogitRange, fidelity, quantise, search
-from hccs.calibration.search import objectives
-from hccs.kernels import info
-from hccs.spec import Region
+from hccs.calibration.searching import objectives
+from hccs.numbers.region import Region
 
 ROWS = 20_000
 rng = np.random.default_rng(7)

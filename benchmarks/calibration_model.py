@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import time
 
-from hccs.pipeline import tasks
-from hccs.pipeline.conversion import calibrate
+from hccs.pipeline.convert.steps import calibrate
+from hccs.pipeline.data import tasks
+from hccs.pipeline.data.tokens import tokenise
 from hccs.pipeline.models import load_classifier
-from hccs.pipeline.tokens import tokenise
 
 
 def main() -> None:

@@ -27,8 +27,8 @@ import torch
 import hccs
 import hccs.nn
 from hccs.export.onnx_model import export_onnx
-from hccs.nn.attach import fill
-from hccs.nn.attention import WholeAttention, attention_layers
+from hccs.nn.attaching import fill
+from hccs.nn.interface import WholeAttention, attention_layers
 
 PEERS = ("torch float32", "torch dynamic int8", "ONNX Runtime float32", "ONNX Runtime dynamic int8")
 OURS = (
@@ -224,7 +224,7 @@ def main() -> None:
                 rows.append({"n": n, "batch": batch, "seconds": fastest(variants.calls(batch, n))})
     show(rows)
     if options.json:
-        options.json.write_text(json.dumps({"isa": hccs.kernels.info().isa, "rows": rows}, indent=1))
+        options.json.write_text(json.dumps({"isa": hccs.backends.cpu.info().isa, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

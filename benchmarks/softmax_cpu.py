@@ -20,7 +20,8 @@ from rich.table import Table
 from softmax_peers import PEERS, logits
 
 import hccs
-from hccs.kernels import _native, isa
+from hccs.backends.cpu import _native
+from hccs.backends.cpu import instruction_sets as isa
 
 LENGTHS = (32, 64, 128, 256, 512)
 IN_CACHE = 3 << 18  # bytes in and out together: three quarters of a 1 MiB L2
@@ -168,7 +169,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=25, help="how often each contender is timed")
     arguments = parser.parse_args()
     console, turns = Console(), arguments.turns
-    console.print(f"hccs kernels: {hccs.kernels.info()}")
+    console.print(f"hccs kernels: {hccs.backends.cpu.info()}")
 
     cached = {n: rates(n, IN_CACHE, turns) for n in track(LENGTHS, "arrays in L2")}
     avx2 = {}

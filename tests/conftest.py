@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import hccs
-from hccs.kernels import isa
+from hccs.backends.cpu import instruction_sets as isa
 
 settings.register_profile(
     "hccs", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

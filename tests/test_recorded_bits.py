@@ -1,4 +1,4 @@
-"""Bits as they were recorded once: outputs of every mode, instruction set, statistic and export on fixed inputs.
+"""Bits as they were recorded once: every mode, instruction set, statistic and export on fixed inputs.
 
 The reference says what is right; this says that nothing changed. A deliberate change of docs/spec.md, or of
 what an export writes, records anew: `HCCS_RECORD=1 pytest tests/test_recorded_bits.py`.
@@ -66,16 +66,21 @@ def test_softmax(mode, instruction_set):
 @pytest.mark.parametrize("out", ["pair", "int8", "float32"])
 def test_attention(out, instruction_set):
     requant = hccs.Requant.from_scales(
-        q_scale=0.02, k_scale=[0.02, 0.03, 0.01], v_scale=0.01, logit_scale=0.05, scaling=0.125, out_scale=0.009
+        q_scale=0.02,
+        k_scale=[0.02, 0.03, 0.01],
+        v_scale=0.01,
+        logit_scale=0.05,
+        scaling=0.125,
+        out_scale=0.009,
     )
     outputs: list[np.ndarray] = []
     for (keys, d), mode in itertools.product(((9, 20), (64, 64), (130, 33)), (None, "u8_div", "u8_clb")):
         name = f"attention {keys} {d}"
         q, k, v = (drawn(f"{name} {part}", (2, 3, n, d)) for part, n in (("q", 9), ("k", keys), ("v", keys)))
-        for valid in selections(name, keys).values():
-            for causal in (False, True):
-                found = hccs.attention(q, k, v, HEADS, requant, valid=valid, causal=causal, mode=mode, out=out)
-                outputs += found if out == "pair" else [found]
+        for valid, causal in itertools.product(selections(name, keys).values(), (False, True)):
+            options = {"valid": valid, "causal": causal, "mode": mode, "out": out}
+            found = hccs.attention(q, k, v, HEADS, requant, **options)
+            outputs += found if out == "pair" else [found]
     assert same_as_recorded(f"attention {out}", outputs)
 
 

@@ -2,10 +2,13 @@
 
 from hccs.calibration import calibrate
 from hccs.errors import HccsError
-from hccs.kernels import attention, softmax
-from hccs.requant import FixedPoint, Requant
-from hccs.spec import HeadParams, Mode, Region
-from hccs.table import ParamTable
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.region import Region
+from hccs.numbers.requant import FixedPoint, Requant
+from hccs.numbers.table import ParamTable
+from hccs.ops.attention import attention
+from hccs.ops.softmax import softmax
 
 __all__ = [
     "FixedPoint",

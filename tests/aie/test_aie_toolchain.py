@@ -11,7 +11,7 @@ from hccs.aie.cycles.machine import Isa
 from hccs.aie.export import export, plan
 from hccs.aie.toolchain import ToolchainError, build, count_bundles, modelled_code_size
 from hccs.errors import FileError
-from hccs.spec import Mode
+from hccs.numbers.modes import Mode
 
 LISTING = """
 hccs_tile.o:	file format elf32-aie

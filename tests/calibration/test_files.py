@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hccs
-from hccs import _safetensors
+from hccs._files import safetensors as _safetensors
 from hccs.calibration import HeadStatistics, calibrate, files, search
 from hccs.calibration.files import collect_files
 from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError

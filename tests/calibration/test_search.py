@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hccs
-from hccs import reference
 from hccs.calibration import (
     CalibrationWarning,
     HeadStatistics,
@@ -16,9 +15,12 @@ from hccs.calibration import (
     search,
 )
 from hccs.calibration.grid import coarse_grid, deployed_objective
-from hccs.calibration.search import TIE, objectives
+from hccs.calibration.searching import TIE, objectives
 from hccs.errors import DataError, DtypeError, ParameterError
-from hccs.spec import HeadParams, Mode, Region
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.region import Region
+from hccs.reference.softmax import softmax as reference_softmax
 
 from .conftest import direct_kl, direct_kls, random_logits
 
@@ -128,7 +130,7 @@ def test_record_says_what_the_reference_computes(rng):
     x = random_logits(rng, (1, 1, 80, 33))
     lengths = rng.integers(1, 34, (1, 1, 80))
     record = search(statistics(x, lengths)).heads[0]
-    p_hat = reference.softmax(x, record.params, "i16_div", lengths) / 32767
+    p_hat = reference_softmax(x, record.params, "i16_div", lengths) / 32767
     renormalised = entropy = 0.0
     for row, q, c in zip(x[0, 0], p_hat[0, 0], lengths[0, 0], strict=True):
         p = np.exp(row[:c] * 0.08 - row[:c].max() * 0.08)
@@ -193,7 +195,7 @@ def test_kl_in_the_deployed_mode_is_that_of_the_reference(rng, mode):
     triples = coarse_grid(40)[::97]
     found = deployed_objective(stats, [0], np.ascontiguousarray(triples), mode)
     for triple, kl in zip(triples.tolist(), found, strict=True):
-        p_hat = reference.softmax(x, HeadParams(*triple), mode, lengths)[0, 0]
+        p_hat = reference_softmax(x, HeadParams(*triple), mode, lengths)[0, 0]
         total = 0.0
         for row, q, c in zip(x[0, 0], p_hat, lengths[0, 0], strict=True):
             p = np.exp(row[:c] * 0.08 - row[:c].max() * 0.08)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hccs.calibration import HeadStatistics
-from hccs.calibration.search import objectives
+from hccs.calibration.searching import objectives
 from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
-from hccs.spec import Region
+from hccs.numbers.region import Region
 
 from .conftest import direct_kl, random_logits
 

@@ -17,11 +17,11 @@ pytest.importorskip("onnxscript")
 
 import hccs
 import hccs.nn
-from hccs import reference
 from hccs.errors import FileError, MissingExtraError, ModelError
 from hccs.export.onnx_function import function, function_name
 from hccs.export.onnx_model import export_onnx
 from hccs.nn.functional import quantise
+from hccs.reference.softmax import softmax as reference_softmax
 from tests.nn.conftest import ALL, batch_for, sentences
 
 
@@ -64,7 +64,7 @@ def test_the_function_returns_the_reference_integers(mode: hccs.Mode) -> None:
         valid[1, :, -1] = np.arange(k) == 0
         p = session.run(None, {"z": z, "theta": theta.packed, "scale": scale, "valid": valid})[0]
         x = np.clip(np.rint(z / scale[:, None, None]), -128, 127).astype(np.int8)
-        assert np.array_equal(p * np.float32(mode.T), reference.softmax(x, theta, mode, valid))
+        assert np.array_equal(p * np.float32(mode.T), reference_softmax(x, theta, mode, valid))
 
 
 def test_every_row_sum_gets_the_reference_reciprocal() -> None:
@@ -143,7 +143,7 @@ def test_the_bits_inside_a_whole_model_are_the_references(tmp_path: Path) -> Non
     for layer, node in enumerate(nodes):
         z, valid, p = found[node.input[0]], found[node.input[3]], found[node.output[0]]
         x = quantise(torch.from_numpy(z), torch.tensor(table.scale[layer], dtype=torch.float32)).numpy()
-        assert np.array_equal(p * np.float32(255), reference.softmax(x, table.layer(layer), "u8_div", valid))
+        assert np.array_equal(p * np.float32(255), reference_softmax(x, table.layer(layer), "u8_div", valid))
 
 
 @pytest.mark.parametrize("name", ["vit", "gpt2"])
@@ -181,11 +181,12 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_of_the_embedded_model(tmp_path: Path) -> None:
     """The embedded model, converted without retraining: the same predictions on its whole dev set."""
-    from hccs.pipeline.demo import MODEL
+    from hccs.pipeline.convert.export_onnx import compare
+
+    from hccs.pipeline.convert.demo import MODEL
+    from hccs.pipeline.data.tasks import TASKS, load
+    from hccs.pipeline.data.tokens import tokenise
     from hccs.pipeline.models import load_classifier
-    from hccs.pipeline.onnx_run import compare
-    from hccs.pipeline.tasks import TASKS, load
-    from hccs.pipeline.tokens import tokenise
 
     loaded, data = load_classifier(str(MODEL), ("0", "1")), load(TASKS["movies"])
     table = hccs.calibrate(
@@ -202,13 +203,13 @@ def test_a_run_of_the_embedded_model(tmp_path: Path) -> None:
 
 
 def _tokens(examples: Any, loaded: Any) -> Any:
-    from hccs.pipeline.tokens import tokenise
+    from hccs.pipeline.data.tokens import tokenise
 
     return tokenise(examples, loaded.tokenizer, 64)
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
-    from hccs.pipeline.onnx_run import export_run
+    from hccs.pipeline.convert.export_onnx import export_run
 
     with pytest.raises(FileError, match="hccs convert first"):
         export_run(tmp_path, tmp_path / "model.onnx")

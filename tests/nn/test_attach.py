@@ -4,9 +4,9 @@ import torch
 
 import hccs
 import hccs.nn
-from hccs import reference
 from hccs.errors import ModelError
 from hccs.nn.functional import quantise
+from hccs.reference.softmax import softmax as reference_softmax
 from tests.nn.conftest import ALL, TEXT_ENCODERS, batch_for, sentences
 
 
@@ -78,7 +78,7 @@ def test_output_attentions_are_the_reference_integers(make_model, mode):
         attentions = model(**batch, output_attentions=True).attentions
     z, valid, _ = caught[0]
     x = quantise(z, torch.tensor(table.scale[0], dtype=torch.float32))
-    expected = reference.softmax(x.numpy(), table.layer(0), mode, valid.numpy())
+    expected = reference_softmax(x.numpy(), table.layer(0), mode, valid.numpy())
     assert np.array_equal((attentions[0] * mode.T).round().int().numpy(), expected)
 
 

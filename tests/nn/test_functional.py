@@ -4,8 +4,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hccs
-from hccs import reference
 from hccs.nn.functional import hccs_softmax, quantise, surrogate
+from hccs.reference.softmax import softmax as reference_softmax
 
 THETA = hccs.HeadParams(B=[444, 300], S=[11, 4], D=[40, 60])
 SCALE = torch.tensor([0.1, 0.05])
@@ -34,7 +34,7 @@ def test_forward_bits_equal_the_reference(mode, mask, k):
     z = logits(k, 3, 2, 5, k)
     valid = masks(k, k)[mask]
     p = hccs_softmax(z, THETA, SCALE, mode, valid)
-    expected = reference.softmax(
+    expected = reference_softmax(
         quantise(z, SCALE).numpy(), THETA, mode, None if valid is None else valid.numpy()
     )
     assert torch.equal(p, torch.from_numpy(expected).float() / mode.T)
@@ -166,13 +166,13 @@ def test_refusals(call, error, message):
         call(logits(8, 2, 2, 3, 16))
 
 
-@pytest.mark.parametrize("isa", hccs.kernels.info().available)
+@pytest.mark.parametrize("isa", hccs.backends.cpu.info().available)
 def test_every_instruction_set_returns_the_same_bits(isa):
-    from hccs.kernels.isa import select
+    from hccs.backends.cpu.instruction_sets import select
 
     z, valid = logits(9, 3, 2, 5, 37), masks(9, 37)["holes"]
-    expected = reference.softmax(quantise(z, SCALE).numpy(), THETA, "i16_clb", valid.numpy())
-    before = hccs.kernels.info().isa
+    expected = reference_softmax(quantise(z, SCALE).numpy(), THETA, "i16_clb", valid.numpy())
+    before = hccs.backends.cpu.info().isa
     try:
         select(isa)
         p = hccs_softmax(z, THETA, SCALE, "i16_clb", valid)

@@ -6,10 +6,10 @@ import torch
 
 import hccs
 import hccs.nn
-from hccs import reference
 from hccs.errors import DataError, ModelError, ParameterError
-from hccs.nn.attention import SLOT, attention, attention_layers
 from hccs.nn.integer import as_lengths, to_int8
+from hccs.nn.interface import SLOT, attention, attention_layers
+from hccs.reference.attention import attention as reference_attention
 from tests.nn.conftest import ALL, batch_for, sentences
 
 BACKENDS = ("float", "integer")
@@ -54,7 +54,7 @@ def test_a_layer_returns_the_reference(make_model, name, mode):
     factors = layer.factor_bits.view(torch.float32)[0, :, None, None].numpy()
     assert np.array_equal(q, np.clip(np.rint(query.numpy() * factors), -128, 127))
     assert k.shape == v.shape == q.shape
-    expected = reference.attention(
+    expected = reference_attention(
         q,
         k,
         v,

@@ -13,17 +13,17 @@ from hccs import surrogates
 from hccs.calibration import HeadStatistics, fidelity
 from hccs.cli.app import app
 from hccs.errors import FileError, HccsError, ModelError, ParameterError
-from hccs.pipeline import tasks
-from hccs.pipeline.comparison import figures, speed, tables
-from hccs.pipeline.comparison.entries import FLOAT, declared_costs, default_labels, parse
-from hccs.pipeline.comparison.measures import MEASURES
-from hccs.pipeline.comparison.run import Comparison, Settings, compare, from_run
-from hccs.pipeline.comparison.sample import LogitSample
-from hccs.pipeline.demo import MODEL
+from hccs.numbers.table import ParamTable
+from hccs.pipeline.compare import figures, speed, tables
+from hccs.pipeline.compare.entries import FLOAT, declared_costs, default_labels, parse
+from hccs.pipeline.compare.measures import MEASURES
+from hccs.pipeline.compare.run import Comparison, Settings, compare, from_run
+from hccs.pipeline.compare.sample import LogitSample
+from hccs.pipeline.convert.demo import MODEL
+from hccs.pipeline.data import tasks
+from hccs.pipeline.data.tokens import tokenise
 from hccs.pipeline.models import accuracy, load_classifier
-from hccs.pipeline.tokens import tokenise
 from hccs.pipeline.training import Recipe
-from hccs.table import ParamTable
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -197,8 +197,8 @@ def test_command_on_the_embedded_model(tmp_path):
 
 
 def test_the_folder_of_a_run_brings_its_task_and_recipe(data, tmp_path):
-    from hccs.pipeline.convert import Settings as ConvertSettings
-    from hccs.pipeline.convert import convert
+    from hccs.pipeline.convert.stages import Settings as ConvertSettings
+    from hccs.pipeline.convert.stages import convert
 
     chosen = ConvertSettings(
         str(MODEL), tasks.TASKS["movies"], str(data), sentences=16, refine=False, retraining=RECIPE

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hccs.pipeline.comparison import entries, measures
-from hccs.pipeline.comparison.measures import MEASURES, FidelityCounter, mean_ranks, row_measures
+from hccs.pipeline.compare import entries, measures
+from hccs.pipeline.compare.measures import MEASURES, FidelityCounter, mean_ranks, row_measures
 
 
 def naive(p, q, valid, unit):

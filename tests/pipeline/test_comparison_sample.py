@@ -6,13 +6,13 @@ pytest.importorskip("transformers")
 
 from hccs.calibration.files import collect_files
 from hccs.errors import DataError, FileError, MaskError, ParameterError
-from hccs.nn.collect import observing
+from hccs.nn.collecting import observing
 from hccs.nn.functional import quantise
-from hccs.pipeline import tasks
-from hccs.pipeline.comparison.sample import LogitSample, sample_files, sample_model
-from hccs.pipeline.demo import MODEL
+from hccs.pipeline.compare.sample import LogitSample, sample_files, sample_model
+from hccs.pipeline.convert.demo import MODEL
+from hccs.pipeline.data import tasks
+from hccs.pipeline.data.tokens import tokenise
 from hccs.pipeline.models import load_classifier
-from hccs.pipeline.tokens import tokenise
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -12,12 +12,12 @@ pytest.importorskip("transformers")
 import hccs
 import hccs.nn
 from hccs.errors import DataError, FileError, ModelError, ParameterError
-from hccs.pipeline import tasks
-from hccs.pipeline.convert import Conversion, Settings, convert
-from hccs.pipeline.demo import MODEL
-from hccs.pipeline.evaluate import evaluate
+from hccs.pipeline.convert.demo import MODEL
+from hccs.pipeline.convert.evaluate import evaluate
+from hccs.pipeline.convert.stages import Conversion, Settings, convert
+from hccs.pipeline.data import tasks
+from hccs.pipeline.data.tokens import tokenise
 from hccs.pipeline.models import load_classifier
-from hccs.pipeline.tokens import tokenise
 from hccs.pipeline.training import Recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore")

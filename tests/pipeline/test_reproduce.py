@@ -9,8 +9,10 @@ pytest.importorskip("transformers")
 
 import hccs.nn
 from hccs.errors import FileError, ParameterError
-from hccs.pipeline import accuracy, fidelity, tables, tasks
-from hccs.pipeline.demo import MODEL
+from hccs.pipeline.convert.demo import MODEL
+from hccs.pipeline.data import tasks
+from hccs.pipeline.report import fidelity
+from hccs.pipeline.reproduce import accuracy, tables
 from hccs.pipeline.training import Recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,7 +35,7 @@ def plan(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(accuracy, "RETRAINING", replace(short, distil=0.5))
     monkeypatch.setattr(accuracy, "CALIBRATION_SENTENCES", 32)
-    monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
+    monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refining, steps=4))
     return accuracy.Plan(
         tmp_path / "data", tmp_path / "out", ("head", "float, same budget"), keep_models=True
     )
@@ -62,7 +64,7 @@ def test_a_cell_is_run_once_and_tabulated(plan):
 
 
 def test_interrupted_cells_keep_their_finished_steps(plan, monkeypatch):
-    from hccs.pipeline.cell import CellRun
+    from hccs.pipeline.reproduce.experiment import CellRun
 
     def interrupted(self, *arguments):
         raise KeyboardInterrupt

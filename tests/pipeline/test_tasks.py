@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 from hccs.errors import DataError, FileError, ParameterError
-from hccs.pipeline import tasks
+from hccs.pipeline.data import tasks
 
 
 def write(path, rows, header="sentence\tlabel"):

@@ -13,8 +13,8 @@ pytest.importorskip("entmax")
 import hccs.nn
 import hccs.surrogates as surrogates
 from hccs.errors import DataError, MissingExtraError
-from hccs.nn.attach import fill
-from hccs.nn.attention import attention_layers
+from hccs.nn.attaching import fill
+from hccs.nn.interface import attention_layers
 from hccs.surrogates import simplex
 from tests.nn.conftest import batch_for, bert
 from tests.surrogates.conftest import SCALES, calibrated, data

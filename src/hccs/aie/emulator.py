@@ -12,7 +12,8 @@ import numpy as np
 
 from hccs.aie import _emulation
 from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
-from hccs.spec import HeadParams, Mode
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +65,7 @@ def softmax(
     kernel: Kernel | str = Kernel.BLOCKED,
 ) -> NDArray[Any]:
     """Run an AI Engine kernel on int8 `x` [..., q, k] by emulation; the result equals
-    `hccs.reference.softmax`.
+    `hccs.reference.softmax.softmax`.
 
     theta's shape broadcasts against x.shape[:-2]; `lengths`, the valid columns of each row, against
     x.shape[:-1].

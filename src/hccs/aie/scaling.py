@@ -11,7 +11,7 @@ from hccs.aie.emulator import Kernel
 from hccs.aie.extras import new_figure, save_png
 from hccs.aie.throughput import CLOCK_HZ, modelled, paper_cycles
 from hccs.errors import ParameterError
-from hccs.spec import Mode
+from hccs.numbers.modes import Mode
 
 TILES = {Isa.AIE2: (304,), Isa.AIE2PS: (144, 184)}
 """Compute tiles: 38 x 8 on VEK280; 144 in aie4ml's table of VEK385, 184 in the paper."""

@@ -9,7 +9,9 @@ from hccs.aie import emulator
 from hccs.aie.cycles.machine import Isa
 from hccs.aie.cycles.model import Compiler, KernelCycles, kernel_cycles
 from hccs.aie.emulator import Kernel
-from hccs.spec import HeadParams, Mode, Region
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.region import Region
 
 CLOCK_HZ = 1.25e9
 """The clock at which the paper's elements per second become cycles per row."""

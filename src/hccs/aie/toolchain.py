@@ -13,7 +13,7 @@ from hccs.aie import throughput
 from hccs.aie.cycles.machine import Isa
 from hccs.aie.emulator import Kernel
 from hccs.errors import FileError, HccsError
-from hccs.spec import Mode
+from hccs.numbers.modes import Mode
 
 PEANO_VARIABLE = "PEANO_INSTALL_DIR"
 VITIS_VARIABLE = "XILINX_VITIS"

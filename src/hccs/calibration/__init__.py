@@ -1,7 +1,7 @@
 """Calibration: per-head (B, S, D) and logit scale from representative data; exact, streaming, in seconds."""
 
 from hccs.calibration.scale import LogitRange, ScaleCandidates, quantise
-from hccs.calibration.search import (
+from hccs.calibration.searching import (
     Calibration,
     CalibrationWarning,
     HeadRecord,

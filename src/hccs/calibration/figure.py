@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.calibration.search import Calibration, HeadRecord
+from hccs.calibration.searching import Calibration, HeadRecord
 from hccs.calibration.statistics import HeadStatistics
 from hccs.errors import DataError
 

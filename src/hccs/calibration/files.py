@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs import _safetensors
+from hccs._files import safetensors as _safetensors
 from hccs._progress import track
 from hccs.calibration.scale import FACTORS, LogitRange, ScaleCandidates
 from hccs.calibration.statistics import HeadStatistics

@@ -10,7 +10,8 @@ import numpy as np
 from hccs.calibration import _native
 from hccs.calibration.statistics import HeadStatistics
 from hccs.errors import DataError, DtypeError
-from hccs.spec import MAX_DISTANCE, Mode, Region
+from hccs.numbers.modes import MAX_DISTANCE, Mode
+from hccs.numbers.region import Region
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.calibration.rows import require_finite, row_batch
-from hccs.calibration.search import CalibrationWarning, search
+from hccs.calibration.searching import CalibrationWarning, search
 from hccs.calibration.statistics import HeadStatistics, process_group
 from hccs.errors import DataError, ParameterError, ShapeError
 

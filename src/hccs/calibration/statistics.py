@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs import _safetensors
+from hccs._files import safetensors as _safetensors
+from hccs.backends.cpu.instruction_sets import cores
 from hccs.calibration import _native
 from hccs.calibration.rows import require_finite, row_batch
 from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
-from hccs.kernels.isa import cores
-from hccs.spec import Region
+from hccs.numbers.region import Region
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

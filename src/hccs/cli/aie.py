@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from hccs import reference
 from hccs.aie import emulator, scaling, throughput, toolchain
 from hccs.aie.cycles import banks, picture
 from hccs.aie.cycles.machine import Isa
@@ -23,7 +22,9 @@ from hccs.aie.emulator import Kernel
 from hccs.aie.export import Target, find_table, plan
 from hccs.aie.export import export as write_project
 from hccs.errors import DataError, FileError
-from hccs.spec import HeadParams, Mode
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.reference.softmax import softmax as reference_softmax
 
 app = typer.Typer(help="AI Engine kernels: run, count modelled cycles, export, build.", no_args_is_help=True)
 
@@ -50,7 +51,7 @@ def run(
     steps = range(0, len(rows), 256)
     for start in track(steps, "reference", disable=len(steps) < 8):
         part = slice(start, start + 256)
-        expected[part] = reference.softmax(rows[part], theta, mode, None if valid is None else valid[part])
+        expected[part] = reference_softmax(rows[part], theta, mode, None if valid is None else valid[part])
     different = int((result.reshape(expected.shape) != expected).sum())
     if different:
         raise DataError("equal bits", f"{different} outputs differ from the reference", "Please report this.")

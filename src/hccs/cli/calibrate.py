@@ -16,7 +16,7 @@ from hccs.calibration import Calibration, HeadStatistics, ScaleCandidates, searc
 from hccs.calibration.figure import save_figure
 from hccs.calibration.files import collect_files
 from hccs.errors import FileError
-from hccs.spec import Mode
+from hccs.numbers.modes import Mode
 
 MOST_LINES = 64
 

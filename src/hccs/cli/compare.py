@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from hccs.pipeline.comparison.run import Settings
+    from hccs.pipeline.compare.run import Settings
 
 
 def compare(
@@ -46,8 +46,8 @@ def compare(
     jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
 ) -> None:
     """Fidelity, accuracy, cost and time of every softmax replacement, on the same data."""
-    from hccs.pipeline.comparison import entries, figures, tables
-    from hccs.pipeline.comparison.run import compare as run
+    from hccs.pipeline.compare import entries, figures, tables
+    from hccs.pipeline.compare.run import compare as run
 
     console = Console()
     chosen = entries.parse(methods.split() or entries.default_labels())
@@ -74,9 +74,9 @@ def compare(
 def _settings(model: list[str], task: str, data: str, vocabulary: str) -> Settings:
     """The source that MODEL names: files, a run, a classifier with --task, or what ships with the package."""
     from hccs.errors import ParameterError
-    from hccs.pipeline.comparison.run import Settings, from_run
-    from hccs.pipeline.demo import MODEL
-    from hccs.pipeline.tasks import TASKS
+    from hccs.pipeline.compare.run import Settings, from_run
+    from hccs.pipeline.convert.demo import MODEL
+    from hccs.pipeline.data.tasks import TASKS
 
     if model and Path(model[0]).suffix in (".npy", ".npz", ".safetensors"):
         if task or data:

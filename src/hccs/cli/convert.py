@@ -43,9 +43,9 @@ def convert(
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
     """Collect, calibrate, evaluate, retrain, evaluate and save."""
-    from hccs.pipeline import convert as pipeline
-    from hccs.pipeline.conversion import RETRAINING
-    from hccs.pipeline.processes import state
+    from hccs.pipeline.convert import stages as pipeline
+    from hccs.pipeline.convert.steps import RETRAINING
+    from hccs.pipeline.runs.processes import state
 
     chosen = _task(task, train, dev, text, label, labels, n)
     changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
@@ -68,7 +68,7 @@ def convert(
 
 def _task(task: str, train: str, dev: str, text: str, label: str, labels: str, n: int) -> Any:
     from hccs.errors import ParameterError
-    from hccs.pipeline import tasks
+    from hccs.pipeline.data import tasks
 
     columns = text.split(",")
     if bool(task) == bool(train):
@@ -110,7 +110,7 @@ def evaluate(
     ] = Backend.FLOAT,
 ) -> None:
     """Score a converted model again, in any mode, on any file."""
-    from hccs.pipeline.evaluate import evaluate as score
+    from hccs.pipeline.convert.evaluate import evaluate as score
 
     found = score(run, (mode,) if mode else (), file or None, backend.value)
     table = Table(title=f"accuracy on {found.pop('examples')} examples")

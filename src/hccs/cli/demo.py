@@ -16,7 +16,7 @@ def demo(
 ) -> None:
     """Convert the embedded BERT-tiny on the embedded sentiment task: no network needed."""
     from hccs.cli.convert import summary
-    from hccs.pipeline.demo import demo as run
+    from hccs.pipeline.convert.demo import demo as run
 
     console = Console()
     results = run(out, console.print)

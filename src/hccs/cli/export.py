@@ -33,7 +33,7 @@ def onnx(
     attentions: Annotated[bool, typer.Option(help="Every layer's probabilities as outputs too.")] = False,
 ) -> None:
     """The converted model as ONNX, with HCCS as a function of standard operators; checked on the dev set."""
-    from hccs.pipeline.onnx_run import export_run
+    from hccs.pipeline.convert.export_onnx import export_run
 
     path, found = export_run(run, out, mode=mode, attentions=attentions)
     console = Console()

@@ -31,8 +31,8 @@ def accuracy(
     ] = False,
 ) -> None:
     """Baseline, without retraining, retrained and delta; granularities; over seeds."""
-    from hccs.pipeline import accuracy as grid
-    from hccs.pipeline import tables
+    from hccs.pipeline.reproduce import accuracy as grid
+    from hccs.pipeline.reproduce import tables
 
     names = tuple(v for v in variants.split(",") if v) or tuple(grid.VARIANTS)
     plan = grid.Plan(data, out, names, keep_models)
@@ -50,8 +50,8 @@ def fidelity(
     seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 1,
 ) -> None:
     """KL per head before and after retraining, in every mode, and the figure of probability curves."""
-    from hccs.pipeline import accuracy as grid
-    from hccs.pipeline import fidelity as measured
+    from hccs.pipeline.report import fidelity as measured
+    from hccs.pipeline.reproduce import accuracy as grid
 
     measured.measure_cells(grid.Plan(data, out), grid.cells(models.split(","), tasks.split(","), seeds))
     for figure in measured.draw_cells(out):

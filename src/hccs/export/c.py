@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs import _folder, reference
+from hccs._files import folder as _folder
 from hccs._progress import track
 from hccs.errors import FileError
-from hccs.spec import HeadParams, Mode
-from hccs.table import CONVERTED, ParamTable
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.table import CONVERTED, ParamTable
+from hccs.reference.softmax import softmax as reference_softmax
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,7 +142,7 @@ def _expected(
     x: NDArray[np.int8], theta: HeadParams, mode: Mode, length: int, valid: NDArray[np.bool_] | None
 ) -> NDArray[Any]:
     taken = np.arange(len(x)) < length
-    return reference.softmax(x, theta, mode, taken if valid is None else taken & valid)
+    return reference_softmax(x, theta, mode, taken if valid is None else taken & valid)
 
 
 def vector_text(found: list[Vector]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from hccs.errors import MissingExtraError
-from hccs.spec import RECIPROCAL_SHIFT, Mode
+from hccs.numbers.modes import RECIPROCAL_SHIFT, Mode
 
 DOMAIN = "hccs"
 DOMAIN_VERSION = 1

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 import hccs
-from hccs import _safetensors
+from hccs._files import safetensors as _safetensors
 from hccs.errors import MissingExtraError, ModelError
 from hccs.export.onnx_function import DOMAIN, DOMAIN_VERSION, OPSET, function, function_name, onnx
-from hccs.nn.attach import current_table
-from hccs.nn.attention import SLOT, attention_layers
-from hccs.spec import Mode
-from hccs.table import ParamTable
+from hccs.nn.attaching import current_table
+from hccs.nn.interface import SLOT, attention_layers
+from hccs.numbers.modes import Mode
+from hccs.numbers.table import ParamTable
 
 LARGEST_FILE = 2**31 - 1
 """What protobuf can hold."""

@@ -9,10 +9,10 @@ except ModuleNotFoundError as error:
         "PyTorch for hccs.nn", f"no module {error.name}", "pip install torch, then pip install 'hccs[torch]'."
     ) from error
 
-from hccs.nn.attach import attach, current_table, detach, restore
-from hccs.nn.collect import calibrate_operands, collect
+from hccs.nn.attaching import attach, current_table, detach, restore
+from hccs.nn.collecting import calibrate_operands, collect
 from hccs.nn.functional import hccs_softmax
-from hccs.nn.refine import refine
+from hccs.nn.refining import refine
 from hccs.nn.sequential import calibrate_in_sequence
 
 __all__ = [

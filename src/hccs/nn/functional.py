@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from hccs.backends.cpu import float_logits as on_cpu
 from hccs.errors import DtypeError, ShapeError
-from hccs.kernels.tensor import require_triton
-from hccs.nn import host
-from hccs.spec import HeadParams, Mode
+from hccs.nn import plain_logits
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.ops.softmax_tensor import require_triton
 
 __all__ = ["hccs_softmax", "quantise", "surrogate"]
 
@@ -78,7 +80,7 @@ def quantise(z: torch.Tensor, scale: torch.Tensor | float) -> torch.Tensor:
     [[2, -4, 127]]
     """
     scale = torch.as_tensor(scale, dtype=torch.float32, device=z.device)
-    return host.rounded(z, scale).clamp_(host.INT8_MIN, host.INT8_MAX).to(torch.int8)
+    return plain_logits.rounded(z, scale).clamp_(plain_logits.INT8_MIN, plain_logits.INT8_MAX).to(torch.int8)
 
 
 def surrogate(x: torch.Tensor, theta: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
@@ -112,7 +114,7 @@ torch.library.define(
 def _forward_cpu(
     z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return host.forward(z, theta, scale, valid, Mode(mode))
+    return _backend(z).forward(z, theta, scale, valid, Mode(mode))  # type: ignore[no-any-return]
 
 
 @torch.library.impl("hccs::softmax_logits", "cuda")
@@ -140,7 +142,7 @@ def _backward_cpu(
     valid: torch.Tensor | None,
     learn: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return host.backward(g, x, theta, scale, valid, learn)
+    return _backend(g).backward(g, x, theta, scale, valid, learn)  # type: ignore[no-any-return]
 
 
 @torch.library.impl("hccs::softmax_logits_backward", "cuda")
@@ -224,9 +226,6 @@ class _Eager(torch.autograd.Function):
 
 
 def _backend(z: torch.Tensor) -> Any:
-    if z.device.type != "cuda":
-        return host
-    require_triton()
-    from hccs.nn import fused
-
-    return fused
+    if z.device.type == "cuda":
+        return require_triton("float_logits")
+    return plain_logits if z.dtype == torch.float64 else on_cpu

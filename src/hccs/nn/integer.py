@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 import hccs
+from hccs.backends.cpu import _native
 from hccs.errors import DataError, ModelError
-from hccs.kernels import _native
-from hccs.nn.attention import WholeAttention
-from hccs.nn.host import INT8_MAX, INT8_MIN
-from hccs.requant import Requant
-from hccs.spec import Mode
-from hccs.table import ParamTable
+from hccs.nn.interface import WholeAttention
+from hccs.nn.plain_logits import INT8_MAX, INT8_MIN
+from hccs.numbers.modes import Mode
+from hccs.numbers.requant import Requant
+from hccs.numbers.table import ParamTable
 
 NORMALISATION = {Mode.I16_DIV: None, Mode.U8_DIV: Mode.U8_DIV, Mode.U8_CLB: Mode.U8_CLB}
 """How `hccs.attention` normalises for a model of each mode. For i16_div it defers the division to the output,

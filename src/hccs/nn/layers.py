@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from hccs.nn.functional import hccs_softmax
-from hccs.spec import MAX_DISTANCE, MAX_SLOPE, Mode, Region
-from hccs.table import ParamTable
+from hccs.numbers.modes import MAX_DISTANCE, MAX_SLOPE, Mode
+from hccs.numbers.region import Region
+from hccs.numbers.table import ParamTable
 
 
 class FloatSoftmax(nn.Module):

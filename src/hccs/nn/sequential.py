@@ -10,11 +10,11 @@ from torch import nn
 
 from hccs.calibration import HeadStatistics, search
 from hccs.errors import DataError, ModelError
-from hccs.nn.attention import SLOT, attention_layers
-from hccs.nn.collect import StatisticsObserver, observing, ranges, run
+from hccs.nn.collecting import StatisticsObserver, observing, ranges, run
+from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax, HeadSoftmax
-from hccs.spec import Mode
-from hccs.table import ParamTable
+from hccs.numbers.modes import Mode
+from hccs.numbers.table import ParamTable
 
 
 def calibrate_in_sequence(

@@ -11,8 +11,8 @@ import torch
 
 from hccs._progress import track
 from hccs.errors import MissingExtraError, ModelError
-from hccs.nn.attention import attention_layers
-from hccs.pipeline.tokens import TokenisedSet
+from hccs.nn.interface import attention_layers
+from hccs.pipeline.data.tokens import TokenisedSet
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from hccs.nn.attach import attach, current_table, table_from_json
+from hccs.nn.attaching import attach, current_table, table_from_json
+from hccs.numbers.table import ParamTable
+from hccs.pipeline.data.tokens import TokenisedSet, as_batch
 from hccs.pipeline.models import accuracy, predictions, transformers
-from hccs.pipeline.tokens import TokenisedSet, as_batch
-from hccs.table import ParamTable
 
 
 @dataclass(frozen=True)

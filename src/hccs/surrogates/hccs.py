@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.calibration import HeadStatistics, calibrate
-from hccs.kernels import softmax
-from hccs.spec import HeadParams, Mode
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.ops.softmax import softmax
 from hccs.surrogates.costs import Costs, PerRow
 from hccs.surrogates.surrogate import REQUIRED, Output, Surrogate
 
@@ -32,7 +33,7 @@ def constants(scale: NDArray[np.float64], B: Any, S: Any, D: Any, mode: str) -> 
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any, theta: Any, mode: str) -> Output:
-    """The native kernels' integers, which the tests hold against `hccs.reference`."""
+    """The native kernels' integers, which the tests hold against `hccs.reference.softmax`."""
     params = HeadParams(*np.moveaxis(theta[..., 0, :], -1, 0))
     return Output(softmax(x, params, mode, valid), Mode(mode).T)
 

@@ -8,7 +8,7 @@
     result.integers, result.unit                      # the method's integers and what one is worth, or None
     params = method.calibrate(x, scale, valid)        # {} where there is nothing to fit
     layer = method.module(scale, params)              # torch.nn.Module (z, valid) -> p; `scale` [heads]
-    hccs.nn.attach.fill({name: layer}, model)         # into every attention layer
+    hccs.nn.attaching.fill({name: layer}, model)         # into every attention layer
     method.costs                                      # declared: widths, tables, operations(k), ...
     method.costs.operations(64), method.costs.needs
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs import reference
 from hccs.aie.emulator import require_columns, rows_multiple
 from hccs.errors import FileError, HccsError, ParameterError, ShapeError
-from hccs.spec import HeadParams, Mode
-from hccs.table import CONVERTED, ParamTable
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.table import CONVERTED, ParamTable
+from hccs.reference.softmax import softmax as reference_softmax
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -182,6 +183,6 @@ def vectors(project: Project, seed: int = 0) -> tuple[NDArray[np.int8], NDArray[
     x[:, 1::4] = np.clip(np.round(rng.normal(0, 12, x[:, 1::4].shape)), -128, 127)
     x[:, 2::4] = x[:, 2::4, :1]
     x[:, 3::4] = np.where(rng.random(x[:, 3::4].shape) < 0.5, -128, 127)
-    expected = reference.softmax(x, project.theta, project.mode)
+    expected = reference_softmax(x, project.theta, project.mode)
     share = (project.tiles, project.rows_per_tile, project.columns)
     return x.reshape(share), expected.reshape(share)

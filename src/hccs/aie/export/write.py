@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hccs import _folder
+from hccs._files import folder as _folder
 from hccs.aie.export import aie4ml_model, vitis
 from hccs.aie.export.project import (
     Project,

@@ -1,0 +1,1 @@
+"""Kernels, a folder per kind of machine. Each returns the bits of `hccs.reference`."""

@@ -1,0 +1,56 @@
+"""Which instruction set the native kernels use on this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from hccs.backends.cpu import _native
+from hccs.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """The instruction set in use, those this machine could run, those this build contains, and its cores."""
+
+    isa: str
+    available: tuple[str, ...]
+    compiled: tuple[str, ...]
+    cores: int
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def available() -> tuple[str, ...]:
+    """The instruction sets of this build that this machine runs, the fastest last."""
+    return tuple(name for name, supported in _native.known_isas() if supported)
+
+
+def select(name: str) -> str:
+    """Use this instruction set from now on, or the fastest for ''; returns the name of the one in use."""
+    if name and name not in available():
+        raise ParameterError(
+            f"HCCS_ISA to be one of {', '.join(available())}",
+            repr(name),
+            "Unset it to use the fastest that this machine runs.",
+        )
+    in_use: str = _native.select(name)
+    return in_use
+
+
+def info() -> KernelInfo:
+    """What the native kernels run on.
+
+    >>> info().isa in info().available
+    True
+    """
+    compiled = tuple(name for name, _ in _native.known_isas())
+    return KernelInfo(isa=_native.in_use(), available=available(), compiled=compiled, cores=cores())
+
+
+select(os.environ.get("HCCS_ISA", ""))

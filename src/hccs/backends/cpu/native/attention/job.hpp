@@ -1,0 +1,57 @@
+// What an attention kernel is given. The arithmetic is docs/spec.md, "Integer attention"; reference.py is its
+// readable form.
+#pragma once
+
+#include <cstddef>
+
+#include "softmax/job.hpp"
+
+namespace hccs {
+
+// Fixed-point factors of one head, in the order in which hccs.Requant packs them.
+struct Requant {
+  int32_t multiplier, shift;          // q.k to logits
+  int32_t out_multiplier, out_shift;  // N / Z to int8 output
+  float v_scale;
+};
+
+// One head of one sequence: where its rows start.
+struct AttentionGroup {
+  const int8_t *q, *k, *v;
+  const Head* head;
+  const Requant* requant;
+};
+
+enum class AttentionOutput { kPair, kFloat32, kInt8 };
+
+struct AttentionJob {
+  const AttentionGroup* groups;
+  int64_t rows;                        // of all groups
+  int64_t queries;                     // rows of one group
+  int64_t keys;
+  int64_t dim;
+  int64_t q_stride, k_stride, v_stride;  // from row to row; a row itself is contiguous
+  bool causal;                         // query i sees keys up to i + keys - queries
+  Masking masking;
+  StridedRows valid;                   // per query row: int32 length, or `keys` booleans
+  bool probabilities_first;            // in `mode`; otherwise normalisation is deferred
+  Mode mode;
+  SoftmaxRows softmax;                 // makes the probabilities
+  AttentionOutput output;
+  void* out;                           // rows x dim, contiguous: N int32, float32 or int8
+  int32_t* sums;                       // kPair: Z of every row
+};
+
+struct AttentionKernel {
+  // Bytes of working memory for one thread; it starts at a multiple of 64.
+  size_t (*workspace)(const AttentionJob&);
+  // Computes rows begin..end-1. No allocation, no exceptions, safe on several threads with a workspace each.
+  void (*rows)(const AttentionJob&, int64_t begin, int64_t end, std::byte* workspace);
+};
+
+extern const AttentionKernel attention_scalar, attention_avx2, attention_avx512, attention_neon;
+
+// Runs the kernel over all rows, on up to `threads` threads.
+void run_attention(const AttentionJob& job, const AttentionKernel& kernel, int threads);
+
+}  // namespace hccs

@@ -1,0 +1,6 @@
+#include "float_logits/rows.hpp"
+#include "quantise/rows.hpp"
+
+namespace hccs {
+const LogitsKernels logits_avx512{forward_rows, backward_rows, quantise_rows};
+}  // namespace hccs

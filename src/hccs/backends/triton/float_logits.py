@@ -1,0 +1,142 @@
+"""Forward and backward of `hccs_softmax` on CUDA, each one pass over memory, in Triton."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+import triton.language as tl
+
+from hccs.backends.triton.formulas import (
+    OFFSET,
+    group_of,
+    head_parameters,
+    nearest,
+    probabilities,
+    scores,
+    valid_columns,
+)
+from hccs.backends.triton.softmax import heads_of, selection, tile
+
+if TYPE_CHECKING:
+    from hccs.numbers.modes import Mode
+
+_TILE = 4096
+
+
+@triton.jit
+def _forward(
+    z_ptr, theta_ptr, scale_ptr, valid_ptr, p_ptr, x_ptr, rows, columns, rows_per_group, heads, scales,
+    n1, n2, v0, v1, v2, v3,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB:
+    tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    column = tl.arange(0, BLOCK_COLUMNS)
+    live = row < rows
+    inside = live[:, None] & (column < columns)[None, :]
+    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    group = group_of(row, rows_per_group, ONE_GROUP)
+    scale = tl.load(scale_ptr + group % scales).to(tl.float32)
+    per_step = scale if ONE_GROUP else scale[:, None]
+    z = tl.load(z_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    # Kept unclamped (to int16): the backward pass must know what left the quantiser's range.
+    wide = nearest(tl.minimum(tl.maximum(tl.div_rn(z, per_step + tl.zeros_like(z)), -32768.0), 32767.0))
+    tl.store(x_ptr + place, wide.to(tl.int16), mask=inside)
+    x = tl.minimum(tl.maximum(wide, -128.0), 127.0)
+    ALL: tl.constexpr = FULL and MASKING == 0
+    valid = inside if ALL else valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
+    B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
+    _, _, delta, Z = scores(x, valid, columns, B, S, D, -128.0, ALL)
+    p = probabilities(delta, valid, Z, B, S, IS_U8, IS_CLB, ALL) - OFFSET
+    p = tl.div_rn(p, tl.zeros_like(p) + (255.0 if IS_U8 else 32767.0))
+    tl.store(p_ptr + place, p.to(p_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(
+    g_ptr, x_ptr, theta_ptr, scale_ptr, valid_ptr, dz_ptr, parameter_ptr,
+    rows, columns, rows_per_group, heads, scales, n1, n2, v0, v1, v2, v3,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, LEARN: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    column = tl.arange(0, BLOCK_COLUMNS)
+    live = row < rows
+    inside = live[:, None] & (column < columns)[None, :]
+    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    group = group_of(row, rows_per_group, ONE_GROUP)
+    scale = tl.load(scale_ptr + group % scales).to(tl.float32)
+    per_step = scale if ONE_GROUP else scale[:, None]
+    wide = tl.load(x_ptr + place, mask=inside, other=-128).to(tl.float32)
+    g = tl.load(g_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    x = tl.minimum(tl.maximum(wide, -128.0), 127.0)
+    ALL: tl.constexpr = FULL and MASKING == 0
+    valid = inside if ALL else valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
+    B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
+    m, distance, delta, Z = scores(x, valid, columns, B, S, D, -128.0, ALL)
+
+    s = tl.where(valid, B - S * delta, 0.0)
+    mean = tl.sum(g * s, axis=1)[:, None] / Z
+    t = tl.where(valid, (g - mean) / Z, 0.0)  # dL/ds
+    free = tl.where(distance <= D, t, 0.0)
+    peak = valid & (x == m)
+    peaks = tl.maximum(tl.sum(peak.to(tl.float32), axis=1), 1.0)[:, None]
+    share = tl.sum(free, axis=1)[:, None] / peaks
+    dx = tl.where(wide == x, S * (free - tl.where(peak, share, 0.0)), 0.0)
+    tl.store(dz_ptr + place, (dx / per_step).to(dz_ptr.dtype.element_ty), mask=inside)
+    if LEARN:
+        beyond = tl.sum(tl.where(distance > D, t, 0.0) * S, axis=1)
+        tl.store(parameter_ptr + row * 4, tl.sum(t, axis=1), mask=live)
+        tl.store(parameter_ptr + row * 4 + 1, -tl.sum(t * delta, axis=1), mask=live)
+        tl.store(parameter_ptr + row * 4 + 2, -beyond, mask=live)
+        tl.store(parameter_ptr + row * 4 + 3, -tl.sum(dx * x, axis=1) / scale, mask=live)
+
+
+def _layout(
+    x: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None
+) -> tuple[Any, list[Any], list[Any], dict[str, Any]]:
+    rows, columns = x.numel() // x.shape[-1], x.shape[-1]
+    lead = x.shape[:-2]
+    packed, heads = heads_of(theta, lead)
+    if scale.shape != lead[len(lead) - scale.ndim :]:
+        scale = scale.expand(lead)
+    chosen, strides, kind = selection(valid, x.shape)
+    rows_per_group = x.shape[-2] if x.ndim > 1 else 1
+    grid, block = tile(rows, columns, rows_per_group, _TILE)
+    numbers = [rows, columns, rows_per_group, heads, max(scale.numel(), 1), *strides]
+    return grid, [packed, scale.contiguous(), chosen], numbers, {"MASKING": kind, **block}
+
+
+def forward(
+    z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: Mode
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities in z's dtype and the rounded logits as int16, clamped to that width only."""
+    z = z.contiguous()
+    p, x = torch.empty_like(z), torch.empty(z.shape, dtype=torch.int16, device=z.device)
+    if z.numel():
+        grid, tensors, numbers, options = _layout(z, theta, scale, valid)
+        kernel: Any = _forward
+        kernel[grid](z, *tensors, p, x, *numbers, IS_U8=mode.is_u8, IS_CLB=mode.is_clb, **options)
+    return p, x
+
+
+def backward(
+    g: torch.Tensor,
+    x: torch.Tensor,
+    theta: torch.Tensor,
+    scale: torch.Tensor,
+    valid: torch.Tensor | None,
+    learn: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """dL/dz in g's dtype and, when learning, dL/d(B, S, D, scale) of every row as float32 [..., q, 4]."""
+    g = g.contiguous()
+    dz = torch.empty_like(g)
+    rows = torch.empty((*g.shape[:-1], 4) if learn else (0, 4), dtype=torch.float32, device=g.device)
+    if g.numel():
+        grid, tensors, numbers, options = _layout(x, theta, scale, valid)
+        kernel: Any = _backward
+        kernel[grid](g, x, *tensors, dz, rows, *numbers, LEARN=learn, **options)
+    return dz, rows

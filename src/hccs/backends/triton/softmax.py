@@ -1,0 +1,128 @@
+"""The row kernels for CUDA tensors, in Triton: one pass over memory, the same bits as every other backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+import triton.language as tl
+
+from hccs.backends.triton.formulas import (
+    as_offset_float,
+    group_of,
+    head_parameters,
+    probabilities,
+    scores,
+    valid_columns,
+)
+from hccs.backends.triton.packed_rows import MOST_COLUMNS, can_run, softmax_words
+
+if TYPE_CHECKING:
+    from hccs.numbers.modes import Mode
+
+NO_MASK, LENGTHS, MASK = range(3)
+
+# Elements one program handles, and its warps (benchmarks/softmax_gpu.py --tune).
+_TILE, _WARPS = 4096, 4
+
+
+@triton.jit
+def _softmax_rows(
+    x_ptr, theta_ptr, valid_ptr, out_ptr, rows, columns, rows_per_group, heads,
+    n1, n2, v0, v1, v2, v3,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB:
+    tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    column = tl.arange(0, BLOCK_COLUMNS)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    x = tl.load(x_ptr + place) if FULL else tl.load(x_ptr + place, mask=inside, other=-128)
+    ALL: tl.constexpr = FULL and MASKING == 0
+    valid = inside if ALL else valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
+    group = group_of(row, rows_per_group, ONE_GROUP)
+    B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
+    _, _, delta, Z = scores(as_offset_float(x), valid, columns, B, S, D, 8388608.0, ALL)
+    p = probabilities(delta, valid, Z, B, S, IS_U8, IS_CLB, ALL)
+    p = p.to(tl.int32, bitcast=True).to(out_ptr.dtype.element_ty)
+    if FULL:
+        tl.store(out_ptr + place, p)
+    else:
+        tl.store(out_ptr + place, p, mask=inside)
+
+
+def tile(rows: int, columns: int, rows_per_group: int, elements: int) -> tuple[tuple[int], dict[str, int]]:
+    """The launch grid and block shape; FULL when no block sticks out, ONE_GROUP when none spans two heads."""
+    block_columns = max(triton.next_power_of_2(columns), 16)
+    block_rows = max(elements // block_columns, 1)
+    warps = _WARPS if block_columns <= 8192 else 16
+    full = columns == block_columns and rows % block_rows == 0
+    one = rows_per_group % block_rows == 0
+    shape = {
+        "FULL": full,
+        "ONE_GROUP": one,
+        "BLOCK_ROWS": block_rows,
+        "BLOCK_COLUMNS": block_columns,
+        "num_warps": warps,
+    }
+    return (triton.cdiv(rows, block_rows),), shape
+
+
+def selection(valid: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Tensor | None, list[int], int]:
+    """`valid` as the kernels take it: a tensor, (n1, n2, v0, v1, v2, v3) to find a row's part of it, its
+    kind.
+
+    v3 steps from column to column of a mask; for lengths it is the first extent.
+    """
+    if valid is None:
+        return None, [1, 1, 0, 0, 0, 0], NO_MASK
+    if valid.dtype == torch.bool:
+        return *rows_in(valid.expand(shape)), MASK
+    full, strides = rows_in(valid.expand(shape[:-1]).unsqueeze(-1))
+    return full, [*strides[:-1], full.shape[0]], LENGTHS
+
+
+def rows_in(full: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """A tensor of rows [..., columns] with (n1, n2, v0, v1, v2, v3) that finds a row in it, and its columns.
+
+    Leading dimensions beyond three are merged; only what is broadcast inside them has to be copied for that.
+    """
+    lead = full.ndim - 1
+    full = full.reshape(-1, *full.shape[-3:]) if lead > 3 else full[(None,) * (3 - lead)]
+    return full, [full.shape[1], full.shape[2], *full.stride()]
+
+
+def heads_of(theta: torch.Tensor, lead: torch.Size) -> tuple[torch.Tensor, int]:
+    """Head parameters [..., 3] laid out so that group g uses entry g % heads."""
+    shape = theta.shape[:-1]
+    if shape == lead[len(lead) - len(shape) :]:
+        return theta.contiguous(), max(theta.numel() // 3, 1)
+    return theta.expand(*lead, 3).contiguous(), max(lead.numel(), 1)
+
+
+def softmax(
+    x: torch.Tensor, theta: torch.Tensor, mode: Mode, valid: torch.Tensor | None, out: torch.Tensor
+) -> None:
+    """Fill `out` with the probabilities of contiguous int8 logits; `hccs.softmax` has checked them."""
+    rows, columns = x.numel() // x.shape[-1], x.shape[-1]
+    packed, heads = heads_of(theta, x.shape[:-2])
+    chosen, strides, kind = selection(valid, x.shape)
+    rows_per_group = x.shape[-2] if x.ndim > 1 else 1
+    grid, block = tile(rows, columns, rows_per_group, _TILE)
+    whole = kind == NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
+    if whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device):
+        words: Any = softmax_words
+        words[grid](
+            x.view(torch.int32), packed, out.view(torch.int32 if mode.is_u8 else torch.int64),
+            rows_per_group, heads,
+            IS_U8=mode.is_u8, IS_CLB=mode.is_clb, BLOCK_ROWS=block["BLOCK_ROWS"], WORDS=columns // 4,
+            num_warps=block["num_warps"],
+        )  # fmt: skip
+        return
+    kernel: Any = _softmax_rows
+    kernel[grid](
+        x, packed, chosen, out, rows, columns, rows_per_group, heads, *strides,
+        MASKING=kind, IS_U8=mode.is_u8, IS_CLB=mode.is_clb, **block,
+    )  # fmt: skip

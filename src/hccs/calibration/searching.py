@@ -1,0 +1,303 @@
+"""The search: for every head, layer or all heads together, the triple of least mean KL (eq. 10)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs._progress import track
+from hccs.backends.cpu.instruction_sets import cores
+from hccs.calibration import _native
+from hccs.calibration.grid import coarse_grid, deployed_objective
+from hccs.calibration.statistics import GroupSummary, HeadStatistics
+from hccs.errors import ParameterError
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.region import Region
+from hccs.numbers.table import ParamTable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+GRANULARITIES = ("head", "layer", "global")
+SEARCHES = ("exact", "grid")
+OBJECTIVES = ("kl_i16", "kl_mode")
+
+TIE = 1e-12
+"""Objectives closer than this are equal, and the smallest D, then S, then B is preferred."""
+
+
+class CalibrationWarning(UserWarning):
+    """Calibration succeeded, but the data or n leave little to fit."""
+
+
+@dataclass(frozen=True)
+class HeadRecord:
+    """How well one head is served. KL in nats, natural logarithm, mean over rows, in int16 space."""
+
+    layer: int
+    head: int
+    params: HeadParams
+    scale: float
+    rows: int
+    kl: float
+    """Against p_hat / 32767 as it is: missing mass costs."""
+    kl_renormalised: float
+    """Against p_hat divided by its sum."""
+    mass_deficit: float
+    """1 - mean sum of p_hat / 32767."""
+    entropy: float
+    """Of the head's softmax, mean over rows."""
+    runner_up: HeadParams
+    runner_up_kl: float
+    """The second best triple of the head (of its group), and the group's KL with it."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibrated table and a record of every head."""
+
+    table: ParamTable
+    heads: tuple[HeadRecord, ...]
+
+    @property
+    def kl(self) -> float:
+        """Mean of the heads' KL."""
+        return float(np.mean([record.kl for record in self.heads]))
+
+
+@dataclass(frozen=True)
+class _Job:
+    stats: HeadStatistics
+    n: int
+    mode: Mode
+    exact: bool
+    in_mode: bool
+
+
+@dataclass(frozen=True)
+class _Found:
+    heads: list[int]
+    best: tuple[int, int, int]
+    runner_up: tuple[int, int, int]
+    runner_up_kl: float
+
+
+def calibrate(
+    stats: HeadStatistics, n: int | None = None, granularity: str = "head", **options: Any
+) -> ParamTable:
+    """The exact optimum of every head's (B, S, D) for rows of up to `n` (default: the statistics' own n).
+
+    `granularity` is "head", "layer" or "global": how many heads share a triple. The options are those of
+    `hccs.calibration.searching`, which returns the record of every head beside the table.
+
+    >>> from hccs.calibration import HeadStatistics
+    >>> stats = HeadStatistics(shape=(1, 1), n=64, scale=0.1)
+    >>> stats.update(np.arange(-64, 64, 2, dtype=np.int8).reshape(1, 1, 1, 64))
+    >>> calibrate(stats).head(0, 0)
+    HeadParams(B=439, S=15, D=29)
+    """
+    return search(stats, n, granularity, **options).table
+
+
+def search(
+    stats: HeadStatistics,
+    n: int | None = None,
+    granularity: str = "head",
+    mode: Mode | str = "i16_div",
+    *,
+    search: str = "exact",
+    objective: str = "kl_i16",
+    provenance: dict[str, Any] | None = None,
+    threads: int | None = None,
+) -> Calibration:
+    """The admissible triple of least mean KL for every head, and how well each head is served.
+
+    `n` is the longest row to serve (default: the statistics' own). `granularity`: a triple per "head",
+    "layer" or "global". `mode` is the deployed mode that the table records. `search="exact"` finds the global
+    minimum over the whole region; `"grid"` is the paper's coarse scan. The objective is computed in int16
+    space whatever the mode, as the paper advises; `"kl_mode"` takes the deployed mode (coarse scan only).
+    """
+    mode = Mode(mode)
+    job = _Job(
+        stats,
+        _serving(stats, n),
+        mode,
+        _one_of("search", search, SEARCHES) == "exact",
+        _one_of("objective", objective, OBJECTIVES) == "kl_mode",
+    )
+    if job.exact and job.in_mode:
+        raise ParameterError(
+            "search='grid' with objective='kl_mode'",
+            "search='exact'",
+            "Only the int16 objective has sufficient statistics.",
+        )
+    groups = _groups(stats, granularity)
+    found = list(_search_all(job, groups, threads or cores()))
+    records = sorted((r for f in found for r in _records(stats, f)), key=lambda r: (r.layer, r.head))
+    packed = np.array([r.params.packed for r in records]).reshape(*stats.shape, 3)
+    table = ParamTable(
+        B=packed[..., 0],
+        S=packed[..., 1],
+        D=packed[..., 2],
+        scale=stats.scale,
+        n=job.n,
+        mode=mode,
+        provenance={**_layer_names(stats), **(provenance or {})},
+        qkv_scale=stats.progress.get("qkv_scale"),
+    )
+    _warn_of_constant_heads(stats, records)
+    return Calibration(table, tuple(records))
+
+
+def _layer_names(stats: HeadStatistics) -> dict[str, Any]:
+    """What a collection noted about where its rows came from, so that attaching can check it."""
+    return {"layers": stats.progress["layers"]} if "layers" in stats.progress else {}
+
+
+def fidelity(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:
+    """KL, renormalised KL and mass deficit of every head of `table` on other data: [layers, heads, 3]."""
+    _require_match(stats, table)
+    values = [_evaluate(stats, [h], table.head(*divmod(h, stats.shape[1]))) for h in range(stats.scale.size)]
+    return np.array(values).reshape(*stats.shape, 3)
+
+
+def deployed_kl(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:
+    """Renormalised KL of every head in the table's own mode, [layers, heads], from rows still kept."""
+    _require_match(stats, table)
+    values = [
+        deployed_objective(stats, [h], table.head(*divmod(h, stats.shape[1])).packed[None], table.mode)[0]
+        for h in range(stats.scale.size)
+    ]
+    return np.array(values).reshape(stats.shape)
+
+
+def objectives(stats: HeadStatistics, heads: Sequence[int], triples: Any) -> NDArray[np.float64]:
+    """The objective of each (B, S, D) in `triples` [count, 3] for a group of heads, from the statistics."""
+    array = np.ascontiguousarray(triples, np.int32)
+    region = Region(stats.n)
+    for B, S, D in array.tolist():
+        region.require(B, S, D)
+    means = stats.summary(heads)
+    return _native.objectives(stats._native, list(heads), means.mass, means.negative_entropy, array)
+
+
+def _require_match(stats: HeadStatistics, table: ParamTable) -> None:
+    if table.shape != stats.shape or table.n < stats.n:
+        raise ParameterError(
+            f"a table of shape {stats.shape} for n >= {stats.n}",
+            f"shape {table.shape}, n = {table.n}",
+            "Evaluate a table on statistics of the model it was made for.",
+        )
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise ParameterError(
+            f"{name} to be one of {', '.join(choices)}", repr(value), "See hccs.calibration.searching."
+        )
+    return value
+
+
+def _serving(stats: HeadStatistics, n: int | None) -> int:
+    """The n to calibrate for: at least that of the statistics, and with some slope left."""
+    n = stats.n if n is None else Region(n).n
+    if n < stats.n:
+        raise ParameterError(
+            f"n >= {stats.n}, the longest row of the statistics", str(n), "Collect statistics with this n."
+        )
+    region = Region(n)
+    if region.max_base < region.floor:
+        region.require(1, 0, 1)
+    if region.max_slope(1) < 1:
+        warnings.warn(
+            f"n = {n} leaves no admissible slope (B <= {region.max_base}): every score is equal, attention "
+            "uniform. Split the rows, or keep softmax for this model.",
+            CalibrationWarning,
+            stacklevel=3,
+        )
+    return n
+
+
+def _groups(stats: HeadStatistics, granularity: str) -> list[list[int]]:
+    layers, heads = stats.shape
+    _one_of("granularity", granularity, GRANULARITIES)
+    parts = {"head": layers * heads, "layer": layers, "global": 1}[granularity]
+    return [part.tolist() for part in np.split(np.arange(layers * heads), parts)]
+
+
+def _search_all(job: _Job, groups: list[list[int]], threads: int) -> Iterator[_Found]:
+    job.stats._native.count_pending()  # once, and not again for every group and D
+    summaries = [job.stats.summary(group) for group in groups]
+    one = _exact if job.exact else _coarse
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = [pool.submit(one, job, group, means) for group, means in zip(groups, summaries, strict=True)]
+        for done in track(as_completed(jobs), total=len(jobs), description="searching"):
+            yield done.result()
+
+
+def _exact(job: _Job, group: list[int], means: GroupSummary) -> _Found:
+    best, runner_up, _, _ = _native.search(
+        job.stats._native, group, means.mass, means.negative_entropy, job.n
+    )
+    return _Found(group, best[:3], runner_up[:3], runner_up[3])
+
+
+def _coarse(job: _Job, group: list[int], means: GroupSummary) -> _Found:
+    triples = coarse_grid(job.n)
+    if job.in_mode:
+        kl = deployed_objective(job.stats, group, triples, job.mode)
+    else:
+        kl = _native.objectives(job.stats._native, group, means.mass, means.negative_entropy, triples)
+    best = int(np.argmax(kl <= kl.min() + TIE))  # the first: the grid is in the order of preference
+    rest = np.where(np.arange(len(kl)) == best, np.inf, kl)
+    second = int(np.argmax(rest <= rest.min() + TIE))
+    return _Found(group, _triple(triples[best]), _triple(triples[second]), float(kl[second]))
+
+
+def _triple(row: NDArray[np.int32]) -> tuple[int, int, int]:
+    B, S, D = row.tolist()
+    return B, S, D
+
+
+def _records(stats: HeadStatistics, found: _Found) -> Iterator[HeadRecord]:
+    params = HeadParams(*found.best)
+    for h in found.heads:
+        kl, renormalised, deficit = _evaluate(stats, [h], params)
+        layer, head = divmod(h, stats.shape[1])
+        yield HeadRecord(
+            layer=layer,
+            head=head,
+            params=params,
+            scale=float(stats.scale[layer, head]),
+            rows=int(stats.rows[layer, head]),
+            kl=kl,
+            kl_renormalised=renormalised,
+            mass_deficit=deficit,
+            entropy=-stats.summary([h]).negative_entropy,
+            runner_up=HeadParams(*found.runner_up),
+            runner_up_kl=found.runner_up_kl,
+        )
+
+
+def _evaluate(stats: HeadStatistics, heads: list[int], params: HeadParams) -> tuple[float, float, float]:
+    summary = stats.summary(heads)
+    B, S, D = params.packed.tolist()
+    return _native.evaluate(stats._native, heads, summary.mass, summary.negative_entropy, B, S, D)
+
+
+def _warn_of_constant_heads(stats: HeadStatistics, records: Sequence[HeadRecord]) -> None:
+    constant = [r for r in records if stats.summary([r.layer * stats.shape[1] + r.head]).mass[0] == 1.0]
+    if constant:
+        names = ", ".join(f"layer {r.layer} head {r.head}" for r in constant[:8])
+        warnings.warn(
+            f"the logits of {names} never vary within a row: any slope serves. Check that the right tensor "
+            "was collected and that its scale is not too coarse.",
+            CalibrationWarning,
+            stacklevel=3,
+        )

@@ -1,6 +1,0 @@
-#include "logits_rows.hpp"
-#include "quantise_rows.hpp"
-
-namespace hccs {
-const LogitsKernels logits_avx512{forward_rows, backward_rows, quantise_rows};
-}  // namespace hccs

@@ -1,0 +1,269 @@
+"""`collect`: the logits of every attention layer, streamed into the statistics that calibration needs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hccs._progress import track
+from hccs.calibration import HeadStatistics
+from hccs.errors import DataError, ModelError
+from hccs.nn.attaching import detach, fill
+from hccs.nn.functional import quantise
+from hccs.nn.interface import SLOT, WholeAttention, attention_layers
+from hccs.nn.layers import FloatSoftmax
+from hccs.numbers.table import ParamTable
+
+# The scale and the longest row come from this many first batches; later logits beyond them saturate.
+RANGE_BATCHES = 32
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The layers that ran, by name, and what their heads met: largest magnitudes and the longest row."""
+
+    layers: list[str]
+    logits: np.ndarray[Any, Any]
+    """[layers, heads]."""
+    qkv: np.ndarray[Any, Any]
+    """Of q, k and v, [layers, heads, 3]."""
+    columns: int
+
+    @property
+    def logit_scale(self) -> np.ndarray[Any, Any]:
+        """The value of one int8 step that reaches all logits."""
+        return np.maximum(self.logits, 1e-6) / 127
+
+    @property
+    def qkv_scale(self) -> np.ndarray[Any, Any]:
+        """The value of one int8 step that reaches all of q, k and v."""
+        return np.maximum(self.qkv, 1e-6) / 127
+
+
+class RangeObserver(nn.Module):
+    """Passes logits on and keeps the largest magnitudes per head, and the longest row."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.largest: torch.Tensor | None = None
+        self.qkv: torch.Tensor | None = None
+        self.columns = 0
+
+    def observe(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor | None
+    ) -> None:
+        """Keep the ranges of q, k and v, without padding tokens."""
+        queries, keys = real_tokens(query.shape[-2], key.shape[-2], valid)
+        parts = [_per_head(query, queries), _per_head(key, keys), _per_head(value, keys)]
+        heads = query.shape[1]
+        now = torch.stack([part.repeat_interleave(heads // len(part)) for part in parts], -1)
+        self.qkv = now if self.qkv is None else torch.maximum(self.qkv, now)
+
+    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+        """The inner module's probabilities."""
+        rows = real_rows(z, valid)
+        seen = z.detach().abs().float()
+        if rows is not None:
+            seen = seen.masked_fill(~rows, 0)
+        largest = seen.amax((0, 2, 3))
+        self.largest = largest if self.largest is None else torch.maximum(self.largest, largest)
+        self.columns = max(self.columns, z.shape[-1])
+        return self.inner(z, valid)  # type: ignore[no-any-return]
+
+
+class StatisticsObserver(nn.Module):
+    """Passes logits on and adds them, quantised, to a layer of the statistics."""
+
+    def __init__(self, inner: nn.Module, stats: HeadStatistics, layer: int) -> None:
+        super().__init__()
+        self.inner, self.stats, self.layer = inner, stats, layer
+
+    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+        """The inner module's probabilities."""
+        scale = torch.tensor(self.stats.scale[self.layer], dtype=torch.float32, device=z.device)
+        rows = real_rows(z, valid)
+        if not bool(torch.isfinite(z if rows is None else z.masked_fill(~rows, 0)).all()):
+            raise DataError(
+                "finite logits",
+                f"NaN or infinity in layer {self.layer}",
+                "Look for an overflow in the model.",
+            )
+        mask = None if rows is None else rows.expand(z.shape).cpu().numpy()
+        self.stats.update(quantise(z.detach(), scale).cpu().numpy(), mask, layer=self.layer)
+        return self.inner(z, valid)  # type: ignore[no-any-return]
+
+
+def real_rows(z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor | None:
+    """`valid` without the rows of padding queries: in self-attention a real token may attend to itself."""
+    if valid is None or z.shape[-1] != z.shape[-2]:
+        return valid
+    full = valid.expand(*valid.shape[:-2], z.shape[-2], z.shape[-1])
+    return full & torch.diagonal(full, dim1=-2, dim2=-1)[..., None]
+
+
+def real_tokens(
+    queries: int, keys: int, valid: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Which queries and which keys are tokens, not padding: booleans that broadcast to [batch, heads, n]."""
+    if valid is None:
+        return None, None
+    full = valid.expand(*valid.shape[:-2], queries, keys)
+    if queries == keys:
+        itself = torch.diagonal(full, dim1=-2, dim2=-1)
+        return itself, itself
+    return full.any(-1), full.any(-2)
+
+
+def _per_head(x: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
+    """The largest magnitude of x [batch, heads, n, d] per head."""
+    seen = x.detach().abs().float().amax(-1)
+    return (seen if real is None else seen.masked_fill(~real, 0)).amax((0, 2))
+
+
+def collect(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    n: int | None = None,
+    scale: Any = None,
+) -> HeadStatistics:
+    """Per-head statistics of the model's attention logits over `batches`, ready for `hccs.calibrate`.
+
+    A batch is a mapping of model inputs (labels are left out) or a tuple of them. The logit scale of each
+    head is the
+    largest magnitude in the first batches / 127, unless `scale` [layers, heads] is given; `n` is the longest
+    row, by default the longest seen there. Padding counts neither as key nor as query. In a model with HCCS
+    attached the
+    logits are those behind the HCCS of earlier layers. The ranges of q, k and v, which integer attention
+    needs, come from the first batches too. Under `torch.distributed` each process passes its own
+    batches, and all return the statistics of all of them.
+    """
+    stream = iter(batches)
+    first = list(itertools.islice(stream, RANGE_BATCHES))
+    if not first:
+        raise DataError("at least one batch", "none", "Pass batches of tokenised text, or a DataLoader.")
+    seen = ranges(model, first)
+    stats = HeadStatistics(
+        shape=(len(seen.layers), seen.logits.shape[1]),
+        n=seen.columns if n is None else n,
+        scale=seen.logit_scale if scale is None else scale,
+    )
+    stats.progress.update(layers=seen.layers, qkv_scale=seen.qkv_scale.tolist())
+    with observing(model, {name: _observer(stats, layer) for layer, name in enumerate(seen.layers)}):
+        run(model, itertools.chain(first, stream), "collecting")
+    if distributed():
+        stats.all_reduce()
+    return stats
+
+
+def calibrate_operands(model: nn.Module, table: ParamTable, batches: Sequence[Any]) -> ParamTable:
+    """The table with scales of q, k and v from `batches`, for integer attention.
+
+    They are those of the weights as they are now: call it again after training. The model may have HCCS
+    attached or not.
+    """
+    if not batches:
+        raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
+    seen = ranges(model, batches)
+    order = table.provenance.get("layers") or seen.layers
+    if sorted(order) != sorted(seen.layers) or table.shape != seen.logits.shape:
+        raise ModelError(
+            f"a table of the layers {', '.join(seen.layers)}, {seen.logits.shape[1]} heads each",
+            f"one of {', '.join(order)}, {table.shape[1]} heads each",
+            "This table belongs to another model: collect and calibrate on this one.",
+        )
+    return replace(table, qkv_scale=seen.qkv_scale[[seen.layers.index(name) for name in order]])
+
+
+def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
+    """The ranges of the model's attention layers over all batches, of all processes."""
+    observers: dict[str, RangeObserver] = {}
+
+    def make(name: str) -> Any:
+        def observer(inner: nn.Module) -> nn.Module:
+            observers[name] = RangeObserver(inner)
+            return observers[name]
+
+        return observer
+
+    with observing(model, {name: make(name) for name in attention_layers(model)}):
+        run(model, batches, "measuring the range")
+    seen = {name: o.largest for name, o in observers.items() if o.largest is not None}
+    heads = {name: int(largest.numel()) for name, largest in seen.items()}
+    if len(set(heads.values())) != 1:
+        raise ModelError(
+            "attention layers that all have the same number of heads",
+            ", ".join(f"{name}: {count}" for name, count in heads.items()) or "no layer that ran",
+            "Calibrate a model with one number of heads.",
+        )
+    largest = torch.stack(list(seen.values()))
+    qkv = torch.stack([observers[name].qkv for name in seen])  # type: ignore[misc]
+    columns = torch.tensor(max(o.columns for o in observers.values()), device=largest.device)
+    if distributed():
+        import torch.distributed as dist
+
+        for found in (largest, qkv, columns):
+            dist.all_reduce(found, dist.ReduceOp.MAX)
+    return Ranges(list(seen), largest.double().cpu().numpy(), qkv.double().cpu().numpy(), int(columns))
+
+
+def distributed() -> bool:
+    """Whether several processes work together."""
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _observer(stats: HeadStatistics, layer: int) -> Any:
+    return lambda inner: StatisticsObserver(inner, stats, layer)
+
+
+@contextmanager
+def observing(model: nn.Module, make: Mapping[str, Any]) -> Iterator[None]:
+    """Wrap the slots of the named layers by `make[name](inner)`; others keep theirs, or float softmax."""
+    layers = attention_layers(model)
+    before = {name: getattr(module, SLOT, None) for name, module in layers.items()}
+    if any(isinstance(slot, WholeAttention) for slot in before.values()):
+        raise ModelError(
+            "a model whose attention computes logits",
+            "one with integer attention",
+            "Attach the table with backend='float', collect, then attach with 'integer' again.",
+        )
+    attached = any(slot is not None for slot in before.values())
+    slots = {name: slot or FloatSoftmax() for name, slot in before.items()}
+    fill({name: make[name](slot) if name in make else slot for name, slot in slots.items()}, model)
+    try:
+        yield
+    finally:
+        if attached:
+            fill({name: slot for name, slot in before.items() if slot is not None}, model)
+        else:
+            detach(model)
+
+
+def run(model: nn.Module, batches: Iterable[Any], description: str) -> None:
+    """The model over all batches, in evaluation mode and without gradients."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    total = len(batches) if isinstance(batches, Sequence) else None
+    try:
+        with torch.no_grad():
+            for batch in track(batches, total=total, description=description):
+                if isinstance(batch, Mapping):
+                    inputs = {
+                        k: v.to(device) for k, v in batch.items() if k != "labels" and torch.is_tensor(v)
+                    }
+                    model(**inputs)
+                else:
+                    model(*(v.to(device) for v in (batch if isinstance(batch, (tuple, list)) else [batch])))
+    finally:
+        model.train(was_training)

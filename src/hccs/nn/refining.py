@@ -1,0 +1,91 @@
+"""Fitting theta and the scale to the model's own output: gradient steps on them alone, the weights stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from hccs._progress import track
+from hccs.errors import DataError
+from hccs.nn.attaching import attach, current_table, detach
+from hccs.nn.layers import LearnableHeadSoftmax
+from hccs.numbers.table import ParamTable
+
+
+def refine(
+    model: nn.Module,
+    table: ParamTable,
+    batches: Sequence[Mapping[str, torch.Tensor]],
+    *,
+    steps: int = 120,
+    learning_rate: float = 0.02,
+) -> ParamTable:
+    """A table whose model answers more like the float model on `batches`, which need no labels.
+
+    Minimises KL(float model's prediction || HCCS model's) over theta and scale from `table` on, keeping the
+    best
+    of the tables met; the model's weights are not touched, and it is returned to float softmax.
+    """
+    if not batches:
+        raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
+    detach(model)
+    model.eval()
+    device = next(model.parameters()).device
+    inputs = [{k: v.to(device) for k, v in batch.items() if k != "labels"} for batch in batches]
+    with torch.no_grad():
+        targets = [torch.log_softmax(model(**batch).logits.float(), -1) for batch in inputs]
+    needs_grad = {p: p.requires_grad for p in model.parameters()}
+    try:
+        for parameter in needs_grad:
+            parameter.requires_grad_(False)
+        attach(model, table, learnable=True)
+        return _descend(model, inputs, targets, steps, learning_rate)
+    finally:
+        for parameter, before in needs_grad.items():
+            parameter.requires_grad_(before)
+        detach(model)
+
+
+def _descend(
+    model: nn.Module,
+    inputs: Sequence[Mapping[str, Any]],
+    targets: Sequence[torch.Tensor],
+    steps: int,
+    learning_rate: float,
+) -> ParamTable:
+    learnt = [m.log_ratio for m in model.modules() if isinstance(m, LearnableHeadSoftmax)]
+    optimiser = torch.optim.Adam(learnt, lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    best, best_table = _distance(model, inputs, targets), current_table(model)
+    check = max(len(inputs), steps // 8)
+    for step in track(range(steps), total=steps, description="refining theta"):
+        batch, target = inputs[step % len(inputs)], targets[step % len(inputs)]
+        optimiser.zero_grad()
+        _divergence(model(**batch).logits, target).backward()
+        optimiser.step()
+        schedule.step()
+        if (step + 1) % check == 0 or step + 1 == steps:
+            now = _distance(model, inputs, targets)
+            if now < best:
+                best, best_table = now, current_table(model)
+    provenance = {**best_table.provenance, "refined": {"steps": steps, "kl": best}}
+    return replace(best_table, provenance=provenance)
+
+
+def _divergence(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.kl_div(
+        torch.log_softmax(logits.float(), -1), target, reduction="batchmean", log_target=True
+    )
+
+
+def _distance(
+    model: nn.Module, inputs: Sequence[Mapping[str, Any]], targets: Sequence[torch.Tensor]
+) -> float:
+    with torch.no_grad():
+        return sum(
+            float(_divergence(model(**b).logits, t)) for b, t in zip(inputs, targets, strict=True)
+        ) / len(inputs)

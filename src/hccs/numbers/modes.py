@@ -1,0 +1,63 @@
+"""`Mode`: how a row of scores is normalised; and the bounds that every number of the datapath keeps."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+from hccs.errors import ModeError
+
+INT16_MAX = 32767
+"""Row sums Z stay at or below this, so that rho = floor(32767 / Z) is at least 1."""
+
+MAX_DISTANCE = 127
+"""Clamped distances fit a signed int8."""
+
+MAX_SLOPE = 127
+"""S is an operand of an int8 multiply-accumulate."""
+
+MIN_ROW_SUM = 256
+"""At Z >= 256 the u8 reciprocal floor(255 * 2^15 / Z) fits int16."""
+
+RECIPROCAL_SHIFT = 15
+"""The paper's INV_SHIFT: fraction bits of the u8 reciprocal (eq. 8)."""
+
+
+class Mode(str, enum.Enum):
+    """How a row of scores is normalised: output width, and exact or leading-bit reciprocal.
+
+    >>> Mode("u8_clb").T, Mode("u8_clb").dtype
+    (255, dtype('uint8'))
+    """
+
+    I16_DIV = "i16_div"
+    I16_CLB = "i16_clb"
+    U8_DIV = "u8_div"
+    U8_CLB = "u8_clb"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Mode:
+        names = ", ".join(repr(mode.value) for mode in cls)
+        raise ModeError(f"mode to be one of {names}", repr(value), "The paper's i8+CLB is 'u8_clb'.")
+
+    @property
+    def is_u8(self) -> bool:
+        """True for uint8 output, False for int16."""
+        return self in (Mode.U8_DIV, Mode.U8_CLB)
+
+    @property
+    def is_clb(self) -> bool:
+        """True when the reciprocal comes from the leading bit of Z, False for the exact division."""
+        return self in (Mode.I16_CLB, Mode.U8_CLB)
+
+    @property
+    def T(self) -> int:
+        """The integer that stands for probability one."""
+        return 255 if self.is_u8 else INT16_MAX
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The output's dtype."""
+        return np.dtype(np.uint8 if self.is_u8 else np.int16)

@@ -1,0 +1,1 @@
+"""What a user calls: arguments are checked here once, for every backend and device."""

@@ -1,0 +1,1 @@
+"""`hccs convert`, `evaluate`, `export onnx` and the demo."""

@@ -1,0 +1,33 @@
+"""`hccs evaluate RUN`: score a finished run again, any mode and backend, on its dev set or another file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hccs.nn
+from hccs.nn.integer import NORMALISATION
+from hccs.numbers.modes import Mode
+from hccs.pipeline.models import accuracy, best_device
+from hccs.pipeline.runs.converted import FinishedRun
+
+
+def evaluate(
+    run: str | Path, modes: tuple[str, ...] = (), file: str | None = None, backend: str = "float"
+) -> dict[str, Any]:
+    """Accuracy of the float and the converted model of a run, the latter in each mode (default: all).
+
+    With `backend="integer"` each mode is scored on float q, k, v and, as "MODE integer", on int8 ones.
+    """
+    integer = backend == "integer"
+    chosen = [Mode(mode) for mode in modes] or list(NORMALISATION if integer else Mode)
+    finished = FinishedRun(Path(run))
+    dev = finished.examples(file)
+    scores: dict[str, Any] = {"examples": len(dev), "float": accuracy(finished.float_model(), dev)}
+    model = finished.converted.model.to(best_device())
+    for mode in chosen:
+        scores[mode.value] = accuracy(hccs.nn.attach(model, finished.table, mode), dev)
+        if integer:
+            attached = hccs.nn.attach(model, finished.table, mode, backend=backend)
+            scores[f"{mode.value} integer"] = accuracy(attached, dev)
+    return scores

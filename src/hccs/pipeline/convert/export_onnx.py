@@ -1,0 +1,72 @@
+"""`hccs export onnx RUN`: the converted model as ONNX, checked against PyTorch on the run's dev set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hccs.nn
+from hccs._progress import track
+from hccs.errors import MissingExtraError
+from hccs.export.onnx_model import export_onnx
+from hccs.numbers.modes import Mode
+from hccs.pipeline.data.tokens import TokenisedSet
+from hccs.pipeline.runs.converted import FinishedRun
+
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """ONNX Runtime beside PyTorch on the same examples."""
+
+    examples: int
+    same_predictions: int
+    largest_difference: float
+    """Of the logits."""
+    accuracy: float
+    """Of the ONNX model."""
+
+
+def export_run(
+    run: str | Path, out: str | Path, *, mode: str = "", attentions: bool = False
+) -> tuple[Path, Comparison]:
+    """Write the converted model of a run as ONNX and compare it with PyTorch."""
+    finished = FinishedRun(Path(run))
+    _onnxruntime()
+    model = hccs.nn.attach(finished.converted.model, finished.table, Mode(mode) if mode else None).eval()
+    dev = finished.examples().to("cpu")
+    sample = {name: column[:2, :8].long() for name, column in dev.columns.items()}
+    path = export_onnx(model, sample, out, mode=mode or None, attentions=attentions)
+    return path, compare(model, path, dev)
+
+
+def compare(model: Any, path: str | Path, data: TokenisedSet) -> Comparison:
+    """Predictions of the ONNX file and of the model over all examples, padded as batches are."""
+    session = _onnxruntime().InferenceSession(str(path))
+    same, right, largest = 0, 0, 0.0
+    # In the order of the file, so that batches mix lengths and padding is met.
+    starts = range(0, len(data), BATCH)
+    for start in track(starts, total=len(starts), description="comparing with PyTorch"):
+        batch = data.__getitems__(range(start, min(start + BATCH, len(data))))
+        labels = batch.pop("labels")
+        with torch.no_grad():
+            expected = model(**batch).logits
+        got = torch.from_numpy(session.run(["logits"], {k: v.numpy() for k, v in batch.items()})[0])
+        same += int((got.argmax(-1) == expected.argmax(-1)).sum())
+        right += int((got.argmax(-1) == labels).sum())
+        largest = max(largest, float((got - expected).abs().max()))
+    return Comparison(len(data), same, largest, right / len(data))
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "onnxruntime to check the exported model", f"no module {error.name}", "pip install 'hccs[onnx]'."
+        ) from error
+    return onnxruntime

@@ -1,0 +1,85 @@
+"""The steps of a conversion as functions on models in memory; `convert` and `reproduce` are made of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import hccs.nn
+from hccs.calibration import Calibration, search
+from hccs.numbers.modes import Mode
+from hccs.numbers.table import ParamTable
+from hccs.pipeline.data.tokens import TokenisedSet
+from hccs.pipeline.models import accuracy
+from hccs.pipeline.training import Outcome, Recipe, taught, train
+
+RETRAINING = Recipe(epochs=3, learning_rate=5e-5, batch_size=128, distil=0.8)
+"""What measurably helps, by default: see docs/reproduction.md."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A calibration, how long collecting and searching took, and the batches it used."""
+
+    calibration: Calibration
+    seconds: float
+    batches: Sequence[dict[str, Any]]
+
+
+def calibrate(
+    model: Any, data: TokenisedSet, *, n: int, granularity: str = "head", mode: Mode | str = "i16_div"
+) -> Calibrated:
+    """Collect the model's logits over `data` and search every head's parameters."""
+    began = time.perf_counter()
+    batches = list(data.batches(64))
+    stats = hccs.nn.collect(model, batches, n=n)
+    found = search(stats, n, granularity, mode)
+    return Calibrated(found, time.perf_counter() - began, batches)
+
+
+def evaluate_modes(
+    model: Any, table: ParamTable, dev: TokenisedSet, modes: Iterable[Mode] = Mode
+) -> dict[str, float]:
+    """Dev accuracy of the model with this table in each mode; leaves the table's own mode attached."""
+    scores = {}
+    for mode in modes:
+        hccs.nn.attach(model, table, mode)
+        scores[mode.value] = accuracy(model, dev)
+    hccs.nn.attach(model, table)
+    return scores
+
+
+def retrain(
+    model: Any,
+    table: ParamTable,
+    data: TokenisedSet,
+    dev: TokenisedSet,
+    calibration_data: TokenisedSet,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    granularity: str = "head",
+    resumable: bool = True,
+) -> Outcome:
+    """Retrain a float model in place with HCCS attached; afterwards its best table is attached, frozen.
+
+    With `recipe.distil` its own float predictions are asked first, unless `data` carries them.
+    """
+    hccs.nn.detach(model)
+    if recipe.distil and data.predictions is None:
+        data = taught(data, model)
+    hccs.nn.attach(model, table, learnable=recipe.learn)
+
+    def fit(now: Any) -> ParamTable:
+        stats = hccs.nn.collect(now, list(calibration_data.batches(64)), n=table.n)
+        return search(stats, table.n, granularity, table.mode).table
+
+    return train(model, data, dev, recipe, folder, recalibrate=fit, resumable=resumable)
+
+
+def with_mode(table: ParamTable, mode: Mode | str) -> ParamTable:
+    """The same parameters for another mode."""
+    return replace(table, mode=Mode(mode))

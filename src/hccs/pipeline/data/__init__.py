@@ -1,0 +1,1 @@
+"""Tasks and their data, from files or the Hub to tokens."""

@@ -1,0 +1,111 @@
+"""Tokenised examples in memory, batched without a Python loop over examples."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from hccs.errors import DataError
+from hccs.pipeline.data.tasks import Examples
+
+# Beyond this share of cut texts, n is too short for the task rather than a few texts too long.
+MOST_CUT = 0.2
+
+
+class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Token ids padded to one width; a batch is cut to its own longest text when it is taken."""
+
+    def __init__(
+        self,
+        columns: dict[str, torch.Tensor],
+        lengths: torch.Tensor,
+        labels: torch.Tensor,
+        cut: int,
+        predictions: torch.Tensor | None = None,
+    ) -> None:
+        self.columns, self.labels = columns, labels
+        self.lengths: list[int] = lengths.tolist()
+        self.cut = cut
+        self.predictions = predictions
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def to(self, device: torch.device | str) -> TokenisedSet:
+        """The same examples on another device."""
+        moved = {name: column.to(device) for name, column in self.columns.items()}
+        predictions = None if self.predictions is None else self.predictions.to(device)
+        return TokenisedSet(moved, torch.tensor(self.lengths), self.labels.to(device), self.cut, predictions)
+
+    def with_predictions(self, predictions: torch.Tensor) -> TokenisedSet:
+        """The same examples, each with a teacher's logits to follow, as `predictions` in every batch."""
+        predictions = predictions.to(self.labels.device)
+        return TokenisedSet(self.columns, torch.tensor(self.lengths), self.labels, self.cut, predictions)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {name: value[0] for name, value in self.__getitems__([index]).items()}
+
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        """A whole batch."""
+        width = max(self.lengths[i] for i in indices)
+        chosen = torch.tensor(indices, device=self.labels.device)
+        batch = {name: column[chosen, :width].long() for name, column in self.columns.items()}
+        batch["labels"] = self.labels[chosen]
+        if self.predictions is not None:
+            batch["predictions"] = self.predictions[chosen]
+        return batch
+
+    def by_length(self, size: int) -> list[list[int]]:
+        """The indices of all examples in batches of similar length."""
+        order = sorted(range(len(self)), key=self.lengths.__getitem__)
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def batches(self, size: int) -> Iterator[dict[str, torch.Tensor]]:
+        """All examples in batches of similar length."""
+        for indices in self.by_length(size):
+            yield self.__getitems__(indices)
+
+
+def as_batch(batch: Any) -> Any:
+    """Collator for sets that already return batches."""
+    return batch
+
+
+def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
+    """Examples as token ids of at most `n`; longer texts are cut, with a warning that counts them."""
+    columns = [[text[i] for text in examples.texts] for i in range(len(examples.texts[0]))]
+    limit = min(n, getattr(tokenizer, "model_max_length", n))
+    encoded = tokenizer(*columns, truncation=False, add_special_tokens=True, verbose=False)
+    full = [len(ids) for ids in encoded["input_ids"]]
+    cut = sum(length > limit for length in full)
+    if cut > MOST_CUT * len(full):
+        raise DataError(
+            f"texts of at most n = {limit} tokens",
+            f"{cut} of {len(full)} longer, the longest {max(full)}",
+            "Raise n, or shorten the texts.",
+        )
+    if cut:
+        warnings.warn(
+            f"{cut} of {len(full)} texts are longer than n = {limit} tokens and were cut", stacklevel=2
+        )
+        encoded = tokenizer(*columns, truncation=True, max_length=limit, verbose=False)
+    return _padded(encoded, tokenizer, examples.labels, cut)
+
+
+def _padded(encoded: Any, tokenizer: Any, labels: list[int], cut: int) -> TokenisedSet:
+    lengths = torch.tensor([len(ids) for ids in encoded["input_ids"]])
+    width = int(lengths.max())
+    fills = {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0, "attention_mask": 0}
+    real = torch.arange(width) < lengths[:, None]
+    columns = {}
+    for name, fill in fills.items():
+        if name in encoded:
+            columns[name] = torch.full((len(lengths), width), fill, dtype=torch.int32)
+            columns[name][real] = torch.tensor(
+                list(itertools.chain.from_iterable(encoded[name])), dtype=torch.int32
+            )
+    return TokenisedSet(columns, lengths, torch.tensor(labels), cut)

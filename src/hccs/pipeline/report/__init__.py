@@ -1,0 +1,1 @@
+"""Figures, and how faithful a converted model is."""

@@ -1,0 +1,1 @@
+"""`hccs reproduce`: the paper's tables."""

@@ -1,0 +1,168 @@
+"""One cell of the reproduction: the work behind each step of `hccs.pipeline.reproduce.accuracy`."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import hccs.nn
+from hccs.numbers.modes import Mode
+from hccs.numbers.table import ParamTable
+from hccs.pipeline.convert.steps import Calibrated, calibrate, evaluate_modes, retrain, with_mode
+from hccs.pipeline.data import tasks
+from hccs.pipeline.data.tokens import TokenisedSet, tokenise
+from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
+from hccs.pipeline.reproduce.accuracy import (
+    CALIBRATION_SENTENCES,
+    ENCODERS,
+    Cell,
+    Plan,
+    Variant,
+    retraining_recipe,
+)
+from hccs.pipeline.training import taught, train
+
+
+class CellRun:
+    """Loads what a cell needs only when a step asks for it."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        self.plan, self.cell, self.encoder = plan, cell, ENCODERS[cell.model]
+        self.schedule = self.encoder.schedules[cell.task]
+        self.folder = plan.out / "models" / cell.name
+        self.checkpoints = plan.out / "checkpoints" / cell.name
+        self._refinements: dict[Mode, ParamTable] = {}
+
+    @cached_property
+    def data(self) -> tasks.TaskData:
+        """The task's examples."""
+        return tasks.load(tasks.TASKS[self.cell.task], self.plan.data / self.cell.task)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The encoder's tokenizer: all three share BERT's vocabulary."""
+        from hccs.pipeline.models import load_tokenizer
+
+        return load_tokenizer(str(self.plan.data / self.encoder.folder), self.plan.data / "vocab.txt")
+
+    def _tokenised(self, examples: tasks.Examples) -> TokenisedSet:
+        return tokenise(examples, self.tokenizer, self.data.task.n).to(best_device())
+
+    @cached_property
+    def train_set(self) -> TokenisedSet:
+        """Training examples on the device."""
+        return self._tokenised(self.data.train)
+
+    @cached_property
+    def taught_set(self) -> TokenisedSet:
+        """Training examples with the float model's predictions."""
+        return taught(self.train_set, self.model)
+
+    @cached_property
+    def dev(self) -> TokenisedSet:
+        """Dev examples on the device."""
+        return self._tokenised(self.data.dev)
+
+    @cached_property
+    def calibration_set(self) -> TokenisedSet:
+        """A few hundred training sentences, drawn by the cell's seed."""
+        return self._tokenised(self.data.train.subset(CALIBRATION_SENTENCES, self.cell.seed))
+
+    def _load(self, folder: Any) -> Loaded:
+        import torch
+
+        torch.manual_seed(self.cell.seed)
+        return load_classifier(str(folder), self.data.labels, self.plan.data / "vocab.txt")
+
+    @cached_property
+    def model(self) -> Any:
+        """The fine-tuned float model; steps work on copies of it."""
+        return self._load(self.folder).model.to(best_device()).eval()
+
+    def float_model(self) -> dict[str, Any]:
+        """Fine-tune the encoder and keep it."""
+        loaded = self._load(self.plan.data / self.encoder.folder)
+        model = loaded.model.to(best_device())
+        recipe = replace(self.schedule.fine_tuning, seed=self.cell.seed)
+        outcome = train(model, self.train_set, self.dev, recipe, self.checkpoints, resumable=False)
+        model.save_pretrained(self.folder)
+        return {"accuracy": outcome.accuracy, "history": outcome.history}
+
+    @cached_property
+    def tables(self) -> dict[str, Calibrated]:
+        """Calibrations of the float model at each granularity."""
+        n = self.data.task.n
+        return {
+            g: calibrate(self.model, self.calibration_set, n=n, granularity=g)
+            for g in ("head", "layer", "global")
+        }
+
+    def without_retraining(self) -> dict[str, Any]:
+        """Accuracy and KL of the float weights with HCCS, by granularity, mode and way of calibrating."""
+        model, dev, n = copy.deepcopy(self.model), self.dev, self.data.task.n
+        found: dict[str, Any] = {"float": accuracy(self.model, dev)}
+        for name, calibrated in self.tables.items():
+            heads = calibrated.calibration.heads
+            modes = Mode if name == "head" else (Mode.I16_DIV,)
+            found[name] = {
+                "accuracy": evaluate_modes(model, calibrated.calibration.table, dev, modes),
+                "kl": [h.kl for h in heads],
+                "kl_renormalised": [h.kl_renormalised for h in heads],
+                "entropy": [h.entropy for h in heads],
+                "seconds": calibrated.seconds,
+            }
+            hccs.nn.detach(model)
+        batches = self.tables["head"].batches
+        in_sequence = hccs.nn.calibrate_in_sequence(model, batches, n=n)
+        found["in sequence"] = {"accuracy": evaluate_modes(model, in_sequence, dev, (Mode.I16_DIV,))}
+        hccs.nn.detach(model)
+        for mode in (Mode.I16_DIV, Mode.U8_CLB):
+            found[f"refined {mode.value}"] = {"accuracy": evaluate_modes(model, self._refined(mode), dev)}
+            hccs.nn.detach(model)
+        return found
+
+    def _refined(self, mode: Mode) -> ParamTable:
+        if mode not in self._refinements:
+            calibrated = self.tables["head"]
+            start = with_mode(calibrated.calibration.table, mode)
+            self._refinements[mode] = hccs.nn.refine(copy.deepcopy(self.model), start, calibrated.batches)
+        return self._refinements[mode]
+
+    def retrained(self, name: str, variant: Variant) -> dict[str, Any]:
+        """Retrain a copy of the float model in one variant and score it in all modes."""
+        model = copy.deepcopy(self.model)
+        recipe = retraining_recipe(self.schedule, variant, self.cell.seed)
+        where = self.checkpoints.with_name(f"{self.cell.name}-{name.replace(' ', '_').replace(',', '')}")
+        data = self.taught_set if recipe.distil else self.train_set
+        if variant.float_softmax:
+            outcome = train(model, data, self.dev, recipe, where, resumable=False)
+            return {"accuracy": outcome.accuracy, "history": outcome.history}
+        if variant.granularity == "head":
+            table = self._refined(Mode(variant.mode))  # as `hccs convert` does
+        else:
+            table = with_mode(self.tables[variant.granularity].calibration.table, variant.mode)
+        outcome = retrain(
+            model,
+            table,
+            data,
+            self.dev,
+            self.calibration_set,
+            recipe,
+            where,
+            granularity=variant.granularity,
+            resumable=False,
+        )
+        if self.plan.keep_models and name == "head":
+            model.save_pretrained(self.folder / "retrained")
+        scores = evaluate_modes(model, hccs.nn.current_table(model), self.dev)
+        return {"accuracy": outcome.accuracy, "history": outcome.history, "modes": scores}
+
+    def fidelity(self) -> dict[str, Any]:
+        """KL and curves of the kept float and retrained models."""
+        from hccs.pipeline.report.fidelity import measure
+
+        retrained = self._load(self.folder / "retrained").model.to(best_device()).eval()
+        table = self.tables["head"].calibration.table
+        return measure(copy.deepcopy(self.model), retrained, table, self.calibration_set)

@@ -1,0 +1,1 @@
+"""Folders of runs: what was asked, what is done, who works on it."""

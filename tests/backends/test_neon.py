@@ -1,0 +1,157 @@
+"""NEON, under an emulator: the kernel is cross-compiled and replays cases recorded from the reference."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hccs
+from hccs.reference.attention import attention as reference_attention
+from hccs.reference.softmax import softmax as reference_softmax
+from tests.conftest import logits
+
+ROOT = Path(__file__).parents[2]
+CPU = ROOT / "src/hccs/backends/cpu/native"
+COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
+
+pytestmark = pytest.mark.skipif(
+    not (COMPILER and EMULATOR),
+    reason="needs aarch64-linux-gnu-g++ and qemu-aarch64 (g++-aarch64-linux-gnu, qemu-user)",
+)
+
+
+FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-fopenmp-simd", "-DHCCS_NEON", f"-I{CPU}"]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """A folder with the replaying programs; each kernel is compiled as it is in the package."""
+    folder = tmp_path_factory.mktemp("neon")
+    special = {"attention/neon": ["-march=armv8.2-a+dotprod"]}
+    objects = []
+    for name in (
+        "dispatch",
+        "float_logits/scalar",
+        "softmax/scalar",
+        "softmax/neon",
+        "attention/scalar",
+        "attention/neon",
+    ):
+        objects.append(folder / f"{name.replace('/', '_')}.o")
+        compile_one = [COMPILER, *FLAGS, *special.get(name, []), "-c", CPU / f"{name}.cpp", "-o", objects[-1]]
+        subprocess.run(compile_one, check=True)
+    for name in ("replay", "replay_attention"):
+        main = ROOT / f"tests/native/{name}.cpp"
+        subprocess.run(
+            [COMPILER, *FLAGS, "-static", main, *objects, "-pthread", "-o", folder / name], check=True
+        )
+    return folder
+
+
+def record(file, x, theta, mode, valid):
+    """One case in the order in which replay.cpp reads it."""
+    rows, columns = x.shape[0] * x.shape[1], x.shape[2]
+    modes = [candidate.value for candidate in hccs.Mode]
+    masking, selection = 0, np.zeros((0,), np.int8)
+    if valid is not None:
+        masking = 2 if valid.dtype == bool else 1
+        selection = valid if valid.dtype == bool else valid.astype(np.int32)
+    shared = masking and selection.size == (columns if masking == 2 else 1)
+    header = [rows, columns, modes.index(mode), masking, x.shape[0], x.shape[1], 1 if shared else rows]
+    file.write(np.array(header, np.int64).tobytes())
+    file.write(x.tobytes() + theta.packed.tobytes() + np.arange(x.shape[0], dtype=np.int32).tobytes())
+    file.write(selection.tobytes() + reference_softmax(x, theta, mode, valid).tobytes())
+
+
+@pytest.mark.parametrize("isa", ["neon", "scalar"])
+def test_replayed_cases_agree(programs, tmp_path, isa):
+    rng, file, cases = np.random.default_rng(0), io.BytesIO(), 0
+    for columns, queries, mode in itertools.product(
+        [1, 15, 16, 17, 32, 40, 64, 128, 200], [3, 17], hccs.Mode
+    ):
+        region = hccs.Region(columns)
+        D = rng.integers(1, 128, 3)
+        S = np.array([rng.integers(0, region.max_slope(int(d)) + 1) for d in D])
+        B = rng.integers(S * D + region.floor, region.max_base + 1)
+        small = hccs.HeadParams(3, 1, 3)
+        thetas = [hccs.HeadParams(B, S, D), hccs.HeadParams([small.B] * 3, [small.S] * 3, [small.D] * 3)]
+        x = logits(columns, (3, queries, columns))
+        selections = [
+            None,
+            rng.integers(0, columns + 1, (3, queries)),
+            np.array(columns // 2),
+            rng.random(x.shape) < 0.6,
+            rng.random(columns) < 0.6,
+        ]
+        for theta, valid in itertools.product(thetas, selections):
+            record(file, x, theta, mode.value, valid)
+            cases += 1
+    recorded = tmp_path / "cases"
+    recorded.write_bytes(np.int64(cases).tobytes() + file.getvalue())
+    result = subprocess.run([EMULATOR, programs / "replay", recorded, isa], capture_output=True, text=True)
+    assert result.stdout == f"{cases} cases agree\n", result.stdout + result.stderr
+
+
+def record_attention(file, arrays, theta, requant, **options):
+    """One case in the order in which replay_attention.cpp reads it."""
+    q, k, v = arrays
+    groups, nq, d = q.shape
+    valid, mode, out = options.get("valid"), options.get("mode"), options["out"]
+    rows = np.zeros(0, np.int8)
+    if valid is not None:
+        rows = valid if valid.dtype == bool else valid.astype(np.int32)
+    masking = 0 if valid is None else 2 if valid.dtype == bool else 1
+    expected = reference_attention(*arrays, theta, requant, **options)
+    outputs = expected if out == "pair" else (expected,)
+    kind = {"pair": 0, "float32": 1, "int8": 2}[out]
+    number = -1 if mode is None else list(hccs.Mode).index(hccs.Mode(mode))
+    causal = options.get("causal", False)
+    header = [groups, nq, k.shape[1], d, masking, causal, number, kind, outputs[0].nbytes]
+    file.write(np.array(header, np.int64).tobytes())
+    for array in (q, k, v, theta.packed, requant.packed, rows, *outputs):
+        file.write(array.tobytes())
+
+
+@pytest.fixture(scope="module")
+def attention_cases(tmp_path_factory):
+    rng, file, cases = np.random.default_rng(0), io.BytesIO(), 0
+    for (nq, nk, d), mode in itertools.product(
+        [(1, 1, 1), (5, 17, 3), (16, 64, 64), (18, 131, 20), (3, 300, 65)], [None, "u8_div", "u8_clb"]
+    ):
+        arrays = [logits(nk + i, (2, n, d), 60.0) for i, n in enumerate((nq, nk, nk))]
+        region = hccs.Region(nk)
+        theta = hccs.HeadParams([region.max_base] * 2, [region.max_slope(90), region.max_slope(20)], [90, 20])
+        factors = hccs.FixedPoint([2**24 - 1, 3], [38, 9])
+        requant = hccs.Requant(factors, [0.3, 2.0], hccs.FixedPoint([2**23, 2**24 - 1], [23, 47]))
+        for options, out in itertools.product(
+            [
+                {},
+                {"causal": nq <= nk},
+                {"valid": rng.integers(0, nk + 1, (2, nq))},
+                {"valid": rng.random((2, nq, nk)) < 0.6},
+            ],
+            ["pair", "float32", "int8"],
+        ):
+            record_attention(file, arrays, theta, requant, mode=mode, out=out, **options)
+            cases += 1
+    path = tmp_path_factory.mktemp("attention") / "cases"
+    path.write_bytes(np.int64(cases).tobytes() + file.getvalue())
+    return path, cases
+
+
+@pytest.mark.parametrize(
+    ("isa", "cpu", "kernel"),
+    [("neon", "max", "vector"), ("neon", "cortex-a57", "portable"), ("scalar", "max", "portable")],
+)
+def test_replayed_attention_agrees(programs, attention_cases, isa, cpu, kernel):
+    # A Cortex-A57 has no dot product: there the portable kernel must be chosen.
+    path, cases = attention_cases
+    command = [EMULATOR, "-cpu", cpu, programs / "replay_attention", path, isa]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.stdout == f"{cases} cases agree, {kernel}\n", result.stdout + result.stderr
