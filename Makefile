@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 SANITIZED := build/sanitized
+CXX_FILES := $(shell find src tests -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' -o -name '*.cc')
 
-.PHONY: demo test bench lint sanitize clean
+.PHONY: demo test bench lint format sanitize clean
 
 demo: $(VENV)/.core
 	@echo "== demo"
@@ -27,9 +28,16 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/calibration.py --json build/calibration.json
 
 lint: $(VENV)/.dev
-	@echo "== lint: ruff, mypy"
-	$(BIN)/ruff check src tests benchmarks
+	@echo "== lint: ruff, clang-format, mypy"
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/ruff format --check -q src tests benchmarks tools
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix -q src tests benchmarks tools
+	$(BIN)/ruff format -q src tests benchmarks tools
+	$(BIN)/clang-format -i $(CXX_FILES)
 
 # The tests of the native code once more, on a build that traps every access outside an array and all undefined behaviour.
 # Its environment holds the sanitized package and borrows everything else from .venv.

@@ -1,6 +1,6 @@
 """How long does calibrating a whole model take? Collect and search, from sentences of a task.
 
-    python benchmarks/calibration_model.py MODEL_FOLDER --data SST2_FOLDER [--vocabulary vocab.txt]
+python benchmarks/calibration_model.py MODEL_FOLDER --data SST2_FOLDER [--vocabulary vocab.txt]
 """
 
 from __future__ import annotations

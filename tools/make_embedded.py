@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from hccs.pipeline.data import tasks
-from hccs.pipeline.models import accuracy, load_classifier
 from hccs.pipeline.data.tokens import tokenise
+from hccs.pipeline.models import accuracy, load_classifier
 from hccs.pipeline.training import Recipe, train
 
 NEUTRAL = 0.5

@@ -1,6 +1,9 @@
 """Integer-native attention: head-calibrated clipped-linear softmax (HCCS)."""
 
-from hccs.calibration import calibrate
+import importlib as _importlib
+from typing import Any as _Any
+
+from hccs.calibration.searching import calibrate
 from hccs.errors import HccsError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -23,3 +26,16 @@ __all__ = [
     "softmax",
 ]
 __version__ = "0.1.0"
+
+_ROOMS = ("aie", "backends", "calibration", "export", "nn", "ops", "pipeline", "reference", "surrogates")
+
+
+def __getattr__(name: str) -> _Any:
+    """Rooms that need more than NumPy are imported when they are first named: `hccs.nn.attach`."""
+    if name in _ROOMS:
+        return _importlib.import_module(f"hccs.{name}")
+    raise AttributeError(f"module 'hccs' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_ROOMS, "__version__"])

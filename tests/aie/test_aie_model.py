@@ -15,8 +15,7 @@ from hccs.aie.cycles.model import Compiler, KernelCycles, kernel_cycles
 from hccs.aie.cycles.program import Loop, fuse_stores, operations, parse, shared
 from hccs.aie.cycles.verifier import violations
 from hccs.aie.emulator import Kernel
-from hccs.aie.extras import ExtraMissingError
-from hccs.errors import ParameterError
+from hccs.errors import MissingExtraError, ParameterError
 
 CELLS = throughput.cells()
 PAPER_CELLS = [cell for cell in CELLS if cell[2] <= 128]
@@ -179,5 +178,5 @@ def test_every_table_row_names_its_source() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ExtraMissingError, match=r"hccs\[report\]"):
+    with pytest.raises(MissingExtraError, match=r"hccs\[report\]"):
         scaling.figure(Isa.AIE2, 64, f"{tmp_path}/s.png")

@@ -181,9 +181,8 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_of_the_embedded_model(tmp_path: Path) -> None:
     """The embedded model, converted without retraining: the same predictions on its whole dev set."""
-    from hccs.pipeline.convert.export_onnx import compare
-
     from hccs.pipeline.convert.demo import MODEL
+    from hccs.pipeline.convert.export_onnx import compare
     from hccs.pipeline.data.tasks import TASKS, load
     from hccs.pipeline.data.tokens import tokenise
     from hccs.pipeline.models import load_classifier

@@ -35,7 +35,7 @@ def plan(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(accuracy, "RETRAINING", replace(short, distil=0.5))
     monkeypatch.setattr(accuracy, "CALIBRATION_SENTENCES", 32)
-    monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refining, steps=4))
+    monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
     return accuracy.Plan(
         tmp_path / "data", tmp_path / "out", ("head", "float, same budget"), keep_models=True
     )

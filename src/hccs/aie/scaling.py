@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from hccs import _figures
 from hccs.aie.cycles.machine import Isa
 from hccs.aie.emulator import Kernel
-from hccs.aie.extras import new_figure, save_png
 from hccs.aie.throughput import CLOCK_HZ, modelled, paper_cycles
 from hccs.errors import ParameterError
 from hccs.numbers.modes import Mode
@@ -65,7 +65,7 @@ def curve(isa: Isa, mode: Mode, n: int, kernel: Kernel = Kernel.BLOCKED) -> list
 
 def figure(isa: Isa, n: int, path: str | os.PathLike[str]) -> Path:
     """The paper's scaling figure with our kernels: solid by compute alone, dashed within the streams."""
-    drawing = new_figure(6, 4)
+    drawing = _figures.new(6, 4)
     axis = drawing.subplots()
     for mode, colour in ((Mode.U8_CLB, "#e45756"), (Mode.I16_DIV, "#4c78a8")):
         points = curve(isa, mode, n)
@@ -91,4 +91,4 @@ def figure(isa: Isa, n: int, path: str | os.PathLike[str]) -> Path:
     )
     axis.legend(fontsize=7)
     axis.grid(alpha=0.3)
-    return save_png(drawing, path)
+    return _figures.save(drawing, path)

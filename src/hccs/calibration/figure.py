@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hccs import _figures
 from hccs.calibration.searching import Calibration, HeadRecord
 from hccs.calibration.statistics import HeadStatistics
-from hccs.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,15 +21,10 @@ COLUMNS = 8
 
 def save_figure(path: str | os.PathLike[str], stats: HeadStatistics, calibration: Calibration) -> None:
     """Save a panel per head (the first 48): exp(-d * scale), the surrogate's s(d) / s(0), the mass P(d)."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise DataError("matplotlib for figures", "none", "pip install 'hccs[report]'") from error
-
     records = calibration.heads[:MOST_HEADS]
     columns = min(COLUMNS, max(calibration.table.shape[1], 2))
     rows = math.ceil(len(records) / columns)
-    figure = Figure(figsize=(2.1 * columns, 1.9 * rows + 0.6), layout="constrained")
+    figure = _figures.new(2.1 * columns, 1.9 * rows + 0.6)
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for panel in panels.reshape(-1)[len(records) :]:
         panel.set_axis_off()
@@ -43,14 +37,7 @@ def save_figure(path: str | os.PathLike[str], stats: HeadStatistics, calibration
     lines, names = panels[0, 0].get_legend_handles_labels()
     figure.legend(lines, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.suptitle(f"mean KL {calibration.kl:.4f}, n = {calibration.table.n}", x=0.01, ha="left", fontsize=9)
-    # matplotlib chooses the format by suffix, so the temporary name keeps it.
-    path = Path(path)
-    temporary = path.with_name(f".{path.stem}.partial{path.suffix or '.png'}")
-    try:
-        figure.savefig(temporary, dpi=130)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    _figures.save(figure, path)
 
 
 def _draw(panel: Any, record: HeadRecord, mass: NDArray[np.float64]) -> None:

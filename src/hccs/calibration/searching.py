@@ -94,7 +94,7 @@ def calibrate(
     """The exact optimum of every head's (B, S, D) for rows of up to `n` (default: the statistics' own n).
 
     `granularity` is "head", "layer" or "global": how many heads share a triple. The options are those of
-    `hccs.calibration.searching`, which returns the record of every head beside the table.
+    `hccs.calibration.search`, which returns the record of every head beside the table.
 
     >>> from hccs.calibration import HeadStatistics
     >>> stats = HeadStatistics(shape=(1, 1), n=64, scale=0.1)
@@ -199,7 +199,7 @@ def _require_match(stats: HeadStatistics, table: ParamTable) -> None:
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ParameterError(
-            f"{name} to be one of {', '.join(choices)}", repr(value), "See hccs.calibration.searching."
+            f"{name} to be one of {', '.join(choices)}", repr(value), "See hccs.calibration.search."
         )
     return value
 

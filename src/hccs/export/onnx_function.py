@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hccs.errors import MissingExtraError
+from hccs._extras import require
 from hccs.numbers.modes import RECIPROCAL_SHIFT, Mode
 
 DOMAIN = "hccs"
@@ -22,14 +22,8 @@ _LEADING_BITS = range(15)
 
 def onnx() -> Any:
     """The onnx package, or what to install."""
-    try:
-        import onnx
-        import onnx.parser
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "onnx to write ONNX models", f"no module {error.name}", "pip install 'hccs[onnx]'."
-        ) from error
-    return onnx
+    require("onnx.parser", "onnx", "to write ONNX models")
+    return require("onnx", "onnx")
 
 
 def function_name(mode: Mode) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import hccs
+from hccs._extras import require
 from hccs._files import safetensors as _safetensors
 from hccs.errors import MissingExtraError, ModelError
 from hccs.export.onnx_function import DOMAIN, DOMAIN_VERSION, OPSET, function, function_name, onnx
@@ -164,12 +165,7 @@ def _write(model: Any, table: ParamTable, mode: Mode, path: Path) -> Path:
 
 def _require_exporter() -> None:
     onnx()
-    try:
-        import onnxscript  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "onnxscript for torch.onnx", f"no module {error.name}", "pip install 'hccs[onnx]'."
-        ) from error
+    require("onnxscript", "onnx", "for torch.onnx")
     if not hasattr(torch.onnx, "ops"):
         raise MissingExtraError(
             "torch 2.8 or later for ONNX", f"torch {torch.__version__}", "pip install 'hccs[onnx]'."

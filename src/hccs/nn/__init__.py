@@ -1,19 +1,14 @@
 """HCCS inside PyTorch models: the differentiable function, collecting logits, attaching to transformers."""
 
-from hccs.errors import MissingExtraError
+from hccs._extras import require as _require
 
-try:
-    import torch as _torch  # noqa: F401
-except ModuleNotFoundError as error:
-    raise MissingExtraError(
-        "PyTorch for hccs.nn", f"no module {error.name}", "pip install torch, then pip install 'hccs[torch]'."
-    ) from error
+_require("torch", "torch", "for hccs.nn")
 
-from hccs.nn.attaching import attach, current_table, detach, restore
-from hccs.nn.collecting import calibrate_operands, collect
-from hccs.nn.functional import hccs_softmax
-from hccs.nn.refining import refine
-from hccs.nn.sequential import calibrate_in_sequence
+from hccs.nn.attaching import attach, current_table, detach, restore  # noqa: E402
+from hccs.nn.collecting import calibrate_operands, collect  # noqa: E402
+from hccs.nn.functional import hccs_softmax  # noqa: E402
+from hccs.nn.refining import refine  # noqa: E402
+from hccs.nn.sequential import calibrate_in_sequence  # noqa: E402
 
 __all__ = [
     "attach",

@@ -84,7 +84,7 @@ def saved_table(model: nn.Module) -> ParamTable:
         raise ModelError(
             "a model saved with HCCS attached",
             "a configuration without 'hccs'",
-            "Attach a table with hccs.nn.attaching, then save_pretrained.",
+            "Attach a table with hccs.nn.attach, then save_pretrained.",
         )
     try:
         return table_from_json(saved)

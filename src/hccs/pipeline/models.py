@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from hccs._extras import require
 from hccs._progress import track
-from hccs.errors import MissingExtraError, ModelError
+from hccs.errors import ModelError
 from hccs.nn.interface import attention_layers
 from hccs.pipeline.data.tokens import TokenisedSet
 
@@ -26,13 +27,7 @@ class Loaded:
 
 def transformers() -> Any:
     """The transformers package, or what to install."""
-    try:
-        import transformers
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "transformers", f"no module {error.name}", "pip install 'hccs[hf]'."
-        ) from error
-    return transformers
+    return require("transformers", "hf")
 
 
 def load_classifier(name: str, labels: tuple[str, ...], vocabulary: str | Path | None = None) -> Loaded:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.errors import MissingExtraError
+from hccs._extras import require
 from hccs.surrogates.rows import maximum
 
 if TYPE_CHECKING:
@@ -31,12 +31,4 @@ def masked_tensor(z: Any, valid: Any) -> Any:
 
 def require_entmax() -> Any:
     """The `entmax` package, or what to install."""
-    try:
-        import entmax
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "the entmax package for the PyTorch form of sparsemax and entmax",
-            f"no module {error.name}",
-            "pip install 'hccs[surrogates]'.",
-        ) from error
-    return entmax
+    return require("entmax", "surrogates", "for the PyTorch form of sparsemax and entmax")

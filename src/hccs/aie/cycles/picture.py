@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hccs import _figures
 from hccs.aie.cycles.machine import SLOTS
 from hccs.aie.cycles.model import KernelCycles, Region
 from hccs.aie.cycles.schedule import Schedule
-from hccs.aie.extras import new_figure, save_png
 
 _WIDTH = 16
 _COLOURS = {
@@ -50,7 +50,7 @@ def ascii_picture(region: Region) -> str:
 def png_picture(kernel: KernelCycles, path: str | os.PathLike[str], title: str) -> Path:
     """Draw the regions that cost a twentieth or more side by side; colours are slots, white is empty."""
     regions = [region for region in kernel.regions if region.cycles >= 0.05 * kernel.cycles]
-    figure = new_figure(1.2 + 2.2 * len(regions), 7)
+    figure = _figures.new(1.2 + 2.2 * len(regions), 7)
     axes = figure.subplots(1, len(regions), squeeze=False)[0]
     for axis, region in zip(axes, regions, strict=True):
         bundles = grid(region.schedule)
@@ -66,4 +66,4 @@ def png_picture(kernel: KernelCycles, path: str | os.PathLike[str], title: str) 
         axis.title.set_fontsize(8)
         axis.tick_params(labelsize=7)
     figure.suptitle(f"{title}: {kernel.per_row:.1f} modelled cycles per row", fontsize=9)
-    return save_png(figure, path)
+    return _figures.save(figure, path)

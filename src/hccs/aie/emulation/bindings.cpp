@@ -20,73 +20,78 @@ using Array = nb::ndarray<T, nb::device::cpu, nb::c_contig>;
 
 // The vector loads of a real tile need 64-byte alignment; NumPy promises 16.
 class Aligned {
-  public:
-    explicit Aligned(std::size_t bytes) : bytes_(bytes), data_(::operator new(bytes + 64, std::align_val_t(64))) {
-        std::memset(data_, 0, bytes + 64);
-    }
-    ~Aligned() { ::operator delete(data_, std::align_val_t(64)); }
-    Aligned(const Aligned &) = delete;
-    template <typename T>
-    T *as() { return static_cast<T *>(data_); }
-    void from(const void *source) { std::memcpy(data_, source, bytes_); }
-    void to(void *target) const { std::memcpy(target, data_, bytes_); }
+ public:
+  explicit Aligned(std::size_t bytes) : bytes_(bytes), data_(::operator new(bytes + 64, std::align_val_t(64))) {
+    std::memset(data_, 0, bytes + 64);
+  }
+  ~Aligned() { ::operator delete(data_, std::align_val_t(64)); }
+  Aligned(const Aligned&) = delete;
+  template <typename T>
+  T* as() {
+    return static_cast<T*>(data_);
+  }
+  void from(const void* source) { std::memcpy(data_, source, bytes_); }
+  void to(void* target) const { std::memcpy(target, data_, bytes_); }
 
-  private:
-    std::size_t bytes_;
-    void *data_;
+ private:
+  std::size_t bytes_;
+  void* data_;
 };
 
-nb::list as_list(const aie::emulation::Trace &trace) {
-    nb::list out;
-    for (const auto &op : trace.operations) {
-        nb::list operands;
-        for (auto v : op.operands)
-            if (v) operands.append(v);
-        out.append(nb::make_tuple(op.name, op.label, op.lanes, op.bits, op.result, operands, op.address, op.bytes));
-    }
-    return out;
+nb::list as_list(const aie::emulation::Trace& trace) {
+  nb::list out;
+  for (const auto& op : trace.operations) {
+    nb::list operands;
+    for (auto v : op.operands)
+      if (v) operands.append(v);
+    out.append(nb::make_tuple(op.name, op.label, op.lanes, op.bits, op.result, operands, op.address, op.bytes));
+  }
+  return out;
 }
 
 template <typename F>
 nb::object traced(bool record, F run) {
-    aie::emulation::Trace trace;
-    struct Recording {
-        explicit Recording(aie::emulation::Trace *t) { aie::emulation::recording = t; }
-        ~Recording() { aie::emulation::recording = nullptr; }
-    } recording(record ? &trace : nullptr);
-    run();
-    return record ? nb::object(as_list(trace)) : nb::none();
+  aie::emulation::Trace trace;
+  struct Recording {
+    explicit Recording(aie::emulation::Trace* t) { aie::emulation::recording = t; }
+    ~Recording() { aie::emulation::recording = nullptr; }
+  } recording(record ? &trace : nullptr);
+  run();
+  return record ? nb::object(as_list(trace)) : nb::none();
 }
 
-nb::object integer_kernel(bool by_row, int mode, Array<const std::int8_t> x, nb::object lengths, Array<std::uint8_t> out,
-                          unsigned n, int B, int S, int D, bool record) {
-    const unsigned rows = unsigned(x.size() / n);
-    Aligned in(x.size()), result(out.size()), sizes(2 * rows);
-    in.from(x.data());
-    Rows r{in.as<std::int8_t>(), nullptr, rows, n, B, S, D};
-    if (!lengths.is_none()) {
-        sizes.from(nb::cast<Array<const std::int16_t>>(lengths).data());
-        r.lengths = sizes.as<std::int16_t>();
-    }
-    nb::object trace = traced(record, [&] { by_row ? run_by_row(mode, r, result.as<void>()) : run_blocked(mode, r, result.as<void>()); });
-    result.to(out.data());
-    return trace;
+nb::object integer_kernel(bool by_row, int mode, Array<const std::int8_t> x, nb::object lengths,
+                          Array<std::uint8_t> out, unsigned n, int B, int S, int D, bool record) {
+  const unsigned rows = unsigned(x.size() / n);
+  Aligned in(x.size()), result(out.size()), sizes(2 * rows);
+  in.from(x.data());
+  Rows r{in.as<std::int8_t>(), nullptr, rows, n, B, S, D};
+  if (!lengths.is_none()) {
+    sizes.from(nb::cast<Array<const std::int16_t>>(lengths).data());
+    r.lengths = sizes.as<std::int16_t>();
+  }
+  nb::object trace = traced(
+      record, [&] { by_row ? run_by_row(mode, r, result.as<void>()) : run_blocked(mode, r, result.as<void>()); });
+  result.to(out.data());
+  return trace;
 }
 
-nb::object bf16_kernel(bool native_exp, Array<const std::uint16_t> x, Array<std::uint16_t> out, unsigned n, bool record) {
-    Aligned in(2 * x.size()), result(2 * out.size());
-    in.from(x.data());
-    nb::object trace = traced(record, [&] {
-        run_bf16(native_exp, in.as<std::uint16_t>(), result.as<std::uint16_t>(), unsigned(x.size() / n), n);
-    });
-    result.to(out.data());
-    return trace;
+nb::object bf16_kernel(bool native_exp, Array<const std::uint16_t> x, Array<std::uint16_t> out, unsigned n,
+                       bool record) {
+  Aligned in(2 * x.size()), result(2 * out.size());
+  in.from(x.data());
+  nb::object trace = traced(record, [&] {
+    run_bf16(native_exp, in.as<std::uint16_t>(), result.as<std::uint16_t>(), unsigned(x.size() / n), n);
+  });
+  result.to(out.data());
+  return trace;
 }
 
 }  // namespace
 
 NB_MODULE(_emulation, m) {
-    m.def("integer_kernel", &integer_kernel, nb::arg("by_row"), nb::arg("mode"), nb::arg("x"), nb::arg("lengths").none(),
-          nb::arg("out"), nb::arg("n"), nb::arg("B"), nb::arg("S"), nb::arg("D"), nb::arg("record"));
-    m.def("bf16_kernel", &bf16_kernel, nb::arg("native_exp"), nb::arg("x"), nb::arg("out"), nb::arg("n"), nb::arg("record"));
+  m.def("integer_kernel", &integer_kernel, nb::arg("by_row"), nb::arg("mode"), nb::arg("x"), nb::arg("lengths").none(),
+        nb::arg("out"), nb::arg("n"), nb::arg("B"), nb::arg("S"), nb::arg("D"), nb::arg("record"));
+  m.def("bf16_kernel", &bf16_kernel, nb::arg("native_exp"), nb::arg("x"), nb::arg("out"), nb::arg("n"),
+        nb::arg("record"));
 }

@@ -13,51 +13,53 @@ namespace hccs::emulated {
 namespace {
 
 template <mode M, bool Masked>
-void by_chunks(const Rows &r, typename output<M>::type *out, scratch &s) {
-    const head theta{r.B, r.S, r.D};
-    switch (r.n / lanes) {
-        case 1: return softmax<M, 1, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
-        case 2: return softmax<M, 2, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
-        case 3: return softmax<M, 3, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
-        case 4: return softmax<M, 4, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
-        case 8: return softmax<M, 8, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
-        case 16: return softmax<M, 16, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
-        default: return softmax<M, 0, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
-    }
+void by_chunks(const Rows& r, typename output<M>::type* out, scratch& s) {
+  const head theta{r.B, r.S, r.D};
+  switch (r.n / lanes) {
+    case 1: return softmax<M, 1, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
+    case 2: return softmax<M, 2, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
+    case 3: return softmax<M, 3, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
+    case 4: return softmax<M, 4, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
+    case 8: return softmax<M, 8, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
+    case 16: return softmax<M, 16, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
+    default: return softmax<M, 0, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
+  }
 }
 
 template <mode M>
-void blocked(const Rows &r, void *out) {
-    auto s = std::make_unique<scratch>();
-    auto *typed = static_cast<typename output<M>::type *>(out);
-    if (r.lengths) by_chunks<M, true>(r, typed, *s);
-    else by_chunks<M, false>(r, typed, *s);
+void blocked(const Rows& r, void* out) {
+  auto s = std::make_unique<scratch>();
+  auto* typed = static_cast<typename output<M>::type*>(out);
+  if (r.lengths)
+    by_chunks<M, true>(r, typed, *s);
+  else
+    by_chunks<M, false>(r, typed, *s);
 }
 
 template <mode M>
-void by_row(const Rows &r, void *out) {
-    alignas(64) int16 scores[512];
-    softmax_by_row<M>(r.x, static_cast<typename output<M>::type *>(out), {r.B, r.S, r.D}, r.rows, r.n, scores);
+void by_row(const Rows& r, void* out) {
+  alignas(64) int16 scores[512];
+  softmax_by_row<M>(r.x, static_cast<typename output<M>::type*>(out), {r.B, r.S, r.D}, r.rows, r.n, scores);
 }
 
 }  // namespace
 
-void run_blocked(int m, const Rows &r, void *out) {
-    switch (mode(m)) {
-        case mode::i16_div: return blocked<mode::i16_div>(r, out);
-        case mode::i16_clb: return blocked<mode::i16_clb>(r, out);
-        case mode::u8_div: return blocked<mode::u8_div>(r, out);
-        case mode::u8_clb: return blocked<mode::u8_clb>(r, out);
-    }
+void run_blocked(int m, const Rows& r, void* out) {
+  switch (mode(m)) {
+    case mode::i16_div: return blocked<mode::i16_div>(r, out);
+    case mode::i16_clb: return blocked<mode::i16_clb>(r, out);
+    case mode::u8_div: return blocked<mode::u8_div>(r, out);
+    case mode::u8_clb: return blocked<mode::u8_clb>(r, out);
+  }
 }
 
-void run_by_row(int m, const Rows &r, void *out) {
-    switch (mode(m)) {
-        case mode::i16_div: return by_row<mode::i16_div>(r, out);
-        case mode::i16_clb: return by_row<mode::i16_clb>(r, out);
-        case mode::u8_div: return by_row<mode::u8_div>(r, out);
-        case mode::u8_clb: return by_row<mode::u8_clb>(r, out);
-    }
+void run_by_row(int m, const Rows& r, void* out) {
+  switch (mode(m)) {
+    case mode::i16_div: return by_row<mode::i16_div>(r, out);
+    case mode::i16_clb: return by_row<mode::i16_clb>(r, out);
+    case mode::u8_div: return by_row<mode::u8_div>(r, out);
+    case mode::u8_clb: return by_row<mode::u8_clb>(r, out);
+  }
 }
 
 namespace {
@@ -67,22 +69,25 @@ constexpr unsigned table_entries = 256, line = 16 / sizeof(bfloat16);
 // Each 128-bit line of the table twice, as aie::lut<4> reads it.
 template <typename F>
 std::vector<bfloat16> doubled_lines(F value) {
-    std::vector<bfloat16> table(2 * table_entries);
-    for (unsigned i = 0; i < table_entries; ++i)
-        for (unsigned copy = 0; copy < 2; ++copy)
-            table[(i / line) * 2 * line + copy * line + i % line] = bfloat16(value(i));
-    return table;
+  std::vector<bfloat16> table(2 * table_entries);
+  for (unsigned i = 0; i < table_entries; ++i)
+    for (unsigned copy = 0; copy < 2; ++copy)
+      table[(i / line) * 2 * line + copy * line + i % line] = bfloat16(value(i));
+  return table;
 }
 
 }  // namespace
 
-void run_bf16(bool native_exp, const std::uint16_t *x, std::uint16_t *out, unsigned rows, unsigned n) {
-    static const auto whole = doubled_lines([](unsigned i) { return std::exp(float(std::int8_t(i))); });
-    static const auto fraction = doubled_lines([](unsigned i) { return std::exp(float(i) / 256.0f); });
-    const auto *in = reinterpret_cast<const bfloat16 *>(x);
-    auto *to = reinterpret_cast<bfloat16 *>(out);
-    if (native_exp) softmax_bf16(in, to, rows, n, exp_native{});
-    else softmax_bf16(in, to, rows, n, exp_by_table(exp_tables{whole.data(), whole.data(), fraction.data(), fraction.data()}));
+void run_bf16(bool native_exp, const std::uint16_t* x, std::uint16_t* out, unsigned rows, unsigned n) {
+  static const auto whole = doubled_lines([](unsigned i) { return std::exp(float(std::int8_t(i))); });
+  static const auto fraction = doubled_lines([](unsigned i) { return std::exp(float(i) / 256.0f); });
+  const auto* in = reinterpret_cast<const bfloat16*>(x);
+  auto* to = reinterpret_cast<bfloat16*>(out);
+  if (native_exp)
+    softmax_bf16(in, to, rows, n, exp_native{});
+  else
+    softmax_bf16(in, to, rows, n,
+                 exp_by_table(exp_tables{whole.data(), whole.data(), fraction.data(), fraction.data()}));
 }
 
 }  // namespace hccs::emulated

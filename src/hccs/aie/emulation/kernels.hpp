@@ -7,15 +7,15 @@ namespace hccs::emulated {
 
 // One head's rows: aligned to 64 bytes, rows a multiple of rows_multiple(n), n a multiple of 32 up to 512.
 struct Rows {
-    const std::int8_t *x;
-    const std::int16_t *lengths;  // null for full rows
-    unsigned rows, n;
-    int B, S, D;
+  const std::int8_t* x;
+  const std::int16_t* lengths;  // null for full rows
+  unsigned rows, n;
+  int B, S, D;
 };
 
 // m counts hccs.Mode in declaration order.
-void run_blocked(int m, const Rows &rows, void *out);
-void run_by_row(int m, const Rows &rows, void *out);
-void run_bf16(bool native_exp, const std::uint16_t *x, std::uint16_t *out, unsigned rows, unsigned n);
+void run_blocked(int m, const Rows& rows, void* out);
+void run_by_row(int m, const Rows& rows, void* out);
+void run_bf16(bool native_exp, const std::uint16_t* x, std::uint16_t* out, unsigned rows, unsigned n);
 
 }  // namespace hccs::emulated

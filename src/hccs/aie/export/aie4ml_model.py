@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from hccs._extras import require
 from hccs.aie.export.project import Project
-from hccs.aie.extras import require
 from hccs.errors import ModeError
 
 PARTS = ("xilinx_vek280_base", "vek385_base")
@@ -27,7 +27,7 @@ def model(project: Project) -> Any:
     The input scale is 1: HCCS works on the int8 logits themselves, the real scale is in theta.
     Outputs are Q8 or Q15.
     """
-    onnx = require("onnx", "pip install onnx")
+    onnx = require("onnx", "onnx", "for aie4ml models")
     helper, kinds, numbers = onnx.helper, onnx.TensorProto, onnx.numpy_helper
     fraction = 2.0**-8 if project.mode.is_u8 else 2.0**-15
     constants = {

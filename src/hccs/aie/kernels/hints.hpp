@@ -16,21 +16,22 @@
 #define HCCS_INLINE_LAMBDA __attribute__((always_inline))
 #if defined(__chess__)
 #define HCCS_LOOP(name, i, count, least) \
-    for (unsigned i = 0; i < (count); ++i) chess_prepare_for_pipelining chess_loop_range(least, )
-#define HCCS_UNROLL(i, count) for (unsigned i = 0; i < (count); ++i) chess_unroll_loop(*)
+  for (unsigned i = 0; i < (count); ++i) chess_prepare_for_pipelining chess_loop_range(least, )
+#define HCCS_UNROLL(i, count) \
+  for (unsigned i = 0; i < (count); ++i) chess_unroll_loop(*)
 #else
 #define HCCS_PRAGMA(text) _Pragma(#text)
-#define HCCS_LOOP(name, i, count, least)                               \
-    HCCS_PRAGMA(clang loop min_iteration_count(least) unroll(disable)) \
-    for (unsigned i = 0; i < (count); ++i)
-#define HCCS_UNROLL(i, count)            \
-    HCCS_PRAGMA(clang loop unroll(full)) \
-    for (unsigned i = 0; i < (count); ++i)
+#define HCCS_LOOP(name, i, count, least)                             \
+  HCCS_PRAGMA(clang loop min_iteration_count(least) unroll(disable)) \
+  for (unsigned i = 0; i < (count); ++i)
+#define HCCS_UNROLL(i, count)          \
+  HCCS_PRAGMA(clang loop unroll(full)) \
+  for (unsigned i = 0; i < (count); ++i)
 #endif
 #else
-#define HCCS_LOOP(name, i, count, least)                                                  \
-    for (::aie::emulation::loop name##_loop(#name, unsigned(count)); name##_loop.next();) \
-        if ([[maybe_unused]] const unsigned i = name##_loop.index(); true)
+#define HCCS_LOOP(name, i, count, least)                                                \
+  for (::aie::emulation::loop name##_loop(#name, unsigned(count)); name##_loop.next();) \
+    if ([[maybe_unused]] const unsigned i = name##_loop.index(); true)
 #define HCCS_PLAIN_LOOP(name, i, count) HCCS_LOOP(name, i, count, 0)
 #define HCCS_UNROLL(i, count) for (unsigned i = 0; i < (count); ++i)
 #define HCCS_LOAD(p) (::aie::emulation::load_scalar(p))

@@ -1,5 +1,5 @@
-// The Python module `hccs.calibration._native`. Arguments arrive checked by hccs.calibration; what is checked again here
-// is what would otherwise read or write outside an array.
+// The Python module `hccs.calibration._native`. Arguments arrive checked by hccs.calibration; what is checked again
+// here is what would otherwise read or write outside an array.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -42,8 +42,10 @@ void update(Statistics& statistics, Input<T, 3> x, Input<int32_t, 1> head_of_gro
             std::optional<Input<int32_t, 1>> lengths, std::optional<Input<bool, 2>> mask,
             std::optional<Input<int64_t, 1>> weights, int threads) {
   Batch batch;
-  if constexpr (std::is_same_v<T, float>) batch.z = x.data();
-  else batch.x = x.data();
+  if constexpr (std::is_same_v<T, float>)
+    batch.z = x.data();
+  else
+    batch.x = x.data();
   require(statistics.from_float() == (batch.z != nullptr), "logits of the wrong kind");
   batch.groups = x.shape(0);
   batch.rows = x.shape(1);

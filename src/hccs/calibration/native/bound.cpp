@@ -39,12 +39,15 @@ class SumBins {
   void take(const LengthBucket& bucket) {
     length_ = bucket.length();
     for (int D = 1; D <= kMaxD; ++D) {
-      for (shift_[D] = 0; (highest(D) >> shift_[D]) >= kMost; ++shift_[D]) {}
+      for (shift_[D] = 0; (highest(D) >> shift_[D]) >= kMost; ++shift_[D]) {
+      }
       std::fill_n(&bins_[size_t(D) * kMost], count(D), Bin{});
     }
     bucket.visit_cells([&](const auto& cells) { add_cells(cells, bucket); });
-    if (bucket.weights().empty()) add_rows(bucket);
-    else add_weighted_rows(bucket);
+    if (bucket.weights().empty())
+      add_rows(bucket);
+    else
+      add_weighted_rows(bucket);
   }
 
   int shift(int D) const { return shift_[D]; }
@@ -180,8 +183,8 @@ ShapeBound::ShapeBound(const Group& group, const NodeWeights& nodes, int D, cons
     const Point here = point((1 - std::pow(smallest_rest, double(j) / kSegments)) / D);
     if (here.t <= before.t) continue;
     const double chord = (here.h - before.h) / (here.t - before.t), base = constant - kSlack;
-    segments_.push_back({before.t, here.t, base + before.f + before.h, before.f_slope + chord,
-                         base + here.f + here.h, here.f_slope + chord});
+    segments_.push_back({before.t, here.t, base + before.f + before.h, before.f_slope + chord, base + here.f + here.h,
+                         here.f_slope + chord});
     least_ = std::min(least_, segments_.back().least());
     before = here;
   }

@@ -43,10 +43,12 @@ void LengthBucket::merge(const LengthBucket& other) {
   weight_ += other.weight_;
   count_rows();
   for (int D = 1; D <= kMaxD; ++D)
-    spans_[D] = {std::min(spans_[D].lowest, other.spans_[D].lowest), std::max(spans_[D].highest, other.spans_[D].highest)};
+    spans_[D] = {std::min(spans_[D].lowest, other.spans_[D].lowest),
+                 std::max(spans_[D].highest, other.spans_[D].highest)};
   other.visit_cells([&](const auto& from) {
     visit_mutable(cells_, [&](auto& to) {
-      for (size_t i = 0; i < from.size(); ++i) to[i] += static_cast<typename std::decay_t<decltype(to)>::value_type>(from[i]);
+      for (size_t i = 0; i < from.size(); ++i)
+        to[i] += static_cast<typename std::decay_t<decltype(to)>::value_type>(from[i]);
     });
   });
 }

@@ -19,8 +19,8 @@ struct KeptRows {
   const int64_t* exp_table;
 };
 
-// Mean KL(softmax || p_hat / sum p_hat) of each triple: the leading-bit modes hand out more than 1, which a KL that is not
-// renormalised would take for a virtue. A zero output counts as half a step, since softmax is never zero.
+// Mean KL(softmax || p_hat / sum p_hat) of each triple: the leading-bit modes hand out more than 1, which a KL that is
+// not renormalised would take for a virtue. A zero output counts as half a step, since softmax is never zero.
 std::vector<double> deployed_objectives(const std::vector<KeptRows>& heads, const Deployment& mode,
                                         const std::vector<Candidate>& triples);
 

@@ -18,9 +18,9 @@ struct Group {
 
 // What the row sums Z = c*B - S*A contribute to the objective.
 struct RowSumTerms {
-  double log_rho = 0;   // mean of log(floor(T/Z) / T)
-  double log_Z = 0;     // mean of log(Z)
-  double total = 0;     // mean of Z * floor(T/Z) / T: the probability that is handed out
+  double log_rho = 0;  // mean of log(floor(T/Z) / T)
+  double log_Z = 0;    // mean of log(Z)
+  double total = 0;    // mean of Z * floor(T/Z) / T: the probability that is handed out
 };
 
 class RowsBySum {

@@ -24,8 +24,8 @@ double mass_beyond(const std::vector<double>& mass, int D) {
   return sum;
 }
 
-// sum over the rows of one length of log floor(T/Z), Z = c*B - S*A. Either over the values of A, or over the values k of
-// the reciprocal: sum_k (log k - log(k-1)) * rows with floor(T/Z) >= k, which are those with A >= (c*B - T/k)/S.
+// sum over the rows of one length of log floor(T/Z), Z = c*B - S*A. Either over the values of A, or over the values k
+// of the reciprocal: sum_k (log k - log(k-1)) * rows with floor(T/Z) >= k, which are those with A >= (c*B - T/k)/S.
 double sum_log_rho(const RowsBySum::Length& length, int B, int S, uint64_t inverse, const Logarithms& logs) {
   const int top = length.c * B;
   if (S == 0) return length.weight * logs.of_rho[top];

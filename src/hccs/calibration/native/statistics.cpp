@@ -27,8 +27,7 @@ class MassSums {
     for (int i = 0; i < length; ++i) short_[delta[i]] += share;
   }
   void add_each(const uint8_t* delta, const double* p, int length, int64_t weight) {
-    for (int i = 0; i < length; ++i)
-      sums_.mass[delta[i]] += Int128(std::llrint(std::ldexp(p[i], kMassBits))) * weight;
+    for (int i = 0; i < length; ++i) sums_.mass[delta[i]] += Int128(std::llrint(std::ldexp(p[i], kMassBits))) * weight;
   }
   void add_logarithm(double value, int64_t weight) {
     sums_.logarithm += Int128(std::llrint(std::ldexp(value, kMassBits))) * weight;
@@ -123,12 +122,16 @@ void Statistics::update(const Batch& batch, int threads) {
         const float* z = batch.z ? batch.z + at : nullptr;
         if (batch.selection == Selection::kLengths) length = batch.lengths[row];
         if (batch.selection == Selection::kMask) {
-          if (x) x = compress(x, batch.mask + at, batch.columns, space.data(), length);
-          else z = compress(z, batch.mask + at, batch.columns, float_space.data(), length);
+          if (x)
+            x = compress(x, batch.mask + at, batch.columns, space.data(), length);
+          else
+            z = compress(z, batch.mask + at, batch.columns, float_space.data(), length);
         }
         if (length == 0 || weight == 0) continue;
-        if (x) add_row(heads_[h], sums, exp_[h].data(), x, length, weight);
-        else add_float_row(heads_[h], sums, scale_[h], z, length, weight, p);
+        if (x)
+          add_row(heads_[h], sums, exp_[h].data(), x, length, weight);
+        else
+          add_float_row(heads_[h], sums, scale_[h], z, length, weight, p);
       }
     }
   };

@@ -118,8 +118,8 @@ enum class Selection { kAll, kLengths, kMask };
 
 // A batch of rows: `groups` blocks of `rows` rows of `columns` logits, each block of one head.
 struct Batch {
-  const int8_t* x = nullptr;   // int8 logits, or
-  const float* z = nullptr;    // float logits, quantised here
+  const int8_t* x = nullptr;  // int8 logits, or
+  const float* z = nullptr;   // float logits, quantised here
   int64_t groups = 0, rows = 0, columns = 0;
   const int32_t* head_of_group = nullptr;
   Selection selection = Selection::kAll;

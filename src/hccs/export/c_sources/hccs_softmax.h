@@ -11,9 +11,9 @@ extern "C" {
 
 /* Parameters of one head: score of the row's maximum, score lost per step of distance, largest distance. */
 typedef struct {
-    int16_t B;
-    int16_t S;
-    int16_t D;
+  int16_t B;
+  int16_t S;
+  int16_t D;
 } hccs_head;
 
 /* Width of the output, and how the reciprocal of the row sum is found: by division or from its leading bit. */
@@ -25,19 +25,19 @@ typedef enum { HCCS_I16_DIV, HCCS_I16_CLB, HCCS_U8_DIV, HCCS_U8_CLB } hccs_mode;
 
 /* What was wrong with a call; the output is then untouched. */
 typedef enum {
-    HCCS_OK,
-    HCCS_BAD_HEAD,    /* not 1 <= D <= 127, 0 <= S <= 127, S*D <= B, 1 <= B */
-    HCCS_BAD_MODE,    /* a mode of the other output width */
-    HCCS_BAD_LENGTH,  /* length > columns */
-    HCCS_ROW_TOO_LONG /* columns * B > 32767: the row sum could leave int16 */
+  HCCS_OK,
+  HCCS_BAD_HEAD,    /* not 1 <= D <= 127, 0 <= S <= 127, S*D <= B, 1 <= B */
+  HCCS_BAD_MODE,    /* a mode of the other output width */
+  HCCS_BAD_LENGTH,  /* length > columns */
+  HCCS_ROW_TOO_LONG /* columns * B > 32767: the row sum could leave int16 */
 } hccs_status;
 
 /* Probabilities of one row. Column i takes part if i < length and, where `valid` is given, valid[i] is not 0;
  * other columns get 0. `valid` may be NULL. `x` and `p` hold `columns` values. */
-hccs_status hccs_softmax_row_i16(const hccs_head *theta, hccs_mode mode, const int8_t *x, size_t columns,
-                                 size_t length, const uint8_t *valid, int16_t *p);
-hccs_status hccs_softmax_row_u8(const hccs_head *theta, hccs_mode mode, const int8_t *x, size_t columns,
-                                size_t length, const uint8_t *valid, uint8_t *p);
+hccs_status hccs_softmax_row_i16(const hccs_head* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+                                 const uint8_t* valid, int16_t* p);
+hccs_status hccs_softmax_row_u8(const hccs_head* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+                                const uint8_t* valid, uint8_t* p);
 
 #ifdef __cplusplus
 }

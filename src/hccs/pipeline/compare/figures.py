@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hccs import _figures
 from hccs.pipeline.compare.entries import FLOAT
 from hccs.pipeline.compare.run import drawn_heads
-from hccs.pipeline.report.figures import pyplot
 
 FARTHEST = 10.0
 """Distances, in logits, that the curves show."""
@@ -24,21 +24,13 @@ def curves_figure(found: dict[str, Any], path: Path) -> None:
 
     Two heads are shown, those whose logits have the widest and the narrowest range.
     """
-    plt = pyplot()
     methods = {label: record for label, record in found["methods"].items() if "curves" in record}
     scale = np.asarray(found["scale"])
     heads = drawn_heads(scale)
     across = min(5, len(methods))
     down = math.ceil(len(methods) / across)
-    figure, axes = plt.subplots(
-        down,
-        across,
-        figsize=(2.3 * across, 1.9 * down),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
+    figure = _figures.new(2.3 * across, 1.9 * down)
+    axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     exact = np.linspace(0, FARTHEST, 200)
     for place, (label, record) in zip(axes.flat, methods.items(), strict=False):
         place.plot(
@@ -56,16 +48,15 @@ def curves_figure(found: dict[str, Any], path: Path) -> None:
     axes.flat[0].legend(fontsize=5.5)
     figure.supxlabel("distance from the row's largest logit", fontsize=8)
     figure.supylabel("output, largest of the row = 1", fontsize=8)
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
+    _figures.save(figure, path)
 
 
 def accuracy_figure(found: dict[str, Any], path: Path) -> None:
     """Points of accuracy lost or won against the float model, over renormalised KL."""
-    plt = pyplot()
     methods = found["methods"]
     base = methods[FLOAT]["accuracy"]
-    figure, axes = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
+    figure = _figures.new(7.6, 4.4)
+    axes = figure.subplots()
     scored = [(name, r) for name, r in methods.items() if "fidelity" in r and "accuracy" in r]
     scored.sort(key=lambda pair: pair[1]["fidelity"]["kl_renormalised"])
     for number, (label, record) in enumerate(scored):
@@ -95,8 +86,7 @@ def accuracy_figure(found: dict[str, Any], path: Path) -> None:
     axes.set_xlabel("KL(softmax || method), renormalised, nats; at least 1e-5")
     axes.set_ylabel("accuracy against float, points")
     axes.legend(fontsize=7)
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
+    _figures.save(figure, path)
 
 
 def draw(found: dict[str, Any], folder: Path) -> list[Path]:

@@ -118,7 +118,7 @@ def sample_model(
     """At most `rows` rows of every head, `n` columns wide, spread over all batches and drawn by `seed`.
 
     The same sentences and queries serve all layers. Padding counts neither as key nor as query. Scales are
-    those of `hccs.nn.collecting`, the largest magnitude / 127, unless given.
+    those of `hccs.nn.collect`, the largest magnitude / 127, unless given.
     """
     if not batches:
         raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")

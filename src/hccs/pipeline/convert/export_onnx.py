@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 import hccs.nn
+from hccs._extras import require
 from hccs._progress import track
-from hccs.errors import MissingExtraError
 from hccs.export.onnx_model import export_onnx
 from hccs.numbers.modes import Mode
 from hccs.pipeline.data.tokens import TokenisedSet
@@ -36,7 +36,7 @@ def export_run(
 ) -> tuple[Path, Comparison]:
     """Write the converted model of a run as ONNX and compare it with PyTorch."""
     finished = FinishedRun(Path(run))
-    _onnxruntime()
+    require("onnxruntime", "onnx", "to check the exported model")
     model = hccs.nn.attach(finished.converted.model, finished.table, Mode(mode) if mode else None).eval()
     dev = finished.examples().to("cpu")
     sample = {name: column[:2, :8].long() for name, column in dev.columns.items()}
@@ -46,7 +46,7 @@ def export_run(
 
 def compare(model: Any, path: str | Path, data: TokenisedSet) -> Comparison:
     """Predictions of the ONNX file and of the model over all examples, padded as batches are."""
-    session = _onnxruntime().InferenceSession(str(path))
+    session = require("onnxruntime", "onnx", "to check the exported model").InferenceSession(str(path))
     same, right, largest = 0, 0, 0.0
     # In the order of the file, so that batches mix lengths and padding is met.
     starts = range(0, len(data), BATCH)
@@ -60,13 +60,3 @@ def compare(model: Any, path: str | Path, data: TokenisedSet) -> Comparison:
         right += int((got.argmax(-1) == labels).sum())
         largest = max(largest, float((got - expected).abs().max()))
     return Comparison(len(data), same, largest, right / len(data))
-
-
-def _onnxruntime() -> Any:
-    try:
-        import onnxruntime
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "onnxruntime to check the exported model", f"no module {error.name}", "pip install 'hccs[onnx]'."
-        ) from error
-    return onnxruntime

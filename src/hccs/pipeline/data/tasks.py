@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hccs.errors import DataError, FileError, MissingExtraError, ParameterError
+from hccs._extras import require
+from hccs.errors import DataError, FileError, ParameterError
 
-EMBEDDED = Path(__file__).parent.parent / "embedded"
+EMBEDDED = Path(__file__).parents[2] / "embedded"
 
 
 @dataclass(frozen=True)
@@ -187,12 +188,7 @@ def _split(examples: Examples) -> tuple[Examples, Examples]:
 
 def _from_hub(task: Task) -> TaskData:
     assert task.hub is not None and task.labels is not None
-    try:
-        import datasets
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "datasets for the Hub", f"no module {error.name}", "pip install 'hccs[hf]'."
-        ) from error
+    datasets = require("datasets", "hf", "for the Hub")
     path, config, train, dev = task.hub
     try:
         loaded = datasets.load_dataset(path, config)

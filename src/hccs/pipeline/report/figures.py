@@ -5,29 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hccs.errors import MissingExtraError
-
-
-def pyplot() -> Any:
-    """matplotlib without a window, or what to install."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "matplotlib for figures", f"no module {error.name}", "pip install 'hccs[report]'."
-        ) from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
+from hccs import _figures
 
 
 def accuracy_figure(stages: dict[str, Any], path: Path) -> None:
     """Float, then HCCS in each mode without and after retraining."""
-    plt = pyplot()
     base = stages["float"]["accuracy"]
     modes = list(stages["without retraining"]["modes"])
-    figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+    figure = _figures.new(6.4, 3.4)
+    axes = figure.subplots()
     for offset, (stage, label) in enumerate(
         (("without retraining", "without retraining"), ("retrain", "retrained"))
     ):
@@ -42,14 +28,13 @@ def accuracy_figure(stages: dict[str, Any], path: Path) -> None:
     axes.set_ylim(min(every) - 0.02, max(every) + 0.02)
     axes.set_ylabel("dev accuracy")
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    _figures.save(figure, path)
 
 
 def fidelity_figure(found: dict[str, Any], path: Path, title: str = "") -> None:
     """The paper's figure: probability over key index for a broad and a focused head; and KL per head."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+    figure = _figures.new(11, 3.2)
+    axes = figure.subplots(1, 3)
     for place, (name, curve) in zip(axes, found["curves"].items(), strict=False):
         place.plot(curve["softmax"], label="float softmax", color="tab:blue")
         place.plot(curve["hccs"], label="HCCS, retrained", color="tab:orange")
@@ -64,5 +49,4 @@ def fidelity_figure(found: dict[str, Any], path: Path, title: str = "") -> None:
     axes[2].set_ylabel("KL, nats")
     axes[2].legend(fontsize=7)
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    _figures.save(figure, path)

@@ -8,22 +8,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
+from hccs._extras import require
 from hccs._progress import track
-from hccs.errors import MissingExtraError
 
 Item = TypeVar("Item")
 
 
 def state() -> Any:
     """accelerate's view of the processes of this run; one process is its usual case."""
-    try:
-        from accelerate import PartialState
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("accelerate", f"no module {error.name}", "pip install 'hccs[hf]'.") from error
+    accelerate = require("accelerate", "hf")
     import torch
 
     # Without `cpu` accelerate joins processes only where it finds accelerators.
-    return PartialState(cpu=not torch.cuda.is_available())
+    return accelerate.PartialState(cpu=not torch.cuda.is_available())
 
 
 def in_processes(work: Callable[[Item], None], items: Sequence[Item], jobs: int, description: str) -> None:

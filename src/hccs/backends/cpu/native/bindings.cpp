@@ -92,7 +92,7 @@ Status take_groups(const Buffer (&qkv)[3], const Buffer& heads, const Buffer& re
   for (int d = 0; d < lead; ++d) count *= lead_shape[d];
   groups.resize(count);
   using Group = hccs::AttentionGroup;
-  const int8_t* Group::*const starts[] = {&Group::q, &Group::k, &Group::v};
+  const int8_t* Group::* const starts[] = {&Group::q, &Group::k, &Group::v};
   for (int i = 0; i < 3; ++i)
     each(qkv[i], lead, [&](Group& group, const char* at) { group.*starts[i] = reinterpret_cast<const int8_t*>(at); });
   const auto holds = [](const Py_buffer& view, int fields) {
@@ -108,8 +108,8 @@ Status take_groups(const Buffer (&qkv)[3], const Buffer& heads, const Buffer& re
   return kDone;
 }
 
-// q [..., nq, d], k and v [..., nk, d] with contiguous rows; `mode` -1 defers normalisation; `sums` receives Z, for pairs
-// alone.
+// q [..., nq, d], k and v [..., nk, d] with contiguous rows; `mode` -1 defers normalisation; `sums` receives Z, for
+// pairs alone.
 int attention(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::handle heads, nb::handle requant,
               int masking, nb::handle valid, bool causal, int mode, int output, nb::handle out_array, nb::handle sums,
               int threads) {
@@ -227,10 +227,18 @@ bool quantise(nb::handle input_array, nb::handle factor_array, nb::handle output
   const Buffer input(input_array, PyBUF_STRIDES), factors(factor_array, PyBUF_C_CONTIGUOUS);
   const Buffer output(output_array, PyBUF_STRIDES | PyBUF_WRITABLE);
   const Py_buffer &in = input.view(), &out = output.view();
-  require(in.ndim == 4 && out.ndim == 4 && in.itemsize == 4 && out.itemsize == 1, "float32 and int8 of four dimensions");
+  require(in.ndim == 4 && out.ndim == 4 && in.itemsize == 4 && out.itemsize == 1,
+          "float32 and int8 of four dimensions");
   require(factors.view().itemsize == 4 && factors.elements() == in.shape[1], "one factor per head");
-  hccs::QuantiseJob job{input.data<float>(), output.data<int8_t>(), factors.data<float>(),
-                        in.shape[0], in.shape[1], in.shape[2], in.shape[3], {}, {}};
+  hccs::QuantiseJob job{input.data<float>(),
+                        output.data<int8_t>(),
+                        factors.data<float>(),
+                        in.shape[0],
+                        in.shape[1],
+                        in.shape[2],
+                        in.shape[3],
+                        {},
+                        {}};
   for (int d = 0; d < 4; ++d) require(in.shape[d] == out.shape[d], "input and output differ in shape");
   require(job.d <= 1 || (in.strides[3] == 4 && out.strides[3] == 1), "rows must be contiguous");
   for (int d = 0; d < 3; ++d) {
@@ -245,14 +253,14 @@ bool quantise(nb::handle input_array, nb::handle factor_array, nb::handle output
 
 NB_MODULE(_native, m) {
   select_isa("");
-  m.def("softmax", &softmax, nb::arg("x"), nb::arg("heads"), nb::arg("mode"), nb::arg("masking"), nb::arg("valid").none(),
-        nb::arg("out"), nb::arg("threads"));
+  m.def("softmax", &softmax, nb::arg("x"), nb::arg("heads"), nb::arg("mode"), nb::arg("masking"),
+        nb::arg("valid").none(), nb::arg("out"), nb::arg("threads"));
   m.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("heads"), nb::arg("requant"),
-        nb::arg("masking"), nb::arg("valid").none(), nb::arg("causal"), nb::arg("mode"), nb::arg("output"), nb::arg("out"),
-        nb::arg("sums").none(), nb::arg("threads"));
+        nb::arg("masking"), nb::arg("valid").none(), nb::arg("causal"), nb::arg("mode"), nb::arg("output"),
+        nb::arg("out"), nb::arg("sums").none(), nb::arg("threads"));
   m.def("logits", &logits, nb::arg("forward"), nb::arg("input"), nb::arg("heads"), nb::arg("scales"),
-        nb::arg("head_of_group"), nb::arg("rows_per_group"), nb::arg("mode"), nb::arg("valid").none(), nb::arg("rounded"),
-        nb::arg("output"), nb::arg("parameters").none(), nb::arg("threads"));
+        nb::arg("head_of_group"), nb::arg("rows_per_group"), nb::arg("mode"), nb::arg("valid").none(),
+        nb::arg("rounded"), nb::arg("output"), nb::arg("parameters").none(), nb::arg("threads"));
   m.def("quantise", &quantise, nb::arg("input"), nb::arg("factors"), nb::arg("output"));
   m.def("select", &select_isa, "Use this instruction set ('' for the fastest); returns the one in use.");
   m.def("in_use", [] { return selected->name; }, "The instruction set in use.");

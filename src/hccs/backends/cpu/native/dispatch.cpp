@@ -42,15 +42,16 @@ const std::vector<Isa>& isas() {
 #ifdef HCCS_X86
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
-    const bool avx512 = avx2 && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                        __builtin_cpu_supports("avx512vbmi");
+    const bool avx512 = avx2 && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi");
     const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
     found.push_back({"avx2", avx2, softmax_rows_avx2, logits_avx2, &attention_avx2});
     found.push_back({"avx512", avx512, softmax_rows_avx512, logits_avx512, vnni ? &attention_avx512 : &attention_avx2});
 #endif
 #ifdef HCCS_NEON
-    found.push_back({"neon", true, softmax_rows_neon, logits_scalar, has_dot_product() ? &attention_neon : &attention_scalar});
+    found.push_back(
+        {"neon", true, softmax_rows_neon, logits_scalar, has_dot_product() ? &attention_neon : &attention_scalar});
 #endif
     return found;
   }();

@@ -12,7 +12,9 @@ struct Avx2 : PlainSteps<int16_t, 8, 2> {
   using Panel = __m256i;
 
   static HCCS_INLINE Sums splat(int32_t value) { return _mm256_set1_epi32(value); }
-  static HCCS_INLINE Sums load(const int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+  static HCCS_INLINE Sums load(const int32_t* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  }
   static HCCS_INLINE void add_to(int32_t* to, Sums sums) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_add_epi32(load(to), sums));
   }
@@ -35,7 +37,8 @@ struct Avx2 : PlainSteps<int16_t, 8, 2> {
     Factor(int32_t multiplier, int shift)
         : factor(_mm256_set1_pd(multiplier / static_cast<double>(int64_t{1} << shift))) {}
     HCCS_INLINE void store(Sums sums, int8_t* x) const {
-      const __m128i words = _mm_packs_epi32(rounded(_mm256_castsi256_si128(sums)), rounded(_mm256_extracti128_si256(sums, 1)));
+      const __m128i words =
+          _mm_packs_epi32(rounded(_mm256_castsi256_si128(sums)), rounded(_mm256_extracti128_si256(sums, 1)));
       _mm_storel_epi64(reinterpret_cast<__m128i*>(x), _mm_packs_epi16(words, words));
     }
     HCCS_INLINE __m128i rounded(__m128i sums) const {

@@ -1,5 +1,5 @@
-// AVX-512 with VNNI (Ice Lake, Zen 4 and later): one instruction adds four byte products to each of 16 sums. It takes an
-// unsigned and a signed byte: keys are packed as k + 128, and distances and probabilities are unsigned.
+// AVX-512 with VNNI (Ice Lake, Zen 4 and later): one instruction adds four byte products to each of 16 sums. It takes
+// an unsigned and a signed byte: keys are packed as k + 128, and distances and probabilities are unsigned.
 #include <immintrin.h>
 
 #include "attention/blocks.hpp"
@@ -8,9 +8,10 @@ namespace hccs {
 namespace {
 
 // Interleaves four rows of 16 bytes: byte 4 * i + r of the result is byte i of row r.
-alignas(64) constexpr uint8_t kInterleave[64] = {
-    0, 16, 32, 48, 1, 17, 33, 49, 2,  18, 34, 50, 3,  19, 35, 51, 4,  20, 36, 52, 5,  21, 37, 53, 6,  22, 38, 54, 7,  23, 39, 55,
-    8, 24, 40, 56, 9, 25, 41, 57, 10, 26, 42, 58, 11, 27, 43, 59, 12, 28, 44, 60, 13, 29, 45, 61, 14, 30, 46, 62, 15, 31, 47, 63};
+alignas(64) constexpr uint8_t kInterleave[64] = {0,  16, 32, 48, 1,  17, 33, 49, 2,  18, 34, 50, 3,  19, 35, 51,
+                                                 4,  20, 36, 52, 5,  21, 37, 53, 6,  22, 38, 54, 7,  23, 39, 55,
+                                                 8,  24, 40, 56, 9,  25, 41, 57, 10, 26, 42, 58, 11, 27, 43, 59,
+                                                 12, 28, 44, 60, 13, 29, 45, 61, 14, 30, 46, 62, 15, 31, 47, 63};
 
 struct Avx512 : PlainSteps<uint8_t, 16, 4> {
   static constexpr int kRows = 4, kPanels = 4;
@@ -27,7 +28,9 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
     std::memcpy(&four, from, sizeof four);
     return _mm512_set1_epi32(four);
   }
-  static HCCS_INLINE Sums dot_keys(Sums sums, Panel keys, Panel query) { return _mm512_dpbusd_epi32(sums, keys, query); }
+  static HCCS_INLINE Sums dot_keys(Sums sums, Panel keys, Panel query) {
+    return _mm512_dpbusd_epi32(sums, keys, query);
+  }
   static HCCS_INLINE Sums dot_values(Sums sums, Panel values, Panel weights) {
     return _mm512_dpbusd_epi32(sums, weights, values);
   }
@@ -98,8 +101,9 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
   }
   static HCCS_INLINE void pack_values(const int8_t* rows, int64_t stride, uint8_t* out) {
     const auto row = [&](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + i * stride)); };
-    const __m512i four = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_inserti128_si256(_mm256_castsi128_si256(row(0)), row(1), 1)),
-                                            _mm256_inserti128_si256(_mm256_castsi128_si256(row(2)), row(3), 1), 1);
+    const __m512i four =
+        _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_inserti128_si256(_mm256_castsi128_si256(row(0)), row(1), 1)),
+                           _mm256_inserti128_si256(_mm256_castsi128_si256(row(2)), row(3), 1), 1);
     _mm512_storeu_si512(out, _mm512_permutexvar_epi8(_mm512_load_si512(kInterleave), four));
   }
 
@@ -122,7 +126,8 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
     for (block = 0; block < full; ++block)
       keep(block, _mm512_min_epu8(_mm512_sub_epi8(m, _mm512_loadu_si512(x + 64 * block)), most));
     for (; block < blocks; ++block)
-      keep(block, _mm512_maskz_min_epu8(chosen(on + 64 * block), _mm512_sub_epi8(m, _mm512_loadu_si512(x + 64 * block)), most));
+      keep(block, _mm512_maskz_min_epu8(chosen(on + 64 * block), _mm512_sub_epi8(m, _mm512_loadu_si512(x + 64 * block)),
+                                        most));
     return {count, static_cast<int32_t>(_mm512_reduce_add_epi64(sum))};
   }
   static HCCS_INLINE __mmask64 chosen(const uint8_t* on) {
@@ -133,7 +138,8 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
   // instruction.
   static HCCS_INLINE __m512i largest(__m512i v) {
     const __m256i half = _mm256_max_epi8(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
-    const __m128i turned = _mm_xor_si128(_mm_max_epi8(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)), _mm_set1_epi8(127));
+    const __m128i turned = _mm_xor_si128(_mm_max_epi8(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)),
+                                         _mm_set1_epi8(127));
     const __m128i least = _mm_minpos_epu16(_mm_min_epu8(turned, _mm_srli_epi16(turned, 8)));
     return _mm512_broadcastb_epi8(_mm_xor_si128(least, _mm_set1_epi8(127)));
   }

@@ -29,35 +29,33 @@ class AttentionRows {
   static constexpr int kChunk = 256;  // keys whose part of a value panel stays in the L1 cache
 
  public:
-  static size_t workspace(const AttentionJob& job) {
-    return static_cast<size_t>(AttentionRows(job, nullptr).used_);
-  }
+  static size_t workspace(const AttentionJob& job) { return static_cast<size_t>(AttentionRows(job, nullptr).used_); }
   static void run(const AttentionJob& job, int64_t begin, int64_t end, std::byte* memory) {
     AttentionRows(job, memory).all_rows(begin, end);
   }
 
  private:
   const AttentionJob& job_;
-  const int64_t dim_steps_, key_steps_;     // groups of kStep that hold a row of q, a column of v
-  const int64_t key_panels_, dim_panels_;   // groups of kLanes keys, columns
-  const int64_t columns_, width_;           // keys in whole blocks, columns in whole panels
+  const int64_t dim_steps_, key_steps_;    // groups of kStep that hold a row of q, a column of v
+  const int64_t key_panels_, dim_panels_;  // groups of kLanes keys, columns
+  const int64_t columns_, width_;          // keys in whole blocks, columns in whole panels
   std::byte* const memory_;
   int64_t used_ = 0;
   // Packed once per group.
-  Element* keys_;     // [key_panels][dim_steps][kLanes][kStep]
-  Element* values_;   // [dim_panels][key_steps][kLanes][kStep]
-  int32_t* prefix_;   // [blocks + 1][width]: sums of v over the first blocks of keys
-  int8_t* staged_;    // rows with zeros where the array ends: of k or v while packing, then of the output
+  Element* keys_;    // [key_panels][dim_steps][kLanes][kStep]
+  Element* values_;  // [dim_panels][key_steps][kLanes][kStep]
+  int32_t* prefix_;  // [blocks + 1][width]: sums of v over the first blocks of keys
+  int8_t* staged_;   // rows with zeros where the array ends: of k or v while packing, then of the output
   // Of the block at hand, one row after the other.
-  Element* queries_;  // [kRows][dim_steps][kStep]
-  int8_t* x_;         // [kRows][columns]
-  uint8_t* on_;       // [kRows][columns]: 1 for attended keys; only from the first partly attended block on
-  uint8_t* bytes_;    // [kRows][columns]: distances, or probabilities
-  Element* weights_;  // the same as elements
-  Element* chosen_;   // on_ as elements
-  int32_t* products_; // [kRows][width]: weights times v
-  int32_t* selected_; // [kRows][width]: sums of v over the attended keys of partly attended blocks
-  int32_t* common_;   // [width]: sums of v over the last number of keys that all rows had in common
+  Element* queries_;   // [kRows][dim_steps][kStep]
+  int8_t* x_;          // [kRows][columns]
+  uint8_t* on_;        // [kRows][columns]: 1 for attended keys; only from the first partly attended block on
+  uint8_t* bytes_;     // [kRows][columns]: distances, or probabilities
+  Element* weights_;   // the same as elements
+  Element* chosen_;    // on_ as elements
+  int32_t* products_;  // [kRows][width]: weights times v
+  int32_t* selected_;  // [kRows][width]: sums of v over the attended keys of partly attended blocks
+  int32_t* common_;    // [width]: sums of v over the last number of keys that all rows had in common
   int32_t bias_[kRows];
   RowSums sums_[kRows];
   const int32_t* whole_;  // sums of v over keys that all rows attend to
@@ -185,8 +183,8 @@ class AttentionRows {
     for (int r = 0; r < rows; ++r) finish(first + r, r);
   }
 
-  // The sums of v over the attended keys: those of whole blocks are known, the others are the product with on_. Rows that
-  // attend to the same number of keys, as with padding, share it with the next blocks of rows.
+  // The sums of v over the attended keys: those of whole blocks are known, the others are the product with on_. Rows
+  // that attend to the same number of keys, as with padding, share it with the next blocks of rows.
   void select(int rows, const Attended& attended, int64_t blocks) {
     const int64_t full = attended.full, keys = attended.keys;
     whole_ = prefix_ + full * width_;
@@ -266,8 +264,7 @@ class AttentionRows {
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c)
-        factor.store(sums[r][c], x_ + (first + r) * columns_ + (panel + c) * kLanes);
+      for (int c = 0; c < kPanels; ++c) factor.store(sums[r][c], x_ + (first + r) * columns_ + (panel + c) * kLanes);
   }
 
   // The paper's form: p_hat of the block's rows by the softmax kernel.

@@ -26,20 +26,20 @@ enum class AttentionOutput { kPair, kFloat32, kInt8 };
 
 struct AttentionJob {
   const AttentionGroup* groups;
-  int64_t rows;                        // of all groups
-  int64_t queries;                     // rows of one group
+  int64_t rows;     // of all groups
+  int64_t queries;  // rows of one group
   int64_t keys;
   int64_t dim;
   int64_t q_stride, k_stride, v_stride;  // from row to row; a row itself is contiguous
-  bool causal;                         // query i sees keys up to i + keys - queries
+  bool causal;                           // query i sees keys up to i + keys - queries
   Masking masking;
-  StridedRows valid;                   // per query row: int32 length, or `keys` booleans
-  bool probabilities_first;            // in `mode`; otherwise normalisation is deferred
+  StridedRows valid;         // per query row: int32 length, or `keys` booleans
+  bool probabilities_first;  // in `mode`; otherwise normalisation is deferred
   Mode mode;
-  SoftmaxRows softmax;                 // makes the probabilities
+  SoftmaxRows softmax;  // makes the probabilities
   AttentionOutput output;
-  void* out;                           // rows x dim, contiguous: N int32, float32 or int8
-  int32_t* sums;                       // kPair: Z of every row
+  void* out;      // rows x dim, contiguous: N int32, float32 or int8
+  int32_t* sums;  // kPair: Z of every row
 };
 
 struct AttentionKernel {

@@ -24,8 +24,8 @@ struct Attended {
 template <int kRows>
 class KeySelection {
  public:
-  // `on` [kRows][columns] receives 1 for attended keys and 0 for others, from the first block on that is not attended to as
-  // a whole.
+  // `on` [kRows][columns] receives 1 for attended keys and 0 for others, from the first block on that is not attended
+  // to as a whole.
   KeySelection(const AttentionJob& job, int64_t first, uint8_t* on, int64_t columns)
       : job_(job), valid_(job.valid, job.masking == Masking::kNone ? 0 : first), on_(on), columns_(columns) {}
 

@@ -22,7 +22,9 @@ struct Neon : PlainSteps<int8_t, 4, 4> {
     return vreinterpretq_s8_s32(vdupq_n_s32(four));
   }
   static HCCS_INLINE Sums dot_keys(Sums sums, Panel keys, Panel query) { return vdotq_s32(sums, keys, query); }
-  static HCCS_INLINE Sums dot_values(Sums sums, Panel values, Panel weights) { return vdotq_s32(sums, values, weights); }
+  static HCCS_INLINE Sums dot_values(Sums sums, Panel values, Panel weights) {
+    return vdotq_s32(sums, values, weights);
+  }
 
   // The rounding shift of 64 bits is round half up; narrowing saturates.
   struct Factor {

@@ -30,8 +30,7 @@ void for_rows(const LogitsJob& job, int64_t begin, int64_t end, Body body) {
   for (int64_t r = begin; r < end; ++r) {
     const Head& head = heads.head();
     const char* mask = job.rows.masking == Masking::kMask ? masks.at() : nullptr;
-    body(r, Row{reinterpret_cast<const uint8_t*>(mask), head.B, head.S, head.D,
-                job.scales[&head - job.rows.heads]});
+    body(r, Row{reinterpret_cast<const uint8_t*>(mask), head.B, head.S, head.D, job.scales[&head - job.rows.heads]});
     heads.advance(1);
     masks.advance(1);
   }
@@ -99,8 +98,8 @@ bool forward_row(const float* __restrict z, int16_t* __restrict x, float* __rest
 
 // The gradient of p_i = s_i / Z on real x, with the paths through Z and the maximum (shared by ties).
 template <bool kMasked>
-void backward_row(const float* __restrict g, const int16_t* __restrict x, float* __restrict dz,
-                  float* __restrict learn, int64_t n, Row row) {
+void backward_row(const float* __restrict g, const int16_t* __restrict x, float* __restrict dz, float* __restrict learn,
+                  int64_t n, Row row) {
   const uint8_t* __restrict valid = row.valid;
   const int32_t B = row.B, S = row.S, D = row.D;
   const int32_t m = maximum<kMasked>(x, valid, n);

@@ -7,12 +7,11 @@ namespace hccs {
 namespace {
 
 // Sliding over this gives a byte mask whose first lanes are on.
-alignas(32) constexpr int8_t kFirstLanes[64] = {
-    -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
-    -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+alignas(32) constexpr int8_t kFirstLanes[64] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+                                                -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
 
 alignas(32) constexpr uint8_t kColumnNumbers[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
-                                              16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+                                                    16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
 
 struct Avx2 {
   static constexpr int kRows = 8;
@@ -29,7 +28,8 @@ struct Avx2 {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kFirstLanes + 32 - tail.count));
   }
   static Lanes lanes_below(uint32_t length_bytes, int first) {
-    const Bytes column = _mm256_add_epi8(_mm256_load_si256(reinterpret_cast<const __m256i*>(kColumnNumbers)), splat(static_cast<int8_t>(first)));
+    const Bytes column = _mm256_add_epi8(_mm256_load_si256(reinterpret_cast<const __m256i*>(kColumnNumbers)),
+                                         splat(static_cast<int8_t>(first)));
     return _mm256_cmpgt_epi8(splat_word(length_bytes), column);
   }
   static Lanes lanes(const uint8_t* mask, Full part) { return nonzero(load(mask, part)); }
@@ -53,7 +53,9 @@ struct Avx2 {
   static Bytes splat(int8_t value) { return _mm256_set1_epi8(value); }
   static Bytes splat_word(uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
   static Bytes max(AllLanes, Bytes top, Bytes v) { return _mm256_max_epi8(top, v); }
-  static Bytes max(Lanes on, Bytes top, Bytes v) { return _mm256_max_epi8(top, _mm256_blendv_epi8(splat(-128), v, on)); }
+  static Bytes max(Lanes on, Bytes top, Bytes v) {
+    return _mm256_max_epi8(top, _mm256_blendv_epi8(splat(-128), v, on));
+  }
   static Bytes keep(AllLanes, Bytes v) { return v; }
   static Bytes keep(Lanes on, Bytes v) { return _mm256_and_si256(on, v); }
 
@@ -73,7 +75,8 @@ struct Avx2 {
   static HCCS_INLINE __m256i reduce_rows(const __m256i (&v)[kRows], Op op) {
     __m256i quad[2];
     for (int i = 0; i < 2; ++i) {
-      const __m256i a = op(_mm256_unpacklo_epi32(v[4 * i], v[4 * i + 1]), _mm256_unpackhi_epi32(v[4 * i], v[4 * i + 1]));
+      const __m256i a =
+          op(_mm256_unpacklo_epi32(v[4 * i], v[4 * i + 1]), _mm256_unpackhi_epi32(v[4 * i], v[4 * i + 1]));
       const __m256i b =
           op(_mm256_unpacklo_epi32(v[4 * i + 2], v[4 * i + 3]), _mm256_unpackhi_epi32(v[4 * i + 2], v[4 * i + 3]));
       quad[i] = op(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
@@ -84,11 +87,13 @@ struct Avx2 {
     __m256i top = reduce_rows(v, [](__m256i a, __m256i b) { return _mm256_max_epi8(a, b); });
     top = _mm256_max_epi8(top, _mm256_srli_epi32(top, 16));
     top = _mm256_max_epi8(top, _mm256_srli_epi32(top, 8));
-    const __m256i low_byte = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c);
+    const __m256i low_byte =
+        _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c);
     _mm256_store_si256(reinterpret_cast<__m256i*>(m), _mm256_shuffle_epi8(top, low_byte));
   }
   static HCCS_INLINE void reduce_sum(const Sums (&v)[kRows], int32_t* sum) {
-    _mm256_store_si256(reinterpret_cast<__m256i*>(sum), reduce_rows(v, [](__m256i a, __m256i b) { return _mm256_add_epi32(a, b); }));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(sum),
+                       reduce_rows(v, [](__m256i a, __m256i b) { return _mm256_add_epi32(a, b); }));
   }
 
   static bool any(const int32_t (&e)[kRows]) {
@@ -153,9 +158,10 @@ class Avx2::Emitter<kMode, false> {
     Avx2::store(out + 16, probabilities(_mm256_extracti128_si256(delta, 1)));
   }
   void store(int16_t* out, Bytes delta, Lanes on, Full) const {
-    Avx2::store(out, keep(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(on)), probabilities(_mm256_castsi256_si128(delta))));
-    Avx2::store(out + 16,
-                keep(_mm256_cvtepi8_epi16(_mm256_extracti128_si256(on, 1)), probabilities(_mm256_extracti128_si256(delta, 1))));
+    Avx2::store(out,
+                keep(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(on)), probabilities(_mm256_castsi256_si128(delta))));
+    Avx2::store(out + 16, keep(_mm256_cvtepi8_epi16(_mm256_extracti128_si256(on, 1)),
+                               probabilities(_mm256_extracti128_si256(delta, 1))));
   }
   void store(int16_t* out, Bytes delta, Lanes on, Tail tail) const {
     alignas(32) int16_t words[32];
@@ -176,8 +182,6 @@ struct Avx2Rows : BlockRows<Avx2, kMode, kMasking> {};
 
 }  // namespace
 
-void softmax_rows_avx2(const SoftmaxJob& job, int64_t begin, int64_t end) {
-  for_job<Avx2Rows>(job, begin, end);
-}
+void softmax_rows_avx2(const SoftmaxJob& job, int64_t begin, int64_t end) { for_job<Avx2Rows>(job, begin, end); }
 
 }  // namespace hccs

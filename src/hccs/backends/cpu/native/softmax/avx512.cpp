@@ -6,9 +6,10 @@
 namespace hccs {
 namespace {
 
-alignas(64) constexpr uint8_t kColumnNumbers[64] = {
-    0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
-    32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+alignas(64) constexpr uint8_t kColumnNumbers[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                                    16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                                    32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                                    48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
 struct Avx512 {
   static constexpr int kRows = 16;
@@ -66,7 +67,8 @@ struct Avx512 {
   template <class Op>
   static HCCS_INLINE __m512i fold_dwords(__m512i a, __m512i b, Op op) {  // of each 128 bits: a, a, b, b
     const __m512 af = _mm512_castsi512_ps(a), bf = _mm512_castsi512_ps(b);
-    return op(_mm512_castps_si512(_mm512_shuffle_ps(af, bf, 0x88)), _mm512_castps_si512(_mm512_shuffle_ps(af, bf, 0xdd)));
+    return op(_mm512_castps_si512(_mm512_shuffle_ps(af, bf, 0x88)),
+              _mm512_castps_si512(_mm512_shuffle_ps(af, bf, 0xdd)));
   }
   template <class Op>
   static HCCS_INLINE __m512i fold_quarters(__m512i (&v)[4], Op op) {  // of the vector: v[0], v[1], v[2], v[3]

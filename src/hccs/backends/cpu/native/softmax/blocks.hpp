@@ -97,8 +97,7 @@ struct Block {
 template <class Isa, Mode kMode, Columns kColumns, bool kOneHead, int kVectors>
 class BlockPasses {
  public:
-  HCCS_INLINE explicit BlockPasses(Block<Isa, kMode>& data)
-      : block(data), heads(data.heads), x(data.x), out(data.out) {
+  HCCS_INLINE explicit BlockPasses(Block<Isa, kMode>& data) : block(data), heads(data.heads), x(data.x), out(data.out) {
     if constexpr (kCommon)
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) common_lanes[v] = lanes(0, v * Isa::kBytes, Full{});
@@ -150,8 +149,7 @@ class BlockPasses {
   static constexpr bool kByLength = kColumns == Columns::kCommonLength || kColumns == Columns::kLengths;
   static constexpr bool kByMask = kColumns == Columns::kCommonMask || kColumns == Columns::kMask;
   // Lanes that all rows share are found once per pass.
-  static constexpr bool kCommon =
-      kVectors && (kColumns == Columns::kCommonLength || kColumns == Columns::kCommonMask);
+  static constexpr bool kCommon = kVectors && (kColumns == Columns::kCommonLength || kColumns == Columns::kCommonMask);
 
   Block<Isa, kMode>& block;
   const BlockHeads<Isa>& heads;
@@ -308,8 +306,8 @@ class BlockRows {
   }
 
   // Describes the next block; says whether its rows are one head's.
-  static HCCS_INLINE bool fill(Data& block, typename Data::Out* stage, const SoftmaxJob& job, int64_t first, int64_t end,
-                               HeadCursor& heads, RowCursor& valid) {
+  static HCCS_INLINE bool fill(Data& block, typename Data::Out* stage, const SoftmaxJob& job, int64_t first,
+                               int64_t end, HeadCursor& heads, RowCursor& valid) {
     const int64_t rows = end - first < Isa::kRows ? end - first : Isa::kRows;
     block.live = static_cast<int>(rows < valid.left() ? rows : valid.left());
     block.x = job.x + first * job.columns;
@@ -340,12 +338,17 @@ class BlockRows {
     if constexpr (kMasking == Masking::kNone) {
       action.template operator()<Columns::kAll>();
     } else if constexpr (kMasking == Masking::kMask) {
-      if (block.kind == Columns::kCommonMask) action.template operator()<Columns::kCommonMask>();
-      else action.template operator()<Columns::kMask>();
+      if (block.kind == Columns::kCommonMask)
+        action.template operator()<Columns::kCommonMask>();
+      else
+        action.template operator()<Columns::kMask>();
     } else {
-      if (block.kind == Columns::kAll) action.template operator()<Columns::kAll>();
-      else if (block.kind == Columns::kCommonLength) action.template operator()<Columns::kCommonLength>();
-      else action.template operator()<Columns::kLengths>();
+      if (block.kind == Columns::kAll)
+        action.template operator()<Columns::kAll>();
+      else if (block.kind == Columns::kCommonLength)
+        action.template operator()<Columns::kCommonLength>();
+      else
+        action.template operator()<Columns::kLengths>();
     }
   }
 
@@ -365,8 +368,10 @@ class BlockRows {
     with_kind(block, [&]<Columns kKind>() HCCS_INLINE_LAMBDA {
       if constexpr (unrolled<kVectors>(kKind)) done = Unrolled<kKind, kVectors>(block).emit();
     });
-    if (done) deliver(block);
-    else general(block, true);
+    if (done)
+      deliver(block);
+    else
+      general(block, true);
   }
 
   static void general(Data& block, bool one_head) {

@@ -68,9 +68,7 @@ struct Neon {
     for (int r = 0; r < kRows; ++r) sum[r] = static_cast<int32_t>(vaddvq_u32(v[r]));
   }
 
-  static bool any(const int32_t (&e)[kRows]) {
-    return (vmaxvq_s32(vld1q_s32(e)) | vmaxvq_s32(vld1q_s32(e + 4))) != 0;
-  }
+  static bool any(const int32_t (&e)[kRows]) { return (vmaxvq_s32(vld1q_s32(e)) | vmaxvq_s32(vld1q_s32(e + 4))) != 0; }
 
   using HeadTable = Head;
   template <Mode kMode>
@@ -152,8 +150,6 @@ struct NeonRows : BlockRows<Neon, kMode, kMasking> {};
 
 }  // namespace
 
-void softmax_rows_neon(const SoftmaxJob& job, int64_t begin, int64_t end) {
-  for_job<NeonRows>(job, begin, end);
-}
+void softmax_rows_neon(const SoftmaxJob& job, int64_t begin, int64_t end) { for_job<NeonRows>(job, begin, end); }
 
 }  // namespace hccs

@@ -58,7 +58,8 @@ struct Normaliser {
     if constexpr (is_clb(kMode))
       reciprocal = (numerator(kMode) - (Ints{})) >> k;  // eq. 9
     else
-      reciprocal = __builtin_convertvector(float(numerator(kMode)) / __builtin_convertvector(Z, Floats), Ints);  // eq. 6, 8
+      reciprocal =
+          __builtin_convertvector(float(numerator(kMode)) / __builtin_convertvector(Z, Floats), Ints);  // eq. 6, 8
     store(rho, twice(reciprocal));
     store(base, twice(is_u8(kMode) ? B << (shift + 1) : B * reciprocal));
     store(slope, twice(is_u8(kMode) ? S << (shift + 1) : S * reciprocal));

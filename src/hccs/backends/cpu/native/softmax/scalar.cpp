@@ -21,8 +21,7 @@ struct ScalarRows {
   }
 
   static void row(const int8_t* x, Out* out, int64_t columns, const char* selection, const Head& head) {
-    const int64_t count =
-        kMasking == Masking::kLengths ? *reinterpret_cast<const int32_t*>(selection) : columns;
+    const int64_t count = kMasking == Masking::kLengths ? *reinterpret_cast<const int32_t*>(selection) : columns;
     const auto takes_part = [&](int64_t i) { return kMasking != Masking::kMask || selection[i] != 0; };
 
     int32_t m = -128;
@@ -45,7 +44,7 @@ struct ScalarRows {
         out[i] = 0;
         continue;
       }
-      const int32_t s = (head.B - head.S * distance(i)) << e;       // eq. 3
+      const int32_t s = (head.B - head.S * distance(i)) << e;      // eq. 3
       const int32_t p = is_u8(kMode) ? (s * rho) >> 15 : s * rho;  // eq. 7
       out[i] = static_cast<Out>(p < kT ? p : kT);
     }
@@ -54,8 +53,6 @@ struct ScalarRows {
 
 }  // namespace
 
-void softmax_rows_scalar(const SoftmaxJob& job, int64_t begin, int64_t end) {
-  for_job<ScalarRows>(job, begin, end);
-}
+void softmax_rows_scalar(const SoftmaxJob& job, int64_t begin, int64_t end) { for_job<ScalarRows>(job, begin, end); }
 
 }  // namespace hccs

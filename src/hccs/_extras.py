@@ -1,0 +1,17 @@
+"""Optional packages: asked for only when needed, with a word on how to get them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from hccs.errors import MissingExtraError
+
+
+def require(package: str, extra: str, purpose: str = "") -> Any:
+    """Import an optional package, or say which extra of hccs brings it."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        what = f"{package.split('.')[0]} {purpose}".rstrip()
+        raise MissingExtraError(what, f"no module {error.name}", f"pip install 'hccs[{extra}]'.") from error
