@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 SANITIZED := build/sanitized
-CXX_FILES := $(shell find src tests -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' -o -name '*.cc')
+# Templates are no C++ before they are filled in.
+CXX_FILES := $(shell find src tests \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' \) -not -path '*/templates/*')
 
 .PHONY: demo test bench lint format sanitize clean
 

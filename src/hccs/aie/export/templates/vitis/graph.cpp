@@ -3,8 +3,8 @@
 hccs_graph graph;
 
 int main() {
-  graph.init();
-  graph.run(1);
-  graph.end();
-  return 0;
+    graph.init();
+    graph.run(1);
+    graph.end();
+    return 0;
 }

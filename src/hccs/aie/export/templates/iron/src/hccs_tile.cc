@@ -3,6 +3,6 @@
 
 static hccs::scratch tile_scratch;
 
-extern "C" void hccs_tile(const int8* in, @output @* out, int32 first_row) {
-  hccs::softmax_tile<hccs::layer>(in, out, unsigned(first_row), hccs::layer::rows_per_tile, tile_scratch);
+extern "C" void hccs_tile(const int8 *in, @output@ *out, int32 first_row) {
+    hccs::softmax_tile<hccs::layer>(in, out, unsigned(first_row), hccs::layer::rows_per_tile, tile_scratch);
 }

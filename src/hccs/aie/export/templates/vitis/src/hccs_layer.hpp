@@ -3,8 +3,8 @@
 
 namespace hccs_layer {
 
-constexpr unsigned columns = @columns @;
-constexpr unsigned tiles = @tiles @;
-constexpr unsigned rows_per_tile = @rows_per_tile @;
+constexpr unsigned columns = @columns@;
+constexpr unsigned tiles = @tiles@;
+constexpr unsigned rows_per_tile = @rows_per_tile@;
 
 }  // namespace hccs_layer

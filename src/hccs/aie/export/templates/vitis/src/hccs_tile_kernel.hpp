@@ -9,11 +9,11 @@
 #include "hccs_layer.hpp"
 
 class hccs_tile_kernel {
- public:
-  explicit hccs_tile_kernel(int first_row) : first_row_(first_row) {}
-  void run(adf::input_buffer<int8_t>& in, adf::output_buffer<@output @_t>& out);
-  static void registerKernelClass() { REGISTER_FUNCTION(hccs_tile_kernel::run); }
+  public:
+    explicit hccs_tile_kernel(int first_row) : first_row_(first_row) {}
+    void run(adf::input_buffer<int8_t> &in, adf::output_buffer<@output@_t> &out);
+    static void registerKernelClass() { REGISTER_FUNCTION(hccs_tile_kernel::run); }
 
- private:
-  int first_row_;
+  private:
+    int first_row_;
 };
