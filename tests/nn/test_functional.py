@@ -146,7 +146,7 @@ def test_operator_passes_opcheck():
         (lambda z: hccs_softmax(z.to(torch.int8), THETA, SCALE), hccs.errors.DtypeError, "hccs.softmax"),
         (lambda z: hccs_softmax(z[0, 0], THETA, SCALE), hccs.errors.ShapeError, r"shape \[heads\]"),
         (lambda z: hccs_softmax(z, THETA, SCALE, "i8"), hccs.errors.ModeError, "i16_div"),
-        (lambda z: hccs_softmax(z, THETA, SCALE, valid=z), hccs.errors.DtypeError, "boolean mask"),
+        (lambda z: hccs_softmax(z, THETA, SCALE, valid=z), hccs.errors.DtypeError, "booleans or"),
         (lambda z: hccs_softmax(z * torch.nan, THETA, SCALE), hccs.errors.DataError, "NaN"),
         (
             lambda z: hccs_softmax(torch.zeros(2, 2, 1, 99), THETA, SCALE),

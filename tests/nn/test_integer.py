@@ -7,8 +7,9 @@ import torch
 import hccs
 import hccs.nn
 from hccs.errors import DataError, ModelError, ParameterError
-from hccs.nn.integer import as_lengths, to_int8
+from hccs.nn.integer import as_lengths
 from hccs.nn.interface import SLOT, attention, attention_layers
+from hccs.ops.quantise import by_factor
 from hccs.reference.attention import attention as reference_attention
 from tests.nn.conftest import ALL, batch_for, sentences
 
@@ -73,10 +74,10 @@ def test_quantising_rounds_half_to_even_and_saturates(instruction_set):
     by_token = halves.transpose(1, 2).contiguous().transpose(1, 2)
     for x in (halves, by_token, halves.bfloat16(), halves[..., ::2]):
         expected = (x.float() * factor[:, None, None]).round().clamp(-128, 127).to(torch.int8)
-        assert torch.equal(to_int8(x, factor), expected)
+        assert torch.equal(by_factor(x, factor), expected)
     halves[1, 2, 0, 36] = torch.nan
     with pytest.raises(DataError, match="NaN"):
-        to_int8(halves, factor)
+        by_factor(halves, factor)
 
 
 def test_masks_become_lengths_where_they_can():

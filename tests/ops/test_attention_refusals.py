@@ -63,7 +63,7 @@ GOOD = {
         ({"out": np.zeros(3)}, errors.ParameterError, "out to be one of float32"),
         ({"out": "int8"}, errors.ParameterError, "requant with an output factor"),
         ({"out": "bfloat16"}, errors.DtypeError, "torch tensors for half precision"),
-        ({"threads": 0}, errors.ParameterError, "threads to be an integer >= 1; got 0"),
+        ({"threads": 0}, errors.ParameterError, "threads to be an integer from 1 to 4096; got 0"),
     ],
 )
 def test_wrong_calls(change, error, says):

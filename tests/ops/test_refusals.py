@@ -69,7 +69,7 @@ X = np.zeros((2, 3, 4, 64), np.int8)
         (
             lambda: hccs.softmax(X, THETA, out=np.zeros(X.shape, np.uint8)),
             errors.DtypeError,
-            "out to be a NumPy array of dtype int16; got uint8",
+            "out to be a NumPy array of dtype int16; got ndarray of uint8",
         ),
         (
             lambda: hccs.softmax(X, THETA, out=np.zeros((2, 64), np.int16)),
@@ -89,7 +89,7 @@ X = np.zeros((2, 3, 4, 64), np.int8)
         (
             lambda: hccs.softmax(X, THETA, threads=0),
             errors.ParameterError,
-            "threads to be an integer >= 1; got 0",
+            "threads to be an integer from 1 to 4096; got 0",
         ),
         (lambda: hccs.softmax(X, THETA, threads=1.5), errors.ParameterError, "got 1.5"),
     ],

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from hccs.backends.cpu import float_logits as on_cpu
-from hccs.errors import DtypeError, ShapeError
+from hccs.errors import DtypeError
 from hccs.nn import plain_logits
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
-from hccs.ops.softmax_tensor import require_triton
+from hccs.ops import arguments
+from hccs.ops.dispatch import backend
+from hccs.ops.quantise import quantise
 
 __all__ = ["hccs_softmax", "quantise", "surrogate"]
 
@@ -32,7 +33,10 @@ def hccs_softmax(
 
     `theta` is `HeadParams` or a tensor [..., 3] of (B, S, D); its shape and that of `scale` broadcast against
     z.shape[:-2]. A float tensor theta is rounded, and it and `scale` get gradients if they ask for them.
-    `valid` is a boolean mask that broadcasts to z.shape; other columns get exactly zero.
+    `valid` is a boolean mask that broadcasts to z.shape, or integer row lengths that broadcast to
+    z.shape[:-1]; other columns get exactly zero. NaN logits, a theta that no integers could run and scales
+    that are not positive are refused; on CUDA such rows become NaN, and the refusal comes with the next call
+    on that device or with `hccs.ops.synchronise()`.
 
     >>> z = torch.tensor([[1.0, 0.3, -0.2, -9.0]], requires_grad=True)
     >>> p = hccs_softmax(z, HeadParams(B=444, S=11, D=40), scale=0.1, mode="u8_div")
@@ -42,45 +46,22 @@ def hccs_softmax(
     if not z.is_floating_point():
         raise DtypeError("z to be float logits", f"dtype {z.dtype}", "For int8 logits use hccs.softmax.")
     if z.ndim == 0:
-        raise ShapeError(
-            "z with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits."
-        )
+        raise arguments.scalar("z")
     if isinstance(theta, HeadParams):
         theta.require_columns(z.shape[-1])
         theta = torch.tensor(theta.packed, device=z.device)
     if not isinstance(scale, torch.Tensor):
+        arguments.require_scale(scale)
         scale = torch.tensor(scale, dtype=torch.float32, device=z.device)
-    lead = z.shape[:-2]
-    for name, shape in (("theta", theta.shape[:-1]), ("scale", scale.shape)):
-        if len(shape) > len(lead) or any(
-            a not in (1, b) for a, b in zip(shape[::-1], lead[::-1], strict=False)
-        ):
-            raise ShapeError(
-                f"{name}'s shape to broadcast against z.shape[:-2] = {tuple(lead)}",
-                f"shape {tuple(shape)}",
-                "For logits [batch, heads, q, k] give one value per head: shape [heads].",
-            )
-    if valid is not None and valid.dtype != torch.bool:
-        raise DtypeError(
-            "valid to be a boolean mask, True = attend",
-            f"dtype {valid.dtype}",
-            "An additive float mask becomes booleans by comparing it with 0.",
-        )
+    arguments.require_per_head("theta", theta.shape[:-1], z.shape[:-2], "z.shape")
+    arguments.require_per_head("scale", scale.shape, z.shape[:-2], "z.shape")
+    if valid is not None:
+        arguments.require_selection(arguments.kind_of(valid), valid, z.shape, "z.shape")
     if torch.compiler.is_compiling():
         p: torch.Tensor = torch.ops.hccs.softmax_logits(z, theta, scale, valid, Mode(mode).value)[0]
     else:
         p = _Eager.apply(z, theta, scale, valid, Mode(mode))
     return p
-
-
-def quantise(z: torch.Tensor, scale: torch.Tensor | float) -> torch.Tensor:
-    """int8 logits clamp(round_half_even(z / scale), -128, 127); `scale` broadcasts against z.shape[:-2].
-
-    >>> quantise(torch.tensor([[0.25, -0.35, 99.0]]), 0.1).tolist()
-    [[2, -4, 127]]
-    """
-    scale = torch.as_tensor(scale, dtype=torch.float32, device=z.device)
-    return plain_logits.rounded(z, scale).clamp_(plain_logits.INT8_MIN, plain_logits.INT8_MAX).to(torch.int8)
 
 
 def surrogate(x: torch.Tensor, theta: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
@@ -226,6 +207,5 @@ class _Eager(torch.autograd.Function):
 
 
 def _backend(z: torch.Tensor) -> Any:
-    if z.device.type == "cuda":
-        return require_triton("float_logits")
-    return plain_logits if z.dtype == torch.float64 else on_cpu
+    on_cpu = z.device.type == "cpu"
+    return plain_logits if on_cpu and z.dtype == torch.float64 else backend("float_logits", z.device.type)

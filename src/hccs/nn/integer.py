@@ -8,13 +8,12 @@ import numpy as np
 import torch
 
 import hccs
-from hccs.backends.cpu import _native
-from hccs.errors import DataError, ModelError
+from hccs.errors import ModelError
 from hccs.nn.interface import WholeAttention
-from hccs.nn.plain_logits import INT8_MAX, INT8_MIN
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.numbers.table import ParamTable
+from hccs.ops.quantise import by_factor
 
 NORMALISATION = {Mode.I16_DIV: None, Mode.U8_DIV: Mode.U8_DIV, Mode.U8_CLB: Mode.U8_CLB}
 """How `hccs.attention` normalises for a model of each mode. For i16_div it defers the division to the output,
@@ -77,9 +76,9 @@ class IntegerAttention(WholeAttention):
         """int8 q, k and v, each with the heads of q."""
         groups = query.shape[1] // key.shape[1]
         for_q, for_k, for_v = self.factor_bits.view(torch.float32)
-        q = to_int8(query.detach(), for_q)
+        q = by_factor(query.detach(), for_q)
         # Heads of one group share k and v, and so their scales.
-        k, v = to_int8(key.detach(), for_k[::groups]), to_int8(value.detach(), for_v[::groups])
+        k, v = by_factor(key.detach(), for_k[::groups]), by_factor(value.detach(), for_v[::groups])
         if groups > 1:
             k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
         return q, k, v
@@ -100,23 +99,6 @@ class IntegerAttention(WholeAttention):
     def values(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """(B, S, D, scale) of every head, [heads, 4]."""
         return np.concatenate([self.theta.packed.astype(np.float64), self.logit_scale[:, None]], axis=-1)
-
-
-def to_int8(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """int8 clamp(round_half_even(x * factor), -128, 127) of x [batch, heads, n, d], one factor per head.
-
-    >>> to_int8(torch.tensor([[[[0.25, -0.35, 99.0]]]]), torch.tensor([10.0])).tolist()
-    [[[[2, -4, 127]]]]
-    """
-    if x.is_cuda:
-        scaled = x.float().mul(factor[:, None, None]).round_()
-        return scaled.clamp_(INT8_MIN, INT8_MAX).to(torch.int8)
-    rows = x.float()
-    rows = rows if rows.stride(-1) == 1 else rows.contiguous()
-    out = torch.empty_like(rows, dtype=torch.int8)
-    if not _native.quantise(rows.numpy(), factor.contiguous().numpy(), out.numpy()):
-        raise DataError("finite q, k and v", "NaN", "Look for an overflow in the layers before this one.")
-    return out
 
 
 def as_lengths(valid: torch.Tensor) -> Any:

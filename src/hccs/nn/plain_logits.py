@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import torch
 
-from hccs.backends.cpu.float_logits import integers, not_finite, require_columns
-from hccs.numbers.heads import HeadParams
+from hccs.backends.cpu.float_logits import as_array
 from hccs.numbers.modes import Mode
+from hccs.ops.arguments import as_mask, heads_of, not_finite, require_scale
+from hccs.ops.quantise import INT8_MAX, INT8_MIN, divided
 from hccs.ops.softmax import softmax
-
-INT8_MIN, INT8_MAX = -128, 127
-
-
-def rounded(z: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """z / scale rounded half to even, in float32 (float64 for float64)."""
-    wide = z.to(torch.promote_types(z.dtype, torch.float32))
-    return torch.div(wide, scale[..., None, None].to(wide.dtype)).round_()
 
 
 def forward(
     z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: Mode
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Probabilities in z's dtype and the rounded logits as int16, clamped to that width only."""
-    theta = integers(theta)
-    require_columns(theta, z.shape[-1])
-    real = rounded(z.detach(), scale)
+    heads = heads_of(as_array(theta), z.shape[-1])
+    require_scale(as_array(scale))
+    real = divided(z.detach(), scale).round_()
     if bool(real.isnan().any()):
         raise not_finite()
     wide = real.clamp(-32768, 32767).to(torch.int16)
     x = wide.clamp(INT8_MIN, INT8_MAX).to(torch.int8).contiguous()
-    p = softmax(x, HeadParams(*theta.numpy().transpose(-1, *range(theta.ndim - 1))), mode, valid)
+    p = softmax(x, heads, mode, valid)
     return p.to(z.dtype) / mode.T, wide
 
 
@@ -46,10 +39,10 @@ def backward(
     learn: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """dL/dz in g's dtype and, when learning, dL/d(B, S, D, scale) of every row [..., q, 4]."""
-    theta = integers(theta)
+    theta = theta.detach().round()
     B, S, D = (theta[..., i, None, None].to(g.dtype) for i in range(3))
     per_step = scale[..., None, None].to(g.dtype)
-    valid = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
+    valid = torch.as_tensor(as_mask(valid, tuple(x.shape), "z.shape"))
     clamped = x.clamp(INT8_MIN, INT8_MAX).to(g.dtype)
     distance = clamped.masked_fill(~valid, INT8_MIN).amax(-1, keepdim=True) - clamped
     free, peak = (distance <= D) & valid, (distance == 0) & valid

@@ -1,1 +1,5 @@
 """What a user calls: arguments are checked here once, for every backend and device."""
+
+from hccs.ops.dispatch import synchronise
+
+__all__ = ["synchronise"]

@@ -1,32 +1,95 @@
-"""`attention`: argument checks, then the kernel for the arrays at hand."""
+"""`attention`: arguments checked, then the kernel for the arrays at hand."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from hccs.backends.cpu import _native
-from hccs.backends.cpu.instruction_sets import cores
-from hccs.errors import DtypeError, HccsError, MaskError, ModeError, ParameterError, ShapeError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
-from hccs.numbers.requant import MAX_HEAD_DIM, Requant
-from hccs.ops import softmax as door
+from hccs.numbers.requant import Requant
+from hccs.ops import arguments, operands
+from hccs.ops.arguments import LOGITS
+from hccs.ops.dispatch import backend
 
-OUTPUTS = ("float32", "float16", "bfloat16", "int8", "pair")
-"""What attention can return; the two half formats are for torch tensors."""
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import ArrayLike, NDArray
 
-_MODES = list(Mode)
-# As the native code numbers them.
-_DEFERRED = -1
-_NATIVE_OUTPUTS = {"pair": (0, np.int32), "float32": (1, np.float32), "int8": (2, np.int8)}
-_REQUANT_SHAPE = 6
-
-# Multiply-adds that are worth starting a thread for.
-_WORK_PER_THREAD = 1 << 25
+    Array = NDArray[np.int8]
 
 
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    theta: HeadParams,
+    requant: Requant,
+    *,
+    valid: ArrayLike | torch.Tensor | None = ...,
+    causal: bool = ...,
+    mode: Mode | str | None = ...,
+    out: Literal["pair"],
+    threads: int | None = ...,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    theta: HeadParams,
+    requant: Requant,
+    *,
+    valid: ArrayLike | torch.Tensor | None = ...,
+    causal: bool = ...,
+    mode: Mode | str | None = ...,
+    out: Literal["float32", "int8"] = ...,
+    threads: int | None = ...,
+) -> NDArray[Any]: ...
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    theta: HeadParams,
+    requant: Requant,
+    *,
+    valid: ArrayLike | torch.Tensor | None = ...,
+    causal: bool = ...,
+    mode: Mode | str | None = ...,
+    out: Literal["pair"],
+    threads: int | None = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    theta: HeadParams,
+    requant: Requant,
+    *,
+    valid: ArrayLike | torch.Tensor | None = ...,
+    causal: bool = ...,
+    mode: Mode | str | None = ...,
+    out: Literal["float32", "float16", "bfloat16", "int8"] = ...,
+    threads: int | None = ...,
+) -> torch.Tensor: ...
+@overload
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    theta: HeadParams,
+    requant: Requant,
+    *,
+    valid: ArrayLike | torch.Tensor | None = ...,
+    causal: bool = ...,
+    mode: Mode | str | None = ...,
+    out: str = ...,
+    threads: int | None = ...,
+) -> Any: ...
 def attention(
     q: Any,
     k: Any,
@@ -60,129 +123,21 @@ def attention(
     >>> attention(q, k, v, HeadParams(B=300, S=5, D=40), requant, valid=np.array([2]), out="pair")
     (array([[[-5250, 17000]]], dtype=int32), array([[575]], dtype=int32))
     """
-    if type(q) is not np.ndarray and door.is_tensor(q):
-        from hccs.ops import attention_tensor
-
-        return attention_tensor.attention(q, k, v, theta, requant, valid, causal, mode, out, threads)
-    arrays = {}
-    for name, given in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(given, np.ndarray):
-            raise DtypeError(
-                f"{name} to be a NumPy array like q, or all three torch tensors",
-                type(given).__name__,
-                "Convert it with numpy.asarray.",
-            )
-        if given.dtype != np.int8:
-            raise not_int8(name, given.dtype)
-        # Rows must be contiguous; other strides, as of heads split out of one projection, need no copy.
-        arrays[name] = given if given.strides[-1:] == (1,) else np.ascontiguousarray(given)
-    check_arguments(q.shape, k.shape, v.shape, theta, requant, causal, out)
-    mode = check_mode(mode)
-    if out not in _NATIVE_OUTPUTS:
-        raise DtypeError("torch tensors for half precision", "NumPy arrays", "Use out='float32'.")
-    if threads is None:
-        threads = max(1, min(cores(), 2 * q.size * k.shape[-2] // _WORK_PER_THREAD))
-    else:
-        door.check_threads(threads)
-    output, dtype = _NATIVE_OUTPUTS[out]
-    result, sums = np.empty(q.shape, dtype), np.empty(q.shape[:-1], np.int32) if out == "pair" else None
-    masking, valid = door.selection(valid)
-    operation = _DEFERRED if mode is None else _MODES.index(mode)
-
-    def run() -> int:
-        return _native.attention(
-            arrays["q"], arrays["k"], arrays["v"], theta.packed, requant.packed,
-            masking, valid, bool(causal), operation, output, result, sums, int(threads),
-        )  # fmt: skip
-
-    status = run()
-    logits = (*q.shape[:-1], k.shape[-2])
-    if status == door.MASK_LAYOUT:
-        valid = np.ascontiguousarray(np.broadcast_to(valid, logits))
-        status = run()
-    if status != door.DONE:
-        raise _refusal(status, logits, theta, requant, valid)
-    return result if sums is None else (result, sums)
-
-
-def check_arguments(
-    q: tuple[int, ...],
-    k: tuple[int, ...],
-    v: tuple[int, ...],
-    theta: Any,
-    requant: Any,
-    causal: Any,
-    out: Any,
-) -> None:
-    """Refuse shapes, parameters and options that attention has no meaning for, on any device."""
-    if len(q) < 2:
-        raise ShapeError("q of shape [..., heads, nq, d]", f"shape {tuple(q)}", "Add the missing dimensions.")
-    if k != v or len(k) != len(q) or k[:-2] != q[:-2] or k[-1] != q[-1]:
-        raise ShapeError(
-            f"k and v of one shape, like q's {tuple(q)} in all but the rows",
-            f"k {tuple(k)}, v {tuple(v)}",
-            "Repeat k and v for heads that share them.",
-        )
-    if not 1 <= q[-1] <= MAX_HEAD_DIM:
-        raise ShapeError(
-            f"heads of 1 to {MAX_HEAD_DIM} columns, so that q.k stays within 2^24",
-            f"d = {q[-1]}",
-            "Split the head.",
-        )
+    operands.require_operands(q, k, v)
+    device, keys = arguments.device_of(q), k.shape[-2]
     if not isinstance(theta, HeadParams):
-        raise DtypeError(
-            "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
-        )
-    if not isinstance(requant, Requant):
-        raise DtypeError(
-            "requant to be hccs.Requant", type(requant).__name__, "Make it with Requant.from_scales."
-        )
-    theta.require_columns(k[-2])
-    if not isinstance(causal, (bool, np.bool_)):
-        raise DtypeError("causal to be True or False", repr(causal), "Masks go into valid.")
-    if causal and q[-2] > k[-2]:
-        raise MaskError(
-            "at most as many queries as keys with causal",
-            f"{q[-2]} queries, {k[-2]} keys",
-            "The last query is aligned with the last key.",
-        )
-    if not isinstance(out, str) or out not in OUTPUTS:
-        raise ParameterError(f"out to be one of {', '.join(OUTPUTS)}", repr(out), "It names the result.")
-    if out == "int8" and requant.output is None:
-        raise ParameterError(
-            "requant with an output factor for int8 output",
-            "output=None",
-            "Give Requant.from_scales the out_scale.",
-        )
-
-
-def check_mode(mode: Mode | str | None) -> Mode | None:
-    """The mode of probabilities that come first, or None."""
-    if mode is None or Mode(mode).is_u8:
-        return None if mode is None else Mode(mode)
-    raise ModeError(
-        "mode None, 'u8_div' or 'u8_clb'",
-        repr(Mode(mode).value),
-        "Without a mode no probability is rounded at all; that is the most precise.",
+        raise arguments.no_theta(theta)
+    theta.require_columns(keys)
+    operands.require_requant(requant, out, not isinstance(q, np.ndarray))
+    operands.require_causal(causal, q.shape[-2], keys)
+    first = operands.probabilities_first(mode)
+    masking = arguments.NO_MASK
+    if valid is not None:
+        masking, valid = arguments.read_valid(valid, q)
+    if threads is not None:
+        arguments.require_threads(threads)
+    if device != "cpu":
+        arguments.require_shapes(LOGITS, (*q.shape[:-1], keys), theta, masking, valid, requant)
+    return backend("attention", device).attention(
+        q, k, v, theta, requant, masking, valid, bool(causal), first, out, threads
     )
-
-
-def not_int8(name: str, dtype: Any) -> DtypeError:
-    """The refusal of anything but int8."""
-    return DtypeError(
-        f"{name} of dtype int8",
-        f"dtype {dtype}",
-        "Quantise it first: clamp(round(value / scale), -128, 127).",
-    )
-
-
-def _refusal(
-    status: int, logits: tuple[int, ...], theta: HeadParams, requant: Requant, valid: Any
-) -> HccsError:
-    if status == _REQUANT_SHAPE:
-        return ShapeError(
-            f"requant's shape to broadcast against q.shape[:-2] = {logits[:-2]}",
-            f"requant of shape {requant.shape}",
-            "For q [batch, heads, nq, d] give one factor per head: shape [heads].",
-        )
-    return door.refusal(status, logits, theta, valid, "[..., heads, nq, nk]")

@@ -1,31 +1,45 @@
-"""`softmax`: argument checks, then the kernel for the array at hand."""
+"""`softmax`: arguments checked, then the kernel for the array at hand."""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+from numpy import empty, ndarray
 
-from hccs.backends.cpu import _native
-from hccs.backends.cpu.instruction_sets import cores
-from hccs.errors import DtypeError, HccsError, MaskError, ParameterError, ShapeError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
+from hccs.ops import arguments
+from hccs.ops.arguments import INT8, NO_MASK
+from hccs.ops.dispatch import backend
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    import torch
+    from numpy.typing import ArrayLike, NDArray
 
-_MODES = {key: (index, mode.dtype) for index, mode in enumerate(Mode) for key in (mode, mode.value)}
-_INT8 = np.dtype(np.int8)
-# As the native code numbers them: which columns take part, and what it refuses.
-_NO_MASK, _LENGTHS, _MASK = range(3)
-DONE, _THETA_SHAPE, _SELECTION_SHAPE, _LENGTH_RANGE, MASK_LAYOUT, _OVERLAP = range(6)
-
-# Below this many elements per thread, starting the thread costs more than it saves.
-_ELEMENTS_PER_THREAD = 1 << 21
+_MODES: dict[Any, tuple[Mode, np.dtype[Any]]] = {mode: (mode, mode.dtype) for mode in Mode}  # or their names
 
 
+@overload
+def softmax(
+    x: NDArray[np.int8],
+    theta: HeadParams,
+    mode: Mode | str = ...,
+    valid: ArrayLike | torch.Tensor | None = ...,
+    *,
+    out: NDArray[Any] | None = ...,
+    threads: int | None = ...,
+) -> NDArray[Any]: ...
+@overload
+def softmax(
+    x: torch.Tensor,
+    theta: HeadParams,
+    mode: Mode | str = ...,
+    valid: ArrayLike | torch.Tensor | None = ...,
+    *,
+    out: torch.Tensor | None = ...,
+    threads: int | None = ...,
+) -> torch.Tensor: ...
 def softmax(
     x: Any,
     theta: HeadParams,
@@ -39,9 +53,9 @@ def softmax(
 
     `theta`'s shape broadcasts against x.shape[:-2]: one head's parameters serve all its query rows.
     `valid` tells which columns take part: a boolean mask that broadcasts to x.shape, or integer row lengths
-    that broadcast to x.shape[:-1] (faster). Other columns get 0. The result has x's shape; `out` receives it
-    if given. NumPy arrays give NumPy arrays, torch tensors (CPU or CUDA) torch tensors. `threads` defaults
-    to all cores for large inputs and one for small.
+    that broadcast to x.shape[:-1] (faster). Other columns get 0, and so does what a masked array masks. The
+    result has x's shape; `out` receives it if given. NumPy arrays give NumPy arrays, torch tensors (CPU or
+    CUDA) torch tensors. `threads` defaults to all cores for large inputs and one for small.
 
     >>> x = np.array([[10, 3, -2, -20]], dtype=np.int8)
     >>> softmax(x, HeadParams(B=444, S=11, D=40), mode="u8_div")
@@ -49,134 +63,33 @@ def softmax(
     >>> softmax(x, HeadParams(B=444, S=11, D=40), mode="u8_div", valid=np.array([2]))
     array([[139, 115,   0,   0]], dtype=uint8)
     """
-    if type(x) is not np.ndarray:
-        if is_tensor(x):
-            from hccs.ops import softmax_tensor as tensor
-
-            return tensor.softmax(x, theta, mode, valid, out, threads)
-        x = _as_array(x)
-    if x.dtype != _INT8:
-        raise DtypeError(
-            "x of dtype int8",
-            f"dtype {x.dtype}",
-            "Quantise float logits first: clamp(round(z / scale), -128, 127).",
-        )
-    if x.ndim == 0:
-        raise ShapeError(
-            "x with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits."
-        )
+    # A call on one short row is dominated by what happens here: functions are entered only where needed.
+    device = "cpu"
+    if type(x) is not ndarray:
+        x, valid = arguments.opened("x", x, valid)
+        device = arguments.device_of(x)
+    if x.dtype is not INT8:
+        arguments.require_int8("x", x)
+    shape = x.shape
+    if not shape:
+        raise arguments.scalar("x")
     if not isinstance(theta, HeadParams):
-        raise DtypeError(
-            "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
-        )
+        raise arguments.no_theta(theta)
+    theta.require_columns(shape[-1])
     try:
-        mode_index, dtype = _MODES[mode]
+        mode, dtype = _MODES[mode]
     except (KeyError, TypeError):
-        mode_index, dtype = _MODES[Mode(mode)]
-    theta.require_columns(x.shape[-1])
-    if not x.flags.c_contiguous:
-        x = np.ascontiguousarray(x)
-    masking, valid = selection(valid)
+        mode, dtype = _MODES[Mode(mode)]  # which refuses what is none
+    masking = NO_MASK
+    if valid is not None:
+        masking, valid = arguments.read_valid(valid, x)
+    if threads is not None:
+        arguments.require_threads(threads)
+    if device != "cpu":
+        arguments.require_shapes("x.shape", shape, theta, masking, valid)
     if out is None:
-        out = np.empty(x.shape, dtype)
+        out = empty(shape, dtype) if type(x) is ndarray else arguments.empty(x, shape, dtype.name)
     else:
-        _check_out(out, x.shape, dtype)
-    if threads is None:
-        threads = default_threads(x.size)
-    else:
-        check_threads(threads)
-    status = _native.softmax(x, theta.packed, mode_index, masking, valid, out, threads)
-    if status == MASK_LAYOUT:
-        valid = np.ascontiguousarray(np.broadcast_to(valid, x.shape))
-        status = _native.softmax(x, theta.packed, mode_index, masking, valid, out, threads)
-    if status != DONE:
-        raise refusal(status, x.shape, theta, valid, "x.shape")
+        arguments.require_out(out, x, dtype)
+    backend("softmax", device).softmax(x, theta, mode, masking, valid, out, threads)
     return out
-
-
-def default_threads(elements: int) -> int:
-    """All cores for large inputs, one for small."""
-    return 1 if elements < 2 * _ELEMENTS_PER_THREAD else min(cores(), elements // _ELEMENTS_PER_THREAD)
-
-
-def is_tensor(x: Any) -> bool:
-    """True for a torch tensor, without importing torch: nobody holds one before torch is loaded."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
-
-
-def _as_array(x: Any) -> NDArray[Any]:
-    if isinstance(x, np.ndarray):
-        return np.asarray(x)  # a subclass: its plain view
-    raise DtypeError(
-        "x to be a NumPy array or a torch tensor", type(x).__name__, "Convert it with numpy.asarray."
-    )
-
-
-def check_threads(threads: Any) -> None:
-    """Refuse what is no number of threads."""
-    if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or threads < 1:
-        raise ParameterError("threads to be an integer >= 1", repr(threads), "Leave it out for the default.")
-
-
-def selection(valid: Any) -> tuple[int, NDArray[Any] | None]:
-    """`valid` as the native code takes it, and which kind it is."""
-    if valid is None:
-        return _NO_MASK, None
-    valid = np.asarray(valid)
-    masking = _masking(valid.dtype)
-    return masking, valid if valid.dtype.isnative else valid.astype(valid.dtype.newbyteorder("="))
-
-
-def _masking(dtype: np.dtype[Any]) -> int:
-    if dtype.kind == "b":
-        return _MASK
-    if dtype.kind in "iu":
-        return _LENGTHS
-    raise DtypeError(
-        "valid to be booleans or integer lengths",
-        f"dtype {dtype}",
-        "An additive float mask becomes booleans by comparing it with 0.",
-    )
-
-
-def _check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if not isinstance(out, np.ndarray) or out.dtype != dtype:
-        found = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-        raise DtypeError(
-            f"out to be a NumPy array of dtype {dtype}", str(found), "See hccs.Mode(mode).dtype."
-        )
-    flags = out.flags
-    if out.shape != shape or not flags.c_contiguous or not flags.writeable:
-        layout = "contiguous" if flags.c_contiguous else "not contiguous"
-        access = "writeable" if flags.writeable else "read-only"
-        raise ShapeError(
-            f"out contiguous, writeable and of x's shape {shape}",
-            f"shape {out.shape}, {layout}, {access}",
-            "Make it with numpy.empty(x.shape, hccs.Mode(mode).dtype).",
-        )
-
-
-def refusal(status: int, shape: tuple[int, ...], theta: HeadParams, valid: Any, what: str) -> HccsError:
-    """What the native code refused, in words; `what` names the logits' shape."""
-    if status == _THETA_SHAPE:
-        return ShapeError(
-            f"theta's shape to broadcast against {what}[:-2] = {shape[:-2]}",
-            f"theta of shape {theta.shape}",
-            "For logits [batch, heads, q, k] give one triple per head: shape [heads].",
-        )
-    if status == _OVERLAP:
-        return ShapeError("out to be memory of its own", "memory shared with x", "Pass another array.")
-    if status == _LENGTH_RANGE:
-        return MaskError(
-            f"row lengths between 0 and {shape[-1]} columns",
-            f"lengths from {valid.min()} to {valid.max()}",
-            "A length counts the valid columns from the row's start.",
-        )
-    return MaskError(
-        f"a mask that broadcasts to {what} = {shape}"
-        if valid.dtype == bool
-        else f"row lengths that broadcast to {what}[:-1] = {shape[:-1]}",
-        f"shape {valid.shape}",
-        "For [batch, heads, q, k] a padding mask has shape [batch, 1, 1, k], its lengths [batch, 1, 1].",
-    )

@@ -1,0 +1,79 @@
+"""`hccs.attention` by the native kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hccs.backends.cpu import _native
+from hccs.backends.cpu.codes import DEFERRED, DONE, MASK_LAYOUT, MASKING, MODES, OUTPUTS
+from hccs.backends.cpu.instruction_sets import cores
+from hccs.backends.cpu.refusals import refusal
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.requant import Requant
+from hccs.ops.arguments import LOGITS
+
+_DTYPES = {"pair": np.dtype(np.int32), "float32": np.dtype(np.float32), "int8": np.dtype(np.int8)}
+
+# Multiply-adds that are worth starting a thread for.
+_WORK_PER_THREAD = 1 << 25
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    theta: HeadParams,
+    requant: Requant,
+    masking: int,
+    valid: Any,
+    causal: bool,
+    mode: Mode | None,
+    out: str,
+    threads: int | None,
+) -> Any:
+    """The named output of int8 arrays, or of tensors on the CPU, which share their memory."""
+    if not isinstance(q, np.ndarray):
+        return _of_tensors(q, k, v, theta, requant, masking, valid, causal, mode, out, threads)
+    q, k, v = _with_contiguous_rows(q), _with_contiguous_rows(k), _with_contiguous_rows(v)
+    if threads is None:
+        work = 2 * q.size * k.shape[-2]
+        threads = 1 if work < 2 * _WORK_PER_THREAD else min(cores(), work // _WORK_PER_THREAD)
+    result = np.empty(q.shape, _DTYPES[out])
+    sums = np.empty(q.shape[:-1], np.int32) if out == "pair" else None
+    operation = DEFERRED if mode is None else MODES[mode]
+
+    def run() -> int:
+        return _native.attention(
+            q, k, v, theta.packed, requant.packed, MASKING[masking], valid, causal, operation, OUTPUTS[out],
+            result, sums, int(threads),
+        )  # fmt: skip
+
+    logits = (*q.shape[:-1], k.shape[-2])
+    status = run()
+    if status == MASK_LAYOUT:
+        valid = np.ascontiguousarray(np.broadcast_to(valid, logits))
+        status = run()
+    if status != DONE:
+        raise refusal(status, LOGITS, logits, theta, masking, valid, requant)
+    return result if sums is None else (result, sums)
+
+
+def _with_contiguous_rows(x: Any) -> Any:
+    """Other strides, as of heads split out of one projection, need no copy."""
+    return x if x.strides[-1] == 1 else np.ascontiguousarray(x)
+
+
+def _of_tensors(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    import torch
+
+    *others, out, threads = rest
+    exact = out if out in _DTYPES else "float32"
+    arrays = (x.detach().numpy() for x in (q, k, v))
+    result = attention(*arrays, *others, exact, threads)
+    if out == "pair":
+        return tuple(torch.from_numpy(part) for part in result)
+    tensor = torch.from_numpy(result)
+    return tensor if exact == out else tensor.to(getattr(torch, out))

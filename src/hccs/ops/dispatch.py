@@ -1,0 +1,45 @@
+"""Backends, found by operator and device when they are first needed.
+
+A backend is a module `hccs.backends.<where>.<operator>`; those of one operator hold functions of the same
+names and signatures. They are imported here by name alone, so that NumPy users never load torch or Triton.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import Any
+
+from hccs.errors import DtypeError, MissingExtraError
+
+BACKENDS = {"cpu": "hccs.backends.cpu", "cuda": "hccs.backends.triton"}
+"""Where the kernels for a kind of device live; torch calls AMD's GPUs "cuda" as well."""
+
+
+@functools.cache
+def backend(operator: str, device: str) -> Any:
+    """The module that runs the operator on this kind of device."""
+    if device not in BACKENDS:
+        raise DtypeError("tensors on the CPU or on CUDA", f"device {device}", "Move them with .cpu().")
+    try:
+        return importlib.import_module(f"{BACKENDS[device]}.{operator}")
+    except ImportError as error:
+        if device == "cpu":
+            raise
+        raise MissingExtraError(
+            "Triton for tensors on CUDA",
+            f"no module {error.name}",
+            "pip install -U triton (3.4 or later), or move the tensors to the CPU.",
+        ) from error
+
+
+def synchronise() -> None:
+    """Wait for the kernels on every GPU, and raise what they refused.
+
+    Kernels on a GPU tell of values they cannot take (NaN logits, lengths beyond the row, parameters outside
+    the region) after the call that started them has returned: the next call on that GPU raises it, or this.
+    """
+    faults = sys.modules.get(f"{BACKENDS['cuda']}.faults")  # not loaded: nothing was started
+    if faults is not None:
+        faults.synchronise()
