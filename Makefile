@@ -19,6 +19,7 @@ demo: $(VENV)/.core
 test: lint $(VENV)/.dev
 	@echo "== tests"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/backends/triton_interpreter
 	@$(MAKE) --no-print-directory sanitize
 
 bench: $(VENV)/.bench

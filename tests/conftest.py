@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -54,18 +51,3 @@ def from_four_threads(call: Callable[[], np.ndarray]) -> list[np.ndarray]:
         start = Barrier(4)
         waiting = [pool.submit(lambda: (start.wait(), call())[1]) for _ in range(4)]
         return [work.result() for work in waiting]
-
-
-@pytest.fixture
-def triton_process() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs code in a process of its own: Triton decides on import whether kernels are interpreted."""
-
-    def run(code: str, *, interpreted: bool) -> subprocess.CompletedProcess[str]:
-        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-        if interpreted:
-            environment["TRITON_INTERPRET"] = "1"
-        return subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-        )
-
-    return run

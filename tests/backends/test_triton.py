@@ -1,78 +1,151 @@
-"""The Triton kernels in Triton's interpreter, for machines without a GPU; test_tensor runs them on one."""
+"""Triton kernels without a GPU: assembled for Hopper; what a device can do; tables of tiles.
+
+The folder triton_interpreter runs them, in plain spellings of the machine instructions; the assembler, which
+needs no GPU either, sees the instructions themselves.
+"""
+
+import itertools
+import os
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-CHECK = """
-import torch, hccs
-from hccs.reference.softmax import softmax as reference_softmax
-from hccs.backends.triton import softmax as rows
-from hccs.nn import functional
-from hccs.backends.triton import float_logits as fused
-
-theta = hccs.HeadParams(B=[444, 300], S=[11, 4], D=[40, 60])
-packed, scale = torch.tensor(theta.packed), torch.tensor([0.1, 0.05])
-generator = torch.Generator().manual_seed(0)
-for mode in hccs.Mode:
-    for k in (5, 17):
-        x = torch.randint(-128, 128, (3, 2, 4, k), generator=generator).to(torch.int8)
-        masks = {
-            "none": None,
-            "mask": torch.rand(3, 1, 4, k, generator=generator) > 0.3,
-            "lengths": torch.randint(0, k + 1, (3, 1, 4), generator=generator, dtype=torch.int32),
-        }
-        for name, valid in masks.items():
-            out = torch.full(x.shape, 77, dtype=torch.uint8 if mode.is_u8 else torch.int16)
-            rows.softmax(x, packed, mode, valid, out)
-            expected = reference_softmax(x.numpy(), theta, mode, None if valid is None else valid.numpy())
-            assert (out.numpy() == expected).all(), (mode, k, name)
-            if name == "lengths":
-                continue
-            z = torch.randn(3, 2, 4, k, generator=generator) * 6
-            p, wide = fused.forward(z, packed, scale, valid, mode)
-            expected_p, _ = torch.ops.hccs.softmax_logits(z, packed, scale, valid, mode.value)
-            assert torch.equal(p, expected_p), (mode, k, name)
-            g = torch.randn(z.shape, generator=generator)
-            dz, learn = fused.backward(g, wide, packed.float(), scale, valid, True)
-            expected_dz, expected_learn = torch.ops.hccs.softmax_logits_backward(
-                g.double(), wide, packed, scale, valid, True)
-            torch.testing.assert_close(dz.double(), expected_dz, rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(learn.double(), expected_learn, rtol=1e-3, atol=1e-4)
-for mode in hccs.Mode:  # whole rows inside one head: four logits to a word
-    for k in (16, 64):
-        x = torch.randint(-128, 128, (1, 2, 4096 // k, k), generator=generator).to(torch.int8)
-        x[0, 0, :40] = torch.randint(100, 128, (40, k), generator=generator).to(torch.int8)
-        for given in (theta, hccs.HeadParams(B=[9, 2], S=[1, 0], D=[8, 127])):
-            out = torch.full(x.shape, 77, dtype=torch.uint8 if mode.is_u8 else torch.int16)
-            rows.softmax(x, torch.tensor(given.packed), mode, None, out)
-            assert (out.numpy() == reference_softmax(x.numpy(), given, mode)).all(), (mode, k, "words")
-print("same bits")
-"""
-
-
-def test_kernels_equal_the_reference_in_the_interpreter(triton_process):
-    done = triton_process(CHECK, interpreted=True)
-    assert done.stdout.strip() == "same bits", done.stderr
-
-
-COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from hccs.backends.triton.packed_rows import softmax_words
 
-given = dict(x_ptr="*i32", theta_ptr="*i32", rows_per_group="i32", heads="i32")
-for is_u8 in (True, False):
-    for is_clb in (True, False):
-        fixed = dict(IS_U8=is_u8, IS_CLB=is_clb, BLOCK_ROWS=64, WORDS=16)
-        signature = {**given, "out_ptr": "*i32" if is_u8 else "*i64", **dict.fromkeys(fixed, "constexpr")}
-        compile(ASTSource(softmax_words, signature, fixed), GPUTarget("cuda", 90, 32))
-print("compiled")
-"""
+import hccs
+from hccs.backends.triton import codes, devices, packed_rows
+from hccs.backends.triton.attention import launch, prefetched, resident, streamed
+from hccs.backends.triton.attention.tiles import tile_for
+
+# Fused or not, the kernels' sums are exact integers.
+pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+compiled = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted")
+THETA, REQUANT = hccs.HeadParams(444, 11, 40), hccs.Requant(hccs.FixedPoint(3, 9))
+HOPPER = GPUTarget("cuda", 90, 32)
 
 
-def test_machine_instructions_of_the_word_kernel_assemble(triton_process):
-    # The interpreter runs plain spellings of them; the assembler needs no GPU.
-    done = triton_process(COMPILE, interpreted=False)
-    assert done.stdout.strip() == "compiled", done.stderr[-2000:]
+@compiled
+@pytest.mark.parametrize("is_clb", [True, False], ids=["clb", "div"])
+@pytest.mark.parametrize("is_u8", [True, False], ids=["u8", "i16"])
+def test_row_kernel_on_words_assembles(is_u8, is_clb):
+    fixed = dict(IS_U8=is_u8, IS_CLB=is_clb, BLOCK_ROWS=64, WORDS=16)
+    given = dict(x_ptr="*i32", theta_ptr="*i32", rows_per_group="i32", heads="i32")
+    signature = {**given, "out_ptr": "*i32" if is_u8 else "*i64", **dict.fromkeys(fixed, "constexpr")}
+    compile(ASTSource(packed_rows.softmax_words, signature, fixed), HOPPER)
+
+
+PLAIN = dict(
+    MASKING=codes.NO_MASK, CAUSAL=False, ALL=True, FULL=True, MODE=codes.DEFERRED, OUT=codes.FLOATS,
+    WIDE=False, HOPPER=True, CHUNKS=1, BLOCK_D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False, SHARED=True,
+)  # fmt: skip
+LENGTHS = dict(MASKING=codes.LENGTHS, ALL=False)
+CASES = {
+    "resident": (resident.attention_resident, dict(TILES=2, REPEAT=4, LOOP=True)),
+    "resident, lengths, int8": (
+        resident.attention_resident, dict(**LENGTHS, FULL=False, OUT=codes.INT8, WIDE=True),
+    ),
+    "streamed, common mask, pair": (
+        streamed.attention_streamed,
+        dict(
+            MASKING=codes.COMMON_MASK, CAUSAL=True, ALL=False, FULL=False, MODE=codes.U8_CLB, OUT=codes.PAIR,
+            CHUNKS=2,
+        ),
+    ),
+    "streamed, lengths": (streamed.attention_streamed, dict(**LENGTHS, FULL=False)),
+    "prefetched": (prefetched.attention_prefetched, dict(REPEAT=2)),
+    "prefetched, lengths, pair": (
+        prefetched.attention_prefetched, dict(**LENGTHS, REPEAT=2, OUT=codes.PAIR),
+    ),
+}  # fmt: skip
+
+
+@compiled
+@pytest.mark.parametrize("case", CASES)
+def test_attention_assembles(case):
+    kernel, changes = CASES[case]
+    options = {name: getattr(value, "value", value) for name, value in {**PLAIN, **changes}.items()}
+    fixed = {name: value for name, value in options.items() if name in kernel.arg_names}
+    output = {codes.FLOATS.value: "bf16", codes.INT8.value: "i8", codes.PAIR.value: "i32"}[fixed["OUT"]]
+    types = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "fault_ptr"), "*i8")
+    types |= dict.fromkeys(("table_ptr", "sum_ptr"), "*i32")
+    types |= {"out_ptr": f"*{output}", "valid_ptr": "*i64" if options["MASKING"] == 1 else "*i32"}
+    if kernel is prefetched.attention_prefetched:
+        types["v_ptr"] = "*i32"
+    for name, dtype in (("q_tiles", "i8"), ("k_tiles", "i8"), ("out_tiles", output)):
+        types[name] = f"tensordesc<{dtype}[1, 1, 64, 64]>"
+    signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
+    compile(ASTSource(kernel, signature, fixed), HOPPER)
+
+
+@compiled
+@pytest.mark.parametrize(
+    "masking", [codes.NO_MASK, codes.LENGTHS, codes.MASK], ids=["none", "lengths", "mask"]
+)
+def test_float_logits_assemble(masking):
+    from hccs.backends.triton.float_logits import _forward
+
+    fixed = dict(
+        MASKING=masking.value, FULL=False, ONE_GROUP=False, IS_U8=True, IS_CLB=False, BLOCK_ROWS=64,
+        BLOCK_COLUMNS=64,
+    )  # fmt: skip
+    types = dict(
+        z_ptr="*fp32", theta_ptr="*i32", scale_ptr="*fp32", fault_ptr="*i8", p_ptr="*fp32", x_ptr="*i16"
+    )
+    types["valid_ptr"] = "*i64" if masking is codes.LENGTHS else "*i1"
+    signature = {
+        name: "constexpr" if name in fixed else types.get(name, "i32") for name in _forward.arg_names
+    }
+    compile(ASTSource(_forward, signature, fixed), HOPPER)
+
+
+@pytest.mark.parametrize("nk", [1, 20, 64, 65, 128, 200, 256, 384, 512, 513, 4096])
+def test_tiles_hold_what_their_kernel_takes(nk):
+    for nq, d, hopper, masked, per_row, many in itertools.product(
+        [1, 16, 17, 128, 4096], [32, 64, 128], [True, False], [True, False], [True, False], [True, False]
+    ):
+        tile = tile_for(
+            nq, nk, d, capability=(9, 0) if hopper else (8, 6), masked=masked,
+            mask_per_row=masked and per_row, many_heads=many,
+        )  # fmt: skip
+        assert {tile.rows, tile.keys} <= {16, 32, 64, 128}
+        # Programs that stay have all their keys; those that load ahead have them in one block.
+        assert not tile.persistent or nk <= tile.keys * tile.tiles
+        assert not tile.prefetched or (many and nk <= tile.keys and tile.repeat > 1)
+        assert hopper or not tile.prefetched
+
+
+@pytest.fixture
+def gpu_of_capability_9(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 4))
+    devices.capability.cache_clear()
+    yield torch.device("cuda", 7)
+    devices.capability.cache_clear()
+
+
+def test_amd_gpus_are_sent_no_ptx(gpu_of_capability_9, monkeypatch):
+    # ROCm builds of torch call their devices "cuda" and give MI300 the capability 9.4.
+    assert devices.capability(gpu_of_capability_9) == (9, 4)
+    devices.capability.cache_clear()
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    assert devices.capability(gpu_of_capability_9) == (0, 0)
+    assert packed_rows.can_run(gpu_of_capability_9) is devices.INTERPRETED
+    monkeypatch.setattr(launch, "heads_and_factors_on", lambda *_: torch.zeros(1, 8, dtype=torch.int32))
+    plan = launch._plan.__wrapped__(
+        (2, 1, 64, 64),
+        64,
+        (2, 1),
+        THETA,
+        REQUANT,
+        gpu_of_capability_9,
+        0,
+        False,
+        None,
+        torch.float32,
+        True,
+        None,
+    )
+    assert plan.options["HOPPER"] is False
+    assert not plan.tile.prefetched

@@ -14,6 +14,7 @@ from hccs.aie import _emulation
 from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
+from hccs.ops import arguments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -120,22 +121,14 @@ def _groups(x: NDArray[np.int8]) -> tuple[NDArray[np.int8], int]:
     return np.ascontiguousarray(x).reshape(-1, *x.shape[-2:]), x.shape[-1]
 
 
-def _lengths(lengths: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[np.int16] | None:
-    if lengths is None:
+def _lengths(lengths: Any, shape: tuple[int, ...]) -> NDArray[np.int16] | None:
+    masking, array = arguments.selection(lengths, shape)
+    if masking == arguments.NO_MASK:
         return None
-    array = np.asarray(lengths)
-    if array.dtype.kind not in "iu":
-        raise MaskError(
-            "integer row lengths", f"dtype {array.dtype}", "Masks are prefixes here: pass their lengths."
-        )
-    if array.size and (array.min() < 0 or array.max() > shape[-1]):
-        raise MaskError(f"row lengths from 0 to {shape[-1]}", f"{array.min()} to {array.max()}", "Clip them.")
-    try:
-        return np.broadcast_to(array, shape[:-1]).astype(np.int16).reshape(-1, shape[-2])
-    except ValueError as error:
-        raise MaskError(
-            f"lengths that broadcast to {shape[:-1]}", str(array.shape), "Give one per row."
-        ) from error
+    if masking == arguments.MASK:
+        raise MaskError("integer row lengths", "a mask", "Masks are prefixes here: pass their lengths.")
+    sizes: NDArray[np.int16] = np.broadcast_to(array, shape[:-1]).astype(np.int16).reshape(-1, shape[-2])
+    return sizes
 
 
 def _require_full_rows(params: NDArray[np.int32], n: int, mode: Mode, lengths: NDArray[Any] | None) -> None:

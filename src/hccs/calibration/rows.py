@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.errors import DataError, DtypeError, MaskError, ParameterError, ShapeError
+from hccs.errors import DataError, DtypeError, ParameterError, ShapeError
+from hccs.ops import arguments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +36,15 @@ class RowBatch:
         return None
 
 
+def plain_logits(logits: Any, valid: Any) -> tuple[NDArray[Any], Any]:
+    """Logits as an array, and `valid` without what a masked array masks."""
+    if arguments.is_tensor(logits):
+        logits = logits.detach().cpu().numpy()
+    if isinstance(logits, np.ma.MaskedArray):
+        logits, valid = arguments.opened("x", logits, valid)
+    return np.asarray(logits), valid.detach().cpu().numpy() if arguments.is_tensor(valid) else valid
+
+
 def row_batch(
     logits: Any,
     valid: Any,
@@ -46,7 +56,7 @@ def row_batch(
     n: int | None,
 ) -> RowBatch:
     """Check one batch of logits of `shape` = (layers, heads) and bring it into form."""
-    logits = np.asarray(logits)
+    logits, valid = plain_logits(logits, valid)
     head_of_group = _heads(logits.shape, layer, shape)
     rows, columns = logits.shape[-2:]
     if n is not None and columns > n:
@@ -55,19 +65,13 @@ def row_batch(
             f"{columns} columns",
             f"Make the statistics with n = {columns}.",
         )
+    masking, valid = arguments.selection(valid, logits.shape)
     lengths = mask = None
-    if valid is not None:
-        valid = np.asarray(valid)
-        if valid.dtype == bool:
-            mask = broadcast(valid, logits.shape, "a mask that broadcasts to x.shape =")
-            mask = np.ascontiguousarray(mask).reshape(-1, columns)
-        else:
-            lengths = broadcast(
-                require_lengths(valid, columns).astype(np.int32),
-                logits.shape[:-1],
-                "row lengths that broadcast to x.shape[:-1] =",
-            )
-            lengths = np.ascontiguousarray(lengths).reshape(-1)
+    if masking == arguments.MASK:
+        mask = np.ascontiguousarray(np.broadcast_to(valid, logits.shape)).reshape(-1, columns)
+    elif masking == arguments.LENGTHS:
+        lengths = np.broadcast_to(valid.astype(np.int32), logits.shape[:-1])
+        lengths = np.ascontiguousarray(lengths).reshape(-1)
     return RowBatch(
         np.ascontiguousarray(logits).reshape(-1, rows, columns),
         head_of_group,
@@ -112,23 +116,6 @@ def _heads(shape: tuple[int, ...], layer: int | None, grid: tuple[int, int]) -> 
     return np.ascontiguousarray(blocks).reshape(-1)
 
 
-def require_lengths(valid: NDArray[Any], columns: int) -> NDArray[Any]:
-    """`valid`, which is no mask, if it can be lengths of rows of so many columns."""
-    if valid.dtype.kind not in "iu":
-        raise DtypeError(
-            "valid to be booleans or integer lengths",
-            f"dtype {valid.dtype}",
-            "An additive float mask becomes booleans by comparing it with 0.",
-        )
-    if valid.size and (valid.min() < 0 or valid.max() > columns):
-        raise MaskError(
-            f"row lengths between 0 and {columns} columns",
-            f"lengths from {valid.min()} to {valid.max()}",
-            "A length counts the valid columns from the row's start.",
-        )
-    return valid
-
-
 def _weights(weight: Any, rows: tuple[int, ...], unit: int) -> NDArray[np.int64] | None:
     if weight is None:
         return None if unit == 1 else np.full(int(np.prod(rows)), unit, np.int64)
@@ -150,18 +137,10 @@ def _weights(weight: Any, rows: tuple[int, ...], unit: int) -> NDArray[np.int64]
             f"{weight[units != weight * unit].min()}",
             "Weights are counted exactly, in units: raise weight_unit, for example to 65536.",
         )
-    return np.ascontiguousarray(
-        broadcast(units.astype(np.int64), rows, "weights that broadcast to x.shape[:-1] =")
-    ).reshape(-1)
-
-
-def broadcast(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
-    """The array in this shape, or a refusal that says `what` was expected."""
-    try:
-        return np.broadcast_to(array, shape)
-    except ValueError as error:
-        raise MaskError(
-            f"{what} {shape}",
-            f"shape {array.shape}",
-            "For [batch, heads, q, k] a padding mask has shape [batch, 1, 1, k], its lengths [batch, 1, 1].",
-        ) from error
+    if not arguments.broadcasts(units.shape, rows):
+        raise ShapeError(
+            f"weights that broadcast to x.shape[:-1] = {rows}",
+            f"shape {units.shape}",
+            "For [batch, heads, q, k] weights of sentences have shape [batch, 1, 1].",
+        )
+    return np.ascontiguousarray(np.broadcast_to(units.astype(np.int64), rows)).reshape(-1)

@@ -13,42 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.calibration.rows import require_finite, row_batch
+from hccs.calibration.rows import plain_logits, require_finite, row_batch
 from hccs.calibration.searching import CalibrationWarning, search
 from hccs.calibration.statistics import HeadStatistics, process_group
 from hccs.errors import DataError, ParameterError, ShapeError
+from hccs.ops import arguments
+from hccs.ops.quantise import quantise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+__all__ = ["LogitRange", "ScaleCandidates", "quantise"]
 
 STEPS = 127
 """Max-abs maps the largest logit to this."""
 
 FACTORS = (1.0, 0.9, 0.8, 1.4)
 """Candidate scales in units of max-abs, which comes first and so wins ties."""
-
-
-def quantise(z: Any, scale: Any, valid: Any = None) -> NDArray[np.int8]:
-    """int8 logits clamp(round_half_even(z / scale), -128, 127); `scale` broadcasts against z.shape[:-2].
-
-    Positions that are not `valid` (a boolean mask that broadcasts to z.shape) may hold anything and become 0.
-
-    >>> quantise(np.array([[0.24, 0.25, 0.35, -99.0]]), scale=0.1)
-    array([[   2,    2,    3, -128]], dtype=int8)
-    """
-    z = np.asarray(z)
-    if valid is not None:
-        z = np.where(valid, z, z.dtype.type(0))
-    if not np.isfinite(z).all():
-        raise DataError(
-            "finite logits",
-            f"{np.count_nonzero(~np.isfinite(z))} of {z.size} NaN or infinite",
-            "Pass `valid` for padding instead of adding -inf, and check the model for overflow.",
-        )
-    steps = np.asarray(scale, np.float64)
-    steps = steps[..., None, None] if steps.ndim else steps
-    clipped: NDArray[np.int8] = np.clip(np.rint(z / steps), -128, 127).astype(np.int8)
-    return clipped
 
 
 class LogitRange:
@@ -67,7 +48,7 @@ class LogitRange:
 
     def update(self, z: Any, valid: Any = None, *, layer: int | None = None) -> None:
         """Add float logits; shapes and `valid` as in `HeadStatistics.update`."""
-        batch = row_batch(np.asarray(z), valid, layer=layer, shape=self.shape, n=None)
+        batch = row_batch(z, valid, layer=layer, shape=self.shape, n=None)
         require_finite(batch)
         taking_part = batch.chosen
         for group, head in enumerate(batch.head_of_group.tolist()):
@@ -150,7 +131,7 @@ class ScaleCandidates:
 
     def update(self, z: Any, valid: Any = None, *, layer: int | None = None, weight: Any = None) -> None:
         """Add float logits; as `HeadStatistics.update`."""
-        z = np.asarray(z)
+        z, valid = plain_logits(z, valid)
         heads = 1 if layer is None else z.ndim - 3
         if z.ndim < 3 or z.shape[heads] != self.heads:
             raise ShapeError(
@@ -158,10 +139,9 @@ class ScaleCandidates:
                 f"shape {z.shape}",
                 "Pass the logits of all heads of a layer together.",
             )
-        if valid is not None and np.asarray(valid).dtype != bool:
-            valid = self._for_each(np.asarray(valid), heads, z.ndim - 1)
-        elif valid is not None:
-            valid = self._for_each(np.asarray(valid), heads, z.ndim)
+        masking, valid = arguments.selection(valid, z.shape)
+        if valid is not None:
+            valid = self._for_each(valid, heads, z.ndim if masking == arguments.MASK else z.ndim - 1)
         if weight is not None:
             weight = self._for_each(np.asarray(weight), heads, z.ndim - 1)
         self.statistics.update(self._for_each(z, heads, z.ndim), valid, layer=layer, weight=weight)

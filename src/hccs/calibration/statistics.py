@@ -14,7 +14,7 @@ import numpy as np
 from hccs._files import safetensors as _safetensors
 from hccs.backends.cpu.instruction_sets import cores
 from hccs.calibration import _native
-from hccs.calibration.rows import require_finite, row_batch
+from hccs.calibration.rows import plain_logits, require_finite, row_batch
 from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
 from hccs.numbers.region import Region
 
@@ -93,7 +93,7 @@ class HeadStatistics:
         x.shape[:-1], as in `hccs.softmax`. Rows without a valid position are left out. `weight` broadcasts
         to x.shape[:-1].
         """
-        x = np.asarray(x)
+        x, valid = plain_logits(x, valid)
         batch = row_batch(
             self._of_reference_dtype(x),
             valid,

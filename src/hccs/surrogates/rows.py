@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.calibration.rows import broadcast, require_lengths
 from hccs.errors import DtypeError, ParameterError, ShapeError
+from hccs.ops import arguments
+from hccs.ops.quantise import INT8_MAX, INT8_MIN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-INT8_MIN, INT8_MAX = -128, 127
 REQUANTISATION_BITS = 16
 
 
@@ -45,29 +45,19 @@ def requantised(x: Any, multiplier: Any) -> Any:
     return ((x * multiplier + half) >> REQUANTISATION_BITS).clip(INT8_MIN, INT8_MAX)
 
 
-def checked_logits(x: Any) -> NDArray[np.int8]:
-    """`x` as an int8 array of at least one row."""
+def checked_logits(x: Any, valid: Any) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+    """`x` as an int8 array of at least one row, and the mask of its shape that `valid` stands for.
+
+    None stands for every column, but for those that a masked array masks.
+    """
+    if isinstance(x, np.ma.MaskedArray):
+        x, valid = arguments.opened("x", x, valid)
     array = np.asarray(x)
-    if array.dtype != np.int8:
-        raise DtypeError(
-            "x of dtype int8",
-            f"dtype {array.dtype}",
-            "Quantise float logits first: hccs.calibration.quantise(z, scale).",
-        )
+    arguments.require_int8("x", array, "Quantise float logits first: hccs.calibration.quantise(z, scale).")
     if array.ndim == 0:
-        raise ShapeError("x with at least one dimension [..., k]", "a scalar", "Pass whole rows of logits.")
-    return array
-
-
-def checked_mask(valid: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """The boolean mask of `shape` that a mask or row lengths stand for; None stands for every column."""
-    if valid is None:
-        return np.ones(shape, bool)
-    array = np.asarray(valid)
-    if array.dtype == bool:
-        return broadcast(array, shape, "a mask that broadcast to")
-    lengths = broadcast(require_lengths(array, shape[-1]), shape[:-1], "row lengths that broadcast to")
-    return np.arange(shape[-1]) < lengths[..., None]
+        raise arguments.scalar("x")
+    mask: NDArray[np.bool_] = np.asarray(arguments.as_mask(valid, array.shape))
+    return array, mask
 
 
 def checked_heads(values: dict[str, Any], lead: tuple[int, ...] | None) -> dict[str, NDArray[np.float64]]:

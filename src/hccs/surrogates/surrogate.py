@@ -10,7 +10,7 @@ import numpy as np
 
 from hccs.errors import MissingExtraError, ParameterError
 from hccs.surrogates.costs import Costs
-from hccs.surrogates.rows import checked_heads, checked_logits, checked_mask
+from hccs.surrogates.rows import checked_heads, checked_logits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,9 +90,9 @@ class Surrogate:
         [heads] serves [batch, heads, q, k]. `valid` is a boolean mask that broadcasts to x.shape or integer
         row lengths that broadcast to x.shape[:-1]; other columns take no part and get 0.
         """
-        logits = checked_logits(x)
+        logits, mask = checked_logits(x, valid)
         matrix = logits if logits.ndim > 1 else logits[None]
-        mask = checked_mask(valid, logits.shape).reshape(matrix.shape)
+        mask = mask.reshape(matrix.shape)
         heads, words = self.checked_heads(scale, params, matrix.shape[:-2])
         constants = self.constants(**heads, **words)
         output = self.rows(matrix, mask, **per_row(constants, heads["scale"].ndim))
@@ -138,10 +138,9 @@ class Surrogate:
         """
         if self.fit is None:
             return {}
-        logits = checked_logits(x)
+        logits, mask = checked_logits(x, valid)
         if logits.ndim < 2:
-            logits = logits[None]
-        mask = checked_mask(valid, logits.shape)
+            logits, mask = logits[None], mask[None]
         heads = checked_heads({"scale": scale}, logits.shape[:-2])
         return self.fit(logits, heads["scale"], mask)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from hccs.errors import DataError
-from hccs.surrogates.rows import INT8_MAX, INT8_MIN
+from hccs.ops.arguments import not_finite
+from hccs.ops.quantise import INT8_MAX, INT8_MIN, divided
 
 
 def distance(x: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -25,14 +25,14 @@ def look_up(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 def require_numbers(z: torch.Tensor) -> None:
     """Refuse NaN: it would become some integer without a word."""
     if bool(z.isnan().any()):
-        raise DataError("finite logits", "NaN", "Look for an overflow in the layers before this attention.")
+        raise not_finite()
 
 
 def quantised(z: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The logits as int8 steps of `scale` tell them, in z's dtype: gradient 1 inside the range, 0 outside."""
-    steps = scale[..., None, None].to(z.dtype)
-    inside = (z / steps).clamp(INT8_MIN, INT8_MAX)
-    return (inside + (inside.round() - inside).detach()) * steps
+    inside = divided(z, scale).clamp(INT8_MIN, INT8_MAX)
+    steps = scale[..., None, None].to(inside.dtype)
+    return ((inside + (inside.round() - inside).detach()) * steps).to(z.dtype)
 
 
 class Straight(torch.autograd.Function):

@@ -9,24 +9,40 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hccs.backends.triton.codes import LENGTHS, NO_MASK
+from hccs.backends.triton.faults import LENGTH
+
 # A float32 near 1.5 * 2^23 has no fraction bits and its low bits are an integer: adding this rounds half to
 # even, and the bits of OFFSET + p are those of p. Conversion instructions, four times slower, are not needed.
 OFFSET = tl.constexpr(12582912.0)
 
 
 @triton.jit
+def mark(fault_ptr, FAULT: tl.constexpr, where):
+    """Tell the host of a fault, if any of these is true."""
+    tl.store(fault_ptr + FAULT + tl.zeros_like(where).to(tl.int32), where.to(tl.int8), mask=where)
+
+
+@triton.jit
+def inside_row(length, columns, fault_ptr):
+    """The length of each row; what lies outside it is marked, and brought inside."""
+    mark(fault_ptr, LENGTH, (length < 0) | (length > columns))
+    return tl.minimum(tl.maximum(length, 0), columns).to(tl.int32)
+
+
+@triton.jit
 def valid_columns(
-    valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING: tl.constexpr
+    valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING: tl.constexpr
 ):  # fmt: skip
     """Which of a tile's elements take part: its columns, its row's length, or a strided boolean mask."""
-    if MASKING == 0:
+    if MASKING == NO_MASK:
         chosen = inside
     else:
         i0, i1, i2 = row // (n1 * n2), (row // n2) % n1, row % n2
         start = i0.to(tl.int64) * v0 + i1.to(tl.int64) * v1 + i2.to(tl.int64) * v2
-        if MASKING == 1:
+        if MASKING == LENGTHS:
             length = tl.load(valid_ptr + start, mask=row < n1 * n2 * v3, other=0)
-            chosen = inside & (column[None, :] < length[:, None])
+            chosen = inside & (column[None, :] < inside_row(length, columns, fault_ptr)[:, None])
         else:
             position = start[:, None] + column[None, :] * v3
             chosen = inside & (tl.load(valid_ptr + position, mask=inside, other=0) != 0)
@@ -53,6 +69,13 @@ def head_parameters(theta_ptr, group, heads, ONE_GROUP: tl.constexpr):
     if not ONE_GROUP:
         B, S, D = B[:, None], S[:, None], D[:, None]
     return B, S, D
+
+
+@triton.jit
+def is_runnable(B, S, D, columns):
+    """What `HeadParams` and its `require_columns` take; no comparison with NaN is true."""
+    region = (D >= 1.0) & (D <= 127.0) & (S >= 0.0) & (S <= 127.0) & (B >= 1.0) & (S * D <= B)
+    return region & (columns * B <= 32767.0)
 
 
 @triton.jit

@@ -8,24 +8,23 @@ whose products fit sixteen bits.
 
 from __future__ import annotations
 
-import os
-
 import torch
 import triton
 import triton.language as tl
 
+from hccs.backends.triton.devices import HOPPER, INTERPRETED, capability
 from hccs.backends.triton.formulas import reciprocal
 
 MOST_COLUMNS = 1024
 """D <= 127: the sum of half a row's distances, in sixteen bits, allows no more."""
 
 # Triton's interpreter knows no machine instructions: there each of them is spelled out.
-SPELLED_OUT = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+SPELLED_OUT = tl.constexpr(INTERPRETED)
 
 
 def can_run(device: torch.device) -> bool:
     """Whether the device has instructions on pairs: compute capability 9.0 on; the interpreter has all."""
-    return SPELLED_OUT.value or torch.cuda.get_device_capability(device) >= (9, 0)
+    return INTERPRETED or capability(device) >= HOPPER
 
 
 @triton.jit

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from hccs.backends.triton.codes import NO_MASK
+from hccs.backends.triton.devices import made_current
+from hccs.backends.triton.faults import word
 from hccs.backends.triton.formulas import (
     as_offset_float,
     group_of,
@@ -17,11 +20,10 @@ from hccs.backends.triton.formulas import (
     valid_columns,
 )
 from hccs.backends.triton.packed_rows import MOST_COLUMNS, can_run, softmax_words
-
-if TYPE_CHECKING:
-    from hccs.numbers.modes import Mode
-
-NO_MASK, LENGTHS, MASK = range(3)
+from hccs.backends.triton.parameters import heads_on
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.ops import arguments
 
 # Elements one program handles, and its warps (benchmarks/softmax_gpu.py --tune).
 _TILE, _WARPS = 4096, 4
@@ -29,7 +31,7 @@ _TILE, _WARPS = 4096, 4
 
 @triton.jit
 def _softmax_rows(
-    x_ptr, theta_ptr, valid_ptr, out_ptr, rows, columns, rows_per_group, heads,
+    x_ptr, theta_ptr, valid_ptr, fault_ptr, out_ptr, rows, columns, rows_per_group, heads,
     n1, n2, v0, v1, v2, v3,
     MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB:
     tl.constexpr,
@@ -40,8 +42,12 @@ def _softmax_rows(
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     place = row.to(tl.int64)[:, None] * columns + column[None, :]
     x = tl.load(x_ptr + place) if FULL else tl.load(x_ptr + place, mask=inside, other=-128)
-    ALL: tl.constexpr = FULL and MASKING == 0
-    valid = inside if ALL else valid_columns(valid_ptr, row, column, inside, n1, n2, v0, v1, v2, v3, MASKING)
+    ALL: tl.constexpr = FULL and MASKING == NO_MASK
+    valid = inside
+    if not ALL:
+        valid = valid_columns(
+            valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING
+        )
     group = group_of(row, rows_per_group, ONE_GROUP)
     B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
     _, _, delta, Z = scores(as_offset_float(x), valid, columns, B, S, D, 8388608.0, ALL)
@@ -70,18 +76,19 @@ def tile(rows: int, columns: int, rows_per_group: int, elements: int) -> tuple[t
     return (triton.cdiv(rows, block_rows),), shape
 
 
-def selection(valid: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Tensor | None, list[int], int]:
-    """`valid` as the kernels take it: a tensor, (n1, n2, v0, v1, v2, v3) to find a row's part of it, its
-    kind.
+def selection(
+    masking: int, valid: torch.Tensor | None, shape: torch.Size
+) -> tuple[torch.Tensor | None, list[int]]:
+    """`valid` as the kernels take it: a tensor, and (n1, n2, v0, v1, v2, v3) to find a row's part of it.
 
     v3 steps from column to column of a mask; for lengths it is the first extent.
     """
     if valid is None:
-        return None, [1, 1, 0, 0, 0, 0], NO_MASK
-    if valid.dtype == torch.bool:
-        return *rows_in(valid.expand(shape)), MASK
+        return None, [1, 1, 0, 0, 0, 0]
+    if masking == arguments.MASK:
+        return rows_in(valid.expand(shape))
     full, strides = rows_in(valid.expand(shape[:-1]).unsqueeze(-1))
-    return full, [*strides[:-1], full.shape[0]], LENGTHS
+    return full, [*strides[:-1], full.shape[0]]
 
 
 def rows_in(full: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
@@ -103,26 +110,41 @@ def heads_of(theta: torch.Tensor, lead: torch.Size) -> tuple[torch.Tensor, int]:
 
 
 def softmax(
-    x: torch.Tensor, theta: torch.Tensor, mode: Mode, valid: torch.Tensor | None, out: torch.Tensor
+    x: torch.Tensor,
+    theta: HeadParams,
+    mode: Mode,
+    masking: int,
+    valid: torch.Tensor | None,
+    out: torch.Tensor,
+    threads: int | None,
 ) -> None:
-    """Fill `out` with the probabilities of contiguous int8 logits; `hccs.softmax` has checked them."""
+    """Fill `out` with the probabilities of int8 logits; lengths outside the row are brought inside and told.
+
+    A GPU has its own number of threads: `threads` is not looked at.
+    """
+    faults = word(x.device)
+    if x.numel() == 0:
+        return
+    x = x.contiguous()
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
-    packed, heads = heads_of(theta, x.shape[:-2])
-    chosen, strides, kind = selection(valid, x.shape)
+    packed, heads = heads_of(heads_on(theta, x.device), x.shape[:-2])
+    chosen, strides = selection(masking, valid, x.shape)
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
     grid, block = tile(rows, columns, rows_per_group, _TILE)
-    whole = kind == NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
-    if whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device):
-        words: Any = softmax_words
-        words[grid](
-            x.view(torch.int32), packed, out.view(torch.int32 if mode.is_u8 else torch.int64),
-            rows_per_group, heads,
-            IS_U8=mode.is_u8, IS_CLB=mode.is_clb, BLOCK_ROWS=block["BLOCK_ROWS"], WORDS=columns // 4,
-            num_warps=block["num_warps"],
+    whole = masking == arguments.NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
+    with made_current(x.device):
+        if whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device):
+            words: Any = softmax_words
+            words[grid](
+                x.view(torch.int32), packed, out.view(torch.int32 if mode.is_u8 else torch.int64),
+                rows_per_group, heads,
+                IS_U8=mode.is_u8, IS_CLB=mode.is_clb, BLOCK_ROWS=block["BLOCK_ROWS"], WORDS=columns // 4,
+                num_warps=block["num_warps"],
+            )  # fmt: skip
+            return
+        kernel: Any = _softmax_rows
+        kernel[grid](
+            x, packed, chosen, faults if masking == arguments.LENGTHS else None, out, rows, columns,
+            rows_per_group, heads, *strides,
+            MASKING=masking, IS_U8=mode.is_u8, IS_CLB=mode.is_clb, **block,
         )  # fmt: skip
-        return
-    kernel: Any = _softmax_rows
-    kernel[grid](
-        x, packed, chosen, out, rows, columns, rows_per_group, heads, *strides,
-        MASKING=kind, IS_U8=mode.is_u8, IS_CLB=mode.is_clb, **block,
-    )  # fmt: skip

@@ -1,1 +1,5 @@
 """Integer attention in Triton."""
+
+from hccs.backends.triton.attention.launch import attention
+
+__all__ = ["attention"]

@@ -10,8 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.attention.kernels import on_resident_keys, output_of, parameters_of, store_sums
 from hccs.backends.triton.attention.packed_logits import halves_of_words
+from hccs.backends.triton.attention.resident import on_resident_keys
+from hccs.backends.triton.attention.steps import output_of, parameters_of, store_sums
+from hccs.backends.triton.codes import PAIR
 
 
 @triton.jit
@@ -29,9 +31,9 @@ def words_of_values(
 
 
 @triton.jit
-def attention_ahead(
-    q_tiles, k_tiles, v_ptr, table_ptr, valid_ptr, out_tiles, sum_ptr, nq, nk, heads, blocks, tasks,
-    v0, v1, v2, t0, t1, n1, s0, s1, s2,
+def attention_prefetched(
+    q_tiles, k_tiles, v_ptr, table_ptr, valid_ptr, fault_ptr, out_tiles, sum_ptr,
+    nq, nk, heads, blocks, tasks, v0, v1, v2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, MODE: tl.constexpr, OUT: tl.constexpr,
     WIDE: tl.constexpr, HOPPER: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     REPEAT: tl.constexpr, SHARED: tl.constexpr,
@@ -56,10 +58,11 @@ def attention_ahead(
             query = first + tl.arange(0, ROWS)
             q = q_tiles.load([batch, h, first, 0]).reshape(ROWS, BLOCK_D)
             sums, Z = on_resident_keys(
-                q, keys, values, parameters, None, None, valid_ptr, g, query, 0, 0, nq, nk, BLOCK_D,
-                n1, s0, s1, s2, MASKING, CAUSAL, ALL, MODE, WIDE, HOPPER, 1, BLOCK_D, ROWS, KEYS, 1,
+                q, keys, values, parameters, None, None, valid_ptr, fault_ptr, g, query, 0, 0,
+                nq, nk, BLOCK_D, n1, s0, s1, s2,
+                MASKING, CAUSAL, ALL, MODE, WIDE, HOPPER, 1, BLOCK_D, ROWS, KEYS, 1,
             )  # fmt: skip
-            if OUT == 2:
+            if OUT == PAIR:
                 store_sums(sum_ptr, g, query, Z, nq)
             result = output_of(sums, Z, multiplier, shift, v_scale, out_tiles.dtype, OUT, HOPPER)
             out_tiles.store([batch, h, first, 0], result.reshape(1, 1, ROWS, BLOCK_D))

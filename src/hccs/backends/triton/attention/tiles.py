@@ -1,8 +1,10 @@
-"""Block sizes of integer attention on a GPU, as measured to be fast on an H200."""
+"""Block sizes of integer attention, as data: a table for each kind of GPU, found by measuring on it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from hccs.backends.triton.devices import HOPPER
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,93 @@ class Tile:
     persistent: int = 0
     # The compiler's limit per thread, where one more program per multiprocessor is worth a few spills.
     registers: int | None = None
-    # The kernel of `attention_ahead`, which needs one block of keys, heads of 32 or 64 columns and steps of
+    # The kernel of `prefetched.py`, which needs one block of keys, heads of 32 or 64 columns and steps of
     # whole 16 bytes.
-    ahead: bool = False
+    prefetched: bool = False
+
+
+FITTING = 0
+"""In a table, rows: 16 for up to 16 queries, else 64; keys: the power of two that holds them all."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The tile for every launch that meets all its conditions; None is no condition."""
+
+    tile: Tile
+    most_keys: int | None = None
+    most_queries: int | None = None
+    least_columns: int = 1
+    # Whether the keys fill their blocks and nothing is masked: masks take registers too.
+    whole: bool | None = None
+    masked: bool | None = None
+    # Whether queries of one head have masks of their own, which fill the shared memory.
+    mask_per_row: bool | None = None
+    # So many that every program has several, and laid out as `prefetched.py` needs them.
+    many_heads: bool | None = None
+    # The number of keys is a multiple of this.
+    multiple: int = 1
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """What an entry's conditions are about."""
+
+    queries: int
+    keys: int
+    columns: int
+    whole: bool
+    masked: bool
+    mask_per_row: bool
+    many_heads: bool
+
+    def meets(self, entry: Entry) -> bool:
+        bounds = ((self.keys, entry.most_keys), (self.queries, entry.most_queries))
+        facts = (
+            (self.whole, entry.whole),
+            (self.masked, entry.masked),
+            (self.mask_per_row, entry.mask_per_row),
+            (self.many_heads, entry.many_heads),
+        )
+        return (
+            all(most is None or value <= most for value, most in bounds)
+            and all(wanted is None or fact == wanted for fact, wanted in facts)
+            and self.keys % entry.multiple == 0
+            and self.columns >= entry.least_columns
+        )
+
+
+_ANY_GPU = (
+    Entry(Tile(FITTING, FITTING, stages=2), most_keys=64),
+    Entry(Tile(FITTING, 64, stages=2)),
+)
+
+# Measured on an H200 (benchmarks/attention_gpu.py --tune), heads of 64 columns; the first that fits is taken.
+_H200 = (
+    *(replace(entry, least_columns=65) for entry in _ANY_GPU),
+    Entry(Tile(FITTING, FITTING, stages=2, persistent=6, registers=80), 64, whole=True),
+    Entry(Tile(FITTING, FITTING, stages=2, persistent=4, registers=112), 64, mask_per_row=True),
+    Entry(Tile(FITTING, FITTING, stages=2, persistent=5, registers=96), 64),
+    Entry(Tile(FITTING, 128, stages=2, persistent=3), 128, most_queries=64),
+    Entry(
+        Tile(64, 128, repeat=2, stages=3, persistent=9, registers=168, prefetched=True),
+        128, many_heads=True, mask_per_row=False,
+    ),
+    Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, whole=True),
+    Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, mask_per_row=True),
+    Entry(Tile(64, 128, repeat=2, stages=2), 128),
+    Entry(Tile(FITTING, 64, stages=3, registers=128), 512, mask_per_row=True),
+    Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=160), 256, whole=True),
+    Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=168), 256),
+    Entry(Tile(FITTING, 128, tiles=4, repeat=8, stages=2), 512, whole=True),
+    Entry(Tile(FITTING, 128, stages=2, registers=128), most_queries=64),
+    Entry(Tile(128, 64, warps=8, stages=3, registers=128), masked=True),
+    Entry(Tile(128, 128, warps=8, stages=3, registers=128), multiple=128),
+    Entry(Tile(128, 64, warps=8, stages=3, registers=128)),
+)  # fmt: skip
+
+TABLES = {HOPPER: _H200, (0, 0): _ANY_GPU}
+"""By the compute capability from which on a table holds; a GPU takes the highest that it reaches."""
 
 
 def tile_for(
@@ -32,42 +118,15 @@ def tile_for(
     nk: int,
     d: int,
     *,
-    hopper: bool,
+    capability: tuple[int, int],
     masked: bool = False,
     mask_per_row: bool = False,
     many_heads: bool = False,
 ) -> Tile:
-    """The tile for nq queries on nk keys (benchmarks/attention_gpu.py --tune).
-
-    `many_heads`: so many that every program has several, and laid out as `attention_ahead` needs them.
-    """
+    """The tile for nq queries on nk keys of d columns, on a GPU of this compute capability."""
     keys = max(1 << (nk - 1).bit_length(), 32)
     rows = 16 if nq <= 16 else 64
-    whole = nk == keys and not masked  # masks take registers too
-    if d > 64 or not hopper:
-        return Tile(rows, min(keys, 64), stages=2)
-    if nk <= 64:
-        if whole:
-            return Tile(rows, keys, stages=2, persistent=6, registers=80)
-        if mask_per_row:
-            return Tile(rows, keys, stages=2, persistent=4, registers=112)
-        return Tile(rows, keys, stages=2, persistent=5, registers=96)
-    if nk <= 128:
-        if nq <= 64:
-            return Tile(rows, 128, stages=2, persistent=3)
-        if many_heads and not mask_per_row:  # a mask for every row would fill the shared memory
-            return Tile(64, 128, repeat=2, stages=3, persistent=9, registers=168, ahead=True)
-        if whole or mask_per_row:
-            return Tile(128, 128, warps=8, stages=3, persistent=2)
-        return Tile(64, 128, repeat=2, stages=2)
-    if mask_per_row and nk <= 512:
-        return Tile(rows, 64, stages=3, registers=128)
-    if nk <= 256:
-        return Tile(rows, 128, tiles=2, repeat=4, stages=3, registers=160 if whole else 168)
-    if nk <= 512 and whole:
-        return Tile(rows, 128, tiles=4, repeat=8, stages=2)
-    if nq <= 64:
-        return Tile(rows, 128, stages=2, registers=128)
-    if masked or nk % 128:
-        return Tile(128, 64, warps=8, stages=3, registers=128)
-    return Tile(128, 128, warps=8, stages=3, registers=128)
+    launch = _Launch(nq, nk, d, nk == keys and not masked, masked, mask_per_row, many_heads)
+    table = TABLES[max(least for least in TABLES if least <= capability)]
+    tile = next(entry.tile for entry in table if launch.meets(entry))
+    return replace(tile, rows=tile.rows or rows, keys=tile.keys or keys)

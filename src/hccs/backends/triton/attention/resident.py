@@ -1,0 +1,146 @@
+"""Attention on keys that stay in a program, as words of two logits: they are multiplied once.
+
+A program holds a block of queries, and never an n x n matrix.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hccs.backends.triton.attention.packed_logits import (
+    as_halves,
+    distances,
+    logits_of_pairs,
+    maximum_of_pairs,
+    probabilities_of_pairs,
+    scores_of_pairs,
+    sum_of_pairs,
+    times_values,
+)
+from hccs.backends.triton.attention.steps import (
+    attended,
+    limits_of,
+    parameters_of,
+    products,
+    rows_of,
+    store_rows,
+)
+from hccs.backends.triton.codes import DEFERRED, U8_CLB
+
+
+@triton.jit
+def on_resident_keys(
+    q, keys, values, parameters, q_ptr, k_ptr, valid_ptr, fault_ptr, g, query, q2, k2, nq, nk, d,
+    n1, s0, s1, s2,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, MODE: tl.constexpr, WIDE: tl.constexpr,
+    HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """N, in steps of 2^-24, and Z of one block of queries on all keys."""
+    B, S, D, multiplier, shift, _, _, _ = parameters
+    limit = limits_of(valid_ptr, fault_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL)
+    words, seen = (), ()
+    largest = tl.zeros([ROWS], tl.int32)
+    for j in tl.static_range(TILES):
+        key = j * KEYS + tl.arange(0, KEYS)
+        acc = products(q, keys[j], q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+        pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
+        if not ALL:
+            ones = attended(
+                valid_ptr, limit, g, query, j * KEYS, nq, nk, n1, s0, s1, s2,
+                MASKING, HOPPER, ROWS, KEYS,
+            )  # fmt: skip
+            pairs = pairs & ones
+            seen = seen + (ones,)
+        largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
+        words = words + (pairs,)
+    raised, reach, least = distances(largest, B, S, D)
+    sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    Z = tl.zeros([ROWS], tl.int32)
+    weights = ()
+    for j in tl.static_range(TILES):
+        pairs = scores_of_pairs(words[j], raised[:, None], reach[:, None], least[:, None], S, HOPPER)
+        if not ALL:
+            pairs = pairs & seen[j]
+        Z += sum_of_pairs(pairs)
+        if MODE == DEFERRED:
+            sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
+        else:
+            weights = weights + (pairs,)
+    if MODE != DEFERRED:
+        for j in tl.static_range(TILES):
+            pairs = probabilities_of_pairs(weights[j], Z, MODE == U8_CLB)
+            sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
+        Z = tl.full([ROWS], 255, tl.int32)
+    return sums, Z
+
+
+@triton.jit
+def block_on_resident_keys(
+    q_ptr, k_ptr, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g, first, written,
+    q2, k2, nq, nk, d, n1, s0, s1, s2,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
+    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """One block of queries from memory to memory."""
+    query = first + tl.arange(0, ROWS)
+    q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
+    sums, Z = on_resident_keys(
+        q, keys, values, parameters, q_ptr, k_ptr, valid_ptr, fault_ptr, g, query, q2, k2, nq, nk, d,
+        n1, s0, s1, s2, MASKING, CAUSAL, ALL, MODE, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+    )  # fmt: skip
+    _, _, _, _, _, multiplier, shift, v_scale = parameters
+    store_rows(
+        out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, written, sums, Z, nq, d, FULL, OUT, HOPPER
+    )
+
+
+@triton.jit
+def attention_resident(
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
+    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
+    SHARED: tl.constexpr,
+):  # fmt: skip
+    """TILES * KEYS keys stay in a program, which reads them once for REPEAT blocks of queries.
+
+    A program stays with one head: what SHARED says all batches have in common, its parameters, is read once.
+    """
+    column = tl.arange(0, BLOCK_D)
+    written = tl.program_id(1) * BLOCK_D + column
+    h = tl.program_id(0) % heads
+    table_ptr += h * t1
+    q_ptr += h.to(tl.int64) * q1
+    k_ptr += h.to(tl.int64) * k1
+    v_ptr += h.to(tl.int64) * v1
+    parameters = parameters_of(table_ptr)
+    for task in tl.range(tl.program_id(0) // heads, tasks, tl.num_programs(0) // heads):
+        batch = (task // blocks).to(tl.int64)
+        first = (task % blocks) * (REPEAT * ROWS)
+        q_head, k_head, v_head = q_ptr + batch * q0, k_ptr + batch * k0, v_ptr + batch * v0
+        if not SHARED:
+            parameters = parameters_of(table_ptr + batch * t0)
+        keys, values = (), ()
+        for j in tl.static_range(TILES):
+            key = j * KEYS + tl.arange(0, KEYS)
+            keys = keys + (rows_of(k_head, key, column, k2, nk, d, FULL),)
+            values = values + (as_halves(rows_of(v_head, key, written, v2, nk, d, FULL), HOPPER),)
+        g = (task // blocks) * heads + h
+        if LOOP:
+            for i in tl.range(0, REPEAT):
+                block_on_resident_keys(
+                    q_head, k_head, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g,
+                    first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
+                    ALL, FULL, MODE, OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+                )  # fmt: skip
+        else:
+            for i in tl.static_range(REPEAT):
+                block_on_resident_keys(
+                    q_head, k_head, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g,
+                    first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
+                    ALL, FULL, MODE, OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+                )  # fmt: skip

@@ -1,0 +1,138 @@
+"""What the kernels of attention share: tiles of rows, products, limits, outputs."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hccs.backends.triton.attention.packed_logits import STEP, ones_below, round_half_up
+from hccs.backends.triton.codes import INT8, LENGTHS, MASK, PAIR
+from hccs.backends.triton.formulas import inside_row
+
+
+@triton.jit
+def rows_of(ptr, row, column, stride, rows, columns, FULL: tl.constexpr):
+    """A tile of int8 rows, zeros outside."""
+    place = ptr + (row[:, None] * stride + column[None, :])
+    if FULL:
+        tile = tl.load(place)
+    else:
+        tile = tl.load(place, mask=(row < rows)[:, None] & (column < columns)[None, :], other=0)
+    return tile
+
+
+@triton.jit
+def products(
+    q, k, q_ptr, k_ptr, query, key, q_stride, k_stride, nq, nk, d,
+    CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """q.k of a tile; heads wider than the tile are summed chunk by chunk."""
+    acc = tl.dot(q, tl.trans(k), out_dtype=tl.int32)
+    for chunk in tl.static_range(1, CHUNKS):
+        column = chunk * BLOCK_D + tl.arange(0, BLOCK_D)
+        more = rows_of(q_ptr, query, column, q_stride, nq, d, False)
+        k = rows_of(k_ptr, key, column, k_stride, nk, d, False)
+        acc = tl.dot(more, tl.trans(k), acc, out_dtype=tl.int32)
+    return acc
+
+
+@triton.jit
+def limits_of(
+    valid_ptr, fault_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING: tl.constexpr, CAUSAL: tl.constexpr
+):  # fmt: skip
+    """How many of the first keys each query may see; a mask chooses among them."""
+    limit = tl.zeros_like(query) + nk
+    if CAUSAL:
+        limit = tl.minimum(limit, query + (1 + nk - nq))
+    if MASKING == LENGTHS:
+        valid_ptr += (g // n1).to(tl.int64) * s0 + (g % n1).to(tl.int64) * s1
+        length = tl.load(valid_ptr + query * s2, mask=query < nq, other=0)
+        limit = tl.minimum(limit, inside_row(length, nk, fault_ptr))
+    return limit
+
+
+@triton.jit
+def attended(
+    valid_ptr, limit, g, query, first, nq, nk, n1, s0, s1, s2,
+    MASKING: tl.constexpr, HOPPER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Ones in the halves of words whose key a query sees."""
+    ones = ones_below(limit, first, ROWS, KEYS, HOPPER)
+    if MASKING >= MASK:
+        valid_ptr += (g // n1).to(tl.int64) * s0 + (g % n1).to(tl.int64) * s1
+        word = first // 2 + tl.arange(0, KEYS // 2)
+        present = (word < (nk + 1) // 2)[None, :]
+        if MASKING == MASK:
+            place = valid_ptr + (query[:, None] * s2 + word[None, :])
+            chosen = tl.load(place, mask=present & (query < nq)[:, None], other=0)
+        else:  # the same for all queries of a head
+            chosen = tl.load(valid_ptr + word[None, :], mask=present, other=0)
+        ones = ones & chosen
+    return ones
+
+
+@triton.jit
+def divided(sums, Z, HOPPER: tl.constexpr):
+    """N / Z correctly rounded.
+
+    N times a reciprocal in two parts is off by 2^-20 of a last place before it is rounded. N / Z is no tie of
+    two float32, as N < 2^24, and lies 2^-16 of a last place or more from one, as Z < 2^15.
+    """
+    if HOPPER:
+        upper = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [Z], dtype=tl.float32, is_pure=True, pack=1
+        )
+        lower = tl.fma(-Z, upper, tl.full(Z.shape, 1.0, tl.float32)) * upper
+        quotient = tl.fma(sums, tl.broadcast_to(upper[:, None], sums.shape), sums * lower[:, None])
+    else:
+        quotient = tl.div_rn(sums, tl.broadcast_to(Z[:, None], sums.shape))
+    return quotient
+
+
+@triton.jit
+def parameters_of(table_ptr):
+    """B, S, D, then the five of `Requant.packed`."""
+    upper = (tl.load(table_ptr), tl.load(table_ptr + 1), tl.load(table_ptr + 2), tl.load(table_ptr + 3))
+    lower = (tl.load(table_ptr + 4), tl.load(table_ptr + 5), tl.load(table_ptr + 6), tl.load(table_ptr + 7))
+    return upper + lower
+
+
+@triton.jit
+def output_of(
+    sums, Z, multiplier, shift, v_scale, dtype: tl.constexpr, OUT: tl.constexpr, HOPPER: tl.constexpr
+):  # fmt: skip
+    """What docs/spec.md makes of (N, Z); `sums` is N in steps of 2^-24."""
+    if OUT == PAIR:
+        result = sums / STEP
+    elif OUT == INT8:
+        Z = tl.maximum(Z, 1)
+        k = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+        multiplier = (multiplier.to(tl.int64) << k) // Z
+        result = round_half_up(sums / STEP, multiplier[:, None], (shift + k)[:, None], HOPPER)
+    else:
+        result = divided(sums, tl.maximum(Z, 1).to(tl.float32) * STEP, HOPPER)
+        result = result * v_scale.to(tl.float32, bitcast=True)
+    return result.to(dtype)
+
+
+@triton.jit
+def store_sums(sum_ptr, g, query, Z, nq):
+    """Z of a block of queries; only the program of the first columns writes it."""
+    rows = tl.where(tl.program_id(1) == 0, nq, 0)
+    tl.store(sum_ptr + g.to(tl.int64) * nq + query, Z, mask=query < rows)
+
+
+@triton.jit
+def store_rows(
+    out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, column, sums, Z, nq, d,
+    FULL: tl.constexpr, OUT: tl.constexpr, HOPPER: tl.constexpr,
+):  # fmt: skip
+    """The output of a block of queries."""
+    if OUT == PAIR:
+        store_sums(sum_ptr, g, query, Z, nq)
+    result = output_of(sums, Z, multiplier, shift, v_scale, out_ptr.dtype.element_ty, OUT, HOPPER)
+    place = out_ptr + g.to(tl.int64) * nq * d + (query[:, None] * d + column[None, :])
+    if FULL:
+        tl.store(place, result)
+    else:
+        tl.store(place, result, mask=(query < nq)[:, None] & (column < d)[None, :])

@@ -1,0 +1,142 @@
+"""Attention on more keys than a program can hold: blocks of them pass through it twice.
+
+The first pass finds the maximum alone: the factor is positive, so the largest accumulator gives the largest
+logit.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hccs.backends.triton.attention.packed_logits import (
+    LOWEST,
+    ZERO,
+    as_halves,
+    beside_pairs,
+    distances,
+    logits_of_pairs,
+    maxima,
+    maximum_of_pairs,
+    probabilities_of_pairs,
+    round_half_up,
+    scores_of_pairs,
+    sum_of_pairs,
+    sums_of_pairs,
+    times_values,
+)
+from hccs.backends.triton.attention.steps import (
+    attended,
+    limits_of,
+    parameters_of,
+    products,
+    rows_of,
+    store_rows,
+)
+from hccs.backends.triton.codes import DEFERRED, MASK, U8_CLB
+
+
+@triton.jit
+def scores_of_block(
+    q, q_ptr, k_ptr, valid_ptr, limit, raised, reach, least, S, multiplier, shift, g, query, start, q2, k2,
+    nq, nk, d, n1, s0, s1, s2,
+    MASKED: tl.constexpr, FULL: tl.constexpr, MASKING: tl.constexpr, HOPPER: tl.constexpr,
+    CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Of queries on the block of keys at `start`; the logits themselves where `raised` is None."""
+    key = start + tl.arange(0, KEYS)
+    k = rows_of(k_ptr, key, tl.arange(0, BLOCK_D), k2, nk, d, FULL)
+    acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+    pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
+    if raised is not None:
+        pairs = scores_of_pairs(pairs, raised, reach, least, S, HOPPER)
+    if MASKED:
+        pairs = pairs & attended(
+            valid_ptr, limit, g, query, start, nq, nk, n1, s0, s1, s2, MASKING, HOPPER, ROWS, KEYS
+        )
+    return pairs
+
+
+@triton.jit
+def attention_streamed(
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
+    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more.
+
+    Each pass takes first the blocks that all its queries see in full, then those that need masking.
+    """
+    g = tl.program_id(0) // blocks
+    batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
+    B, S, D, multiplier, shift, out_multiplier, out_shift, v_scale = parameters_of(
+        table_ptr + batch * t0 + h * t1
+    )
+    q_ptr += batch * q0 + h * q1
+    k_ptr += batch * k0 + h * k1
+    v_ptr += batch * v0 + h * v1
+    query, column = (tl.program_id(0) % blocks) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
+    written = tl.program_id(1) * BLOCK_D + column
+    q = rows_of(q_ptr, query, column, q2, nq, d, FULL)
+    limit = limits_of(valid_ptr, fault_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL)
+    whole, stop = nk, nk
+    if not ALL:
+        stop = tl.max(tl.where(query < nq, limit, 0), axis=0)
+        whole = tl.min(tl.where(query < nq, limit, nk), axis=0) // KEYS * KEYS
+    if MASKING >= MASK:
+        whole = 0
+
+    maximum = tl.full([ROWS, 8], LOWEST, tl.int32)
+    for start in tl.range(0, whole, KEYS):
+        key = start + tl.arange(0, KEYS)
+        k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
+        acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+        maximum = tl.maximum(maximum, maxima(acc, ROWS, KEYS))
+    largest = round_half_up(tl.max(maximum, axis=1).to(tl.float32), multiplier, shift, HOPPER) + ZERO
+    if not ALL:
+        for start in tl.range(whole, stop, KEYS):
+            pairs = scores_of_block(
+                q, q_ptr, k_ptr, valid_ptr, limit, None, None, None, S, multiplier, shift, g, query,
+                start, q2, k2, nq, nk, d, n1, s0, s1, s2,
+                True, FULL, MASKING, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+            )  # fmt: skip
+            largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
+    raised, reach, least = distances(largest, B, S, D)
+    raised, reach = beside_pairs(raised, ROWS, KEYS), beside_pairs(reach, ROWS, KEYS)
+    least = beside_pairs(least, ROWS, KEYS)
+
+    parts = tl.zeros([ROWS, 4], tl.int32)
+    if MODE != DEFERRED:
+        for start in tl.range(0, stop, KEYS):
+            pairs = scores_of_block(
+                q, q_ptr, k_ptr, valid_ptr, limit, raised, reach, least, S, multiplier, shift, g, query,
+                start, q2, k2, nq, nk, d, n1, s0, s1, s2,
+                not ALL, FULL, MASKING, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+            )  # fmt: skip
+            parts += sums_of_pairs(pairs, ROWS, KEYS)
+    Z = sum_of_pairs(parts)
+
+    sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    for MASKED in tl.static_range(1 if ALL else 2):
+        for start in tl.range(whole if MASKED else 0, stop if MASKED else whole, KEYS):
+            v = as_halves(rows_of(v_ptr, start + tl.arange(0, KEYS), written, v2, nk, d, FULL), HOPPER)
+            pairs = scores_of_block(
+                q, q_ptr, k_ptr, valid_ptr, limit, raised, reach, least, S, multiplier, shift, g, query,
+                start, q2, k2, nq, nk, d, n1, s0, s1, s2,
+                MASKED, FULL, MASKING, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+            )  # fmt: skip
+            if MODE != DEFERRED:
+                pairs = probabilities_of_pairs(pairs, Z, MODE == U8_CLB)
+            else:
+                parts += sums_of_pairs(pairs, ROWS, KEYS)
+            sums = times_values(pairs, v, sums, WIDE, ROWS, KEYS)
+    if MODE != DEFERRED:
+        Z = tl.full([ROWS], 255, tl.int32)
+    else:
+        Z = sum_of_pairs(parts)
+    store_rows(
+        out_ptr, sum_ptr, out_multiplier, out_shift, v_scale, g, query, written, sums, Z, nq, d,
+        FULL, OUT, HOPPER,
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""Attention's kernels against the reference: every path, case by case."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import hccs
+from hccs.backends.triton.attention.launch import attention
+from hccs.backends.triton.attention.tiles import Tile
+from hccs.errors import MaskError
+from hccs.ops import arguments
+from hccs.reference.attention import attention as reference_attention
+
+# The interpreter computes with NumPy, which warns of values that kernels leave out afterwards.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+REQUANT = hccs.Requant(hccs.FixedPoint([3, 9 << 19], [9, 35]), [0.037, 0.5], hccs.FixedPoint(12345678, 24))
+# Tails everywhere; keys kept in one block and in two; programs that stay, and load ahead; streamed keys; a
+# head in chunks.
+SHAPES = {
+    "tails": (5, 7, 3, None),
+    "one of each": (1, 1, 1, None),
+    "no keys": (2, 0, 4, None),
+    "programs that stay": (20, 32, 32, Tile(16, 32, repeat=2, persistent=1)),
+    "prefetched": (40, 32, 32, Tile(16, 32, repeat=2, persistent=1, prefetched=True)),
+    "prefetched tails": (33, 20, 64, Tile(16, 32, repeat=3, prefetched=True)),
+    "two blocks kept": (17, 40, 32, Tile(16, 32, tiles=2, repeat=2)),
+    "streamed": (16, 40, 8, Tile(16, 32)),
+    "head in chunks": (3, 33, 130, Tile(16, 32)),
+    "streamed long": (3, 100, 8, Tile(16, 32)),
+}
+KINDS = {
+    "all": (None, False, None, "pair"),
+    "probabilities": (None, False, "u8_div", "float32"),
+    "mask": ("mask", False, None, "float32"),
+    "common mask, causal": ("common", True, None, "pair"),
+    "lengths, causal": ("lengths", True, None, "int8"),
+    "common lengths": ("common lengths", False, "u8_clb", "pair"),
+}
+
+
+def selected(rng, kind, nq, nk):
+    if kind in ("mask", "common"):
+        return rng.random((2, 1, nq if kind == "mask" else 1, nk)) < 0.6
+    return None if kind is None else rng.integers(0, nk + 1, (2, 2, nq) if kind == "lengths" else (2, 1, 1))
+
+
+def run(q, k, v, theta, requant, valid=None, **options):
+    tensors = [torch.tensor(x) for x in (q, k, v)]
+    masking, valid = arguments.NO_MASK, None if valid is None else torch.tensor(valid)
+    if valid is not None:
+        masking = arguments.kind_of(valid)
+    found = attention(*tensors, theta, requant, masking, valid, **options)
+    hccs.ops.synchronise()
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_equal_the_reference(shape, kind):
+    case, (nq, nk, d, tile) = list(SHAPES).index(shape), SHAPES[shape]
+    rng = np.random.default_rng(case)
+    B = 32767 // max(nk, 1)
+    parts = np.array([[B, min(127, B // 40), 40], [B // 2, min(127, B // 250), 100]])
+    by_batch = case % 4 in (2, 3)
+    theta = hccs.HeadParams(*(part[:, None] if by_batch else part for part in parts.T))
+    limits = [-128, 127] if case % 2 else range(-128, 128)
+    q, k, v = (rng.choice(limits, (2, 2, n, d)).astype(np.int8) for n in (nq, nk, nk))
+    what, causal, mode, out = KINDS[kind]
+    valid, causal = selected(rng, what, nq, nk), causal and nq <= nk
+    expected = reference_attention(q, k, v, theta, REQUANT, valid=valid, causal=causal, mode=mode, out=out)
+    mode = None if mode is None else hccs.Mode(mode)
+    found = run(q, k, v, theta, REQUANT, valid, causal=causal, mode=mode, out=out, tile=tile)
+    for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected)), strict=True):
+        assert (a.numpy() == b).all()
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 1, 2)], ids=str)
+@pytest.mark.parametrize("kind", ["mask", "common", "lengths"])
+def test_fewer_and_more_leading_dimensions_than_batch_and_heads(lead, kind):
+    rng = np.random.default_rng(len(lead))
+    q, k, v = (rng.integers(-128, 128, (*lead, n, 8)).astype(np.int8) for n in (5, 7, 7))
+    theta, requant = hccs.HeadParams(B=600, S=14, D=40), hccs.Requant(hccs.FixedPoint(3, 9))
+    valid = {
+        "mask": rng.random((5, 7)) < 0.6,
+        "common": rng.random((*lead, 1, 7)) < 0.6,
+        "lengths": rng.integers(0, 8, (*lead, 5)),
+    }[kind]
+    expected = reference_attention(q, k, v, theta, requant, valid=valid)
+    assert (run(q, k, v, theta, requant, valid).numpy() == expected).all()
+
+
+@pytest.mark.parametrize("tile", [None, Tile(16, 32), Tile(16, 32, repeat=2, prefetched=True)], ids=str)
+@pytest.mark.parametrize("length", [-1, -(2**40), 71, 2**32], ids=str)
+def test_lengths_beyond_the_keys_are_told(length, tile):
+    nk = 32 if tile is not None and tile.prefetched else 70
+    x = np.zeros((1, 1, nk, 32), np.int8)
+    with pytest.raises(MaskError, match="row lengths between 0 and"):
+        run(
+            x,
+            x,
+            x,
+            hccs.HeadParams(9, 1, 4),
+            hccs.Requant(hccs.FixedPoint(3, 9)),
+            np.array([length]),
+            tile=tile,
+        )
+    hccs.ops.synchronise()
