@@ -124,7 +124,7 @@ THETA = HeadParams(444, 11, 40)
         (ParameterError, "columns \\* B", lambda: emulator.softmax(ROW, HeadParams(512, 1, 1))),
         (ParameterError, "S\\*D", lambda: emulator.softmax(ROW, HeadParams(10, 11, 40))),
         (ModeError, "u8_clb", lambda: emulator.softmax(ROW, THETA, "i8")),
-        (MaskError, "lengths between 0 and 64", lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 65]))),
+        (MaskError, "between 0 and 64", lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 65]))),
         (MaskError, "broadcast", lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 2, 3]))),
         (MaskError, "prefixes", lambda: emulator.softmax(ROW, THETA, lengths=np.ones((2, 64), bool))),
         (

@@ -39,7 +39,8 @@ def test_row_kernel_on_words_assembles(is_u8, is_clb):
 
 PLAIN = dict(
     MASKING=codes.NO_MASK, CAUSAL=False, ALL=True, FULL=True, MODE=codes.DEFERRED, OUT=codes.FLOATS,
-    WIDE=False, HOPPER=True, CHUNKS=1, BLOCK_D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False, SHARED=True,
+    WIDE=False, HOPPER=True, CHUNKS=1, BLOCK_D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False,
+    SHARED=True,
 )  # fmt: skip
 LENGTHS = dict(MASKING=codes.LENGTHS, ALL=False)
 CASES = {

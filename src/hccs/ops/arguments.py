@@ -242,7 +242,7 @@ def heads_of(theta: NDArray[Any], columns: int) -> HeadParams:
 @functools.lru_cache(maxsize=256)
 def _heads_of(content: bytes, dtype: str, shape: tuple[int, ...]) -> HeadParams:
     """Kept: a layer's parameters are the same in every call but while they are being learnt."""
-    values = np.frombuffer(content, dtype).reshape(shape)
+    values: NDArray[Any] = np.frombuffer(content, dtype).reshape(shape)
     if values.ndim == 0 or values.shape[-1] != 3:
         raise ShapeError("theta [..., 3] of B, S and D", f"shape {shape}", "Stack the three last.")
     if values.dtype.kind == "f":

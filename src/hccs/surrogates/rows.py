@@ -8,7 +8,8 @@ import numpy as np
 
 from hccs.errors import DtypeError, ParameterError, ShapeError
 from hccs.ops import arguments
-from hccs.ops.quantise import INT8_MAX, INT8_MIN
+from hccs.ops.quantise import INT8_MAX as INT8_MAX
+from hccs.ops.quantise import INT8_MIN as INT8_MIN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,7 +15,11 @@ from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.ops.arguments import LOGITS
 
-_DTYPES = {"pair": np.dtype(np.int32), "float32": np.dtype(np.float32), "int8": np.dtype(np.int8)}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "pair": np.dtype(np.int32),
+    "float32": np.dtype(np.float32),
+    "int8": np.dtype(np.int8),
+}
 
 # Multiply-adds that are worth starting a thread for.
 _WORK_PER_THREAD = 1 << 25
@@ -35,19 +39,21 @@ def attention(
     threads: int | None,
 ) -> Any:
     """The named output of int8 arrays, or of tensors on the CPU, which share their memory."""
-    if not isinstance(q, np.ndarray):
-        return _of_tensors(q, k, v, theta, requant, masking, valid, causal, mode, out, threads)
+    tensors = not isinstance(q, np.ndarray)
+    if tensors:
+        q, k, v = q.detach().numpy(), k.detach().numpy(), v.detach().numpy()
+    exact = out if out in _DTYPES else "float32"
     q, k, v = _with_contiguous_rows(q), _with_contiguous_rows(k), _with_contiguous_rows(v)
     if threads is None:
         work = 2 * q.size * k.shape[-2]
         threads = 1 if work < 2 * _WORK_PER_THREAD else min(cores(), work // _WORK_PER_THREAD)
-    result = np.empty(q.shape, _DTYPES[out])
+    result = np.empty(q.shape, _DTYPES[exact])
     sums = np.empty(q.shape[:-1], np.int32) if out == "pair" else None
     operation = DEFERRED if mode is None else MODES[mode]
 
     def run() -> int:
         return _native.attention(
-            q, k, v, theta.packed, requant.packed, MASKING[masking], valid, causal, operation, OUTPUTS[out],
+            q, k, v, theta.packed, requant.packed, MASKING[masking], valid, causal, operation, OUTPUTS[exact],
             result, sums, int(threads),
         )  # fmt: skip
 
@@ -58,6 +64,8 @@ def attention(
         status = run()
     if status != DONE:
         raise refusal(status, LOGITS, logits, theta, masking, valid, requant)
+    if tensors:
+        return _as_tensors(result, sums, out)
     return result if sums is None else (result, sums)
 
 
@@ -66,14 +74,11 @@ def _with_contiguous_rows(x: Any) -> Any:
     return x if x.strides[-1] == 1 else np.ascontiguousarray(x)
 
 
-def _of_tensors(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+def _as_tensors(result: Any, sums: Any, out: str) -> Any:
+    """The same memory; half precision is the float32 result rounded once."""
     import torch
 
-    *others, out, threads = rest
-    exact = out if out in _DTYPES else "float32"
-    arrays = (x.detach().numpy() for x in (q, k, v))
-    result = attention(*arrays, *others, exact, threads)
-    if out == "pair":
-        return tuple(torch.from_numpy(part) for part in result)
     tensor = torch.from_numpy(result)
-    return tensor if exact == out else tensor.to(getattr(torch, out))
+    if sums is not None:
+        return tensor, torch.from_numpy(sums)
+    return tensor if out in _DTYPES else tensor.to(getattr(torch, out))
