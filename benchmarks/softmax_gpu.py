@@ -1,6 +1,7 @@
-"""How close is the CUDA row kernel to the speed of memory? Ratios against a device copy of the same bytes,
-and
-against torch's bfloat16 softmax over as many elements, in one run.
+"""How close is the CUDA row kernel to the speed of memory?
+
+Ratios against a device copy of the same bytes, and against torch's bfloat16 softmax over as many elements, in
+one run.
 
     python benchmarks/softmax_gpu.py [--out results.json] [--tune]
 """
@@ -41,9 +42,9 @@ def check(n: int, mode: hccs.Mode) -> None:
 def measure(n: int, mode: hccs.Mode) -> dict[str, float]:
     check(n, mode)
     x = torch.randint(-128, 128, (ELEMENTS // (n * n * HEADS), HEADS, n, n), dtype=torch.int8, device="cuda")
+    theta = theta_for(n)
     out = torch.empty(x.shape, dtype=torch.uint8 if mode.is_u8 else torch.int16, device="cuda")
-    packed = torch.tensor(theta_for(n).packed, device="cuda")
-    kernel = median_ms(lambda: rows.softmax(x, packed, mode, None, out))
+    kernel = median_ms(lambda: hccs.softmax(x, theta, mode, out=out))
     moved = x.numel() * (1 + out.element_size())
     source = torch.randint(0, 255, (moved // 2,), dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)

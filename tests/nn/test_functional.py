@@ -166,6 +166,41 @@ def test_refusals(call, error, message):
         call(logits(8, 2, 2, 3, 16))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("theta", "scale", "says"),
+    [
+        (torch.tensor([300, 5, 1000]), 0.1, "1 <= D <= 127; got B = 300, S = 5, D = 1000"),
+        (torch.tensor([300.0, 5.0, 1000.0]), 0.1, "1 <= D <= 127"),
+        (torch.tensor([30, 5, 10]), 0.1, "B >= S"),
+        (torch.tensor([300.0, torch.nan, 10.0]), 0.1, "finite B, S and D"),
+        (torch.tensor([3000, 5, 10]), 0.1, "at most 10 columns"),
+        (THETA, 0.0, "scale > 0"),
+        (THETA, -1.0, "scale > 0"),
+        (THETA, torch.tensor([0.1, 0.0]), "scale > 0"),
+        (THETA, torch.tensor([0.1, torch.inf]), "scale > 0"),
+        (THETA, torch.tensor(torch.nan), "scale > 0"),
+    ],
+)
+def test_parameters_that_no_integers_could_run_are_refused(theta, scale, says, dtype):
+    z = logits(8, 2, 2, 3, 16).to(dtype)
+    with pytest.raises(hccs.errors.ParameterError, match=says):
+        hccs_softmax(z, theta, scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_lengths_stand_for_the_mask_of_so_many_columns(dtype):
+    z, lengths = logits(8, 3, 2, 5, 16).to(dtype), torch.tensor([16, 3, 0]).reshape(3, 1, 1)
+    mask = torch.arange(16) < lengths[..., None]
+    leaves = [z.clone().requires_grad_() for _ in range(2)]
+    by_length = hccs_softmax(leaves[0], THETA, SCALE, valid=lengths)
+    by_mask = hccs_softmax(leaves[1], THETA, SCALE, valid=mask)
+    assert torch.equal(by_length, by_mask)
+    for p in (by_length, by_mask):
+        p.square().sum().backward()
+    assert torch.equal(leaves[0].grad, leaves[1].grad)
+
+
 @pytest.mark.parametrize("isa", hccs.backends.cpu.info().available)
 def test_every_instruction_set_returns_the_same_bits(isa):
     from hccs.backends.cpu.instruction_sets import select

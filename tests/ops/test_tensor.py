@@ -67,6 +67,7 @@ def test_cpu_tensors_share_memory():
         ({"valid": torch.full((3, 2, 5), 99)}, MaskError),
         ({"valid": torch.ones(17)}, DtypeError),
         ({"out": np.zeros(3)}, DtypeError),
+        ({"out": torch.zeros(3, 2, 5, 17, dtype=torch.uint8)}, DtypeError),
         ({"out": torch.zeros(3, 2, 5, 16, dtype=torch.int16)}, ShapeError),
     ],
 )
@@ -75,6 +76,40 @@ def test_refusals(device, change, error):
     moved = {k: v.to(device) if torch.is_tensor(v) else v for k, v in arguments.items()}
     with pytest.raises(error):
         hccs.softmax(moved.pop("x"), moved.pop("theta"), **moved)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_memory_shared_with_the_input_is_refused(device):
+    x = rows(4, 2, 4, 17).to(device)
+    with pytest.raises(ShapeError, match="memory shared with x"):
+        hccs.softmax(x, hccs.HeadParams(444, 11, 40), "u8_div", out=x.view(torch.uint8))
+
+
+@pytest.mark.parametrize("length", [pytest.param(n, marks=GPU) for n in (-1, 18, 2**32 + 3)])
+def test_lengths_beyond_the_row_are_told_without_waiting_on_cuda(length):
+    x, theta = rows(5, 2, 4, 17).cuda(), hccs.HeadParams(444, 11, 40)
+    hccs.softmax(x, theta, valid=torch.tensor([length], device="cuda"))
+    with pytest.raises(MaskError, match="row lengths between 0 and"):
+        hccs.ops.synchronise()
+    hccs.softmax(x, theta)
+
+
+@pytest.mark.parametrize(("given", "says"), [pytest.param(*case, marks=GPU) for case in (
+    ({"z": torch.full((2, 1, 8), torch.nan)}, "finite logits"),
+    ({"theta": torch.tensor([300, 5, 1000])}, "theta that integers can run"),
+    ({"scale": torch.tensor(0.0)}, "scale > 0"),
+)])  # fmt: skip
+def test_float_logits_without_an_answer_are_told_and_nan_on_cuda(given, says):
+    from hccs.nn.functional import hccs_softmax
+
+    good = {"z": torch.zeros(2, 1, 8), "theta": torch.tensor([300, 5, 40]), "scale": torch.tensor(0.1)}
+    good = {name: value.cuda() for name, value in good.items()}
+    p = hccs_softmax(**{**good, **{name: value.cuda() for name, value in given.items()}})
+    assert p.isnan().all()
+    torch.cuda.synchronize()
+    with pytest.raises(hccs.HccsError, match=says):
+        hccs_softmax(**good)
+    assert not hccs_softmax(**good).isnan().any()
 
 
 def test_other_devices_are_refused():
