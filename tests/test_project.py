@@ -32,6 +32,7 @@ def test_examples_in_pages_run_as_written(page):
         "numbers.table",
         "ops.softmax",
         "ops.attention",
+        "ops.quantise",
         "backends.cpu.instruction_sets",
         "_progress",
         "calibration.statistics",
