@@ -11,6 +11,7 @@ import torch
 
 from hccs.backends.cpu import _native
 from hccs.backends.cpu.codes import MODES
+from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops.arguments import as_mask, heads_of, not_finite, require_scale
 
@@ -58,21 +59,15 @@ def _run(
 ) -> bool:
     shape = tuple(given.shape)
     heads = heads_of(as_array(theta), shape[-1])
-    scales = as_array(scale.detach().to(torch.float32))
-    require_scale(scales)
-    lead = heads.shape
-    if lead != scales.shape:
-        lead = np.broadcast_shapes(lead, scales.shape)
-        scales = np.broadcast_to(scales, lead)
-    packed = np.ascontiguousarray(np.broadcast_to(heads.packed, (*lead, 3)))
+    steps = as_array(scale.to(torch.float32))
+    packed, scales, groups = _layout(heads, steps.tobytes(), steps.shape, shape[:-2])
     mask = None
     if valid is not None:
         full = as_mask(valid, shape, "z.shape")
         mask = (full if full.stride(-1) == 1 else full.contiguous()).numpy()
     return _native.logits(
-        forward, given.numpy(), packed, np.ascontiguousarray(scales), _groups(lead, shape[:-2]),
-        shape[-2] if len(shape) > 1 else 1, MODES[mode], mask, x.numpy(), out.numpy(),
-        None if rows is None else rows.numpy(), _threads(given),
+        forward, given.numpy(), packed, scales, groups, shape[-2] if len(shape) > 1 else 1, MODES[mode],
+        mask, x.numpy(), out.numpy(), None if rows is None else rows.numpy(), _threads(given),
     )  # fmt: skip
 
 
@@ -89,7 +84,19 @@ def _threads(logits: torch.Tensor) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def _groups(heads: tuple[int, ...], lead: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """For each block of query rows, which head serves it."""
-    numbers = np.arange(math.prod(heads), dtype=np.int32).reshape(heads)
-    return np.ascontiguousarray(np.broadcast_to(numbers, lead)).reshape(-1)
+def _layout(
+    heads: HeadParams, steps: bytes, shape: tuple[int, ...], lead: tuple[int, ...]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Parameters and scale of every head, and for each block of query rows, which head serves it.
+
+    Kept: they are the same in every call but while they are being learnt.
+    """
+    scales = np.frombuffer(steps, np.float32).reshape(shape)
+    require_scale(scales)
+    common = np.broadcast_shapes(heads.shape, shape)
+    numbers = np.arange(math.prod(common), dtype=np.int32).reshape(common)
+    return (
+        np.ascontiguousarray(np.broadcast_to(heads.packed, (*common, 3))),
+        np.ascontiguousarray(np.broadcast_to(scales, common)),
+        np.ascontiguousarray(np.broadcast_to(numbers, lead)).reshape(-1),
+    )

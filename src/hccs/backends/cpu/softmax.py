@@ -23,7 +23,7 @@ def softmax(
 ) -> None:
     """Fill `out` with the probabilities of int8 logits, arrays or tensors on the CPU."""
     if type(x) is not ndarray:
-        x, out = x.detach().numpy(), out.detach().numpy()  # they share memory
+        x, out = x.numpy(), out.numpy()  # they share memory; integers have no gradient
     if not x.flags.c_contiguous:
         x = np.ascontiguousarray(x)
     if threads is None:
