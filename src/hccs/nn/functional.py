@@ -37,7 +37,7 @@ def hccs_softmax(
     >>> z = torch.tensor([[1.0, 0.3, -0.2, -9.0]], requires_grad=True)
     >>> p = hccs_softmax(z, HeadParams(B=444, S=11, D=40), scale=0.1, mode="u8_div")
     >>> (p * 255).round().int().tolist()
-    [[115, 95, 81, 1]]
+    [[100, 83, 70, 0]]
     """
     if not z.is_floating_point():
         raise DtypeError("z to be float logits", f"dtype {z.dtype}", "For int8 logits use hccs.softmax.")
