@@ -1,52 +1,14 @@
-"""The project's own promises: what the README says runs, rooms import one way, the public face is frozen."""
+"""The project's own promises: rooms import one way, the public face is frozen, the core needs NumPy alone."""
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import hccs
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/spec.md", "docs/attention.md", "docs/calibration.md"])
-def test_examples_in_pages_run_as_written(page):
-    failed, attempted = doctest.testfile(str(ROOT / page), module_relative=False)
-    assert attempted > 0
-    assert failed == 0
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "numbers.modes",
-        "numbers.region",
-        "numbers.heads",
-        "numbers.requant",
-        "numbers.table",
-        "ops.softmax",
-        "ops.attention",
-        "backends.cpu.instruction_sets",
-        "_progress",
-        "calibration.statistics",
-        "calibration.searching",
-        "calibration.scale",
-        "calibration.grid",
-        "surrogates.registry",
-        "surrogates.costs",
-        "surrogates.bfloat16",
-    ],
-)
-def test_examples_in_docstrings_run_as_written(module):
-    failed, attempted = doctest.testmod(importlib.import_module(f"hccs.{module}"))
-    assert attempted > 0
-    assert failed == 0
 
 
 def test_rooms_import_one_way():
