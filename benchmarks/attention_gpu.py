@@ -1,6 +1,8 @@
 """Is integer attention on a GPU faster than the fastest SDPA of torch? Ratios over its backends (flash,
 cuDNN, efficient, in float16 and bfloat16) in one run: int8 in, bfloat16 out, d = 64, a full GPU; all keys,
-batches padded to lengths from n / 4 to n, and causal rows.
+batches padded to lengths from n / 4 to n, and causal rows. Two columns: `call` is `hccs.attention` and SDPA
+called from Python one after another, `graph` their launches recorded in a CUDA graph (of ours, what lies
+below the checks of `hccs.attention`).
 
     python benchmarks/attention_gpu.py [--n 64 128 ...] [--kinds plain ...] [--tune] [--json results.json]
 """
@@ -34,6 +36,11 @@ BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.E
 def median_ms(work: Callable[[], Any], rep: int = 60) -> float:
     """Of launches recorded in a CUDA graph, without the host's part in them."""
     return triton.testing.do_bench_cudagraph(work, rep=rep, return_mode="median")
+
+
+def call_ms(work: Callable[[], Any]) -> float:
+    """Of calls from Python, one after another, whatever the host does in them."""
+    return triton.testing.do_bench(work, warmup=20, rep=60, return_mode="median")
 
 
 def host_us(work: Callable[[], Any], calls: int = 300) -> float:
@@ -85,7 +92,8 @@ def mask_of(kind: str, batch: int, n: int) -> tuple[dict[str, Any], dict[str, An
     return {}, {}
 
 
-def peers_ms(n: int, kind: str) -> dict[str, float]:
+def peers_ms(n: int, kind: str) -> dict[str, dict[str, float]]:
+    """Every backend's milliseconds, as `graph` and as `call`."""
     found = {}
     shape = (ROWS // (n * HEADS), HEADS, n, D)
     _, told = mask_of(kind, shape[0], n)
@@ -96,9 +104,12 @@ def peers_ms(n: int, kind: str) -> dict[str, float]:
                 continue  # takes no masks
             with sdpa_kernel([backend]), torch.no_grad():
                 name = backend.name.removesuffix("_ATTENTION").lower()
-                found[f"{name} {str(dtype).removeprefix('torch.')}"] = median_ms(
-                    lambda q=q, k=k, v=v: torch.nn.functional.scaled_dot_product_attention(q, k, v, **told)
-                )
+
+                def work(q: Any = q, k: Any = k, v: Any = v) -> Any:
+                    return torch.nn.functional.scaled_dot_product_attention(q, k, v, **told)
+
+                name = f"{name} {str(dtype).removeprefix('torch.')}"
+                found[name] = {"graph": median_ms(work), "call": call_ms(work)}
     return found
 
 
@@ -126,17 +137,21 @@ def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
         tiles[repr(tile)] = median_ms(lambda tile=tile: ours(tile))
     check(n, tile_for(n, n, D, hopper=True, many_heads=True))
     ms = median_ms(ours)
-    fastest = min(peers, key=lambda name: peers[name])
+    called = call_ms(lambda: hccs.attention(q, k, v, theta, requant, out="bfloat16", **told))
+    fastest, fastest_called = (min(peers, key=lambda name: peers[name][how]) for how in ("graph", "call"))
     moved = 5 * q.numel()  # q, k, v and two bytes of output
     return {
         "n": n,
         "kind": kind,
         "ms": ms,
         "fastest_peer": fastest,
-        "peer_ms": peers[fastest],
-        "ratio": peers[fastest] / ms,
+        "peer_ms": peers[fastest]["graph"],
+        "ratio": peers[fastest]["graph"] / ms,
         "terabytes_per_s": moved / ms * 1e-9,
-        "ms_launched_singly": triton.testing.do_bench(ours, return_mode="median"),
+        "call_ms": called,
+        "fastest_peer_called": fastest_called,
+        "peer_call_ms": peers[fastest_called]["call"],
+        "call_ratio": peers[fastest_called]["call"] / called,
         "peers": peers,
         "tiles": tiles,
     }
@@ -163,8 +178,10 @@ def main() -> None:
         found = measure(n, kind, options.tune)
         results.append(found)
         print(
-            f"{kind:6s} n={n:4d}  hccs {found['ms']:.4f} ms ({found['terabytes_per_s']:.2f} TB/s)  "
-            f"{found['fastest_peer']} {found['peer_ms']:.4f} ms  {found['ratio']:.2f}x",
+            f"{kind:6s} n={n:4d}  call: hccs {found['call_ms']:.4f} ms, "
+            f"{found['fastest_peer_called']} {found['peer_call_ms']:.4f} ms, {found['call_ratio']:.2f}x  "
+            f"graph: hccs {found['ms']:.4f} ms ({found['terabytes_per_s']:.2f} TB/s), "
+            f"{found['fastest_peer']} {found['peer_ms']:.4f} ms, {found['ratio']:.2f}x",
             flush=True,
         )
         for tile, ms in sorted(found["tiles"].items(), key=lambda item: item[1]):
