@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import hccs
+from hccs._extras import require
+from hccs.errors import MissingExtraError
 
 ROOT = Path(__file__).parent.parent
 
@@ -42,3 +46,14 @@ def test_core_needs_numpy_alone():
     assert "torch" not in result.stdout
     for name in ("typer", "rich", "matplotlib", "safetensors"):
         assert f"'{name}'" not in result.stdout
+
+
+def test_missing_extras_tell_both_ways_to_install_them():
+    """The package may come from an index or from a checkout; the words for it are kept in one place."""
+    with pytest.raises(MissingExtraError) as refused:
+        require("a_package_that_nobody_has", "hf")
+    assert "pip install 'hccs[hf]'" in str(refused.value)
+    assert "pip install '.[hf]'" in str(refused.value)
+    package = ROOT / "src" / "hccs"
+    spelled = [path.name for path in package.rglob("*.py") if "pip install 'hccs[" in path.read_text("utf-8")]
+    assert spelled == ["_extras.py"]

@@ -96,8 +96,8 @@ def listing() -> list[str]:
     return [str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.*")]
 
 
-def test_formatters_are_pinned():
-    for tool in ("ruff", "clang-format"):
+def test_formatters_and_the_type_checker_are_pinned():
+    for tool in ("ruff", "clang-format", "mypy"):
         assert re.search(rf'"{tool}==[\d.]+"', PYPROJECT), tool
 
 

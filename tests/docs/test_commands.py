@@ -150,3 +150,18 @@ def test_what_is_not_run_is_still_named_somewhere():
     """An entry of `NOT_RUN` that no page has any more goes."""
     named = [" ".join(command) for page in PAGES for _, command in in_fences(page)]
     assert [prefix for prefix in NOT_RUN if not any(text.startswith(prefix) for text in named)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("convert MODEL --out RUN --nonsense", "no option --nonsense"),
+        ("export onnyx RUN", "no command 'onnyx'"),
+        ("convert MODEL", "out"),
+        ("evaluate RUN --backend gpu", "gpu"),
+        ("evaluate RUN", ""),
+    ],
+)
+def test_a_wrong_command_is_seen(words, said):
+    found = complaint(words.split(), complete=True)
+    assert said in found and bool(said) == bool(found)

@@ -70,6 +70,20 @@ def _line_in(fence: Fence, error: Exception) -> int:
     return line
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\nx / 0\n", "docs/spec.md:41: ZeroDivisionError"),
+        ("x = 1\nx ==\n", "docs/spec.md:41: SyntaxError"),
+        (">>> x = 1\n>>> x\n2\n", 'docs/spec.md", line 41'),
+    ],
+)
+def test_a_wrong_snippet_is_told_by_page_and_line(text, said):
+    with pytest.raises(AssertionError) as failed:
+        run(Fence("docs/spec.md", 40, "python", text), {})
+    assert said in str(failed.value)
+
+
 def documented_modules() -> list[str]:
     """Every module of the package with an example in a docstring."""
     return sorted(
