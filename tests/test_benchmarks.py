@@ -1,4 +1,4 @@
-"""Every benchmark runs, at its smallest: what it writes is complete. No time is judged here."""
+"""Every benchmark runs, at its smallest: what it writes is complete. No time is judged here. Tools start."""
 
 from __future__ import annotations
 
@@ -56,6 +56,15 @@ def test_every_benchmark_is_run_here():
     source = Path(__file__).read_text(encoding="utf-8")
     scripts = {path.stem for path in BENCHMARKS.glob("*.py")} - PARTS - set(NEED_A_GPU)
     assert [name for name in sorted(scripts) if f'run("{name}"' not in source] == []
+
+
+@pytest.mark.parametrize("tool", ["check_installed", "make_embedded"])
+def test_tools_start(tool, monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(sys, "argv", [tool, "--help"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(ROOT / "tools" / f"{tool}.py"), run_name="__main__")
+    assert left.value.code == 0 and f"tools/{tool}.py" in capsys.readouterr().out
 
 
 def test_softmax_cpu(run):
