@@ -16,6 +16,7 @@ typer = pytest.importorskip("typer")
 from hccs.cli.app import app
 from tests.docs.pages import PAGES, ROOT, fences, inline_code
 
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 HCCS = typer.main.get_command(app)
 # Commands that are parsed but not run, and why.
 NOT_RUN = {
@@ -99,7 +100,7 @@ def test_commands_in_the_text_exist(page):
     """Mentions may be incomplete; the commands and options they name exist."""
     wrong = []
     for place, code in inline_code(page):
-        if code.startswith(("hccs ", "make ", "python ", "pytest ")):
+        if code.startswith(("hccs ", "make ", "pip ", "python ", "pytest ")):
             command = shlex.split(code.replace("…", ""))
             found = (
                 [complaint(command[1:], complete=False)]
@@ -111,11 +112,19 @@ def test_commands_in_the_text_exist(page):
 
 
 def script_complaints(command: list[str]) -> list[str]:
-    """Targets of `make` and scripts of `python`, with their options, that do not exist."""
+    """Targets of `make`, extras of `pip`, scripts of `python` with their options: those that do not exist."""
     if command[0] == "make" and len(command) > 1 and not command[1].startswith("-"):
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         exported = {"host", "simulate"}  # of the projects that `hccs aie export` writes
         return [f"no target {word}" for word in command[1:] if word not in {*targets, *exported}]
+    if command[0] == "pip":
+        offered = re.findall(
+            r"^([a-z]+) = \[", PYPROJECT.partition("[project.optional-dependencies]")[2], re.MULTILINE
+        )
+        asked = [
+            extra for word in command for found in re.findall(r"\[(.+)\]", word) for extra in found.split(",")
+        ]
+        return [f"no extra {extra}" for extra in asked if extra not in offered]
     if command[0] == "pytest":
         return [f"no file {word}" for word in command[1:] if "/" in word and not (ROOT / word).exists()]
     if command[0] == "python" and command[1].endswith(".py"):
