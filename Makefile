@@ -9,7 +9,7 @@ SANITIZED := build/sanitized
 # Templates are no C++ before they are filled in.
 CXX_FILES := $(shell find src tests \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' \) -not -path '*/templates/*')
 
-.PHONY: demo test bench lint format sanitize clean
+.PHONY: demo test bench coverage docs lint format sanitize wheel clean
 
 demo: $(VENV)/.core
 	@echo "== demo"
@@ -21,6 +21,22 @@ test: lint $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/backends/triton_interpreter
 	@$(MAKE) --no-print-directory sanitize
+
+# A report, not a gate: which branches of the package no test takes. Native code and Triton kernels do not count.
+coverage: $(VENV)/.dev
+	@echo "== tests, with the branches they take"
+	@rm -rf build/coverage && mkdir -p build/coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term --cov-report=html
+
+wheel: $(VENV)/.dev
+	@echo "== building a wheel into dist/"
+	$(BIN)/pip wheel -q --no-build-isolation --no-deps -w dist .
+	@ls dist
+
+docs: $(VENV)/.pip
+	@echo "== the site, into build/site"
+	$(BIN)/pip install -q "mkdocs-material>=9.5,<10"
+	$(BIN)/mkdocs build --strict -q
 
 bench: $(VENV)/.bench
 	@echo "== benchmarks: close other programs, they share the cores"
@@ -78,7 +94,7 @@ $(VENV)/.dev: $(VENV)/.core
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.core
-	@echo "== installing the peers that the benchmarks compare with (ONNX Runtime, OpenVINO, LiteRT)"
+	@echo "== installing the peers that the benchmarks compare with (ONNX Runtime, OpenVINO with NNCF, LiteRT)"
 	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,onnx,bench]"
 	@touch $@
 

@@ -137,25 +137,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--turns", type=int, default=40, help="how often each contender is timed")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=LENGTHS, metavar="N", help="queries and keys"
+    )
     arguments = parser.parse_args()
+    lengths = arguments.lengths
     torch.set_num_threads(1)
     console = Console()
     console.print(f"hccs kernels: {hccs.backends.cpu.info()}; torch {torch.__version__}")
     with torch.inference_mode():
-        found = {n: microseconds(n, arguments.turns) for n in track(LENGTHS, "attention")}
+        found = {n: microseconds(n, arguments.turns) for n in track(lengths, "attention")}
     shown = Table(title=f"microseconds per head, d = {DIM}")
     shown.add_column("")
-    for n in LENGTHS:
+    for n in lengths:
         shown.add_column(f"n = {n}", justify="right")
-    for name in found[LENGTHS[0]]:
-        shown.add_row(name, *(f"{found[n][name]:.1f}" for n in LENGTHS))
+    for name in found[lengths[0]]:
+        shown.add_row(name, *(f"{found[n][name]:.1f}" for n in lengths))
     console.print(shown)
     shown = Table(title="ratios")
-    for column in ("what", "bar", *(f"n = {n}" for n in LENGTHS)):
+    for column in ("what", "bar", *(f"n = {n}" for n in lengths)):
         shown.add_column(column)
-    bars = {n: ratios(found[n]) for n in LENGTHS}
+    bars = {n: ratios(found[n]) for n in lengths}
     for what, bar in BARS.items():
-        shown.add_row(what, bar, *(f"{bars[n][what]:.2f}" for n in LENGTHS))
+        shown.add_row(what, bar, *(f"{bars[n][what]:.2f}" for n in lengths))
     console.print(shown)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)

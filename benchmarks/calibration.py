@@ -25,7 +25,6 @@ from hccs.calibration import HeadStatistics, LogitRange, fidelity, quantise, sea
 from hccs.calibration.searching import objectives
 from hccs.numbers.region import Region
 
-ROWS = 20_000
 rng = np.random.default_rng(7)
 
 
@@ -100,7 +99,7 @@ def random_triples(n: int, count: int) -> list[tuple[int, int, int]]:
     return sorted(chosen, key=lambda t: t[::-1])
 
 
-def update_speed(n: int = 64, rows: int = 200_000) -> float:
+def update_speed(rows: int, n: int = 64) -> float:
     """Logits per second on one core (a head has one thread), with so many rows that they are counted."""
     x, scale = quantised(text_like(1, rows, n)[0], np.full(rows, n, np.int32))
     stats = HeadStatistics((1, 1), n, scale)
@@ -151,10 +150,10 @@ def draw(curves: dict[str, list[dict[str, float]]], path: Path) -> None:
     figure.savefig(path)
 
 
-def measure(z64, lengths64, z128, lengths128, quick: bool) -> dict[str, float]:
+def measure(z64, lengths64, z128, lengths128, at_most: int, quick: bool) -> dict[str, float]:
     found: dict[str, float] = {}
-    x, scale = quantised(z64[:, :, :ROWS], lengths64[:ROWS], 32)
-    lengths = lengths64[:ROWS]
+    x, scale = quantised(z64[:, :, :at_most], lengths64[:at_most], 32)
+    lengths = lengths64[:at_most]
     stats = collected(x, scale, lengths)
     found["rows per head, n = 64"] = x.shape[2]
     triples = random_triples(64, 4 if quick else 16)
@@ -183,7 +182,7 @@ def measure(z64, lengths64, z128, lengths128, quick: bool) -> dict[str, float]:
         per_triple * len(Region(64)) / found["search of one head, n = 64, one core, s"]
     )
 
-    found["statistics update, M logits/s and core"] = update_speed() / 1e6
+    found["statistics update, M logits/s and core"] = update_speed(10 * at_most) / 1e6
 
     rows = len(lengths64)
     x, scale = quantised(z64, lengths64)
@@ -199,8 +198,8 @@ def measure(z64, lengths64, z128, lengths128, quick: bool) -> dict[str, float]:
     found["search time for 10x the data, ratio"] = min(many) / min(few)
     found["memory per head at 10x, MB"] = float(large.memory.mean()) / 1e6
 
-    x, scale = quantised(z128[:, :, :ROWS], lengths128[:ROWS], 144)
-    wide = collected(x, scale, lengths128[:ROWS])
+    x, scale = quantised(z128[:, :, :at_most], lengths128[:at_most], 144)
+    wide = collected(x, scale, lengths128[:at_most])
     found["rows per head, n = 128"] = x.shape[2]
     found["search of 144 heads, n = 128, s"] = best_of(1, lambda: search(wide))
     return found
@@ -231,11 +230,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures as JSON")
     parser.add_argument("--figure", type=Path, help="draw the held-out curves")
     parser.add_argument("--quick", action="store_true", help="fewer triples for the direct formula")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows per head; ten times as many for some")
     options = parser.parse_args()
 
-    z64, lengths64 = load(options.logits) if options.logits else text_like(4, 10 * ROWS, 64)
-    z128, lengths128 = load(options.logits128) if options.logits128 else text_like(16, ROWS, 128)
-    found = measure(z64, lengths64, z128, lengths128, options.quick)
+    rows = options.rows
+    z64, lengths64 = load(options.logits) if options.logits else text_like(4, 10 * rows, 64)
+    z128, lengths128 = load(options.logits128) if options.logits128 else text_like(16, rows, 128)
+    found = measure(z64, lengths64, z128, lengths128, rows, options.quick)
     curves = {}
     for entry in options.curve:
         name, path = entry.split("=", 1)

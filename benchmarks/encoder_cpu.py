@@ -1,17 +1,18 @@
 """How long does a whole encoder take on one thread? BERT-small in float32 and dynamic int8, in torch and in
-ONNX Runtime, with their own attention and with ours.
+ONNX Runtime, with their own attention and with ours, and in OpenVINO with static int8.
 
     python benchmarks/encoder_cpu.py [--model FOLDER] [--lengths 64,128,512] [--batches 1,8] [--json FILE]
 
 Without a folder the weights are random: they change no time. All variants of one size are timed in turns, so
 that a busy moment of the machine hits all of them; the table shows the fastest turn of each and its speed
-relative to torch float32.
+relative to torch float32. A peer that is not installed is left out, and named.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import importlib.util
 import json
 import logging
 import tempfile
@@ -31,6 +32,7 @@ from hccs.nn.attaching import fill
 from hccs.nn.interface import WholeAttention, attention_layers
 
 PEERS = ("torch float32", "torch dynamic int8", "ONNX Runtime float32", "ONNX Runtime dynamic int8")
+OPENVINO = "OpenVINO static int8"
 OURS = (
     "torch float32, integer attention",
     "torch dynamic int8, integer attention",
@@ -48,7 +50,7 @@ def encoder(folder: str | None) -> Any:
 
     transformers.logging.set_verbosity_error()
     if folder is not None:
-        return transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        return transformers.AutoModelForSequenceClassification.from_pretrained(folder).float().eval()
     torch.manual_seed(0)
     shape = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048}
     return transformers.BertForSequenceClassification(transformers.BertConfig(**shape)).eval()
@@ -143,8 +145,35 @@ def quantised(path: Path) -> Path:
     return out
 
 
+def openvino_missing() -> list[str]:
+    """What it would take to time OpenVINO here."""
+    return [name for name in ("openvino", "nncf") if importlib.util.find_spec(name) is None]
+
+
+def static_int8(model: Any, calibration: list[dict[str, torch.Tensor]]) -> Any:
+    """NNCF's quantisation for transformers: int8 weights and activations, their ranges fixed ahead."""
+    import nncf
+    import openvino
+
+    converted = openvino.convert_model(copy.deepcopy(model), example_input=calibration[0])
+    data = nncf.Dataset([{name: value.numpy() for name, value in batch.items()} for batch in calibration])
+    return nncf.quantize(converted, data, model_type=nncf.ModelType.TRANSFORMER)
+
+
+def in_openvino(quantised_model: Any, inputs: dict[str, torch.Tensor]) -> Callable[[], Any]:
+    """One stream on one thread, compiled for this very size: nothing is left undecided at run time."""
+    import openvino
+
+    sized = quantised_model.clone()
+    sized.reshape({name: list(value.shape) for name, value in inputs.items()})
+    settings = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}
+    request = openvino.Core().compile_model(sized, "CPU", settings).create_infer_request()
+    arrays = {name: value.numpy() for name, value in inputs.items()}
+    return lambda: request.infer(arrays, share_inputs=True)[0]
+
+
 class Variants:
-    """All variants of one model; ONNX files are made once and serve every size."""
+    """All variants of one model; files of other runtimes are made once and serve every size."""
 
     def __init__(self, model: Any, longest: int, folder: Path) -> None:
         self.model = model
@@ -153,6 +182,8 @@ class Variants:
         attached = hccs.nn.attach(copy.deepcopy(model), table_for(model, longest))
         self.hccs_file = export_onnx(attached, few, folder / "hccs.onnx")
         self.files = {"float": quantised(self.float_file), "hccs": quantised(self.hccs_file)}
+        few_sizes = [tokens(model, 2, n) for n in (longest // 2, longest)]
+        self.openvino = None if openvino_missing() else static_int8(model, few_sizes)
 
     def calls(self, batch: int, n: int) -> dict[str, Callable[[], Any]]:
         inputs = tokens(self.model, batch, n)
@@ -168,7 +199,10 @@ class Variants:
             in_onnxruntime(self.hccs_file, inputs),
             in_onnxruntime(self.files["hccs"], inputs),
         ]
-        return dict(zip((*PEERS, *OURS), made, strict=True))
+        calls = dict(zip((*PEERS, *OURS), made, strict=True))
+        if self.openvino is not None:
+            calls[OPENVINO] = in_openvino(self.openvino, inputs)
+        return calls
 
 
 def fastest(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
@@ -193,14 +227,22 @@ def fastest(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 def show(rows: list[dict[str, Any]]) -> None:
     sizes = [f"{row['batch']} x {row['n']}" for row in rows]
     print(f"\n{'milliseconds (speed against torch float32)':42}" + "".join(f"{size:>17}" for size in sizes))
-    for name in (*PEERS, *OURS):
+    for name in [name for name in (*PEERS, OPENVINO, *OURS) if name in rows[0]["seconds"]]:
         cells = []
         for row in rows:
             seconds, base = row["seconds"][name], row["seconds"]["torch float32"]
             mark = "*" if name == min(row["seconds"], key=row["seconds"].get) else " "
             cells.append(f"{1e3 * seconds:9.2f} ({base / seconds:.2f}){mark}")
         print(f"{name:42}" + "".join(f"{cell:>17}" for cell in cells))
+    peers = [name for name in (*PEERS, OPENVINO) if name in rows[0]["seconds"]]
+    ratios = []
+    for row in rows:
+        ours, best = (min(row["seconds"][name] for name in names) for names in (OURS, peers))
+        ratios.append(f"{best / ours:.2f}x ")
+    print(f"{'our fastest over the fastest peer':42}" + "".join(f"{ratio:>17}" for ratio in ratios))
     print("* the fastest")
+    for name in openvino_missing():
+        print(f"OpenVINO is left out: {name} is not installed (pip install '.[bench]')")
 
 
 def main() -> None:
@@ -224,6 +266,7 @@ def main() -> None:
                 rows.append({"n": n, "batch": batch, "seconds": fastest(variants.calls(batch, n))})
     show(rows)
     if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps({"isa": hccs.backends.cpu.info().isa, "rows": rows}, indent=1))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from softmax_peers import PEERS, logits
+from softmax_peers import LEFT_OUT, PEERS, logits
 
 import hccs
 from hccs.backends.cpu import _native
@@ -25,7 +25,7 @@ from hccs.backends.cpu import instruction_sets as isa
 
 LENGTHS = (32, 64, 128, 256, 512)
 IN_CACHE = 3 << 18  # bytes in and out together: three quarters of a 1 MiB L2
-BEYOND_CACHE = 1 << 28  # far past any last-level cache
+BEYOND_CACHE = 256  # MiB in and out together: far past any last-level cache
 MODES = ("u8_div", "u8_clb", "i16_div", "i16_clb")
 
 
@@ -128,15 +128,15 @@ def call_overhead(turns: int) -> float:
     return (best["call"] - best["empty"]) * 1e6
 
 
-def two_threads(n: int, turns: int) -> float:
-    rows = BEYOND_CACHE // 2 // n
+def two_threads(n: int, size: int, turns: int) -> float:
+    rows = size // 2 // n
     best = best_times({str(t): ours("u8_div", rows, n, threads=t) for t in (1, 2)}, turns)
     return best["1"] / best["2"]
 
 
-def two_copies(turns: int) -> float:
+def two_copies(size: int, turns: int) -> float:
     """What the machine's memory grants a second thread: memcpy by two over memcpy by one."""
-    x = logits(BEYOND_CACHE // 2 // 128, 128)
+    x = logits(size // 2 // 128, 128)
     out, half = np.empty_like(x), len(x) // 2
 
     def both() -> None:
@@ -167,18 +167,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--turns", type=int, default=25, help="how often each contender is timed")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=LENGTHS, metavar="N", help="columns of a row"
+    )
+    parser.add_argument(
+        "--beyond", type=int, default=BEYOND_CACHE, metavar="MIB", help="of arrays beyond the caches"
+    )
     arguments = parser.parse_args()
-    console, turns = Console(), arguments.turns
+    console, turns, lengths, beyond = Console(), arguments.turns, arguments.lengths, arguments.beyond << 20
     console.print(f"hccs kernels: {hccs.backends.cpu.info()}")
+    for peer in LEFT_OUT:
+        console.print(f"{peer.name} is left out: {peer.package} is not installed")
 
-    cached = {n: rates(n, IN_CACHE, turns) for n in track(LENGTHS, "arrays in L2")}
+    cached = {n: rates(n, IN_CACHE, turns) for n in track(lengths, "arrays in L2")}
     avx2 = {}
     if "avx2" in isa.available():
-        for n in LENGTHS:
+        for n in lengths:
             avx2[n] = avx2_rates(n, turns)
             cached[n].update(avx2[n])
-    memory = {n: rates(n, BEYOND_CACHE, max(2, turns // 8)) for n in track(LENGTHS, "beyond the caches")}
-    masks = {n: mask_costs(n, turns) for n in track(LENGTHS, "masks")}
+    memory = {n: rates(n, beyond, max(2, turns // 8)) for n in track(lengths, "beyond the caches")}
+    masks = {n: mask_costs(n, turns) for n in track(lengths, "masks")}
     show_rates(console, "arrays in L2", cached)
     show_rates(console, "arrays beyond the last-level cache", memory)
 
@@ -216,18 +224,18 @@ def main() -> None:
             ">= 3 (n >= 64)",
             {n: avx2[n]["hccs u8_div (AVX2)"] / fastest(f, "float32") for n, f in cached.items()},
         )
-    bar("two threads over one", ">= 1.8", {n: two_threads(n, max(3, turns // 4)) for n in LENGTHS})
-    bar("memcpy by two threads over one", "the memory's limit", two_copies(max(3, turns // 4)))
+    bar("two threads over one", ">= 1.8", {n: two_threads(n, beyond, max(3, turns // 4)) for n in lengths})
+    bar("memcpy by two threads over one", "the memory's limit", two_copies(beyond, max(3, turns // 4)))
     for name in next(iter(masks.values())):
         wanted = "<= 1.15" if "lengths" in name else "<= 1.5"
         bar(f"cost of {name}", wanted, {n: found[name] for n, found in masks.items()})
     bar("one call on 1 x 64, us", "<= 3", call_overhead(turns))
 
     shown = Table(title="ratios")
-    for column in ("what", "bar", *(f"n = {n}" for n in LENGTHS)):
+    for column in ("what", "bar", *(f"n = {n}" for n in lengths)):
         shown.add_column(column)
     for what, wanted, values in bars:
-        cells = [f"{values[str(n)]:.2f}" if str(n) in values else "" for n in LENGTHS]
+        cells = [f"{values[str(n)]:.2f}" if str(n) in values else "" for n in lengths]
         shown.add_row(what, wanted, *(cells if "" not in values else [f"{values['']:.2f}", *cells[1:]]))
     console.print(shown)
     if arguments.json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ class Peer:
     name: str
     kind: str  # "float32" or "int8"
     make: Callable[[int, int], Callable[[], object]]
+    package: str
 
     @property
     def bytes_per_element(self) -> int:
@@ -151,11 +153,13 @@ def _litert_model(rows: int, n: int) -> bytes:
     return bytes(builder.Output())
 
 
-PEERS = [
-    Peer("ONNX Runtime float32", "float32", onnxruntime_float32),
-    Peer("torch float32", "float32", torch_float32),
-    Peer("OpenVINO float32", "float32", openvino_float32),
-    Peer("ONNX Runtime QLinearSoftmax", "int8", onnxruntime_qlinear),
-    Peer("torch quantized", "int8", torch_quantized),
-    Peer("LiteRT int8", "int8", litert_int8),
+ALL = [
+    Peer("ONNX Runtime float32", "float32", onnxruntime_float32, "onnxruntime"),
+    Peer("torch float32", "float32", torch_float32, "torch"),
+    Peer("OpenVINO float32", "float32", openvino_float32, "openvino"),
+    Peer("ONNX Runtime QLinearSoftmax", "int8", onnxruntime_qlinear, "onnxruntime"),
+    Peer("torch quantized", "int8", torch_quantized, "torch"),
+    Peer("LiteRT int8", "int8", litert_int8, "ai_edge_litert"),
 ]
+PEERS = [peer for peer in ALL if importlib.util.find_spec(peer.package)]
+LEFT_OUT = [peer for peer in ALL if peer not in PEERS]

@@ -1,6 +1,5 @@
-"""What does HCCS cost in training? Time and memory of an attention step, forward and backward, in eager
-mode, as
-ratios against the same attention with torch.softmax.
+"""What does HCCS cost in training? Time and memory of an attention step, forward and backward, in eager mode,
+as ratios against the same attention with torch.softmax.
 
     python benchmarks/training_step.py [--device cuda] [--out results.json]
 """
@@ -93,9 +92,12 @@ def compare(shape: tuple[int, int, int, int], device: str, masked: bool) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--shapes", nargs="+", metavar="B,H,N,D", help="others than the usual ones")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     shapes = SHAPES if options.device == "cpu" else [(b * 8, *rest) for b, *rest in SHAPES]
+    if options.shapes:
+        shapes = [tuple(int(size) for size in given.split(",")) for given in options.shapes]
     results = [compare(tuple(s), options.device, masked) for s in shapes for masked in (False, True)]
     for row in results:
         print(

@@ -1,11 +1,10 @@
 """Builds what ships in src/hccs/embedded: the movie-snippet task and a BERT-tiny fine-tuned on it.
 
-    python tools/make_embedded.py --snippets snippets.tsv --licence LICENSE.txt --encoder ENCODER_FOLDER
-    --vocabulary vocab.txt
+    python tools/make_embedded.py --snippets snippets.tsv --licence LICENSE.txt \\
+        --encoder ENCODER_FOLDER --vocabulary vocab.txt
 
-snippets.tsv: id, mean human rating in -4..4, sentence (Hutto & Gilbert, ICWSM 2014).
-Ratings within 0.5 of neutral are left
-out; the label is rating > 0; every tenth id is dev.
+snippets.tsv: id, mean human rating in -4..4, sentence (Hutto & Gilbert, ICWSM 2014). Ratings within 0.5 of
+neutral are left out; the label is rating > 0; every tenth id is dev.
 """
 
 from __future__ import annotations

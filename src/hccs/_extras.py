@@ -8,10 +8,15 @@ from typing import Any
 from hccs.errors import MissingExtraError
 
 
+def how_to_install(extra: str) -> str:
+    """The commands that bring an extra: from an index, and in a checkout."""
+    return f"pip install 'hccs[{extra}]', or in a checkout pip install '.[{extra}]'."
+
+
 def require(package: str, extra: str, purpose: str = "") -> Any:
     """Import an optional package, or say which extra of hccs brings it."""
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         what = f"{package.split('.')[0]} {purpose}".rstrip()
-        raise MissingExtraError(what, f"no module {error.name}", f"pip install 'hccs[{extra}]'.") from error
+        raise MissingExtraError(what, f"no module {error.name}", how_to_install(extra)) from error

@@ -7,8 +7,7 @@ import pytest
 
 from hccs.calibration import HeadStatistics, LogitRange
 from hccs.errors import DataError
-
-from .conftest import random_logits
+from tests.calibration.conftest import random_logits
 
 torch = pytest.importorskip("torch")
 

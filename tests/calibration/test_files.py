@@ -10,8 +10,7 @@ from hccs._files import safetensors as _safetensors
 from hccs.calibration import HeadStatistics, calibrate, files, search
 from hccs.calibration.files import collect_files
 from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
-
-from .conftest import random_logits
+from tests.calibration.conftest import random_logits
 
 
 @pytest.fixture

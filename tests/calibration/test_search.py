@@ -21,8 +21,7 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs.reference.softmax import softmax as reference_softmax
-
-from .conftest import direct_kl, direct_kls, random_logits
+from tests.calibration.conftest import direct_kl, direct_kls, random_logits
 
 
 def statistics(x, lengths=None, n=None, scale=0.08, **options):

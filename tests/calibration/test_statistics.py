@@ -9,8 +9,7 @@ from hccs.calibration import HeadStatistics
 from hccs.calibration.searching import objectives
 from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 from hccs.numbers.region import Region
-
-from .conftest import direct_kl, random_logits
+from tests.calibration.conftest import direct_kl, random_logits
 
 
 def random_triples(rng, n, count):

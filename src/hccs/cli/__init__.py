@@ -10,7 +10,9 @@ def main() -> None:
     try:
         from hccs.cli.app import app
     except ModuleNotFoundError as error:
-        sys.exit(f"hccs: the command line needs {error.name}. Install it with: pip install 'hccs[cli]'")
+        from hccs._extras import how_to_install
+
+        sys.exit(f"hccs: the command line needs {error.name}. {how_to_install('cli')}")
 
     from hccs.errors import HccsError
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import hccs
-from hccs._extras import require
+from hccs._extras import how_to_install, require
 from hccs._files import safetensors as _safetensors
 from hccs.errors import MissingExtraError, ModelError
 from hccs.export.onnx_function import DOMAIN, DOMAIN_VERSION, OPSET, function, function_name, onnx
@@ -168,5 +168,5 @@ def _require_exporter() -> None:
     require("onnxscript", "onnx", "for torch.onnx")
     if not hasattr(torch.onnx, "ops"):
         raise MissingExtraError(
-            "torch 2.8 or later for ONNX", f"torch {torch.__version__}", "pip install 'hccs[onnx]'."
+            "torch 2.8 or later for ONNX", f"torch {torch.__version__}", how_to_install("onnx")
         )

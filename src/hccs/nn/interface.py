@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hccs._extras import how_to_install
 from hccs.errors import MissingExtraError, ModelError
 
 NAME = "hccs"
@@ -97,7 +98,7 @@ def register() -> None:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
         raise MissingExtraError(
-            "transformers with the attention interface", str(error), "pip install 'hccs[hf]'."
+            "transformers with the attention interface", str(error), how_to_install("hf")
         ) from error
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask)

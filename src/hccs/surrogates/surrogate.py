@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hccs._extras import how_to_install
 from hccs.errors import MissingExtraError, ParameterError
 from hccs.surrogates.costs import Costs
 from hccs.surrogates.rows import checked_heads, checked_logits
@@ -155,7 +156,7 @@ class Surrogate:
             raise MissingExtraError(
                 "PyTorch for the module of a surrogate",
                 f"no module {error.name}",
-                "pip install torch, then pip install 'hccs[torch]'.",
+                how_to_install("torch"),
             ) from error
         if self.attends is not None:
             return self.attends(scale, self.checked_parameters(params or {}))

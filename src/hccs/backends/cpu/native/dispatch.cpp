@@ -28,6 +28,8 @@ bool larger_than_caches(const SoftmaxJob& job) {
 bool has_dot_product() {
 #ifdef __linux__
   return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__APPLE__)
+  return true;  // every Mac with such a processor has it
 #else
   return false;
 #endif

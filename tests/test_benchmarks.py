@@ -1,0 +1,133 @@
+"""Every benchmark runs, at its smallest: what it writes is complete. No time is judged here. Tools start."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import runpy
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+EMBEDDED = ROOT / "src" / "hccs" / "embedded"
+PARTS = {"softmax_peers"}  # imported by others
+NEED_A_GPU = {"attention_gpu": ["--n", "64", "--kinds", "plain"], "softmax_gpu": []}
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs a benchmark in this process and returns the JSON it wrote, if it writes any."""
+    threads, engine = torch.get_num_threads(), torch.backends.quantized.engine
+
+    def run(name: str, *arguments: str, into: str | None = "--json"):
+        out = tmp_path / "found" / f"{name}.json"
+        out.parent.mkdir(exist_ok=True)
+        monkeypatch.setattr(sys, "argv", [name, *arguments, *([into, str(out)] if into else [])])
+        monkeypatch.syspath_prepend(str(BENCHMARKS))
+        with warnings.catch_warnings():
+            runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
+        return json.loads(out.read_text()) if into else None
+
+    yield run
+    logging.disable(logging.NOTSET)
+    torch.set_num_threads(threads)
+    torch.backends.quantized.engine = engine
+
+
+def numbers(tree) -> list[float]:
+    """All numbers of a JSON file; those that were not measured are NaN."""
+    if isinstance(tree, dict):
+        return [x for value in tree.values() for x in numbers(value)]
+    if isinstance(tree, list):
+        return [x for value in tree for x in numbers(value)]
+    return [tree] if isinstance(tree, int | float) and not isinstance(tree, bool) else []
+
+
+def test_every_benchmark_is_run_here():
+    source = Path(__file__).read_text(encoding="utf-8")
+    scripts = {path.stem for path in BENCHMARKS.glob("*.py")} - PARTS - set(NEED_A_GPU)
+    assert [name for name in sorted(scripts) if f'run("{name}"' not in source] == []
+
+
+@pytest.mark.parametrize("tool", ["check_installed", "make_embedded"])
+def test_tools_start(tool, monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(sys, "argv", [tool, "--help"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(ROOT / "tools" / f"{tool}.py"), run_name="__main__")
+    assert left.value.code == 0 and f"tools/{tool}.py" in capsys.readouterr().out
+
+
+def test_softmax_cpu(run):
+    pytest.importorskip("rich")
+    found = run("softmax_cpu", "--turns", "1", "--lengths", "32", "--beyond", "1")
+    rates = found["cached"]["32"]
+    assert {"hccs u8_div", "hccs i16_clb", "memcpy", "torch float32", "torch quantized"} <= set(rates)
+    assert all(
+        math.isfinite(x) and x > 0 for x in numbers([found["cached"], found["memory"], found["masks"]])
+    )
+    assert {bar[0] for bar in found["bars"]} >= {"u8_div over the fastest float32", "two threads over one"}
+
+
+def test_attention_cpu(run):
+    pytest.importorskip("rich")
+    found = run("attention_cpu", "--turns", "1", "--lengths", "16")
+    assert {"hccs float32", "hccs mask", "torch SDPA float32", "torch int8 q.k, then bfloat16"} <= set(
+        found["microseconds"]["16"]
+    )
+    assert all(x > 0 for x in numbers(found["microseconds"]))
+
+
+def test_encoder_cpu(run):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    found = run("encoder_cpu", "--model", str(EMBEDDED / "bert_tiny"), "--lengths", "16", "--batches", "1")
+    (row,) = found["rows"]
+    assert {"torch float32", "ONNX Runtime dynamic int8", "torch dynamic int8, integer attention"} <= set(
+        row["seconds"]
+    )
+    assert all(x > 0 for x in numbers(row))
+
+
+def test_encoder_cpu_with_openvino(run):
+    for package in ("onnxruntime", "onnxscript", "openvino", "nncf"):
+        pytest.importorskip(package)
+    found = run("encoder_cpu", "--model", str(EMBEDDED / "bert_tiny"), "--lengths", "16", "--batches", "2")
+    assert found["rows"][0]["seconds"]["OpenVINO static int8"] > 0
+
+
+def test_calibration(run):
+    pytest.importorskip("rich")
+    found = run("calibration", "--rows", "60", "--quick")["measured"]
+    assert found["objective against the direct formula, largest difference"] < 1e-10
+    assert found["heads where the exact search is worse"] == 0
+
+
+def test_calibration_model(run, capsys):
+    pytest.importorskip("transformers")
+    data = ["--data", str(EMBEDDED / "movies"), "--task", "movies", "--sentences", "8"]
+    run("calibration_model", str(EMBEDDED / "bert_tiny"), *data, into=None)
+    assert "4 heads, 8 sentences, n = 64" in capsys.readouterr().out
+
+
+def test_training_step(run):
+    found = run("training_step", "--device", "cpu", "--shapes", "2,2,16,8", into="--out")
+    assert [row["masked"] for row in found["rows"]] == [False, True]
+    assert all(x > 0 for row in found["rows"] for x in (row["time_ratio"], row["memory_ratio"]))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", NEED_A_GPU)
+def test_on_a_gpu(run, name):
+    found = run(name, *NEED_A_GPU[name], into="--out" if name == "softmax_gpu" else "--json")
+    assert all(row["ms"] > 0 for row in found["rows"])
