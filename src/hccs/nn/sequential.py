@@ -9,10 +9,12 @@ import numpy as np
 from torch import nn
 
 from hccs.calibration import HeadStatistics, search
-from hccs.errors import DataError, ModelError
+from hccs.errors import ModelError
+from hccs.nn.batches import listed
 from hccs.nn.collecting import StatisticsObserver, observing, ranges, run
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax, HeadSoftmax
+from hccs.nn.slots import AttentionSlot
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 
@@ -27,10 +29,10 @@ def calibrate_in_sequence(
 ) -> ParamTable:
     """The table of a float model, where each layer is fitted behind the already converted ones.
 
-    Runs the model once per layer over `batches`. Granularity "global" has no order of layers and is refused.
+    Runs the model once per layer over `batches` and leaves it as it was. Granularity "global" has no order of
+    layers and is refused.
     """
-    if not batches:
-        raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
+    batches = listed(batches)
     if granularity == "global":
         raise ModelError(
             "granularity 'head' or 'layer' in sequence",
@@ -41,7 +43,7 @@ def calibrate_in_sequence(
         raise ModelError("a float model", "one with HCCS attached", "Call hccs.nn.detach first.")
     rows: list[np.ndarray[Any, Any]] = []
     operands: list[np.ndarray[Any, Any]] = []
-    done: dict[str, nn.Module] = {}
+    done: dict[str, AttentionSlot] = {}
     names = list(attention_layers(model))
     for name in names:
         stats = _one_layer(model, batches, name, done, n)
@@ -56,7 +58,7 @@ def calibrate_in_sequence(
 
 
 def _one_layer(
-    model: nn.Module, batches: Sequence[Any], name: str, done: dict[str, nn.Module], n: int
+    model: nn.Module, batches: Sequence[Any], name: str, done: dict[str, AttentionSlot], n: int
 ) -> HeadStatistics:
     behind = {earlier: (lambda inner, slot=slot: slot) for earlier, slot in done.items()}
     with observing(model, behind):
