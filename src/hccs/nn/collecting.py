@@ -64,7 +64,9 @@ class RangeObserver(Observer):
         z = inputs.logits.detach()
         rows = real_rows(z, inputs.valid)
         seen = z.abs().float()
-        self.largest = _larger(self.largest, (seen if rows is None else seen.masked_fill(~rows, 0)).amax((0, 2, 3)))
+        self.largest = _larger(
+            self.largest, (seen if rows is None else seen.masked_fill(~rows, 0)).amax((0, 2, 3))
+        )
         self.qkv = _larger(self.qkv, _largest_operands(inputs))
         self.columns = max(self.columns, z.shape[-1])
 

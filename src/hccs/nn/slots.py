@@ -8,8 +8,7 @@ the slot it wraps, and any other slot computes attention as it likes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -39,13 +38,19 @@ class AttentionInputs:
     """Where given, logits are bent to softcap * tanh(logits / softcap)."""
     dropout: float = 0.0
     """The share of probabilities to drop; 0 outside training."""
+    _computed: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    @cached_property
+    @property
     def logits(self) -> torch.Tensor:
-        """[batch, heads, q, k], unmasked; computed once for all who ask."""
-        key = self.for_every_head(self.key)
-        logits = torch.matmul(self.query, key.transpose(-1, -2)) * self.scaling
-        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+        """[batch, heads, q, k], unmasked; computed once for an observer and the slot it wraps."""
+        # By hand: torch.compile cannot trace the lock in functools.cached_property.
+        if "logits" not in self._computed:
+            key = self.for_every_head(self.key)
+            z = torch.matmul(self.query, key.transpose(-1, -2)) * self.scaling
+            self._computed["logits"] = (
+                z if self.softcap is None else torch.tanh(z / self.softcap) * self.softcap
+            )
+        return self._computed["logits"]
 
     def for_every_head(self, shared: torch.Tensor) -> torch.Tensor:
         """Key or value repeated for the query heads that share it: [batch, heads, k, d]."""
