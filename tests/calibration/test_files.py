@@ -9,6 +9,7 @@ import hccs
 from hccs._files import safetensors as _safetensors
 from hccs.calibration import HeadStatistics, calibrate, files, search
 from hccs.calibration.files import collect_files
+from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
 
 from .conftest import random_logits
@@ -87,7 +88,7 @@ def test_interrupted_collection_resumes(rng, tmp_path, monkeypatch, kind):
     with pytest.raises(KeyboardInterrupt):
         collect_files(paths, scale=scale, checkpoint=checkpoint)
     monkeypatch.setattr(HeadStatistics, "update", add)
-    assert len(HeadStatistics.load(checkpoint).progress["seen"]) == 2
+    assert len(HeadStatistics.load(checkpoint).progress.seen) == 2
 
     rows = []
     monkeypatch.setattr(
@@ -108,7 +109,7 @@ def test_checkpoint_of_another_run_is_left_alone(logits, tmp_path):
     x, lengths = logits
     np.save(tmp_path / "x.npy", x)
     stats = one_pass(x, lengths)
-    stats.progress = {"seen": ["other.npy"], "candidates": 0}
+    stats.progress = CollectionProgress(0.1, seen=(SeenFile("other.npy", "0ff"),))
     stats.save(tmp_path / "s.safetensors")
     before = (tmp_path / "s.safetensors").read_bytes()
     with pytest.raises(DataError, match=r"other\.npy"):

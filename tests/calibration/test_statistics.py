@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hccs.calibration import HeadStatistics
+from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.calibration.searching import objectives
 from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 from hccs.numbers.region import Region
@@ -133,11 +134,11 @@ def test_file_round_trip(rng, tmp_path, rows, weighted):
         rng.integers(0, 21, (2, 2, rows)),
         weight=rng.choice([0, 0.5, 1, 2], rows) if weighted else None,
     )
-    stats.progress = {"seen": ["a.npy"]}
+    stats.progress = CollectionProgress(0.1, 4, (SeenFile("a.npy", "0ff", 1),))
     stats.save(tmp_path / "s.safetensors")
     loaded = HeadStatistics.load(tmp_path / "s.safetensors")
     assert loaded == stats
-    assert loaded.progress == {"seen": ["a.npy"]}
+    assert loaded.progress == stats.progress
     more = random_logits(rng, (2, 2, rows, 20))
     loaded.update(more)
     stats.update(more)
@@ -163,7 +164,7 @@ def test_damaged_files_are_refused(rng, tmp_path):
         (whole[: len(whole) // 2], "damaged"),
         (whole[:-3] + b"xyz", "checksum"),
         (whole.replace(b"hccs.HeadStatistics", b"else.HeadStatistics"), "hccs.HeadStatistics file"),
-        (whole.replace(b'"n": "8"', b'"n": "4"'), "consistent statistics"),
+        (whole.replace(b'"n": "8"', b'"n": "4"'), "checksum"),
     ):
         path.write_bytes(content)
         with pytest.raises(FileError, match=message):

@@ -101,8 +101,8 @@ def _statistics(inputs: list[Path], n: int | None, scale: str, checkpoint: Path 
     stats = HeadStatistics.load(saved[0])
     for path in saved[1:]:
         stats.merge(HeadStatistics.load(path))
-    if stats.progress.get("candidates"):
-        stats = ScaleCandidates.resume(stats, stats.progress["candidates"]).best()
+    if stats.progress is not None and stats.progress.candidates:
+        stats = ScaleCandidates.resume(stats, stats.progress.candidates).best()
     if checkpoint is not None:
         stats.save(checkpoint)
     return stats

@@ -116,7 +116,7 @@ def _symbolic(model: nn.Module, table: ParamTable, mode: Mode) -> Iterator[None]
     layers = attention_layers(model)
     before = {name: getattr(layer, SLOT) for name, layer in layers.items()}
     device, was_training = next(model.parameters()).device, model.training
-    order = table.provenance.get("layers") or list(layers)
+    order = table.layers or list(layers)
     model.cpu().eval()
     try:
         for index, name in enumerate(order):

@@ -155,8 +155,9 @@ def collect(
         shape=(len(seen.layers), seen.logits.shape[1]),
         n=seen.columns if n is None else n,
         scale=seen.logit_scale if scale is None else scale,
+        layers=seen.layers,
+        qkv_scale=seen.qkv_scale,
     )
-    stats.progress.update(layers=seen.layers, qkv_scale=seen.qkv_scale.tolist())
     with observing(model, {name: _observer(stats, layer) for layer, name in enumerate(seen.layers)}):
         run(model, itertools.chain(first, stream), "collecting")
     if distributed():
@@ -173,7 +174,7 @@ def calibrate_operands(model: nn.Module, table: ParamTable, batches: Sequence[An
     if not batches:
         raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
     seen = ranges(model, batches)
-    order = table.provenance.get("layers") or seen.layers
+    order = table.layers or seen.layers
     if sorted(order) != sorted(seen.layers) or table.shape != seen.logits.shape:
         raise ModelError(
             f"a table of the layers {', '.join(seen.layers)}, {seen.logits.shape[1]} heads each",
