@@ -122,6 +122,37 @@ def test_missing_foreign_and_newer_files_are_refused(table, tmp_path):
         hccs.ParamTable.load(newer)
 
 
+def test_every_single_bit_flip_is_refused_or_loads_equal(table, tmp_path):
+    path = tmp_path / "t.safetensors"
+    table.save(path)
+    content, equal = path.read_bytes(), 0
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            assert hccs.ParamTable.load(path) == table
+            equal += 1
+        except errors.FileError:
+            pass
+    assert equal < 0.01 * 8 * len(content)
+
+
+def test_version_1_without_a_checksum_still_loads(table, tmp_path):
+    path = tmp_path / "t"
+    table.save(path)
+    arrays, metadata = FORMAT.load(path)
+    del metadata["layers"]
+    provenance = json.dumps({**table.provenance, "layers": ["a", "b"]})
+    old = {**metadata, "version": "1", "provenance": provenance}
+    _safetensors.write(path, arrays, old)
+    assert hccs.ParamTable.load(path) == table
+    # A checksum that version 1 never had tells of a damaged version.
+    _safetensors.write(path, arrays, {**old, "sha256": "0" * 64})
+    with pytest.raises(errors.FileError, match="checksum"):
+        hccs.ParamTable.load(path)
+
+
 def test_file_outside_the_region_names_head_and_bound(table, tmp_path):
     path = tmp_path / "t"
     table.save(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -73,10 +73,6 @@ def read_logits(path: str | os.PathLike[str], layer: int | None = None) -> Logit
     """Open one file. An archive holds `logits`, and may hold `lengths` or `valid`, and `scale`."""
     path = Path(path)
     arrays = _arrays(path)
-    if "logits" not in arrays:
-        raise FileError(
-            f"an array 'logits' in {path}", f"{sorted(arrays)}", "Rename it: np.savez(p, logits=...)."
-        )
     logits = arrays["logits"]
     if logits.ndim not in (3, 4):
         raise ShapeError(
@@ -96,21 +92,35 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     if path.suffix not in SUFFIXES:
         raise FileError(f"a file {', '.join(SUFFIXES)}", str(path), "Save the logits with numpy.save.")
     if path.suffix == ".safetensors":
-        return _safetensors.read(path)[0]
+        arrays, _ = _safetensors.read(path)
+        _require_logits(path, arrays)
+        return arrays
     try:
         if path.suffix == ".npy":
             return {"logits": np.load(path, mmap_mode="r", allow_pickle=False)}
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            _require_logits(path, archive.files)
             found = {name: archive[name] for name in ARRAYS if name in archive.files}
-            return found if "logits" in found else dict.fromkeys(archive.files, np.empty(0))
+            if not all(isinstance(array, np.ndarray) for array in found.values()):
+                raise ValueError("a member that is no array")
+            return found
+    except FileError:
+        raise
     except Exception as error:
         # On damaged bytes numpy, zipfile, zlib, struct, tokenize and ast each raise errors of their own.
-        reason = (
-            f"{error}" if isinstance(error, OSError) else f"a damaged one ({type(error).__name__}: {error})"
-        )
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise FileError(
-            f"{path} to be a readable array file", reason, "Check the path, or save the logits anew."
+            f"{path} to be a readable array file",
+            str(error) if isinstance(error, OSError) else f"a damaged one ({reason})",
+            "Check the path, or save the logits anew.",
         ) from error
+
+
+def _require_logits(path: Path, names: Iterable[str]) -> None:
+    if "logits" not in names:
+        raise FileError(
+            f"an array 'logits' in {path}", f"{sorted(names)}", "Rename it: np.savez(p, logits=...)."
+        )
 
 
 def open_model(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[LogitFile], tuple[int, int]]:

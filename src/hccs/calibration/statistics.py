@@ -269,6 +269,9 @@ class HeadStatistics:
             stats._native.restore_bucket(head, length, count, weight, *blobs)
         return stats
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (*self._state(), self.progress)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it replaces an old one only once it is complete."""
         arrays, metadata = self._state()
@@ -288,7 +291,7 @@ class HeadStatistics:
             stats = cls._from_state(arrays, metadata)
             if "progress" in metadata:
                 stats.progress = CollectionProgress.from_json(metadata["progress"])
-        except (KeyError, ValueError, IndexError, TypeError, OverflowError) as error:
+        except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
             raise FileError(f"consistent statistics in {path}", repr(error), "Collect them anew.") from error
         return stats
 
@@ -336,6 +339,14 @@ def process_group() -> Any:
             "Call torch.distributed.init_process_group first; one process needs no all_reduce.",
         )
     return dist
+
+
+def _restored(
+    arrays: dict[str, NDArray[Any]], metadata: dict[str, str], progress: CollectionProgress | None
+) -> HeadStatistics:
+    stats = HeadStatistics._from_state(arrays, metadata)
+    stats.progress = progress
+    return stats
 
 
 def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
