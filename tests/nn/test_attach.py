@@ -141,7 +141,7 @@ def test_layers_never_collected_are_refused_by_name(make_model):
         [[9] * 4],
         [[0.1] * 4],
         64,
-        provenance={"layers": ["bert.encoder.layer.0.attention.self"]},
+        layers=["bert.encoder.layer.0.attention.self"],
     )
     with pytest.raises(
         ModelError, match=r"bert\.encoder\.layer\.1\.attention\.self, whose logits were never collected"

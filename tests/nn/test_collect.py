@@ -14,7 +14,7 @@ def test_statistics_are_those_of_the_models_logits(make_model):
     batch = sentences(count=4)
     stats = hccs.nn.collect(model, [batch], n=32)
     assert stats.shape == (2, 4)
-    assert stats.progress["layers"] == [f"bert.encoder.layer.{i}.attention.self" for i in (0, 1)]
+    assert stats.layers == tuple(f"bert.encoder.layer.{i}.attention.self" for i in (0, 1))
     # One row per real token, padding queries left out.
     assert (stats.rows == int(batch["attention_mask"].sum())).all()
 

@@ -191,7 +191,7 @@ def test_every_way_to_a_table_keeps_the_scales(make_model):
 def test_refusals(make_model):
     model = make_model("bert")
     table = calibrated(model, "bert")
-    without = hccs.ParamTable(table.B, table.S, table.D, table.scale, 64, provenance=table.provenance)
+    without = hccs.ParamTable(table.B, table.S, table.D, table.scale, 64, layers=table.layers)
     with pytest.raises(ModelError, match="calibrate_operands"):
         hccs.nn.attach(model, without, backend="integer")
     with pytest.raises(ModelError, match="i16_clb"):

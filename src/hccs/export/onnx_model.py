@@ -116,7 +116,7 @@ def _free_axes(tensor: torch.Tensor) -> dict[int, str]:
 def _symbolic(model: nn.Module, table: ParamTable, mode: Mode) -> Iterator[None]:
     """The model in evaluation mode on the CPU with symbolic HCCS; all is put back afterwards."""
     device = next(model.parameters()).device
-    order = table.provenance.get("layers") or list(attention_layers(model))
+    order = table.layers or list(attention_layers(model))
     try:
         with unchanged(model):
             model.cpu().eval()

@@ -11,7 +11,7 @@ What the model's configuration says then, and `save_pretrained` writes:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -65,9 +65,9 @@ def attach(
     chosen = Mode(table.mode if mode is None else mode)
     on_logits = LearnableHeadSoftmax if learnable else HeadSoftmax
     kind: type[AttentionSlot] = IntegerAttention if backend == "integer" else on_logits
-    order = table.provenance.get("layers") or list(layers)
+    order = table.layers or list(layers)
     fill({name: kind(table, index, chosen) for index, name in enumerate(order)}, model)
-    _config(model).hccs = {**_as_json(table), "mode": chosen.value, "backend": backend}
+    _config(model).hccs = {**table.as_dict(), "mode": chosen.value, "backend": backend}
     if learnable:
         _config(model).hccs["learnable"] = True
     if getattr(_config(model), METHOD, None) is None:
@@ -116,7 +116,7 @@ def saved_table(model: nn.Module) -> ParamTable:
         )
     try:
         return table_from_json(saved)
-    except (HccsError, TypeError) as error:
+    except HccsError as error:
         raise ModelError(
             "admissible parameters in the configuration", str(error), "Convert the model anew."
         ) from error
@@ -126,12 +126,12 @@ def current_table(model: nn.Module) -> ParamTable:
     """The parameters the model uses now: after learning they differ from those attached."""
     before = saved_table(model)
     layers = attention_layers(model)
-    order = before.provenance.get("layers") or list(layers)
+    order = before.layers or list(layers)
     slots = [getattr(layers[name], SLOT, None) for name in order]
     if not all(hasattr(slot, "theta_and_scale") for slot in slots):
         raise ModelError("a model with HCCS attached", "one without", "hccs.nn.restore(model) attaches it.")
     values = np.stack([slot.theta_and_scale() for slot in slots])  # type: ignore[union-attr]
-    B, S, D = (values[..., i].round().astype(np.int64) for i in range(3))
+    B, S, D = (values[..., i].round().astype(np.int32) for i in range(3))
     return replace(before, B=B, S=S, D=D, scale=values[..., 3])
 
 
@@ -178,20 +178,13 @@ def _config(model: nn.Module) -> Any:
     return model.config
 
 
-def _as_json(table: ParamTable) -> dict[str, Any]:
-    arrays = {name: getattr(table, name).tolist() for name in ("B", "S", "D", "scale")}
-    if table.qkv_scale is not None:
-        arrays["qkv_scale"] = table.qkv_scale.tolist()
-    return {**arrays, "n": table.n, "mode": table.mode.value, "provenance": dict(table.provenance)}
-
-
 def table_from_json(saved: Mapping[str, Any]) -> ParamTable:
     """The table of a configuration's "hccs" entry."""
-    return ParamTable(**{name: value for name, value in saved.items() if name not in _CHOICES})
+    return ParamTable.from_dict({name: value for name, value in saved.items() if name not in _CHOICES})
 
 
 def _require_match(layers: Mapping[str, nn.Module], table: ParamTable) -> None:
-    names = table.provenance.get("layers")
+    names: Sequence[str] | None = table.layers
     if names is None:
         if len(layers) != table.shape[0]:
             raise ModelError(

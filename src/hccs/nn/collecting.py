@@ -164,8 +164,9 @@ def collect(
         shape=(len(seen.layers), seen.logits.shape[1]),
         n=seen.columns if n is None else n,
         scale=seen.logit_scale if scale is None else scale,
+        layers=seen.layers,
+        qkv_scale=seen.qkv_scale,
     )
-    stats.progress.update(layers=seen.layers, qkv_scale=seen.qkv_scale.tolist())
     with observing(model, {name: _observer(stats, layer) for layer, name in enumerate(seen.layers)}):
         run(model, itertools.chain(first, stream), "collecting")
     if distributed():
@@ -180,7 +181,7 @@ def calibrate_operands(model: nn.Module, table: ParamTable, batches: Sequence[An
     attached or not.
     """
     seen = ranges(model, listed(batches))
-    order = table.provenance.get("layers") or seen.layers
+    order = table.layers or seen.layers
     if sorted(order) != sorted(seen.layers) or table.shape != seen.logits.shape:
         raise ModelError(
             f"a table of the layers {', '.join(seen.layers)}, {seen.logits.shape[1]} heads each",

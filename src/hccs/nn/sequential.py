@@ -41,20 +41,18 @@ def calibrate_in_sequence(
         )
     if any(hasattr(module, SLOT) for module in attention_layers(model).values()):
         raise ModelError("a float model", "one with HCCS attached", "Call hccs.nn.detach first.")
-    rows: list[np.ndarray[Any, Any]] = []
-    operands: list[np.ndarray[Any, Any]] = []
+    tables: list[ParamTable] = []
     done: dict[str, AttentionSlot] = {}
     names = list(attention_layers(model))
     for name in names:
         stats = _one_layer(model, batches, name, done, n)
-        operands.append(stats.progress["qkv_scale"])
-        table = search(stats, n, granularity, mode).table
-        rows.append(np.stack([table.B[0], table.S[0], table.D[0], table.scale[0]]))
-        done[name] = HeadSoftmax(table, 0, Mode(mode))
-    values = np.stack(rows)
-    B, S, D = (values[:, i].astype(np.int64) for i in range(3))
-    provenance = {"layers": names, "calibration": "in sequence"}
-    return ParamTable(B, S, D, values[:, 3], n, Mode(mode), provenance, np.concatenate(operands))
+        tables.append(search(stats, n, granularity, mode).table)
+        done[name] = HeadSoftmax(tables[-1], 0, Mode(mode))
+    joined = {
+        part: np.concatenate([getattr(table, part) for table in tables])
+        for part in ("B", "S", "D", "scale", "qkv_scale")
+    }
+    return ParamTable(**joined, n=n, mode=mode, layers=names, provenance={"calibration": "in sequence"})
 
 
 def _one_layer(
@@ -65,8 +63,8 @@ def _one_layer(
         seen = ranges(model, batches)
         index = seen.layers.index(name)
         scale = seen.logit_scale[index : index + 1]
-        stats = HeadStatistics(shape=scale.shape, n=n, scale=scale)
-        stats.progress["qkv_scale"] = seen.qkv_scale[index : index + 1].tolist()
+        operands = seen.qkv_scale[index : index + 1]
+        stats = HeadStatistics(shape=scale.shape, n=n, scale=scale, layers=[name], qkv_scale=operands)
         watch = {name: lambda inner: StatisticsObserver(FloatSoftmax(), stats, 0)}
         with observing(model, watch):
             run(model, batches, f"collecting {name}")
