@@ -71,7 +71,6 @@ def without_source(monkeypatch):
         None,
         raising=False,
     )
-    uses_interface.cache_clear()
 
 
 def test_no_source_is_needed(make_model, without_source):
@@ -141,7 +140,9 @@ class ByAnotherName(nn.Module):
         return [OTHER_NAME["sdpa"](part) for part in x]
 
 
-@pytest.mark.parametrize("kind", [Inherits, Continues, Decorated, DecoratedWithoutTrace, ByModule, ByAnotherName])
+@pytest.mark.parametrize(
+    "kind", [Inherits, Continues, Decorated, DecoratedWithoutTrace, ByModule, ByAnotherName]
+)
 def test_types_that_use_the_interface(kind):
     assert uses_interface(kind)
 

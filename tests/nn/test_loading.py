@@ -15,8 +15,6 @@ from hccs.errors import ModelError
 from hccs.nn.interface import SLOT
 from tests.nn.conftest import VOCABULARY, batch_for
 
-SHAPE = (2, 4)
-
 
 def table(model, name="bert"):
     return hccs.calibrate(hccs.nn.collect(model, [batch_for(name)], n=64), n=64)
@@ -100,6 +98,7 @@ def test_a_model_of_an_older_version_restores(saved):
     config = json.loads((folder / "config.json").read_text())
     for entry in ("quantization_config", "attn_implementation"):
         del config[entry]
+    config["hccs"]["provenance"]["layers"] = config["hccs"].pop("layers")
     (folder / "config.json").write_text(json.dumps(config))
     again = transformers.BertForSequenceClassification.from_pretrained(folder)
     assert torch.equal(logits(hccs.nn.restore(again)), logits(model))

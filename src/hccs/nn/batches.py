@@ -70,4 +70,4 @@ def _named(value: Any) -> str:
         return f"the text {value[:30]!r}{'…' if len(value) > 30 else ''}"
     if isinstance(value, Mapping):
         return f"a single mapping of {', '.join(map(str, value))}"
-    return f"a {type(value).__name__}"
+    return f"an object of type {type(value).__name__}"

@@ -7,7 +7,6 @@ padding would attend. The attention function hands q, k, v and the mask to the `
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -42,7 +41,7 @@ def attention(
         raise ModelError(
             "parameters for every attention layer that runs",
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', 'unknown')}) without any",
-            "For a model saved with HCCS call hccs.nn.restore(model); else attach a table that has this layer.",
+            "For a model saved with HCCS: hccs.nn.restore(model). Else attach a table that has this layer.",
         )
     for name in ("position_bias", "s_aux", "sinks"):
         if options.get(name) is not None:
@@ -130,7 +129,6 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     return layers
 
 
-@cache
 def uses_interface(kind: type) -> bool:
     """Whether the forward of this type of module, decorated or inherited, refers to an AttentionInterface.
 

@@ -30,7 +30,7 @@ def register_loader() -> None:
         """The entry by which transformers finds the loader; the table has an entry of its own."""
 
         def __init__(self, quant_method: str = NAME) -> None:
-            self.quant_method = quant_method
+            self.quant_method = quant_method  # type: ignore[assignment]
 
     class HccsLoader(HfQuantizer):  # type: ignore[misc]
         """Attaches the saved table once the weights are there."""
@@ -66,7 +66,6 @@ def _as_ordinary(model: Any) -> None:
     for name in ("hf_quantizer", "quantization_method", "is_quantized"):
         if name in vars(model):
             delattr(model, name)
-    for config in (getattr(module, "config", None) for module in model.modules()):
-        if "_is_quantized" in getattr(config, "__dict__", {}):
-            del config._is_quantized
+    for module in model.modules():
+        getattr(getattr(module, "config", None), "__dict__", {}).pop("_is_quantized", None)
     setattr(model.config, METHOD, {"quant_method": NAME})
