@@ -53,6 +53,14 @@ def attach(
     and attention runs in integers from there to its output (`hccs.attention`): for inference, with a table
     that holds their scales. The table is written into `model.config`, so that `save_pretrained` keeps it, and
     `from_pretrained` attaches it again wherever `hccs.nn` has been imported.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    >>> model = BertModel(BertConfig(num_hidden_layers=1, **shape)).eval()
+    >>> table = ParamTable(B=[[444, 300]], S=[[11, 4]], D=[[40, 60]], scale=[[0.1, 0.05]], n=64)
+    >>> output = attach(model, table, "u8_div")(torch.tensor([[3, 14, 15]]), output_attentions=True)
+    >>> [round(255 * p, 3).is_integer() for p in output.attentions[0][0, 0, 0].tolist()]
+    [True, True, True]
     """
     if backend not in BACKENDS or (learnable and backend == "integer"):
         raise ParameterError(
@@ -76,7 +84,7 @@ def attach(
 
 
 def detach(model: Model) -> Model:
-    """Give the model its own softmax back; returns the model."""
+    """Give the model its own softmax back and its configuration without our entries; returns the model."""
     layers = {name: module for name, module in model.named_modules() if hasattr(module, SLOT)}
     for module in layers.values():
         delattr(module, SLOT)
@@ -93,7 +101,8 @@ def detach(model: Model) -> Model:
 def restore(model: Model, mode: Mode | str | None = None, *, backend: str | None = None) -> Model:
     """Attach the table that a saved model's configuration carries; returns the model.
 
-    Mode and backend are those it was saved with unless others are given.
+    `from_pretrained` has done so already where `hccs.nn` was imported before. Mode and backend are those it
+    was saved with unless others are given.
     """
     table = saved_table(model)
     if _config(model).hccs.get("learnable"):

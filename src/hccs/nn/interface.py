@@ -118,6 +118,11 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
 
     They are known by their type: its `forward` refers to an `AttentionInterface`, the object in which
     transformers looks attention functions up.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    >>> list(attention_layers(BertModel(BertConfig(num_hidden_layers=2, **shape))))
+    ['encoder.layer.0.attention.self', 'encoder.layer.1.attention.self']
     """
     layers = {name: module for name, module in model.named_modules() if uses_interface(type(module))}
     if not layers or not hasattr(model, "set_attn_implementation"):
@@ -165,13 +170,14 @@ def _enclosing(layer: str) -> Iterator[str]:
 
 
 def _interface() -> Any:
-    try:
-        from transformers import AttentionInterface
-    except ImportError as error:
+    transformers = require("transformers", "hf")
+    if not hasattr(transformers, "AttentionInterface"):
         raise MissingExtraError(
-            "transformers with the attention interface", str(error), "pip install 'hccs[hf]'."
-        ) from error
-    return AttentionInterface
+            "transformers with the attention interface",
+            f"transformers {transformers.__version__}",
+            "Install transformers 5 or later.",
+        )
+    return transformers.AttentionInterface
 
 
 def _functions(root: Any) -> Iterator[tuple[CodeType, dict[str, Any]]]:

@@ -42,7 +42,7 @@ class HeadSoftmax(SoftmaxSlot):
     >>> table = ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64)
     >>> slot = HeadSoftmax(table, layer=0, mode=Mode.U8_DIV)
     >>> (slot(torch.tensor([[[[1.0, 0.3, -9.0]]]]), valid=None) * 255).round().int().tolist()
-    [[[[139, 115, 1]]]]
+    [[[[138, 114, 1]]]]
     """
 
     theta: torch.Tensor

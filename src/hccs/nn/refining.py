@@ -1,4 +1,4 @@
-"""Fitting theta and the scale to the model's own output: gradient steps on them alone, the weights stay."""
+"""`refine`: theta and scale fitted to the model's own output by gradient steps; the weights stay."""
 
 from __future__ import annotations
 
