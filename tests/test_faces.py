@@ -56,7 +56,7 @@ def test_the_face_of_a_room(room):
 
 @pytest.mark.parametrize("room", FACES)
 def test_no_function_hides_a_module(room):
-    """`hccs.nn.attach` is a function, so no module of the room is called so: `hccs.nn.attach.x` cannot work."""
+    """`hccs.nn.attach` is a function: a module of that name could never be reached."""
     module = importlib.import_module(f"hccs.{room}")
     for name in module.__all__:
         assert importlib.util.find_spec(f"hccs.{room}.{name}") is None

@@ -67,6 +67,19 @@ def test_auto_classes_and_pipelines_run_hccs(saved):
     assert expected != pytest.approx(floating, abs=1e-6)
 
 
+def test_base_models_and_other_heads_run_hccs(saved, tmp_path):
+    model, _, folder = saved
+    base = transformers.AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        expected, got = (m(**batch_for("bert")).last_hidden_state for m in (model.bert, base))
+    assert torch.equal(got, expected)
+    base.save_pretrained(tmp_path / "base")
+    again = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "base")
+    with torch.no_grad():
+        assert torch.equal(again.bert(**batch_for("bert")).last_hidden_state, expected)
+    assert hccs.nn.current_table(again).layers == hccs.nn.current_table(model).layers
+
+
 def test_a_loaded_model_is_an_ordinary_one(saved):
     model, floating, folder = saved
     again = transformers.BertForSequenceClassification.from_pretrained(folder)
@@ -111,6 +124,8 @@ def test_asking_for_another_attention_is_heeded_with_a_warning(saved):
             folder, attn_implementation="eager"
         )
     torch.testing.assert_close(logits(again), floating)
+    with pytest.raises(ModelError, match=r"expected a model with HCCS attached.*hccs\.nn\.restore"):
+        hccs.nn.current_table(again)
     assert torch.equal(logits(hccs.nn.restore(again)), logits(model))
 
 

@@ -85,11 +85,11 @@ def attach(
 
 def detach(model: Model) -> Model:
     """Give the model its own softmax back and its configuration without our entries; returns the model."""
-    layers = {name: module for name, module in model.named_modules() if hasattr(module, SLOT)}
-    for module in layers.values():
-        delattr(module, SLOT)
+    for module in model.modules():
+        if hasattr(module, SLOT):
+            delattr(module, SLOT)
     if _config(model)._attn_implementation == NAME:
-        switch(model, layers, getattr(model, PREVIOUS, None) or _own_attention(model))
+        switch(model, attention_layers(model), getattr(model, PREVIOUS, None) or _own_attention(model))
     if hasattr(model, PREVIOUS):
         delattr(model, PREVIOUS)
     for entry in (TABLE, ATTENTION, *([METHOD] if is_ours(getattr(_config(model), METHOD, None)) else [])):
@@ -102,9 +102,9 @@ def restore(model: Model, mode: Mode | str | None = None, *, backend: str | None
     """Attach the table that a saved model's configuration carries; returns the model.
 
     `from_pretrained` has done so already where `hccs.nn` was imported before. Mode and backend are those it
-    was saved with unless others are given.
+    was saved with unless others are given. The model may have another head than the one that was saved.
     """
-    table = saved_table(model)
+    table = _named_as_in(model, saved_table(model))
     if _config(model).hccs.get("learnable"):
         raise ModelError(
             "a model saved with the parameters it has learnt",
@@ -112,6 +112,19 @@ def restore(model: Model, mode: Mode | str | None = None, *, backend: str | None
             "Before saving: hccs.nn.attach(model, hccs.nn.current_table(model)).",
         )
     return attach(model, table, mode, backend=backend or _config(model).hccs.get("backend", "float"))
+
+
+def _named_as_in(model: nn.Module, table: ParamTable) -> ParamTable:
+    """The table with the names its layers have in this model.
+
+    transformers loads the weights of a model into its base model and the other way round; names of layers
+    then lose or gain a prefix such as "bert".
+    """
+    prefix, names = f"{getattr(model, 'base_model_prefix', '')}.", table.layers or ()
+    for renamed in ([name.removeprefix(prefix) for name in names], [prefix + name for name in names]):
+        if {*renamed} == {*attention_layers(model)}:
+            return replace(table, layers=tuple(renamed))
+    return table
 
 
 def saved_table(model: nn.Module) -> ParamTable:
