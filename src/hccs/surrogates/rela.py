@@ -5,8 +5,8 @@
 
 Source: Zhang, Titov and Sennrich, "Sparse attention with linear units", EMNLP 2021; modules/rela.py of the
 authors' bzhangGo/zero. Widths: float. Needs: nothing of the row; the output needs a sum, a root, a division
-and a sigmoid per token. It changes the output of attention, so its module has `attend(logits, value, valid)`,
-which attention calls in place of p V; gain and gate are trained with the model, and without training the
+and a sigmoid per token. It changes the output of attention, so its module is a slot that attends by itself
+instead of giving p for p V; gain and gate are trained with the model, and without training the
 model fails. `probabilities` are ReLU(z) divided by their sum, for comparisons alone: ReLA itself never
 divides the row. A row without a positive logit is all zeros.
 Our reading: gain starts at 1 and gate at 0 (the source draws the gate at random around 0). `width` is the
