@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hccs import HeadParams, ParamTable
-from hccs.aie.export import Target, export, find_table, plan
+from hccs.aie.export import ProjectFile, Target, export, plan
 from hccs.aie.export.aie4ml_model import directives
 from hccs.aie.export.vitis import plio_text
 from hccs.errors import FileError, ModeError, ParameterError, ShapeError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hccs import ParamTable
-from hccs.aie.cycles.machine import Isa
+from hccs.aie.cycles.machine import Generation
 from hccs.aie.export import export, plan
 from hccs.aie.toolchain import ToolchainError, build, count_bundles, modelled_code_size
 from hccs.errors import FileError
@@ -58,7 +58,7 @@ def test_builds_with_peano(project: Path, peano: dict[str, str]) -> None:
     made = build(project, "aie2", environment=peano)
     assert made.total == 4
     assert made.object_file.exists()
-    assert made.modelled_bundles == modelled_code_size(Isa.AIE2, Mode.U8_CLB, 64) > 50
+    assert made.modelled_bundles == modelled_code_size(Generation.AIE2, Mode.U8_CLB, 64) > 50
     arguments = (Path(peano["PEANO_INSTALL_DIR"]) / "arguments").read_text()
     assert "--target=aie2-none-unknown-elf" in arguments
     assert "-I/somewhere/include" in arguments
@@ -87,7 +87,7 @@ def test_vitis_needs_its_platform_and_project(project: Path) -> None:
     vitis = {"XILINX_VITIS": "/nowhere"}
     with pytest.raises(ToolchainError, match="platform"):
         build(project, environment=vitis)
-    with pytest.raises(FileError, match="vitis export"):
+    with pytest.raises(FileError, match="export for vitis"):
         build(project, platform="base.xpfm", environment=vitis)
 
 
