@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 import re
 import shutil
@@ -15,10 +14,11 @@ import numpy as np
 import pytest
 
 from hccs import HeadParams, ParamTable
+from hccs._files.folder import MANIFEST, Manifest
 from hccs.aie.export import ProjectFile, Target, export, plan
 from hccs.aie.export.aie4ml_model import directives
 from hccs.aie.export.vitis import plio_text
-from hccs.errors import FileError, ModeError, ParameterError, ShapeError
+from hccs.errors import DtypeError, FileError, ModeError, ParameterError, ShapeError
 from hccs.reference.softmax import softmax as reference_softmax
 
 TABLE = ParamTable(
@@ -135,32 +135,117 @@ def test_the_fewest_tiles_that_fit() -> None:
 def test_replaces_an_export_but_nothing_else(tmp_path: Path) -> None:
     project = plan(TABLE, rows=32)
     folder = export(project, "vitis", tmp_path / "project")
-    (folder / "stale").touch()
-    assert "stale" not in names(export(project, "iron", folder))
+    assert "graph.cpp" not in names(export(project, "iron", folder))
+    assert names(folder) == names(export(project, "iron", tmp_path / "other"))
+    (folder / "src/notes.txt").write_text("precious")
+    with pytest.raises(FileError, match=r"no export wrote: src/notes\.txt"):
+        export(project, "vitis", folder)
     other = tmp_path / "mine"
-    other.mkdir()
-    (other / "thesis.tex").touch()
+    (other / "vectors").mkdir(parents=True)
+    for name in ("vectors/logits.bin", "thesis.tex"):
+        (other / name).write_text("precious")
     with pytest.raises(FileError, match="earlier export"):
         export(project, "vitis", other)
-    assert (other / "thesis.tex").exists()
+    assert names(other) == {"vectors/logits.bin", "thesis.tex"}
 
 
-def test_find_table(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    with pytest.raises(FileError, match="0 tables"):
-        find_table(run)
-    with pytest.raises(FileError, match="no such file"):
-        find_table(tmp_path / "nowhere")
-    TABLE.save(run / "params.safetensors")
-    (run / "broken.safetensors").write_bytes(b"not a table")
-    assert find_table(run) == find_table(run / "params.safetensors") == TABLE
-    TABLE.save(run / "second.safetensors")
-    with pytest.raises(FileError, match="2 tables"):
-        find_table(run)
-    retrained = dataclasses.replace(TABLE, mode="i16_div")
-    retrained.save(run / "model.hccs.safetensors")  # a finished run holds its first table too
-    assert find_table(run) == retrained
+@pytest.mark.parametrize("target", list(Target))
+def test_exports_from_before_the_list_of_files_are_replaced(target: Target, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    folder = export(plan(TABLE, rows=32, tiles=3), target, tmp_path / "project")
+    for name in (MANIFEST, "project.json"):
+        (folder / name).unlink()
+    export(plan(TABLE, rows=32, tiles=1), "iron", folder)
+    assert ProjectFile.load(folder).target is Target.IRON
+
+
+def test_a_project_that_was_built_is_replaced(tmp_path: Path) -> None:
+    folder = export(plan(TABLE, rows=32), "vitis", tmp_path / "project")
+    (folder / "Work/aie").mkdir(parents=True)
+    for product in ("Work/aie/18_0.lst", "libadf.a", "host_check"):
+        (folder / product).write_text("built")
+    assert (export(plan(TABLE, rows=64), "vitis", folder) / "libadf.a").exists()
+    with pytest.raises(FileError, match=r"Work/aie/18_0\.lst, libadf\.a"):
+        export(plan(TABLE), "iron", folder)
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_project_json_holds_the_project(target: Target, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    project = plan(TABLE, layer=1, rows=32, tiles=3, mode="i16_div")
+    folder = export(project, target, tmp_path / "project")
+    assert ProjectFile.load(folder) == ProjectFile(target, project)
+    assert json.loads((folder / "project.json").read_text()) == {
+        "format": "hccs.aie.project",
+        "version": 1,
+        "target": target.value,
+        "mode": "i16_div",
+        "layer": 1,
+        "columns": 64,
+        "rows": 32,
+        "tiles": 3,
+        "theta": [[500, 12, 40], [300, 4, 60], [256, 1, 127]],
+    }
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    folder = export(plan(TABLE, rows=32), "iron", tmp_path_factory.mktemp("described") / "project")
+    found: dict[str, object] = json.loads((folder / "project.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"format": "hccs.ParamTable"}, "hccs.ParamTable"),
+        ({"version": 2}, "version 2"),
+        ({"target": "quartus"}, "quartus"),
+        ({"mode": "u8"}, "u8_clb"),
+        ({"mode": ["u8_clb"]}, "u8_clb"),
+        ({"layer": -1}, "layer"),
+        ({"columns": 65}, "multiple of 32"),
+        ({"columns": 64.0}, "whole number"),
+        ({"rows": True}, "whole number"),
+        ({"rows": "32"}, "whole number"),
+        ({"tiles": 5}, "These do: 1, 3"),
+        ({"theta": []}, "at least one value"),
+        ({"theta": [[1, 2]]}, "not a list of B, S, D"),
+        ({"theta": "444"}, "not a list of B, S, D"),
+        ({"theta": [[444, 11, 40.5]]}, "integer"),
+        ({"theta": [[[444], [11], [40]]]}, "theta of one layer"),
+        ({"theta": [[600, 11, 40]]}, "columns \\* B"),
+    ],
+)
+def test_a_damaged_project_json_is_refused(
+    change: dict[str, object], match: str, described: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "project.json").write_text(json.dumps({**described, **change}))
+    with pytest.raises(FileError, match=match):
+        ProjectFile.load(tmp_path)
+
+
+def test_a_project_json_that_is_cut_short_or_missing_is_refused(
+    described: dict[str, object], tmp_path: Path
+) -> None:
+    file = tmp_path / "project.json"
+    with pytest.raises(FileError, match="hccs aie export"):
+        ProjectFile.load(tmp_path)
+    for text in ("", "[]", "null", "{", json.dumps(described)[:-20], "[" * 100_000, "1" * 10_000, "\x00"):
+        file.write_text(text)
+        with pytest.raises(FileError):
+            ProjectFile.load(tmp_path)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(FileError):
+        ProjectFile.load(tmp_path)
+    for name in described:
+        file.write_text(json.dumps({key: value for key, value in described.items() if key != name}))
+        with pytest.raises(FileError):
+            ProjectFile.load(tmp_path)
+    file.write_text(json.dumps(described))
+    (tmp_path / MANIFEST).write_text(Manifest(frozenset({"project.json"}), complete=False).text())
+    with pytest.raises(FileError, match="stopped"):
+        ProjectFile.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +256,22 @@ def test_find_table(tmp_path: Path) -> None:
         (ShapeError, "multiple of 32", {"columns": 50}),
         (ParameterError, "columns \\* B", {"columns": 128}),
         (ParameterError, "These do: 1, 3", {"rows": 32, "tiles": 5}),
+        (ParameterError, "These do: 1, 3", {"rows": 32, "tiles": 0}),
+        (ParameterError, "at most 304 tiles", {"rows": 32 * 10**12}),
+        (DtypeError, "layer to be a whole number", {"layer": 0.5}),
+        (DtypeError, "rows to be a whole number", {"rows": 64.0}),
+        (DtypeError, "columns to be a whole number", {"columns": "64"}),
+        (DtypeError, "tiles to be a whole number", {"tiles": True}),
     ],
 )
 def test_refusals(error: type[Exception], match: str, arguments: dict[str, int]) -> None:
     with pytest.raises(error, match=match):
         plan(TABLE, **arguments)  # type: ignore[arg-type]
+
+
+def test_an_unknown_target_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="target to be one of 'vitis', 'iron', 'aie4ml'"):
+        export(plan(TABLE), "quartus", tmp_path / "project")
 
 
 def test_aie4ml_needs_full_sums(tmp_path: Path) -> None:
