@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hccs import HeadParams, ParamTable
-from hccs._files.folder import MANIFEST, Manifest
+from hccs._files.folder import MANIFEST
 from hccs.aie.export import ProjectFile, Target, export, plan
 from hccs.aie.export.aie4ml_model import directives
 from hccs.aie.export.vitis import plio_text
@@ -169,91 +169,13 @@ def test_a_project_that_was_built_is_replaced(tmp_path: Path) -> None:
         export(plan(TABLE), "iron", folder)
 
 
-@pytest.mark.parametrize("target", list(Target))
-def test_project_json_holds_the_project(target: Target, tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
-    project = plan(TABLE, layer=1, rows=32, tiles=3, mode="i16_div")
-    folder = export(project, target, tmp_path / "project")
-    assert ProjectFile.load(folder) == ProjectFile(target, project)
-    assert json.loads((folder / "project.json").read_text()) == {
-        "format": "hccs.aie.project",
-        "version": 1,
-        "target": target.value,
-        "mode": "i16_div",
-        "layer": 1,
-        "columns": 64,
-        "rows": 32,
-        "tiles": 3,
-        "theta": [[500, 12, 40], [300, 4, 60], [256, 1, 127]],
-    }
-
-
-@pytest.fixture(scope="module")
-def described(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    folder = export(plan(TABLE, rows=32), "iron", tmp_path_factory.mktemp("described") / "project")
-    found: dict[str, object] = json.loads((folder / "project.json").read_text())
-    return found
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"format": "hccs.ParamTable"}, "hccs.ParamTable"),
-        ({"version": 2}, "version 2"),
-        ({"target": "quartus"}, "quartus"),
-        ({"mode": "u8"}, "u8_clb"),
-        ({"mode": ["u8_clb"]}, "u8_clb"),
-        ({"layer": -1}, "layer"),
-        ({"columns": 65}, "multiple of 32"),
-        ({"columns": 64.0}, "whole number"),
-        ({"rows": True}, "whole number"),
-        ({"rows": "32"}, "whole number"),
-        ({"tiles": 5}, "These do: 1, 3"),
-        ({"theta": []}, "at least one value"),
-        ({"theta": [[1, 2]]}, "not a list of B, S, D"),
-        ({"theta": "444"}, "not a list of B, S, D"),
-        ({"theta": [[444, 11, 40.5]]}, "integer"),
-        ({"theta": [[[444], [11], [40]]]}, "theta of one layer"),
-        ({"theta": [[600, 11, 40]]}, "columns \\* B"),
-    ],
-)
-def test_a_damaged_project_json_is_refused(
-    change: dict[str, object], match: str, described: dict[str, object], tmp_path: Path
-) -> None:
-    (tmp_path / "project.json").write_text(json.dumps({**described, **change}))
-    with pytest.raises(FileError, match=match):
-        ProjectFile.load(tmp_path)
-
-
-def test_a_project_json_that_is_cut_short_or_missing_is_refused(
-    described: dict[str, object], tmp_path: Path
-) -> None:
-    file = tmp_path / "project.json"
-    with pytest.raises(FileError, match="hccs aie export"):
-        ProjectFile.load(tmp_path)
-    for text in ("", "[]", "null", "{", json.dumps(described)[:-20], "[" * 100_000, "1" * 10_000, "\x00"):
-        file.write_text(text)
-        with pytest.raises(FileError):
-            ProjectFile.load(tmp_path)
-    file.write_bytes(b"\xff\xfe")
-    with pytest.raises(FileError):
-        ProjectFile.load(tmp_path)
-    for name in described:
-        file.write_text(json.dumps({key: value for key, value in described.items() if key != name}))
-        with pytest.raises(FileError):
-            ProjectFile.load(tmp_path)
-    file.write_text(json.dumps(described))
-    (tmp_path / MANIFEST).write_text(Manifest(frozenset({"project.json"}), complete=False).text())
-    with pytest.raises(FileError, match="stopped"):
-        ProjectFile.load(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("error", "match", "arguments"),
     [
         (ParameterError, "0 to 1", {"layer": 2}),
         (ShapeError, "multiples of 32 at 64", {"rows": 48}),
-        (ShapeError, "multiple of 32", {"columns": 50}),
+        (ShapeError, "multiple of 32 columns.*calibrate for n = 64", {"columns": 50}),
+        (ShapeError, "multiple of 32 columns", {"columns": -32}),
         (ParameterError, "columns \\* B", {"columns": 128}),
         (ParameterError, "These do: 1, 3", {"rows": 32, "tiles": 5}),
         (ParameterError, "These do: 1, 3", {"rows": 32, "tiles": 0}),
@@ -278,6 +200,26 @@ def test_aie4ml_needs_full_sums(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     with pytest.raises(ModeError, match=">= 256"):
         export(plan(TABLE, columns=32), "aie4ml", tmp_path / "project")
+
+
+def test_compare_wants_every_output(tmp_path: Path) -> None:
+    folder = export(plan(TABLE, rows=32, tiles=3), "vitis", tmp_path / "project")
+    out = tmp_path / "out"
+
+    def compare(cwd: Path = folder) -> tuple[int, str]:
+        command = [sys.executable, str(folder / "compare.py"), str(out)]
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    assert compare() == (1, f"no {out}/out0.txt: the simulator did not write it\n")
+    out.mkdir()
+    for tile in range(3):
+        lines = (folder / f"data/expected{tile}.txt").read_text().splitlines()
+        (out / f"out{tile}.txt").write_text("".join(f"T {i} ns\n{line}\n" for i, line in enumerate(lines)))
+    assert compare() == (0, "every output equals the reference\n")
+    assert compare(tmp_path) == (1, "run this in the project folder: no data/expected*.txt\n")
+    (out / "out2.txt").write_text("\n".join(lines[:-1]))
+    assert compare() == (1, "8 outputs differ\n")
 
 
 def test_plio_lines_are_eight_bytes() -> None:

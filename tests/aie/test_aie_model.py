@@ -15,7 +15,7 @@ from hccs.aie.cycles.model import Compiler, KernelCycles, kernel_cycles
 from hccs.aie.cycles.program import Loop, fuse_stores, operations, parse, shared
 from hccs.aie.cycles.verifier import violations
 from hccs.aie.emulator import Kernel
-from hccs.errors import MissingExtraError, ParameterError
+from hccs.errors import DtypeError, MissingExtraError, ModeError, ParameterError
 
 CELLS = throughput.entries()
 PAPER_CELLS = [cell for cell in CELLS if cell[2] <= 128]
@@ -126,6 +126,28 @@ def test_shared_merges_equal_loads_until_a_store_touches_them() -> None:
     store = dataclasses.replace(load, name="store", result=10_002)
     assert len(shared([load, again])) == 1
     assert len(shared([load, store, again])) == 3
+
+
+def test_names_serve_as_well_as_members() -> None:
+    assert throughput.paper_cycles("aie2", "u8_clb", 32) == throughput.paper_cycles(
+        Generation.AIE2, Mode.U8_CLB, 32
+    )
+    for generation in Generation:
+        named = throughput.modelled_bf16(generation.value, 32)
+        assert named.cycles == throughput.modelled_bf16(generation, 32).cycles
+    assert scaling.at("aie2ps", "i16_div", 32, 4) == scaling.at(Generation.AIE2PS, Mode.I16_DIV, 32, 4)
+    for call in (
+        lambda: throughput.modelled("aie3", Kernel.BLOCKED, Mode.U8_CLB, 32),
+        lambda: throughput.modelled("aie2", "column", Mode.U8_CLB, 32),
+        lambda: throughput.modelled("aie2", "blocked", "u8_clb", 32, "gcc"),
+        lambda: scaling.at("aie2", "u8_clb", 32, 0),
+    ):
+        with pytest.raises(ParameterError):
+            call()
+    with pytest.raises(ModeError):
+        throughput.paper_cycles("aie2", "softmax", 32)
+    with pytest.raises(DtypeError):
+        scaling.at("aie2", "u8_clb", 32, 1.5)
 
 
 def test_bank_conflicts_only_add() -> None:

@@ -145,6 +145,19 @@ def test_makefile_checks(project: Path) -> None:
 SMALL = ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64)
 
 
+def test_a_folder_is_refused_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def computed(*_: object) -> None:
+        raise AssertionError("vectors were computed for a folder that cannot be written")
+
+    monkeypatch.setattr("hccs.export.c.vectors", computed)
+    (tmp_path / "mine.txt").write_text("precious")
+    for out in (tmp_path, tmp_path / "mine.txt", tmp_path / "mine.txt" / "below"):
+        with pytest.raises(FileError):
+            export_c(SMALL, out)
+
+
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()

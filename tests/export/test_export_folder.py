@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hccs._files.folder import MANIFEST, Manifest, replace
+from hccs._files.folder import MANIFEST, Manifest, replace, require_free
 from hccs.errors import FileError
 
 OLD = {"parameters.h": "old", "vectors.txt": "old", "data/in0.txt": "old", "data/in1.txt": "old"}
@@ -175,8 +175,10 @@ def test_what_a_build_made_may_stay(tmp_path: Path) -> None:
     (folder / "Work" / "log").write_text("built")
     replace(folder, NEW, products=("program", "Work"))
     assert texts(folder) == {**expected(NEW), "program": "built", "Work/log": "built"}
-    with pytest.raises(FileError, match="Work/log, program"):
-        replace(folder, NEW)
+    require_free(folder, products=("program", "Work"))
+    for refuse in (require_free, lambda folder: replace(folder, NEW)):
+        with pytest.raises(FileError, match="Work/log, program"):
+            refuse(folder)
 
 
 def test_exports_from_before_the_list_are_known_by_all_their_names(tmp_path: Path) -> None:
@@ -217,16 +219,22 @@ def test_a_damaged_list_is_refused(text: str, tmp_path: Path) -> None:
 
 def test_paths_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
+    (tmp_path / "file").chmod(0o777)
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "readonly").mkdir(mode=0o500)
-    paths = [tmp_path / "file", tmp_path / "file" / "below", tmp_path / "loop", Path("/proc/hccs/out")]
-    paths += [tmp_path / ("x" * 300)]
+    paths = [tmp_path / "file", tmp_path / "file" / "below", tmp_path / "loop"]
+    paths += [tmp_path / ("x" * 300), tmp_path / "nul\0"]
     if os.geteuid() != 0:
         paths += [tmp_path / "readonly", tmp_path / "readonly" / "below"]
     for path in paths:
         with pytest.raises(FileError) as refused:
             replace(path, NEW)
         assert "\n" not in str(refused.value)
+        with pytest.raises(FileError) as refused:
+            require_free(path)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(FileError, match="that can be written"):
+        replace("/proc/hccs/out", NEW)
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -73,25 +73,44 @@ def _damaged(folder: Path, got: str) -> FileError:
     )
 
 
+Recogniser = Callable[[frozenset[str]], bool]
+"""Tells by all the names in a folder whether an export from before exports listed their files wrote them."""
+
+
+def require_free(
+    path: str | os.PathLike[str],
+    *,
+    earlier: Recogniser = lambda names: False,
+    products: Collection[str] = (),
+) -> None:
+    """Refuse what `replace` would refuse, before any work is done for its files."""
+    folder = Path(path)
+    with _one_line(folder):
+        target = _target(folder)
+        if target.exists():
+            _require_ours(target, folder, earlier, products)
+        existing = next(place for place in (target, *target.parents) if place.exists())
+        if not existing.is_dir():
+            raise NotADirectoryError(f"{existing} is a file")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError(f"{existing} is read-only")
+
+
 def replace(
     path: str | os.PathLike[str],
     contents: Mapping[str, str | bytes],
     *,
-    earlier: Callable[[frozenset[str]], bool] = lambda names: False,
+    earlier: Recogniser = lambda names: False,
     products: Collection[str] = (),
 ) -> Path:
     """Write files by relative name into the folder `path`, in the place of an earlier export's.
 
     The folder may be new, empty or an earlier export; anything else in it is refused and nothing is touched.
-    `earlier` recognises by its names an export from before exports listed their files. `products` are names
-    directly in the folder that a build of the export makes: they may be there, and stay.
+    `products` are names directly in the folder that a build of the export makes: they may be there, and stay.
     """
     folder = Path(path)
-    try:
-        # What a link leads to is written; the link stays.
-        target = folder.resolve()
-        if target.exists() and not target.is_dir():
-            raise FileError(f"{folder} to be a folder", "a file of that name", "Choose another --out.")
+    with _one_line(folder):
+        target = _target(folder)
         fresh = not target.exists()
         target.mkdir(parents=True, exist_ok=True)
         with _alone(target, folder):
@@ -105,13 +124,30 @@ def replace(
                         target.rmdir()
                 raise
             _take_over(target, old, frozenset(contents))
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
+    return folder
+
+
+@contextmanager
+def _one_line(folder: Path) -> Iterator[None]:
+    """What the system refuses as a `FileError`; paths may also be loops of links or hold a NUL."""
+    try:
+        yield
+    except FileError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:
         raise FileError(
             f"a folder at {folder} that can be written",
             str(error),
             "Check its permissions and the space on its disk, or choose another --out.",
         ) from error
-    return folder
+
+
+def _target(folder: Path) -> Path:
+    """What is written where the path is a link: the folder that it leads to. The link stays."""
+    target = folder.resolve()
+    if target.exists() and not target.is_dir():
+        raise FileError(f"{folder} to be a folder", "a file of that name", "Choose another --out.")
+    return target
 
 
 @contextmanager
@@ -135,7 +171,7 @@ def _alone(target: Path, folder: Path) -> Iterator[None]:
 
 
 def _require_ours(
-    target: Path, folder: Path, earlier: Callable[[frozenset[str]], bool], products: Collection[str]
+    target: Path, folder: Path, earlier: Recogniser, products: Collection[str]
 ) -> frozenset[str]:
     """The names of an earlier export's files that are in the folder; refuses files of anyone else."""
     found = frozenset(_names(target, skip={MANIFEST, _STAGING, *products}))

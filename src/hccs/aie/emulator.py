@@ -51,10 +51,15 @@ def rows_multiple(n: int) -> int:
     return 32 if n <= 128 else 16
 
 
+def takes_columns(n: int) -> bool:
+    """Whether the kernels were written for rows of n columns."""
+    return n % LANES == 0 and LANES <= n <= MAX_COLUMNS
+
+
 def require_columns(n: int) -> None:
     """Refuse row lengths that the kernels were not written for."""
     n = whole("n", n)
-    if n % LANES or not LANES <= n <= MAX_COLUMNS:
+    if not takes_columns(n):
         padded = min(-(-max(n, 1) // LANES) * LANES, MAX_COLUMNS)
         raise ShapeError(
             f"rows of a multiple of {LANES} columns, up to {MAX_COLUMNS}",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hccs import _figures
+from hccs.aie.arguments import whole
 from hccs.aie.cycles.machine import Generation
 from hccs.aie.emulator import Kernel
 from hccs.aie.throughput import CLOCK_HZ, modelled, paper_cycles
@@ -37,13 +38,20 @@ class Scaling:
         return self.streamed < self.compute
 
 
-def stream_cycles(generation: Generation, mode: Mode, n: int) -> float:
+def stream_cycles(generation: Generation | str, mode: Mode | str, n: int) -> float:
     """Least cycles per row that the streams allow: n bytes in, n outputs out, at the same time."""
-    return n * max(1, mode.dtype.itemsize) / STREAM_BYTES[generation]
+    return n * max(1, Mode(mode).dtype.itemsize) / STREAM_BYTES[Generation(generation)]
 
 
-def at(generation: Generation, mode: Mode, n: int, tiles: int, kernel: Kernel = Kernel.BLOCKED) -> Scaling:
+def at(
+    generation: Generation | str,
+    mode: Mode | str,
+    n: int,
+    tiles: int,
+    kernel: Kernel | str = Kernel.BLOCKED,
+) -> Scaling:
     """Modelled throughput of independent tiles, rows dealt out evenly (paper, eq. 12)."""
+    generation, mode, tiles = Generation(generation), Mode(mode), whole("tiles", tiles)
     if not 1 <= tiles <= max(TILES[generation]):
         raise ParameterError(
             f"1 to {max(TILES[generation])} tiles on {generation.device}",
@@ -55,15 +63,19 @@ def at(generation: Generation, mode: Mode, n: int, tiles: int, kernel: Kernel = 
     return Scaling(generation, mode, n, tiles, tiles * n * CLOCK_HZ / cycles, tiles * n * CLOCK_HZ / limited)
 
 
-def curve(generation: Generation, mode: Mode, n: int, kernel: Kernel = Kernel.BLOCKED) -> list[Scaling]:
-    """Powers of two up to the array, and the array sizes themselves."""
+def curve(
+    generation: Generation | str, mode: Mode | str, n: int, kernel: Kernel | str = Kernel.BLOCKED
+) -> list[Scaling]:
+    """Modelled throughput at powers of two up to the array, and at the array sizes themselves."""
+    generation = Generation(generation)
     most = max(TILES[generation])
     counts = sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | set(TILES[generation]))
     return [at(generation, mode, n, tiles, kernel) for tiles in counts]
 
 
-def figure(generation: Generation, n: int, path: str | os.PathLike[str]) -> Path:
+def figure(generation: Generation | str, n: int, path: str | os.PathLike[str]) -> Path:
     """The paper's scaling figure with our kernels: solid by compute alone, dashed within the streams."""
+    generation = Generation(generation)
     drawing = _figures.new(6, 4)
     axis = drawing.subplots()
     for mode, colour in ((Mode.U8_CLB, "#e45756"), (Mode.I16_DIV, "#4c78a8")):

@@ -75,32 +75,48 @@ def representative_theta(n: int) -> HeadParams:
     return HeadParams(region.min_base(slope, 40), slope, 40)
 
 
-@functools.cache
 def modelled(
-    generation: Generation, kernel: Kernel, mode: Mode, n: int, compiler: Compiler = Compiler.PIPELINED
+    generation: Generation | str,
+    kernel: Kernel | str,
+    mode: Mode | str,
+    n: int,
+    compiler: Compiler | str = Compiler.PIPELINED,
 ) -> KernelCycles:
-    """Modelled cycles of an integer kernel on a 64-row tile."""
+    """Modelled cycles of an integer kernel on 64 rows."""
+    return _modelled(Generation(generation), Kernel(kernel), Mode(mode), n, Compiler(compiler))
+
+
+@functools.cache
+def _modelled(generation: Generation, kernel: Kernel, mode: Mode, n: int, compiler: Compiler) -> KernelCycles:
     trace = emulator.trace(kernel, mode, n, representative_theta(n))
     return kernel_cycles(trace, generation, emulator.MODELLED_ROWS, compiler)
 
 
-@functools.cache
-def modelled_bf16(generation: Generation, n: int, compiler: Compiler = Compiler.PIPELINED) -> KernelCycles:
+def modelled_bf16(
+    generation: Generation | str, n: int, compiler: Compiler | str = Compiler.PIPELINED
+) -> KernelCycles:
     """Modelled cycles of the BF16 baseline: table exponential on AIE-ML, native exponential on AIE-MLv2."""
+    return _modelled_bf16(Generation(generation), n, Compiler(compiler))
+
+
+@functools.cache
+def _modelled_bf16(generation: Generation, n: int, compiler: Compiler) -> KernelCycles:
     rows = 8
     return kernel_cycles(
         emulator.trace_bf16(generation is Generation.AIE2PS, n, rows), generation, rows, compiler
     )
 
 
-def paper_cycles(generation: Generation, column: str | Mode, n: int) -> float | None:
-    """The paper's rate as cycles per row at 1.25 GHz, or None where it reports none."""
-    rate = PAPER_RATES[generation].get(column, {}).get(n)
+def paper_cycles(generation: Generation | str, column: Mode | str, n: int) -> float | None:
+    """The paper's rate of a mode, or of "bf16", as cycles per row at 1.25 GHz; None where it reports none."""
+    column = column if column == "bf16" else Mode(column)
+    rate = PAPER_RATES[Generation(generation)].get(column, {}).get(n)
     return None if rate is None else n * CLOCK_HZ / rate
 
 
-def entry(generation: Generation, mode: Mode, n: int) -> Entry:
-    """One row of the table."""
+def entry(generation: Generation | str, mode: Mode | str, n: int) -> Entry:
+    """One row of the throughput table."""
+    generation, mode = Generation(generation), Mode(mode)
     return Entry(
         generation=generation,
         mode=mode,

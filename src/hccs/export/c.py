@@ -45,12 +45,13 @@ class Vector:
 
 def export_c(table: ParamTable, out: str | os.PathLike[str], *, seed: int = 0) -> Path:
     """Write the C project folder `out`; an earlier export there is replaced."""
+    _folder.require_free(out, earlier=FILES.__eq__, products=PRODUCTS)
     folder = resources.files("hccs.export") / "c_sources"
     contents: dict[str, str | bytes] = {
         name: folder.joinpath(name).read_text(encoding="utf-8") for name in SOURCES
     }
-    found = list(vectors(table, seed))
     contents["hccs_parameters.h"] = parameter_header(table)
+    found = list(vectors(table, seed))
     contents["vectors.txt"] = vector_text(found)
     contents["vectors.npz"] = vector_archive(found, table.n)
     return _folder.replace(out, contents, earlier=FILES.__eq__, products=PRODUCTS)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hccs.aie import scaling
 from hccs.aie.arguments import Choice, whole
-from hccs.aie.emulator import require_columns, rows_multiple
+from hccs.aie.emulator import LANES, MAX_COLUMNS, rows_multiple, takes_columns
 from hccs.errors import ParameterError, ShapeError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -88,7 +88,13 @@ def fitting_tiles(theta: HeadParams, mode: Mode, columns: int, rows: int) -> lis
 
     Every tile gets whole batches of rows, and memory for its share twice: one filled, one worked on.
     """
-    require_columns(columns)
+    if not takes_columns(columns):
+        longer = min(max(-(-columns // LANES), 1) * LANES, MAX_COLUMNS)
+        raise ShapeError(
+            f"a multiple of {LANES} columns, up to {MAX_COLUMNS}",
+            f"{columns} columns",
+            f"Exported kernels take full rows: calibrate for n = {longer}, or name fewer columns.",
+        )
     batch = rows_multiple(columns)
     if rows < batch or rows % batch:
         raise ShapeError(

@@ -105,5 +105,6 @@ def export(project: Project, target: Target | str, out: str | os.PathLike[str]) 
     Only an export's own files are written or replaced; a folder that holds anything else is refused.
     """
     target = Target(target)
+    _folder.require_free(out, earlier=_is_earlier_export, products=PRODUCTS[target])
     contents = _contents(project, target)
     return _folder.replace(out, contents, earlier=_is_earlier_export, products=PRODUCTS[target])
