@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import shutil
 import subprocess
@@ -15,8 +16,7 @@ import hccs
 from hccs import Mode, ParamTable
 from hccs._files.folder import MANIFEST
 from hccs.errors import FileError, ParameterError
-from hccs.export import export_c, run_table
-from hccs.export.c import parameter_header
+from hccs.export import c, export_c, run_table
 
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion"]
 SANITIZED = ["-O1", "-g", "-fsanitize=undefined,address", "-fno-sanitize-recover=all"]
@@ -226,9 +226,14 @@ def test_a_layers_name_stays_in_its_comment(name: str, tmp_path: Path) -> None:
     assert not (folder / "canary").exists()
 
 
+def test_examples_in_docstrings_run_as_written() -> None:
+    failed, attempted = doctest.testmod(c)
+    assert (failed, attempted > 0) == (0, True)
+
+
 @pytest.mark.parametrize("names", [None, "encoder", 7, {"a": 1}, [1, 2], ["one"], [["*/"], ["*/"]]])
 def test_what_is_no_list_of_names_is_left_out(names: Any) -> None:
-    assert "Layers" not in parameter_header(with_layer_names(names))
+    assert "Layers" not in c.parameter_header(with_layer_names(names))
 
 
 @pytest.mark.parametrize("scale", [1e300, 3.5e38, 1e-40, 1e-60])

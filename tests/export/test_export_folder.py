@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -221,11 +222,8 @@ def test_paths_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "file").chmod(0o777)
     (tmp_path / "loop").symlink_to("loop")
-    (tmp_path / "readonly").mkdir(mode=0o500)
     paths = [tmp_path / "file", tmp_path / "file" / "below", tmp_path / "loop"]
     paths += [tmp_path / ("x" * 300), tmp_path / "nul\0"]
-    if os.geteuid() != 0:
-        paths += [tmp_path / "readonly", tmp_path / "readonly" / "below"]
     for path in paths:
         with pytest.raises(FileError) as refused:
             replace(path, NEW)
@@ -236,6 +234,28 @@ def test_paths_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="that can be written"):
         replace("/proc/hccs/out", NEW)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_read_only_folder_is_refused_before_and_while_writing() -> None:
+    with tempfile.TemporaryDirectory() as name:  # not pytest's, which only its owner may enter
+        root = Path(name)
+        folder = replace(root / "out", OLD)
+
+        def write() -> None:
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            for path in (folder, root / "new"):
+                with pytest.raises(FileError, match="read-only"):
+                    require_free(path)
+                with pytest.raises(FileError, match=os.strerror(errno.EACCES)):
+                    replace(path, NEW)
+
+        for place in (folder, root):
+            place.chmod(0o555)
+        assert in_child(write) == 0
+        assert texts(folder) == OLD
+        for place in (root, folder):
+            place.chmod(0o755)
 
 
 def test_a_full_disk_leaves_the_old_export(tmp_path: Path) -> None:
