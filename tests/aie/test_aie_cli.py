@@ -48,9 +48,25 @@ def test_run_writes_the_references_bits(tmp_path: Path) -> None:
 
 
 def test_run_refuses_what_is_no_array(tmp_path: Path) -> None:
-    (tmp_path / "x.npy").write_text("logits")
+    x = tmp_path / "x.npy"
+    np.save(x, np.zeros((2, 32), np.int8))
+    whole = x.read_bytes()
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 32), np.int8))
+    archive = (tmp_path / "x.npz").read_bytes()
+    damaged = [b"logits", b"", whole[:-1], whole[:40], whole.replace(b"{", b"("), whole.replace(b"}", b" ")]
+    for content in [*damaged, archive, archive[:-30], archive[:60]]:
+        x.write_bytes(content)
+        with pytest.raises(FileError, match=r"\.npy"):
+            hccs("run", x, "--B", 444, "--S", 11, "--D", 40)
     with pytest.raises(FileError, match=r"\.npy"):
-        hccs("run", tmp_path / "x.npy", "--B", 444, "--S", 11, "--D", 40)
+        hccs("run", tmp_path, "--B", 444, "--S", 11, "--D", 40)
+
+
+def test_run_says_when_it_cannot_write(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 32), np.int8))
+    for out in (tmp_path / "nowhere" / "p.npy", tmp_path):
+        with pytest.raises(FileError, match="writable"):
+            hccs("run", tmp_path / "x.npy", "--B", 444, "--S", 11, "--D", 40, "--out", out)
 
 
 def test_cycles_says_modelled_and_measured() -> None:
@@ -84,3 +100,19 @@ def test_export(tmp_path: Path) -> None:
     )
     assert "on 1 tiles" in text
     assert (tmp_path / "project/graph.cpp").exists()
+
+
+def test_export_takes_runs_as_the_c_export_does(tmp_path: Path) -> None:
+    table = ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64)
+    run = tmp_path / "run"
+    run.mkdir()
+    table.save(run / "table.hccs.safetensors")
+    arguments = ["export", run, "--target", "iron", "--rows", 32, "--out"]
+    with pytest.raises(FileError, match="Finish the run with hccs convert"):
+        hccs(*arguments, tmp_path / "project")
+    table.save(run / "model.hccs.safetensors")
+    out = tmp_path / "[/b] project"
+    assert "[/b] project: 1 heads" in hccs(*arguments, out).replace("\n", "")
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(FileError, match=r"notes\.txt"):
+        hccs(*arguments, out)

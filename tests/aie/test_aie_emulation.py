@@ -7,13 +7,14 @@ import importlib
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hccs.aie import emulator
 from hccs.aie.export.project import emulation_sources, kernel_sources
-from hccs.errors import ShapeError
+from hccs.errors import DataError, DtypeError, ShapeError
 
 
 def build_and_run(
@@ -66,6 +67,29 @@ def test_bf16_softmax_is_a_softmax(native_exp: bool, n: int) -> None:
 def test_bf16_refuses_odd_rows() -> None:
     with pytest.raises(ShapeError, match="multiple of 16"):
         emulator.softmax_bf16(np.zeros((2, 20), np.float32), native_exp=True)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf, 3.4e38])
+def test_bf16_refuses_what_it_cannot_hold(value: float) -> None:
+    x = np.zeros((2, 16), np.float32)
+    x[1, 3] = value
+    with pytest.raises(DataError, match="bfloat16"):
+        emulator.softmax_bf16(x, native_exp=False)
+
+
+@pytest.mark.parametrize("native_exp", [False, True])
+def test_bf16_takes_all_that_it_holds(native_exp: bool) -> None:
+    x = np.full((2, 16), -emulator.BF16_LARGEST)
+    x[:, 3] = emulator.BF16_LARGEST
+    got = emulator.softmax_bf16(x, native_exp)
+    assert got[:, 3].tolist() == [1, 1]
+    assert got.sum() == 2
+
+
+@pytest.mark.parametrize("x", [np.zeros((2, 16), np.int8), np.ma.zeros((2, 16)), [[0.0] * 16]])
+def test_bf16_refuses_what_are_no_floats(x: Any) -> None:
+    with pytest.raises(DtypeError, match="plain array of floats"):
+        emulator.softmax_bf16(x, native_exp=True)
 
 
 @pytest.mark.parametrize("module", ["emulator", "cycles.machine", "export.vitis"])

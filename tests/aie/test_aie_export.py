@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 import re
 import shutil
@@ -15,10 +14,11 @@ import numpy as np
 import pytest
 
 from hccs import HeadParams, ParamTable
-from hccs.aie.export import Target, export, find_table, plan
+from hccs._files.folder import MANIFEST
+from hccs.aie.export import ProjectFile, Target, export, plan
 from hccs.aie.export.aie4ml_model import directives
 from hccs.aie.export.vitis import plio_text
-from hccs.errors import FileError, ModeError, ParameterError, ShapeError
+from hccs.errors import DtypeError, FileError, ModeError, ParameterError, ShapeError
 from hccs.reference.softmax import softmax as reference_softmax
 
 TABLE = ParamTable(
@@ -135,32 +135,38 @@ def test_the_fewest_tiles_that_fit() -> None:
 def test_replaces_an_export_but_nothing_else(tmp_path: Path) -> None:
     project = plan(TABLE, rows=32)
     folder = export(project, "vitis", tmp_path / "project")
-    (folder / "stale").touch()
-    assert "stale" not in names(export(project, "iron", folder))
+    assert "graph.cpp" not in names(export(project, "iron", folder))
+    assert names(folder) == names(export(project, "iron", tmp_path / "other"))
+    (folder / "src/notes.txt").write_text("precious")
+    with pytest.raises(FileError, match=r"no export wrote: src/notes\.txt"):
+        export(project, "vitis", folder)
     other = tmp_path / "mine"
-    other.mkdir()
-    (other / "thesis.tex").touch()
+    (other / "vectors").mkdir(parents=True)
+    for name in ("vectors/logits.bin", "thesis.tex"):
+        (other / name).write_text("precious")
     with pytest.raises(FileError, match="earlier export"):
         export(project, "vitis", other)
-    assert (other / "thesis.tex").exists()
+    assert names(other) == {"vectors/logits.bin", "thesis.tex"}
 
 
-def test_find_table(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    with pytest.raises(FileError, match="0 tables"):
-        find_table(run)
-    with pytest.raises(FileError, match="no such file"):
-        find_table(tmp_path / "nowhere")
-    TABLE.save(run / "params.safetensors")
-    (run / "broken.safetensors").write_bytes(b"not a table")
-    assert find_table(run) == find_table(run / "params.safetensors") == TABLE
-    TABLE.save(run / "second.safetensors")
-    with pytest.raises(FileError, match="2 tables"):
-        find_table(run)
-    retrained = dataclasses.replace(TABLE, mode="i16_div")
-    retrained.save(run / "model.hccs.safetensors")  # a finished run holds its first table too
-    assert find_table(run) == retrained
+@pytest.mark.parametrize("target", list(Target))
+def test_exports_from_before_the_list_of_files_are_replaced(target: Target, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    folder = export(plan(TABLE, rows=32, tiles=3), target, tmp_path / "project")
+    for name in (MANIFEST, "project.json"):
+        (folder / name).unlink()
+    export(plan(TABLE, rows=32, tiles=1), "iron", folder)
+    assert ProjectFile.load(folder).target is Target.IRON
+
+
+def test_a_project_that_was_built_is_replaced(tmp_path: Path) -> None:
+    folder = export(plan(TABLE, rows=32), "vitis", tmp_path / "project")
+    (folder / "Work/aie").mkdir(parents=True)
+    for product in ("Work/aie/18_0.lst", "libadf.a", "host_check"):
+        (folder / product).write_text("built")
+    assert (export(plan(TABLE, rows=64), "vitis", folder) / "libadf.a").exists()
+    with pytest.raises(FileError, match=r"Work/aie/18_0\.lst, libadf\.a"):
+        export(plan(TABLE), "iron", folder)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +174,16 @@ def test_find_table(tmp_path: Path) -> None:
     [
         (ParameterError, "0 to 1", {"layer": 2}),
         (ShapeError, "multiples of 32 at 64", {"rows": 48}),
-        (ShapeError, "multiple of 32", {"columns": 50}),
+        (ShapeError, "multiple of 32 columns.*calibrate for n = 64", {"columns": 50}),
+        (ShapeError, "multiple of 32 columns", {"columns": -32}),
         (ParameterError, "columns \\* B", {"columns": 128}),
         (ParameterError, "These do: 1, 3", {"rows": 32, "tiles": 5}),
+        (ParameterError, "These do: 1, 3", {"rows": 32, "tiles": 0}),
+        (ParameterError, "at most 304 tiles", {"rows": 32 * 10**12}),
+        (DtypeError, "layer to be a whole number", {"layer": 0.5}),
+        (DtypeError, "rows to be a whole number", {"rows": 64.0}),
+        (DtypeError, "columns to be a whole number", {"columns": "64"}),
+        (DtypeError, "tiles to be a whole number", {"tiles": True}),
     ],
 )
 def test_refusals(error: type[Exception], match: str, arguments: dict[str, int]) -> None:
@@ -178,10 +191,35 @@ def test_refusals(error: type[Exception], match: str, arguments: dict[str, int])
         plan(TABLE, **arguments)  # type: ignore[arg-type]
 
 
+def test_an_unknown_target_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="target to be one of 'vitis', 'iron', 'aie4ml'"):
+        export(plan(TABLE), "quartus", tmp_path / "project")
+
+
 def test_aie4ml_needs_full_sums(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     with pytest.raises(ModeError, match=">= 256"):
         export(plan(TABLE, columns=32), "aie4ml", tmp_path / "project")
+
+
+def test_compare_wants_every_output(tmp_path: Path) -> None:
+    folder = export(plan(TABLE, rows=32, tiles=3), "vitis", tmp_path / "project")
+    out = tmp_path / "out"
+
+    def compare(cwd: Path = folder) -> tuple[int, str]:
+        command = [sys.executable, str(folder / "compare.py"), str(out)]
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    assert compare() == (1, f"no {out}/out0.txt: the simulator did not write it\n")
+    out.mkdir()
+    for tile in range(3):
+        lines = (folder / f"data/expected{tile}.txt").read_text().splitlines()
+        (out / f"out{tile}.txt").write_text("".join(f"T {i} ns\n{line}\n" for i, line in enumerate(lines)))
+    assert compare() == (0, "every output equals the reference\n")
+    assert compare(tmp_path) == (1, "run this in the project folder: no data/expected*.txt\n")
+    (out / "out2.txt").write_text("\n".join(lines[:-1]))
+    assert compare() == (1, "8 outputs differ\n")
 
 
 def test_plio_lines_are_eight_bytes() -> None:

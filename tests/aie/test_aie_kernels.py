@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 import hccs
 from hccs import HeadParams, Mode, Region
-from hccs.aie import emulator
+from hccs.aie import _emulation, emulator
 from hccs.aie.emulator import Kernel
 from hccs.errors import DtypeError, MaskError, ModeError, ParameterError, ShapeError
 from hccs.reference.softmax import softmax as reference_softmax
@@ -126,6 +128,23 @@ THETA = HeadParams(444, 11, 40)
         (ModeError, "u8_clb", lambda: emulator.softmax(ROW, THETA, "i8")),
         (MaskError, "between 0 and 64", lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 65]))),
         (MaskError, "broadcast", lambda: emulator.softmax(ROW, THETA, lengths=np.array([1, 2, 3]))),
+        (DtypeError, "masked array", lambda: emulator.softmax(np.ma.masked_equal(ROW, 0), THETA)),
+        (DtypeError, "hccs.HeadParams", lambda: emulator.softmax(ROW, (444, 11, 40))),
+        (DtypeError, "int8 logits", lambda: emulator.softmax(ROW.tolist(), THETA)),
+        (DtypeError, "int8 logits", lambda: emulator.softmax(ROW.view(np.uint8), THETA)),
+        (ParameterError, "kernel to be one of 'blocked'", lambda: emulator.softmax(ROW, THETA, kernel="x")),
+        (ShapeError, "multiples of 32", lambda: emulator.trace("blocked", "u8_clb", 64, THETA, rows=5)),
+        (ShapeError, "multiples of 1 ", lambda: emulator.trace("by_row", "u8_clb", 64, THETA, rows=0)),
+        (DtypeError, "whole number", lambda: emulator.trace("blocked", "u8_clb", 64.0, THETA)),
+        (DtypeError, "hccs.HeadParams", lambda: emulator.trace("blocked", "u8_clb", 64, (444, 11, 40))),
+        (ParameterError, "columns", lambda: emulator.trace("blocked", "u8_clb", 128, THETA)),
+        (
+            ShapeError,
+            "one head",
+            lambda: emulator.trace("blocked", "u8_clb", 64, HeadParams([444, 300], [11, 4], [40, 60])),
+        ),
+        (ShapeError, "multiple of 16", lambda: emulator.trace_bf16(True, 20)),
+        (ShapeError, "multiple of 16", lambda: emulator.trace_bf16(True, 16, rows=0)),
         (MaskError, "prefixes", lambda: emulator.softmax(ROW, THETA, lengths=np.ones((2, 64), bool))),
         (
             MaskError,
@@ -142,3 +161,73 @@ THETA = HeadParams(444, 11, 40)
 def test_refusals(error: type[Exception], match: str, call: object) -> None:
     with pytest.raises(error, match=match):
         call()  # type: ignore[operator]
+
+
+def test_more_rows_than_go_at_once() -> None:
+    x = np.random.default_rng(0).integers(-128, 128, (2, emulator._ROWS_AT_ONCE + 3, 32), dtype=np.int8)
+    lengths = np.random.default_rng(1).integers(0, 33, x.shape[:-1])
+    theta = HeadParams([444, 300], [11, 4], [40, 60])
+    assert np.array_equal(
+        emulator.softmax(x, theta, "u8_clb", lengths), hccs.softmax(x, theta, "u8_clb", lengths)
+    )
+
+
+def test_views_of_any_layout() -> None:
+    whole = np.random.default_rng(0).integers(-128, 128, (64, 3, 128), dtype=np.int8)
+    for x in (
+        whole[:, :, ::2],
+        whole[::-1, 1, :64],
+        whole.T[::2, :, :].T,
+        np.asfortranarray(whole[:, 0, :64]),
+    ):
+        assert np.array_equal(emulator.softmax(x, THETA, "i16_clb"), reference_softmax(x, THETA, "i16_clb"))
+
+
+def test_kernels_in_many_threads_and_traces_beside_them() -> None:
+    x = np.random.default_rng(0).integers(-128, 128, (40, 64), dtype=np.int8)
+    expected = reference_softmax(x, THETA, "u8_div")
+    traced = len(emulator.trace("blocked", "u8_div", 64, THETA))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: emulator.softmax(x, THETA, "u8_div"), range(40)))
+        lengths = list(pool.map(lambda _: len(emulator.trace("blocked", "u8_div", 64, THETA)), range(8)))
+    assert all(np.array_equal(p, expected) for p in found)
+    assert set(lengths) == {traced}
+
+
+NATIVE = {"by_row": False, "mode": 0, "x": np.zeros((32, 64), np.int8), "lengths": None, "record": False}
+NATIVE |= {"out": np.zeros(32 * 64 * 2, np.uint8), "n": 64, "B": 444, "S": 11, "D": 40}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n": 0},
+        {"n": 48},
+        {"n": 1024},
+        {"mode": 4},
+        {"mode": -1},
+        {"mode": 3},
+        {"x": np.zeros((5, 64), np.int8)},
+        {"x": np.zeros((0, 64), np.int8)},
+        {"out": np.zeros(32, np.uint8)},
+        {"lengths": np.zeros(3, np.int16)},
+        {"lengths": np.full(32, 65, np.int16)},
+        {"lengths": np.full(32, -1, np.int16)},
+        {"B": 512},
+        {"B": 2**31 - 1, "S": 2**31 - 1, "D": 2**31 - 1},
+        {"D": 128},
+    ],
+)
+def test_the_native_module_stays_inside_its_arrays(change: dict[str, object]) -> None:
+    """Nothing in the package calls it so; a mistake there must not reach memory."""
+    with pytest.raises(ValueError):
+        _emulation.integer_kernel(**{**NATIVE, **change})
+
+
+@pytest.mark.parametrize("n", [0, 8, 24])
+def test_the_native_baseline_stays_inside_its_arrays(n: int) -> None:
+    x = np.zeros((2, 16), np.uint16)
+    with pytest.raises(ValueError):
+        _emulation.bf16_kernel(True, x, np.zeros_like(x), n, False)
+    with pytest.raises(ValueError):
+        _emulation.bf16_kernel(True, x, np.zeros((1, 16), np.uint16), 16, False)

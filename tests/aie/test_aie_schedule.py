@@ -13,7 +13,7 @@ from hccs.aie.cycles.machine import machine
 from hccs.aie.cycles.pressure import pressure
 from hccs.aie.cycles.program import Operation
 from hccs.aie.cycles.schedule import (
-    Schedule,
+    BundleSchedule,
     list_schedule,
     modulo_schedule,
     recurrence_interval,
@@ -79,7 +79,7 @@ def test_intervals_by_hand() -> None:
 def test_pressure_by_hand() -> None:
     # The loaded register is alive from bundle 7 to 9: three bundles, so three copies at II = 1.
     loop = graph("VLD", "VST", edges=[(0, 1, 7)])
-    late = Schedule(loop, (0, 9), (frozenset({"lda"}), frozenset({"st"})), 10, 1)
+    late = BundleSchedule(loop, (0, 9), (frozenset({"lda"}), frozenset({"st"})), 10, 1)
     assert pressure(late, CHIP).vectors == 6
     assert pressure(dataclasses.replace(late, times=(0, 7), length=8), CHIP).vectors == 2
 
@@ -151,9 +151,9 @@ def test_modulo_schedules_against_exhaustive_search(seed: int) -> None:
 def test_the_verifier_sees_every_kind_of_break() -> None:
     pair = graph("VMAX_LT", "VMAX_LT", edges=[(0, 1, 1)])
     mv = frozenset({"mv"})
-    assert violations(Schedule(pair, (0, 1), (mv, mv), 2), CHIP) == []
-    assert "both use mv" in violations(Schedule(pair, (0, 0), (mv, mv), 1), CHIP)[0]
-    assert "after 0 of 1" in violations(Schedule(pair, (0, 0), (mv, mv), 1), CHIP)[1]
-    assert "may not use" in violations(Schedule(pair, (0, 1), (mv, frozenset({"st"})), 2), CHIP)[0]
-    assert "both use mv" in violations(Schedule(pair, (0, 2), (mv, mv), 3, ii=2), CHIP)[0]
-    assert "never scheduled" in violations(Schedule(pair, (-1, 1), (mv, mv), 2), CHIP)[0]
+    assert violations(BundleSchedule(pair, (0, 1), (mv, mv), 2), CHIP) == []
+    assert "both use mv" in violations(BundleSchedule(pair, (0, 0), (mv, mv), 1), CHIP)[0]
+    assert "after 0 of 1" in violations(BundleSchedule(pair, (0, 0), (mv, mv), 1), CHIP)[1]
+    assert "may not use" in violations(BundleSchedule(pair, (0, 1), (mv, frozenset({"st"})), 2), CHIP)[0]
+    assert "both use mv" in violations(BundleSchedule(pair, (0, 2), (mv, mv), 3, ii=2), CHIP)[0]
+    assert "never scheduled" in violations(BundleSchedule(pair, (-1, 1), (mv, mv), 2), CHIP)[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hccs import ParamTable
-from hccs.aie.cycles.machine import Isa
+from hccs.aie.cycles.machine import Generation
 from hccs.aie.export import export, plan
 from hccs.aie.toolchain import ToolchainError, build, count_bundles, modelled_code_size
 from hccs.errors import FileError
@@ -58,7 +58,7 @@ def test_builds_with_peano(project: Path, peano: dict[str, str]) -> None:
     made = build(project, "aie2", environment=peano)
     assert made.total == 4
     assert made.object_file.exists()
-    assert made.modelled_bundles == modelled_code_size(Isa.AIE2, Mode.U8_CLB, 64) > 50
+    assert made.modelled_bundles == modelled_code_size(Generation.AIE2, Mode.U8_CLB, 64) > 50
     arguments = (Path(peano["PEANO_INSTALL_DIR"]) / "arguments").read_text()
     assert "--target=aie2-none-unknown-elf" in arguments
     assert "-I/somewhere/include" in arguments
@@ -87,7 +87,7 @@ def test_vitis_needs_its_platform_and_project(project: Path) -> None:
     vitis = {"XILINX_VITIS": "/nowhere"}
     with pytest.raises(ToolchainError, match="platform"):
         build(project, environment=vitis)
-    with pytest.raises(FileError, match="vitis export"):
+    with pytest.raises(FileError, match="export for vitis"):
         build(project, platform="base.xpfm", environment=vitis)
 
 
@@ -99,6 +99,81 @@ def test_builds_with_vitis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     made = build(folder, platform="base.xpfm", environment={"XILINX_VITIS": "/nowhere"})
     assert made.bundles == {"18_0:hccs_tile": 3, "18_0:helper": 1}
+
+
+HOSTILE_PLATFORMS = ["$(shell touch {})", "`touch {}`", "x; touch {}", "x & touch {} &", "-f {}", "", "a b"]
+HOSTILE_PLATFORMS += [
+    "$(eval $(shell touch {}))",
+    "x\nSHELL=touch {}",
+    "${{x}}",
+    "x|y",
+    "caf\u00e9.xpfm",
+    "'x'",
+]
+
+
+@pytest.mark.parametrize("platform", HOSTILE_PLATFORMS)
+def test_a_platform_is_a_path_and_runs_nothing(platform: str, tmp_path: Path) -> None:
+    table = ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64)
+    folder = export(plan(table), "vitis", tmp_path / "project")
+    canary = tmp_path / "canary"
+    with pytest.raises(ToolchainError, match="--platform of letters"):
+        build(folder, platform=platform.format(canary), environment={"XILINX_VITIS": "/nowhere"})
+    assert not canary.exists()
+
+
+def test_a_platform_file_is_found_from_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64)
+    folder = export(plan(table), "vitis", tmp_path / "project")
+    fake_tool(tmp_path / "bin/make", f'echo "$@" > {tmp_path}/arguments')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.xpfm").touch()
+    for platform in ("base.xpfm", "xilinx_vek280_base_202410_1"):
+        with pytest.raises(ToolchainError, match="functions in what vitis made; got none"):
+            build(folder, platform=platform, environment={"XILINX_VITIS": "/nowhere"})
+        given = tmp_path / platform if platform == "base.xpfm" else platform
+        assert (tmp_path / "arguments").read_text() == f"PLATFORM={given}\n"
+
+
+def test_the_project_is_read_from_its_json_alone(project: Path, peano: dict[str, str]) -> None:
+    (project / "src/hccs_parameters.hpp").write_text("static constexpr mode selected = mode::i16_div;")
+    made = build(project, environment=peano)
+    assert made.modelled_bundles == modelled_code_size(Generation.AIE2, Mode.U8_CLB, 64)
+    (project / "project.json").write_text("{}")
+    with pytest.raises(FileError, match=r"hccs\.aie\.project"):
+        build(project, environment=peano)
+
+
+def test_output_that_is_no_text_is_quoted_all_the_same(project: Path, peano: dict[str, str]) -> None:
+    fake_tool(Path(peano["PEANO_INSTALL_DIR"]) / "bin/clang++", r"printf 'error: \377' >&2; exit 1")
+    with pytest.raises(ToolchainError, match="error: \N{REPLACEMENT CHARACTER}"):
+        build(project, environment=peano)
+
+
+def test_a_relative_tool_folder_is_found(
+    project: Path, peano: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = build(project, environment={"PEANO_INSTALL_DIR": "peano", "AIE_API_INCLUDE": "api"})
+    assert made.total == 4
+    assert f"-I{tmp_path}/api" in (tmp_path / "peano/arguments").read_text()
+
+
+def test_names_of_functions_are_printed_as_they_are(
+    project: Path, peano: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typer_testing = pytest.importorskip("typer.testing")
+    app = pytest.importorskip("hccs.cli.app").app
+    listing = Path(peano["PEANO_INSTALL_DIR"]) / "listing"
+    listing.write_text(LISTING.replace("<helper>", "<helper[abi:cxx11][/]>"))
+    for name, value in peano.items():
+        monkeypatch.setenv(name, value)
+    result = typer_testing.CliRunner().invoke(app, ["aie", "build", str(project)], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.exception
+    assert "helper[abi:cxx11][/]" in result.output
 
 
 def test_not_a_project(tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hccs
-from hccs import ParamTable
-from hccs.errors import FileError
-from hccs.export import export_c, run_table
+from hccs import Mode, ParamTable
+from hccs._files.folder import MANIFEST
+from hccs.errors import FileError, ParameterError
+from hccs.export import c, export_c, run_table
 
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion"]
 SANITIZED = ["-O1", "-g", "-fsanitize=undefined,address", "-fno-sanitize-recover=all"]
@@ -139,14 +142,110 @@ def test_makefile_checks(project: Path) -> None:
     assert done.returncode == 0 and "PASS" in done.stdout, done.stdout + done.stderr
 
 
+SMALL = ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64)
+
+
+def test_a_folder_is_refused_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def computed(*_: object) -> None:
+        raise AssertionError("vectors were computed for a folder that cannot be written")
+
+    monkeypatch.setattr("hccs.export.c.vectors", computed)
+    (tmp_path / "mine.txt").write_text("precious")
+    for out in (tmp_path, tmp_path / "mine.txt", tmp_path / "mine.txt" / "below"):
+        with pytest.raises(FileError):
+            export_c(SMALL, out)
+
+
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("precious")
-    with pytest.raises(FileError, match="an earlier export"):
-        export_c(TABLE, tmp_path / "mine")
-    export_c(TABLE, tmp_path / "ours")
-    export_c(TABLE, tmp_path / "ours", seed=1)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("notes.txt", "hccs_parameters.h"):
+        (mine / name).write_text("precious")
+        with pytest.raises(FileError, match="an earlier export"):
+            export_c(SMALL, mine)
+    assert {path.name: path.read_text() for path in mine.iterdir()} == {
+        "notes.txt": "precious",
+        "hccs_parameters.h": "precious",
+    }
+    ours = export_c(SMALL, tmp_path / "ours")
+    before = (ours / "vectors.txt").read_text()
+    export_c(SMALL, ours, seed=1)
+    assert (ours / "vectors.txt").read_text() != before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "ours"]
+
+
+def test_a_folder_that_was_built_in_is_replaced_and_one_with_notes_is_not(tmp_path: Path) -> None:
+    folder = export_c(SMALL, tmp_path / "c")
+    (folder / "hccs_check").write_text("built")
+    export_c(SMALL, folder, seed=1)
+    assert (folder / "hccs_check").exists()
+    (folder / "main.c").write_text("precious")
+    with pytest.raises(FileError, match=r"no export wrote: main\.c"):
+        export_c(SMALL, folder)
+    assert (folder / "main.c").read_text() == "precious"
+
+
+def test_an_export_from_before_the_list_of_files_is_replaced(tmp_path: Path) -> None:
+    folder = export_c(SMALL, tmp_path / "c")
+    (folder / MANIFEST).unlink()
+    export_c(SMALL, folder)
+    (folder / MANIFEST).unlink()
+    (folder / "vectors.npz").unlink()
+    with pytest.raises(FileError, match="an earlier export"):
+        export_c(SMALL, folder)
+
+
+def with_layer_names(names: Any) -> ParamTable:
+    theta = {"B": [[444], [300]], "S": [[11], [4]], "D": [[40], [60]]}
+    return ParamTable(**theta, scale=[[0.1], [0.1]], n=64, layers=names)
+
+
+HOSTILE = [
+    'x */ __attribute__((constructor)) static void f(void) { fclose(fopen("canary", "w")); } /*',
+    'x *\\\n/ __attribute__((constructor)) static void g(void) { fclose(fopen("canary", "w")); } /*',
+    'x *??/\n/ __attribute__((constructor)) static void h(void) { fclose(fopen("canary", "w")); } /*',
+    "ends in a backslash \\",
+    "/* nested",
+    "\r\n#error no\v\f\x00\x1b[31m",
+    "caf\u00e9 \u2028 \u202e \ud800",
+]
+
+
+@pytest.mark.skipif(not COMPILERS or shutil.which("make") is None, reason="no C compiler or no make")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_layers_name_stays_in_its_comment(name: str, tmp_path: Path) -> None:
+    folder = export_c(with_layer_names([name, "encoder.layers[1]:self"]), tmp_path / "c")
+    header = (folder / "hccs_parameters.h").read_bytes()
+    assert b" *   1 encoder.layers[1]:self\n */\n" in header
+    assert all(byte == 10 or 32 <= byte < 127 for byte in header)
+    command = ["make", "-s", "-C", folder, "CFLAGS=-trigraphs -Werror -include stdio.h"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "PASS" in done.stdout, done.stdout + done.stderr
+    assert not (folder / "canary").exists()
+
+
+def test_examples_in_docstrings_run_as_written() -> None:
+    failed, attempted = doctest.testmod(c)
+    assert (failed, attempted > 0) == (0, True)
+
+
+@pytest.mark.parametrize("scale", [1e300, 3.5e38, 1e-40, 1e-60])
+def test_scales_that_float32_cannot_hold_are_refused(scale: float, tmp_path: Path) -> None:
+    table = ParamTable(B=[[444], [300]], S=[[11], [4]], D=[[40], [60]], scale=[[0.1], [scale]], n=64)
+    with pytest.raises(ParameterError, match="layer 1 head 0: a scale that float32 holds"):
+        export_c(table, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_onnx_refuses_them_as_well() -> None:
+    pytest.importorskip("torch")
+    from hccs.export.onnx_model import SymbolicSoftmax
+
+    table = ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[1e300]], n=64)
+    with pytest.raises(ParameterError, match="layer 0 head 0: a scale that float32 holds"):
+        SymbolicSoftmax(table, 0, Mode.I16_DIV)
 
 
 def test_the_table_of_a_run(tmp_path: Path) -> None:
@@ -157,8 +256,9 @@ def test_the_table_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "model.hccs.safetensors").unlink()
     with pytest.raises(FileError, match="Finish the run with hccs convert"):
         run_table(tmp_path)
-    with pytest.raises(FileError, match="no such file or folder"):
-        run_table(tmp_path / "nowhere")
+    for path in ("nowhere", "x" * 300, "table.hccs.safetensors/below"):
+        with pytest.raises(FileError, match="to be a finished run or a parameter table"):
+            run_table(tmp_path / path)
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -169,3 +269,15 @@ def test_the_command(tmp_path: Path) -> None:
     result = typer_testing.CliRunner().invoke(app, ["export", "c", str(tmp_path), "-o", str(tmp_path / "c")])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "c" / "vectors.npz").exists()
+
+
+def test_the_command_prints_any_path_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    typer_testing = pytest.importorskip("typer.testing")
+    from hccs.cli.app import app
+
+    monkeypatch.chdir(tmp_path)
+    SMALL.save("t.safetensors")
+    arguments = ["export", "c", "t.safetensors", "-o", "[/b] c"]
+    result = typer_testing.CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.exception
+    assert "heads to [/b] c; check them with: make -C '[/b] c'" in result.output

@@ -1,4 +1,1 @@
-"""The AI Engine.
-
-Kernels that run here bit for bit, a cycle model of them, and projects to build on the device.
-"""
+"""The AI Engine: kernels that run here bit for bit, a cycle model of them, and projects for the device."""

@@ -1,17 +1,15 @@
-"""Runs the AI Engine kernels on this machine.
-
-The same sources, the same bits, and a trace of what they did.
-"""
+"""Runs the AI Engine kernels on this machine: the same sources, the same bits, a trace of what they did."""
 
 from __future__ import annotations
 
-import enum
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hccs.aie import _emulation
-from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
+from hccs.aie.arguments import Choice, whole
+from hccs.errors import DataError, DtypeError, MaskError, ParameterError, ShapeError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
@@ -27,13 +25,22 @@ LANES = 32
 MAX_COLUMNS = 512
 """The longest row a tile's kernel takes."""
 
-TILE_ROWS = 64
-"""Rows of one pass over a tile, and of the modelled kernel call."""
+MODELLED_ROWS = 64
+"""Rows of one pass over the kernel's scratch arrays, and of the modelled call."""
+
+BF16_LANES = 16
+"""Row lengths of the BF16 baseline come in multiples of this."""
+
+BF16_LARGEST = float.fromhex("0x1.fep127")
+"""The largest bfloat16."""
 
 _MODES = list(Mode)
 
+_ROWS_AT_ONCE = 1 << 14
+"""The kernels count elements in 32 bits, and copies of few rows stay in the cache."""
 
-class Kernel(str, enum.Enum):
+
+class Kernel(Choice):
     """Which kernel: ours, or the paper's row-at-a-time one, which knows neither lengths nor short rows."""
 
     BLOCKED = "blocked"
@@ -45,9 +52,15 @@ def rows_multiple(n: int) -> int:
     return 32 if n <= 128 else 16
 
 
+def takes_columns(n: int) -> bool:
+    """Whether the kernels were written for rows of n columns."""
+    return n % LANES == 0 and LANES <= n <= MAX_COLUMNS
+
+
 def require_columns(n: int) -> None:
     """Refuse row lengths that the kernels were not written for."""
-    if n % LANES or not LANES <= n <= MAX_COLUMNS:
+    n = whole("n", n)
+    if not takes_columns(n):
         padded = min(-(-max(n, 1) // LANES) * LANES, MAX_COLUMNS)
         raise ShapeError(
             f"rows of a multiple of {LANES} columns, up to {MAX_COLUMNS}",
@@ -58,6 +71,14 @@ def require_columns(n: int) -> None:
         )
 
 
+def _require_theta(theta: HeadParams, n: int) -> None:
+    if not isinstance(theta, HeadParams):
+        raise DtypeError(
+            "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
+        )
+    theta.require_columns(n)
+
+
 def softmax(
     x: NDArray[np.int8],
     theta: HeadParams,
@@ -65,8 +86,7 @@ def softmax(
     lengths: NDArray[Any] | None = None,
     kernel: Kernel | str = Kernel.BLOCKED,
 ) -> NDArray[Any]:
-    """Run an AI Engine kernel on int8 `x` [..., q, k] by emulation; the result equals
-    `hccs.reference.softmax.softmax`.
+    """Run an AI Engine kernel on int8 `x` [..., q, k] by emulation; the result is the reference's.
 
     theta's shape broadcasts against x.shape[:-2]; `lengths`, the valid columns of each row, against
     x.shape[:-1].
@@ -76,7 +96,7 @@ def softmax(
     """
     mode, kernel = Mode(mode), Kernel(kernel)
     groups, n = _groups(x)
-    theta.require_columns(n)
+    _require_theta(theta, n)
     try:
         params = np.broadcast_to(theta.packed, (*x.shape[:-2], 3)).reshape(-1, 3)
     except ValueError as error:
@@ -87,20 +107,30 @@ def softmax(
     if kernel is Kernel.BY_ROW:
         _require_full_rows(params, n, mode, lengths)
     rows = groups.shape[1]
-    padded = -(-rows // rows_multiple(n)) * rows_multiple(n)
+    thetas = [(B, S, D) for B, S, D in params.tolist()]
     out = np.empty((len(groups), rows, n), mode.dtype)
-    block = np.zeros((padded, n), np.int8)
-    result = np.empty((padded, n), mode.dtype)
-    for index, (group, (B, S, D)) in enumerate(zip(groups, params.tolist(), strict=True)):
-        block[:rows] = group
+    for index, start in itertools.product(range(len(groups)), range(0, rows, _ROWS_AT_ONCE)):
+        part = slice(start, min(start + _ROWS_AT_ONCE, rows))
+        taken = part.stop - part.start
+        padded = -(-taken // rows_multiple(n)) * rows_multiple(n)
+        block = np.zeros((padded, n), np.int8)
+        block[:taken] = groups[index, part]
         row_lengths = None
         if sizes is not None:
             row_lengths = np.zeros(padded, np.int16)
-            row_lengths[:rows] = sizes[index]
+            row_lengths[:taken] = sizes[index, part]
+        result = np.empty((padded, n), mode.dtype)
         _emulation.integer_kernel(
-            kernel is Kernel.BY_ROW, _MODES.index(mode), block, row_lengths, _bytes(result), n, B, S, D, False
+            kernel is Kernel.BY_ROW,
+            _MODES.index(mode),
+            block,
+            row_lengths,
+            _bytes(result),
+            n,
+            *thetas[index],
+            record=False,
         )
-        out[index] = result[:rows]
+        out[index, part] = result[:taken]
     return out.reshape(x.shape)
 
 
@@ -117,6 +147,8 @@ def _groups(x: NDArray[np.int8]) -> tuple[NDArray[np.int8], int]:
         raise ShapeError(
             "non-empty logits [..., rows, columns]", f"shape {x.shape}", "For one row write x[None]."
         )
+    if isinstance(x, np.ma.MaskedArray):
+        raise DtypeError("logits without a mask of their own", "a masked array", "Pass row lengths.")
     require_columns(x.shape[-1])
     return np.ascontiguousarray(x).reshape(-1, *x.shape[-2:]), x.shape[-1]
 
@@ -144,14 +176,17 @@ def _require_full_rows(params: NDArray[np.int32], n: int, mode: Mode, lengths: N
 
 
 def trace(
-    kernel: Kernel | str, mode: Mode | str, n: int, theta: HeadParams, rows: int = TILE_ROWS
+    kernel: Kernel | str, mode: Mode | str, n: int, theta: HeadParams, rows: int = MODELLED_ROWS
 ) -> list[RawOperation]:
-    """What an integer kernel does on `rows` rows of one head, operation by operation.
-
-    Values do not matter to it.
-    """
+    """What an integer kernel does on `rows` rows of one head, operation by operation, whatever the logits."""
     require_columns(n)
     mode, kernel = Mode(mode), Kernel(kernel)
+    _require_theta(theta, n)
+    if theta.shape:
+        raise ShapeError("theta of one head", f"shape {theta.shape}", "Trace the heads one by one.")
+    rows, batch = whole("rows", rows), 1 if kernel is Kernel.BY_ROW else rows_multiple(n)
+    if rows < batch or rows % batch:
+        raise ShapeError(f"rows in multiples of {batch} at {n} columns", str(rows), "Round them up.")
     x = (np.arange(rows * n) * 37 % 251 - 125).astype(np.int8).reshape(rows, n)
     out = np.empty((rows, n), mode.dtype)
     B, S, D = theta.packed.tolist()
@@ -162,14 +197,19 @@ def trace(
 
 
 def softmax_bf16(x: NDArray[np.float32], native_exp: bool) -> NDArray[np.float32]:
-    """The BF16 baseline on float rows [rows, columns], columns a multiple of 16.
-
-    Float32 copies in and out of BF16.
-    """
-    if x.ndim != 2 or x.shape[1] % 16 or x.size == 0:
-        raise ShapeError(
-            "rows of a multiple of 16 columns", f"shape {x.shape}", "Pad with very negative logits."
+    """The BF16 baseline on rows [rows, columns] of finite logits, rounded to BF16; columns in sixteens."""
+    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray) or x.dtype.kind != "f":
+        raise DtypeError(
+            "a plain array of floats",
+            f"{type(x).__name__} of dtype {getattr(x, 'dtype', 'none')}",
+            "The baseline takes logits as they are, not quantised.",
         )
+    if x.ndim != 2 or x.shape[1] % BF16_LANES or x.size == 0:
+        raise ShapeError(
+            f"rows of a multiple of {BF16_LANES} columns", f"shape {x.shape}", "Pad with logits of -100."
+        )
+    if not (np.abs(x) <= BF16_LARGEST).all():
+        raise DataError("logits that bfloat16 holds", "infinite or NaN ones", "Clip them.")
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     out = np.empty_like(rounded)
@@ -179,5 +219,10 @@ def softmax_bf16(x: NDArray[np.float32], native_exp: bool) -> NDArray[np.float32
 
 def trace_bf16(native_exp: bool, n: int, rows: int = 8) -> list[RawOperation]:
     """What the BF16 baseline does on `rows` rows of n columns."""
+    n, rows = whole("n", n), whole("rows", rows)
+    if n < BF16_LANES or n % BF16_LANES or rows < 1:
+        raise ShapeError(
+            f"one row or more of a multiple of {BF16_LANES} columns", f"{rows} of {n}", "Round n up."
+        )
     x = np.zeros((rows, n), np.uint16)
     return _emulation.bf16_kernel(native_exp, x, np.empty_like(x), n, True) or []

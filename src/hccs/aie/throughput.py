@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from hccs.aie import emulator
-from hccs.aie.cycles.machine import Isa
+from hccs.aie.cycles.machine import Generation
 from hccs.aie.cycles.model import Compiler, KernelCycles, kernel_cycles
 from hccs.aie.emulator import Kernel
 from hccs.numbers.heads import HeadParams
@@ -19,12 +19,12 @@ CLOCK_HZ = 1.25e9
 COLUMNS = (32, 64, 128, 256, 512)
 
 PAPER_RATES = {
-    Isa.AIE2: {
+    Generation.AIE2: {
         "bf16": {32: 0.09e9, 64: 0.16e9, 128: 0.25e9},
         Mode.I16_DIV: {32: 0.41e9, 64: 0.78e9, 128: 1.37e9},
         Mode.U8_CLB: {32: 1.36e9, 64: 2.19e9, 128: 2.18e9},
     },
-    Isa.AIE2PS: {
+    Generation.AIE2PS: {
         "bf16": {32: 0.24e9, 64: 0.46e9, 128: 0.77e9},
         Mode.I16_DIV: {32: 0.41e9, 64: 0.78e9, 128: 1.41e9},
         Mode.U8_CLB: {32: 1.46e9, 64: 2.46e9, 128: 2.21e9},
@@ -37,13 +37,10 @@ AMD_BF16_CYCLES_1024 = {"first": 5657, "optimised": 1845}
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One row of the table: a mode at a row length on a device.
+class Entry:
+    """The cycles per row of one mode at one row length on one device; all but the paper's are modelled."""
 
-    Cycles per row; all but `paper` are modelled.
-    """
-
-    isa: Isa
+    generation: Generation
     mode: Mode
     n: int
     paper: float | None
@@ -78,42 +75,65 @@ def representative_theta(n: int) -> HeadParams:
     return HeadParams(region.min_base(slope, 40), slope, 40)
 
 
-@functools.cache
 def modelled(
-    isa: Isa, kernel: Kernel, mode: Mode, n: int, compiler: Compiler = Compiler.PIPELINED
+    generation: Generation | str,
+    kernel: Kernel | str,
+    mode: Mode | str,
+    n: int,
+    compiler: Compiler | str = Compiler.PIPELINED,
 ) -> KernelCycles:
-    """Modelled cycles of an integer kernel on a 64-row tile."""
-    trace = emulator.trace(kernel, mode, n, representative_theta(n))
-    return kernel_cycles(trace, isa, emulator.TILE_ROWS, compiler)
+    """Modelled cycles of an integer kernel on 64 rows."""
+    return _modelled(Generation(generation), Kernel(kernel), Mode(mode), n, Compiler(compiler))
 
 
 @functools.cache
-def modelled_bf16(isa: Isa, n: int, compiler: Compiler = Compiler.PIPELINED) -> KernelCycles:
+def _modelled(generation: Generation, kernel: Kernel, mode: Mode, n: int, compiler: Compiler) -> KernelCycles:
+    trace = emulator.trace(kernel, mode, n, representative_theta(n))
+    return kernel_cycles(trace, generation, emulator.MODELLED_ROWS, compiler)
+
+
+def modelled_bf16(
+    generation: Generation | str, n: int, compiler: Compiler | str = Compiler.PIPELINED
+) -> KernelCycles:
     """Modelled cycles of the BF16 baseline: table exponential on AIE-ML, native exponential on AIE-MLv2."""
+    return _modelled_bf16(Generation(generation), n, Compiler(compiler))
+
+
+@functools.cache
+def _modelled_bf16(generation: Generation, n: int, compiler: Compiler) -> KernelCycles:
     rows = 8
-    return kernel_cycles(emulator.trace_bf16(isa is Isa.AIE2PS, n, rows), isa, rows, compiler)
-
-
-def paper_cycles(isa: Isa, column: str | Mode, n: int) -> float | None:
-    """The paper's rate as cycles per row at 1.25 GHz, or None where it reports none."""
-    rate = PAPER_RATES[isa].get(column, {}).get(n)
-    return None if rate is None else n * CLOCK_HZ / rate
-
-
-def cell(isa: Isa, mode: Mode, n: int) -> Cell:
-    """One row of the table."""
-    return Cell(
-        isa=isa,
-        mode=mode,
-        n=n,
-        paper=paper_cycles(isa, mode, n),
-        paper_kernel=modelled(isa, Kernel.BY_ROW, mode, n),
-        ours=modelled(isa, Kernel.BLOCKED, mode, n),
-        bf16=modelled_bf16(isa, n).per_row,
-        paper_bf16=paper_cycles(isa, "bf16", n),
+    return kernel_cycles(
+        emulator.trace_bf16(generation is Generation.AIE2PS, n, rows), generation, rows, compiler
     )
 
 
-def cells() -> list[tuple[Isa, Mode, int]]:
-    """Every cell's device, mode and row length: the paper's two modes, n = 32 to 512."""
-    return [(isa, mode, n) for isa in Isa for mode in (Mode.I16_DIV, Mode.U8_CLB) for n in COLUMNS]
+def paper_cycles(generation: Generation | str, column: Mode | str, n: int) -> float | None:
+    """The paper's rate of a mode, or of "bf16", as cycles per row at 1.25 GHz; None where it reports none."""
+    column = column if column == "bf16" else Mode(column)
+    rate = PAPER_RATES[Generation(generation)].get(column, {}).get(n)
+    return None if rate is None else n * CLOCK_HZ / rate
+
+
+def entry(generation: Generation | str, mode: Mode | str, n: int) -> Entry:
+    """One row of the throughput table."""
+    generation, mode = Generation(generation), Mode(mode)
+    return Entry(
+        generation=generation,
+        mode=mode,
+        n=n,
+        paper=paper_cycles(generation, mode, n),
+        paper_kernel=modelled(generation, Kernel.BY_ROW, mode, n),
+        ours=modelled(generation, Kernel.BLOCKED, mode, n),
+        bf16=modelled_bf16(generation, n).per_row,
+        paper_bf16=paper_cycles(generation, "bf16", n),
+    )
+
+
+def entries() -> list[tuple[Generation, Mode, int]]:
+    """Every entry's device, mode and row length: the paper's two modes, n = 32 to 512."""
+    return [
+        (generation, mode, n)
+        for generation in Generation
+        for mode in (Mode.I16_DIV, Mode.U8_CLB)
+        for n in COLUMNS
+    ]

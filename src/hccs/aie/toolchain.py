@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hccs.aie import throughput
-from hccs.aie.cycles.machine import Isa
+from hccs.aie.cycles.machine import Generation
 from hccs.aie.emulator import Kernel
+from hccs.aie.export.project import Project, Target
+from hccs.aie.export.project_file import ProjectFile
 from hccs.errors import FileError, HccsError
 from hccs.numbers.modes import Mode
 
@@ -21,10 +24,9 @@ API_VARIABLE = "AIE_API_INCLUDE"
 
 _SYMBOL = re.compile(r"^[0-9a-f]+ <(?P<name>[^>]+)>:$")
 _BUNDLE = re.compile(r"^\s*(?P<address>[0-9a-f]+):\s")
-_TARGETS = {Isa.AIE2: "aie2-none-unknown-elf", Isa.AIE2PS: "aie2ps-none-unknown-elf"}
-_STARTED = re.compile(
-    r"static constexpr (?:mode selected = mode::(?P<mode>\w+)|unsigned columns = (?P<columns>\d+))"
-)
+_TARGETS = {Generation.AIE2: "aie2-none-unknown-elf", Generation.AIE2PS: "aie2ps-none-unknown-elf"}
+_PLATFORM = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
+"""make expands what it is given, and a shell reads that: only what means itself to both."""
 
 
 class ToolchainError(HccsError, RuntimeError):
@@ -33,10 +35,7 @@ class ToolchainError(HccsError, RuntimeError):
 
 @dataclass(frozen=True)
 class Build:
-    """What a compiler made of a kernel: bundles per function, measured.
-
-    And the model's bundles for the same code.
-    """
+    """What a compiler made of a kernel: bundles per function, and the model's for the same code."""
 
     compiler: str
     object_file: Path
@@ -62,60 +61,44 @@ def count_bundles(disassembly: str) -> dict[str, int]:
     return counts
 
 
-def modelled_code_size(isa: Isa, mode: Mode, n: int) -> int:
-    """Bundles of the modelled kernel's code.
-
-    Pipelined loops hold a prologue, one interval and an epilogue.
-    """
-    regions = throughput.modelled(isa, Kernel.BLOCKED, mode, n).regions
+def modelled_code_size(generation: Generation, mode: Mode, n: int) -> int:
+    """Bundles of the modelled kernel's code; pipelined loops have a prologue, one interval, an epilogue."""
+    regions = throughput.modelled(generation, Kernel.BLOCKED, mode, n).regions
     return sum(
         2 * r.schedule.length - r.schedule.ii if r.schedule.ii is not None else r.schedule.length
         for r in regions
     )
 
 
-def _project(folder: Path) -> tuple[Mode, int]:
-    header = folder / "src" / "hccs_parameters.hpp"
-    if not header.is_file():
-        raise FileError(
-            f"{folder} to be a vitis or iron export", "no src/hccs_parameters.hpp", "Run hccs aie export."
-        )
-    found = [m.groupdict() for m in _STARTED.finditer(header.read_text(encoding="utf-8"))]
-    mode = next(item["mode"] for item in found if item["mode"])
-    columns = next(item["columns"] for item in found if item["columns"])
-    return Mode(mode), int(columns)
-
-
 def _run(command: list[str], cwd: Path) -> str:
     try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=cwd, capture_output=True, encoding="utf-8", errors="replace", check=False
+        )
     except OSError as error:
         raise ToolchainError(f"{command[0]} to run", str(error), "Check the installation folder.") from error
     if done.returncode:
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
         raise ToolchainError(
-            f"{Path(command[0]).name} to succeed", last, "The full command was: " + " ".join(command)
+            f"{Path(command[0]).name} to succeed", last, f"The full command was: {shlex.join(command)}"
         )
     return done.stdout
 
 
 def build(
     folder: str | os.PathLike[str],
-    isa: Isa | str = Isa.AIE2,
+    generation: Generation | str = Generation.AIE2,
     platform: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Build:
-    """Compile an exported project's kernel.
-
-    With Peano if PEANO_INSTALL_DIR is set, else with Vitis (XILINX_VITIS).
-    """
+    """Compile an exported kernel with Peano if PEANO_INSTALL_DIR is set, else with Vitis (XILINX_VITIS)."""
     environment = os.environ if environment is None else environment
-    root, isa = Path(folder), Isa(isa)
-    mode, n = _project(root)
-    if PEANO_VARIABLE in environment:
-        return _with_peano(root, isa, mode, n, environment)
-    if VITIS_VARIABLE in environment:
-        return _with_vitis(root, isa, mode, n, platform, environment)
+    root, generation = Path(folder), Generation(generation)
+    exported = ProjectFile.load(root)
+    if environment.get(PEANO_VARIABLE):
+        return _with_peano(root, generation, exported, environment)
+    if environment.get(VITIS_VARIABLE):
+        return _with_vitis(root, generation, exported, platform)
     raise ToolchainError(
         f"{PEANO_VARIABLE} or {VITIS_VARIABLE} in the environment",
         "neither",
@@ -123,41 +106,70 @@ def build(
     )
 
 
-def _with_peano(root: Path, isa: Isa, mode: Mode, n: int, environment: Mapping[str, str]) -> Build:
+def _require_target(root: Path, exported: ProjectFile, target: Target, source: str) -> None:
+    got = f"one for {exported.target.value}"
+    if exported.target is target:
+        if (root / source).is_file():
+            return
+        got = f"no {source}"
+    raise FileError(
+        f"{root} to be an export for {target.value}", got, f"Export with --target {target.value}."
+    )
+
+
+def _made(
+    compiler: str, object_file: Path, counts: dict[str, int], generation: Generation, project: Project
+) -> Build:
+    if not counts:
+        raise ToolchainError(f"functions in what {compiler} made", "none", "Look at the compiler's output.")
+    modelled = modelled_code_size(generation, project.mode, project.columns)
+    return Build(compiler, object_file, counts, modelled)
+
+
+def _with_peano(
+    root: Path, generation: Generation, exported: ProjectFile, environment: Mapping[str, str]
+) -> Build:
     api = environment.get(API_VARIABLE)
-    if api is None:
+    if not api:
         raise ToolchainError(
             f"{API_VARIABLE}: the folder that holds aie_api/aie.hpp",
             "not set",
             "mlir-aie's include folder has it.",
         )
-    tools = Path(environment[PEANO_VARIABLE]) / "bin"
-    source = root / "src" / "hccs_tile.cc"
-    if not source.is_file():
-        raise FileError(
-            f"{root} to be an iron export", "no src/hccs_tile.cc", "Export with --target iron for Peano."
-        )
-    target = root / "hccs_tile.o"
-    flags = [f"--target={_TARGETS[isa]}", "-O2", "-std=c++20", "-DNDEBUG", f"-I{api}", "-Isrc"]
-    _run([str(tools / "clang++"), *flags, "-c", "src/hccs_tile.cc", "-o", target.name], root)
-    listing = _run([str(tools / "llvm-objdump"), "-d", target.name], root)
-    return Build("peano", target, count_bundles(listing), modelled_code_size(isa, mode, n))
+    # The tools run in the project's folder: paths that are relative to ours are made whole.
+    tools = Path(environment[PEANO_VARIABLE]).absolute() / "bin"
+    _require_target(root, exported, Target.IRON, "src/hccs_tile.cc")
+    object_file = root / "hccs_tile.o"
+    flags = [
+        f"--target={_TARGETS[generation]}",
+        "-O2",
+        "-std=c++20",
+        "-DNDEBUG",
+        f"-I{Path(api).absolute()}",
+        "-Isrc",
+    ]
+    _run([str(tools / "clang++"), *flags, "-c", "src/hccs_tile.cc", "-o", object_file.name], root)
+    counts = count_bundles(_run([str(tools / "llvm-objdump"), "-d", object_file.name], root))
+    return _made("peano", object_file, counts, generation, exported.project)
 
 
-def _with_vitis(
-    root: Path, isa: Isa, mode: Mode, n: int, platform: str | None, environment: Mapping[str, str]
-) -> Build:
+def _with_vitis(root: Path, generation: Generation, exported: ProjectFile, platform: str | None) -> Build:
     if platform is None:
         raise ToolchainError(
             "--platform, an .xpfm file", "none", "Vitis compiles for a platform, such as VEK280's."
         )
-    if not (root / "graph.cpp").is_file():
-        raise FileError(
-            f"{root} to be a vitis export", "no graph.cpp", "Export with --target vitis for Vitis."
+    if Path(platform).is_file():
+        platform = str(Path(platform).absolute())
+    if not _PLATFORM.fullmatch(platform):
+        raise ToolchainError(
+            "--platform of letters, digits and _ . + - / only, which make and a shell leave alone",
+            repr(platform),
+            "Link the platform's folder to a path without spaces or signs.",
         )
+    _require_target(root, exported, Target.VITIS, "graph.cpp")
     _run(["make", f"PLATFORM={platform}"], root)
     counts: dict[str, int] = {}
     for listing in sorted((root / "Work" / "aie").rglob("*.lst")):
         for name, bundles in count_bundles(listing.read_text(encoding="utf-8", errors="replace")).items():
             counts[f"{listing.stem}:{name}"] = bundles
-    return Build("vitis", root / "libadf.a", counts, modelled_code_size(isa, mode, n))
+    return _made("vitis", root / "libadf.a", counts, generation, exported.project)

@@ -5,23 +5,27 @@ Cycles shown here are modelled, unless they name another source.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from hccs._files.atomic import replace
 from hccs.aie import emulator, scaling, throughput, toolchain
 from hccs.aie.cycles import banks, picture
-from hccs.aie.cycles.machine import Isa
+from hccs.aie.cycles.machine import Generation
 from hccs.aie.cycles.model import Compiler
 from hccs.aie.emulator import Kernel
-from hccs.aie.export import Target, find_table, plan
+from hccs.aie.export import Target, plan
 from hccs.aie.export import export as write_project
 from hccs.errors import DataError, FileError
+from hccs.numbers.converted import run_table
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.reference.softmax import softmax as reference_softmax
@@ -56,8 +60,7 @@ def run(
     if different:
         raise DataError("equal bits", f"{different} outputs differ from the reference", "Please report this.")
     if out is not None:
-        with out.open("wb") as file:
-            np.save(file, result)
+        _save(out, result)
     Console().print(
         f"{len(rows)} rows of {x.shape[-1]}, {mode.value}, {kernel.value}: every bit equals the reference"
     )
@@ -65,9 +68,20 @@ def run(
 
 def _load(path: Path) -> np.ndarray:
     try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+    except Exception as error:
+        # On damaged bytes numpy, ast and tokenize each raise errors of their own.
         raise FileError(f"{path} to be a .npy file", str(error), "Write one with numpy.save.") from error
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    try:
+        replace(path, buffer.getvalue())
+    except OSError as error:
+        raise FileError(f"{path} to be writable", str(error), "Choose another --out.") from error
 
 
 @app.command()
@@ -75,7 +89,7 @@ def cycles(
     schedule: Annotated[
         bool, typer.Option(help="print the schedules of one kernel instead of the table")
     ] = False,
-    isa: Annotated[Isa, typer.Option(help="for --schedule")] = Isa.AIE2,
+    generation: Annotated[Generation, typer.Option("--isa", help="for --schedule")] = Generation.AIE2,
     mode: Annotated[Mode, typer.Option(help="for --schedule")] = Mode.U8_CLB,
     n: Annotated[int, typer.Option(help="for --schedule")] = 64,
     kernel: Annotated[Kernel, typer.Option(help="for --schedule")] = Kernel.BLOCKED,
@@ -86,7 +100,7 @@ def cycles(
     console = Console()
     if schedule:
         emulator.require_columns(n)
-        found = throughput.modelled(isa, kernel, mode, n, compiler)
+        found = throughput.modelled(generation, kernel, mode, n, compiler)
         for region in found.regions:
             console.print(picture.ascii_picture(region), highlight=False, soft_wrap=True)
         issues = ", ".join(
@@ -98,18 +112,19 @@ def cycles(
             f"bank conflicts would add {banks.stalls(found) / found.rows:.1f}"
         )
         if png is not None:
-            console.print(f"wrote {picture.png_picture(found, png, f'{kernel.value} {mode.value}, n = {n}')}")
+            drawn = picture.png_picture(found, png, f"{kernel.value} {mode.value}, n = {n}")
+            console.print(f"wrote {drawn}", markup=False)
         return
-    cells = [
-        throughput.cell(chip, norm, columns)
-        for chip, norm, columns in track(throughput.cells(), "modelling", transient=True, console=console)
+    entries = [
+        throughput.entry(chip, norm, columns)
+        for chip, norm, columns in track(throughput.entries(), "modelling", transient=True, console=console)
     ]
     # Fourteen columns do not fit the usual terminal; wrapping lines still reads better than cut figures.
     console.width = max(console.width, 150)
-    for chip in Isa:
-        console.print(_throughput_table(chip, [cell for cell in cells if cell.isa is chip]))
+    for chip in Generation:
+        console.print(_throughput_table(chip, [entry for entry in entries if entry.generation is chip]))
     console.print(_bf16_table())
-    errors = [abs(cell.model_error) for cell in cells if cell.model_error is not None]
+    errors = [abs(entry.model_error) for entry in entries if entry.model_error is not None]
     console.print(
         f"model against the paper's {len(errors)} HCCS cells: mean absolute error "
         f"{sum(errors) / len(errors):.1%}, worst {max(errors):.1%}. "
@@ -117,30 +132,32 @@ def cycles(
     )
 
 
-def _throughput_table(isa: Isa, cells: list[throughput.Cell]) -> Table:
-    table = Table(title=f"{isa.device}: cycles per row and elements/s, modelled unless marked measured")
+def _throughput_table(generation: Generation, entries: list[throughput.Entry]) -> Table:
+    table = Table(
+        title=f"{generation.device}: cycles per row and elements/s, modelled unless marked measured"
+    )
     for name in (
         "mode", "n", "paper, measured", "measured G/s", "paper's kernel", "error", "ours", "ours, G/s",
         "ours / paper's", "BF16", "faster than BF16", "than paper's BF16", "ours / bound", "binds",
     ):  # fmt: skip
         table.add_column(name, justify="right")
-    for cell in cells:
-        ours = cell.ours.per_row
+    for entry in entries:
+        ours = entry.ours.per_row
         table.add_row(
-            cell.mode.value,
-            str(cell.n),
-            "-" if cell.paper is None else f"{cell.paper:.1f}",
-            "-" if cell.paper is None else _billions(cell.n, cell.paper),
-            f"{cell.paper_kernel.per_row:.1f}",
-            "-" if cell.model_error is None else f"{100 * cell.model_error:+.0f} %",
+            entry.mode.value,
+            str(entry.n),
+            "-" if entry.paper is None else f"{entry.paper:.1f}",
+            "-" if entry.paper is None else _billions(entry.n, entry.paper),
+            f"{entry.paper_kernel.per_row:.1f}",
+            "-" if entry.model_error is None else f"{100 * entry.model_error:+.0f} %",
             f"{ours:.1f}",
-            _billions(cell.n, ours),
-            f"{cell.ratio:.2f}x",
-            f"{cell.bf16:.0f}",
-            f"{cell.bf16 / ours:.1f}x",
-            "-" if cell.paper_bf16 is None else f"{cell.paper_bf16 / ours:.1f}x",
-            f"{ours / cell.ours.bound:.2f}x",
-            cell.ours.binding_slot,
+            _billions(entry.n, ours),
+            f"{entry.ratio:.2f}x",
+            f"{entry.bf16:.0f}",
+            f"{entry.bf16 / ours:.1f}x",
+            "-" if entry.paper_bf16 is None else f"{entry.paper_bf16 / ours:.1f}x",
+            f"{ours / entry.ours.bound:.2f}x",
+            entry.ours.binding_slot,
         )
     return table
 
@@ -153,51 +170,57 @@ def _bf16_table() -> Table:
     table = Table(title="BF16 softmax with max-subtraction: cycles per row")
     for name in ("device", "n", "measured", "modelled, pipelined", "modelled, serial loops"):
         table.add_column(name, justify="right")
-    for isa in Isa:
+    for generation in Generation:
         for n in (32, 64, 128):
             table.add_row(
-                isa.device, str(n), f"{throughput.paper_cycles(isa, 'bf16', n):.0f} (paper)", *_bf16(isa, n)
+                generation.device,
+                str(n),
+                f"{throughput.paper_cycles(generation, 'bf16', n):.0f} (paper)",
+                *_bf16(generation, n),
             )
     first, best = throughput.AMD_BF16_CYCLES_1024.values()
-    table.add_row(Isa.AIE2.device, "1024", f"{first}, later {best} (AMD)", *_bf16(Isa.AIE2, 1024))
+    table.add_row(
+        Generation.AIE2.device, "1024", f"{first}, later {best} (AMD)", *_bf16(Generation.AIE2, 1024)
+    )
     return table
 
 
-def _bf16(isa: Isa, n: int) -> tuple[str, str]:
+def _bf16(generation: Generation, n: int) -> tuple[str, str]:
     return (
-        f"{throughput.modelled_bf16(isa, n).per_row:.0f}",
-        f"{throughput.modelled_bf16(isa, n, Compiler.SERIAL).per_row:.0f}",
+        f"{throughput.modelled_bf16(generation, n).per_row:.0f}",
+        f"{throughput.modelled_bf16(generation, n, Compiler.SERIAL).per_row:.0f}",
     )
 
 
 @app.command("scaling")
 def scaling_command(
-    isa: Annotated[Isa, typer.Option(help="device generation")] = Isa.AIE2PS,
+    generation: Annotated[Generation, typer.Option("--isa", help="device generation")] = Generation.AIE2PS,
     n: Annotated[int, typer.Option(help="row length")] = 128,
     png: Annotated[Path | None, typer.Option(help="draw the figure here")] = None,
 ) -> None:
     """Aggregate throughput against tiles, by compute alone and within the core streams. Modelled."""
     emulator.require_columns(n)
     console = Console()
-    table = Table(title=f"{isa.device}, n = {n}: G elements per second, modelled")
+    table = Table(title=f"{generation.device}, n = {n}: G elements per second, modelled")
     for name in ("tiles", "u8_clb", "u8_clb, streams", "i16_div", "i16_div, streams"):
         table.add_column(name, justify="right")
-    curves = [scaling.curve(isa, mode, n) for mode in (Mode.U8_CLB, Mode.I16_DIV)]
+    curves = [scaling.curve(generation, mode, n) for mode in (Mode.U8_CLB, Mode.I16_DIV)]
     for points in zip(*curves, strict=True):
         rates = [f"{rate / 1e9:.1f}" for point in points for rate in (point.compute, point.streamed)]
         table.add_row(str(points[0].tiles), *rates)
     console.print(table)
     bound = [point.mode.value for point in (curve[0] for curve in curves) if point.stream_bound]
     console.print(
-        f"stream-bound: {', '.join(bound) or 'none'} (core stream {scaling.STREAM_BYTES[isa]} B per cycle)"
+        f"stream-bound: {', '.join(bound) or 'none'} "
+        f"(core stream {scaling.STREAM_BYTES[generation]} B per cycle)"
     )
     if png is not None:
-        console.print(f"wrote {scaling.figure(isa, n, png)}")
+        console.print(f"wrote {scaling.figure(generation, n, png)}", markup=False)
 
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="a parameter table, or a run folder that holds one")],
+    run: Annotated[Path, typer.Argument(help="the folder of a finished run, or a parameter table")],
     target: Annotated[Target, typer.Option(help="tool flow")],
     out: Annotated[Path, typer.Option(help="project folder to write")],
     layer: Annotated[int, typer.Option(help="which layer's heads")] = 0,
@@ -209,29 +232,30 @@ def export(
     mode: Annotated[Mode | None, typer.Option(help="normalisation; the table's if not given")] = None,
 ) -> None:
     """Write a project folder: kernel, parameters, graph or design, test vectors, README."""
-    project = plan(find_table(run), layer, rows, columns, tiles, mode)
+    project = plan(run_table(run), layer, rows, columns, tiles, mode)
     folder = write_project(project, target, out)
     Console().print(
         f"wrote {folder}: {project.heads} heads x {project.rows} rows x {project.columns} columns, "
-        f"{project.mode.value}, on {project.tiles} tiles; see its README.md"
+        f"{project.mode.value}, on {project.tiles} tiles; see its README.md",
+        markup=False,
     )
 
 
 @app.command()
 def build(
     folder: Annotated[Path, typer.Argument(help="a project folder that export wrote")],
-    isa: Annotated[Isa, typer.Option(help="device generation")] = Isa.AIE2,
+    generation: Annotated[Generation, typer.Option("--isa", help="device generation")] = Generation.AIE2,
     platform: Annotated[str | None, typer.Option(help="Vitis: the platform's .xpfm")] = None,
 ) -> None:
     """Compile an exported kernel with Peano or Vitis, whichever is installed, and count its bundles."""
     console = Console()
     with console.status("compiling"):
-        made = toolchain.build(folder, isa, platform)
+        made = toolchain.build(folder, generation, platform)
     table = Table(title=f"{made.compiler}: bundles of {made.object_file.name}")
     table.add_column("function")
     table.add_column("bundles", justify="right")
     for name, count in sorted(made.bundles.items(), key=lambda item: -item[1]):
-        table.add_row(name, str(count))
+        table.add_row(escape(name), str(count))
     table.add_row("all, by the compiler", str(made.total), style="bold")
     table.add_row("kernel, by the model", str(made.modelled_bundles), style="bold")
     console.print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,11 @@ def c(
     table = run_table(run)
     folder = export_c(table, out)
     layers, heads = table.shape
-    Console().print(f"wrote {layers} layers of {heads} heads to {folder}; check them with: make -C {folder}")
+    Console().print(
+        f"wrote {layers} layers of {heads} heads to {folder}; "
+        f"check them with: make -C {shlex.quote(str(folder))}",
+        markup=False,
+    )
 
 
 @app.command()
@@ -37,7 +42,7 @@ def onnx(
 
     path, found = export_run(run, out, mode=mode, attentions=attentions)
     console = Console()
-    console.print(f"wrote {path}")
+    console.print(f"wrote {path}", markup=False)
     console.print(
         f"ONNX Runtime: {found.same_predictions} of {found.examples} predictions as PyTorch's, "
         f"accuracy {found.accuracy:.4f}, logits differ by at most {found.largest_difference:.1e}"

@@ -1,5 +1,6 @@
 """Converted models for other runtimes: portable C (`c`, needs NumPy alone) and ONNX (`onnx_model`)."""
 
-from hccs.export.c import export_c, run_table
+from hccs.export.c import export_c
+from hccs.numbers.converted import run_table
 
 __all__ = ["export_c", "run_table"]

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 
 from hccs._files import folder as _folder
 from hccs._progress import track
-from hccs.errors import FileError
+from hccs.export.scales import float32_scales
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
-from hccs.numbers.table import CONVERTED, ParamTable
+from hccs.numbers.table import ParamTable
 from hccs.reference.softmax import softmax as reference_softmax
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SOURCES = ("hccs_softmax.h", "hccs_softmax.c", "hccs_check.c", "Makefile", "README.md")
+FILES = frozenset({*SOURCES, "hccs_parameters.h", "vectors.txt", "vectors.npz"})
+PRODUCTS = ("hccs_check",)
+"""What `make` leaves in the folder."""
 
 
 @dataclass(frozen=True)
@@ -39,41 +43,26 @@ class Vector:
     p: NDArray[Any]
 
 
-def run_table(run: str | os.PathLike[str]) -> ParamTable:
-    """The table of a finished run's converted model, or of a table file."""
-    path = Path(run)
-    if path.is_file():
-        return ParamTable.load(path)
-    file = path / CONVERTED
-    if not file.exists():
-        raise FileError(
-            f"{path} to be a finished run or a parameter table",
-            f"no {file.name} in it" if path.is_dir() else "no such file or folder",
-            "Finish the run with hccs convert, or name a file that ParamTable.save wrote.",
-        )
-    return ParamTable.load(file)
-
-
 def export_c(table: ParamTable, out: str | os.PathLike[str], *, seed: int = 0) -> Path:
     """Write the C project folder `out`; an earlier export there is replaced."""
+    _folder.require_free(out, earlier=FILES.__eq__, products=PRODUCTS)
     folder = resources.files("hccs.export") / "c_sources"
     contents: dict[str, str | bytes] = {
         name: folder.joinpath(name).read_text(encoding="utf-8") for name in SOURCES
     }
-    found = list(vectors(table, seed))
     contents["hccs_parameters.h"] = parameter_header(table)
+    found = list(vectors(table, seed))
     contents["vectors.txt"] = vector_text(found)
     contents["vectors.npz"] = vector_archive(found, table.n)
-    return _folder.replace(out, contents, marker="hccs_parameters.h")
+    return _folder.replace(out, contents, earlier=FILES.__eq__, products=PRODUCTS)
 
 
 def parameter_header(table: ParamTable) -> str:
     """`hccs_parameters.h`: the table as constants."""
     layers, heads = table.shape
     theta = [[f"{{{B}, {S}, {D}}}" for B, S, D in table.layer(i).packed.tolist()] for i in range(layers)]
-    scale = [[_c_float(value) for value in row] for row in table.scale]
-    names = table.layers
-    order = "".join(f" *   {index} {name}\n" for index, name in enumerate(names or ()))
+    scale = [[_c_float(value) for value in row] for row in float32_scales(table)]
+    order = "".join(f" *   {index} {_comment(name)}\n" for index, name in enumerate(table.layers or ()))
     return f"""/* Parameters of every head, written by `hccs export c`.{" Layers:" if order else ""}
 {order} */
 #ifndef HCCS_PARAMETERS_H
@@ -96,9 +85,18 @@ static const float hccs_scale[HCCS_LAYERS][HCCS_HEADS] = {_c_grid(scale)};
 """
 
 
-def _c_float(value: float) -> str:
+def _comment(text: str) -> str:
+    """Text for a C comment: what could end it, or splice lines, is written as %XX.
+
+    >>> _comment("encoder.layers[0]"), _comment("x */ #include <y>")
+    ('encoder.layers[0]', 'x %2A/ %23include %3Cy%3E')
+    """
+    return quote(text, safe="/:[] ", errors="backslashreplace")
+
+
+def _c_float(value: np.float32) -> str:
     # Nine digits name a float32 exactly; C wants a point or an exponent before the suffix.
-    digits = f"{np.float32(value):.9g}"
+    digits = f"{value:.9g}"
     return digits + ("f" if "." in digits or "e" in digits else ".0f")
 
 

@@ -19,6 +19,7 @@ from hccs._extras import how_to_install, require
 from hccs._files import safetensors as _safetensors
 from hccs.errors import MissingExtraError, ModelError
 from hccs.export.onnx_function import DOMAIN, DOMAIN_VERSION, OPSET, function, function_name, onnx
+from hccs.export.scales import float32_scales
 from hccs.nn.attaching import current_table, fill
 from hccs.nn.interface import attention_layers
 from hccs.nn.preserving import unchanged
@@ -41,7 +42,7 @@ class SymbolicSoftmax(SoftmaxSlot):
         super().__init__()
         self.operator = f"{DOMAIN}::{function_name(mode)}"
         self.register_buffer("theta", torch.tensor(table.layer(layer).packed))
-        self.register_buffer("scale", torch.tensor(table.scale[layer], dtype=torch.float32))
+        self.register_buffer("scale", torch.tensor(float32_scales(table)[layer]))
         self.register_buffer("everything", torch.ones(1, dtype=torch.bool))
 
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:

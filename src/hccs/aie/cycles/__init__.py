@@ -1,4 +1,1 @@
-"""The cycle model: schedules what a kernel's trace recorded on the VLIW slots.
-
-Its cycles are modelled, not measured.
-"""
+"""The cycle model: schedules a kernel's trace on the VLIW slots. Its cycles are not measured."""

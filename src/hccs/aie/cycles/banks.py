@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hccs.aie.cycles.model import KernelCycles, Region
+from hccs.aie.cycles.model import CodeRegion, KernelCycles
 from hccs.aie.cycles.program import Operation
 
 BANKS = 8
@@ -30,7 +30,7 @@ def _buffer_starts(accesses: Sequence[Operation]) -> list[tuple[int, int]]:
     return runs
 
 
-def stalls_per_iteration(region: Region) -> int:
+def stalls_per_iteration(region: CodeRegion) -> int:
     """Cycles one iteration of a region loses to bank conflicts in its steady state."""
     nodes = region.schedule.graph.nodes
     accesses = [node.operation for node in nodes if node.operation.bytes and not node.call]

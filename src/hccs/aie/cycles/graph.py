@@ -1,7 +1,4 @@
-"""Dependence graphs.
-
-Operations lowered to machine instructions, with every latency the schedule must respect.
-"""
+"""Dependence graphs: operations lowered to machine instructions, with every latency to respect."""
 
 from __future__ import annotations
 
@@ -145,10 +142,7 @@ def lower(operation: Operation, machine: Machine, first: int) -> list[Node]:
 
 
 def build(body: Sequence[Operation], machine: Machine, previous: Sequence[Operation] | None = None) -> Graph:
-    """The graph of a straight-line body.
-
-    With `previous`, the iteration before, also what is carried around the loop.
-    """
+    """The graph of a straight-line body; with `previous`, the iteration before, that of a loop's."""
     graph = Graph()
     makers: dict[int, list[int]] = {}
     spans: list[range] = []

@@ -1,21 +1,19 @@
-"""The machine tables.
-
-Which slot an instruction takes, how long until its result can be read, and where that is known from.
-"""
+"""The machine tables: each instruction's slot, its latency, and where that is known from."""
 
 from __future__ import annotations
 
 import csv
-import enum
 import functools
 from dataclasses import dataclass
 from importlib import resources
 
+from hccs.aie.arguments import Choice
+
 SLOTS = ("lda", "ldb", "alu", "mv", "st", "vec")
 
 
-class Isa(str, enum.Enum):
-    """The instruction sets of the two device generations."""
+class Generation(Choice):
+    """The two device generations, by the names of their instruction sets."""
 
     AIE2 = "aie2"
     AIE2PS = "aie2ps"
@@ -23,15 +21,12 @@ class Isa(str, enum.Enum):
     @property
     def device(self) -> str:
         """The generation and the board of the paper that has it."""
-        return "AIE-ML (VEK280)" if self is Isa.AIE2 else "AIE-MLv2 (VEK385)"
+        return "AIE-ML (VEK280)" if self is Generation.AIE2 else "AIE-MLv2 (VEK385)"
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One machine instruction.
-
-    Alternative slot sets, latency, and the shorter latency of a forwarding path.
-    """
+    """One machine instruction: alternative slot sets, latency, and the shorter one of a forwarding path."""
 
     name: str
     slots: tuple[frozenset[str], ...]
@@ -57,7 +52,7 @@ class Lowering:
 class Machine:
     """An instruction set with its register files."""
 
-    isa: Isa
+    generation: Generation
     instructions: dict[str, Instruction]
     lowerings: dict[tuple[str, int | None], Lowering]
     vector_registers: int = 24
@@ -67,7 +62,7 @@ class Machine:
         """The table row for an operation on elements of `bits`."""
         found = self.lowerings.get((operation, bits)) or self.lowerings.get((operation, None))
         if found is None:
-            raise KeyError(f"{self.isa.value} has no lowering for {operation} on {bits} bits")
+            raise KeyError(f"{self.generation.value} has no lowering for {operation} on {bits} bits")
         return found
 
     def latency(self, producer: str, consumer: str, operand: str) -> int:
@@ -110,16 +105,16 @@ def _lowering(row: dict[str, str]) -> Lowering:
 
 
 @functools.cache
-def machine(isa: Isa | str) -> Machine:
-    """The tables of one instruction set.
+def machine(generation: Generation | str) -> Machine:
+    """The machine tables of one device generation.
 
     >>> machine("aie2").instructions["VMAC"].latency
     5
     """
-    isa = Isa(isa)
-    lowerings = [_lowering(row) for row in _rows(f"{isa.value}_lowering.csv")]
+    generation = Generation(generation)
+    lowerings = [_lowering(row) for row in _rows(f"{generation.value}_lowering.csv")]
     return Machine(
-        isa=isa,
-        instructions={i.name: i for i in map(_instruction, _rows(f"{isa.value}_instructions.csv"))},
+        generation=generation,
+        instructions={i.name: i for i in map(_instruction, _rows(f"{generation.value}_instructions.csv"))},
         lowerings={(low.operation, low.bits): low for low in lowerings},
     )

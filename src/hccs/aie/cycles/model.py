@@ -1,7 +1,7 @@
-"""Cycles of a kernel from its trace. Every figure here is modelled: no device and no vendor compiler took
-part.
+"""Cycles of a kernel from its trace.
 
-One set of rules serves every kernel, ours and the paper's:
+Every figure here is modelled: no device and no vendor compiler took part. One set of rules serves every
+kernel, ours and the paper's:
 
 1. Loops of at most `UNROLL_TRIPS` trips are unrolled. A loop that is then innermost and calls no library
    routine is software-pipelined; its cost is the length of one iteration plus (trips - 1) * II.
@@ -19,12 +19,12 @@ each iteration.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hccs.aie.arguments import Choice
 from hccs.aie.cycles.graph import build, registers
-from hccs.aie.cycles.machine import SLOTS, Isa, Machine, machine
+from hccs.aie.cycles.machine import SLOTS, Generation, Machine, machine
 from hccs.aie.cycles.pressure import Pressure, pressure
 from hccs.aie.cycles.program import (
     Item,
@@ -38,7 +38,7 @@ from hccs.aie.cycles.program import (
     split_invariant,
 )
 from hccs.aie.cycles.schedule import (
-    Schedule,
+    BundleSchedule,
     list_schedule,
     modulo_schedule,
     recurrence_interval,
@@ -52,7 +52,7 @@ STRAIGHT_LINE_LIMIT = 600
 """Bodies of more operations than this are not tried as straight-line code."""
 
 
-class Compiler(str, enum.Enum):
+class Compiler(Choice):
     """How well the modelled compiler overlaps iterations."""
 
     PIPELINED = "pipelined"
@@ -61,14 +61,11 @@ class Compiler(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class Region:
-    """One scheduled piece of a kernel.
-
-    Straight-line code run `times` times, or a pipelined loop entered that often.
-    """
+class CodeRegion:
+    """One scheduled piece of a kernel: straight-line code run `times` times, or a loop entered that often."""
 
     name: str
-    schedule: Schedule
+    schedule: BundleSchedule
     trips: int
     times: int
     pressure: Pressure
@@ -85,9 +82,9 @@ class Region:
 class KernelCycles:
     """The modelled cycles of one kernel call on `rows` rows."""
 
-    isa: Isa
+    generation: Generation
     rows: int
-    regions: tuple[Region, ...]
+    regions: tuple[CodeRegion, ...]
 
     @property
     def cycles(self) -> int:
@@ -104,15 +101,15 @@ class KernelCycles:
         """Instructions per row and slot."""
         totals = dict.fromkeys(SLOTS, 0.0)
         for region in self.regions:
-            for slot, count in region.schedule.graph.slot_counts(machine(self.isa)).items():
+            for slot, count in region.schedule.graph.slot_counts(machine(self.generation)).items():
                 totals[slot] += count * region.trips * region.times / self.rows
         return totals
 
     @property
     def bound(self) -> float:
-        """Cycles per row that no schedule of these instructions can beat.
+        """Cycles per row that no schedule of these instructions can beat: those of the fullest slot.
 
-        The fullest slot, each load port alike.
+        The two load ports share their instructions evenly.
         """
         issues = self.issues
         ports = (issues["lda"] + issues["ldb"]) / 2
@@ -136,9 +133,9 @@ class _Modeller:
         self.compiler = compiler
         self.makers = {operation.result: operation for operation in operations(items)}
 
-    def block(self, name: str, items: Sequence[Item], times: int) -> list[Region]:
+    def block(self, name: str, items: Sequence[Item], times: int) -> list[CodeRegion]:
         """Regions of a body: straight-line pieces between loops, and the loops."""
-        regions: list[Region] = []
+        regions: list[CodeRegion] = []
         pending: list[Operation] = []
 
         def flush() -> None:
@@ -159,13 +156,13 @@ class _Modeller:
         flush()
         return regions
 
-    def straight(self, name: str, body: Sequence[Operation], times: int) -> Region:
+    def straight(self, name: str, body: Sequence[Operation], times: int) -> CodeRegion:
         graph = build(body, self.chip)
         schedule = list_schedule(graph, self.chip)
         used = pressure(schedule, self.chip)
-        return Region(name, schedule, 1, times, used, used.fits(self.chip))
+        return CodeRegion(name, schedule, 1, times, used, used.fits(self.chip))
 
-    def loop(self, loop: Loop, times: int) -> tuple[list[Operation], list[Region]]:
+    def loop(self, loop: Loop, times: int) -> tuple[list[Operation], list[CodeRegion]]:
         """What a loop hoists before itself, and its regions."""
         at = min(2, loop.trips - 1)
         flat = [operations(iteration) for iteration in loop.iterations[: at + 1]]
@@ -188,12 +185,12 @@ class _Modeller:
     def _calls(self) -> set[str]:
         return {low.operation for low in self.chip.lowerings.values() if "call(" in low.recipe}
 
-    def pipelined(self, loop: Loop, before: list[Operation], body: list[Operation], times: int) -> Region:
+    def pipelined(self, loop: Loop, before: list[Operation], body: list[Operation], times: int) -> CodeRegion:
         graph = build(body, self.chip, before)
         constants = self._constants(body)
         first = max(resource_interval(graph, self.chip), recurrence_interval(graph))
         straight = list_schedule(graph, self.chip)
-        best: tuple[Schedule, Pressure] | None = None
+        best: tuple[BundleSchedule, Pressure] | None = None
         for ii in range(first, max(first, straight.length) + 1):
             schedule = modulo_schedule(graph, self.chip, ii)
             if schedule is None:
@@ -205,8 +202,8 @@ class _Modeller:
                 break
         if best is None or not best[1].fits(self.chip):
             used = pressure(straight, self.chip, constants)
-            return Region(loop.label, straight, 1, times * loop.trips, used, used.fits(self.chip))
-        return Region(loop.label, best[0], loop.trips, times, best[1], True)
+            return CodeRegion(loop.label, straight, 1, times * loop.trips, used, used.fits(self.chip))
+        return CodeRegion(loop.label, best[0], loop.trips, times, best[1], True)
 
     def _constants(self, body: Sequence[Operation]) -> tuple[int, int]:
         made = {operation.result for operation in body}
@@ -226,10 +223,13 @@ def _without(items: Sequence[Item], values: set[int]) -> list[Item]:
 
 
 def kernel_cycles(
-    trace: Iterable[RawOperation], isa: Isa | str, rows: int, compiler: Compiler | str = Compiler.PIPELINED
+    trace: Iterable[RawOperation],
+    generation: Generation | str,
+    rows: int,
+    compiler: Compiler | str = Compiler.PIPELINED,
 ) -> KernelCycles:
     """Model the cycles of a traced kernel call on `rows` rows."""
-    chip = machine(isa)
+    chip = machine(generation)
     items = fuse_stores(parse(trace))
     regions = _Modeller(chip, items, Compiler(compiler)).block("set-up", items, 1)
-    return KernelCycles(chip.isa, rows, tuple(regions))
+    return KernelCycles(chip.generation, rows, tuple(regions))

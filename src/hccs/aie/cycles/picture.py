@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hccs import _figures
 from hccs.aie.cycles.machine import SLOTS
-from hccs.aie.cycles.model import KernelCycles, Region
-from hccs.aie.cycles.schedule import Schedule
+from hccs.aie.cycles.model import CodeRegion, KernelCycles
+from hccs.aie.cycles.schedule import BundleSchedule
 
 _WIDTH = 16
 _COLOURS = {
@@ -16,11 +16,8 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def grid(schedule: Schedule) -> list[dict[str, str]]:
-    """Which instruction issues in which slot of each bundle.
-
-    A modulo schedule shows its II steady-state bundles.
-    """
+def grid(schedule: BundleSchedule) -> list[dict[str, str]]:
+    """The instruction in each slot of each bundle; a loop shows its II steady-state bundles."""
     bundles: list[dict[str, str]] = [{} for _ in range(schedule.ii or schedule.length)]
     for index, node in enumerate(schedule.graph.nodes):
         time = schedule.times[index]
@@ -33,7 +30,7 @@ def grid(schedule: Schedule) -> list[dict[str, str]]:
     return bundles
 
 
-def ascii_picture(region: Region) -> str:
+def ascii_picture(region: CodeRegion) -> str:
     """The schedule of a region as text; `+k` marks instructions of k iterations earlier."""
     schedule = region.schedule
     kind = f"II = {schedule.ii}" if schedule.ii else "straight-line"

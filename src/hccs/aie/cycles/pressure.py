@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hccs.aie.cycles.machine import Machine
-from hccs.aie.cycles.schedule import Schedule
+from hccs.aie.cycles.schedule import BundleSchedule
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Pressure:
         return self.vectors <= machine.vector_registers and self.accumulators <= machine.accumulators
 
 
-def pressure(schedule: Schedule, machine: Machine, invariant: tuple[int, int] = (0, 0)) -> Pressure:
+def pressure(schedule: BundleSchedule, machine: Machine, invariant: tuple[int, int] = (0, 0)) -> Pressure:
     """Peak registers of a schedule; `invariant` are those that loop constants hold throughout.
 
     A register is taken from the bundle in which the result arrives to the last bundle that reads it. In a

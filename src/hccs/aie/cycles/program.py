@@ -17,9 +17,10 @@ View = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Operation:
-    """One recorded AIE API operation. `operands` are the values it reads, sub-register moves seen through.
+    """One recorded AIE API operation.
 
-    `views` tell apart what `operands` no longer do: which half of a register is read.
+    `operands` are the values it reads, sub-register moves seen through; `views` tell apart what `operands`
+    no longer do: which half of a register is read.
     """
 
     name: str
@@ -147,10 +148,7 @@ def fuse_stores(items: list[Item]) -> list[Item]:
 
 
 def shared(items: Sequence[Operation]) -> list[Operation]:
-    """Common subexpressions computed once.
-
-    Equal pure operations, and equal loads with no store to them between.
-    """
+    """Compute common subexpressions once: equal pure operations, and loads with no store between them."""
     renamed: dict[int, int] = {}
     known: dict[tuple[object, ...], Operation] = {}
     out: list[Operation] = []

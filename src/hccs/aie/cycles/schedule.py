@@ -12,8 +12,8 @@ from hccs.aie.cycles.machine import Machine
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """When and where every node issues.
+class BundleSchedule:
+    """The bundle and the slots in which every node issues.
 
     `ii` is the initiation interval of a loop, None for straight-line code.
     """
@@ -88,7 +88,7 @@ def heights(graph: Graph) -> list[int]:
     return height
 
 
-def list_schedule(graph: Graph, machine: Machine) -> Schedule:
+def list_schedule(graph: Graph, machine: Machine) -> BundleSchedule:
     """Greedy, longest remaining path first. A library call lets nothing else issue while it runs."""
     count = len(graph.nodes)
     height = heights(graph)
@@ -125,7 +125,7 @@ def list_schedule(graph: Graph, machine: Machine) -> Schedule:
             time += 1
         waiting = sorted(set(later), key=lambda index: (-height[index], index))
     ends = [t + max(graph.nodes[i].call, 1) for i, t in enumerate(times)]
-    return Schedule(graph, tuple(times), tuple(slots), max(ends, default=0))
+    return BundleSchedule(graph, tuple(times), tuple(slots), max(ends, default=0))
 
 
 def resource_interval(graph: Graph, machine: Machine) -> int:
@@ -164,12 +164,11 @@ def _has_positive_cycle(graph: Graph, ii: int) -> bool:
     return True
 
 
-def modulo_schedule(graph: Graph, machine: Machine, ii: int) -> Schedule | None:
-    """Place nodes last to first, each as late as its readers allow, so that values live briefly. None if II
-    is too small.
+def modulo_schedule(graph: Graph, machine: Machine, ii: int) -> BundleSchedule | None:
+    """Place nodes last to first, each as late as its readers allow; None if II is too small.
 
-    A node without placed readers goes to the end. In any II neighbouring bundles each modulo slot occurs
-    once, so a window that long decides whether a node fits.
+    So values live briefly. A node without placed readers goes to the end. In any II neighbouring bundles
+    each modulo slot occurs once, so a window that long decides whether a node fits.
     """
     count = len(graph.nodes)
     outgoing: list[list[Edge]] = [[] for _ in range(count)]
@@ -205,4 +204,4 @@ def modulo_schedule(graph: Graph, machine: Machine, ii: int) -> Schedule | None:
             return None
     start = min((t for t in times if t is not None), default=0)
     final = tuple(t - start for t in times if t is not None)
-    return Schedule(graph, final, tuple(slots), max(final, default=-1) + 1, ii)
+    return BundleSchedule(graph, final, tuple(slots), max(final, default=-1) + 1, ii)

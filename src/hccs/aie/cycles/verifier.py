@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from hccs.aie.cycles.machine import Machine
-from hccs.aie.cycles.schedule import Schedule
+from hccs.aie.cycles.schedule import BundleSchedule
 
 
-def violations(schedule: Schedule, machine: Machine) -> list[str]:
-    """Every broken rule in words: a slot used twice or wrongly, a latency not waited for.
-
-    Empty when sound.
-    """
+def violations(schedule: BundleSchedule, machine: Machine) -> list[str]:
+    """Every broken rule in words, none when sound: a slot used twice or wrongly, a latency cut short."""
     broken: list[str] = []
     used: dict[tuple[int, str], int] = {}
     busy: list[tuple[int, int, int]] = []

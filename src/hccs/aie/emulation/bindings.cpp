@@ -1,4 +1,5 @@
-// hccs.aie._emulation: run a kernel on aligned arrays, with or without a trace. Python checks every argument first.
+// hccs.aie._emulation: run a kernel on aligned arrays, with or without a trace. Python refuses bad arguments in words;
+// the checks here keep every access inside the arrays whatever comes.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -49,6 +50,9 @@ nb::list as_list(const aie::emulation::Trace& trace) {
   return out;
 }
 
+// The kernels count rows and elements in 32 bits.
+constexpr std::size_t max_elements = std::size_t(1) << 30;
+
 template <typename F>
 nb::object traced(bool record, F run) {
   aie::emulation::Trace trace;
@@ -60,14 +64,29 @@ nb::object traced(bool record, F run) {
   return record ? nb::object(as_list(trace)) : nb::none();
 }
 
+void require(bool holds, const char* what) {
+  if (!holds) throw nb::value_error(what);
+}
+
 nb::object integer_kernel(bool by_row, int mode, Array<const std::int8_t> x, nb::object lengths,
                           Array<std::uint8_t> out, unsigned n, int B, int S, int D, bool record) {
+  require(mode >= 0 && mode < mode_count, "no such mode");
+  require(n >= 32 && n <= 512 && n % 32 == 0, "n must be a multiple of 32 up to 512");
+  const std::size_t batch = std::size_t(by_row ? 1 : rows_multiple(n)) * n;
+  require(x.size() > 0 && x.size() % batch == 0 && x.size() <= max_elements, "x must hold whole batches of rows");
+  require(out.size() == x.size() * output_bytes(mode), "out must hold one output for every logit");
+  require(1 <= D && D <= 127 && 0 <= S && S <= 127 && 1 <= B && S * D <= B && B <= 32767 / int(n),
+          "no kernel runs these parameters");
   const unsigned rows = unsigned(x.size() / n);
   Aligned in(x.size()), result(out.size()), sizes(2 * rows);
   in.from(x.data());
   Rows r{in.as<std::int8_t>(), nullptr, rows, n, B, S, D};
   if (!lengths.is_none()) {
-    sizes.from(nb::cast<Array<const std::int16_t>>(lengths).data());
+    const auto given = nb::cast<Array<const std::int16_t>>(lengths);
+    require(given.size() == rows, "lengths must hold one number a row");
+    for (unsigned row = 0; row < rows; ++row)
+      require(given.data()[row] >= 0 && unsigned(given.data()[row]) <= n, "lengths must lie inside the rows");
+    sizes.from(given.data());
     r.lengths = sizes.as<std::int16_t>();
   }
   nb::object trace = traced(
@@ -78,6 +97,9 @@ nb::object integer_kernel(bool by_row, int mode, Array<const std::int8_t> x, nb:
 
 nb::object bf16_kernel(bool native_exp, Array<const std::uint16_t> x, Array<std::uint16_t> out, unsigned n,
                        bool record) {
+  require(n >= 16 && n % 16 == 0, "n must be a multiple of 16");
+  require(x.size() > 0 && x.size() % n == 0 && x.size() <= max_elements, "x must hold whole rows");
+  require(out.size() == x.size(), "out must hold one output for every logit");
   Aligned in(2 * x.size()), result(2 * out.size());
   in.from(x.data());
   nb::object trace = traced(record, [&] {

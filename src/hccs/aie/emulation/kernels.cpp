@@ -44,6 +44,12 @@ void by_row(const Rows& r, void* out) {
 
 }  // namespace
 
+unsigned output_bytes(int m) {
+  return mode(m) == mode::i16_div || mode(m) == mode::i16_clb ? sizeof(int16) : sizeof(uint8);
+}
+
+unsigned rows_multiple(unsigned n) { return hccs::rows_multiple(n); }
+
 void run_blocked(int m, const Rows& r, void* out) {
   switch (mode(m)) {
     case mode::i16_div: return blocked<mode::i16_div>(r, out);

@@ -13,7 +13,11 @@ struct Rows {
   int B, S, D;
 };
 
-// m counts hccs.Mode in declaration order.
+// Modes are counted as hccs.Mode declares them.
+inline constexpr int mode_count = 4;
+unsigned output_bytes(int m);
+unsigned rows_multiple(unsigned n);
+
 void run_blocked(int m, const Rows& rows, void* out);
 void run_by_row(int m, const Rows& rows, void* out);
 void run_bf16(bool native_exp, const std::uint16_t* x, std::uint16_t* out, unsigned rows, unsigned n);

@@ -1,7 +1,4 @@
-"""The aie4ml project.
-
-An ONNX model with one Softmax per head, and the directives that make each of them HCCS.
-"""
+"""The aie4ml project: an ONNX model with one Softmax per head, and directives that make each HCCS."""
 
 from __future__ import annotations
 

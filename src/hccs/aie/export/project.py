@@ -1,24 +1,20 @@
-"""What every export shares.
-
-Which rows go to which tile, the parameter header, the kernel sources, the test vectors.
-"""
+"""What every export shares: the rows of each tile, parameters, kernel sources, test vectors."""
 
 from __future__ import annotations
 
-import enum
-import os
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.aie.emulator import require_columns, rows_multiple
-from hccs.errors import FileError, HccsError, ParameterError, ShapeError
+from hccs.aie import scaling
+from hccs.aie.arguments import Choice, whole
+from hccs.aie.emulator import LANES, MAX_COLUMNS, rows_multiple, takes_columns
+from hccs.errors import ParameterError, ShapeError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
-from hccs.numbers.table import CONVERTED, ParamTable
+from hccs.numbers.table import ParamTable
 from hccs.reference.softmax import softmax as reference_softmax
 
 if TYPE_CHECKING:
@@ -28,8 +24,11 @@ TILE_MEMORY = 65536
 RESERVED_MEMORY = 6144
 """Stack, scratch arrays and constants of the kernel."""
 
+MAX_TILES = max(max(tiles) for tiles in scaling.TILES.values())
+"""Tiles of the largest array."""
 
-class Target(str, enum.Enum):
+
+class Target(Choice):
     """The tool flow a project is written for."""
 
     VITIS = "vitis"
@@ -39,7 +38,10 @@ class Target(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Project:
-    """One layer's softmax on an array of tiles: heads * rows rows of `columns` logits, dealt out in order."""
+    """One layer's softmax on an array of tiles: heads * rows rows of `columns` logits, dealt out in order.
+
+    Refuses what no tile could run: rows that do not come in whole batches, shares that do not fit a tile.
+    """
 
     theta: HeadParams
     mode: Mode
@@ -48,10 +50,27 @@ class Project:
     rows: int
     tiles: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", Mode(self.mode))
+        for name in ("layer", "columns", "rows", "tiles"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        if self.layer < 0:
+            raise ParameterError("a layer from 0 on", str(self.layer), "Layers count from 0.")
+        if len(self.theta.shape) != 1:
+            raise ShapeError("theta of one layer, [heads]", f"shape {self.theta.shape}", "Name the layer.")
+        fitting = fitting_tiles(self.theta, self.mode, self.columns, self.rows)
+        if self.tiles not in fitting:
+            raise ParameterError(
+                f"a number of tiles that divides {self.heads * self.rows} rows into fitting shares of "
+                f"{rows_multiple(self.columns)}s",
+                str(self.tiles),
+                f"These do: {', '.join(map(str, fitting))}.",
+            )
+
     @property
     def heads(self) -> int:
         """Heads of the layer."""
-        return int(self.theta.packed.shape[0])
+        return self.theta.shape[0]
 
     @property
     def rows_per_tile(self) -> int:
@@ -64,31 +83,37 @@ class Project:
         return "uint8" if self.mode.is_u8 else "int16"
 
 
-def find_table(run: str | os.PathLike[str]) -> ParamTable:
-    """The parameter table of a run: its file, the one `hccs convert` left, or the only one in a folder."""
-    path = Path(run)
-    converted = path / CONVERTED
-    if path.is_file() or converted.is_file():
-        return ParamTable.load(path if path.is_file() else converted)
-    found = []
-    for candidate in sorted(path.rglob("*.safetensors")) if path.is_dir() else []:
-        try:
-            found.append(ParamTable.load(candidate))
-        except HccsError:
-            continue
-    if len(found) != 1:
-        raise FileError(
-            f"{path} to be a parameter table, or a folder that holds one",
-            f"{len(found)} tables found" if path.exists() else "no such file or folder",
-            "Give the path that ParamTable.save wrote.",
+def fitting_tiles(theta: HeadParams, mode: Mode, columns: int, rows: int) -> list[int]:
+    """The numbers of tiles that a layer's rows can be dealt out to; never empty.
+
+    Every tile gets whole batches of rows, and memory for its share twice: one filled, one worked on.
+    """
+    if not takes_columns(columns):
+        longer = min(max(-(-columns // LANES), 1) * LANES, MAX_COLUMNS)
+        raise ShapeError(
+            f"a multiple of {LANES} columns, up to {MAX_COLUMNS}",
+            f"{columns} columns",
+            f"Exported kernels take full rows: calibrate for n = {longer}, or name fewer columns.",
         )
-    return found[0]
-
-
-def _memory(rows: int, columns: int, mode: Mode) -> int:
-    return (
-        2 * rows * columns * (1 + mode.dtype.itemsize)
-    )  # input and output, each twice: one filled, one worked on
+    batch = rows_multiple(columns)
+    if rows < batch or rows % batch:
+        raise ShapeError(
+            f"rows per head in multiples of {batch} at {columns} columns",
+            str(rows),
+            "Pad the queries; extra rows cost little.",
+        )
+    theta.require_columns(columns)
+    batches = theta.shape[0] * rows // batch
+    memory = 2 * batch * columns * (1 + mode.dtype.itemsize)
+    most = (TILE_MEMORY - RESERVED_MEMORY) // memory
+    fitting = [n for n in range(1, min(batches, MAX_TILES) + 1) if batches % n == 0 and batches // n <= most]
+    if not fitting:
+        raise ParameterError(
+            f"rows that at most {MAX_TILES} tiles can share, {most * batch} a tile",
+            f"{theta.shape[0]} heads of {rows} rows",
+            "Ask for fewer rows; a larger batch runs the same tiles again.",
+        )
+    return fitting
 
 
 def plan(
@@ -100,36 +125,15 @@ def plan(
     mode: Mode | str | None = None,
 ) -> Project:
     """Deal a layer's rows out to tiles; without `tiles`, to the fewest whose memory holds their share."""
-    layers, heads = table.shape
+    layers, _ = table.shape
+    layer, rows = whole("layer", layer), whole("rows", rows)
     if not 0 <= layer < layers:
         raise ParameterError(f"a layer from 0 to {layers - 1}", str(layer), "Layers count from 0.")
-    columns = table.n if columns is None else columns
-    require_columns(columns)
-    batch = rows_multiple(columns)
-    if rows < batch or rows % batch:
-        raise ShapeError(
-            f"rows per head in multiples of {batch} at {columns} columns",
-            str(rows),
-            "Pad the queries; extra rows cost little.",
-        )
+    columns = table.n if columns is None else whole("columns", columns)
     theta = table.layer(layer)
-    theta.require_columns(columns)
-    mode = Mode(mode or table.mode)
-    batches = heads * rows // batch
-    fitting = [
-        count
-        for count in range(1, batches + 1)
-        if batches % count == 0
-        and _memory(batches // count * batch, columns, mode) <= TILE_MEMORY - RESERVED_MEMORY
-    ]
+    mode = table.mode if mode is None else Mode(mode)
     if tiles is None:
-        tiles = fitting[0]
-    if tiles not in fitting:
-        raise ParameterError(
-            f"a number of tiles that divides {heads * rows} rows into fitting shares of {batch}s",
-            str(tiles),
-            f"These do: {', '.join(map(str, fitting))}.",
-        )
+        tiles = fitting_tiles(theta, mode, columns, rows)[0]
     return Project(theta, mode, layer, columns, rows, tiles)
 
 

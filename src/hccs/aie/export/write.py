@@ -1,4 +1,4 @@
-"""Writes a project folder, whole or not at all."""
+"""Writes a project folder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,18 @@ from hccs.aie.export.project import (
     parameter_header,
     vectors,
 )
+from hccs.aie.export.project_file import NAME, ProjectFile
 
 TILES_PER_COLUMN = 4
 """A memory tile has six DMA channels each way: four tiles' shares fit, and one to and from outside."""
+
+
+PRODUCTS = {
+    Target.VITIS: ("libadf.a", "Work", "aiesimulator_output", "host_check"),
+    Target.IRON: ("hccs_tile.o", "hccs.mlir", "hccs.mlir.prj", "hccs.xclbin", "insts.bin", "host_check"),
+    Target.AIE4ML: ("project",),
+}
+"""What a project's own Makefile or script leaves in the folder."""
 
 
 def _templates(name: str, facts: Mapping[str, object]) -> dict[str, str]:
@@ -56,6 +65,7 @@ def _contents(project: Project, target: Target) -> dict[str, str | bytes]:
         "tiles_per_column": TILES_PER_COLUMN,
     }
     made: dict[str, str | bytes] = {
+        NAME: ProjectFile(target, project).text(),
         "vectors/logits.bin": x.tobytes(),
         "vectors/probabilities.bin": expected.tobytes(),
         **_templates(target.value, facts),
@@ -71,9 +81,30 @@ def _contents(project: Project, target: Target) -> dict[str, str | bytes]:
     return made
 
 
+def _names_before(target: Target, tiles: int) -> set[str]:
+    """The files of an export from before exports had a `project.json`."""
+    names = {"vectors/logits.bin", "vectors/probabilities.bin", *_templates(target.value, {})}
+    if target is Target.AIE4ML:
+        return names | {"hccs_softmax.onnx", "directives.json"}
+    names |= {"src/hccs_parameters.hpp", *_templates("common", {})}
+    names |= {f"src/{name}" for name in kernel_sources()}
+    names |= {f"host/include/{path}" for path in emulation_sources()}
+    if target is Target.VITIS:
+        names |= {f"data/{kind}{tile}.txt" for kind in ("in", "expected") for tile in range(tiles)}
+    return names
+
+
+def _is_earlier_export(names: frozenset[str]) -> bool:
+    tiles = sum(name.startswith("data/in") for name in names)
+    return any(names == _names_before(target, tiles) for target in Target)
+
+
 def export(project: Project, target: Target | str, out: str | os.PathLike[str]) -> Path:
     """Write the project folder `out`.
 
-    An existing folder is replaced only if an export wrote it, and only when done.
+    Only an export's own files are written or replaced; a folder that holds anything else is refused.
     """
-    return _folder.replace(out, _contents(project, Target(target)), marker="vectors/logits.bin")
+    target = Target(target)
+    _folder.require_free(out, earlier=_is_earlier_export, products=PRODUCTS[target])
+    contents = _contents(project, target)
+    return _folder.replace(out, contents, earlier=_is_earlier_export, products=PRODUCTS[target])

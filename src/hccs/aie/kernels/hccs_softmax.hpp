@@ -16,6 +16,8 @@
 
 #include <aie_api/aie.hpp>
 
+#include <type_traits>
+
 #include "hints.hpp"
 
 namespace hccs {
@@ -23,22 +25,8 @@ namespace hccs {
 enum class mode { i16_div, i16_clb, u8_div, u8_clb };
 
 template <mode M>
-struct output;
-template <>
-struct output<mode::i16_div> {
-  using type = int16;
-};
-template <>
-struct output<mode::i16_clb> {
-  using type = int16;
-};
-template <>
-struct output<mode::u8_div> {
-  using type = uint8;
-};
-template <>
-struct output<mode::u8_clb> {
-  using type = uint8;
+struct output {
+  using type = std::conditional_t<M == mode::i16_div || M == mode::i16_clb, int16, uint8>;
 };
 
 // theta of one head: 1 <= D <= 127, 0 <= S <= 127, S*D <= B, n*B <= 32767.

@@ -1,5 +1,4 @@
-// Loop hints for the two AI Engine compilers. Under the emulation they only mark loops for the
-// trace.
+// Loop hints for the two AI Engine compilers. Under the emulation they only mark loops for the trace.
 //
 //   HCCS_LOOP(name, i, count, least)   a counted loop worth software-pipelining; it runs at least `least` >= 1 times
 //   HCCS_PLAIN_LOOP(name, i, count)    a counted loop without hints; it may run no time at all
