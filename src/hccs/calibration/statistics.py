@@ -18,7 +18,7 @@ from hccs.numbers.region import Region
 from hccs.numbers.table import layer_names, operand_scales
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 DISTANCES = 256
 _EXP_BITS, _MASS_BITS = 47, 48  # as in native/statistics.hpp
@@ -62,7 +62,7 @@ class HeadStatistics:
         reference: str = "int8",
         weight_unit: int = 1,
         layers: Sequence[str] | None = None,
-        qkv_scale: Any = None,
+        qkv_scale: ArrayLike | None = None,
     ) -> None:
         self.shape = (int(shape[0]), int(shape[1]))
         if min(self.shape) < 1:
