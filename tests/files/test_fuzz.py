@@ -70,6 +70,16 @@ def save_statistics(path: Path) -> None:
     stats.save(path)
 
 
+def save_counted_statistics(path: Path) -> None:
+    """Of two heads one keeps its rows, the other has counted them into cells; rows have weights."""
+    stats = HeadStatistics((1, 2), 4, [[0.1, 0.2]])
+    lengths = np.full((1, 2, 1200), 4)
+    lengths[0, 0, 20:] = 0
+    x = np.random.default_rng(0).integers(-60, 60, (1, 2, 1200, 4), dtype=np.int8)
+    stats.update(x, lengths, weight=np.arange(1200) % 3)
+    stats.save(path)
+
+
 def save_arrays(path: Path) -> None:
     arrays = {
         "logits": np.arange(48, dtype=np.float32).reshape(1, 2, 3, 8),
@@ -110,12 +120,12 @@ SUBJECTS = (
     Subject("arrays.safetensors", save_arrays, collect),
     Subject("logits.npy", save_npy, collect),
     Subject("logits.npz", save_npz, collect),
-    *(
-        [Subject("forged_statistics.safetensors", save_statistics, use, damage=forged)]
-        if FORGED_STATISTICS
-        else []
-    ),
 )
+if FORGED_STATISTICS:
+    SUBJECTS += (
+        Subject("forged_statistics.safetensors", save_statistics, use, damage=forged),
+        Subject("forged_cells.safetensors", save_counted_statistics, use, damage=forged),
+    )
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
