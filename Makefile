@@ -57,6 +57,11 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format -q src tests benchmarks tools
 	$(BIN)/clang-format -i $(CXX_FILES)
 
+.PHONY: fuzz
+fuzz: $(VENV)/.dev
+	@echo "== 100,000 damaged files: each loads or is refused"
+	$(BIN)/python -m pytest -q -rP -m fuzz tests/files
+
 # The tests of the native code once more, on a build that traps every access outside an array and all undefined behaviour.
 # Its environment holds the sanitized package and borrows everything else from .venv.
 sanitize: $(SANITIZED)/.built

@@ -14,7 +14,7 @@ from hccs._files.safetensors import write
 from hccs.calibration import HeadStatistics
 from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.calibration.searching import objectives
-from hccs.calibration.statistics import FORMAT
+from hccs.calibration.state import FORMAT
 from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 from hccs.numbers.region import Region
 from tests.calibration.conftest import direct_kl, random_logits
@@ -211,6 +211,36 @@ def test_files_of_version_1_still_load(rng, tmp_path):
         HeadStatistics.load(tmp_path / "old")
 
 
+def inconsistent(arrays, metadata):
+    """States whose parts do not belong together, each under a checksum of its own."""
+    yield {**arrays, "sums": arrays["sums"][:1]}, metadata
+    yield {**arrays, "sums": arrays["sums"].astype(np.int32)}, metadata
+    yield {**arrays, "rows": arrays["rows"][:-1]}, metadata
+    yield {**arrays, "rows": arrays["rows"].astype(np.int64)}, metadata
+    for head in (-1, 2):
+        index = arrays["index"].copy()
+        index[0, 0] = head
+        yield {**arrays, "index": index}, metadata
+    index = arrays["index"].copy()
+    index[:, 4] = [-1, arrays["rows"].size + 1]
+    yield {**arrays, "index": index}, metadata
+    yield {name: array for name, array in arrays.items() if name != "cells"}, metadata
+    yield arrays, {**metadata, "n": "many"}
+    yield arrays, {**metadata, "reference": "double"}
+    yield arrays, {**metadata, "progress": "{}"}
+
+
+def test_parts_that_do_not_belong_together_are_refused(rng, tmp_path):
+    path = tmp_path / "s.safetensors"
+    stats = HeadStatistics((1, 2), 8)
+    stats.update(random_logits(rng, (1, 2, 30, 8)))
+    stats.save(path)
+    for state in inconsistent(*FORMAT.load(path)):
+        FORMAT.save(tmp_path / "forged", *state)
+        with pytest.raises(FileError, match="consistent statistics"):
+            HeadStatistics.load(tmp_path / "forged")
+
+
 def test_equal_rows_in_any_order_are_equal_files(rng, tmp_path):
     x = random_logits(rng, (1, 2, 200, 9))
     for name, order in (("a", np.arange(200)), ("b", rng.permutation(200))):
@@ -293,6 +323,9 @@ def test_logits_that_are_not_finite_are_refused_where_they_count(bad):
         (ParameterError, {"scale": np.nan}, "scale > 0"),
         (ParameterError, {"reference": "double"}, "reference"),
         (ParameterError, {"weight_unit": 0}, "weight_unit"),
+        (ParameterError, {"weight_unit": 2**64}, "weight_unit"),
+        (ShapeError, {"layers": ["a", "b"]}, "1 different names"),
+        (ShapeError, {"qkv_scale": np.ones((1, 2))}, r"qkv_scale of shape \(1, 2, 3\)"),
         (ParameterError, {"n": 0}, "n, the longest row"),
     ],
 )

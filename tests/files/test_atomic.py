@@ -74,11 +74,12 @@ def test_the_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
 def unwritable(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "loop").symlink_to("loop")
     yield tmp_path / "folder", "Is a directory. Name a file"
     yield tmp_path / "absent" / "f", "No such file or directory. Create the folder"
     yield tmp_path / "file" / "f", "Not a directory"
     yield tmp_path / ("n" * 300), "File name too long"
+    os.mkfifo(tmp_path / "pipe")
+    yield tmp_path / "pipe", "A device or a pipe"
 
 
 def test_targets_that_cannot_be_written_are_refused_in_one_line(tmp_path):

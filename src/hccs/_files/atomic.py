@@ -66,6 +66,8 @@ def _temporary(target: Path) -> BinaryIO:
     """A new file beside `target`, with the permissions that the target has or would get."""
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "A device or a pipe")  # /dev/null must not become a file
     name = target.with_name(f".{target.name}.{secrets.token_hex(4)}{TEMPORARY}")
     file = open(name, "xb")  # noqa: SIM115
     with suppress(OSError):  # no old file, or permissions that only its owner may copy

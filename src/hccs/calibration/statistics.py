@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs._files.checked import Format
 from hccs.backends.cpu.instruction_sets import cores
-from hccs.calibration import _native
+from hccs.calibration import _native, state
+from hccs.calibration.progress import CollectionProgress
 from hccs.calibration.rows import plain_logits, require_finite, row_batch
-from hccs.calibration.progress import CollectionProgress, SeenFile
-from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
+from hccs.errors import DataError, DtypeError, ParameterError, ShapeError
 from hccs.numbers.region import Region
 from hccs.numbers.table import layer_names, operand_scales
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
-FORMAT = Format("hccs.HeadStatistics", version=2, last_arrays_only=1)
 DISTANCES = 256
 _EXP_BITS, _MASS_BITS = 47, 48  # as in native/statistics.hpp
 _LOGITS_PER_THREAD = 1 << 18
@@ -65,7 +62,7 @@ class HeadStatistics:
         reference: str = "int8",
         weight_unit: int = 1,
         layers: Sequence[str] | None = None,
-        qkv_scale: Any = None,
+        qkv_scale: ArrayLike | None = None,
     ) -> None:
         self.shape = (int(shape[0]), int(shape[1]))
         if min(self.shape) < 1:
@@ -74,9 +71,9 @@ class HeadStatistics:
             )
         if reference not in ("int8", "float"):
             raise ParameterError("reference 'int8' or 'float'", repr(reference), "Name the kind of logits.")
-        if weight_unit < 1:
+        if not 1 <= weight_unit <= 1 << 40:
             raise ParameterError(
-                "weight_unit >= 1", str(weight_unit), "1 counts rows; 65536 allows fractions."
+                "weight_unit from 1 to 2^40", str(weight_unit), "1 counts rows; 65536 allows fractions."
             )
         self.n = Region(n).n
         self.scale = _scale_grid(scale, self.shape)
@@ -219,95 +216,24 @@ class HeadStatistics:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-        """Everything but `progress`, in one form for one multiset of rows."""
-        self._native.settle()
-        index, parts = [], [[np.empty(0, dtype)] for dtype in (np.uint8, np.int64, np.uint8)]
-        for head in range(self.scale.size):
-            for length, count, weight, *blobs in self._native.buckets(head):
-                index.append([head, length, count, weight, *(blob.size for blob in blobs)])
-                for part, blob in zip(parts, blobs, strict=True):
-                    part.append(blob)
-        rows, weights, cells = (np.concatenate(part) for part in parts)
-        arrays: dict[str, NDArray[Any]] = {
-            "scale": self.scale,
-            "sums": np.stack([self._native.sums(head) for head in range(self.scale.size)]),
-            "index": np.array(index, np.int64).reshape(-1, 7),
-            "rows": rows,
-            "weights": weights,
-            "cells": cells,
-            **({} if self.qkv_scale is None else {"qkv_scale": self.qkv_scale}),
-        }
-        metadata = {
-            "n": str(self.n),
-            "reference": self.reference,
-            "weight_unit": str(self.weight_unit),
-            **({} if self.layers is None else {"layers": json.dumps(self.layers)}),
-        }
-        return arrays, metadata
+    def _state(self) -> state.State:
+        return state.of(self)
 
     @classmethod
     def _from_state(cls, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> HeadStatistics:
-        shape = arrays["scale"].shape
-        stats = cls(
-            (shape[0], shape[1]),
-            int(metadata["n"]),
-            arrays["scale"],
-            reference=metadata["reference"],
-            weight_unit=int(metadata["weight_unit"]),
-            layers=json.loads(metadata["layers"]) if "layers" in metadata else None,
-            qkv_scale=arrays.get("qkv_scale"),
-        )
-        for head, halves in enumerate(arrays["sums"]):
-            stats._native.restore_sums(head, np.ascontiguousarray(halves))
-        at = [0, 0, 0]
-        for head, length, count, weight, *sizes in arrays["index"].tolist():
-            blobs = []
-            for i, name in enumerate(("rows", "weights", "cells")):
-                blobs.append(np.ascontiguousarray(arrays[name][at[i] : at[i] + sizes[i]]))
-                at[i] += sizes[i]
-            stats._native.restore_bucket(head, length, count, weight, *blobs)
-        return stats
+        return state.restored(cls, arrays, metadata)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (*self._state(), self.progress)
+        return state.restored, (type(self), *self._state(), self.progress)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it replaces an old one only once it is complete."""
-        arrays, metadata = self._state()
-        FORMAT.save(
-            path,
-            arrays,
-            {**metadata, **({} if self.progress is None else {"progress": self.progress.to_json()})},
-        )
+        state.save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HeadStatistics:
         """Read what `save` wrote; a damaged or foreign file is refused."""
-        arrays, metadata = FORMAT.load(path)
-        try:
-            if metadata["version"] == "1":
-                return cls._from_version_1(arrays, metadata)
-            stats = cls._from_state(arrays, metadata)
-            if "progress" in metadata:
-                stats.progress = CollectionProgress.from_json(metadata["progress"])
-        except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
-            raise FileError(f"consistent statistics in {path}", repr(error), "Collect them anew.") from error
-        return stats
-
-    @classmethod
-    def _from_version_1(cls, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> HeadStatistics:
-        """Files that kept layers and operands' scales among the progress, and told files apart by name."""
-        noted = json.loads(metadata["progress"])
-        stats = cls._from_state(arrays, metadata)
-        if "layers" in noted:
-            stats.layers = layer_names(noted["layers"], stats.shape[0])
-        if "qkv_scale" in noted:
-            stats.qkv_scale = operand_scales(noted["qkv_scale"], stats.shape)
-        if "seen" in noted:
-            seen = tuple(SeenFile(str(name), sha256="") for name in noted["seen"])
-            stats.progress = CollectionProgress("unknown", int(noted["candidates"]), seen)
-        return stats
+        return state.load(cls, path)
 
     def all_reduce(self, group: Any = None) -> None:
         """Give every process of a torch.distributed group the rows of all of them. Bits are equal on each."""
@@ -339,14 +265,6 @@ def process_group() -> Any:
             "Call torch.distributed.init_process_group first; one process needs no all_reduce.",
         )
     return dist
-
-
-def _restored(
-    arrays: dict[str, NDArray[Any]], metadata: dict[str, str], progress: CollectionProgress | None
-) -> HeadStatistics:
-    stats = HeadStatistics._from_state(arrays, metadata)
-    stats.progress = progress
-    return stats
 
 
 def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:

@@ -1,0 +1,136 @@
+"""Statistics as arrays and text: the form in which they are saved, sent, pickled and compared."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs._files.checked import Format
+from hccs.calibration.progress import CollectionProgress, SeenFile
+from hccs.errors import FileError
+from hccs.numbers.table import layer_names, operand_scales
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hccs.calibration.statistics import HeadStatistics
+
+    State = tuple[dict[str, NDArray[Any]], dict[str, str]]
+
+FORMAT = Format("hccs.HeadStatistics", version=2, last_arrays_only=1)
+
+_BLOBS = {"rows": np.uint8, "weights": np.int64, "cells": np.uint8}
+"""What every bucket, a head's rows of one length, holds; their sizes end its line of the index."""
+
+_SUMS = 2 * 257
+"""Two halves of each sum of a head: one per distance, and the logarithms."""
+
+
+def of(stats: HeadStatistics) -> State:
+    """Everything but `progress`, in one form for one multiset of rows."""
+    native = stats._native
+    native.settle()
+    index = []
+    parts = {name: [np.empty(0, dtype)] for name, dtype in _BLOBS.items()}
+    for head in range(stats.scale.size):
+        for length, count, weight, *blobs in native.buckets(head):
+            index.append([head, length, count, weight, *(blob.size for blob in blobs)])
+            for part, blob in zip(parts.values(), blobs, strict=True):
+                part.append(blob)
+    arrays: dict[str, NDArray[Any]] = {
+        "scale": stats.scale,
+        "sums": np.stack([native.sums(head) for head in range(stats.scale.size)]),
+        "index": np.array(index, np.int64).reshape(-1, 4 + len(_BLOBS)),
+        **{name: np.concatenate(part) for name, part in parts.items()},
+        **({} if stats.qkv_scale is None else {"qkv_scale": stats.qkv_scale}),
+    }
+    metadata = {
+        "n": str(stats.n),
+        "reference": stats.reference,
+        "weight_unit": str(stats.weight_unit),
+        **({} if stats.layers is None else {"layers": json.dumps(stats.layers)}),
+    }
+    return arrays, metadata
+
+
+def restored(
+    kind: type[HeadStatistics],
+    arrays: dict[str, NDArray[Any]],
+    metadata: dict[str, str],
+    progress: CollectionProgress | None = None,
+) -> HeadStatistics:
+    """The statistics of a state; one that does not fit together is a KeyError, ValueError or TypeError."""
+    layers, heads = arrays["scale"].shape
+    _require_layout(arrays, layers * heads)
+    stats = kind(
+        (layers, heads),
+        int(metadata["n"]),
+        arrays["scale"],
+        reference=metadata["reference"],
+        weight_unit=int(metadata["weight_unit"]),
+        layers=json.loads(metadata["layers"]) if "layers" in metadata else None,
+        qkv_scale=arrays.get("qkv_scale"),
+    )
+    for head, halves in enumerate(arrays["sums"]):
+        stats._native.restore_sums(head, np.ascontiguousarray(halves))
+    at = dict.fromkeys(_BLOBS, 0)
+    for head, length, count, weight, *sizes in arrays["index"].tolist():
+        blobs = []
+        for name, size in zip(_BLOBS, sizes, strict=True):
+            blobs.append(np.ascontiguousarray(arrays[name][at[name] : at[name] + size]))
+            at[name] += size
+        stats._native.restore_bucket(head, length, count, weight, *blobs)
+    stats.progress = progress
+    return stats
+
+
+def _require_layout(arrays: dict[str, NDArray[Any]], heads: int) -> None:
+    index, sums = arrays["index"], arrays["sums"]
+    if sums.dtype != np.int64 or sums.shape != (heads, _SUMS):
+        raise ValueError(f"sums of {sums.dtype} {sums.shape}")
+    if index.dtype != np.int64 or index.ndim != 2 or index.shape[1] != 4 + len(_BLOBS):
+        raise ValueError(f"an index of {index.dtype} {index.shape}")
+    if index.size and not 0 <= index[:, 0].min() <= index[:, 0].max() < heads:
+        raise ValueError("an index of heads that do not exist")
+    for sizes, (name, dtype) in zip(index[:, 4:].T.tolist(), _BLOBS.items(), strict=True):
+        blob = arrays[name]
+        if blob.dtype != dtype or blob.shape != (sum(sizes),) or min(sizes, default=0) < 0:
+            raise ValueError(f"{name} of {blob.dtype} {blob.shape} for an index of {sum(sizes)}")
+
+
+def save(stats: HeadStatistics, path: str | os.PathLike[str]) -> None:
+    """Write a state, and how far a collection from files has come, under a checksum."""
+    arrays, metadata = of(stats)
+    noted = {} if stats.progress is None else {"progress": stats.progress.to_json()}
+    FORMAT.save(path, arrays, {**metadata, **noted})
+
+
+def load(kind: type[HeadStatistics], path: str | os.PathLike[str]) -> HeadStatistics:
+    """The statistics of a file; a damaged or foreign one is refused."""
+    arrays, metadata = FORMAT.load(path)
+    try:
+        if metadata["version"] == "1":
+            return _of_version_1(kind, arrays, metadata)
+        noted = metadata.get("progress")
+        progress = None if noted is None else CollectionProgress.from_json(noted)
+        return restored(kind, arrays, metadata, progress)
+    except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
+        raise FileError(f"consistent statistics in {path}", repr(error), "Collect them anew.") from error
+
+
+def _of_version_1(
+    kind: type[HeadStatistics], arrays: dict[str, NDArray[Any]], metadata: dict[str, str]
+) -> HeadStatistics:
+    """Version 1 kept layers and operands' scales among the progress, and told files apart by name."""
+    stats, noted = restored(kind, arrays, metadata), json.loads(metadata["progress"])
+    if "layers" in noted:
+        stats.layers = layer_names(noted["layers"], stats.shape[0])
+    if "qkv_scale" in noted:
+        stats.qkv_scale = operand_scales(noted["qkv_scale"], stats.shape)
+    if "seen" in noted:
+        seen = tuple(SeenFile(str(name), sha256="") for name in noted["seen"])
+        stats.progress = CollectionProgress("unknown", int(noted["candidates"]), seen)
+    return stats
