@@ -17,11 +17,8 @@ from hccs.ops import softmax as door
 OUTPUTS = ("float32", "float16", "bfloat16", "int8", "pair")
 """What attention can return; the two half formats are for torch tensors."""
 
-_MODES = list(Mode)
-# As the native code numbers them.
-_DEFERRED = -1
-_NATIVE_OUTPUTS = {"pair": (0, np.int32), "float32": (1, np.float32), "int8": (2, np.int8)}
-_REQUANT_SHAPE = 6
+_DTYPES = {"pair": np.int32, "float32": np.float32, "int8": np.int8}
+_NATIVE_OUTPUTS = {name: (number, _DTYPES[name]) for number, name in enumerate(_native.OUTPUTS)}
 
 # Multiply-adds that are worth starting a thread for.
 _WORK_PER_THREAD = 1 << 25
@@ -87,7 +84,7 @@ def attention(
     output, dtype = _NATIVE_OUTPUTS[out]
     result, sums = np.empty(q.shape, dtype), np.empty(q.shape[:-1], np.int32) if out == "pair" else None
     masking, valid = door.selection(valid)
-    operation = _DEFERRED if mode is None else _MODES.index(mode)
+    operation = _native.DEFERRED if mode is None else _native.MODES.index(mode.value)
 
     def run() -> int:
         return _native.attention(
@@ -97,10 +94,10 @@ def attention(
 
     status = run()
     logits = (*q.shape[:-1], k.shape[-2])
-    if status == door.MASK_LAYOUT:
+    if status == _native.MASK_LAYOUT:
         valid = np.ascontiguousarray(np.broadcast_to(valid, logits))
         status = run()
-    if status != door.DONE:
+    if status != _native.DONE:
         raise _refusal(status, logits, theta, requant, valid)
     return result if sums is None else (result, sums)
 
@@ -179,7 +176,7 @@ def not_int8(name: str, dtype: Any) -> DtypeError:
 def _refusal(
     status: int, logits: tuple[int, ...], theta: HeadParams, requant: Requant, valid: Any
 ) -> HccsError:
-    if status == _REQUANT_SHAPE:
+    if status == _native.REQUANT_SHAPE:
         return ShapeError(
             f"requant's shape to broadcast against q.shape[:-2] = {logits[:-2]}",
             f"requant of shape {requant.shape}",

@@ -16,11 +16,10 @@ from hccs.numbers.modes import Mode
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MODES = {key: (index, mode.dtype) for index, mode in enumerate(Mode) for key in (mode, mode.value)}
+_MODES = {
+    key: (index, Mode(name).dtype) for index, name in enumerate(_native.MODES) for key in (Mode(name), name)
+}
 _INT8 = np.dtype(np.int8)
-# As the native code numbers them: which columns take part, and what it refuses.
-_NO_MASK, _LENGTHS, _MASK = range(3)
-DONE, _THETA_SHAPE, _SELECTION_SHAPE, _LENGTH_RANGE, MASK_LAYOUT, _OVERLAP = range(6)
 
 # Below this many elements per thread, starting the thread costs more than it saves.
 _ELEMENTS_PER_THREAD = 1 << 21
@@ -86,10 +85,10 @@ def softmax(
     else:
         check_threads(threads)
     status = _native.softmax(x, theta.packed, mode_index, masking, valid, out, threads)
-    if status == MASK_LAYOUT:
+    if status == _native.MASK_LAYOUT:
         valid = np.ascontiguousarray(np.broadcast_to(valid, x.shape))
         status = _native.softmax(x, theta.packed, mode_index, masking, valid, out, threads)
-    if status != DONE:
+    if status != _native.DONE:
         raise refusal(status, x.shape, theta, valid, "x.shape")
     return out
 
@@ -122,7 +121,7 @@ def check_threads(threads: Any) -> None:
 def selection(valid: Any) -> tuple[int, NDArray[Any] | None]:
     """`valid` as the native code takes it, and which kind it is."""
     if valid is None:
-        return _NO_MASK, None
+        return _native.NO_MASK, None
     valid = np.asarray(valid)
     masking = _masking(valid.dtype)
     return masking, valid if valid.dtype.isnative else valid.astype(valid.dtype.newbyteorder("="))
@@ -130,9 +129,9 @@ def selection(valid: Any) -> tuple[int, NDArray[Any] | None]:
 
 def _masking(dtype: np.dtype[Any]) -> int:
     if dtype.kind == "b":
-        return _MASK
+        return _native.MASK
     if dtype.kind in "iu":
-        return _LENGTHS
+        return _native.LENGTHS
     raise DtypeError(
         "valid to be booleans or integer lengths",
         f"dtype {dtype}",
@@ -159,15 +158,15 @@ def _check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
 
 def refusal(status: int, shape: tuple[int, ...], theta: HeadParams, valid: Any, what: str) -> HccsError:
     """What the native code refused, in words; `what` names the logits' shape."""
-    if status == _THETA_SHAPE:
+    if status == _native.THETA_SHAPE:
         return ShapeError(
             f"theta's shape to broadcast against {what}[:-2] = {shape[:-2]}",
             f"theta of shape {theta.shape}",
             "For logits [batch, heads, q, k] give one triple per head: shape [heads].",
         )
-    if status == _OVERLAP:
+    if status == _native.OVERLAP:
         return ShapeError("out to be memory of its own", "memory shared with x", "Pass another array.")
-    if status == _LENGTH_RANGE:
+    if status == _native.LENGTH_RANGE:
         return MaskError(
             f"row lengths between 0 and {shape[-1]} columns",
             f"lengths from {valid.min()} to {valid.max()}",

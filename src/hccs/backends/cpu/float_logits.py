@@ -13,7 +13,7 @@ from hccs.backends.cpu import _native
 from hccs.errors import DataError, ParameterError
 from hccs.numbers.modes import INT16_MAX, Mode
 
-_MODES = {mode: index for index, mode in enumerate(Mode)}
+_MODES = {Mode(name): number for number, name in enumerate(_native.MODES)}
 
 # Below this many logits per thread, starting the thread costs more than it saves.
 _LOGITS_PER_THREAD = 1 << 19
