@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORMAT_VERSION = "1"
-DISTANCES = 256
-_EXP_BITS, _MASS_BITS = 47, 48  # as in native/statistics.hpp
+DISTANCES = _native.DISTANCES
 _LOGITS_PER_THREAD = 1 << 18
 
 
@@ -34,6 +33,8 @@ class GroupSummary:
     mass: NDArray[np.float64]
     negative_entropy: float
     weight: float
+    version: int
+    """Of the statistics: a search with these means refuses others."""
 
 
 class HeadStatistics:
@@ -46,7 +47,7 @@ class HeadStatistics:
 
     All sums are integers: the order and the split of the data change no bit. Weights are counted in
     multiples of 1/`weight_unit`. `progress` is anything JSON can hold; it travels with the file, so that an
-    interrupted collection knows where to resume.
+    interrupted collection knows where to resume. Several threads may use one object at once.
 
     >>> rng = np.random.default_rng(0)
     >>> stats = HeadStatistics(shape=(1, 2), n=64, scale=0.1)
@@ -76,7 +77,7 @@ class HeadStatistics:
                 "weight_unit >= 1", str(weight_unit), "1 counts rows; 65536 allows fractions."
             )
         self.shape = (layers, heads)
-        self.n = Region(n).n
+        self.n = _longest_row(n)
         self.scale = _scale_grid(scale, self.shape)
         self.reference = reference
         self.weight_unit = int(weight_unit)
@@ -109,7 +110,10 @@ class HeadStatistics:
             return
         add = self._native.update_float if self.reference == "float" else self._native.update
         threads = max(1, min(cores(), len(set(batch.head_of_group.tolist())), x.size // _LOGITS_PER_THREAD))
-        add(batch.logits, batch.head_of_group, batch.lengths, batch.mask, batch.weights, threads)
+        try:
+            add(batch.logits, batch.head_of_group, batch.lengths, batch.mask, batch.weights, threads)
+        except OverflowError as error:
+            raise _too_heavy() from error
 
     def _of_reference_dtype(self, x: NDArray[Any]) -> NDArray[Any]:
         if self.reference == "int8" and x.dtype != np.int8:
@@ -139,7 +143,8 @@ class HeadStatistics:
 
     def summary(self, heads: Sequence[int]) -> GroupSummary:
         """The means over all rows of some heads, by flat index layer * heads + head."""
-        weight = sum(w for h in heads for _, _, w in self._native.totals(h))
+        version, of_heads = self._native.sums(list(heads))
+        weight = sum(head_weight for head_weight, _ in of_heads)
         if weight == 0:
             names = ", ".join(f"layer {h // self.shape[1]} head {h % self.shape[1]}" for h in heads[:4])
             raise DataError(
@@ -149,8 +154,8 @@ class HeadStatistics:
             )
         mass = [0] * DISTANCES  # exact, in Python's integers, until the last division
         logarithms, linear = 0, 0.0
-        for h in heads:
-            halves = self._native.sums(h).tolist()
+        for h, (_, packed) in zip(heads, of_heads, strict=True):
+            halves = packed.tolist()
             sums = [
                 (high << 64) | (low & (2**64 - 1))
                 for high, low in zip(halves[::2], halves[1::2], strict=True)
@@ -159,15 +164,18 @@ class HeadStatistics:
             if self.reference == "int8":
                 sums = [w * e for w, e in zip(sums, self._native.exp_table(h).tolist(), strict=False)]
                 moment = sum(d * m for d, m in enumerate(sums))
-                linear += float(self.scale.flat[h]) * (moment / (weight << (_EXP_BITS + _MASS_BITS)))
+                linear += float(self.scale.flat[h]) * (
+                    moment / (weight << (_native.EXP_BITS + _native.MASS_BITS))
+                )
             mass = [a + b for a, b in zip(mass, sums, strict=False)]
-        bits = _MASS_BITS + (_EXP_BITS if self.reference == "int8" else 0)
-        logarithm = logarithms / (weight << _MASS_BITS)
+        bits = _native.MASS_BITS + (_native.EXP_BITS if self.reference == "int8" else 0)
+        logarithm = logarithms / (weight << _native.MASS_BITS)
         return GroupSummary(
             mass=np.array([m / (weight << bits) for m in mass]),
             # sum p log p = -scale * sum_d d P(d) - log sum exp for int8; summed row by row for float.
             negative_entropy=-linear - logarithm if self.reference == "int8" else logarithm,
             weight=weight / self.weight_unit,
+            version=version,
         )
 
     def select(self, heads: NDArray[Any]) -> HeadStatistics:
@@ -179,21 +187,27 @@ class HeadStatistics:
             reference=self.reference,
             weight_unit=self.weight_unit,
         )
-        for new, old in enumerate(heads.reshape(-1).tolist()):
-            chosen._native.restore_sums(new, self._native.sums(old))
-            for bucket in self._native.buckets(old):
+        for new, (sums, buckets) in enumerate(self._native.state(heads.reshape(-1).tolist())):
+            for bucket in buckets:
                 chosen._native.restore_bucket(new, *bucket)
+            chosen._native.restore_sums(new, sums)
         return chosen
 
     def merge(self, other: HeadStatistics) -> None:
-        """Add the rows of `other`, which must be of the same shape, n, scale and kind."""
-        for name in ("shape", "n", "reference", "weight_unit"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                raise DataError(f"statistics with {name} = {mine}", str(theirs), "Collect all parts alike.")
-        if not np.array_equal(self.scale, other.scale):
-            raise DataError("statistics of the same scales", "others", "Fix the scales before collecting.")
-        self._native.merge(other._native)
+        """Add the rows of `other`, which must be of the same shape, n, scale and kind.
+
+        Merged with itself, every row counts twice.
+        """
+        require_alike([self._kind(), other._kind()])
+        try:
+            self._native.merge(other._native)
+        except OverflowError as error:
+            raise _too_heavy() from error
+
+    def _kind(self) -> dict[str, Any]:
+        """What statistics must have in common to be added."""
+        names = ("shape", "n", "reference", "weight_unit")
+        return {**{name: getattr(self, name) for name in names}, "scale": self.scale.tolist()}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HeadStatistics):
@@ -207,17 +221,17 @@ class HeadStatistics:
 
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         """Everything but `progress`, in one form for one multiset of rows."""
-        self._native.settle()
+        state = self._native.state(list(range(self.scale.size)))
         index, parts = [], [[np.empty(0, dtype)] for dtype in (np.uint8, np.int64, np.uint8)]
-        for head in range(self.scale.size):
-            for length, count, weight, *blobs in self._native.buckets(head):
+        for head, (_, buckets) in enumerate(state):
+            for length, count, weight, *blobs in buckets:
                 index.append([head, length, count, weight, *(blob.size for blob in blobs)])
                 for part, blob in zip(parts, blobs, strict=True):
                     part.append(blob)
         rows, weights, cells = (np.concatenate(part) for part in parts)
         arrays: dict[str, NDArray[Any]] = {
             "scale": self.scale,
-            "sums": np.stack([self._native.sums(head) for head in range(self.scale.size)]),
+            "sums": np.stack([sums for sums, _ in state]),
             "index": np.array(index, np.int64).reshape(-1, 7),
             "rows": rows,
             "weights": weights,
@@ -242,15 +256,20 @@ class HeadStatistics:
             reference=metadata["reference"],
             weight_unit=int(metadata["weight_unit"]),
         )
-        for head, halves in enumerate(arrays["sums"]):
-            stats._native.restore_sums(head, np.ascontiguousarray(halves))
+        # The native code checks what rows leave behind; here, that every part of the file is used once.
         at = [0, 0, 0]
         for head, length, count, weight, *sizes in arrays["index"].tolist():
             blobs = []
             for i, name in enumerate(("rows", "weights", "cells")):
+                if not 0 <= sizes[i] <= arrays[name].size - at[i]:
+                    raise ValueError(f"{sizes[i]} {name} of {arrays[name].size - at[i]} that are left")
                 blobs.append(np.ascontiguousarray(arrays[name][at[i] : at[i] + sizes[i]]))
                 at[i] += sizes[i]
             stats._native.restore_bucket(head, length, count, weight, *blobs)
+        if at != [arrays[name].size for name in ("rows", "weights", "cells")]:
+            raise ValueError("rows, weights or cells that belong to no head")
+        for head, halves in zip(range(stats.scale.size), arrays["sums"], strict=True):
+            stats._native.restore_sums(head, np.ascontiguousarray(halves))
         return stats
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -285,16 +304,51 @@ class HeadStatistics:
     def all_reduce(self, group: Any = None) -> None:
         """Give every process of a torch.distributed group the rows of all of them. Bits are equal on each."""
         dist = process_group()
+        kinds: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(kinds, self._kind(), group=group)
+        require_alike(kinds)  # on every process alike: either all go on or none
         merged = self._empty()
-        for rank in range(dist.get_world_size(group)):
+        for rank in range(len(kinds)):
             source = rank if group is None else dist.get_global_rank(group, rank)
             # One process at a time, so that memory holds two sets of statistics and not one per process.
             box = [self._state() if rank == dist.get_rank(group) else None]
             dist.broadcast_object_list(box, src=source, group=group)
             state = box[0]
             assert state is not None
-            merged.merge(type(self)._from_state(*state)._native)
+            try:
+                merged.merge(type(self)._from_state(*state)._native)
+            except OverflowError as error:
+                raise _too_heavy() from error
         self._native = merged
+
+
+def require_alike(kinds: Sequence[dict[str, Any]]) -> None:
+    """Refuse to add statistics of which one is unlike the first."""
+    first, *others = kinds
+    for name, value in first.items():
+        for other in others:
+            if other[name] != value:
+                raise DataError(
+                    f"statistics that all have the {name} {value}",
+                    str(other[name]),
+                    "Collect all parts alike.",
+                )
+
+
+def _too_heavy() -> DataError:
+    return DataError(
+        "weights that sum to less than 2^63 units for every head",
+        "more",
+        "Divide all weights by a common factor, or take a smaller weight_unit.",
+    )
+
+
+def _longest_row(n: Any) -> int:
+    """n, if any parameters serve rows so long."""
+    region = Region(n)
+    if region.max_base < region.floor:
+        region.require(1, 0, 1)
+    return region.n
 
 
 def process_group() -> Any:
