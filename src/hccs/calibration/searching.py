@@ -140,7 +140,7 @@ def search(
             "Only the int16 objective has sufficient statistics.",
         )
     groups = _groups(stats, granularity)
-    found = list(_search_all(job, groups, threads or cores()))
+    found = list(_search_all(job, groups, _threads(threads)))
     records = sorted((r for f in found for r in _records(stats, f)), key=lambda r: (r.layer, r.head))
     packed = np.array([r.params.packed for r in records]).reshape(*stats.shape, 3)
     table = ParamTable(
@@ -155,6 +155,12 @@ def search(
     )
     _warn_of_constant_heads(stats, records)
     return Calibration(table, tuple(records))
+
+
+def _threads(threads: int | None) -> int:
+    if threads is not None and threads < 1:
+        raise ParameterError("threads to be an integer >= 1", repr(threads), "Leave it out for the default.")
+    return cores() if threads is None else int(threads)
 
 
 def _layer_names(stats: HeadStatistics) -> dict[str, Any]:

@@ -7,7 +7,8 @@
 
 namespace hccs {
 
-// Handlers run on Python's main thread alone, and may raise anything; what they raised stays set on it.
+// Handlers run on Python's main thread alone, in any Python code or in PyErr_CheckSignals, and may raise anything. What
+// they raised is left set.
 inline Interruption::Answer ask_for_signals() noexcept {
   namespace nb = nanobind;
   const nb::gil_scoped_acquire gil;
@@ -15,8 +16,9 @@ inline Interruption::Answer ask_for_signals() noexcept {
     const nb::module_ threading = nb::module_::import_("threading");
     if (!threading.attr("main_thread")().attr("ident").equal(threading.attr("get_ident")()))
       return Interruption::Answer::kNeverAsk;
-  } catch (const std::exception&) {
-    return Interruption::Answer::kNeverAsk;
+  } catch (nb::python_error& raised) {
+    raised.restore();
+    return Interruption::Answer::kStop;
   }
   return PyErr_CheckSignals() == 0 ? Interruption::Answer::kGoOn : Interruption::Answer::kStop;
 }
