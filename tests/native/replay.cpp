@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/instruction_sets.hpp"
+#include "common/interruption.hpp"
 #include "recorded.hpp"
 
 namespace {

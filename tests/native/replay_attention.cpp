@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "common/instruction_sets.hpp"
+#include "common/interruption.hpp"
 #include "recorded.hpp"
 
 namespace {
