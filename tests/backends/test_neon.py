@@ -36,8 +36,11 @@ def programs(tmp_path_factory):
     special = {"attention/neon": ["-march=armv8.2-a+dotprod"]}
     objects = []
     for name in (
-        "dispatch",
+        "common/instruction_sets",
+        "common/interruption",
         "float_logits/scalar",
+        "softmax/run",
+        "attention/run",
         "softmax/scalar",
         "softmax/neon",
         "attention/scalar",

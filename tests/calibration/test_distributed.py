@@ -25,20 +25,59 @@ def process(rank: int, folder: str) -> None:
     extremes.all_reduce()
     stats.save(f"{folder}/{rank}.safetensors")
     np.save(f"{folder}/range{rank}.npy", extremes.max_abs)
+    np.save(f"{folder}/said{rank}.npy", refusals(rank))
     dist.destroy_process_group()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="gloo over a file")
-def test_two_processes_end_with_the_statistics_of_all_rows(rng, tmp_path):
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """The folder in which two processes left what they ended with, and their data."""
+    if sys.platform == "win32":
+        pytest.skip("gloo over a file")
+    folder = tmp_path_factory.mktemp("processes")
     # Enough rows that each process keeps its own and only the sum is counted.
-    x = random_logits(rng, (1, 3, 1800, 16))
-    np.save(tmp_path / "x.npy", x)
-    torch.multiprocessing.spawn(process, args=(str(tmp_path),), nprocs=2)
+    x = random_logits(np.random.default_rng(20261115), (1, 3, 1800, 16))
+    np.save(folder / "x.npy", x)
+    torch.multiprocessing.spawn(process, args=(str(folder),), nprocs=2)
+    return folder, x
+
+
+def test_two_processes_end_with_the_statistics_of_all_rows(processes):
+    folder, x = processes
     whole = HeadStatistics((1, 3), 16, 0.1)
     whole.update(x)
     for rank in range(2):
-        assert HeadStatistics.load(tmp_path / f"{rank}.safetensors") == whole
-        assert np.array_equal(np.load(tmp_path / f"range{rank}.npy"), abs(x.astype(float)).max((2, 3)))
+        assert HeadStatistics.load(folder / f"{rank}.safetensors") == whole
+        assert np.array_equal(np.load(folder / f"range{rank}.npy"), abs(x.astype(float)).max((2, 3)))
+
+
+def refusals(rank: int) -> list[str]:
+    """What a process is told whose statistics are unlike the other's."""
+    said = []
+    for other in (
+        {"n": 24},
+        {"scale": 0.2},
+        {"scale": [[0.1, 0.1, 0.3]]},
+        {"weight_unit": 4},
+        {"shape": (3, 1)},
+    ):
+        options = {"shape": (1, 3), "n": 16, "scale": 0.1, **(other if rank else {})}
+        stats = HeadStatistics(**options)
+        stats.update(np.zeros((*options["shape"], 5, 16), np.int8))
+        with pytest.raises(DataError) as refused:
+            stats.all_reduce()
+        said.append(str(refused.value))
+        assert stats.rows.sum() == 15
+    return said
+
+
+def test_every_process_refuses_statistics_that_cannot_be_added(processes):
+    folder, _ = processes
+    said = [np.load(folder / f"said{rank}.npy").tolist() for rank in range(2)]
+    assert said[0] == said[1]
+    assert [words.split("have the ")[1].split()[0] for words in said[0]] == [
+        "n", "scale", "scale", "weight_unit", "shape",
+    ]  # fmt: skip
 
 
 def test_all_reduce_without_a_process_group_says_so():

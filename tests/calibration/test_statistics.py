@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from hccs._files.checked import _digest
 from hccs._files.safetensors import write
-from hccs.calibration import HeadStatistics
+from hccs.calibration import HeadStatistics, _native, search
 from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.calibration.searching import objectives
 from hccs.calibration.state import FORMAT
 from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 from hccs.numbers.region import Region
 from tests.calibration.conftest import direct_kl, random_logits
+from tests.conftest import from_four_threads
 
 
 def random_triples(rng, n, count):
@@ -117,6 +118,102 @@ def test_counts_never_overflow(rng, weight):
     triples = random_triples(rng, 6, 20)
     np.testing.assert_allclose(objectives(heavy, [0], triples), objectives(light, [0], triples), atol=1e-12)
     assert heavy.summary([0]).weight == 1500 * weight
+
+
+def test_the_heaviest_rows_are_searched_like_light_ones(rng):
+    x = random_logits(rng, (1, 1, 1500, 60))
+    heavy, light = HeadStatistics((1, 1), 60, 0.1), HeadStatistics((1, 1), 60, 0.1)
+    heavy.update(x, weight=2**39)
+    light.update(x)
+    for _ in range(13):  # 1500 * 2^52 is just below 2^63
+        heavy.merge(heavy)
+    assert heavy.summary([0]).weight == 1500 * 2**52
+    found, expected = search(heavy).heads[0], search(light).heads[0]
+    assert found.params == expected.params
+    assert found.kl == pytest.approx(expected.kl, abs=1e-12)
+
+
+def test_weights_that_would_wrap_leave_the_statistics_as_they_were(rng):
+    stats = HeadStatistics((1, 2), 4)
+    stats.update(random_logits(rng, (1, 2, 1, 4)), weight=2**39)
+    for _ in range(23):
+        stats.merge(stats)
+    before = stats.summary([0]), stats.summary([1])
+    with pytest.raises(DataError, match=r"less than 2\^63 units"):
+        stats.merge(stats)
+    after = stats.summary([0]), stats.summary([1])
+    assert [s.weight for s in before] == [s.weight for s in after] == [2.0**62] * 2
+    assert stats.rows.tolist() == [[2**23] * 2]
+
+
+@pytest.mark.parametrize("rows", [10, 1023, 3000], ids=["kept", "counted by it", "counted"])
+def test_merged_with_itself_every_row_counts_twice(rng, rows):
+    x = random_logits(rng, (1, 2, rows, 12))
+    stats, twice = HeadStatistics((1, 2), 12), HeadStatistics((1, 2), 12)
+    stats.update(x, rng.integers(11, 13, (1, 2, 1)))
+    lengths = np.array([[[c] for c in (stats._native.totals(h)[0][0] for h in range(2))]])
+    twice.update(np.concatenate([x, x], 2), lengths)
+    stats.merge(stats)
+    assert stats == twice
+    assert stats.rows.tolist() == [[2 * rows] * 2]
+
+
+def test_updates_from_several_threads_lose_nothing(rng):
+    x = random_logits(rng, (2, 3, 40, 16))
+    lengths = rng.integers(0, 17, (2, 3, 40))
+    stats, alone = HeadStatistics((2, 3), 16, 0.1), HeadStatistics((2, 3), 16, 0.1)
+
+    def work():
+        for i in range(120):
+            stats.update(x, lengths)
+            if i % 40 == 7:
+                stats.summary([0, 5])
+                stats.merge(HeadStatistics((2, 3), 16, 0.1))
+                stats.select(np.arange(6).reshape(2, 3))
+        return np.empty(0)
+
+    from_four_threads(work)
+    for _ in range(480):
+        alone.update(x, lengths)
+    assert stats == alone
+
+
+def test_a_search_refuses_means_of_other_rows(rng):
+    x = random_logits(rng, (1, 1, 20, 8))
+    stats = HeadStatistics((1, 1), 8)
+    stats.update(x)
+    means = stats.summary([0])
+    arguments = (stats._native, [0], means.mass, means.negative_entropy, means.version)
+    _native.search(*arguments, 8, _native.Interruption())
+    stats.update(x)
+    with pytest.raises(_native.Changed):
+        _native.search(*arguments, 8, _native.Interruption())
+
+
+def test_a_file_written_while_rows_arrive_is_whole(rng, tmp_path):
+    x = random_logits(rng, (1, 4, 100, 16))
+    stats = HeadStatistics((1, 4), 16)
+    stats.update(x)
+    turn = iter(range(4))
+
+    def work():
+        path = tmp_path / f"{next(turn)}.safetensors"
+        for _ in range(20):
+            stats.update(x)
+            stats.save(path)
+            rows = HeadStatistics.load(path).rows
+            assert (rows % 100 == 0).all() and (rows == rows.flat[0]).all()
+        return np.empty(0)
+
+    from_four_threads(work)
+    assert stats.rows.tolist() == [[100 * 81] * 4]
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_the_native_code_refuses_no_threads(threads):
+    x, heads = np.zeros((1, 3, 4), np.int8), np.zeros(1, np.int32)
+    with pytest.raises(ValueError, match="threads"):
+        _native.Statistics(4, [1.0], False).update(x, heads, None, None, None, threads)
 
 
 def test_memory_is_bounded(rng):
@@ -327,6 +424,8 @@ def test_logits_that_are_not_finite_are_refused_where_they_count(bad):
         (ShapeError, {"layers": ["a", "b"]}, "1 different names"),
         (ShapeError, {"qkv_scale": np.ones((1, 2))}, r"qkv_scale of shape \(1, 2, 3\)"),
         (ParameterError, {"n": 0}, "n, the longest row"),
+        (ParameterError, {"n": 32768}, "n = 32767 columns"),
+        (ParameterError, {"n": 70_000}, "n = 32767 columns"),
     ],
 )
 def test_impossible_statistics_are_refused(error, options, message):

@@ -2,7 +2,8 @@
 // are only emulated here: built by a cross compiler, run under an emulator. Prints the number of cases.
 #include <cstring>
 
-#include "dispatch.hpp"
+#include "common/instruction_sets.hpp"
+#include "common/interruption.hpp"
 #include "recorded.hpp"
 
 namespace {
@@ -34,7 +35,8 @@ bool replay(std::FILE* file, const std::vector<int64_t>& header, hccs::SoftmaxRo
     job.valid.shape[0] = rows;
     job.valid.stride[0] = selection_rows == 1 ? 0 : (lengths ? 4 : columns);
   }
-  hccs::run_softmax(job, kernel, 1);
+  hccs::Interruption never;
+  hccs::run_softmax(job, kernel, 1, never);
   return std::memcmp(out.data(), expected.data(), out_bytes) == 0;
 }
 
@@ -43,7 +45,7 @@ bool replay(std::FILE* file, const std::vector<int64_t>& header, hccs::SoftmaxRo
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   hccs::SoftmaxRows kernel = nullptr;
-  for (const hccs::Isa& isa : hccs::isas())
+  for (const hccs::InstructionSet& isa : hccs::instruction_sets())
     if (isa.supported && std::strcmp(isa.name, argv[2]) == 0) kernel = isa.softmax;
   std::FILE* file = std::fopen(argv[1], "rb");
   if (!kernel || !file) return 2;

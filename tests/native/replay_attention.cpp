@@ -1,14 +1,15 @@
 // As replay.cpp, for attention: runs recorded cases through one instruction set and compares the outputs.
 #include <cstring>
 
-#include "dispatch.hpp"
+#include "common/instruction_sets.hpp"
+#include "common/interruption.hpp"
 #include "recorded.hpp"
 
 namespace {
 
 enum Field { kGroups, kQueries, kKeys, kDim, kMasking, kCausal, kMode, kOutput, kOutputBytes, kFields };
 
-bool replay(std::FILE* file, const hccs::Isa& isa) {
+bool replay(std::FILE* file, const hccs::InstructionSet& isa) {
   const auto header = read_array<int64_t>(file, kFields);
   const int64_t groups = header[kGroups], queries = header[kQueries], keys = header[kKeys], dim = header[kDim];
   hccs::AttentionJob job{};
@@ -46,7 +47,8 @@ bool replay(std::FILE* file, const hccs::Isa& isa) {
     job.valid.shape[0] = job.rows;
     job.valid.stride[0] = lengths ? 4 : keys;
   }
-  hccs::run_attention(job, *isa.attention, 1);
+  hccs::Interruption never;
+  hccs::run_attention(job, *isa.attention, 1, never);
   return out == expected && Z == sums;
 }
 
@@ -54,8 +56,8 @@ bool replay(std::FILE* file, const hccs::Isa& isa) {
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  const hccs::Isa* chosen = nullptr;
-  for (const hccs::Isa& isa : hccs::isas())
+  const hccs::InstructionSet* chosen = nullptr;
+  for (const hccs::InstructionSet& isa : hccs::instruction_sets())
     if (isa.supported && std::strcmp(isa.name, argv[2]) == 0) chosen = &isa;
   std::FILE* file = std::fopen(argv[1], "rb");
   if (!chosen || !file) return 2;

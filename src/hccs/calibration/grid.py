@@ -53,6 +53,7 @@ def deployed_objective(
         raise DtypeError(
             "statistics of int8 logits", "of float logits", "The deployed mode is compared on int8 logits."
         )
+    stats.summary(heads)  # refuses heads without rows
     most = max(count for h in heads for _, count, _ in stats._native.totals(h))
     if most >= _native.ROWS_KEPT:
         raise DataError(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from hccs.backends.cpu.instruction_sets import cores
 from hccs.calibration import _native
 from hccs.calibration.grid import coarse_grid, deployed_objective
 from hccs.calibration.statistics import GroupSummary, HeadStatistics
-from hccs.errors import ParameterError
+from hccs.errors import DataError, ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
@@ -28,7 +28,7 @@ GRANULARITIES = ("head", "layer", "global")
 SEARCHES = ("exact", "grid")
 OBJECTIVES = ("kl_i16", "kl_mode")
 
-TIE = 1e-12
+TIE = _native.TIE
 """Objectives closer than this are equal, and the smallest D, then S, then B is preferred."""
 
 
@@ -78,6 +78,7 @@ class _Job:
     mode: Mode
     exact: bool
     in_mode: bool
+    interruption: _native.Interruption
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ def search(
         mode,
         _one_of("search", search, SEARCHES) == "exact",
         _one_of("objective", objective, OBJECTIVES) == "kl_mode",
+        _native.Interruption(),
     )
     if job.exact and job.in_mode:
         raise ParameterError(
@@ -138,7 +140,7 @@ def search(
             "Only the int16 objective has sufficient statistics.",
         )
     groups = _groups(stats, granularity)
-    found = list(_search_all(job, groups, threads or cores()))
+    found = list(_search_all(job, groups, _threads(threads)))
     records = sorted((r for f in found for r in _records(stats, f)), key=lambda r: (r.layer, r.head))
     packed = np.array([r.params.packed for r in records]).reshape(*stats.shape, 3)
     table = ParamTable(
@@ -154,6 +156,12 @@ def search(
     )
     _warn_of_constant_heads(stats, records)
     return Calibration(table, tuple(records))
+
+
+def _threads(threads: int | None) -> int:
+    if threads is not None and threads < 1:
+        raise ParameterError("threads to be an integer >= 1", repr(threads), "Leave it out for the default.")
+    return cores() if threads is None else int(threads)
 
 
 def fidelity(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:
@@ -179,8 +187,8 @@ def objectives(stats: HeadStatistics, heads: Sequence[int], triples: Any) -> NDA
     region = Region(stats.n)
     for B, S, D in array.tolist():
         region.require(B, S, D)
-    means = stats.summary(heads)
-    return _native.objectives(stats._native, list(heads), means.mass, means.negative_entropy, array)
+    kl: NDArray[np.float64] = _with_means(_native.objectives, stats, list(heads), stats.summary(heads), array)
+    return kl
 
 
 def _require_match(stats: HeadStatistics, table: ParamTable) -> None:
@@ -231,16 +239,37 @@ def _search_all(job: _Job, groups: list[list[int]], threads: int) -> Iterator[_F
     job.stats._native.count_pending()  # once, and not again for every group and D
     summaries = [job.stats.summary(group) for group in groups]
     one = _exact if job.exact else _coarse
-    with ThreadPoolExecutor(threads) as pool:
-        jobs = [pool.submit(one, job, group, means) for group, means in zip(groups, summaries, strict=True)]
-        for done in track(as_completed(jobs), total=len(jobs), description="searching"):
-            yield done.result()
+    with ThreadPoolExecutor(min(threads, len(groups))) as pool:
+        jobs: list[Future[_Found]] = []
+        try:
+            for group, means in zip(groups, summaries, strict=True):
+                jobs.append(_submit(pool, one, job, group, means))
+            for done in track(as_completed(jobs), total=len(jobs), description="searching"):
+                yield done.result()
+        except BaseException:  # Ctrl-C among them: leaving the pool waits for what runs
+            job.interruption.request()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _submit(
+    pool: ThreadPoolExecutor,
+    search_one: Callable[[_Job, list[int], GroupSummary], _Found],
+    job: _Job,
+    group: list[int],
+    means: GroupSummary,
+) -> Future[_Found]:
+    """The result to come; where no thread can be had, it is found here and now."""
+    try:
+        return pool.submit(search_one, job, group, means)
+    except RuntimeError:
+        done: Future[_Found] = Future()
+        done.set_result(search_one(job, group, means))
+        return done
 
 
 def _exact(job: _Job, group: list[int], means: GroupSummary) -> _Found:
-    best, runner_up, _, _ = _native.search(
-        job.stats._native, group, means.mass, means.negative_entropy, job.n
-    )
+    best, runner_up, _, _ = _with_means(_native.search, job.stats, group, means, job.n, job.interruption)
     return _Found(group, best[:3], runner_up[:3], runner_up[3])
 
 
@@ -249,7 +278,7 @@ def _coarse(job: _Job, group: list[int], means: GroupSummary) -> _Found:
     if job.in_mode:
         kl = deployed_objective(job.stats, group, triples, job.mode)
     else:
-        kl = _native.objectives(job.stats._native, group, means.mass, means.negative_entropy, triples)
+        kl = _with_means(_native.objectives, job.stats, group, means, triples)
     best = int(np.argmax(kl <= kl.min() + TIE))  # the first: the grid is in the order of preference
     rest = np.where(np.arange(len(kl)) == best, np.inf, kl)
     second = int(np.argmax(rest <= rest.min() + TIE))
@@ -282,9 +311,24 @@ def _records(stats: HeadStatistics, found: _Found) -> Iterator[HeadRecord]:
 
 
 def _evaluate(stats: HeadStatistics, heads: list[int], params: HeadParams) -> tuple[float, float, float]:
-    summary = stats.summary(heads)
-    B, S, D = params.packed.tolist()
-    return _native.evaluate(stats._native, heads, summary.mass, summary.negative_entropy, B, S, D)
+    found: tuple[float, float, float] = _with_means(
+        _native.evaluate, stats, heads, stats.summary(heads), *params.packed.tolist()
+    )
+    return found
+
+
+def _with_means(
+    call: Callable[..., Any], stats: HeadStatistics, heads: list[int], means: GroupSummary, *arguments: Any
+) -> Any:
+    """What the native code finds for a group of heads; it reads rows, which must be those of the means."""
+    try:
+        return call(stats._native, heads, means.mass, means.negative_entropy, means.version, *arguments)
+    except _native.Changed as error:
+        raise DataError(
+            "statistics that stay as they are during a search",
+            "rows added meanwhile",
+            "Search when all rows are in, or search a copy.",
+        ) from error
 
 
 def _warn_of_constant_heads(stats: HeadStatistics, records: Sequence[HeadRecord]) -> None:

@@ -31,18 +31,17 @@ _SUMS = 2 * 257
 
 def of(stats: HeadStatistics) -> State:
     """Everything but `progress`, in one form for one multiset of rows."""
-    native = stats._native
-    native.settle()
+    held = stats._native.state(list(range(stats.scale.size)))  # of one moment, whatever other threads add
     index = []
     parts = {name: [np.empty(0, dtype)] for name, dtype in _BLOBS.items()}
-    for head in range(stats.scale.size):
-        for length, count, weight, *blobs in native.buckets(head):
+    for head, (_, buckets) in enumerate(held):
+        for length, count, weight, *blobs in buckets:
             index.append([head, length, count, weight, *(blob.size for blob in blobs)])
             for part, blob in zip(parts.values(), blobs, strict=True):
                 part.append(blob)
     arrays: dict[str, NDArray[Any]] = {
         "scale": stats.scale,
-        "sums": np.stack([native.sums(head) for head in range(stats.scale.size)]),
+        "sums": np.stack([sums for sums, _ in held]),
         "index": np.array(index, np.int64).reshape(-1, 4 + len(_BLOBS)),
         **{name: np.concatenate(part) for name, part in parts.items()},
         **({} if stats.qkv_scale is None else {"qkv_scale": stats.qkv_scale}),
@@ -74,8 +73,6 @@ def restored(
         layers=json.loads(metadata["layers"]) if "layers" in metadata else None,
         qkv_scale=arrays.get("qkv_scale"),
     )
-    for head, halves in enumerate(arrays["sums"]):
-        stats._native.restore_sums(head, np.ascontiguousarray(halves))
     at = dict.fromkeys(_BLOBS, 0)
     for head, length, count, weight, *sizes in arrays["index"].tolist():
         blobs = []
@@ -83,6 +80,9 @@ def restored(
             blobs.append(np.ascontiguousarray(arrays[name][at[name] : at[name] + size]))
             at[name] += size
         stats._native.restore_bucket(head, length, count, weight, *blobs)
+    # After the rows: the native code checks that they could have left these sums behind.
+    for head, halves in enumerate(arrays["sums"]):
+        stats._native.restore_sums(head, np.ascontiguousarray(halves))
     stats.progress = progress
     return stats
 

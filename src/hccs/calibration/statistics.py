@@ -20,8 +20,7 @@ from hccs.numbers.table import layer_names, operand_scales
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-DISTANCES = 256
-_EXP_BITS, _MASS_BITS = 47, 48  # as in native/statistics.hpp
+DISTANCES = _native.DISTANCES
 _LOGITS_PER_THREAD = 1 << 18
 
 
@@ -32,6 +31,8 @@ class GroupSummary:
     mass: NDArray[np.float64]
     negative_entropy: float
     weight: float
+    version: int
+    """Of the statistics: a search with these means refuses others."""
 
 
 class HeadStatistics:
@@ -44,7 +45,8 @@ class HeadStatistics:
 
     All sums are integers: the order and the split of the data change no bit. Weights are counted in
     multiples of 1/`weight_unit`. `layers` and `qkv_scale`, where they are known, are those of the
-    `ParamTable` that is searched from here. `progress` is how far a collection from files has come.
+    `ParamTable` that is searched from here. `progress` is how far a collection from files has come. Several
+    threads may use one object at once.
 
     >>> rng = np.random.default_rng(0)
     >>> stats = HeadStatistics(shape=(1, 2), n=64, scale=0.1)
@@ -75,7 +77,7 @@ class HeadStatistics:
             raise ParameterError(
                 "weight_unit from 1 to 2^40", str(weight_unit), "1 counts rows; 65536 allows fractions."
             )
-        self.n = Region(n).n
+        self.n = _longest_row(n)
         self.scale = _scale_grid(scale, self.shape)
         self.reference = reference
         self.weight_unit = int(weight_unit)
@@ -110,7 +112,10 @@ class HeadStatistics:
             return
         add = self._native.update_float if self.reference == "float" else self._native.update
         threads = max(1, min(cores(), len(set(batch.head_of_group.tolist())), x.size // _LOGITS_PER_THREAD))
-        add(batch.logits, batch.head_of_group, batch.lengths, batch.mask, batch.weights, threads)
+        try:
+            add(batch.logits, batch.head_of_group, batch.lengths, batch.mask, batch.weights, threads)
+        except OverflowError as error:
+            raise _too_heavy() from error
 
     def _of_reference_dtype(self, x: NDArray[Any]) -> NDArray[Any]:
         if self.reference == "int8" and x.dtype != np.int8:
@@ -140,7 +145,8 @@ class HeadStatistics:
 
     def summary(self, heads: Sequence[int]) -> GroupSummary:
         """The means over all rows of some heads, by flat index layer * heads + head."""
-        weight = sum(w for h in heads for _, _, w in self._native.totals(h))
+        version, of_heads = self._native.sums(list(heads))
+        weight = sum(head_weight for head_weight, _ in of_heads)
         if weight == 0:
             names = ", ".join(f"layer {h // self.shape[1]} head {h % self.shape[1]}" for h in heads[:4])
             raise DataError(
@@ -150,8 +156,8 @@ class HeadStatistics:
             )
         mass = [0] * DISTANCES  # exact, in Python's integers, until the last division
         logarithms, linear = 0, 0.0
-        for h in heads:
-            halves = self._native.sums(h).tolist()
+        for h, (_, packed) in zip(heads, of_heads, strict=True):
+            halves = packed.tolist()
             sums = [
                 (high << 64) | (low & (2**64 - 1))
                 for high, low in zip(halves[::2], halves[1::2], strict=True)
@@ -160,15 +166,18 @@ class HeadStatistics:
             if self.reference == "int8":
                 sums = [w * e for w, e in zip(sums, self._native.exp_table(h).tolist(), strict=False)]
                 moment = sum(d * m for d, m in enumerate(sums))
-                linear += float(self.scale.flat[h]) * (moment / (weight << (_EXP_BITS + _MASS_BITS)))
+                linear += float(self.scale.flat[h]) * (
+                    moment / (weight << (_native.EXP_BITS + _native.MASS_BITS))
+                )
             mass = [a + b for a, b in zip(mass, sums, strict=False)]
-        bits = _MASS_BITS + (_EXP_BITS if self.reference == "int8" else 0)
-        logarithm = logarithms / (weight << _MASS_BITS)
+        bits = _native.MASS_BITS + (_native.EXP_BITS if self.reference == "int8" else 0)
+        logarithm = logarithms / (weight << _native.MASS_BITS)
         return GroupSummary(
             mass=np.array([m / (weight << bits) for m in mass]),
             # sum p log p = -scale * sum_d d P(d) - log sum exp for int8; summed row by row for float.
             negative_entropy=-linear - logarithm if self.reference == "int8" else logarithm,
             weight=weight / self.weight_unit,
+            version=version,
         )
 
     def select(self, heads: NDArray[Any]) -> HeadStatistics:
@@ -180,29 +189,35 @@ class HeadStatistics:
             reference=self.reference,
             weight_unit=self.weight_unit,
         )
-        for new, old in enumerate(heads.reshape(-1).tolist()):
-            chosen._native.restore_sums(new, self._native.sums(old))
-            for bucket in self._native.buckets(old):
+        for new, (sums, buckets) in enumerate(self._native.state(heads.reshape(-1).tolist())):
+            for bucket in buckets:
                 chosen._native.restore_bucket(new, *bucket)
+            chosen._native.restore_sums(new, sums)
         return chosen
 
     def merge(self, other: HeadStatistics) -> None:
-        """Add the rows of `other`, which must be of the same shape, n, scale and kind."""
-        for name in ("shape", "n", "reference", "weight_unit"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                raise DataError(f"statistics with {name} = {mine}", str(theirs), "Collect all parts alike.")
-        if not np.array_equal(self.scale, other.scale):
-            raise DataError("statistics of the same scales", "others", "Fix the scales before collecting.")
+        """Add the rows of `other`, which must be of the same shape, n, scale and kind.
+
+        Merged with itself, every row counts twice.
+        """
+        require_alike([self._kind(), other._kind()])
         if self.layers and other.layers and self.layers != other.layers:
             layers = ", ".join(other.layers)
             raise DataError(f"statistics of {', '.join(self.layers)}", layers, "Collect from one model.")
-        self._native.merge(other._native)
+        try:
+            self._native.merge(other._native)
+        except OverflowError as error:
+            raise _too_heavy() from error
         self.layers = self.layers or other.layers
         if self.qkv_scale is None or other.qkv_scale is None:
             self.qkv_scale = other.qkv_scale if self.qkv_scale is None else self.qkv_scale
         else:
             self.qkv_scale = np.maximum(self.qkv_scale, other.qkv_scale)
+
+    def _kind(self) -> dict[str, Any]:
+        """What statistics must have in common to be added."""
+        names = ("shape", "n", "reference", "weight_unit")
+        return {**{name: getattr(self, name) for name in names}, "scale": self.scale.tolist()}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HeadStatistics):
@@ -238,16 +253,51 @@ class HeadStatistics:
     def all_reduce(self, group: Any = None) -> None:
         """Give every process of a torch.distributed group the rows of all of them. Bits are equal on each."""
         dist = process_group()
+        kinds: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(kinds, self._kind(), group=group)
+        require_alike(kinds)  # on every process alike: either all go on or none
         merged = self._empty()
-        for rank in range(dist.get_world_size(group)):
+        for rank in range(len(kinds)):
             source = rank if group is None else dist.get_global_rank(group, rank)
             # One process at a time, so that memory holds two sets of statistics and not one per process.
             box = [self._state() if rank == dist.get_rank(group) else None]
             dist.broadcast_object_list(box, src=source, group=group)
-            state = box[0]
-            assert state is not None
-            merged.merge(type(self)._from_state(*state)._native)
+            theirs = box[0]
+            assert theirs is not None
+            try:
+                merged.merge(type(self)._from_state(*theirs)._native)
+            except OverflowError as error:
+                raise _too_heavy() from error
         self._native = merged
+
+
+def require_alike(kinds: Sequence[dict[str, Any]]) -> None:
+    """Refuse to add statistics of which one is unlike the first."""
+    first, *others = kinds
+    for name, value in first.items():
+        for other in others:
+            if other[name] != value:
+                raise DataError(
+                    f"statistics that all have the {name} {value}",
+                    str(other[name]),
+                    "Collect all parts alike.",
+                )
+
+
+def _too_heavy() -> DataError:
+    return DataError(
+        "weights that sum to less than 2^63 units for every head",
+        "more",
+        "Divide all weights by a common factor, or take a smaller weight_unit.",
+    )
+
+
+def _longest_row(n: Any) -> int:
+    """n, if any parameters serve rows so long."""
+    region = Region(n)
+    if region.max_base < region.floor:
+        region.require(1, 0, 1)
+    return region.n
 
 
 def process_group() -> Any:

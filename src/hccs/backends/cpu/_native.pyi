@@ -35,3 +35,17 @@ def select(name: str) -> str: ...
 def in_use() -> str: ...
 def known_isas() -> list[tuple[str, bool]]: ...
 def empty() -> None: ...
+
+DONE: int
+THETA_SHAPE: int
+SELECTION_SHAPE: int
+LENGTH_RANGE: int
+MASK_LAYOUT: int
+OVERLAP: int
+REQUANT_SHAPE: int
+NO_MASK: int
+LENGTHS: int
+MASK: int
+MODES: tuple[str, ...]
+DEFERRED: int
+OUTPUTS: tuple[str, ...]

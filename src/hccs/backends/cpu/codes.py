@@ -1,32 +1,20 @@
-"""The numbers by which the native code knows modes, masks, outputs and refusals.
-
-Read from it, so that they are written once: in C++.
-"""
+"""The numbers by which the native code knows modes, masks, outputs and refusals: written once, in C++."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from hccs.backends.cpu import _native
 from hccs.numbers.modes import Mode
 
+DONE = _native.DONE
+LENGTH_RANGE = _native.LENGTH_RANGE
+MASK_LAYOUT = _native.MASK_LAYOUT
+OVERLAP = _native.OVERLAP
 
-def _code(name: str, otherwise: Any) -> Any:
-    return getattr(_native, name, otherwise)
-
-
-DONE: int = _code("DONE", 0)
-LENGTH_RANGE: int = _code("LENGTH_RANGE", 3)
-MASK_LAYOUT: int = _code("MASK_LAYOUT", 4)
-OVERLAP: int = _code("OVERLAP", 5)
-
-MASKING: tuple[int, int, int] = (_code("NO_MASK", 0), _code("LENGTHS", 1), _code("MASK", 2))
+MASKING = (_native.NO_MASK, _native.LENGTHS, _native.MASK)
 """In the order of `hccs.ops.arguments`: none, lengths, mask."""
 
-MODES: dict[Mode, int] = {Mode(name): i for i, name in enumerate(_code("MODES", [*Mode]))}
-DEFERRED: int = _code("DEFERRED", -1)
+MODES = {Mode(name): number for number, name in enumerate(_native.MODES)}
+DEFERRED = _native.DEFERRED
 """In the place of a mode: attention divides its output alone."""
 
-OUTPUTS: dict[str, int] = {
-    name: i for i, name in enumerate(_code("OUTPUTS", ["pair", "float32", "int8"]))
-}  # fmt: skip
+OUTPUTS = {name: number for number, name in enumerate(_native.OUTPUTS)}

@@ -58,8 +58,9 @@ class SumBins {
  private:
   template <class Cell>
   void add_cells(const std::vector<Cell>& cells, const LengthBucket& bucket) {
-    // 16-bit cells hold less than 2^16 rows together, and a bin spans at most 2^16 values: 32-bit sums suffice.
-    using Sum = std::conditional_t<sizeof(Cell) == 2, uint32_t, uint64_t>;
+    // A bin spans at most 2^16 values: its sums take 16 bits more than the cells, which hold all rows together.
+    using Wide = std::conditional_t<sizeof(Cell) == 4, uint64_t, unsigned __int128>;
+    using Sum = std::conditional_t<sizeof(Cell) == 2, uint32_t, Wide>;
     for (int D = 1; D <= kMaxD; ++D) {
       const Cell* of_D = cells.data() + LengthBucket::cells_before(length_, D);
       const auto [lowest, highest_seen] = bucket.span(D);
@@ -120,11 +121,12 @@ class SumBins {
   std::vector<uint16_t> ramp_;  // 0, 1, 2, ...: a product of two arrays of 16 bits is what compilers vectorise
 };
 
-NodeWeights::NodeWeights(const Group& group) : nodes_(size_t(kMaxD + 1) * kStride) {
+NodeWeights::NodeWeights(const Group& group, const Interruption& interruption) : nodes_(size_t(kMaxD + 1) * kStride) {
   double total = 0;
   SumBins bins;
   for (const HeadState* head : group.heads)
     for (const auto& [length, bucket] : head->lengths) {
+      stop_if_requested(interruption);
       bins.take(bucket);
       share(bins, length);
       total += static_cast<double>(bucket.weight());

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "rows_by_sum.hpp"
+#include "search.hpp"
 
 namespace hccs::calibration {
 
@@ -32,6 +32,10 @@ class AdmissibleBand {
   int floor_, max_base_;
 };
 
+inline void stop_if_requested(const Interruption& interruption) {
+  if (interruption.requested()) throw Interrupted();
+}
+
 class SumBins;
 
 // The weight of the rows at nodes a_j = D*j/kNodes, for every D: each row shared between the nodes around its a.
@@ -39,7 +43,7 @@ class NodeWeights {
  public:
   static constexpr int kNodes = 128;
 
-  explicit NodeWeights(const Group& group);
+  NodeWeights(const Group& group, const Interruption& interruption);
   double at(int D, int node) const { return nodes_[D * kStride + node]; }
   double mean_log_length() const { return mean_log_length_; }
 

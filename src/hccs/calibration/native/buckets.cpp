@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <stdexcept>
 
 #include "clamped_sums.hpp"
 #include "statistics.hpp"
@@ -16,6 +17,10 @@ void visit_mutable(Cells& cells, Visit visit) {
         if constexpr (!std::is_same_v<std::decay_t<decltype(of)>, std::monostate>) visit(of);
       },
       cells);
+}
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(what);
 }
 
 }  // namespace
@@ -121,6 +126,10 @@ void LengthBucket::widen() {
 
 LengthBucket LengthBucket::restore(int length, int64_t count, int64_t weight, std::vector<uint8_t> rows,
                                    std::vector<int64_t> weights, const std::vector<uint8_t>& cells) {
+  require(length >= 1 && length <= kMaxLength, "length out of range");
+  require(count >= 1 && weight >= count, "fewer weights than rows");
+  require(cells.empty() || static_cast<int64_t>(cells.size()) == cell_count(length) * cell_bytes(weight),
+          "wrong number of cells");
   LengthBucket bucket(length);
   bucket.count_ = count;
   bucket.weight_ = weight;
@@ -132,7 +141,31 @@ LengthBucket LengthBucket::restore(int length, int64_t count, int64_t weight, st
     visit_mutable(bucket.cells_, [&](auto& to) { std::memcpy(to.data(), cells.data(), cells.size()); });
     bucket.find_spans();
   }
+  bucket.require_consistent();
   return bucket;
+}
+
+// Everything that indices and sums rely on later.
+void LengthBucket::require_consistent() const {
+  const int64_t kept = pending();
+  require(kept * length_ == static_cast<int64_t>(rows_.size()), "rows of another length");
+  require(weights_.empty() || static_cast<int64_t>(weights_.size()) == kept, "one weight for each kept row");
+  require(kept <= kRowsKept && (counted() ? kept < count_ : kept == count_), "wrong number of rows");
+  int64_t counted_weight = weight_;
+  for (int64_t r = 0; r < kept; ++r) {
+    // The maximum is at distance 0: without it A(D) could reach length * D, past the cells.
+    require(std::memchr(row(r), 0, length_) != nullptr, "a row without its maximum");
+    require(row_weight(r) >= 1 && row_weight(r) <= counted_weight, "a row's weight out of range");
+    counted_weight -= row_weight(r);
+  }
+  require(counted_weight >= count_ - kept && (counted() || counted_weight == 0), "weights that differ from their sum");
+  visit_cells([&](const auto& cells) {
+    for (int D = 1; D <= kMaxD; ++D) {
+      Int128 sum = 0;
+      for (int64_t i = cells_before(length_, D); i < cells_before(length_, D + 1); ++i) sum += cells[i];
+      require(sum == counted_weight, "cells that differ from the rows");
+    }
+  });
 }
 
 std::vector<uint8_t> LengthBucket::raw_cells() const {

@@ -7,8 +7,6 @@
 
 namespace hccs::calibration {
 
-constexpr int kT = 32767;
-
 // A group of heads that share one theta: a head, a layer or all.
 struct Group {
   std::vector<const HeadState*> heads;

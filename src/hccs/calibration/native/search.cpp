@@ -119,11 +119,14 @@ Fidelity evaluate(const Group& group, int B, int S, int D) {
   return {fit - terms.log_rho, fit + terms.log_Z, 1.0 - terms.total};
 }
 
-SearchResult search(const Group& group, int n) {
+SearchResult search(const Group& group, int n, const Interruption& interruption) {
   const AdmissibleBand band(n);
-  const NodeWeights nodes(group);
+  const NodeWeights nodes(group, interruption);
   std::vector<ShapeBound> bounds;
-  for (int D = 1; D <= kMaxD; ++D) bounds.emplace_back(group, nodes, D, band);
+  for (int D = 1; D <= kMaxD; ++D) {
+    stop_if_requested(interruption);
+    bounds.emplace_back(group, nodes, D, band);
+  }
   std::sort(bounds.begin(), bounds.end(), [](const ShapeBound& a, const ShapeBound& b) {
     return a.least() != b.least() ? a.least() < b.least() : a.D() < b.D();
   });
@@ -132,6 +135,7 @@ SearchResult search(const Group& group, int n) {
   SearchResult result;
   std::vector<double> space;
   for (const ShapeBound& bound : bounds) {
+    stop_if_requested(interruption);
     const int D = bound.D();
     for (int S = 0; S <= band.max_slope(D); ++S) result.triples += band.max_base() - band.min_base(S, D) + 1;
     if (bound.least() > leaders.threshold()) continue;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
-#include <thread>
+#include <mutex>
+#include <stdexcept>
+
+#include "common/parallel_for.hpp"
 
 namespace hccs::calibration {
 
@@ -99,29 +101,50 @@ void add_float_row(HeadState& head, MassSums& sums, double scale, const float* z
 
 }  // namespace
 
+Int128 HeadState::weight() const {
+  Int128 sum = 0;
+  for (const auto& [length, bucket] : lengths) sum += bucket.weight();
+  return sum;
+}
+
 Statistics::Statistics(int n, std::vector<double> scale, bool from_float)
     : n_(n), from_float_(from_float), scale_(std::move(scale)), exp_(scale_.size()), heads_(scale_.size()) {
-  for (size_t h = 0; h < scale_.size(); ++h)
+  if (n < 1 || n > kMaxLength) throw std::invalid_argument("n out of range");
+  for (size_t h = 0; h < scale_.size(); ++h) {
+    if (!(scale_[h] > 0)) throw std::invalid_argument("scale out of range");
     for (int d = 0; d < kDistances; ++d) exp_[h][d] = std::llrint(std::ldexp(std::exp(-d * scale_[h]), kExpBits));
+  }
+}
+
+void Statistics::require_room(const std::vector<Int128>& more) const {
+  for (size_t h = 0; h < heads_.size(); ++h)
+    if (heads_[h].weight() + more[h] > INT64_MAX) throw std::overflow_error("the weight of a head's rows");
 }
 
 void Statistics::update(const Batch& batch, int threads) {
-  // A head belongs to one thread, so that nothing is shared.
-  const auto work = [&](int thread) {
+  const std::unique_lock lock(mutex_);
+  std::vector<Int128> more(heads_.size());
+  for (int64_t g = 0; g < batch.groups; ++g)
+    for (int64_t row = g * batch.rows; row < (g + 1) * batch.rows; ++row)
+      more[batch.head_of_group[g]] += batch.weights ? batch.weights[row] : 1;
+  require_room(more);
+  ++version_;
+  // A head belongs to one part, so that nothing is shared.
+  const auto work = [&](int64_t part) {
     std::vector<int8_t> space(batch.columns);
     std::vector<float> float_space(batch.z ? batch.columns : 0);
     std::vector<double> p(batch.z ? batch.columns : 0);
     for (int64_t g = 0; g < batch.groups; ++g) {
       const int h = batch.head_of_group[g];
-      if (h % threads != thread) continue;
+      if (h % threads != part) continue;
       MassSums sums(heads_[h].sums);
       for (int64_t row = g * batch.rows; row < (g + 1) * batch.rows; ++row) {
         const int64_t at = row * batch.columns, weight = batch.weights ? batch.weights[row] : 1;
         int length = static_cast<int>(batch.columns);
         const int8_t* x = batch.x ? batch.x + at : nullptr;
         const float* z = batch.z ? batch.z + at : nullptr;
-        if (batch.selection == Selection::kLengths) length = batch.lengths[row];
-        if (batch.selection == Selection::kMask) {
+        if (batch.masking == Masking::kLengths) length = batch.lengths[row];
+        if (batch.masking == Masking::kMask) {
           if (x)
             x = compress(x, batch.mask + at, batch.columns, space.data(), length);
           else
@@ -135,40 +158,83 @@ void Statistics::update(const Batch& batch, int threads) {
       }
     }
   };
-  // Memory may run out in any thread; the caller hears of it once all have stopped.
-  std::vector<std::exception_ptr> failures(threads);
-  const auto guarded = [&](int thread) noexcept {
-    try {
-      work(thread);
-    } catch (...) {
-      failures[thread] = std::current_exception();
-    }
-  };
-  std::vector<std::thread> workers;
-  for (int t = 1; t < threads; ++t) workers.emplace_back(guarded, t);
-  guarded(0);
-  for (std::thread& worker : workers) worker.join();
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
+  Interruption never;
+  parallel_for(threads, threads, never, work);
 }
 
 void Statistics::merge(const Statistics& other) {
+  const bool itself = &other == this;
+  std::unique_lock mine(mutex_, std::defer_lock);
+  std::shared_lock theirs(other.mutex_, std::defer_lock);
+  if (itself)
+    mine.lock();
+  else
+    std::lock(mine, theirs);
+  if (other.n_ != n_ || other.from_float_ != from_float_ || other.scale_ != scale_)
+    throw std::invalid_argument("statistics of another kind");
+  std::vector<Int128> more;
+  for (const HeadState& head : other.heads_) more.push_back(head.weight());
+  require_room(more);
+  ++version_;
   for (size_t h = 0; h < heads_.size(); ++h) {
     const HeadState& from = other.heads_[h];
     for (int d = 0; d < kDistances; ++d) heads_[h].sums.mass[d] += from.sums.mass[d];
     heads_[h].sums.logarithm += from.sums.logarithm;
-    for (const auto& [length, bucket] : from.lengths) heads_[h].bucket(length).merge(bucket);
+    for (const auto& [length, bucket] : from.lengths) {
+      if (itself)
+        heads_[h].bucket(length).merge(LengthBucket(bucket));
+      else
+        heads_[h].bucket(length).merge(bucket);
+    }
   }
 }
 
+void Statistics::restore_bucket(int head, LengthBucket bucket) {
+  const std::unique_lock lock(mutex_);
+  HeadState& state = heads_.at(head);
+  const int length = bucket.length();
+  if (length > n_) throw std::invalid_argument("rows longer than n");
+  if (!state.lengths.empty() && state.lengths.rbegin()->first >= length)
+    throw std::invalid_argument("lengths that do not rise");
+  if (state.weight() + bucket.weight() > INT64_MAX) throw std::overflow_error("the weight of a head's rows");
+  ++version_;
+  state.lengths.emplace(length, std::move(bucket));
+}
+
+// Every row adds its weight to the softmax mass: exactly, but for roundings that are some 1e-10 of it at most.
+void Statistics::restore_sums(int head, const HeadSums& sums) {
+  constexpr double kRounding = 1e-9;
+  const std::unique_lock lock(mutex_);
+  HeadState& state = heads_.at(head);
+  const Int128 weight = state.weight();
+  const Int128 most = weight * n_ << kMassBits;
+  double total = 0;
+  for (int d = 0; d < kDistances; ++d) {
+    if (sums.mass[d] < 0 || sums.mass[d] > most) throw std::invalid_argument("a mass out of range");
+    const double mass = std::ldexp(static_cast<double>(sums.mass[d]), -kMassBits);
+    total += from_float_ ? mass : std::ldexp(mass * static_cast<double>(exp_[head][d]), -kExpBits);
+  }
+  const double rows = static_cast<double>(weight);
+  if (!(std::abs(total - rows) <= kRounding * rows)) throw std::invalid_argument("masses that differ from the rows");
+  // For int8 the logarithm of sum exp, in 0..log n; for float sum p log p, in -log n..0.
+  const double logarithm = std::ldexp(static_cast<double>(sums.logarithm), -kMassBits) * (from_float_ ? -1 : 1);
+  if (!(logarithm >= -kRounding * rows && logarithm <= (std::log(double(n_)) + kRounding) * rows))
+    throw std::invalid_argument("logarithms out of range");
+  ++version_;
+  state.sums = sums;
+}
+
 void Statistics::count_pending() {
+  const std::unique_lock lock(mutex_);
   for (HeadState& head : heads_)
     for (auto& [length, bucket] : head.lengths) bucket.count_pending();
 }
 
-void Statistics::settle() {
+std::unique_lock<std::shared_mutex> Statistics::settle() {
+  std::unique_lock lock(mutex_);
   for (HeadState& head : heads_)
     for (auto& [length, bucket] : head.lengths) bucket.settle();
+  return lock;
 }
 
 }  // namespace hccs::calibration

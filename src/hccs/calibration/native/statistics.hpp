@@ -8,9 +8,13 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <mutex>
+#include <shared_mutex>
 #include <type_traits>
 #include <variant>
 #include <vector>
+
+#include "common/valid.hpp"
 
 namespace hccs::calibration {
 
@@ -18,6 +22,10 @@ using Int128 = __int128;
 
 constexpr int kMaxD = 127;
 constexpr int kDistances = 256;
+constexpr int kT = 32767;
+
+// Rows longer than this have no admissible parameters; shorter ones keep every index and sum within its type.
+constexpr int kMaxLength = kT;
 
 // Fraction bits of exp(-d * scale) in the tables, and of the sums of masses and of logarithms.
 constexpr int kExpBits = 47;
@@ -80,7 +88,7 @@ class LengthBucket {
   static int64_t cells_before(int length, int D) { return int64_t(length - 1) * D * (D - 1) / 2 + (D - 1); }
   static int64_t cell_count(int length) { return cells_before(length, kMaxD + 1); }
 
-  // What a file holds, checked by the caller.
+  // What a file holds; throws std::invalid_argument where it is not what rows of this length leave behind.
   static LengthBucket restore(int length, int64_t count, int64_t weight, std::vector<uint8_t> rows,
                               std::vector<int64_t> weights, const std::vector<uint8_t>& cells);
   std::vector<uint8_t> raw_cells() const;
@@ -91,6 +99,7 @@ class LengthBucket {
   void count_rows();
   void widen();
   void find_spans();
+  void require_consistent() const;
 
   int length_;
   int64_t count_ = 0, weight_ = 0;
@@ -112,9 +121,8 @@ struct HeadState {
   std::map<int, LengthBucket> lengths;
 
   LengthBucket& bucket(int length) { return lengths.try_emplace(length, length).first->second; }
+  Int128 weight() const;
 };
-
-enum class Selection { kAll, kLengths, kMask };
 
 // A batch of rows: `groups` blocks of `rows` rows of `columns` logits, each block of one head.
 struct Batch {
@@ -122,35 +130,52 @@ struct Batch {
   const float* z = nullptr;   // float logits, quantised here
   int64_t groups = 0, rows = 0, columns = 0;
   const int32_t* head_of_group = nullptr;
-  Selection selection = Selection::kAll;
+  Masking masking = Masking::kNone;
   const int32_t* lengths = nullptr;  // per row
   const uint8_t* mask = nullptr;     // per logit
   const int64_t* weights = nullptr;  // per row; null: every row weighs 1
 };
 
+// The weight of a head's rows may not exceed what its counts hold: adding more throws std::overflow_error, and changes
+// nothing.
+//
+// Safe on several threads at once. What changes the statistics takes the lock itself; who reads them holds
+// lock_to_read() meanwhile. Nobody waits for the lock with Python's, which a thread that holds it may need.
 class Statistics {
  public:
   // `scale`: one per head. Float statistics take float logits and compare with their softmax.
   Statistics(int n, std::vector<double> scale, bool from_float);
 
   void update(const Batch& batch, int threads);
-  void merge(const Statistics& other);
-  void settle();
+  void merge(const Statistics& other);  // `other` may be this: every row counts twice
+  // One form for one multiset of rows, for as long as the lock is held.
+  std::unique_lock<std::shared_mutex> settle();
   void count_pending();
+
+  // What a file holds of a head: the buckets by rising length, then the sums. Throw std::invalid_argument where they
+  // are not what rows leave behind.
+  void restore_bucket(int head, LengthBucket bucket);
+  void restore_sums(int head, const HeadSums& sums);
+
+  std::shared_lock<std::shared_mutex> lock_to_read() const { return std::shared_lock(mutex_); }
 
   int n() const { return n_; }
   bool from_float() const { return from_float_; }
-  const std::vector<double>& scale() const { return scale_; }
-  std::vector<HeadState>& heads() { return heads_; }
   const std::vector<HeadState>& heads() const { return heads_; }
-  const int64_t* exp_table(int head) const { return exp_[head].data(); }
+  const int64_t* exp_table(int head) const { return exp_.at(head).data(); }
+  // Another number whenever other rows are in the statistics.
+  int64_t version() const { return version_; }
 
  private:
-  int n_;
-  bool from_float_;
-  std::vector<double> scale_;
+  void require_room(const std::vector<Int128>& more) const;
+
+  const int n_;
+  const bool from_float_;
+  const std::vector<double> scale_;
   std::vector<std::array<int64_t, kDistances>> exp_;
   std::vector<HeadState> heads_;
+  int64_t version_ = 0;
+  mutable std::shared_mutex mutex_;  // of heads_ and version_
 };
 
 }  // namespace hccs::calibration

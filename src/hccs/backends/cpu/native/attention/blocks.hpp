@@ -14,6 +14,7 @@
 
 #include "attention/keys.hpp"
 #include "attention/steps.hpp"
+#include "common/interruption.hpp"
 
 namespace hccs {
 namespace {
@@ -26,7 +27,8 @@ class AttentionRows {
   static constexpr int kVector = kLanes * kStep;
   static constexpr int kRows = 16;  // query rows of a block
   static constexpr int kBlock = kKeyBlock;
-  static constexpr int kChunk = 256;  // keys whose part of a value panel stays in the L1 cache
+  static constexpr int64_t kUnseen = 1 << 24;  // products after which an interruption must have been looked for
+  static constexpr int kChunk = 256;           // keys whose part of a value panel stays in the L1 cache
 
  public:
   static size_t workspace(const AttentionJob& job) { return static_cast<size_t>(AttentionRows(job, nullptr).used_); }
@@ -100,6 +102,7 @@ class AttentionRows {
   void all_rows(int64_t begin, int64_t end) {
     KeySelection<kRows> selection(job_, begin, on_, columns_);
     std::memset(x_, 0, kRows * columns_);  // the last block's columns without a key are read, if not used
+    int64_t unseen = 0;
     while (begin < end) {
       const int64_t query = begin % job_.queries;
       if (const AttentionGroup* group = &job_.groups[begin / job_.queries]; group != group_) pack(group);
@@ -107,6 +110,9 @@ class AttentionRows {
       if (rows > job_.queries - query) rows = job_.queries - query;
       block(begin, query, static_cast<int>(rows), selection);
       begin += rows;
+      if (unseen += rows* job_.keys* job_.dim; unseen < kUnseen) continue;
+      unseen = 0;
+      if (job_.interruption->poll()) return;
     }
   }
 

@@ -23,6 +23,10 @@ struct AttentionGroup {
 };
 
 enum class AttentionOutput { kPair, kFloat32, kInt8 };
+constexpr const char* kAttentionOutputNames[] = {"pair", "float32", "int8"};
+
+// In place of a mode: only the output is divided.
+constexpr int kDeferred = -1;
 
 struct AttentionJob {
   const AttentionGroup* groups;
@@ -38,8 +42,9 @@ struct AttentionJob {
   Mode mode;
   SoftmaxRows softmax;  // makes the probabilities
   AttentionOutput output;
-  void* out;      // rows x dim, contiguous: N int32, float32 or int8
-  int32_t* sums;  // kPair: Z of every row
+  void* out;                   // rows x dim, contiguous: N int32, float32 or int8
+  int32_t* sums;               // kPair: Z of every row
+  Interruption* interruption;  // polled between blocks of rows
 };
 
 struct AttentionKernel {
@@ -51,7 +56,7 @@ struct AttentionKernel {
 
 extern const AttentionKernel attention_scalar, attention_avx2, attention_avx512, attention_neon;
 
-// Runs the kernel over all rows, on up to `threads` threads.
-void run_attention(const AttentionJob& job, const AttentionKernel& kernel, int threads);
+// Runs the kernel over all rows of the job, on up to `threads` threads.
+void run_attention(AttentionJob& job, const AttentionKernel& kernel, int threads, Interruption& interruption);
 
 }  // namespace hccs

@@ -3,7 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -36,6 +38,30 @@ class Buffer {
 
 inline void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
+}
+
+// Numbers of the Python side, checked.
+inline Mode mode_of(int mode) {
+  require(mode >= 0 && mode < static_cast<int>(std::size(kModeNames)), "no such mode");
+  return static_cast<Mode>(mode);
+}
+inline Masking masking_of(int masking) {
+  require(masking >= 0 && masking <= static_cast<int>(Masking::kMask), "no such masking");
+  return static_cast<Masking>(masking);
+}
+// Any integer >= 1; more threads than kMost are never of use.
+inline int threads_of(nb::handle threads) {
+  constexpr long long kMost = 1024;
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(threads.ptr(), &overflow);
+  if (value == -1 && overflow == 0 && PyErr_Occurred()) nb::raise_python_error();
+  require(overflow > 0 || value >= 1, "threads must be at least 1");
+  return static_cast<int>(overflow > 0 ? kMost : std::min(value, kMost));
+}
+
+// Whether an array holds records of so many 32-bit fields: [..., fields].
+inline bool holds(const Py_buffer& view, int fields) {
+  return view.itemsize == 4 && view.ndim >= 1 && view.shape[view.ndim - 1] == fields;
 }
 
 // What a call is refused for, beside its dtypes; hccs.ops makes errors of it.
@@ -130,7 +156,7 @@ inline bool copy_lengths(const Py_buffer& view, int64_t columns, std::vector<int
 }
 
 // `valid` over logits of `shape` [..., columns]: booleans, or integer lengths that are copied out as int32.
-class Selection {
+class ValidRows {
  public:
   Status take(nb::handle valid, Masking masking, const Py_ssize_t* shape, int ndim) {
     if (masking == Masking::kNone) return kDone;

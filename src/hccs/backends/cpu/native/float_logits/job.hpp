@@ -27,6 +27,6 @@ struct LogitsKernels {
 extern const LogitsKernels logits_scalar, logits_avx2, logits_avx512;
 
 // Runs a kernel over all rows on up to `threads` threads; false when any of them returned false.
-bool run_logits(const LogitsJob& job, LogitsRows kernel, int threads);
+bool run_logits(const LogitsJob& job, LogitsRows kernel, int threads, Interruption& interruption);
 
 }  // namespace hccs

@@ -3,9 +3,14 @@
 
 #include <cstdint>
 
+#include "common/valid.hpp"
+
 namespace hccs {
 
+class Interruption;
+
 enum class Mode { kI16Div, kI16Clb, kU8Div, kU8Clb };
+constexpr const char* kModeNames[] = {"i16_div", "i16_clb", "u8_div", "u8_clb"};
 
 constexpr bool is_u8(Mode mode) { return mode == Mode::kU8Div || mode == Mode::kU8Clb; }
 constexpr bool is_clb(Mode mode) { return mode == Mode::kI16Clb || mode == Mode::kU8Clb; }
@@ -30,18 +35,6 @@ struct Head {
   int32_t B, S, D;
 };
 
-// Which columns of a row take part: all, the first `length`, or those a boolean mask names.
-enum class Masking { kNone, kLengths, kMask };
-
-// One pointer per row over an array whose leading dimensions may be broadcast (stride 0).
-struct StridedRows {
-  static constexpr int kMaxDims = 64;
-  const char* base = nullptr;
-  int ndim = 0;
-  int64_t shape[kMaxDims];
-  int64_t stride[kMaxDims];
-};
-
 struct SoftmaxJob {
   const int8_t* x;  // rows x columns, contiguous
   void* out;        // same shape, uint8 or int16
@@ -63,5 +56,8 @@ void softmax_rows_scalar(const SoftmaxJob&, int64_t begin, int64_t end);
 void softmax_rows_avx2(const SoftmaxJob&, int64_t begin, int64_t end);
 void softmax_rows_avx512(const SoftmaxJob&, int64_t begin, int64_t end);
 void softmax_rows_neon(const SoftmaxJob&, int64_t begin, int64_t end);
+
+// Runs the kernel over all rows of the job, on up to `threads` threads.
+void run_softmax(SoftmaxJob& job, SoftmaxRows kernel, int threads, Interruption& interruption);
 
 }  // namespace hccs

@@ -1,0 +1,64 @@
+#include "common/instruction_sets.hpp"
+
+#if defined(HCCS_NEON) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+#include <atomic>
+
+namespace hccs {
+namespace {
+
+std::atomic<const InstructionSet*> chosen = nullptr;
+
+#ifdef HCCS_NEON
+bool has_dot_product() {
+#ifdef __linux__
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__APPLE__)
+  return true;  // every Mac with such a processor has it
+#else
+  return false;
+#endif
+}
+#endif
+
+}  // namespace
+
+const std::vector<InstructionSet>& instruction_sets() {
+  static const std::vector<InstructionSet> all = [] {
+    std::vector<InstructionSet> found{{"scalar", true, softmax_rows_scalar, logits_scalar, &attention_scalar}};
+#ifdef HCCS_X86
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+    const bool avx512 = avx2 && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi");
+    const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+    found.push_back({"avx2", avx2, softmax_rows_avx2, logits_avx2, &attention_avx2});
+    found.push_back({"avx512", avx512, softmax_rows_avx512, logits_avx512, vnni ? &attention_avx512 : &attention_avx2});
+#endif
+#ifdef HCCS_NEON
+    found.push_back(
+        {"neon", true, softmax_rows_neon, logits_scalar, has_dot_product() ? &attention_neon : &attention_scalar});
+#endif
+    return found;
+  }();
+  return all;
+}
+
+const InstructionSet& in_use() {
+  const InstructionSet* set = chosen.load(std::memory_order_relaxed);
+  return set ? *set : use("");
+}
+
+const InstructionSet& use(const std::string& name) {
+  const InstructionSet* found = chosen.load(std::memory_order_relaxed);
+  for (const InstructionSet& set : instruction_sets())
+    if (set.supported && (name.empty() || name == set.name)) found = &set;
+  chosen.store(found, std::memory_order_relaxed);
+  return *found;
+}
+
+}  // namespace hccs

@@ -1,0 +1,30 @@
+// Which instruction sets this build has, which of them this machine runs, and the one in use.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "attention/job.hpp"
+#include "float_logits/job.hpp"
+#include "softmax/job.hpp"
+
+namespace hccs {
+
+struct InstructionSet {
+  const char* name;
+  bool supported;
+  SoftmaxRows softmax;
+  LogitsKernels logits;
+  const AttentionKernel* attention;
+};
+
+// Every instruction set of this build, the fastest last.
+const std::vector<InstructionSet>& instruction_sets();
+
+// The one in use: the fastest, until another is named.
+const InstructionSet& in_use();
+
+// Uses the one of this name, or the fastest for ""; a name that this machine does not run changes nothing.
+const InstructionSet& use(const std::string& name);
+
+}  // namespace hccs
