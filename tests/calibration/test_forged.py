@@ -10,7 +10,7 @@ from hccs.calibration import HeadStatistics, search
 from hccs.calibration.statistics import _digest
 from hccs.errors import FileError
 
-from .conftest import random_logits
+from tests.calibration.conftest import random_logits
 
 COLUMNS = ("head", "length", "count", "weight", "rows", "weights", "cells")
 

@@ -19,7 +19,7 @@ from hccs.calibration.files import collect_files
 from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.errors import HccsError
 
-from .mutants import forged, mutant
+from tests.files.mutants import forged, mutant
 
 FEW = 60
 ALL = 100_000
