@@ -32,10 +32,10 @@ from hccs.pipeline.convert.steps import RETRAINING
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
 from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
-from hccs.pipeline.reproduce.accuracy import Record
-from hccs.pipeline.runs.converted import saved_task
-from hccs.pipeline.runs.folder import RunFolder, read_json
+from hccs.pipeline.runs.converted import RunSettings
+from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.runs.processes import in_processes
+from hccs.pipeline.runs.record import StageRecord
 from hccs.pipeline.training import Recipe, taught, train
 from hccs.surrogates.fitting import float_softmax
 from hccs.surrogates.rows import distance
@@ -72,12 +72,9 @@ class Settings:
 
 def from_run(folder: Path) -> Settings:
     """The float model, the task and the recipe of an `hccs convert` run."""
-    saved = read_json(folder / "settings.json")
+    saved = RunSettings.of(folder)
     return Settings(
-        model=str(folder / "float"),
-        task=saved_task(saved),
-        data=saved["data"],
-        retraining=Recipe(**saved["retraining"]),
+        model=str(folder / "float"), task=saved.task, data=saved.data, retraining=saved.retraining
     )
 
 
@@ -88,8 +85,7 @@ class Comparison:
         self.settings, self.say = settings.checked(), say
         # Read before anything is written: a run on bad input leaves nothing behind.
         self._source: Any = self._loaded() if settings.model else self._from_files()
-        self.path = RunFolder(out, asdict(settings)).path
-        (self.path / "methods").mkdir(exist_ok=True)
+        self.path = Path(out)
 
     # --- what the steps work on -----------------------------------------------------------------------------
 
@@ -172,7 +168,7 @@ class Comparison:
         A method that refuses these logits or parameters is recorded with its reason; the others go on.
         """
         record = self.record(entry)
-        if REFUSED in record.values:
+        if REFUSED in record.stages:
             return
         try:
             self._measure(entry, record, retrain)
@@ -180,40 +176,40 @@ class Comparison:
             if entry.method == FLOAT:
                 raise
             reason = str(error)
-            record.step(REFUSED, lambda: reason)
+            record.stage(REFUSED, lambda: reason)
             self.say(f"{entry.label} refuses: {reason}")
 
-    def _measure(self, entry: Entry, record: Record, retrain: bool) -> None:
+    def _measure(self, entry: Entry, record: StageRecord, retrain: bool) -> None:
         if entry.method == FLOAT:
             steps: dict[str, Callable[[], Any]] = {}
         else:
             steps = {
                 "parameters": lambda: self._parameters(entry),
-                "fidelity": lambda: self._fidelity(entry, record.values["parameters"]),
+                "fidelity": lambda: self._fidelity(entry, record.stages["parameters"]),
                 "costs": lambda: self._costs(entry),
-                "curves": lambda: self._curves(entry, record.values["parameters"]),
+                "curves": lambda: self._curves(entry, record.stages["parameters"]),
             }
         if self.settings.model:
-            steps["accuracy"] = lambda: self._accuracy(entry, record.values.get("parameters"))
+            steps["accuracy"] = lambda: self._accuracy(entry, record.stages.get("parameters"))
             if retrain:
-                steps["retrained"] = lambda: self._retrained(entry, record.values.get("parameters"))
+                steps["retrained"] = lambda: self._retrained(entry, record.stages.get("parameters"))
         for name, work in steps.items():
-            if name not in record.values:
+            if name not in record.stages:
                 self.say(f"{entry.label}: {name} …")
-            record.step(name, work)
+            record.stage(name, work)
 
     def time(self, entry: Entry) -> None:
         """The time step, apart from the others: nothing else may run beside it."""
         record = self.record(entry)
-        if entry.method == FLOAT or REFUSED in record.values:
+        if entry.method == FLOAT or REFUSED in record.stages:
             return
-        method, parameters = surrogates.get(entry.method), record.values["parameters"]
+        method, parameters = surrogates.get(entry.method), record.stages["parameters"]
         sample = self.samples[1]
-        record.step("time", lambda: time_forms(method, sample, layer_parameters(parameters, 0)))
+        record.stage("time", lambda: time_forms(method, sample, layer_parameters(parameters, 0)))
 
-    def record(self, entry: Entry) -> Record:
+    def record(self, entry: Entry) -> StageRecord:
         """The method's results so far."""
-        return Record(self.path / "methods" / f"{entry.file_name}.json")
+        return StageRecord(self.path / "methods" / f"{entry.file_name}.json")
 
     def _parameters(self, entry: Entry) -> dict[str, Any]:
         """Fixed values, and for the rest what the method's own calibration finds on the common rows."""
@@ -351,6 +347,13 @@ def compare(
     """Measure every entry; returns, and writes as `comparison.json`, the records of all of them."""
     comparison = Comparison(settings, out, say)
     chosen = [e for e in entries if e.method != FLOAT or settings.model]
+    with RunFolder(out, asdict(settings)):
+        return _run(comparison, chosen, retrain, jobs)
+
+
+def _run(comparison: Comparison, chosen: Sequence[Entry], retrain: bool, jobs: int) -> dict[str, Any]:
+    settings, say = comparison.settings, comparison.say
+    (comparison.path / "methods").mkdir(exist_ok=True)
     say(f"{comparison.samples[1].rows} rows of every head to measure on, as many others to calibrate on")
     if jobs == 1:
         for entry in track(chosen, total=len(chosen), description="methods"):
@@ -364,7 +367,7 @@ def compare(
         "settings": asdict(settings),
         "rows": comparison.samples[1].rows,
         "scale": comparison.samples[1].scale.tolist(),
-        "methods": {entry.label: comparison.record(entry).values for entry in chosen},
+        "methods": {entry.label: comparison.record(entry).stages for entry in chosen},
     }
     _safetensors.replace(comparison.path / "comparison.json", json.dumps(found, indent=1).encode())
     return found

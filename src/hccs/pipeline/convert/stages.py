@@ -101,9 +101,10 @@ class Conversion:
             "integer": self._integer,
             "save": self._save,
         }
-        for name, work in stages.items():
-            self.say(f"{name}: done before" if self.folder.done(name) else f"{name} …")
-            self.folder.stage(name, work)
+        with self.folder:
+            for name, work in stages.items():
+                self.say(f"{name}: done before" if self.folder.done(name) else f"{name} …")
+                self.folder.stage(name, work)
         return self.folder.results
 
     def _float(self) -> dict[str, Any]:

@@ -8,21 +8,19 @@ variant, evaluate. Every finished step is kept in the cell's JSON file, so that 
 
 from __future__ import annotations
 
-import json
 import shutil
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hccs._files import safetensors as _safetensors
 from hccs._progress import track
 from hccs.errors import ParameterError
 from hccs.pipeline.convert.steps import RETRAINING
 from hccs.pipeline.runs.processes import in_processes
+from hccs.pipeline.runs.record import StageRecord
 from hccs.pipeline.training import Recipe
 
 CALIBRATION_SENTENCES = 512
@@ -132,38 +130,21 @@ def run(plan: Plan, chosen: Sequence[Cell], jobs: int = 1) -> None:
     in_processes(partial(run_cell, plan), chosen, jobs, "cells")
 
 
-class Record:
-    """A cell's results: a step is run once, and its result written at once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.values: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-
-    def step(self, name: str, work: Callable[[], Any]) -> Any:
-        """The recorded result, or that of `work`, recorded."""
-        if name not in self.values:
-            began = time.perf_counter()
-            self.values[name] = work()
-            self.values.setdefault("seconds", {})[name] = round(time.perf_counter() - began, 1)
-            _safetensors.replace(self.path, json.dumps(self.values, indent=1).encode())
-        return self.values[name]
-
-
 def run_cell(plan: Plan, cell: Cell) -> None:
     """All steps of one cell that are not recorded yet."""
     from hccs.pipeline.reproduce.experiment import CellRun
 
-    record = Record(plan.out / "cells" / f"{cell.name}.json")
+    record = StageRecord(plan.out / "cells" / f"{cell.name}.json")
     wanted = [f"retrained/{name}" for name in plan.variants]
-    if all(name in record.values for name in ("float", "without", *wanted)):
+    if all(name in record.stages for name in ("float", "without", *wanted)):
         return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*longer than n.*")
         work = CellRun(plan, cell)
-        record.step("float", work.float_model)
-        record.step("without", work.without_retraining)
+        record.stage("float", work.float_model)
+        record.stage("without", work.without_retraining)
         for name in plan.variants:
-            record.step(f"retrained/{name}", partial(work.retrained, name, VARIANTS[name]))
+            record.stage(f"retrained/{name}", partial(work.retrained, name, VARIANTS[name]))
     if not plan.keep_models:
         shutil.rmtree(work.folder, ignore_errors=True)
 
@@ -176,6 +157,6 @@ def retraining_recipe(schedule: Schedule, variant: Variant, seed: int) -> Recipe
 
 def load_results(out: Path) -> dict[str, Any]:
     """Every cell's record by name, with the recipes that made them."""
-    records = {p.stem: json.loads(p.read_text()) for p in sorted((out / "cells").glob("*.json"))}
+    records = {p.stem: StageRecord(p).stages for p in sorted((out / "cells").glob("*.json"))}
     encoders = {name: asdict(encoder) for name, encoder in ENCODERS.items()}
     return {"cells": records, "encoders": encoders, "retraining": asdict(RETRAINING)}
