@@ -80,7 +80,7 @@ class RunSettings:
 
     task: tasks.Task
     data: str | None
-    retraining: Recipe
+    retraining: Recipe | None
 
     @classmethod
     def of(cls, folder: Path) -> RunSettings:
@@ -93,6 +93,7 @@ class RunSettings:
                 name: tuple(value) if isinstance(value, list) else value
                 for name, value in saved["task"].items()
             }
-            return cls(tasks.Task(**task), saved["data"], Recipe(**saved["retraining"]))
+            recipe = Recipe(**saved["retraining"]) if saved["retraining"] else None
+            return cls(tasks.Task(**task), saved["data"], recipe)
         except (KeyError, TypeError, AttributeError) as error:
             raise FileError(f"{path} to be the settings of a conversion", repr(error), hint) from error

@@ -14,7 +14,7 @@ from hccs.pipeline.runs import lock
 from hccs.pipeline.runs.processes import state
 from hccs.pipeline.runs.record import StageRecord, read_json, write_json
 
-TEMPORARY = re.compile(r"\..+\.(json|safetensors|md)\.[a-z0-9_]{8}")
+TEMPORARY = re.compile(r"\..+\.(json|safetensors|md|png|html)\.[a-z0-9_]{8}(\.partial)?")
 """Names under which `hccs._files` writes before it renames; a killed run leaves one behind."""
 
 
@@ -100,9 +100,8 @@ class RunFolder:
         return self.record.content
 
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The recorded result of a stage of the run, or that of `work`, recorded once it has finished."""
-        result: dict[str, Any] = self.record.stage(name, work)
-        return result
+        """The result and the `seconds` of a stage of the run, recorded or those of `work`."""
+        return {**self.record.stage(name, work), "seconds": self.record.seconds.get(name)}
 
     def done(self, name: str) -> bool:
         """Whether a stage of the run has finished."""

@@ -85,7 +85,10 @@ class FolderLock:
 
 
 def _holder() -> str:
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":  # python -m NAME
+        program = program.parent
+    command = shlex.join([program.name, *sys.argv[1:]])
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     told = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "command": command}
     return json.dumps(told)
