@@ -77,7 +77,7 @@ def from_run(folder: Path) -> Settings:
         model=str(folder / "float"),
         task=saved_task(saved),
         data=saved["data"],
-        retraining=Recipe(**saved["retraining"]),
+        retraining=Recipe(**saved["retraining"]) if saved["retraining"] else RETRAINING,
     )
 
 
@@ -97,6 +97,7 @@ class Comparison:
         assert self.settings.model is not None
         torch.manual_seed(self.settings.seed)
         loaded = load_classifier(self.settings.model, self.data.labels, self.settings.vocabulary)
+        self.data = self.data.numbered_as(loaded.labels)
         if not loaded.has_head:
             raise ModelError(
                 f"a fine-tuned classifier at {self.settings.model}",

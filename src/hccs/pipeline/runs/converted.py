@@ -59,9 +59,9 @@ class FinishedRun:
         task = saved_task(self.settings)
         known = replace(task, labels=self.labels)
         if file is not None:
-            found = tasks.to_examples(tasks.read_table(Path(file), known), known, file)
+            found = tasks.load_file(file, known)
         else:
-            found = tasks.load(task, self.settings["data"]).dev
+            found = tasks.load(task, self.settings["data"]).numbered_as(self.labels).dev
         return tokenise(found, self.converted.tokenizer, task.n).to(best_device())
 
 
