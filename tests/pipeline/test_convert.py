@@ -97,7 +97,7 @@ def interrupted(data, tmp_path_factory):
     found["model appeared"] = (out / "model").exists()
     found["retrained kept"] = (out / "retrained" / "config.json").exists()
     found["said"] = []
-    found["stages"] = convert(settings(data), out, found["said"].append)["stages"]
+    found |= convert(settings(data), out, found["said"].append)
     return out, found
 
 
@@ -119,7 +119,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(interrupted):
 
 def test_stages_say_their_time_and_score(interrupted):
     _, found = interrupted
-    seconds = found["stages"]["integer"]["seconds"]
+    seconds = found["seconds"]["integer"]
     score = found["stages"]["integer"]["accuracy"]
     assert f"integer: accuracy {score:.4f}, {seconds:.1f} s" in found["said"]
 

@@ -48,7 +48,7 @@ def test_a_cell_is_run_once_and_tabulated(plan):
     first = path.read_text()
     accuracy.run(plan, cells)
     assert path.read_text() == first
-    record = json.loads(first)
+    record = json.loads(first)["stages"]
     assert set(record["retrained/head"]["modes"]) == {"i16_div", "i16_clb", "u8_div", "u8_clb"}
     tables.write(plan.out)
     text = (plan.out / "accuracy.md").read_text()
@@ -72,10 +72,10 @@ def test_interrupted_cells_keep_their_finished_steps(plan, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(CellRun, "retrained", interrupted)
         accuracy.run(plan, accuracy.cells(["tiny"], ["sst2"], 1))
-    before = json.loads((plan.out / "cells" / "tiny-sst2-0.json").read_text())
+    before = json.loads((plan.out / "cells" / "tiny-sst2-0.json").read_text())["stages"]
     assert {"float", "without"} <= set(before)
     accuracy.run(plan, accuracy.cells(["tiny"], ["sst2"], 1))
-    after = json.loads((plan.out / "cells" / "tiny-sst2-0.json").read_text())
+    after = json.loads((plan.out / "cells" / "tiny-sst2-0.json").read_text())["stages"]
     assert after["float"] == before["float"] and "retrained/head" in after
 
 

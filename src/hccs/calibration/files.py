@@ -47,9 +47,13 @@ class LogitFile:
         step = max(1, PIECE // max(1, self.logits.size // max(1, rows)))
         for first in range(0, rows, step):
             chosen = slice(first, first + step)
-            yield np.asarray(self.logits[..., chosen, :]), self._valid(chosen)
+            yield self.rows(chosen)
 
-    def _valid(self, chosen: slice) -> NDArray[Any] | None:
+    def rows(self, chosen: slice | NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Some of the rows, with their `valid`."""
+        return np.asarray(self.logits[..., chosen, :]), self._valid(chosen)
+
+    def _valid(self, chosen: slice | NDArray[np.int64]) -> NDArray[Any] | None:
         if self.valid is None:
             return None
         axis = -2 if self.valid.dtype == bool else -1
@@ -146,12 +150,9 @@ def collect_files(
 def _started(
     files: list[LogitFile], shape: tuple[int, int], n: int, scale: float | str
 ) -> HeadStatistics | ScaleCandidates:
-    kinds = {"int8" if file.logits.dtype == np.int8 else file.logits.dtype.kind for file in files}
     collection: HeadStatistics | ScaleCandidates
-    if kinds == {"int8"}:
+    if hold_int8(files):
         collection = HeadStatistics(shape, n, _int8_scale(files, shape, scale))
-    elif kinds != {"f"}:
-        raise DtypeError("logits all int8 or all float", str(sorted(kinds)), "Convert the files alike.")
     elif not isinstance(scale, str):
         collection = HeadStatistics(shape, n, scale, reference="float")
     elif scale not in ("auto", "max-abs"):
@@ -170,6 +171,14 @@ def _started(
     statistics = collection.statistics if isinstance(collection, ScaleCandidates) else collection
     statistics.progress = {"seen": [], "candidates": len(FACTORS) if statistics is not collection else 0}
     return collection
+
+
+def hold_int8(files: Sequence[LogitFile]) -> bool:
+    """Whether the logits are int8; otherwise they are floats, and anything else is refused."""
+    kinds = {"int8" if file.logits.dtype == np.int8 else file.logits.dtype.kind for file in files}
+    if kinds not in ({"int8"}, {"f"}):
+        raise DtypeError("logits all int8 or all float", str(sorted(kinds)), "Convert the files alike.")
+    return kinds == {"int8"}
 
 
 def _int8_scale(files: list[LogitFile], shape: tuple[int, int], scale: float | str) -> Any:

@@ -13,7 +13,7 @@ from hccs.cli.tables import show
 from hccs.errors import ParameterError
 
 if TYPE_CHECKING:
-    from hccs.pipeline.compare.run import Settings
+    from hccs.pipeline.compare.settings import ComparisonSettings
 
 
 def compare(
@@ -30,6 +30,10 @@ def compare(
         str, typer.Option(help="Folder with the task's TSV files; without it the Hub is asked.")
     ] = "",
     vocabulary: Annotated[str, typer.Option(help="A BERT vocab.txt, for weights without a tokenizer.")] = "",
+    scale: Annotated[
+        float | None,
+        typer.Option(help="Logit value of an int8 step of files, instead of their own or the largest / 127."),
+    ] = None,
     methods: Annotated[
         str,
         typer.Option(
@@ -61,6 +65,7 @@ def compare(
     settings = _settings(model or [], task, data, vocabulary)
     settings = replace(
         settings,
+        scale=scale,
         rows=rows,
         sentences=sentences,
         examples=examples,
@@ -76,16 +81,16 @@ def compare(
     console.print(f"tables in {out / 'comparison.md'}, everything in {out / 'comparison.json'}")
 
 
-def _settings(model: list[str], task: str, data: str, vocabulary: str) -> Settings:
+def _settings(model: list[str], task: str, data: str, vocabulary: str) -> ComparisonSettings:
     """The source that MODEL names: files, a run, a classifier with --task, or what ships with the package."""
-    from hccs.pipeline.compare.run import Settings, from_run
+    from hccs.pipeline.compare.settings import ComparisonSettings, from_run
     from hccs.pipeline.convert.demo import MODEL
     from hccs.pipeline.data.tasks import TASKS
 
     if model and Path(model[0]).suffix in (".npy", ".npz", ".safetensors"):
         if task or data:
             raise ParameterError("files of logits alone", "--task or --data", "Only a model has a task.")
-        return Settings(files=tuple(model))
+        return ComparisonSettings(files=tuple(model))
     if len(model) > 1:
         raise ParameterError("one model", " ".join(model), "Only files of logits may be several.")
     if task and task not in TASKS:
@@ -98,6 +103,6 @@ def _settings(model: list[str], task: str, data: str, vocabulary: str) -> Settin
         return replace(run, task=TASKS[task] if task else run.task, data=data or run.data)
     if model and not task:
         raise ParameterError("--task with a model", "none", f"One of {', '.join(TASKS)}.")
-    return Settings(
+    return ComparisonSettings(
         model=name, task=TASKS[task or "movies"], data=data or None, vocabulary=vocabulary or None
     )

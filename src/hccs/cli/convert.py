@@ -127,16 +127,14 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
     header = ["dev accuracy", *(name for label in done.values() for name in (label, "points"))]
     rows = [["float", f"{base:.4f}", *[""] * (len(header) - 2)]]
     for mode in stages["without retraining"]["modes"]:
-        rows.append([f"HCCS {mode}"])
+        rows.append([f"HCCS {mode}{', delivered' if mode == stages['save']['mode'] else ''}"])
         for stage in done:
             score = stages[stage]["modes"][mode]
             rows[-1] += [f"{score:.4f}", f"{100 * (score - base):+.2f}"]
     whole = stages["integer"].get("accuracy")
     if whole is not None:
         blank = [""] * (len(header) - 3)
-        rows.append(
-            ["delivered, attention in integers", *blank, f"{whole:.4f}", f"{100 * (whole - base):+.2f}"]
-        )
+        rows.append(["delivered, int8 q, k, v", *blank, f"{whole:.4f}", f"{100 * (whole - base):+.2f}"])
     show(console, "points are against the float model", header, rows)
     calibrated, delivered = stages["calibrate"]["kl"], stages["save"]["kl"]
     console.print(f"mean KL over heads: {calibrated:.4f} as calibrated, {delivered:.4f} as delivered")

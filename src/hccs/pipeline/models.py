@@ -211,7 +211,7 @@ def saved_labels(folder: Path) -> tuple[str, ...]:
     path = folder / "config.json"
     try:
         own = json.loads(path.read_text())["id2label"]
-        return tuple(own[key] for key in sorted(own, key=int))
+        return tuple(str(own[key]) for key in sorted(own, key=int))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(
             f"a model's labels in {path}", f"{type(error).__name__}: {error}", "Convert the model anew."

@@ -14,7 +14,7 @@ from hccs._progress import track
 from hccs.export.onnx_model import export_onnx
 from hccs.numbers.modes import Mode
 from hccs.pipeline.data.tokens import TokenisedSet
-from hccs.pipeline.runs.converted import FinishedRun
+from hccs.pipeline.runs.converted import ConvertedRun
 
 BATCH = 32
 
@@ -35,7 +35,7 @@ def export_run(
     run: str | Path, out: str | Path, *, mode: str = "", attentions: bool = False
 ) -> tuple[Path, Agreement]:
     """Write the converted model of a run as ONNX and compare it with PyTorch."""
-    finished = FinishedRun(Path(run))
+    finished = ConvertedRun(Path(run))
     require("onnxruntime", "onnx", "to check the exported model")
     model = hccs.nn.attach(finished.converted.model, finished.table, Mode(mode) if mode else None).eval()
     dev = finished.examples().to("cpu")

@@ -128,14 +128,15 @@ class Conversion:
 
     def run(self) -> dict[str, Any]:
         """All stages; returns the results."""
-        for name, work in self.stages.items():
-            if self.folder.done(name):
-                self.say(f"{name}: done before")
-                continue
-            self.say(f"{name} …")
-            result = self.folder.stage(name, work)
-            score = f"accuracy {result['accuracy']:.4f}, " if "accuracy" in result else ""
-            self.say(f"{name}: {score}{result['seconds']:.1f} s")
+        with self.folder:
+            for name, work in self.stages.items():
+                if self.folder.done(name):
+                    self.say(f"{name}: done before")
+                    continue
+                self.say(f"{name} …")
+                result = self.folder.stage(name, work)
+                score = f"accuracy {result['accuracy']:.4f}, " if "accuracy" in result else ""
+                self.say(f"{name}: {score}{result['seconds']:.1f} s")
         return self.folder.results
 
     def _float(self) -> dict[str, Any]:
@@ -254,7 +255,12 @@ class Conversion:
             _safetensors.replace(self.path / "model.hccs.json", table.to_json().encode())
             for needless in ("checkpoints", "retrained"):
                 shutil.rmtree(self.path / needless, ignore_errors=True)
-        return {"model": "model", "table": CONVERTED, "kl": float(fidelity(stats, table)[..., 0].mean())}
+        return {
+            "model": "model",
+            "table": CONVERTED,
+            "mode": table.mode.value,
+            "kl": float(fidelity(stats, table)[..., 0].mean()),
+        }
 
 
 def convert(

@@ -107,6 +107,13 @@ class TaskData:
     def numbered_as(self, names: Sequence[str]) -> TaskData:
         """The same examples, their labels numbered as `names` stand: in the order of a model's outputs."""
         known = labels.numbers(names)
+        unknown = [label for label in self.labels if labels.key(label) not in known]
+        if unknown:
+            raise DataError(
+                f"data with the model's labels, {labels.shown(names)}",
+                f"labels {labels.shown(unknown)}",
+                "Has the data changed since the model was converted?",
+            )
         number = [known[labels.key(label)] for label in self.labels]
         train, dev = (
             replace(part, labels=[number[i] for i in part.labels]) for part in (self.train, self.dev)
