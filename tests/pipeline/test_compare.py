@@ -100,7 +100,7 @@ def test_hccs_agrees_with_its_own_calibration_and_attachment(finished, data):
     wanted = fidelity(stats, table)
     np.testing.assert_allclose(record["fidelity"]["heads"]["kl"], wanted[..., 0], atol=1e-7)
     np.testing.assert_allclose(record["fidelity"]["heads"]["kl_renormalised"], wanted[..., 1], atol=1e-7)
-    loaded = load_classifier(str(MODEL), ("0", "1"))
+    loaded = load_classifier(str(MODEL), ("negative", "positive"))
     dev = tokenise(tasks.load(tasks.TASKS["movies"], data).dev, loaded.tokenizer, 64)
     hccs.nn.attach(loaded.model, table)
     assert accuracy(loaded.model, dev) == record["accuracy"]
@@ -198,10 +198,9 @@ def test_command_on_the_embedded_model(tmp_path):
 
 
 def test_the_folder_of_a_run_brings_its_task_and_recipe(data, tmp_path):
-    from hccs.pipeline.convert.stages import Settings as ConvertSettings
-    from hccs.pipeline.convert.stages import convert
+    from hccs.pipeline.convert.stages import ConversionSettings, convert
 
-    chosen = ConvertSettings(
+    chosen = ConversionSettings(
         str(MODEL), tasks.TASKS["movies"], str(data), sentences=16, refine=False, retraining=RECIPE
     )
     run = convert(chosen, tmp_path / "run", silent)
@@ -246,7 +245,7 @@ def test_bad_input_leaves_nothing_behind(settings, data, tmp_path):
         compare(replace(settings, model=str(tmp_path / "nothing")), METHODS, out, say=silent)
     with pytest.raises(FileError):
         compare(Settings(files=(str(tmp_path / "none.npz"),)), METHODS, out, say=silent)
-    model = load_classifier(str(MODEL), ("0", "1"))
+    model = load_classifier(str(MODEL), ("negative", "positive"))
     model.model.bert.save_pretrained(tmp_path / "encoder")
     model.tokenizer.save_pretrained(tmp_path / "encoder")
     with pytest.raises(ModelError, match="a fine-tuned classifier"):

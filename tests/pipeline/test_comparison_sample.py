@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_classifier(str(MODEL), ("0", "1"))
+    return load_classifier(str(MODEL), ("negative", "positive"))
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,19 @@ import sys
 
 
 def main() -> None:
-    """Entry point: an `HccsError` becomes one readable message instead of a traceback."""
+    """Entry point: what goes wrong becomes one readable line instead of a traceback."""
     try:
         from hccs.cli.app import app
     except ModuleNotFoundError as error:
         sys.exit(f"hccs: the command line needs {error.name}. Install it with: pip install 'hccs[cli]'")
 
-    from hccs.errors import HccsError
+    from hccs.cli.boundary import explained, one_line_warnings
 
+    one_line_warnings()
     try:
         app()
-    except HccsError as error:
-        sys.exit(f"hccs: {error}")
+    except Exception as error:
+        line = explained(error)
+        if line is None:
+            raise
+        sys.exit(f"hccs: {line}")

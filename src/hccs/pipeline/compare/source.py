@@ -24,12 +24,13 @@ class ModelSource:
     def __init__(self, settings: ComparisonSettings) -> None:
         assert settings.model is not None and settings.task is not None
         self.settings, self.columns = settings, settings.task.n
-        self.data = tasks.load(settings.task, settings.data)
-        self._loaded = self._load(settings.model)
+        data = tasks.load(settings.task, settings.data)
+        self._loaded = self._load(settings.model, data.labels)
+        self.data = data.numbered_as(self._loaded.labels)
 
-    def _load(self, name: str) -> Loaded:
+    def _load(self, name: str, labels: tuple[str, ...]) -> Loaded:
         torch.manual_seed(self.settings.seed)
-        loaded = load_classifier(name, self.data.labels, self.settings.vocabulary)
+        loaded = load_classifier(name, labels, self.settings.vocabulary)
         if not loaded.has_head:
             raise ModelError(
                 f"a fine-tuned classifier at {name}",

@@ -30,8 +30,7 @@ def measure(float_model: Any, retrained: Any, table: ParamTable, data: Tokenised
     """KL of every head in both models, KL in each mode, and curves of the broadest and most focused head.
 
     `table` is the calibration of the float model; the retrained model carries its own. KL is against the
-    softmax of
-    the same model's logits, in nats, mean over rows.
+    softmax of the same model's logits, in nats, mean over rows.
     """
     batches = list(data.batches(64))
     hccs.nn.detach(float_model)

@@ -40,14 +40,7 @@ class ConvertedRun:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The labels of the task, in order."""
-        try:
-            return saved_labels(self.folder / "model")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FileError(
-                f"the labels in {self.folder / 'model' / 'config.json'}",
-                repr(error),
-                "Convert the model anew.",
-            ) from error
+        return saved_labels(self.folder / "model")
 
     @cached_property
     def converted(self) -> Loaded:
@@ -68,9 +61,9 @@ class ConvertedRun:
         task = self.settings.task
         known = replace(task, labels=self.labels)
         if file is not None:
-            found = tasks.to_examples(tasks.read_table(Path(file), known), known, file)
+            found = tasks.load_file(file, known)
         else:
-            found = tasks.load(task, self.settings.data).dev
+            found = tasks.load(task, self.settings.data).numbered_as(self.labels).dev
         return tokenise(found, self.converted.tokenizer, task.n).to(best_device())
 
 
