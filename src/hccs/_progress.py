@@ -1,16 +1,55 @@
-"""A progress bar for work that takes longer than two seconds; silent before, and without `rich`."""
+"""Progress of work that takes longer than two seconds: a bar on a terminal, silent elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from types import TracebackType
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 PATIENCE = 2.0
 """Seconds before a bar appears."""
+
+
+class Bar:
+    """How many of `total` are done; nothing is shown at first, without a terminal, or without `rich`."""
+
+    def __init__(self, description: str, total: int | None) -> None:
+        self._description, self._total = description, total
+        self._started = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def update(self, done: int) -> None:
+        """So many are done now."""
+        if self._bar is None and time.monotonic() - self._started > PATIENCE and sys.stderr.isatty():
+            try:
+                from rich.console import Console
+                from rich.progress import Progress
+            except ModuleNotFoundError:
+                return
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self._description, total=self._total)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def track(items: Iterable[T], total: int | None, description: str) -> Iterator[T]:
@@ -19,21 +58,7 @@ def track(items: Iterable[T], total: int | None, description: str) -> Iterator[T
     >>> list(track(range(3), total=3, description="counting"))
     [0, 1, 2]
     """
-    started, bar, task = time.monotonic(), None, None
-    try:
+    with Bar(description, total) as bar:
         for done, item in enumerate(items, 1):
             yield item
-            if bar is None and time.monotonic() - started > PATIENCE and sys.stderr.isatty():
-                try:
-                    from rich.console import Console
-                    from rich.progress import Progress
-                except ModuleNotFoundError:
-                    continue
-                bar = Progress(console=Console(stderr=True), transient=True)
-                bar.start()
-                task = bar.add_task(description, total=total)
-            if bar is not None and task is not None:
-                bar.update(task, completed=done)
-    finally:
-        if bar is not None:
-            bar.stop()
+            bar.update(done)

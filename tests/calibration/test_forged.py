@@ -9,7 +9,6 @@ from hccs._files import safetensors as _safetensors
 from hccs.calibration import HeadStatistics, search
 from hccs.calibration.statistics import _digest
 from hccs.errors import FileError
-
 from tests.calibration.conftest import random_logits
 
 COLUMNS = ("head", "length", "count", "weight", "rows", "weights", "cells")

@@ -187,7 +187,7 @@ def test_a_run_of_the_embedded_model(tmp_path: Path) -> None:
     from hccs.pipeline.data.tokens import tokenise
     from hccs.pipeline.models import load_classifier
 
-    loaded, data = load_classifier(str(MODEL), ("0", "1")), load(TASKS["movies"])
+    loaded, data = load_classifier(str(MODEL), ("negative", "positive")), load(TASKS["movies"])
     table = hccs.calibrate(
         hccs.nn.collect(loaded.model, list(_tokens(data.train.subset(64), loaded).batches(32)), n=64), n=64
     )

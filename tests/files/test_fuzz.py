@@ -18,7 +18,6 @@ from hccs.calibration import HeadStatistics
 from hccs.calibration.files import collect_files
 from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.errors import HccsError
-
 from tests.files.mutants import forged, mutant
 
 FEW = 60

@@ -18,7 +18,7 @@ from hccs._progress import track
 from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.calibration.scale import LogitRange, ScaleCandidates
 from hccs.calibration.statistics import HeadStatistics
-from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
+from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,14 +58,24 @@ class LogitFile:
         step = max(1, PIECE // max(1, self.logits.size // max(1, rows)))
         for first in range(0, rows, step):
             chosen = slice(first, first + step)
-            yield np.asarray(self.logits[..., chosen, :]), self._valid(chosen)
+            yield self.rows(chosen)
 
-    def _valid(self, chosen: slice) -> NDArray[Any] | None:
+    def rows(self, chosen: slice | NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Some of the rows, with their `valid`."""
+        return np.asarray(self.logits[..., chosen, :]), self._valid(chosen)
+
+    def _valid(self, chosen: slice | NDArray[np.int64]) -> NDArray[Any] | None:
         if self.valid is None:
             return None
         axis = -2 if self.valid.dtype == bool else -1
         if self.valid.ndim < -axis or self.valid.shape[axis] == 1:
             return self.valid
+        if self.valid.shape[axis] != self.logits.shape[-2]:
+            raise MaskError(
+                f"a mask or row lengths in {self.path} that broadcast to the logits {self.logits.shape}",
+                f"shape {self.valid.shape}",
+                "Save one length per row, or a mask of the logits' shape.",
+            )
         return self.valid[..., chosen, :] if axis == -2 else self.valid[..., chosen]
 
 
@@ -185,12 +195,9 @@ def collect_files(
 def _started(
     files: list[LogitFile], shape: tuple[int, int], n: int, scale: float | str
 ) -> HeadStatistics | ScaleCandidates:
-    kinds = {"int8" if file.logits.dtype == np.int8 else file.logits.dtype.kind for file in files}
     collection: HeadStatistics | ScaleCandidates
-    if kinds == {"int8"}:
+    if hold_int8(files):
         collection = HeadStatistics(shape, n, _int8_scale(files, shape, scale))
-    elif kinds != {"f"}:
-        raise DtypeError("logits all int8 or all float", str(sorted(kinds)), "Convert the files alike.")
     elif not isinstance(scale, str):
         collection = HeadStatistics(shape, n, scale, reference="float")
     elif scale not in ("auto", "max-abs"):
@@ -207,6 +214,14 @@ def _started(
         else:
             collection = HeadStatistics(shape, n, extremes.scale, reference="float")
     return collection
+
+
+def hold_int8(files: Sequence[LogitFile]) -> bool:
+    """Whether the logits are int8; otherwise they are floats, and anything else is refused."""
+    kinds = {"int8" if file.logits.dtype == np.int8 else file.logits.dtype.kind for file in files}
+    if kinds not in ({"int8"}, {"f"}):
+        raise DtypeError("logits all int8 or all float", str(sorted(kinds)), "Convert the files alike.")
+    return kinds == {"int8"}
 
 
 def _int8_scale(files: list[LogitFile], shape: tuple[int, int], scale: float | str) -> Any:

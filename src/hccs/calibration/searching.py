@@ -15,7 +15,7 @@ from hccs.backends.cpu.instruction_sets import cores
 from hccs.calibration import _native
 from hccs.calibration.grid import coarse_grid, deployed_objective
 from hccs.calibration.statistics import GroupSummary, HeadStatistics
-from hccs.errors import DataError, ParameterError
+from hccs.errors import DataError, DtypeError, ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
@@ -124,6 +124,13 @@ def search(
     minimum over the whole region; `"grid"` is the paper's coarse scan. The objective is computed in int16
     space whatever the mode, as the paper advises; `"kl_mode"` takes the deployed mode (coarse scan only).
     """
+    if not isinstance(stats, HeadStatistics):
+        raise DtypeError(
+            "a HeadStatistics of logits",
+            type(stats).__name__,
+            "Gather them with hccs.calibration.HeadStatistics(shape, n, scale).update(logits), "
+            "or calibrate files with hccs calibrate.",
+        )
     mode = Mode(mode)
     job = _Job(
         stats,

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Entry point: an `HccsError` becomes one readable message instead of a traceback."""
+    """Entry point: what goes wrong becomes one readable line instead of a traceback."""
     try:
         from hccs.cli.app import app
     except ModuleNotFoundError as error:
@@ -14,9 +14,13 @@ def main() -> None:
 
         sys.exit(f"hccs: the command line needs {error.name}. {how_to_install('cli')}")
 
-    from hccs.errors import HccsError
+    from hccs.cli.boundary import explained, one_line_warnings
 
+    one_line_warnings()
     try:
         app()
-    except HccsError as error:
-        sys.exit(f"hccs: {error}")
+    except Exception as error:
+        line = explained(error)
+        if line is None:
+            raise
+        sys.exit(f"hccs: {line}")

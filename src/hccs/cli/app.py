@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+import hccs
 from hccs.cli import aie, calibrate, compare, convert, demo, export, info, reproduce
+from hccs.cli.boundary import Commands
 
 app = typer.Typer(
     name="hccs",
+    cls=Commands,
     help="Integer-native attention: head-calibrated clipped-linear softmax.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -23,6 +28,16 @@ app.add_typer(export.app, name="export")
 app.add_typer(reproduce.app, name="reproduce")
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hccs {hccs.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
-    """Keeps `hccs NAME` a sub-command even while there is only one."""
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Integer-native attention: head-calibrated clipped-linear softmax."""

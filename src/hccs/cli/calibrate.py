@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 import hccs
+from hccs._extras import require
 from hccs._files.atomic import require_writable
 from hccs.calibration import Calibration, HeadStatistics, ScaleCandidates, search
 from hccs.calibration.figure import save_figure
 from hccs.calibration.files import collect_files
-from hccs.errors import FileError
+from hccs.cli.tables import show
+from hccs.errors import FileError, ParameterError
 from hccs.numbers.modes import Mode
 
 MOST_LINES = 64
+FIGURES = (".png", ".pdf", ".svg")
 
 
 class Granularity(str, Enum):
@@ -73,8 +74,10 @@ def calibrate(
     ] = None,
 ) -> None:
     """Find every head's (B, S, D), and its logit scale, from representative logits."""
-    for path in filter(None, (out, statistics, figure)):
+    for path in (out, *filter(None, (statistics, figure))):
         require_writable(path)
+    if figure is not None:
+        _require_drawable(figure)
     stats = _statistics(inputs, n, scale, statistics)
     found = search(
         stats,
@@ -88,6 +91,14 @@ def calibrate(
     if figure is not None:
         save_figure(figure, stats, found)
     _print(found, out)
+
+
+def _require_drawable(figure: Path) -> None:
+    if figure.suffix not in FIGURES:
+        raise ParameterError(
+            f"--figure to end in {', '.join(FIGURES)}", repr(figure.name), "The ending chooses the format."
+        )
+    require("matplotlib", "report", "for --figure")
 
 
 def _statistics(inputs: list[Path], n: int | None, scale: str, checkpoint: Path | None) -> HeadStatistics:
@@ -133,18 +144,18 @@ def _number(text: str) -> float | None:
 def _print(found: Calibration, out: Path) -> None:
     console = Console()
     title = f"{len(found.heads)} heads, n = {found.table.n}, mean KL {found.kl:.4f}"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("head", "B", "S", "D", "scale", "rows", "entropy", "KL", "renorm.", "deficit", "second"):
-        table.add_column(name, justify="right")
-    for r in found.heads[:MOST_LINES]:
-        table.add_row(
+    header = ("head", "B", "S", "D", "scale", "rows", "entropy", "KL", "renorm.", "deficit", "second")
+    rows = [
+        (
             f"{r.layer}.{r.head}",
             *map(str, r.params.packed.tolist()),
             f"{r.scale:.4f}",
             str(r.rows),
             *(f"{x:.4f}" for x in (r.entropy, r.kl, r.kl_renormalised, r.mass_deficit, r.runner_up_kl)),
         )
-    console.print(table)
+        for r in found.heads[:MOST_LINES]
+    ]
+    show(console, title, header, rows)
     if len(found.heads) > MOST_LINES:
         console.print(f"... and {len(found.heads) - MOST_LINES} more")
     console.print(f"wrote {out}")

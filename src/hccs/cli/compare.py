@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+
+from hccs.cli.tables import show
+from hccs.errors import ParameterError
 
 if TYPE_CHECKING:
-    from hccs.pipeline.compare.run import Settings
+    from hccs.pipeline.compare.settings import ComparisonSettings
 
 
 def compare(
@@ -29,6 +30,10 @@ def compare(
         str, typer.Option(help="Folder with the task's TSV files; without it the Hub is asked.")
     ] = "",
     vocabulary: Annotated[str, typer.Option(help="A BERT vocab.txt, for weights without a tokenizer.")] = "",
+    scale: Annotated[
+        float | None,
+        typer.Option(help="Logit value of an int8 step of files, instead of their own or the largest / 127."),
+    ] = None,
     methods: Annotated[
         str,
         typer.Option(
@@ -36,13 +41,17 @@ def compare(
         ),
     ] = "",
     retrain: Annotated[bool, typer.Option(help="Also retrain the model with each method.")] = False,
-    epochs: Annotated[float, typer.Option(help="Epochs of retraining.")] = 0,
-    learning_rate: Annotated[float, typer.Option(help="Learning rate of retraining.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Examples per step of retraining.")] = 0,
-    rows: Annotated[int, typer.Option(help="Rows per head, to calibrate on and to measure on.")] = 2048,
-    sentences: Annotated[int, typer.Option(help="Sentences that the rows are drawn from.")] = 512,
-    examples: Annotated[int, typer.Option(help="Dev examples to score; all by default.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    epochs: Annotated[float | None, typer.Option(help="Epochs of retraining.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of retraining.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples per step of retraining.")] = None,
+    rows: Annotated[
+        int, typer.Option(help="Rows per head, to calibrate on and to measure on.", min=1)
+    ] = 2048,
+    sentences: Annotated[int, typer.Option(help="Sentences that the rows are drawn from.", min=1)] = 512,
+    examples: Annotated[
+        int | None, typer.Option(help="Dev examples to score; all by default.", min=1)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed.", min=0)] = 0,
     jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
 ) -> None:
     """Fidelity, accuracy, cost and time of every softmax replacement, on the same data."""
@@ -52,36 +61,36 @@ def compare(
     console = Console()
     chosen = entries.parse(methods.split() or entries.default_labels())
     changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
-    given: dict[str, Any] = {name: value for name, value in changes.items() if value}
+    given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     settings = _settings(model or [], task, data, vocabulary)
     settings = replace(
         settings,
+        scale=scale,
         rows=rows,
         sentences=sentences,
-        examples=examples or None,
+        examples=examples,
         seed=seed,
         retraining=replace(settings.retraining, **given),
     )
     found = run(settings, chosen, out, retrain=retrain, jobs=jobs, say=console.print)
     tables.write_markdown(found, out / "comparison.md")
     for grid in tables.grids(found):
-        console.print(_table(grid))
+        show(console, grid.title, grid.header, grid.rows)
     for path in figures.draw(found, out):
         console.print(f"drew {path}")
     console.print(f"tables in {out / 'comparison.md'}, everything in {out / 'comparison.json'}")
 
 
-def _settings(model: list[str], task: str, data: str, vocabulary: str) -> Settings:
+def _settings(model: list[str], task: str, data: str, vocabulary: str) -> ComparisonSettings:
     """The source that MODEL names: files, a run, a classifier with --task, or what ships with the package."""
-    from hccs.errors import ParameterError
-    from hccs.pipeline.compare.run import Settings, from_run
+    from hccs.pipeline.compare.settings import ComparisonSettings, from_run
     from hccs.pipeline.convert.demo import MODEL
     from hccs.pipeline.data.tasks import TASKS
 
     if model and Path(model[0]).suffix in (".npy", ".npz", ".safetensors"):
         if task or data:
             raise ParameterError("files of logits alone", "--task or --data", "Only a model has a task.")
-        return Settings(files=tuple(model))
+        return ComparisonSettings(files=tuple(model))
     if len(model) > 1:
         raise ParameterError("one model", " ".join(model), "Only files of logits may be several.")
     if task and task not in TASKS:
@@ -94,15 +103,6 @@ def _settings(model: list[str], task: str, data: str, vocabulary: str) -> Settin
         return replace(run, task=TASKS[task] if task else run.task, data=data or run.data)
     if model and not task:
         raise ParameterError("--task with a model", "none", f"One of {', '.join(TASKS)}.")
-    return Settings(
+    return ComparisonSettings(
         model=name, task=TASKS[task or "movies"], data=data or None, vocabulary=vocabulary or None
     )
-
-
-def _table(grid: Any) -> Table:
-    table = Table(title=grid.title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for index, name in enumerate(grid.header):
-        table.add_column(name, justify="right" if index else "left", no_wrap=not index)
-    for row in grid.rows:
-        table.add_row(*row)
-    return table

@@ -9,7 +9,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+
+from hccs.cli.tables import show
+from hccs.errors import ParameterError
+
+LONGEST = 64
+"""Tokens of the longest sequence of data that brings no length of its own."""
 
 
 class Backend(str, Enum):
@@ -32,14 +37,32 @@ def convert(
     dev: Annotated[str, typer.Option(help="Its dev file; without one a tenth of --train is held out.")] = "",
     text: Annotated[str, typer.Option(help="Its text column, or two separated by a comma.")] = "sentence",
     label: Annotated[str, typer.Option(help="Its label column.")] = "label",
-    labels: Annotated[str, typer.Option(help="Label names of a hub: data set, in order.")] = "",
+    labels: Annotated[
+        str,
+        typer.Option(
+            help="The data's labels, separated by commas, in the order of the model's outputs: where its "
+            "own names differ from the data's. For hub: data the names of the numbers."
+        ),
+    ] = "",
+    new_head: Annotated[
+        bool,
+        typer.Option("--new-head", help="Replace the model's classification head and fine-tune it first."),
+    ] = False,
     vocabulary: Annotated[str, typer.Option(help="A BERT vocab.txt, for weights without a tokenizer.")] = "",
-    n: Annotated[int, typer.Option(help="Longest sequence in tokens; the task's own by default.")] = 0,
+    n: Annotated[
+        int | None, typer.Option(help="Longest sequence in tokens; the task's own, or 64, by default.")
+    ] = None,
     granularity: Annotated[str, typer.Option(help="One triple per head, layer, or global.")] = "head",
     mode: Annotated[str, typer.Option(help="i16_div, i16_clb, u8_div or u8_clb.")] = "i16_div",
-    epochs: Annotated[float, typer.Option(help="Epochs of retraining.")] = 0,
-    learning_rate: Annotated[float, typer.Option(help="Learning rate of retraining.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Examples per step and process.")] = 0,
+    refine: Annotated[
+        bool, typer.Option(help="Fit theta and scales to the model's answers after calibration.")
+    ] = True,
+    retrain: Annotated[
+        bool, typer.Option(help="Retrain with HCCS; without it the calibrated model is delivered.")
+    ] = True,
+    epochs: Annotated[float | None, typer.Option(help="Epochs of retraining.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of retraining.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples per step and process.")] = None,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
     """Collect, calibrate, evaluate, retrain, evaluate and save."""
@@ -47,27 +70,37 @@ def convert(
     from hccs.pipeline.convert.steps import RETRAINING
     from hccs.pipeline.runs.processes import state
 
-    chosen = _task(task, train, dev, text, label, labels, n)
+    names = tuple(name.strip() for name in labels.split(",") if name.strip())
     changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
-    given: dict[str, Any] = {name: value for name, value in changes.items() if value}
-    settings = pipeline.Settings(
+    given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+    if given and not retrain:
+        raise ParameterError(
+            "--no-retrain without a recipe for retraining",
+            " and ".join(f"--{name.replace('_', '-')}" for name in given),
+            "Leave one of them out.",
+        )
+    settings = pipeline.ConversionSettings(
         model=model,
-        task=chosen,
+        task=_task(task, train, dev, text, label, names, n),
         data=data or None,
         vocabulary=vocabulary or None,
+        labels=names,
+        new_head=new_head,
         granularity=granularity,
         mode=mode,
+        refine=refine,
         seed=seed,
-        retraining=replace(RETRAINING, **given),
+        retraining=replace(RETRAINING, **given) if retrain else None,
     )
     console = Console(quiet=not state().is_main_process)
     results = pipeline.convert(settings, out, console.print)
-    console.print(summary(results))
+    show_summary(console, results)
     console.print(f"saved in {out}")
 
 
-def _task(task: str, train: str, dev: str, text: str, label: str, labels: str, n: int) -> Any:
-    from hccs.errors import ParameterError
+def _task(
+    task: str, train: str, dev: str, text: str, label: str, names: tuple[str, ...], n: int | None
+) -> Any:
     from hccs.pipeline.data import tasks
 
     columns = text.split(",")
@@ -75,30 +108,36 @@ def _task(task: str, train: str, dev: str, text: str, label: str, labels: str, n
         raise ParameterError(
             "either --task or --train", "both" if task else "neither", "Name one source of data."
         )
+    longest = LONGEST if n is None else n
     if train:
-        return tasks.custom_task(train, dev or None, columns, label, n or 64)
+        return tasks.custom_task(train, dev or None, columns, label, longest, names)
     if task.startswith("hub:"):
-        return tasks.hub_task(task[4:], columns, label, [name for name in labels.split(",") if name], n or 64)
+        return tasks.hub_task(task[4:], columns, label, names, longest)
     if task not in tasks.TASKS:
         raise ParameterError(f"a task among {', '.join(tasks.TASKS)}", repr(task), "Or give --train FILE.")
-    return replace(tasks.TASKS[task], n=n or tasks.TASKS[task].n)
+    return tasks.TASKS[task] if n is None else replace(tasks.TASKS[task], n=n)
 
 
-def summary(results: dict[str, Any]) -> Table:
-    """The accuracies of a run as a table."""
+def show_summary(console: Console, results: dict[str, Any]) -> None:
+    """What a run delivers: the accuracy of every mode before and after retraining, and its KL."""
     stages = results["stages"]
-    table = Table(title="dev accuracy")
-    for name in ("", "accuracy", "against float, points"):
-        table.add_column(name, justify="left" if not name else "right")
     base = stages["float"]["accuracy"]
-    for name in ("float", "without retraining", "retrain", "integer"):
-        score = stages[name].get("accuracy")
-        if score is None:
-            continue
-        difference = "" if name == "float" else f"{100 * (score - base):+.2f}"
-        label = "retrained, attention in integers" if name == "integer" else name
-        table.add_row(label, f"{score:.4f}", difference)
-    return table
+    done = {"without retraining": "without retraining", "retrain": "retrained"}
+    done = {stage: label for stage, label in done.items() if stage in stages}
+    header = ["dev accuracy", *(name for label in done.values() for name in (label, "points"))]
+    rows = [["float", f"{base:.4f}", *[""] * (len(header) - 2)]]
+    for mode in stages["without retraining"]["modes"]:
+        rows.append([f"HCCS {mode}{', delivered' if mode == stages['save']['mode'] else ''}"])
+        for stage in done:
+            score = stages[stage]["modes"][mode]
+            rows[-1] += [f"{score:.4f}", f"{100 * (score - base):+.2f}"]
+    whole = stages["integer"].get("accuracy")
+    if whole is not None:
+        blank = [""] * (len(header) - 3)
+        rows.append(["delivered, int8 q, k, v", *blank, f"{whole:.4f}", f"{100 * (whole - base):+.2f}"])
+    show(console, "points are against the float model", header, rows)
+    calibrated, delivered = stages["calibrate"]["kl"], stages["save"]["kl"]
+    console.print(f"mean KL over heads: {calibrated:.4f} as calibrated, {delivered:.4f} as delivered")
 
 
 def evaluate(
@@ -113,15 +152,12 @@ def evaluate(
     from hccs.pipeline.convert.evaluate import evaluate as score
 
     found = score(run, (mode,) if mode else (), file or None, backend.value)
-    table = Table(title=f"accuracy on {found.pop('examples')} examples")
-    for name in (
-        "model",
-        "accuracy",
-        *(["against float q, k, v, points"] if backend is Backend.INTEGER else []),
-    ):
-        table.add_column(name, justify="left" if name == "model" else "right")
+    title = f"accuracy on {found.pop('examples')} examples"
+    integer = backend is Backend.INTEGER
+    header = ["model", "accuracy", *(["against float q, k, v, points"] if integer else [])]
+    rows = []
     for name, value in found.items():
         base = found[name.removesuffix(" integer")]
-        difference = [f"{100 * (value - base):+.2f}"] if name.endswith(" integer") else []
-        table.add_row(name if name == "float" else f"HCCS {name}", f"{value:.4f}", *difference)
-    Console().print(table)
+        difference = f"{100 * (value - base):+.2f}" if name.endswith(" integer") else ""
+        rows.append([name if name == "float" else f"HCCS {name}", f"{value:.4f}", *[difference] * integer])
+    show(Console(), title, header, rows)

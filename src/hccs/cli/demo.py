@@ -15,11 +15,9 @@ def demo(
     ),
 ) -> None:
     """Convert the embedded BERT-tiny on the embedded sentiment task: no network needed."""
-    from hccs.cli.convert import summary
+    from hccs.cli.convert import show_summary
     from hccs.pipeline.convert.demo import demo as run
 
     console = Console()
-    results = run(out, console.print)
-    console.print(summary(results))
-    console.print(f"mean KL over heads: {results['stages']['calibrate']['kl']:.4f}")
+    show_summary(console, run(out, console.print))
     console.print(f"model, table and figures in {out}")

@@ -23,20 +23,23 @@ def accuracy(
     tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "sst2,mnli",
     seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
     variants: Annotated[
-        str, typer.Option(help="Retraining variants, separated by commas; all by default.")
+        str,
+        typer.Option(
+            help="Retraining variants, separated by commas: head, global, layer, u8_clb, paper, learnt, "
+            "recalibrated, float-same-budget; all by default. More can be added to the same --out."
+        ),
     ] = "",
     jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
     keep_models: Annotated[
-        bool, typer.Option(help="Keep the weights, as `reproduce fidelity` needs them.")
+        bool, typer.Option(help="Keep the retrained weights, too: `reproduce fidelity` needs them.")
     ] = False,
 ) -> None:
     """Baseline, without retraining, retrained and delta; granularities; over seeds."""
     from hccs.pipeline.reproduce import accuracy as grid
     from hccs.pipeline.reproduce import tables
 
-    names = tuple(v for v in variants.split(",") if v) or tuple(grid.VARIANTS)
-    plan = grid.Plan(data, out, names, keep_models)
-    grid.run(plan, grid.cells(models.split(","), tasks.split(","), seeds), jobs)
+    plan = grid.Plan(data, out, _names(variants) or tuple(grid.VARIANTS), keep_models)
+    grid.run(plan, grid.experiments(_names(models), _names(tasks), seeds), jobs)
     tables.write(out)
     typer.echo((out / "accuracy.md").read_text())
 
@@ -53,7 +56,13 @@ def fidelity(
     from hccs.pipeline.report import fidelity as measured
     from hccs.pipeline.reproduce import accuracy as grid
 
-    measured.measure_cells(grid.Plan(data, out), grid.cells(models.split(","), tasks.split(","), seeds))
+    chosen = grid.experiments(_names(models), _names(tasks), seeds)
+    measured.measure_cells(grid.Plan(data, out), chosen)
     for figure in measured.draw_cells(out):
         typer.echo(f"drew {figure}")
     typer.echo((out / "fidelity.md").read_text())
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names that were separated by commas."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))

@@ -1,8 +1,12 @@
-"""Loading a classifier and its tokenizer from a folder or the Hub, and scoring it."""
+"""Classifiers from a folder or the Hub with their labels and tokenizers, and how well they score."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,64 +15,175 @@ import torch
 
 from hccs._extras import require
 from hccs._progress import track
-from hccs.errors import ModelError
+from hccs.errors import FileError, ModelError
 from hccs.nn.interface import attention_layers
+from hccs.pipeline.data import labels as names
 from hccs.pipeline.data.tokens import TokenisedSet
+
+_MOST_ORDERS = 6
+"""Labels of which every order is tried when a model seems to have them in another one."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A classifier, its tokenizer, and whether its classification head came with it."""
+    """A classifier, its tokenizer, the labels of its outputs, and whether its head came with it."""
 
     model: Any
     tokenizer: Any
     has_head: bool
+    labels: tuple[str, ...]
 
 
 def transformers() -> Any:
-    """The transformers package, or what to install."""
-    return require("transformers", "hf")
-
-
-def load_classifier(name: str, labels: tuple[str, ...], vocabulary: str | Path | None = None) -> Loaded:
-    """The model at a folder or Hub name as a float32 sequence classifier for these labels."""
-    hf = transformers()
+    """The transformers package without its bars and messages, or what to install."""
+    hf = require("transformers", "hf")
     hf.logging.set_verbosity_error()
+    hf.logging.disable_progress_bar()
+    if sys.stderr.isatty():  # downloads take long enough to be watched
+        require("huggingface_hub", "hf").utils.enable_progress_bars()
+    return hf
+
+
+def load_classifier(
+    name: str,
+    labels: Sequence[str],
+    vocabulary: str | Path | None = None,
+    *,
+    order: Sequence[str] = (),
+    new_head: bool = False,
+) -> Loaded:
+    """The model at a folder or Hub name as a float32 sequence classifier for data with these labels.
+
+    Its outputs keep their order: the data's labels are matched with the model's own names, and `order` tells
+    theirs where the names differ. A model without a classification head gets an untrained one in the order
+    of `labels`, and so does, with `new_head`, one whose head is to be replaced; any other head that does not
+    fit is refused.
+    """
+    hf = transformers()
+    # The first look must not change what an untrained head is drawn from.
+    with torch.random.fork_rng(devices=[]):
+        model, info = _pretrained(hf, name)
+    tokenizer = load_tokenizer(name, vocabulary)
+    attention_layers(model)
+    base = f"{model.base_model_prefix}."
+    has_head = all(key.startswith(base) for key in info["missing_keys"])
+    if has_head and not new_head:
+        found = _arranged(name, model, info["mismatched_keys"], labels, order)
+    else:
+        found = tuple(order) or tuple(labels)
+        model, _ = _pretrained(hf, name, num_labels=len(found), problem_type=None)
+    model.config.id2label = dict(enumerate(found))
+    model.config.label2id = {label: i for i, label in enumerate(found)}
+    return Loaded(model, tokenizer, has_head and not new_head, found)
+
+
+def _pretrained(hf: Any, name: str, **changes: Any) -> tuple[Any, dict[str, Any]]:
     try:
         model, info = hf.AutoModelForSequenceClassification.from_pretrained(
-            name,
-            num_labels=len(labels),
-            id2label=dict(enumerate(labels)),
-            label2id={label: i for i, label in enumerate(labels)},
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
+            name, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **changes
         )
-        tokenizer = load_tokenizer(name, vocabulary)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever a damaged file or a foreign architecture brings up
+        raise _unreadable(name, error) from error
+    return model, info
+
+
+def _unreadable(name: str, error: Exception) -> ModelError:
+    lines = str(error).strip().splitlines()
+    return ModelError(
+        f"a transformers model at {name}",
+        lines[0] if lines else repr(error),
+        "Give a folder with config.json and weights, or a Hub name where there is network.",
+    )
+
+
+_NEW_HEAD = "hccs convert --new-head replaces the head and fine-tunes it on the data."
+
+
+def _arranged(
+    name: str, model: Any, mismatched: Iterable[Any], labels: Sequence[str], order: Sequence[str]
+) -> tuple[str, ...]:
+    """The labels of the model's outputs, or why its head does not fit the data."""
+    config = model.config
+    own = tuple(str(config.id2label[i]) for i in sorted(config.id2label))
+    kinds = {"regression": "regression", "multi_label_classification": "several labels at once"}
+    if config.problem_type in kinds or len(own) < 2:
+        kind = kinds.get(config.problem_type, "regression")
         raise ModelError(
-            f"a transformers model at {name}",
-            str(error).splitlines()[0],
-            "Give a folder with config.json and weights, or a Hub name where there is network.",
-        ) from error
-    attention_layers(model)
-    lacking = [*info["missing_keys"], *(key[0] for key in info.get("mismatched_keys", ()))]
-    has_head = not any(part in key for key in lacking for part in ("classifier", "score", "pre_classifier"))
-    return Loaded(model, tokenizer, has_head)
+            f"a model that chooses one of several labels at {name}", f"one for {kind}", _NEW_HEAD
+        )
+    if mismatched:
+        raise ModelError(
+            f"weights at {name} that fit its config.json",
+            f"other sizes of {names.shown(sorted(key for key, *_ in mismatched))}",
+            f"Correct the number of labels in config.json. {_NEW_HEAD}",
+        )
+    found = names.in_model_order(own, labels, order)
+    if found is None and len(own) != len(labels):
+        raise ModelError(
+            f"a classification head for the {len(labels)} labels of the data, {names.shown(labels)}",
+            f"a head for {len(own)} labels at {name}: {names.shown(own)}",
+            f"Choose data with the model's labels. {_NEW_HEAD}",
+        )
+    if found is None:
+        raise ModelError(
+            f"data labelled as the model at {name} names its outputs: {names.shown(own)}",
+            f"labels {names.shown(labels)}",
+            f"Give the data's labels in the order of the model's, such as --labels {','.join(labels)}.",
+        )
+    if names.is_unnamed(own) and not order and not names.is_unnamed(found):
+        warnings.warn(
+            f"the model does not name its labels; taking them in this order: {names.shown(found)}. "
+            "Where it is another, give it with --labels.",
+            stacklevel=3,
+        )
+    return found
 
 
 def load_tokenizer(name: str, vocabulary: str | Path | None = None) -> Any:
     """The model's tokenizer; `vocabulary` is a vocab.txt for BERT weights that come without one."""
     hf = transformers()
-    if vocabulary is not None:
-        return hf.BertTokenizer(vocab=str(vocabulary), do_lower_case=True)
-    return hf.AutoTokenizer.from_pretrained(name)
+    try:
+        if vocabulary is not None:
+            return hf.BertTokenizer(vocab=str(vocabulary), do_lower_case=True)
+        return hf.AutoTokenizer.from_pretrained(name)
+    except Exception as error:
+        raise _unreadable(name, error) from error
 
 
 def accuracy(model: Any, data: TokenisedSet, batch_size: int = 256) -> float:
     """The share of examples the model labels as they are labelled."""
     chosen = predictions(model, data, batch_size).argmax(-1)
     return int((chosen == data.labels.to(chosen.device)).sum()) / len(data)
+
+
+def float_accuracy(model: Any, data: TokenisedSet, labels: Sequence[str]) -> float:
+    """`accuracy` of a float model; a warning says when it is below chance, and if another order helps."""
+    chosen = predictions(model, data).argmax(-1).cpu()
+    count = len(labels)
+    confusion = torch.bincount(data.labels.cpu() * count + chosen, minlength=count**2).view(count, count)
+    score = int(confusion.diagonal().sum()) / len(data)
+    if score < 1 / count:
+        warnings.warn(
+            f"the float model labels {score:.4f} of the dev examples as they are labelled, below chance "
+            f"({1 / count:.2f}). Are the labels in the order of its outputs ({names.shown(labels)})?"
+            + _better_order(confusion, labels, len(data)),
+            stacklevel=2,
+        )
+    return score
+
+
+def _better_order(confusion: torch.Tensor, labels: Sequence[str], examples: int) -> str:
+    """The order of labels that the model's answers agree with most, as a hint."""
+    count = len(labels)
+    if count > _MOST_ORDERS:
+        return ""
+    counts = confusion.tolist()
+    best = max(
+        itertools.permutations(range(count)),
+        key=lambda order: sum(counts[label][output] for output, label in enumerate(order)),
+    )
+    right = sum(counts[label][output] for output, label in enumerate(best))
+    return f" In the order {', '.join(labels[i] for i in best)} it would be {right / examples:.4f}."
 
 
 def predictions(model: Any, data: TokenisedSet, batch_size: int = 256, progress: str = "") -> torch.Tensor:
@@ -93,6 +208,11 @@ def best_device() -> torch.device:
 
 def saved_labels(folder: Path) -> tuple[str, ...]:
     """The labels in a saved model's configuration, in order."""
-    config = json.loads((folder / "config.json").read_text())
-    names = config["id2label"]
-    return tuple(names[key] for key in sorted(names, key=int))
+    path = folder / "config.json"
+    try:
+        own = json.loads(path.read_text())["id2label"]
+        return tuple(str(own[key]) for key in sorted(own, key=int))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FileError(
+            f"a model's labels in {path}", f"{type(error).__name__}: {error}", "Convert the model anew."
+        ) from error

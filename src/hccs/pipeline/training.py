@@ -6,14 +6,15 @@ import copy
 import json
 import math
 import shutil
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from hccs._progress import Bar
+from hccs.errors import ParameterError
 from hccs.nn.attaching import attach, current_table, table_from_json
 from hccs.numbers.table import ParamTable
 from hccs.pipeline.data.tokens import TokenisedSet, as_batch
@@ -22,9 +23,11 @@ from hccs.pipeline.models import accuracy, predictions, transformers
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. `distil` is the weight of the float model's predictions in the loss, `learn` makes
-    theta and the
-    scale trainable, `recalibrate` fits them anew after every epoch."""
+    """How to train.
+
+    `distil` is the weight of the float model's predictions in the loss, `learn` makes theta and the scale
+    trainable, `recalibrate` fits them anew after every epoch.
+    """
 
     epochs: float = 2.0
     learning_rate: float = 5e-5
@@ -39,6 +42,16 @@ class Recipe:
     learn: bool = False
     theta_learning_rate: float = 2e-3
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, option in (("epochs", "--epochs"), ("learning_rate", "--learning-rate")):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise ParameterError(f"{name} above 0", str(value), f"Choose another {option}.")
+        if self.batch_size < 1:
+            raise ParameterError("batch_size of at least 1", str(self.batch_size), "Raise --batch-size.")
+        if self.seed < 0:
+            raise ParameterError("seed of at least 0", str(self.seed), "Choose another --seed.")
 
 
 @dataclass(frozen=True)
@@ -75,7 +88,10 @@ def train(
     before = copy.deepcopy(model.state_dict())
     table_before = current_table(model) if hasattr(model.config, "hccs") else None
     arguments = _arguments(hf, recipe, len(data), folder, next(model.parameters()).device.type, resumable)
-    callbacks: list[Any] = [hf.EarlyStoppingCallback(early_stopping_patience=recipe.patience)]
+    callbacks: list[Any] = [
+        hf.EarlyStoppingCallback(early_stopping_patience=recipe.patience),
+        _progress_callback(hf),
+    ]
     if recalibrate is not None and recipe.recalibrate:
         callbacks.append(_recalibration(hf, recalibrate))
     trainer = _trainer_class(hf)(
@@ -87,9 +103,7 @@ def train(
         callbacks=callbacks,
     )
     trainer.recipe = recipe
-    if not sys.stderr.isatty():
-        trainer.remove_callback(hf.trainer_callback.ProgressCallback)
-        trainer.remove_callback(hf.trainer_callback.PrinterCallback)
+    trainer.remove_callback(hf.trainer_callback.PrinterCallback)
     trainer.train(resume_from_checkpoint=_last_checkpoint(folder) if resumable else None)
     history = tuple(e["eval_accuracy"] for e in trainer.state.log_history if "eval_accuracy" in e)
     best = trainer.state.best_metric
@@ -137,12 +151,14 @@ def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str
         save_steps=every,
         save_total_limit=1,
         save_only_model=not resumable,
+        # A resumed training remembers how many evaluations in a row have not bettered the model.
+        restore_callback_states_from_checkpoint=resumable,
         load_best_model_at_end=True,
         metric_for_best_model="accuracy",
         greater_is_better=True,
         logging_strategy="no",
         report_to=[],
-        disable_tqdm=not sys.stderr.isatty(),
+        disable_tqdm=True,
         seed=recipe.seed,
         use_cpu=device == "cpu",
         tf32=True if device == "cuda" else None,
@@ -199,6 +215,26 @@ def _trainer_class(hf: Any) -> Any:
     return DistillingTrainer
 
 
+def _progress_callback(hf: Any) -> Any:
+    class Progress(hf.TrainerCallback):  # type: ignore[misc, name-defined]
+        """Our bar in place of transformers' own."""
+
+        bar: Bar | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+            self.bar = Bar("training", state.max_steps) if state.is_world_process_zero else None
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+            if self.bar is not None:
+                self.bar.update(state.global_step)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+            if self.bar is not None:
+                self.bar.close()
+
+    return Progress()
+
+
 def _recalibration(hf: Any, fit: Callable[[Any], ParamTable]) -> Any:
     class Recalibration(hf.TrainerCallback):  # type: ignore[misc, name-defined]
         """Fits theta to the weights as they are after each epoch but the last, which is left to settle."""
@@ -210,8 +246,3 @@ def _recalibration(hf: Any, fit: Callable[[Any], ParamTable]) -> Any:
                 attach(model, fit(model))
 
     return Recalibration()
-
-
-def batches_for_calibration(data: TokenisedSet, size: int = 64) -> Sequence[dict[str, torch.Tensor]]:
-    """All of a small set in batches, as `collect` takes them."""
-    return list(data.batches(size))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hccs import _figures
+from hccs.pipeline.compare.curves import drawn_heads
 from hccs.pipeline.compare.entries import FLOAT
-from hccs.pipeline.compare.run import drawn_heads
 
 FARTHEST = 10.0
 """Distances, in logits, that the curves show."""

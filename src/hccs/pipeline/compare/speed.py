@@ -29,13 +29,13 @@ def time_forms(method: Surrogate, sample: LogitSample, parameters: Mapping[str, 
     The peers are the float64 softmax of `hccs.surrogates` and torch.softmax in float32 with the same mask;
     a method and its peer take turns, and the ratio is the median over turns.
     """
-    x, valid, scale = sample.logits[0][:, :ROWS], sample.valid[0][:ROWS], sample.scale[0]
+    x, valid, scale = sample.logits[0][:, :ROWS], sample.valid[0][:, :ROWS], sample.scale[0]
     softmax = surrogates.get("softmax")
     numpy_ms, numpy_ratio = _turns(
         lambda: method(x, scale, valid, **parameters), lambda: softmax(x, scale, valid)
     )
     z = torch.tensor(x[None] * scale[:, None, None], dtype=torch.float32)
-    mask = torch.tensor(valid)[None, None]
+    mask = torch.tensor(valid)[None]
     module, peer = method.module(scale, parameters).eval(), FloatSoftmax()
     with torch.no_grad():
         torch_ms, torch_ratio = _turns(lambda: module(z, mask), lambda: peer(z, mask))

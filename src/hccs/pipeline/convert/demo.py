@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hccs._files import safetensors as _safetensors
-from hccs.pipeline.convert.stages import Conversion, Settings
+from hccs.pipeline.convert.stages import Conversion, ConversionSettings
 from hccs.pipeline.convert.steps import RETRAINING
 from hccs.pipeline.data import tasks
 from hccs.pipeline.report import figures
@@ -18,10 +18,10 @@ from hccs.pipeline.report.fidelity import measure_folders
 MODEL = tasks.EMBEDDED / "bert_tiny"
 
 
-def settings() -> Settings:
+def settings() -> ConversionSettings:
     """The embedded model and task, with a short retraining."""
     recipe = replace(RETRAINING, epochs=1, learning_rate=1e-4, batch_size=64)
-    return Settings(model=str(MODEL), task=tasks.TASKS["movies"], sentences=512, retraining=recipe)
+    return ConversionSettings(model=str(MODEL), task=tasks.TASKS["movies"], sentences=512, retraining=recipe)
 
 
 def demo(out: str | Path, say: Callable[[str], None] = print) -> dict[str, Any]:

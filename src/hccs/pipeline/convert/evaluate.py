@@ -9,7 +9,7 @@ import hccs.nn
 from hccs.nn.integer import NORMALISATION
 from hccs.numbers.modes import Mode
 from hccs.pipeline.models import accuracy, best_device
-from hccs.pipeline.runs.converted import FinishedRun
+from hccs.pipeline.runs.converted import ConvertedRun
 
 
 def evaluate(
@@ -21,7 +21,7 @@ def evaluate(
     """
     integer = backend == "integer"
     chosen = [Mode(mode) for mode in modes] or list(NORMALISATION if integer else Mode)
-    finished = FinishedRun(Path(run))
+    finished = ConvertedRun(Path(run))
     dev = finished.examples(file)
     scores: dict[str, Any] = {"examples": len(dev), "float": accuracy(finished.float_model(), dev)}
     model = finished.converted.model.to(best_device())

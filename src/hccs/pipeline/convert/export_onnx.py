@@ -14,13 +14,13 @@ from hccs._progress import track
 from hccs.export.onnx_model import export_onnx
 from hccs.numbers.modes import Mode
 from hccs.pipeline.data.tokens import TokenisedSet
-from hccs.pipeline.runs.converted import FinishedRun
+from hccs.pipeline.runs.converted import ConvertedRun
 
 BATCH = 32
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Agreement:
     """ONNX Runtime beside PyTorch on the same examples."""
 
     examples: int
@@ -33,9 +33,9 @@ class Comparison:
 
 def export_run(
     run: str | Path, out: str | Path, *, mode: str = "", attentions: bool = False
-) -> tuple[Path, Comparison]:
+) -> tuple[Path, Agreement]:
     """Write the converted model of a run as ONNX and compare it with PyTorch."""
-    finished = FinishedRun(Path(run))
+    finished = ConvertedRun(Path(run))
     require("onnxruntime", "onnx", "to check the exported model")
     model = hccs.nn.attach(finished.converted.model, finished.table, Mode(mode) if mode else None).eval()
     dev = finished.examples().to("cpu")
@@ -44,7 +44,7 @@ def export_run(
     return path, compare(model, path, dev)
 
 
-def compare(model: Any, path: str | Path, data: TokenisedSet) -> Comparison:
+def compare(model: Any, path: str | Path, data: TokenisedSet) -> Agreement:
     """Predictions of the ONNX file and of the model over all examples, padded as batches are."""
     session = require("onnxruntime", "onnx", "to check the exported model").InferenceSession(str(path))
     same, right, largest = 0, 0, 0.0
@@ -59,4 +59,4 @@ def compare(model: Any, path: str | Path, data: TokenisedSet) -> Comparison:
         same += int((got.argmax(-1) == expected.argmax(-1)).sum())
         right += int((got.argmax(-1) == labels).sum())
         largest = max(largest, float((got - expected).abs().max()))
-    return Comparison(len(data), same, largest, right / len(data))
+    return Agreement(len(data), same, largest, right / len(data))

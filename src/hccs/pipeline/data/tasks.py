@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +10,8 @@ from typing import Any
 
 from hccs._extras import require
 from hccs.errors import DataError, FileError, ParameterError
+from hccs.pipeline.data import labels
+from hccs.pipeline.data.reading import read_table
 
 EMBEDDED = Path(__file__).parents[2] / "embedded"
 
@@ -28,13 +28,19 @@ class Examples:
 
     def subset(self, count: int, seed: int = 0) -> Examples:
         """At most `count` examples, drawn by a fixed seed."""
-        chosen = random.Random(seed).sample(range(len(self)), min(count, len(self)))
-        return Examples([self.texts[i] for i in chosen], [self.labels[i] for i in chosen])
+        return self.at(random.Random(seed).sample(range(len(self)), min(count, len(self))))
+
+    def at(self, indices: Sequence[int]) -> Examples:
+        """The examples at these places."""
+        return Examples([self.texts[i] for i in indices], [self.labels[i] for i in indices])
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to read: columns, the labels in order of their numbers, the longest row, and where the data is."""
+    """What to read: columns, the labels in order of their numbers, the longest row, and where the data is.
+
+    Without `labels` they are those of the training data. `custom` tasks are the user's own files.
+    """
 
     name: str
     text: tuple[str, ...]
@@ -44,10 +50,12 @@ class Task:
     train: str
     dev: str | None
     hub: tuple[str, str | None, str, str] | None = None
+    custom: bool = False
 
 
 _PAIR = ("premise", "hypothesis")
 _NLI = ("entailment", "neutral", "contradiction")
+_SENTIMENT = ("negative", "positive")
 _GLUE = "nyu-mll/glue"
 TASKS = {
     task.name: task
@@ -56,7 +64,7 @@ TASKS = {
             "sst2",
             ("sentence",),
             "label",
-            ("0", "1"),
+            _SENTIMENT,
             64,
             "train.tsv",
             "dev.tsv",
@@ -82,7 +90,7 @@ TASKS = {
             None,
             ("stanfordnlp/snli", None, "train", "validation"),
         ),
-        Task("movies", ("sentence",), "label", ("0", "1"), 64, "train.tsv", "dev.tsv"),
+        Task("movies", ("sentence",), "label", _SENTIMENT, 64, "train.tsv", "dev.tsv"),
     )
 }
 
@@ -96,82 +104,91 @@ class TaskData:
     train: Examples
     dev: Examples
 
+    def numbered_as(self, names: Sequence[str]) -> TaskData:
+        """The same examples, their labels numbered as `names` stand: in the order of a model's outputs."""
+        known = labels.numbers(names)
+        unknown = [label for label in self.labels if labels.key(label) not in known]
+        if unknown:
+            raise DataError(
+                f"data with the model's labels, {labels.shown(names)}",
+                f"labels {labels.shown(unknown)}",
+                "Has the data changed since the model was converted?",
+            )
+        number = [known[labels.key(label)] for label in self.labels]
+        train, dev = (
+            replace(part, labels=[number[i] for i in part.labels]) for part in (self.train, self.dev)
+        )
+        return replace(self, labels=tuple(names), train=train, dev=dev)
 
-def custom_task(train: str, dev: str | None, text: Sequence[str], label: str, n: int) -> Task:
+
+def custom_task(
+    train: str,
+    dev: str | None,
+    text: Sequence[str],
+    label: str,
+    n: int,
+    names: Sequence[str] = (),
+) -> Task:
     """A task of the user's own: CSV, TSV or JSONL files with named columns."""
-    return Task(Path(train).stem, tuple(text), label, None, n, train, dev)
+    given = labels.checked(names) if names else None
+    return Task(Path(train).stem, tuple(text), label, given, n, train, dev, custom=True)
 
 
 def load(task: Task, folder: str | Path | None = None) -> TaskData:
     """Read a task from `folder`, from the package (movies), from its own paths, or from the Hub."""
-    if task.name == "movies" and folder is None:
+    if task == replace(TASKS["movies"], n=task.n) and folder is None:
         folder = EMBEDDED / "movies"
     if folder is None and task.hub is not None:
         return _from_hub(task)
     base = Path(folder or ".")
-    train = read_table(base / task.train, task)
-    labels = task.labels or tuple(sorted({row[task.label] for row in train}))
-    if len(labels) < 2:
-        raise DataError("at least two labels", f"only {labels} in {task.train}", "Check the label column.")
-    known = replace(task, labels=labels)
+    train = _read(base / task.train, task, "--train")
+    known = task
+    if task.labels is None:
+        known = replace(task, labels=labels.from_column([row[task.label] for row in train], task.train))
     examples = to_examples(train, known, task.train)
     if task.dev is not None:
-        dev = to_examples(read_table(base / task.dev, known), known, task.dev)
+        dev = to_examples(_read(base / task.dev, known, "--dev"), known, task.dev)
     else:
         examples, dev = _split(examples)
-    return TaskData(known, labels, examples, dev)
+    assert known.labels is not None
+    return TaskData(known, known.labels, examples, dev)
 
 
-def read_table(path: Path, task: Task) -> list[dict[str, str]]:
-    """The rows of a CSV, TSV or JSONL file, which must have the task's columns."""
-    rows: list[dict[str, str]]
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            if path.suffix in (".jsonl", ".json"):
-                rows = [{k: str(v) for k, v in json.loads(line).items()} for line in file if line.strip()]
-            elif path.suffix == ".tsv":
-                # Plain tab-separated text: quotes are characters like any other.
-                rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-            else:
-                rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise FileError(
-            f"the data file {path}", str(error), "Name the folder that holds it with --data."
-        ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError, csv.Error, AttributeError) as error:
-        raise FileError(
-            f"{path} to be CSV, TSV or JSON lines in UTF-8", str(error), "Check the file."
-        ) from error
-    if not rows:
-        raise DataError(
-            f"examples in {path}", "an empty file", "It needs a header line and at least one row."
-        )
-    missing = [c for c in (*task.text, task.label) if rows[0].get(c) is None]
-    if missing:
-        raise DataError(
-            f"columns {', '.join((*task.text, task.label))} in {path}",
-            f"no {', '.join(missing)} among {', '.join(map(str, rows[0]))}",
-            "Name the columns with --text and --label.",
-        )
-    return rows
+def load_file(path: str | Path, task: Task) -> Examples:
+    """The examples of another file with the columns and labels of a task."""
+    rows = read_table(
+        Path(path),
+        (*task.text, task.label),
+        if_missing="Check --file.",
+        if_other_columns="The file needs the columns of the data that the run was converted on.",
+    )
+    return to_examples(rows, task, str(path))
+
+
+def _read(path: Path, task: Task, option: str) -> list[dict[str, str]]:
+    if task.custom:
+        missing, other = f"Check {option}.", "Name the columns with --text and --label."
+    else:
+        missing = "Name the folder that holds it with --data."
+        other = "A file with other columns is given with --train, --text and --label instead of --task."
+    return read_table(path, (*task.text, task.label), if_missing=missing, if_other_columns=other)
 
 
 def to_examples(rows: Sequence[Mapping[str, Any]], task: Task, where: str) -> Examples:
-    """Rows as examples; an unknown label is refused with its line."""
+    """Rows as examples; an empty or unknown label is refused with its row."""
     assert task.labels is not None
-    numbers = {label: i for i, label in enumerate(task.labels)}
-    texts, labels = [], []
-    for line, row in enumerate(rows, 2):
-        label = row.get(task.label)
-        if label not in numbers:
+    known = labels.numbers(task.labels)
+    found = [str(row[task.label]) for row in rows]
+    labels.require_filled(found, where)
+    for row, label in enumerate(found, 2):
+        if labels.key(label) not in known:
             raise DataError(
-                f"labels {', '.join(task.labels)} in {where}",
-                f"{label!r} in row {line}",
+                f"labels {labels.shown(task.labels)} in {where}",
+                f"{label!r} in row {row}",
                 "Correct or remove the row.",
             )
-        texts.append(tuple(str(row.get(column) or "") for column in task.text))
-        labels.append(numbers[str(label)])
-    return Examples(texts, labels)
+    texts = [tuple(str(row.get(column) or "") for column in task.text) for row in rows]
+    return Examples(texts, [known[labels.key(label)] for label in found])
 
 
 def _split(examples: Examples) -> tuple[Examples, Examples]:
@@ -179,11 +196,7 @@ def _split(examples: Examples) -> tuple[Examples, Examples]:
     order = list(range(len(examples)))
     random.Random(0).shuffle(order)
     held = min(max(len(order) // 10, 1), 5000)
-
-    def part(index: list[int]) -> Examples:
-        return Examples([examples.texts[i] for i in index], [examples.labels[i] for i in index])
-
-    return part(order[held:]), part(order[:held])
+    return examples.at(order[held:]), examples.at(order[:held])
 
 
 def _from_hub(task: Task) -> TaskData:
@@ -192,20 +205,23 @@ def _from_hub(task: Task) -> TaskData:
     path, config, train, dev = task.hub
     try:
         loaded = datasets.load_dataset(path, config)
-        parts = [[r for r in loaded[split] if r[task.label] >= 0] for split in (train, dev)]
+        parts = [
+            [row for row in loaded[split] if row[task.label] not in (-1, None)] for split in (train, dev)
+        ]
     except Exception as error:
         raise FileError(
             f"{path} from the Hub",
             str(error).splitlines()[0] if str(error) else repr(error),
-            f"Without network, name a folder with {task.train} by --data.",
+            f"Without network, name a folder with {task.train} by --data."
+            if task.train
+            else "Check the name, or save the data as a file and give it with --train.",
         ) from error
-    named = [[{**row, task.label: task.labels[row[task.label]]} for row in part] for part in parts]
-    return TaskData(task, task.labels, *(to_examples(part, task, path) for part in named))
+    return TaskData(task, task.labels, *(to_examples(part, task, path) for part in parts))
 
 
-def hub_task(path: str, text: Sequence[str], label: str, labels: Sequence[str], n: int) -> Task:
+def hub_task(path: str, text: Sequence[str], label: str, names: Sequence[str], n: int) -> Task:
     """Any Hub data set `name[:config]` with train and validation splits and integer labels."""
-    if not labels:
+    if not names:
         raise ParameterError(
             "the labels of a Hub data set, in order", "none", "Name them: --labels negative,positive."
         )
@@ -214,7 +230,7 @@ def hub_task(path: str, text: Sequence[str], label: str, labels: Sequence[str], 
         name.replace("/", "-"),
         tuple(text),
         label,
-        tuple(labels),
+        labels.checked(names),
         n,
         "",
         None,

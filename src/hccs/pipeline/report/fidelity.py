@@ -23,15 +23,14 @@ from hccs.numbers.table import ParamTable
 from hccs.pipeline.data.tokens import TokenisedSet
 from hccs.pipeline.models import best_device, load_classifier, saved_labels
 from hccs.pipeline.report.figures import fidelity_figure
-from hccs.pipeline.reproduce.accuracy import Cell, Plan
+from hccs.pipeline.reproduce.accuracy import Experiment, Plan
 
 
 def measure(float_model: Any, retrained: Any, table: ParamTable, data: TokenisedSet) -> dict[str, Any]:
     """KL of every head in both models, KL in each mode, and curves of the broadest and most focused head.
 
     `table` is the calibration of the float model; the retrained model carries its own. KL is against the
-    softmax of
-    the same model's logits, in nats, mean over rows.
+    softmax of the same model's logits, in nats, mean over rows.
     """
     batches = list(data.batches(64))
     hccs.nn.detach(float_model)
@@ -127,9 +126,9 @@ def measure_folders(
     return measure(before, after, table, data)
 
 
-def measure_cells(plan: Plan, cells: Sequence[Cell]) -> None:
+def measure_cells(plan: Plan, cells: Sequence[Experiment]) -> None:
     """`fidelity/CELL.json` for every cell whose models `reproduce accuracy --keep-models` kept."""
-    from hccs.pipeline.reproduce.experiment import CellRun
+    from hccs.pipeline.reproduce.experiment import ExperimentRun
 
     (plan.out / "fidelity").mkdir(parents=True, exist_ok=True)
     kept = [
@@ -138,7 +137,7 @@ def measure_cells(plan: Plan, cells: Sequence[Cell]) -> None:
     for cell in track(kept, total=len(kept), description="fidelity"):
         path = plan.out / "fidelity" / f"{cell.name}.json"
         if not path.exists():
-            found = CellRun(plan, cell).fidelity()
+            found = ExperimentRun(plan, cell).fidelity()
             _safetensors.replace(path, json.dumps(found, indent=1).encode())
 
 

@@ -9,22 +9,19 @@ from hccs import _figures
 
 
 def accuracy_figure(stages: dict[str, Any], path: Path) -> None:
-    """Float, then HCCS in each mode without and after retraining."""
+    """Float, then HCCS in each mode without and, where it was done, after retraining."""
     base = stages["float"]["accuracy"]
     modes = list(stages["without retraining"]["modes"])
+    shown = {"without retraining": "without retraining", "retrain": "retrained"}
+    shown = {stage: label for stage, label in shown.items() if stage in stages}
     figure = _figures.new(6.4, 3.4)
     axes = figure.subplots()
-    for offset, (stage, label) in enumerate(
-        (("without retraining", "without retraining"), ("retrain", "retrained"))
-    ):
+    for offset, (stage, label) in enumerate(shown.items()):
         scores = [stages[stage]["modes"][mode] for mode in modes]
         axes.bar([i + 0.4 * offset - 0.2 for i in range(len(modes))], scores, 0.38, label=label)
     axes.axhline(base, color="black", linewidth=1, linestyle="--", label=f"float {base:.3f}")
     axes.set_xticks(range(len(modes)), modes)
-    every = [
-        base,
-        *(s for stage in ("without retraining", "retrain") for s in stages[stage]["modes"].values()),
-    ]
+    every = [base, *(score for stage in shown for score in stages[stage]["modes"].values())]
     axes.set_ylim(min(every) - 0.02, max(every) + 0.02)
     axes.set_ylabel("dev accuracy")
     axes.legend(fontsize=8)

@@ -1,35 +1,35 @@
-"""`hccs reproduce accuracy`: the paper's accuracy table and granularity ablation, over seeds, resumable
-cell by cell.
+"""`hccs reproduce accuracy`: the paper's accuracy table and granularity ablation over seeds.
 
-A cell is one model, task and seed: fine-tune the float model, calibrate, evaluate without retraining,
-retrain in each
-variant, evaluate. Every finished step is kept in the cell's JSON file, so that an interrupted run goes on.
+An experiment is one model, task and seed: fine-tune the float model, calibrate, evaluate without retraining,
+retrain in each variant, evaluate. Every finished stage is kept in the experiment's record in `cells/`: an
+interrupted reproduction goes on, and variants, seeds and models can be added later.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hccs._files import safetensors as _safetensors
 from hccs._progress import track
-from hccs.errors import ParameterError
+from hccs.errors import FileError, ParameterError
 from hccs.pipeline.convert.steps import RETRAINING
+from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.runs.processes import in_processes
+from hccs.pipeline.runs.record import StageRecord
 from hccs.pipeline.training import Recipe
+
+if TYPE_CHECKING:
+    from hccs.pipeline.reproduce.experiment import ExperimentRun
 
 CALIBRATION_SENTENCES = 512
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TaskRecipe:
     """How an encoder is fine-tuned on a task, and at what rate it is retrained."""
 
     fine_tuning: Recipe
@@ -38,24 +38,25 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Encoder:
-    """A pre-trained encoder under the data folder and its schedule for each task."""
+    """A pre-trained encoder under the data folder and its recipe for each task."""
 
     folder: str
-    schedules: dict[str, Schedule]
+    recipes: dict[str, TaskRecipe]
 
 
-_SMALL = Schedule(Recipe(epochs=3, learning_rate=1e-4), 5e-5)
+_SMALL = TaskRecipe(Recipe(epochs=3, learning_rate=1e-4), 5e-5)
 ENCODERS = {
+    "minilm": Encoder("minilm", {"sst2": TaskRecipe(Recipe(epochs=2, learning_rate=5e-5), 3e-5)}),
+    "small": Encoder("bert_small_l4_h512_a8", {"mnli": _SMALL, "sst2": _SMALL}),
     "tiny": Encoder(
         "bert_tiny_l2_h128_a2",
         {
-            "sst2": Schedule(Recipe(epochs=3, learning_rate=1e-4, batch_size=32), 1.5e-4),
-            "mnli": Schedule(Recipe(epochs=4, learning_rate=2e-4), 1.5e-4),
+            "mnli": TaskRecipe(Recipe(epochs=4, learning_rate=2e-4), 1.5e-4),
+            "sst2": TaskRecipe(Recipe(epochs=3, learning_rate=1e-4, batch_size=32), 1.5e-4),
         },
     ),
-    "small": Encoder("bert_small_l4_h512_a8", {"sst2": _SMALL, "mnli": _SMALL}),
-    "minilm": Encoder("minilm", {"sst2": Schedule(Recipe(epochs=2, learning_rate=5e-5), 3e-5)}),
 }
+"""Encoders and their tasks, those that take longest first: begun last, one would be left to run alone."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,18 @@ VARIANTS = {
     "paper": Variant(changes=(("distil", 0.0),)),
     "learnt": Variant(changes=(("learn", True),)),
     "recalibrated": Variant(changes=(("recalibrate", True),)),
-    "float, same budget": Variant(float_softmax=True),
+    "float-same-budget": Variant(float_softmax=True),
 }
 """The default retraining at each granularity and in the fastest mode, then each idea against it; the last one
 retrains the float model just as long, to show what the budget alone is worth."""
 
 
+RENAMED = {"retrained/float, same budget": "retrained/float-same-budget"}
+"""Stages under the names that earlier versions recorded them by."""
+
+
 @dataclass(frozen=True)
-class Cell:
+class Experiment:
     """One model, task and seed."""
 
     model: str
@@ -98,84 +103,112 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: where the data is, where results go, which variants."""
+    """What to run: where the data is, where results go, which variants, and whether to keep their weights."""
 
     data: Path
     out: Path
     variants: tuple[str, ...] = tuple(VARIANTS)
     keep_models: bool = False
 
+    def __post_init__(self) -> None:
+        _require_known("variants", self.variants, VARIANTS)
 
-def cells(models: Sequence[str], tasks: Sequence[str], seeds: int) -> list[Cell]:
-    """All cells of tasks an encoder has a schedule for; the long ones first, so that none is left alone."""
-    unknown = [m for m in models if m not in ENCODERS]
-    if unknown:
-        raise ParameterError(f"models among {', '.join(ENCODERS)}", ", ".join(unknown), "Choose from these.")
+
+def experiments(models: Sequence[str], tasks: Sequence[str], seeds: int) -> list[Experiment]:
+    """All experiments with tasks that an encoder has a recipe for, those that take longest first."""
+    _require_known("models", models, ENCODERS)
+    _require_known("tasks", tasks, {task: None for e in ENCODERS.values() for task in e.recipes})
     chosen = [
-        Cell(model, task, seed)
+        Experiment(model, task, seed)
+        for model, encoder in ENCODERS.items()
+        for task in encoder.recipes
         for seed in range(seeds)
-        for model in models
-        for task in tasks
-        if task in ENCODERS[model].schedules
+        if model in models and task in tasks
     ]
-    order = {"minilm": 0, "small": 1, "tiny": 2}
-    return sorted(chosen, key=lambda c: (order[c.model], c.task != "mnli", c.seed))
+    if not chosen:
+        raise ParameterError(
+            f"a task among those of {', '.join(models)}", ", ".join(tasks), "Add a model or a task."
+        )
+    return chosen
 
 
-def run(plan: Plan, chosen: Sequence[Cell], jobs: int = 1) -> None:
-    """Run all cells, several processes at a time."""
-    (plan.out / "cells").mkdir(parents=True, exist_ok=True)
-    if jobs == 1:
-        for cell in track(chosen, total=len(chosen), description="cells"):
-            run_cell(plan, cell)
-        return
-    in_processes(partial(run_cell, plan), chosen, jobs, "cells")
+def _require_known(what: str, names: Sequence[str], known: Mapping[str, Any]) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ParameterError(
+            f"{what} among {', '.join(known)}", ", ".join(map(repr, unknown)) or "none", "Choose from these."
+        )
 
 
-class Record:
-    """A cell's results: a step is run once, and its result written at once."""
+def run(plan: Plan, chosen: Sequence[Experiment], jobs: int = 1) -> None:
+    """Run all experiments, several processes at a time; what is recorded is not done again."""
+    _require_data(plan.data, chosen)
+    settings = {
+        "data": str(plan.data.resolve()),
+        "encoders": {name: asdict(encoder) for name, encoder in ENCODERS.items()},
+        "retraining": asdict(RETRAINING),
+        "calibration_sentences": CALIBRATION_SENTENCES,
+    }
+    # Earlier versions wrote no settings; their folders are known by their records.
+    with RunFolder(plan.out, settings, marker="cells"):
+        (plan.out / "cells").mkdir(exist_ok=True)
+        if jobs > 1:
+            in_processes(partial(run_experiment, plan), chosen, jobs, "experiments")
+            return
+        for experiment in track(chosen, total=len(chosen), description="experiments"):
+            run_experiment(plan, experiment)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.values: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
-    def step(self, name: str, work: Callable[[], Any]) -> Any:
-        """The recorded result, or that of `work`, recorded."""
-        if name not in self.values:
-            began = time.perf_counter()
-            self.values[name] = work()
-            self.values.setdefault("seconds", {})[name] = round(time.perf_counter() - began, 1)
-            _safetensors.replace(self.path, json.dumps(self.values, indent=1).encode())
-        return self.values[name]
+def _require_data(data: Path, chosen: Sequence[Experiment]) -> None:
+    """Refuse a folder that lacks what an experiment needs, before anything is written."""
+    needed = [name for e in chosen for name in (e.task, ENCODERS[e.model].folder)]
+    lacking = [name for name in dict.fromkeys([*needed, "vocab.txt"]) if not (data / name).exists()]
+    if lacking:
+        raise FileError(f"{', '.join(lacking)} in {data}", "nothing there", "Check --data.")
 
 
-def run_cell(plan: Plan, cell: Cell) -> None:
-    """All steps of one cell that are not recorded yet."""
-    from hccs.pipeline.reproduce.experiment import CellRun
+def run_experiment(plan: Plan, experiment: Experiment) -> None:
+    """All stages of one experiment that are not recorded yet."""
+    from hccs.pipeline.reproduce.experiment import ExperimentRun
 
-    record = Record(plan.out / "cells" / f"{cell.name}.json")
-    wanted = [f"retrained/{name}" for name in plan.variants]
-    if all(name in record.values for name in ("float", "without", *wanted)):
+    record = open_record(plan.out / "cells" / f"{experiment.name}.json")
+    work = ExperimentRun(plan, experiment)
+    stages: dict[str, Callable[[], Any]] = {"float": work.float_model, "without": work.without_retraining}
+    for name in plan.variants:
+        stages[f"retrained/{name}"] = partial(work.retrained, name, VARIANTS[name])
+    if all(record.done(name) for name in stages):
         return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*longer than n.*")
-        work = CellRun(plan, cell)
-        record.step("float", work.float_model)
-        record.step("without", work.without_retraining)
-        for name in plan.variants:
-            record.step(f"retrained/{name}", partial(work.retrained, name, VARIANTS[name]))
-    if not plan.keep_models:
-        shutil.rmtree(work.folder, ignore_errors=True)
+        if record.done("float") and not work.kept:
+            _fine_tune_again(work, record.stages["float"]["accuracy"])
+        for name, stage in stages.items():
+            record.stage(name, stage)
 
 
-def retraining_recipe(schedule: Schedule, variant: Variant, seed: int) -> Recipe:
-    """The default retraining on the encoder's schedule, with the variant's changes."""
-    changes = dict(variant.changes)
-    return replace(RETRAINING, learning_rate=schedule.retraining_rate, seed=seed, **changes)
+def _fine_tune_again(work: ExperimentRun, before: float) -> None:
+    """Make the float model anew that was deleted, or that an earlier version did not keep."""
+    again = work.float_model()["accuracy"]
+    if again != before:
+        warnings.warn(
+            f"the float model of {work.experiment.name} was not kept; fine-tuned again it reaches "
+            f"{again:.4f} instead of {before:.4f}, and the variants that are added start from it",
+            stacklevel=2,
+        )
+
+
+def retraining_recipe(recipe: TaskRecipe, variant: Variant, seed: int) -> Recipe:
+    """The default retraining at the encoder's rate, with the variant's changes."""
+    return replace(RETRAINING, learning_rate=recipe.retraining_rate, seed=seed, **dict(variant.changes))
+
+
+def open_record(path: Path) -> StageRecord:
+    """The record of an experiment."""
+    return StageRecord(path, RENAMED)
 
 
 def load_results(out: Path) -> dict[str, Any]:
-    """Every cell's record by name, with the recipes that made them."""
-    records = {p.stem: json.loads(p.read_text()) for p in sorted((out / "cells").glob("*.json"))}
+    """The results of every experiment by name, with the recipes that made them."""
+    records = {path.stem: open_record(path).stages for path in sorted((out / "cells").glob("*.json"))}
     encoders = {name: asdict(encoder) for name, encoder in ENCODERS.items()}
     return {"cells": records, "encoders": encoders, "retraining": asdict(RETRAINING)}

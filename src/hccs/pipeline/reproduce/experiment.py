@@ -1,10 +1,13 @@
-"""One cell of the reproduction: the work behind each step of `hccs.pipeline.reproduce.accuracy`."""
+"""One experiment of the reproduction: the work behind each stage of `hccs.pipeline.reproduce.accuracy`."""
 
 from __future__ import annotations
 
 import copy
+import os
+import shutil
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import hccs.nn
@@ -17,7 +20,7 @@ from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
 from hccs.pipeline.reproduce.accuracy import (
     CALIBRATION_SENTENCES,
     ENCODERS,
-    Cell,
+    Experiment,
     Plan,
     Variant,
     retraining_recipe,
@@ -25,20 +28,19 @@ from hccs.pipeline.reproduce.accuracy import (
 from hccs.pipeline.training import taught, train
 
 
-class CellRun:
-    """Loads what a cell needs only when a step asks for it."""
+class ExperimentRun:
+    """The work of one experiment, which loads what it needs only when a stage asks for it."""
 
-    def __init__(self, plan: Plan, cell: Cell) -> None:
-        self.plan, self.cell, self.encoder = plan, cell, ENCODERS[cell.model]
-        self.schedule = self.encoder.schedules[cell.task]
-        self.folder = plan.out / "models" / cell.name
-        self.checkpoints = plan.out / "checkpoints" / cell.name
+    def __init__(self, plan: Plan, experiment: Experiment) -> None:
+        self.plan, self.experiment, self.encoder = plan, experiment, ENCODERS[experiment.model]
+        self.recipe = self.encoder.recipes[experiment.task]
+        self.folder = plan.out / "models" / experiment.name
         self._refinements: dict[Mode, ParamTable] = {}
 
     @cached_property
     def data(self) -> tasks.TaskData:
         """The task's examples."""
-        return tasks.load(tasks.TASKS[self.cell.task], self.plan.data / self.cell.task)
+        return tasks.load(tasks.TASKS[self.experiment.task], self.plan.data / self.experiment.task)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -67,28 +69,42 @@ class CellRun:
 
     @cached_property
     def calibration_set(self) -> TokenisedSet:
-        """A few hundred training sentences, drawn by the cell's seed."""
-        return self._tokenised(self.data.train.subset(CALIBRATION_SENTENCES, self.cell.seed))
+        """A few hundred training sentences, drawn by the experiment's seed."""
+        return self._tokenised(self.data.train.subset(CALIBRATION_SENTENCES, self.experiment.seed))
 
-    def _load(self, folder: Any) -> Loaded:
+    def _load(self, folder: Path, *, new_head: bool = False) -> Loaded:
         import torch
 
-        torch.manual_seed(self.cell.seed)
-        return load_classifier(str(folder), self.data.labels, self.plan.data / "vocab.txt")
+        torch.manual_seed(self.experiment.seed)
+        vocabulary = self.plan.data / "vocab.txt"
+        return load_classifier(str(folder), self.data.labels, vocabulary, new_head=new_head)
 
     @cached_property
     def model(self) -> Any:
         """The fine-tuned float model; steps work on copies of it."""
         return self._load(self.folder).model.to(best_device()).eval()
 
+    @property
+    def kept(self) -> bool:
+        """Whether the float model is there to go on from."""
+        return (self.folder / "config.json").exists()
+
     def float_model(self) -> dict[str, Any]:
-        """Fine-tune the encoder and keep it."""
-        loaded = self._load(self.plan.data / self.encoder.folder)
+        """Fine-tune the encoder and keep it: variants that are added later start from it, too."""
+        loaded = self._load(self.plan.data / self.encoder.folder, new_head=True)
         model = loaded.model.to(best_device())
-        recipe = replace(self.schedule.fine_tuning, seed=self.cell.seed)
-        outcome = train(model, self.train_set, self.dev, recipe, self.checkpoints, resumable=False)
-        model.save_pretrained(self.folder)
+        recipe = replace(self.recipe.fine_tuning, seed=self.experiment.seed)
+        outcome = train(
+            model, self.train_set, self.dev, recipe, self._new_checkpoints("float"), resumable=False
+        )
+        _save_whole(model, self.folder)
         return {"accuracy": outcome.accuracy, "history": outcome.history}
+
+    def _new_checkpoints(self, name: str) -> Path:
+        """A folder for the checkpoints of a training, without those of one that was killed."""
+        folder = self.plan.out / "checkpoints" / f"{self.experiment.name}-{name}"
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder
 
     @cached_property
     def tables(self) -> dict[str, Calibrated]:
@@ -133,8 +149,8 @@ class CellRun:
     def retrained(self, name: str, variant: Variant) -> dict[str, Any]:
         """Retrain a copy of the float model in one variant and score it in all modes."""
         model = copy.deepcopy(self.model)
-        recipe = retraining_recipe(self.schedule, variant, self.cell.seed)
-        where = self.checkpoints.with_name(f"{self.cell.name}-{name.replace(' ', '_').replace(',', '')}")
+        recipe = retraining_recipe(self.recipe, variant, self.experiment.seed)
+        where = self._new_checkpoints(name)
         data = self.taught_set if recipe.distil else self.train_set
         if variant.float_softmax:
             outcome = train(model, data, self.dev, recipe, where, resumable=False)
@@ -155,7 +171,7 @@ class CellRun:
             resumable=False,
         )
         if self.plan.keep_models and name == "head":
-            model.save_pretrained(self.folder / "retrained")
+            _save_whole(model, self.folder / "retrained")
         scores = evaluate_modes(model, hccs.nn.current_table(model), self.dev)
         return {"accuracy": outcome.accuracy, "history": outcome.history, "modes": scores}
 
@@ -166,3 +182,12 @@ class CellRun:
         retrained = self._load(self.folder / "retrained").model.to(best_device()).eval()
         table = self.tables["head"].calibration.table
         return measure(copy.deepcopy(self.model), retrained, table, self.calibration_set)
+
+
+def _save_whole(model: Any, folder: Path) -> None:
+    """Save a model so that its folder appears whole or not at all."""
+    fresh = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(fresh, ignore_errors=True)
+    model.save_pretrained(fresh)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(fresh, folder)

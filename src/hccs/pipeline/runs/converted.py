@@ -13,27 +13,29 @@ from hccs.numbers.table import ParamTable
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
 from hccs.pipeline.models import Loaded, best_device, load_classifier, saved_labels
-from hccs.pipeline.runs.folder import read_json
+from hccs.pipeline.runs.record import StageRecord, read_json
+from hccs.pipeline.training import Recipe
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class ConvertedRun:
     """The folder of a run that `hccs convert` has finished; anything else is refused."""
 
     folder: Path
 
     def __post_init__(self) -> None:
-        if not (self.folder / "model" / "config.json").exists():
+        record = StageRecord(self.folder / "results.json")
+        if not record.done("save") or not (self.folder / "model" / "config.json").exists():
             raise FileError(
                 f"{self.folder} to hold a converted model",
-                "no model/config.json",
+                "a run that has not finished" if record.stages else "no run",
                 "Finish the run with hccs convert first.",
             )
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> RunSettings:
         """What the run was asked to do."""
-        return read_json(self.folder / "settings.json")
+        return RunSettings.of(self.folder)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -56,16 +58,35 @@ class FinishedRun:
 
     def examples(self, file: str | None = None) -> TokenisedSet:
         """The run's dev set, or the examples of another file with the task's columns, on the best device."""
-        task = saved_task(self.settings)
+        task = self.settings.task
         known = replace(task, labels=self.labels)
         if file is not None:
-            found = tasks.to_examples(tasks.read_table(Path(file), known), known, file)
+            found = tasks.load_file(file, known)
         else:
-            found = tasks.load(task, self.settings["data"]).dev
+            found = tasks.load(task, self.settings.data).numbered_as(self.labels).dev
         return tokenise(found, self.converted.tokenizer, task.n).to(best_device())
 
 
-def saved_task(settings: dict[str, Any]) -> tasks.Task:
-    """The task in the settings of a run."""
-    lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings["task"].items()}
-    return tasks.Task(**lists)
+@dataclass(frozen=True)
+class RunSettings:
+    """What others need to know of a conversion's settings: its task, its data, and how it retrained."""
+
+    task: tasks.Task
+    data: str | None
+    retraining: Recipe | None
+
+    @classmethod
+    def of(cls, folder: Path) -> RunSettings:
+        """Those in the folder of a run; a damaged file is refused."""
+        path = folder / "settings.json"
+        hint = "Convert the model anew, into another folder."
+        saved = read_json(path, hint)
+        try:
+            task: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in saved["task"].items()
+            }
+            recipe = Recipe(**saved["retraining"]) if saved["retraining"] else None
+            return cls(tasks.Task(**task), saved["data"], recipe)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FileError(f"{path} to be the settings of a conversion", repr(error), hint) from error

@@ -1,77 +1,108 @@
-"""A run's folder: settings, artefacts and `results.json`, written stage by stage so that a run can go on."""
+"""A run's folder: settings, artefacts and `results.json`, worked on by one run at a time, which can go on."""
 
 from __future__ import annotations
 
 import json
-import time
+import re
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from hccs._files import safetensors as _safetensors
 from hccs.errors import FileError
+from hccs.pipeline.runs import lock
 from hccs.pipeline.runs.processes import state
+from hccs.pipeline.runs.record import StageRecord, read_json, write_json
+
+TEMPORARY = re.compile(r"\..+\.(json|safetensors|md|png|html)\.[a-z0-9_]{8}(\.partial)?")
+"""Names under which `hccs._files` writes before it renames; a killed run leaves one behind."""
 
 
 class RunFolder:
-    """Opens or creates a run; settings that differ from those it was begun with are refused."""
+    """The folder of a run: to be entered by `with`, which opens or creates it and holds its lock.
 
-    def __init__(self, path: str | Path, settings: dict[str, Any]) -> None:
-        self.path = Path(path)
-        with state().main_process_first():
-            self._open(settings)
+    Settings that differ from those the run was begun with are refused, and so is a folder of other files,
+    unless it holds `marker`, by which a run without settings is known. Of the processes that `accelerate
+    launch` starts only the main one takes the lock and writes.
+    """
 
-    def _open(self, settings: dict[str, Any]) -> None:
-        existing = self.path / "settings.json"
-        settings = json.loads(json.dumps(settings))  # as they will be read back
-        if existing.exists():
-            before = read_json(existing)
-            if before != settings:
-                changed = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
-                raise FileError(
-                    f"the settings that {self.path} was begun with",
-                    f"other values of {', '.join(changed)}",
-                    "Use another --out, or the same settings to go on.",
-                )
-        elif self.path.exists() and any(self.path.iterdir()):
+    def __init__(self, path: str | Path, settings: dict[str, Any], marker: str = "settings.json") -> None:
+        self.path, self.marker = Path(path), marker
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as they will be read back
+        self._lock = lock.FolderLock(self.path)
+        self._record: StageRecord | None = None
+
+    def __enter__(self) -> RunFolder:
+        processes = state()
+        try:
+            with processes.main_process_first():
+                if processes.is_main_process:
+                    self._open()
+                self._record = StageRecord(self.path / "results.json")
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def _open(self) -> None:
+        begun = self.path / "settings.json"
+        self._refuse_other_files()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(
+                f"{self.path} to be a folder to write in",
+                error.strerror or str(error),
+                "Choose another --out.",
+            ) from error
+        self._lock.take()
+        for path in self.path.rglob(".*"):
+            if TEMPORARY.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+        if not begun.exists():
+            write_json(begun, self.settings)
+            return
+        before = read_json(begun, "Delete the folder to begin anew, or choose another --out.")
+        if before != self.settings:
+            changed = sorted(k for k in {*before, *self.settings} if before.get(k) != self.settings.get(k))
+            raise FileError(
+                f"the settings that {self.path} was begun with",
+                f"other values of {', '.join(changed)}",
+                "Use another --out, or the same settings to go on.",
+            )
+
+    def _refuse_other_files(self) -> None:
+        if not self.path.is_dir():  # what is no folder either is refused when it is made
+            return
+        names = {path.name for path in self.path.iterdir()}
+        others = {name for name in names - {lock.NAME} if not TEMPORARY.fullmatch(name)}
+        if others and not others & {"settings.json", self.marker}:
             raise FileError(
                 f"{self.path} to be a new folder or a run to go on with",
                 "a folder of other files",
                 "Nothing was written: choose another --out.",
             )
-        else:
-            self.path.mkdir(parents=True, exist_ok=True)
-            _write(existing, settings)
-        found = self.path / "results.json"
-        self.results: dict[str, Any] = read_json(found) if found.exists() else {"stages": {}}
+
+    @property
+    def record(self) -> StageRecord:
+        """The stages in `results.json`."""
+        assert self._record is not None, "the folder is entered by `with`"
+        return self._record
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The content of `results.json`."""
+        return self.record.content
 
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The stage's recorded result, or that of `work`, which is recorded once it has finished."""
-        stages = self.results["stages"]
-        if name not in stages:
-            began = time.perf_counter()
-            result = work()
-            stages[name] = {**result, "seconds": round(time.perf_counter() - began, 2)}
-            if state().is_main_process:
-                _write(self.path / "results.json", self.results)
-            # The next stage reads what the main process has written.
-            state().wait_for_everyone()
-        recorded: dict[str, Any] = stages[name]
-        return recorded
+        """The result and the `seconds` of a stage of the run, recorded or those of `work`."""
+        return {**self.record.stage(name, work), "seconds": self.record.seconds.get(name)}
 
     def done(self, name: str) -> bool:
-        """Whether a stage has finished."""
-        return name in self.results["stages"]
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of ours; a damaged one is refused."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise FileError(f"{path} to be intact JSON", str(error), "Is this the folder of a run?") from error
-    return content
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    _safetensors.replace(path, json.dumps(content, indent=1).encode())
+        """Whether a stage of the run has finished."""
+        return self.record.done(name)

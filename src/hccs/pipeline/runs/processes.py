@@ -1,21 +1,27 @@
-"""Several processes: those of one run, as `accelerate launch` starts them, and a pool for work that shares
-nothing."""
+"""Several processes: those of one run, and a pool of them for work that shares nothing."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Sequence
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 from hccs._extras import require
 from hccs._progress import track
+from hccs.errors import HccsError
 
 Item = TypeVar("Item")
 
 
 def state() -> Any:
-    """accelerate's view of the processes of this run; one process is its usual case."""
+    """accelerate's view of the processes of this run, as `accelerate launch` starts them; usually one."""
     accelerate = require("accelerate", "hf")
     import torch
 
@@ -24,15 +30,53 @@ def state() -> Any:
 
 
 def in_processes(work: Callable[[Item], None], items: Sequence[Item], jobs: int, description: str) -> None:
-    """Do the work on every item, `jobs` processes at a time: one small model cannot keep a GPU busy."""
+    """Do the work on every item, `jobs` processes at a time: one small model cannot keep a GPU busy.
+
+    When an item fails, or the user interrupts, the processes are ended; they end, too, if this one is killed.
+    """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
-        waiting = [pool.submit(work, item) for item in items]
-        for done in track(as_completed(waiting), total=len(waiting), description=description):
-            done.result()
+    before = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as pool:
+        try:
+            with _interrupts_held():
+                waiting = [pool.submit(work, item) for item in items]
+            for done in track(as_completed(waiting), total=len(waiting), description=description):
+                done.result()
+        except BaseException as error:
+            for child in set(multiprocessing.active_children()) - before:
+                child.terminate()
+            pool.shutdown(cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise HccsError(
+                    "every process to finish its work",
+                    "one that was killed",
+                    "Memory may have run out: take fewer --jobs. The same command goes on.",
+                ) from error
+            raise
 
 
-def _one_thread() -> None:
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Holds Ctrl-C back; a process started meanwhile never sees it.
+
+    It reaches every process of the group at once, and it is for the first one to end the others.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin() -> None:
     import torch
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

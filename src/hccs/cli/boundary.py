@@ -1,0 +1,89 @@
+"""What leaves the commands: errors, warnings and interruptions, each as one line."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any, TextIO
+
+import typer
+from typer.core import TyperGroup
+
+from hccs.errors import HccsError
+
+EXTRAS = {
+    "torch": "hf",
+    "transformers": "hf",
+    "accelerate": "hf",
+    "datasets": "hf",
+    "safetensors": "hf",
+    "entmax": "surrogates",
+    "matplotlib": "report",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
+    "onnxruntime": "onnx",
+}
+"""The extra of hccs that brings each optional package."""
+
+RESUMABLE = ("convert", "demo", "compare", "reproduce")
+"""Commands that go on where they stopped."""
+
+
+class Commands(TyperGroup):
+    """The command tree; Ctrl-C ends a command with a word on whether its work is kept."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            resumes = ctx.invoked_subcommand in RESUMABLE or (
+                ctx.invoked_subcommand == "calibrate" and "--statistics" in " ".join(sys.argv)
+            )
+            print("hccs: stopped" + "; the same command goes on" * resumes, file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
+def explained(error: Exception) -> str | None:
+    """An error in one line, or None for one that nobody expected: it keeps its traceback."""
+    if isinstance(error, HccsError):
+        return _one_line(error)
+    if isinstance(error, ModuleNotFoundError):
+        package = str(error.name).split(".")[0]
+        if package not in EXTRAS:
+            return None
+        return f"expected the package {package}; got no such module. pip install 'hccs[{EXTRAS[package]}]'."
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or _one_line(error)}. Check the path, its permissions and free space."
+    if _is_failed_write(error):
+        return f"a file could not be written ({_one_line(error)}). Is the disk full?"
+    return None
+
+
+def _is_failed_write(error: Exception) -> bool:
+    """Writers of safetensors and torch have errors of their own for a full disk."""
+    name, text = type(error).__name__, str(error)
+    if name == "SafetensorError":
+        return "os error" in text.casefold() or "i/o error" in text.casefold()
+    return isinstance(error, RuntimeError) and any(w in text for w in ("PytorchStreamWriter", "iostream"))
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())
+
+
+def one_line_warnings() -> None:
+    """Show warnings without the line of source that they came from."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        print(f"hccs: {_one_line(message)}", file=file or sys.stderr)
+
+    warnings.showwarning = show

@@ -1,0 +1,101 @@
+"""Where the rows of a comparison come from: a classifier with its task, or files of logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+
+from hccs.errors import ModelError
+from hccs.nn.attaching import detach
+from hccs.pipeline.compare.file_sample import sample_files
+from hccs.pipeline.compare.sample import LogitSample, sample_model
+from hccs.pipeline.compare.settings import ComparisonSettings
+from hccs.pipeline.data import tasks
+from hccs.pipeline.data.tokens import TokenisedSet, tokenise
+from hccs.pipeline.models import Loaded, best_device, load_classifier
+from hccs.pipeline.training import taught
+
+
+class ModelSource:
+    """A fine-tuned classifier and the data of its task; sets are tokenised when a step asks for them."""
+
+    def __init__(self, settings: ComparisonSettings) -> None:
+        assert settings.model is not None and settings.task is not None
+        self.settings, self.columns = settings, settings.task.n
+        data = tasks.load(settings.task, settings.data)
+        self._loaded = self._load(settings.model, data.labels)
+        self.data = data.numbered_as(self._loaded.labels)
+
+    def _load(self, name: str, labels: tuple[str, ...]) -> Loaded:
+        torch.manual_seed(self.settings.seed)
+        loaded = load_classifier(name, labels, self.settings.vocabulary)
+        if not loaded.has_head:
+            raise ModelError(
+                f"a fine-tuned classifier at {name}",
+                "no classification head for this task",
+                "Run hccs convert first and compare on its folder, or name a fine-tuned model.",
+            )
+        # A converted model comes with HCCS attached; here every method starts from its float softmax.
+        return replace(loaded, model=detach(loaded.model.to(best_device()).eval()))
+
+    @property
+    def model(self) -> Any:
+        """The float model; steps work on copies of it."""
+        return self._loaded.model
+
+    @property
+    def head_size(self) -> int:
+        """Channels of one attention head, as the model's configuration tells."""
+        config = self.model.config
+        return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+    def _tokenised(self, examples: tasks.Examples) -> TokenisedSet:
+        return tokenise(examples, self._loaded.tokenizer, self.columns).to(best_device())
+
+    @cached_property
+    def train_set(self) -> TokenisedSet:
+        """Training examples on the device."""
+        return self._tokenised(self.data.train)
+
+    @cached_property
+    def taught_set(self) -> TokenisedSet:
+        """Training examples with the float model's predictions."""
+        return taught(self.train_set, self.model)
+
+    @cached_property
+    def dev(self) -> TokenisedSet:
+        """Dev examples on the device: all of them, or the first draw of `examples`."""
+        dev = self.data.dev
+        most = self.settings.examples
+        return self._tokenised(dev if most is None else dev.subset(most, self.settings.seed))
+
+    def samples(self) -> tuple[LogitSample, LogitSample]:
+        """Rows of training sentences to calibrate on; of dev sentences, at the same scales, to measure on."""
+        settings = self.settings
+        some = self._tokenised(self.data.train.subset(settings.sentences, settings.seed))
+        others = self._tokenised(self.data.dev.subset(settings.sentences, settings.seed))
+        draw = partial(sample_model, self.model, n=self.columns, rows=settings.rows, seed=settings.seed)
+        calibration = draw(list(some.batches(64)))
+        return calibration, draw(list(others.batches(64)), scale=calibration.scale)
+
+
+class FileSource:
+    """Files of logits: rows without a model, so that nothing is scored or retrained."""
+
+    def __init__(self, settings: ComparisonSettings) -> None:
+        self._samples = sample_files(
+            settings.files, rows=settings.rows, seed=settings.seed, scale=settings.scale
+        )
+        self.columns = self._samples[1].logits.shape[-1]
+
+    def samples(self) -> tuple[LogitSample, LogitSample]:
+        """Disjoint draws of rows to calibrate on and to measure on."""
+        return self._samples
+
+
+def opened(settings: ComparisonSettings) -> ModelSource | FileSource:
+    """The source that the settings name, read as far as is needed to know that it is good."""
+    return ModelSource(settings) if settings.model else FileSource(settings)

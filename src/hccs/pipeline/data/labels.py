@@ -1,0 +1,128 @@
+"""Labels: how they are read from data, in what order they stand, and which output of a model is which."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from hccs.errors import DataError, ParameterError
+
+_WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
+
+SHOWN = 8
+"""Labels and rows named in a message before it only counts them."""
+
+MANY = 20
+"""Distinct labels from which on a column with a new one in every other row is taken for no label column."""
+
+
+def key(label: object) -> str:
+    """What two spellings of one label share: case and blanks around it do not count, nor does 1.0 for 1.
+
+    >>> key(" Positive "), key("1.0")
+    ('positive', '1')
+    """
+    text = str(label).strip().casefold()
+    return str(int(float(text))) if _WHOLE.fullmatch(text) else text
+
+
+def shown(labels: Sequence[object]) -> str:
+    """Labels for a message: all of a few, the first of many."""
+    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+    return ", ".join(map(str, labels[:SHOWN])) + more
+
+
+def checked(labels: Sequence[str]) -> tuple[str, ...]:
+    """Labels that somebody listed: at least two, each once."""
+    if len(labels) < 2 or len({key(label) for label in labels}) != len(labels) or "" in map(key, labels):
+        raise ParameterError(
+            "two or more different labels", shown(labels) or "none", "Name them: --labels negative,positive."
+        )
+    return tuple(labels)
+
+
+def from_column(values: Sequence[str], where: str) -> tuple[str, ...]:
+    """The labels of a column: numbers in the order of their values, anything else in that of the alphabet.
+
+    >>> from_column(["10", "9", "10", "0"], "train.csv")
+    ('0', '9', '10')
+    """
+    require_filled(values, where)
+    found: dict[str, str] = {}
+    for value in values:
+        found.setdefault(key(value), value.strip())
+    if all(_NUMBER.fullmatch(k) for k in found) and not all(_WHOLE.fullmatch(k) for k in found):
+        raise DataError(
+            f"a label that names a class in every row of {where}",
+            f"decimal numbers such as {shown(list(found.values())[:3])}",
+            "These look like regression targets: regression is not supported yet.",
+        )
+    if len(found) < 2:
+        raise DataError("at least two labels", f"only {shown(list(found.values()))} in {where}", _COLUMN)
+    if len(found) > MANY and 2 * len(found) > len(values):
+        raise DataError(
+            f"labels that repeat in {where}",
+            f"{len(found)} different ones in {len(values)} rows",
+            f"{_COLUMN} Regression targets are not supported yet.",
+        )
+    whole = all(_WHOLE.fullmatch(k) for k in found)
+    return tuple(found[k] for k in (sorted(found, key=int) if whole else sorted(found)))
+
+
+_COLUMN = "Check the label column."
+
+
+def require_filled(values: Sequence[str], where: str) -> None:
+    """Refuse empty cells, naming their rows; the header is row 1."""
+    empty = [row for row, value in enumerate(values, 2) if not value.strip()]
+    if empty:
+        raise DataError(
+            f"a label in every row of {where}",
+            f"an empty label in row{'s' * (len(empty) > 1)} {shown(empty)}",
+            "Fill in or remove them.",
+        )
+
+
+def numbers(labels: Sequence[str]) -> dict[str, int]:
+    """The number of each label by its `key`; where labels are words, a number in the data is a position.
+
+    >>> numbers(("negative", "positive"))
+    {'0': 0, '1': 1, 'negative': 0, 'positive': 1}
+    """
+    own = {key(label): i for i, label in enumerate(labels)}
+    words = not any(_WHOLE.fullmatch(k) for k in own)
+    return {**({str(i): i for i in range(len(labels))} if words else {}), **own}
+
+
+def in_model_order(
+    own: Sequence[str], data: Sequence[str], order: Sequence[str] = ()
+) -> tuple[str, ...] | None:
+    """The data's labels as a model's outputs stand, or None where nothing tells.
+
+    `own` are the names in the model's configuration. Data that use them are matched by name. Where they are
+    LABEL_0 and so on, or mere numbers, numbers in the data are positions and words stand in the data's order.
+    Otherwise `order`, the data's labels in the order of the model's outputs, must tell.
+
+    >>> in_model_order(("Unhappy", "Happy"), ("happy", "unhappy"))
+    ('Unhappy', 'Happy')
+    >>> in_model_order(("NEGATIVE", "POSITIVE"), ("0", "1")) is None
+    True
+    """
+    places = {key(label) for label in own}
+    if all(key(label) in places for label in data):
+        return tuple(own)
+    if is_unnamed(own):
+        if _are_positions(data, len(own)):
+            return tuple(str(i) for i in range(len(own)))
+        return (tuple(order) or tuple(data)) if len(data) == len(own) else None
+    return tuple(order) if len(order) == len(own) else None
+
+
+def is_unnamed(own: Sequence[str]) -> bool:
+    """Whether a model's labels are transformers' LABEL_0, LABEL_1, ... or their mere numbers."""
+    return all(key(label) in (str(i), f"label_{i}") for i, label in enumerate(own))
+
+
+def _are_positions(data: Iterable[str], count: int) -> bool:
+    return all(_WHOLE.fullmatch(key(label)) and 0 <= int(key(label)) < count for label in data)

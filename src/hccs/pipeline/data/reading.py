@@ -1,0 +1,72 @@
+"""Tables of examples from CSV, TSV and JSON-lines files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from hccs.errors import DataError, FileError
+
+
+def read_table(
+    path: Path, columns: Sequence[str], *, if_missing: str, if_other_columns: str
+) -> list[dict[str, str]]:
+    """The rows of a file in UTF-8, with or without a byte-order mark; empty cells are empty strings.
+
+    It must have the columns. What to do about a missing file or column depends on where its name came from,
+    so the caller says it.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = _rows(file, path.suffix)
+    except OSError as error:
+        raise FileError(f"the data file {path}", error.strerror or str(error), if_missing) from error
+    except UnicodeDecodeError as error:
+        raise FileError(
+            f"{path} to be text in UTF-8", _encoding(path), "Save it as UTF-8 and try again."
+        ) from error
+    except (ValueError, csv.Error, AttributeError) as error:
+        raise FileError(f"{path} to be CSV, TSV or JSON lines", str(error), "Check the file.") from error
+    if not rows:
+        raise DataError(
+            f"examples in {path}", "an empty file", "It needs a header line and at least one row."
+        )
+    missing = [column for column in columns if column not in rows[0]]
+    if missing:
+        raise DataError(
+            f"columns {', '.join(columns)} in {path}",
+            f"no {', '.join(missing)} among {', '.join(map(str, rows[0]))}",
+            if_other_columns,
+        )
+    return rows
+
+
+def _rows(file: IO[str], suffix: str) -> list[dict[str, str]]:
+    if suffix in (".jsonl", ".json"):
+        return [
+            {k: "" if v is None else str(v) for k, v in json.loads(line).items()}
+            for line in file
+            if line.strip()
+        ]
+    # Plain tab-separated text: quotes are characters like any other.
+    options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {}
+    return list(csv.DictReader(file, restval="", **options))
+
+
+def _encoding(path: Path) -> str:
+    """In words, what a file that is not UTF-8 looks like."""
+    content = path.read_bytes()
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return 'UTF-16, which spreadsheets save as "Unicode text"'
+    for number, line in enumerate(content.split(b"\n"), 1):
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return (
+                f"byte 0x{line[error.start]:02x} in line {number}, "
+                "as in files saved as Latin-1 or Windows-1252"
+            )
+    return "bytes that are not"  # a file that changed while it was read

@@ -1,0 +1,255 @@
+"""What leaves a command: one line for every error, warning and interruption, never a traceback."""
+
+import ast
+import json
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import hccs
+import hccs.cli
+from hccs.cli.app import app
+from hccs.cli.boundary import explained, one_line_warnings
+from hccs.errors import FileError
+
+ROOT = Path(hccs.__file__).parent
+
+
+def outcome(monkeypatch, *arguments):
+    """What `hccs ARGUMENTS` ends with: its one line, or its exit code."""
+    monkeypatch.setattr(sys, "argv", ["hccs", *map(str, arguments)])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main sets another
+    with pytest.raises(SystemExit) as ended:
+        hccs.cli.main()
+    return ended.value.code
+
+
+def one_line(found):
+    assert isinstance(found, str) and found.startswith("hccs: ") and "\n" not in found, found
+    return found
+
+
+def options_of(command, found=None):
+    """Every `--option` of a command and of those under it."""
+    found = set() if found is None else found
+    for parameter in command.params:
+        found.update(name for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--"))
+    for inner in getattr(command, "commands", {}).values():
+        options_of(inner, found)
+    return found
+
+
+def test_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0 and result.output == f"hccs {hccs.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[], ["convert"], ["evaluate"], ["demo"], ["compare"], ["calibrate"], ["info"], ["export", "c"],
+     ["export", "onnx"], ["reproduce", "accuracy"], ["reproduce", "fidelity"]],
+)  # fmt: skip
+def test_commands_are_registered(command):
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0, result.output
+
+
+def raised_texts():
+    """(file, text) of every string in a `raise` of the package."""
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise):
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                        yield path, inner.value
+
+
+def test_every_option_that_an_error_names_exists():
+    known = options_of(typer.main.get_command(app))
+    named = {(path.name, o) for path, text in raised_texts() for o in re.findall(r"--[a-z][a-z-]*", text)}
+    assert ("models.py", "--labels") in named and ("training.py", "--batch-size") in named
+    assert {(file, option) for file, option in named if option not in known} == set()
+
+
+# --- interruptions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "resumes"),
+    [
+        (["demo"], "hccs.pipeline.convert.demo.demo", True),
+        (["convert", "m", "--task", "movies", "--out", "o"], "hccs.pipeline.convert.stages.convert", True),
+        (["compare", "--out", "o"], "hccs.pipeline.compare.run.compare", True),
+        (
+            ["reproduce", "accuracy", "--data", "d", "--out", "o"],
+            "hccs.pipeline.reproduce.accuracy.run",
+            True,
+        ),
+        (["evaluate", "run"], "hccs.pipeline.convert.evaluate.evaluate", False),
+        (["calibrate", "x.npy"], "hccs.cli.calibrate.collect_files", False),
+        (["calibrate", "x.npy", "--statistics", "s"], "hccs.cli.calibrate.collect_files", True),
+    ],
+)
+def test_ctrl_c_says_whether_the_work_is_kept(monkeypatch, capsys, tmp_path, command, place, resumes):
+    pytest.importorskip("transformers")
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(place, interrupted)
+    assert outcome(monkeypatch, *command) == 130
+    wanted = "hccs: stopped; the same command goes on\n" if resumes else "hccs: stopped\n"
+    assert capsys.readouterr().err == wanted
+
+
+def test_ctrl_c_in_a_real_run(tmp_path):
+    pytest.importorskip("transformers")
+    command = [sys.executable, "-m", "hccs.cli", "demo", "--out", str(tmp_path / "run")]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout is not None and running.stdout.readline() == "float …\n"
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate()
+    assert running.returncode == 130
+    assert errors.splitlines()[-1] == "hccs: stopped; the same command goes on"
+    assert "Traceback" not in errors and "UserWarning" not in errors
+
+
+# --- files, disks, packages ---------------------------------------------------------------------------------
+
+DAMAGED = ['{"stages": ', "[]", '"text"', '{"stages": []}', "\x00\x01"]
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """As much of a finished run as is looked at before models are loaded."""
+    pytest.importorskip("transformers")
+    run = tmp_path / "run"
+    for name in ("model", "float"):
+        (run / name).mkdir(parents=True)
+        (run / name / "config.json").write_text('{"id2label": {"0": "a", "1": "b"}}')
+    stages = dict.fromkeys(["float", "collect", "calibrate", "without retraining", "integer", "save"], {})
+    (run / "results.json").write_text(json.dumps({"stages": stages, "seconds": {}}))
+    (run / "settings.json").write_text("{}")
+    return run
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+@pytest.mark.parametrize("file", ["results.json", "settings.json", "model/config.json"])
+def test_damaged_files_of_a_run(monkeypatch, tmp_path, run_folder, file, content):
+    (run_folder / file).write_text(content)
+    for command in (
+        ["evaluate", run_folder],
+        ["export", "onnx", run_folder, "--out", tmp_path / "m.onnx"],
+        ["compare", run_folder, "--out", tmp_path / "out"],
+        ["export", "c", run_folder, "--out", tmp_path / "c"],
+    ):
+        one_line(outcome(monkeypatch, *command))
+    if file != "model/config.json":
+        one_line(outcome(monkeypatch, "demo", "--out", run_folder))
+
+
+def test_folders_that_cannot_be_written(monkeypatch, tmp_path):
+    pytest.importorskip("transformers")
+    (tmp_path / "file").write_text("not a folder")
+    inside = tmp_path / "file" / "run"
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(1, 2, 20, 16)).astype(np.float32))
+    for command in (
+        ["demo", "--out", inside],
+        ["compare", "--out", inside],
+        ["calibrate", tmp_path / "x.npy", "--out", inside],
+        ["calibrate", tmp_path / "x.npy", "--out", tmp_path / "t", "--statistics", inside],
+        ["calibrate", tmp_path / "x.npy", "--out", tmp_path],
+    ):
+        one_line(outcome(monkeypatch, *command))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "x.npy"]
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    """A limit on the size of files stands for it: every writer meets it, ours and those of others."""
+    pytest.importorskip("transformers")
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, -1));"
+        "sys.argv = ['hccs', 'demo', '--out', sys.argv[1]]; import hccs.cli; hccs.cli.main()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert re.search(r"could not be written|too large|space", done.stderr.splitlines()[-1], re.I)
+
+
+def test_errors_of_other_packages_in_one_line():
+    assert explained(FileError("a", "b\nc", "d.")) == "expected a; got b c. d."
+    full = OSError(28, "No space left on device", "run/x")
+    assert (
+        explained(full) == "run/x: No space left on device. Check the path, its permissions and free space."
+    )
+    torchs = RuntimeError(
+        "[enforce fail at inline_container.cc:672] . PytorchStreamWriter failed writing file"
+    )
+    assert "Is the disk full?" in explained(torchs)
+    assert explained(RuntimeError("a bug")) is None and explained(ModuleNotFoundError(name="hcss")) is None
+
+
+@pytest.mark.parametrize(
+    "command", [["compare", "--out", "out"], ["demo", "--out", "out"], ["evaluate", "run"]]
+)
+def test_without_torch_a_command_names_the_extra(tmp_path, command):
+    program = "import sys; sys.modules['torch'] = None; import hccs.cli; hccs.cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert done.stderr == "hccs: expected the package torch; got no such module. pip install 'hccs[hf]'.\n"
+
+
+def test_warnings_are_one_line_without_source(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    one_line_warnings()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("two\nlines", stacklevel=1)
+    assert capsys.readouterr().err == "hccs: two lines\n"
+
+
+# --- arguments ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["heads.html", "heads"])
+def test_a_figure_of_unknown_format_is_refused_before_anything_is_computed(monkeypatch, tmp_path, name):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(1, 2, 20, 16)).astype(np.float32))
+    table = tmp_path / "table.safetensors"
+    found = outcome(monkeypatch, "calibrate", tmp_path / "x.npy", "--out", table, "--figure", tmp_path / name)
+    assert "--figure to end in .png, .pdf, .svg" in one_line(found)
+    assert not table.exists()
+
+
+def test_arguments_that_no_conversion_takes(monkeypatch, tmp_path):
+    pytest.importorskip("transformers")
+    convert = ["convert", "model", "--out", tmp_path / "run"]
+    for options, message in (
+        (["--task", "movies", "--epochs", "0"], "--epochs"),
+        (["--task", "movies", "--epochs", "-1"], "--epochs"),
+        (["--task", "movies", "--learning-rate", "0"], "--learning-rate"),
+        (["--task", "movies", "--batch-size", "0"], "--batch-size"),
+        (["--task", "movies", "--n", "0"], "--n"),
+        (["--task", "movies", "--seed", "-1"], "--seed"),
+        (["--task", "movies", "--no-retrain", "--epochs", "1"], "--no-retrain without"),
+        (["--train", tmp_path / "nofile.csv"], r"Check --train\."),
+        ([], "either --task or --train"),
+    ):
+        assert re.search(message, one_line(outcome(monkeypatch, *convert, *options)))
+    assert not (tmp_path / "run").exists()
+
+
+def test_calibrate_says_what_it_takes():
+    with pytest.raises(hccs.HccsError, match=r"HeadStatistics of logits; got ndarray\. Gather them with"):
+        hccs.calibrate(np.zeros((1, 2, 3, 4)))

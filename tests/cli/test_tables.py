@@ -1,0 +1,63 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from hccs.cli.convert import show_summary
+from hccs.cli.tables import show
+
+HEADER = (
+    "method",
+    "without retraining",
+    "points",
+    "rank corr.",
+    "table bytes",
+    "KL renorm.",
+    "NumPy",
+    "PyTorch",
+)
+ROWS = [("hccs:mode=u8_clb", "0.7912", "-0.30", "0.9912", "1024", "0.0421", "1.52", "12.31")] * 2
+
+
+def printed(width, header=HEADER, rows=ROWS):
+    file = io.StringIO()
+    show(Console(file=file, width=width), "a table", header, rows)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [200, 90, 80])
+def test_headings_are_whole_at_any_width(width):
+    text = printed(width)
+    assert "…" not in text and "|" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    assert all(word in text for name in HEADER for word in name.split())
+    assert all(cell in text for cell in ROWS[0])
+
+
+def test_where_no_table_fits_it_is_markdown():
+    lines = printed(40).splitlines()
+    assert f"| {' | '.join(HEADER)} |" in lines and f"| {' | '.join(ROWS[0])} |" in lines
+
+
+@pytest.mark.parametrize("retrained", [True, False])
+def test_a_summary_shows_all_modes_before_and_after_and_what_is_delivered(retrained):
+    modes = ("i16_div", "i16_clb", "u8_div", "u8_clb")
+    stages = {
+        "float": {"accuracy": 0.8},
+        "calibrate": {"kl": 0.126},
+        "without retraining": {"modes": {mode: 0.79 - 0.01 * i for i, mode in enumerate(modes)}},
+        "retrain": {"modes": {mode: 0.795 - 0.02 * i for i, mode in enumerate(modes)}},
+        "integer": {"accuracy": 0.794},
+        "save": {"kl": 0.2011, "mode": "i16_div"},
+    }
+    if not retrained:
+        del stages["retrain"]
+    file = io.StringIO()
+    show_summary(Console(file=file, width=100), {"stages": stages})
+    lines = [line.split() for line in file.getvalue().splitlines()]
+    after = ["0.7350", "-6.50"] if retrained else []
+    assert ["HCCS", "u8_clb", "0.7600", "-4.00", *after] in lines
+    after = ["0.7950", "-0.50"] if retrained else []
+    assert ["HCCS", "i16_div,", "delivered", "0.7900", "-1.00", *after] in lines
+    assert ["delivered,", "int8", "q,", "k,", "v", "0.7940", "-0.60"] in lines
+    assert "mean KL over heads: 0.1260 as calibrated, 0.2011 as delivered" in file.getvalue()
