@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from hccs.cli.boundary import require_models
 from hccs.cli.tables import show
 from hccs.errors import ParameterError
 
@@ -66,6 +67,7 @@ def convert(
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
     """Collect, calibrate, evaluate, retrain, evaluate and save."""
+    require_models()
     from hccs.pipeline.convert import stages as pipeline
     from hccs.pipeline.convert.steps import RETRAINING
     from hccs.pipeline.runs.processes import state
@@ -149,6 +151,7 @@ def evaluate(
     ] = Backend.FLOAT,
 ) -> None:
     """Score a converted model again, in any mode, on any file."""
+    require_models()
     from hccs.pipeline.convert.evaluate import evaluate as score
 
     found = score(run, (mode,) if mode else (), file or None, backend.value)
