@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -95,6 +96,8 @@ def convert(
         retraining=replace(RETRAINING, **given) if retrain else None,
     )
     console = Console(quiet=not state().is_main_process)
+    if console.quiet:  # every process would give the same warnings
+        warnings.simplefilter("ignore")
     results = pipeline.convert(settings, out, console.print)
     show_summary(console, results)
     console.print(f"saved in {out}")
