@@ -1,4 +1,9 @@
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +19,12 @@ from hccs.calibration import HeadStatistics, fidelity
 from hccs.cli.app import app
 from hccs.errors import FileError, HccsError, ModelError, ParameterError
 from hccs.numbers.table import ParamTable
-from hccs.pipeline.compare import figures, speed, tables
+from hccs.pipeline.compare import figures, speed, steps, tables
 from hccs.pipeline.compare.entries import FLOAT, declared_costs, default_labels, parse
 from hccs.pipeline.compare.measures import MEASURES
-from hccs.pipeline.compare.run import Comparison, Settings, compare, from_run
+from hccs.pipeline.compare.run import compare
 from hccs.pipeline.compare.sample import LogitSample
+from hccs.pipeline.compare.settings import ComparisonSettings, from_run
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import tokenise
@@ -50,9 +56,9 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def settings(data):
-    return Settings(
+def small(data):
+    """A comparison on the embedded model that takes seconds."""
+    return ComparisonSettings(
         model=str(MODEL),
         task=tasks.TASKS["movies"],
         data=str(data),
@@ -62,6 +68,11 @@ def settings(data):
     )
 
 
+@pytest.fixture
+def settings(data):
+    return small(data)
+
+
 def silent(_):
     pass
 
@@ -69,8 +80,7 @@ def silent(_):
 @pytest.fixture(scope="module")
 def finished(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("compare") / "out"
-    chosen = Settings(str(MODEL), tasks.TASKS["movies"], str(data), None, (), 16, 96, None, 0, RECIPE)
-    return compare(chosen, METHODS, out, retrain=True, say=silent), out
+    return compare(small(data), METHODS, out, retrain=True, say=silent), out
 
 
 def test_everything_is_measured(finished):
@@ -96,7 +106,7 @@ def test_hccs_agrees_with_its_own_calibration_and_attachment(finished, data):
     B, S, D = (np.asarray(record["parameters"][name], np.int64) for name in "BSD")
     table = ParamTable(B, S, D, sample.scale, 64, "i16_div")
     stats = HeadStatistics(sample.shape, 64, sample.scale)
-    stats.update(sample.logits, np.broadcast_to(sample.mask, sample.logits.shape))
+    stats.update(sample.logits, np.broadcast_to(sample.valid, sample.logits.shape))
     wanted = fidelity(stats, table)
     np.testing.assert_allclose(record["fidelity"]["heads"]["kl"], wanted[..., 0], atol=1e-7)
     np.testing.assert_allclose(record["fidelity"]["heads"]["kl_renormalised"], wanted[..., 1], atol=1e-7)
@@ -134,25 +144,25 @@ def test_tables_and_figures(finished, tmp_path):
     assert all(path.stat().st_size > 10_000 for path in figures.draw(found, tmp_path))
 
 
-@pytest.mark.parametrize("step", ["_fidelity", "_retrained"])
+@pytest.mark.parametrize("step", ["fidelity", "retrained"])
 def test_an_interrupted_comparison_goes_on(settings, tmp_path, step, monkeypatch):
     chosen = parse(["softmax", "ibert"])
-    real = getattr(Comparison, step)
+    real = getattr(steps, step)
 
-    def interrupted(self, entry, *arguments):
+    def interrupted(entry, *arguments):
         if entry.label == "ibert":
             raise KeyboardInterrupt
-        return real(self, entry, *arguments)
+        return real(entry, *arguments)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Comparison, step, interrupted)
-        compare(settings, chosen, tmp_path / "out", retrain=step == "_retrained", say=silent)
+        patched.setattr(steps, step, interrupted)
+        compare(settings, chosen, tmp_path / "out", retrain=step == "retrained", say=silent)
     kept = {
         path.name: json.loads(path.read_text())["stages"] for path in (tmp_path / "out" / "methods").iterdir()
     }
     assert "accuracy" in kept["softmax.json"] and "parameters" in kept["ibert.json"]
     said = []
-    found = compare(settings, chosen, tmp_path / "out", retrain=step == "_retrained", say=said.append)
+    found = compare(settings, chosen, tmp_path / "out", retrain=step == "retrained", say=said.append)
     for label in (FLOAT, "softmax", "ibert"):
         assert kept[f"{label}.json"].items() <= found["methods"][label].items()
     assert not any(line.startswith(("float", "softmax")) for line in said)
@@ -163,7 +173,7 @@ def test_an_interrupted_comparison_goes_on(settings, tmp_path, step, monkeypatch
 
 def test_processes_share_a_comparison_of_files(finished, tmp_path):
     _, out = finished
-    chosen = Settings(files=(str(out / "logits.safetensors"),), rows=40)
+    chosen = ComparisonSettings(files=(str(out / "logits.safetensors"),), rows=40)
     found = compare(chosen, parse(["softmax", "hccs"]), tmp_path / "two", jobs=2, say=silent)
     alone = compare(chosen, parse(["softmax", "hccs"]), tmp_path / "one", say=silent)
     assert FLOAT not in found["methods"]
@@ -175,7 +185,7 @@ def test_processes_share_a_comparison_of_files(finished, tmp_path):
 def test_a_method_that_refuses_is_named_and_the_others_go_on(tmp_path):
     x = np.random.default_rng(0).integers(-90, 90, (1, 2, 40, 16), dtype=np.int8)
     np.savez(tmp_path / "coarse.npz", logits=x, scale=np.full((1, 2), 2.0))  # I-BERT has no constants for it
-    chosen, said = Settings(files=(str(tmp_path / "coarse.npz"),), rows=20), []
+    chosen, said = ComparisonSettings(files=(str(tmp_path / "coarse.npz"),), rows=20), []
     for _ in range(2):  # the second time nothing is tried again
         found = compare(chosen, parse(["ibert", "hccs"]), tmp_path / "out", say=said.append)
     assert "scale <= 1.67" in found["methods"]["ibert"]["refused"]
@@ -183,6 +193,52 @@ def test_a_method_that_refuses_is_named_and_the_others_go_on(tmp_path):
     assert len([line for line in said if line.startswith("ibert refuses")]) == 1
     text = tables.fidelity_grid(found["methods"]).markdown()
     assert "| ibert | - |" in text
+
+
+def test_a_full_disk_is_no_refusal_of_a_method(finished, tmp_path, monkeypatch):
+    _, out = finished
+    chosen = ComparisonSettings(files=(str(out / "logits.safetensors"),), rows=40)
+
+    def full(*_):
+        raise FileError("space", "none", "Free some.")
+
+    with monkeypatch.context() as patched, pytest.raises(FileError, match="Free some"):
+        patched.setattr(steps, "fidelity", full)
+        compare(chosen, parse(["hccs"]), tmp_path / "out", say=silent)
+    found = compare(chosen, parse(["hccs"]), tmp_path / "out", say=silent)
+    assert "fidelity" in found["methods"]["hccs"] and "refused" not in found["methods"]["hccs"]
+    record = tmp_path / "out" / "methods" / "hccs.json"
+    record.write_text(record.read_text()[:100])
+    with pytest.raises(FileError, match=r"hccs.json to be intact JSON.*Delete that file"):
+        compare(chosen, parse(["hccs"]), tmp_path / "out", say=silent)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_after_an_interrupt_the_same_command_goes_on(tmp_path, jobs):
+    x = np.random.default_rng(0).integers(-90, 90, (2, 2, 4000, 96), dtype=np.int8)
+    np.savez(tmp_path / "logits.npz", logits=x, scale=np.full((2, 2), 0.05))
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "hccs.cli", "compare", str(tmp_path / "logits.npz"), "--out", str(out)]
+    command += ["--rows", "1500", "--jobs", jobs, "--methods"]
+    first = subprocess.Popen(
+        [*command, "softmax ibert softermax hccs entmax sparsemax"],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(out.glob("methods/*.json")):
+        assert first.poll() is None
+        time.sleep(0.02)
+    os.killpg(first.pid, signal.SIGINT)  # as a terminal does
+    _, said = first.communicate()
+    assert first.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
+    kept = {path: json.loads(path.read_text())["stages"] for path in out.glob("methods/*.json")}
+    assert kept and not (out / "comparison.json").exists() and not (out / ".hccs.lock").exists()
+    again = CliRunner().invoke(app, [*command[3:], "softmax"])
+    assert again.exit_code == 0, again.output
+    for path, stages in kept.items():
+        assert stages.items() <= json.loads(path.read_text())["stages"].items()
 
 
 def test_command_on_the_embedded_model(tmp_path):
@@ -238,13 +294,13 @@ def test_labels():
 def test_bad_input_leaves_nothing_behind(settings, data, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(ParameterError, match="a model or files"):
-        compare(Settings(), METHODS, out, say=silent)
+        compare(ComparisonSettings(), METHODS, out, say=silent)
     with pytest.raises(ParameterError, match="at least one sentence"):
         compare(replace(settings, sentences=0), METHODS, out, say=silent)
     with pytest.raises(ModelError, match="a transformers model at"):
         compare(replace(settings, model=str(tmp_path / "nothing")), METHODS, out, say=silent)
     with pytest.raises(FileError):
-        compare(Settings(files=(str(tmp_path / "none.npz"),)), METHODS, out, say=silent)
+        compare(ComparisonSettings(files=(str(tmp_path / "none.npz"),)), METHODS, out, say=silent)
     model = load_classifier(str(MODEL), ("negative", "positive"))
     model.model.bert.save_pretrained(tmp_path / "encoder")
     model.tokenizer.save_pretrained(tmp_path / "encoder")

@@ -14,7 +14,7 @@ from hccs._files import safetensors as _safetensors
 from hccs._progress import track
 from hccs.calibration.scale import FACTORS, LogitRange, ScaleCandidates
 from hccs.calibration.statistics import HeadStatistics
-from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
+from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +59,12 @@ class LogitFile:
         axis = -2 if self.valid.dtype == bool else -1
         if self.valid.ndim < -axis or self.valid.shape[axis] == 1:
             return self.valid
+        if self.valid.shape[axis] != self.logits.shape[-2]:
+            raise MaskError(
+                f"a mask or row lengths in {self.path} that broadcast to the logits {self.logits.shape}",
+                f"shape {self.valid.shape}",
+                "Save one length per row, or a mask of the logits' shape.",
+            )
         return self.valid[..., chosen, :] if axis == -2 else self.valid[..., chosen]
 
 

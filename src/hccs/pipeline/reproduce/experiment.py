@@ -72,11 +72,12 @@ class ExperimentRun:
         """A few hundred training sentences, drawn by the experiment's seed."""
         return self._tokenised(self.data.train.subset(CALIBRATION_SENTENCES, self.experiment.seed))
 
-    def _load(self, folder: Any) -> Loaded:
+    def _load(self, folder: Path, *, new_head: bool = False) -> Loaded:
         import torch
 
         torch.manual_seed(self.experiment.seed)
-        return load_classifier(str(folder), self.data.labels, self.plan.data / "vocab.txt")
+        vocabulary = self.plan.data / "vocab.txt"
+        return load_classifier(str(folder), self.data.labels, vocabulary, new_head=new_head)
 
     @cached_property
     def model(self) -> Any:
@@ -90,7 +91,7 @@ class ExperimentRun:
 
     def float_model(self) -> dict[str, Any]:
         """Fine-tune the encoder and keep it: variants that are added later start from it, too."""
-        loaded = self._load(self.plan.data / self.encoder.folder)
+        loaded = self._load(self.plan.data / self.encoder.folder, new_head=True)
         model = loaded.model.to(best_device())
         recipe = replace(self.recipe.fine_tuning, seed=self.experiment.seed)
         outcome = train(

@@ -43,9 +43,9 @@ def in_processes(work: Callable[[Item], None], items: Sequence[Item], jobs: int,
             for done in track(as_completed(waiting), total=len(waiting), description=description):
                 done.result()
         except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
             for child in set(multiprocessing.active_children()) - before:
                 child.terminate()
+            pool.shutdown(cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
                 raise HccsError(
                     "every process to finish its work",
