@@ -1,9 +1,16 @@
 """Which number a label has, and which output of a model it is: without a model, then with real ones."""
 
+import doctest
+
 import pytest
 
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.pipeline.data import labels
+
+
+def test_examples_in_docstrings_run_as_written():
+    failed, attempted = doctest.testmod(labels)
+    assert attempted > 0 and failed == 0
 
 
 def test_numbers_sort_as_numbers_and_words_as_words():

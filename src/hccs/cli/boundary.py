@@ -9,21 +9,8 @@ from typing import Any, TextIO
 import typer
 from typer.core import TyperGroup
 
+from hccs._extras import require
 from hccs.errors import HccsError
-
-EXTRAS = {
-    "torch": "hf",
-    "transformers": "hf",
-    "accelerate": "hf",
-    "datasets": "hf",
-    "safetensors": "hf",
-    "entmax": "surrogates",
-    "matplotlib": "report",
-    "onnx": "onnx",
-    "onnxscript": "onnx",
-    "onnxruntime": "onnx",
-}
-"""The extra of hccs that brings each optional package."""
 
 RESUMABLE = ("convert", "demo", "compare", "reproduce")
 """Commands that go on where they stopped."""
@@ -44,15 +31,16 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from None
 
 
+def require_models() -> None:
+    """What every command that runs models is made of, or the extra that brings it."""
+    for package in ("torch", "transformers", "accelerate"):
+        require(package, "hf")
+
+
 def explained(error: Exception) -> str | None:
     """An error in one line, or None for one that nobody expected: it keeps its traceback."""
     if isinstance(error, HccsError):
         return _one_line(error)
-    if isinstance(error, ModuleNotFoundError):
-        package = str(error.name).split(".")[0]
-        if package not in EXTRAS:
-            return None
-        return f"expected the package {package}; got no such module. pip install 'hccs[{EXTRAS[package]}]'."
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or _one_line(error)}. Check the path, its permissions and free space."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from hccs.cli.boundary import require_models
 from hccs.cli.tables import show
 from hccs.errors import ParameterError
 
@@ -55,6 +56,7 @@ def compare(
     jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
 ) -> None:
     """Fidelity, accuracy, cost and time of every softmax replacement, on the same data."""
+    require_models()
     from hccs.pipeline.compare import entries, figures, tables
     from hccs.pipeline.compare.run import compare as run
 

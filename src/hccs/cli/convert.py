@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from hccs.cli.boundary import require_models
 from hccs.cli.tables import show
 from hccs.errors import ParameterError
 
@@ -66,6 +68,7 @@ def convert(
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
     """Collect, calibrate, evaluate, retrain, evaluate and save."""
+    require_models()
     from hccs.pipeline.convert import stages as pipeline
     from hccs.pipeline.convert.steps import RETRAINING
     from hccs.pipeline.runs.processes import state
@@ -93,6 +96,8 @@ def convert(
         retraining=replace(RETRAINING, **given) if retrain else None,
     )
     console = Console(quiet=not state().is_main_process)
+    if console.quiet:  # every process would give the same warnings
+        warnings.simplefilter("ignore")
     results = pipeline.convert(settings, out, console.print)
     show_summary(console, results)
     console.print(f"saved in {out}")
@@ -149,6 +154,7 @@ def evaluate(
     ] = Backend.FLOAT,
 ) -> None:
     """Score a converted model again, in any mode, on any file."""
+    require_models()
     from hccs.pipeline.convert.evaluate import evaluate as score
 
     found = score(run, (mode,) if mode else (), file or None, backend.value)

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hccs.cli.boundary import require_models
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the run, its table and figures.")] = Path(
@@ -15,6 +17,7 @@ def demo(
     ),
 ) -> None:
     """Convert the embedded BERT-tiny on the embedded sentiment task: no network needed."""
+    require_models()
     from hccs.cli.convert import show_summary
     from hccs.pipeline.convert.demo import demo as run
 

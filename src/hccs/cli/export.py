@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hccs.cli.boundary import require_models
+
 app = typer.Typer(help="Write a converted model for other runtimes: C, ONNX.", no_args_is_help=True)
 
 
@@ -38,6 +40,7 @@ def onnx(
     attentions: Annotated[bool, typer.Option(help="Every layer's probabilities as outputs too.")] = False,
 ) -> None:
     """The converted model as ONNX, with HCCS as a function of standard operators; checked on the dev set."""
+    require_models()
     from hccs.pipeline.convert.export_onnx import export_run
 
     path, found = export_run(run, out, mode=mode, attentions=attentions)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hccs.cli.boundary import require_models
+
 app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True)
 
 Data = Annotated[Path, typer.Option(help="Folder with sst2/, mnli/, the encoders' folders and vocab.txt.")]
@@ -35,6 +37,7 @@ def accuracy(
     ] = False,
 ) -> None:
     """Baseline, without retraining, retrained and delta; granularities; over seeds."""
+    require_models()
     from hccs.pipeline.reproduce import accuracy as grid
     from hccs.pipeline.reproduce import tables
 
@@ -53,6 +56,7 @@ def fidelity(
     seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 1,
 ) -> None:
     """KL per head before and after retraining, in every mode, and the figure of probability curves."""
+    require_models()
     from hccs.pipeline.report import fidelity as measured
     from hccs.pipeline.reproduce import accuracy as grid
 

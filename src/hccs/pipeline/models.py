@@ -182,6 +182,8 @@ def _better_order(confusion: torch.Tensor, labels: Sequence[str], examples: int)
         itertools.permutations(range(count)),
         key=lambda order: sum(counts[label][output] for output, label in enumerate(order)),
     )
+    if best == tuple(range(count)):
+        return ""
     right = sum(counts[label][output] for output, label in enumerate(best))
     return f" In the order {', '.join(labels[i] for i in best)} it would be {right / examples:.4f}."
 
