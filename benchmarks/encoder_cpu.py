@@ -27,8 +27,7 @@ import torch
 import hccs
 import hccs.nn
 from hccs.export.onnx_model import export_onnx
-from hccs.nn.attaching import fill
-from hccs.nn.interface import WholeAttention, attention_layers
+from hccs.nn import AttentionInputs, AttentionSlot, attention_layers, fill
 
 PEERS = ("torch float32", "torch dynamic int8", "ONNX Runtime float32", "ONNX Runtime dynamic int8")
 OURS = (
@@ -92,22 +91,24 @@ def in_onnxruntime(path: Path, inputs: dict[str, torch.Tensor]) -> Callable[[], 
     return lambda: session.run(None, arrays)[0]
 
 
-class FusedByOnnxRuntime(WholeAttention):
+class FusedByOnnxRuntime(AttentionSlot):
     """Float attention as one node of ONNX Runtime's own operator: what a peer would deploy there."""
 
-    def forward(self, query: Any, key: Any, value: Any, valid: Any, scaling: float) -> torch.Tensor:
+    def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, None]:
+        query, valid = inputs.query, inputs.valid
+        assert valid is not None
         batch, heads, n, d = query.shape
-        flat = [x.transpose(1, 2).reshape(batch, n, heads * d) for x in (query, key, value)]
+        flat = [x.transpose(1, 2).reshape(batch, n, heads * d) for x in (query, inputs.key, inputs.value)]
         mask = valid[:, 0, 0, :].to(torch.int32)
         out = torch.onnx.ops.symbolic(
             "com.microsoft::MultiHeadAttention",
             (*flat, None, mask),
-            {"num_heads": heads, "scale": scaling},
+            {"num_heads": heads, "scale": inputs.scaling},
             dtype=query.dtype,
             shape=flat[0].shape,
             version=1,
         )
-        return out.reshape(batch, n, heads, d).transpose(1, 2)
+        return out.reshape(batch, n, heads, d).transpose(1, 2), None
 
 
 def float_onnx(model: Any, inputs: dict[str, torch.Tensor], path: Path) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hccs._extras import require
+from hccs._files.atomic import replacing
 
 
 def new(width: float, height: float) -> Any:
@@ -18,11 +19,6 @@ def new(width: float, height: float) -> Any:
 def save(figure: Any, path: str | os.PathLike[str]) -> Path:
     """Write a figure, its format by the path's suffix; an old file is replaced only by a complete one."""
     target = Path(path)
-    # matplotlib chooses the format by suffix, so the temporary name keeps it.
-    temporary = target.with_name(f".{target.stem}.partial{target.suffix or '.png'}")
-    try:
-        figure.savefig(temporary, dpi=130)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(target) as file:
+        figure.savefig(file, format=target.suffix[1:] or "png", dpi=130)
     return target

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import hccs
 from hccs._files import safetensors as _safetensors
 from hccs.calibration import HeadStatistics, calibrate, files, search
 from hccs.calibration.files import collect_files
+from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
 
 from .conftest import random_logits
@@ -87,7 +90,7 @@ def test_interrupted_collection_resumes(rng, tmp_path, monkeypatch, kind):
     with pytest.raises(KeyboardInterrupt):
         collect_files(paths, scale=scale, checkpoint=checkpoint)
     monkeypatch.setattr(HeadStatistics, "update", add)
-    assert len(HeadStatistics.load(checkpoint).progress["seen"]) == 2
+    assert len(HeadStatistics.load(checkpoint).progress.seen) == 2
 
     rows = []
     monkeypatch.setattr(
@@ -108,12 +111,104 @@ def test_checkpoint_of_another_run_is_left_alone(logits, tmp_path):
     x, lengths = logits
     np.save(tmp_path / "x.npy", x)
     stats = one_pass(x, lengths)
-    stats.progress = {"seen": ["other.npy"], "candidates": 0}
+    stats.progress = CollectionProgress(0.1, seen=(SeenFile("other.npy", "0ff"),))
     stats.save(tmp_path / "s.safetensors")
     before = (tmp_path / "s.safetensors").read_bytes()
     with pytest.raises(DataError, match=r"other\.npy"):
         collect_files([tmp_path / "x.npy"], scale=0.1, checkpoint=tmp_path / "s.safetensors")
     assert (tmp_path / "s.safetensors").read_bytes() == before
+
+
+def test_files_of_one_name_and_one_moment_are_two(logits, tmp_path):
+    x, _ = logits
+    checkpoint = tmp_path / "s.safetensors"
+    paths = [tmp_path / name / "logits.npy" for name in "ab"]
+    for path, part in zip(paths, np.split(x, 2, axis=2), strict=True):
+        path.parent.mkdir()
+        np.save(path, part)
+        os.utime(path, ns=(0, 0))
+    assert collect_files(paths, scale=0.1, checkpoint=checkpoint) == one_pass(x, None)
+    # A copy of the first is a third file; the same files from another place are not.
+    again = collect_files([*paths, paths[0]], scale=0.1, checkpoint=checkpoint)
+    assert again.rows.sum() == one_pass(x, None).rows.sum() * 3 // 2
+    (tmp_path / "a").rename(tmp_path / "moved")
+    moved = [tmp_path / "moved" / "logits.npy", paths[1], tmp_path / "moved" / "logits.npy"]
+    assert collect_files(moved, scale=0.1, checkpoint=checkpoint) == again
+
+
+def test_layers_with_the_same_logits_are_two(logits, tmp_path):
+    x = np.stack([logits[0][0]] * 2)
+    for layer in range(2):
+        np.savez(tmp_path / f"{layer}.npz", logits=x[layer], scale=0.1)
+    paths = [tmp_path / "0.npz", tmp_path / "1.npz"]
+    assert collect_files(paths, checkpoint=tmp_path / "s.safetensors") == one_pass(x, None)
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"scale": 0.2}, "statistics of scale 0.1, not 0.2"),
+        ({"n": 16}, "statistics of n = 12, not 16"),
+    ],
+    ids=["scale", "n"],
+)
+def test_a_resumed_checkpoint_refuses_other_settings(logits, tmp_path, other, says):
+    np.save(tmp_path / "x.npy", logits[0])
+    options = {"scale": 0.1, "checkpoint": tmp_path / "s.safetensors"}
+    collect_files([tmp_path / "x.npy"], **options)
+    with pytest.raises(DataError, match=says):
+        collect_files([tmp_path / "x.npy"], **{**options, **other})
+
+
+def test_a_checkpoint_refuses_files_of_other_scales_and_statistics_of_no_files(logits, tmp_path):
+    checkpoint = tmp_path / "s.safetensors"
+    for name, scale in (("a", 0.1), ("b", 0.2)):
+        np.savez(tmp_path / f"{name}.npz", logits=logits[0], scale=scale)
+    collect_files([tmp_path / "a.npz"], checkpoint=checkpoint)
+    with pytest.raises(DataError, match="one scale per head in all files"):
+        collect_files([tmp_path / "a.npz", tmp_path / "b.npz"], checkpoint=checkpoint)
+    one_pass(*logits).save(checkpoint)
+    with pytest.raises(DataError, match="another source than files"):
+        collect_files([tmp_path / "a.npz"], checkpoint=checkpoint)
+
+
+def damaged(tmp_path):
+    """Files that make numpy, zipfile, zlib, struct, tokenize or ast stumble."""
+    x = np.zeros((1, 2, 5, 8), np.int8)
+    np.save(tmp_path / "x.npy", x)
+    np.savez_compressed(tmp_path / "x.npz", logits=x, scale=0.1)
+    npy, npz = (tmp_path / "x.npy").read_bytes(), (tmp_path / "x.npz").read_bytes()
+    at = npz.index(b"logits.npy") + len(b"logits.npy")
+    yield "magic.npy", b"\x93NUMPX" + npy[6:]
+    yield "token.npy", npy.replace(b"{'descr'", b"(((descr")
+    yield "nul.npy", npy.replace(b"{'descr'", b"{'descr\0")
+    yield "shape.npy", npy.replace(b"(1, 2, 5, 8)", b"(9**99999,) ")
+    yield "huge.npy", npy.replace(b"(1, 2, 5, 8), ", b"(9,9999999999,)"[:14].ljust(14))
+    yield "dtype.npy", npy.replace(b"'|i1'", b"'|O1'")
+    yield "empty.npy", b""
+    yield "empty.npz", b""
+    yield "cut.npz", npz[: len(npz) // 2]
+    yield "stream.npz", npz[: at + 30] + bytes(20) + npz[at + 50 :]
+    yield "text.npz", b"not an archive at all"
+    yield "folder.npz", None
+    with zipfile.ZipFile(tmp_path / "raw.npz", "w") as archive:
+        archive.writestr("logits", b"no array")
+    yield "raw.npz", (tmp_path / "raw.npz").read_bytes()
+
+
+def test_damaged_arrays_are_refused_in_one_line(tmp_path):
+    for name, content in damaged(tmp_path):
+        path = tmp_path / "bad" / name
+        path.parent.mkdir(exist_ok=True)
+        if content is None:
+            path.mkdir()
+        else:
+            path.write_bytes(content)
+        with pytest.raises(
+            FileError, match=r"to be a readable array file; got (a damaged one|\[Errno)"
+        ) as caught:
+            collect_files([path], scale=0.1)
+        assert "\n" not in str(caught.value), name
 
 
 def refusals(tmp_path):
@@ -139,6 +234,10 @@ def refusals(tmp_path):
     yield ParameterError, ["f.npy"], {"scale": "some"}, "'auto' or 'max-abs'"
     yield DataError, [], {}, "at least one file"
     yield ShapeError, ["x.npy"], {"scale": 0.1, "n": 4}, "at most n = 4"
+    np.savez(tmp_path / "s3.npz", logits=x, scale=[0.1, 0.2, 0.3])
+    np.savez(tmp_path / "s4.npz", logits=x, scale="wide")
+    yield ShapeError, ["s3.npz"], {}, r"broadcasts to the heads \(1, 2\)"
+    yield DtypeError, ["s4.npz"], {}, "numbers as the scale"
 
 
 def test_wrong_files_are_refused(tmp_path):
@@ -182,6 +281,21 @@ def test_command_writes_table_figure_and_statistics(logits, tmp_path, monkeypatc
     layer = search(one_pass(x, lengths), granularity="layer").table
     assert np.array_equal(hccs.ParamTable.load(again).D, layer.D)
     assert run_cli(monkeypatch, "calibrate", saved, "--out", again, "--search", "grid") == 0
+
+
+def test_command_finds_out_before_computing_that_it_cannot_write(tmp_path, monkeypatch, logits):
+    pytest.importorskip("typer")
+    np.save(tmp_path / "x.npy", logits[0])
+    monkeypatch.setattr(HeadStatistics, "update", lambda *_, **__: pytest.fail("it computed"))
+    (tmp_path / "folder").mkdir()
+    for option in ("--out", "--statistics", "--figure"):
+        for target in ("absent/t.png", "folder"):
+            said = run_cli(
+                monkeypatch, "calibrate", tmp_path / "x.npy", "--scale", 0.1,
+                "--out", tmp_path / "t.safetensors", option, tmp_path / target,
+            )  # fmt: skip
+            assert "to be writable" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "x.npy"]
 
 
 def test_command_tells_what_is_wrong(tmp_path, monkeypatch, logits):

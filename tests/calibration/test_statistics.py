@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import copy
+import json
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hccs._files.checked import _digest
+from hccs._files.safetensors import write
 from hccs.calibration import HeadStatistics
+from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.calibration.searching import objectives
+from hccs.calibration.statistics import FORMAT
 from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 from hccs.numbers.region import Region
 
@@ -133,15 +141,75 @@ def test_file_round_trip(rng, tmp_path, rows, weighted):
         rng.integers(0, 21, (2, 2, rows)),
         weight=rng.choice([0, 0.5, 1, 2], rows) if weighted else None,
     )
-    stats.progress = {"seen": ["a.npy"]}
+    stats.progress = CollectionProgress(0.1, 4, (SeenFile("a.npy", "0ff", 1),))
     stats.save(tmp_path / "s.safetensors")
     loaded = HeadStatistics.load(tmp_path / "s.safetensors")
     assert loaded == stats
-    assert loaded.progress == {"seen": ["a.npy"]}
+    assert loaded.progress == stats.progress
     more = random_logits(rng, (2, 2, rows, 20))
     loaded.update(more)
     stats.update(more)
     assert loaded == stats
+
+
+@pytest.mark.parametrize(
+    "again",
+    [lambda stats: pickle.loads(pickle.dumps(stats)), copy.copy, copy.deepcopy],
+    ids=["pickle", "copy", "deepcopy"],
+)
+def test_pickles_and_copies_are_equal_and_their_own(rng, again):
+    x = random_logits(rng, (2, 1, 50, 9))
+    stats = HeadStatistics((2, 1), 9, [[0.1], [0.2]], layers=["a", "b"], qkv_scale=np.full((2, 1, 3), 0.5))
+    stats.update(x)
+    stats.progress = CollectionProgress("auto", 0, (SeenFile("a.npy", "0ff"),))
+    other = again(stats)
+    assert other == stats
+    assert (other.layers, other.progress) == (("a", "b"), stats.progress)
+    other.update(x)
+    assert other.rows.sum() == 200 and stats.rows.sum() == 100
+
+
+def test_names_and_operands_are_part_of_what_is_saved_and_merged(rng, tmp_path):
+    def made(**noted):
+        stats = HeadStatistics((2, 1), 9, **noted)
+        stats.update(random_logits(np.random.default_rng(0), (2, 1, 50, 9)))
+        return stats
+
+    steps = np.array([[[0.1, 0.2, 0.3]], [[0.4, 0.5, 0.6]]])
+    known = made(layers=["a", "b"], qkv_scale=steps)
+    known.save(tmp_path / "s")
+    loaded = HeadStatistics.load(tmp_path / "s")
+    assert loaded == known != made()
+    assert loaded.layers == ("a", "b") and np.array_equal(loaded.qkv_scale, steps)
+    loaded.merge(made(qkv_scale=steps[::-1]))
+    assert np.array_equal(loaded.qkv_scale, np.maximum(steps, steps[::-1]))
+    nameless = made()
+    nameless.merge(known)
+    assert nameless.layers == ("a", "b")
+    with pytest.raises(DataError, match="statistics of a, b; got b, a"):
+        known.merge(made(layers=["b", "a"]))
+
+
+def test_files_of_version_1_still_load(rng, tmp_path):
+    stats = HeadStatistics((2, 1), 9, layers=["a", "b"], qkv_scale=np.full((2, 1, 3), 0.5))
+    stats.update(random_logits(rng, (2, 1, 50, 9)))
+    stats.save(tmp_path / "new")
+    arrays, metadata = FORMAT.load(tmp_path / "new")
+    del arrays["qkv_scale"], metadata["layers"]
+    noted = {
+        "layers": ["a", "b"],
+        "qkv_scale": [[[0.5] * 3]] * 2,
+        "seen": ["x.npy of 9 bytes"],
+        "candidates": 0,
+    }
+    metadata |= {"version": "1", "progress": json.dumps(noted), "sha256": _digest(arrays, {})}
+    write(tmp_path / "old", arrays, metadata)
+    loaded = HeadStatistics.load(tmp_path / "old")
+    assert loaded == stats
+    assert [file.name for file in loaded.progress.seen] == ["x.npy of 9 bytes"]
+    write(tmp_path / "old", {**arrays, "scale": arrays["scale"] * 2}, metadata)
+    with pytest.raises(FileError, match="checksum"):
+        HeadStatistics.load(tmp_path / "old")
 
 
 def test_equal_rows_in_any_order_are_equal_files(rng, tmp_path):
@@ -163,7 +231,7 @@ def test_damaged_files_are_refused(rng, tmp_path):
         (whole[: len(whole) // 2], "damaged"),
         (whole[:-3] + b"xyz", "checksum"),
         (whole.replace(b"hccs.HeadStatistics", b"else.HeadStatistics"), "hccs.HeadStatistics file"),
-        (whole.replace(b'"n": "8"', b'"n": "4"'), "consistent statistics"),
+        (whole.replace(b'"n": "8"', b'"n": "4"'), "checksum"),
     ):
         path.write_bytes(content)
         with pytest.raises(FileError, match=message):

@@ -26,7 +26,7 @@ TABLE = ParamTable(
     scale=[[0.1, 1.0, 1e-7], [1 / 3, 20.0, 0.01]],
     n=64,
     mode="u8_clb",
-    provenance={"layers": ["encoder.0", "encoder.1"]},
+    layers=["encoder.0", "encoder.1"],
 )
 
 

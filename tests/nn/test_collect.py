@@ -14,7 +14,7 @@ def test_statistics_are_those_of_the_models_logits(make_model):
     batch = sentences(count=4)
     stats = hccs.nn.collect(model, [batch], n=32)
     assert stats.shape == (2, 4)
-    assert stats.progress["layers"] == [f"bert.encoder.layer.{i}.attention.self" for i in (0, 1)]
+    assert stats.layers == tuple(f"bert.encoder.layer.{i}.attention.self" for i in (0, 1))
     # One row per real token, padding queries left out.
     assert (stats.rows == int(batch["attention_mask"].sum())).all()
 
@@ -88,6 +88,46 @@ def test_refusals(make_model):
     batch["input_ids"][0, 0] = 7
     with pytest.raises(hccs.errors.HccsError):
         hccs.nn.collect(model, [batch], n=64)
+
+
+@pytest.mark.parametrize(
+    ("batches", "complaint"),
+    [
+        (["a sentence of text"], "a batch of tensors; got the text 'a sentence of text'"),
+        ("a sentence of text", "batches: a list, an iterator or a DataLoader; got the text"),
+        (sentences(), "got a single mapping of input_ids, attention_mask"),
+        (sentences()["input_ids"], "got an object of type Tensor"),
+        (7, "got an object of type int"),
+        (None, "got an object of type NoneType"),
+        ([["a", "b"]], "a batch of tensors; got the text 'a'"),
+        ([[]], "a batch of tensors; got an object of type list"),
+        ([{"input_ids": [[3, 4, 5]]}], "input_ids as a tensor; got an object of type list"),
+        ([{"text": "a sentence"}], "a batch with tensors; got one of text"),
+        ([{}], "a batch with tensors; got one of nothing"),
+        ([None], "a batch of tensors; got an object of type NoneType"),
+        ([], "at least one batch"),
+    ],
+    ids=str,
+)
+def test_batches_of_other_kinds_are_explained(make_model, batches, complaint):
+    model = make_model("bert")
+    table = hccs.ParamTable([[444] * 4] * 2, [[1] * 4] * 2, [[9] * 4] * 2, [[0.1] * 4] * 2, 64)
+    with pytest.raises(DataError) as refusal:
+        hccs.nn.collect(model, batches)
+    assert complaint in str(refusal.value)
+    if batches != []:
+        assert "return_tensors='pt'" in str(refusal.value)
+    for work in (hccs.nn.calibrate_operands, hccs.nn.refine):
+        with pytest.raises(DataError):
+            work(model, table, batches)
+    with pytest.raises(DataError):
+        hccs.nn.calibrate_in_sequence(model, batches, n=64)
+
+
+def test_columns_that_the_model_does_not_know_are_left_out(make_model):
+    model, batch = make_model("bert"), sentences()
+    extended = {**batch, "text": ["a"] * 6, "labels": torch.zeros(6), "token_type_ids": None}
+    assert hccs.nn.collect(model, [extended], n=32) == hccs.nn.collect(model, [batch], n=32)
 
 
 WORKER = """

@@ -1,5 +1,7 @@
 """Attention in integers inside models: the reference's bits, close to float q, k, v, for inference only."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -29,6 +31,18 @@ def layer_of(model, index=0):
     return getattr(list(attention_layers(model).values())[index], SLOT)
 
 
+def watched(model, layer, batch):
+    """What the layer's slot got and returned when the model ran."""
+    caught, attend = [], layer.attend
+    layer.attend = lambda inputs: caught.append((inputs, attend(inputs))) or caught[-1][1]
+    with torch.no_grad():
+        model(**batch)
+    del layer.attend
+    inputs, (output, probabilities) = caught[0]
+    assert probabilities is None
+    return inputs, output
+
+
 @pytest.mark.parametrize("name", [*ALL, "llama"])
 def test_every_architecture_runs_close_to_float_qkv(make_model, name):
     model = make_model(name)
@@ -45,22 +59,19 @@ def test_every_architecture_runs_close_to_float_qkv(make_model, name):
 def test_a_layer_returns_the_reference(make_model, name, mode):
     model = make_model(name)
     hccs.nn.attach(model, calibrated(model, name), mode, backend="integer")
-    layer, caught = layer_of(model, 1), []
-    layer.register_forward_hook(lambda _, inputs, output: caught.append((*inputs, output)))
-    with torch.no_grad():
-        model(**batch_for(name))
-    query, key, value, valid, scaling, output = caught[0]
-    q, k, v = (x.numpy() for x in layer.integers(query, key, value))
+    layer = layer_of(model, 1)
+    inputs, output = watched(model, layer, batch_for(name))
+    q, k, v = (x.numpy() for x in layer.integers(inputs.query, inputs.key, inputs.value))
     factors = layer.factor_bits.view(torch.float32)[0, :, None, None].numpy()
-    assert np.array_equal(q, np.clip(np.rint(query.numpy() * factors), -128, 127))
+    assert np.array_equal(q, np.clip(np.rint(inputs.query.numpy() * factors), -128, 127))
     assert k.shape == v.shape == q.shape
     expected = reference_attention(
         q,
         k,
         v,
         layer.theta,
-        layer.requant(scaling),
-        valid=valid.numpy(),
+        layer.requant(inputs.scaling),
+        valid=inputs.valid.numpy(),
         mode=None if mode == "i16_div" else mode,
     )
     assert np.array_equal(output.numpy(), expected)
@@ -107,23 +118,6 @@ def test_causal_models_generate_with_a_cache(make_model, name):
         settings = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
         cached, anew = (model.generate(ids[:, :5], use_cache=c, **settings) for c in (True, False))
     assert torch.equal(cached, anew) and cached.shape[1] == 9
-
-
-def test_saved_and_restored(make_model, tmp_path):
-    import transformers
-
-    model, batch = make_model("bert"), batch_for("bert")
-    table = calibrated(model, "bert")
-    hccs.nn.attach(model, table, "u8_div", backend="integer")
-    model.save_pretrained(tmp_path)
-    again = transformers.BertForSequenceClassification.from_pretrained(tmp_path).eval()
-    with torch.no_grad():
-        expected = model(**batch).logits
-        assert torch.equal(hccs.nn.restore(again)(**batch).logits, expected)
-        floating = hccs.nn.restore(again, backend="float")(**batch).logits
-        assert not torch.equal(floating, expected)
-    now = hccs.nn.current_table(hccs.nn.restore(model))
-    assert np.array_equal(now.qkv_scale, table.qkv_scale) and now.mode is hccs.Mode.U8_DIV
 
 
 def test_scales_survive_half_precision(make_model):
@@ -174,6 +168,17 @@ def test_scales_follow_the_weights(make_model):
     np.testing.assert_allclose(after.qkv_scale[0, :, 1:], table.qkv_scale[0, :, 1:], rtol=1e-4)
 
 
+def test_logits_are_collected_behind_integer_attention_too(make_model):
+    model, batch = make_model("bert"), batch_for("bert")
+    table = calibrated(model, "bert")
+    hccs.nn.attach(model, table, backend="integer")
+    stats = hccs.nn.collect(model, [batch], n=64)
+    np.testing.assert_array_equal(stats.scale[0], table.scale[0])
+    np.testing.assert_allclose(stats.scale[1], table.scale[1], rtol=0.2)
+    assert not np.array_equal(stats.scale[1], table.scale[1])
+    assert all(type(layer_of(model, i)).__name__ == "IntegerAttention" for i in (0, 1))
+
+
 def test_every_way_to_a_table_keeps_the_scales(make_model):
     model, batches = make_model("bert"), [batch_for("bert")]
     in_sequence = hccs.nn.calibrate_in_sequence(model, batches, n=64)
@@ -186,7 +191,7 @@ def test_every_way_to_a_table_keeps_the_scales(make_model):
 def test_refusals(make_model):
     model = make_model("bert")
     table = calibrated(model, "bert")
-    without = hccs.ParamTable(table.B, table.S, table.D, table.scale, 64, provenance=table.provenance)
+    without = hccs.ParamTable(table.B, table.S, table.D, table.scale, 64, layers=table.layers)
     with pytest.raises(ModelError, match="calibrate_operands"):
         hccs.nn.attach(model, without, backend="integer")
     with pytest.raises(ModelError, match="i16_clb"):
@@ -200,8 +205,6 @@ def test_refusals(make_model):
     with pytest.raises(ModelError, match="another model"):
         hccs.nn.calibrate_operands(make_model("distilbert"), table, [batch_for("distilbert")])
     hccs.nn.attach(model, table, backend="integer")
-    with pytest.raises(ModelError, match="one with integer attention"):
-        hccs.nn.collect(model, [batch_for("bert")])
     layer = next(iter(attention_layers(model).values()))
     q = torch.zeros(1, 4, 5, 8)
     with pytest.raises(ModelError, match="softcap"):
@@ -214,10 +217,9 @@ def test_refusals(make_model):
 def test_a_layer_on_cuda_returns_the_bits_of_the_cpu(make_model, name):
     model = make_model(name)
     hccs.nn.attach(model, calibrated(model, name), backend="integer")
-    layer, caught = layer_of(model), []
-    layer.register_forward_hook(lambda _, inputs, output: caught.append((*inputs, output)))
+    layer = layer_of(model)
+    inputs, expected = watched(model, layer, batch_for(name))
+    tensors = {name: getattr(inputs, name).cuda() for name in ("query", "key", "value", "valid")}
     with torch.no_grad():
-        model(**batch_for(name))
-        query, key, value, valid, scaling, expected = caught[0]
-        got = layer.cuda()(query.cuda(), key.cuda(), value.cuda(), valid.cuda(), scaling)
+        got, _ = layer.cuda().attend(dataclasses.replace(inputs, **tensors))
     assert torch.equal(got.cpu(), expected)

@@ -8,6 +8,7 @@ from hccs.calibration.files import collect_files
 from hccs.errors import DataError, FileError, MaskError, ParameterError
 from hccs.nn.collecting import observing
 from hccs.nn.functional import quantise
+from hccs.nn.slots import Observer
 from hccs.pipeline.compare.sample import LogitSample, sample_files, sample_model
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.data import tasks
@@ -28,16 +29,15 @@ def batches(loaded):
     return list(tokenise(few, loaded.tokenizer, 64).batches(8))
 
 
-class Everything(torch.nn.Module):
+class Everything(Observer):
     """Keeps all that an attention layer hands to its softmax."""
 
     def __init__(self, inner, kept):
-        super().__init__()
-        self.inner, self.kept = inner, kept
+        super().__init__(inner)
+        self.kept = kept
 
-    def forward(self, z, valid):
-        self.kept.append((z.clone(), valid))
-        return self.inner(z, valid)
+    def observe(self, inputs):
+        self.kept.append((inputs.logits.clone(), inputs.valid))
 
 
 def every_row(model, batches, layers):

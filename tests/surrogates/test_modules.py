@@ -13,8 +13,7 @@ pytest.importorskip("entmax")
 import hccs.nn
 import hccs.surrogates as surrogates
 from hccs.errors import DataError, MissingExtraError
-from hccs.nn.attaching import fill
-from hccs.nn.interface import attention_layers
+from hccs.nn import AttentionInputs, attention_layers, fill
 from hccs.surrogates import simplex
 from tests.nn.conftest import batch_for, bert
 from tests.surrogates.conftest import SCALES, calibrated, data
@@ -207,12 +206,14 @@ def test_every_method_runs_and_trains_in_a_model(trained, name):
 def test_rela_attends_by_its_equations():
     torch.manual_seed(0)
     module = surrogates.get("rela").module(np.full(2, 0.1), {"width": 4})
-    z, value = torch.randn(3, 2, 5, 6), torch.randn(3, 2, 6, 4)
+    q, k, value = torch.randn(3, 2, 5, 4), torch.randn(3, 2, 6, 4), torch.randn(3, 2, 6, 4)
     valid = torch.arange(6) < torch.tensor([6, 4, 1])[:, None, None, None]
     with torch.no_grad():
         module.gain.copy_(torch.randn_like(module.gain))
         module.gate.copy_(torch.randn_like(module.gate))
-        output, scores = module.attend(z, value, valid)
+        inputs = AttentionInputs(q, k, value, valid, scaling=0.5)
+        output, scores = module.attend(inputs)
+    z = q @ k.transpose(-1, -2) * 0.5
     assert torch.equal(scores, torch.where(valid, z, 0).clamp(min=0))
     for token in np.ndindex(3, 5):
         o = torch.cat([scores[token[0], h, token[1]] @ value[token[0], h] for h in range(2)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,8 @@ import numpy as np
 
 from hccs._files import safetensors as _safetensors
 from hccs._progress import track
-from hccs.calibration.scale import FACTORS, LogitRange, ScaleCandidates
+from hccs.calibration.progress import CollectionProgress, SeenFile
+from hccs.calibration.scale import LogitRange, ScaleCandidates
 from hccs.calibration.statistics import HeadStatistics
 from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
 
@@ -23,6 +27,7 @@ PIECE = 1 << 24
 """Logits taken from a file at once."""
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
+ARRAYS = ("logits", "lengths", "valid", "scale")
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,17 @@ class LogitFile:
     scale: NDArray[Any] | None
     layer: int | None
 
-    @property
-    def name(self) -> str:
-        """Names the file's contents, so that a resumed run knows what it has seen."""
-        found = os.stat(self.path)
-        return f"{self.path.name} of {found.st_size} bytes, changed {found.st_mtime_ns}"
+    @cached_property
+    def identity(self) -> SeenFile:
+        """What tells the file from any other, wherever it lies: its content and the layer it is of."""
+        digest = hashlib.sha256()
+        try:
+            with open(self.path, "rb") as file:
+                while part := file.read(1 << 20):
+                    digest.update(part)
+        except OSError as error:
+            raise FileError(f"a readable file at {self.path}", str(error), "Check the path.") from error
+        return SeenFile(self.path.name, digest.hexdigest(), self.layer)
 
     def pieces(self) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
         """The rows, some at a time, with their `valid`."""
@@ -61,24 +72,7 @@ class LogitFile:
 def read_logits(path: str | os.PathLike[str], layer: int | None = None) -> LogitFile:
     """Open one file. An archive holds `logits`, and may hold `lengths` or `valid`, and `scale`."""
     path = Path(path)
-    try:
-        if path.suffix == ".npy":
-            arrays: dict[str, Any] = {"logits": np.load(path, mmap_mode="r", allow_pickle=False)}
-        elif path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        elif path.suffix == ".safetensors":
-            arrays, _ = _safetensors.read(path)
-        else:
-            raise FileError(f"a file {', '.join(SUFFIXES)}", str(path), "Save the logits with numpy.save.")
-    except (OSError, ValueError, EOFError) as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(f"{path} to be a readable array file", str(error), "Check the path.") from error
-    if "logits" not in arrays:
-        raise FileError(
-            f"an array 'logits' in {path}", f"{sorted(arrays)}", "Rename it: np.savez(p, logits=...)."
-        )
+    arrays = _arrays(path)
     logits = arrays["logits"]
     if logits.ndim not in (3, 4):
         raise ShapeError(
@@ -86,8 +80,47 @@ def read_logits(path: str | os.PathLike[str], layer: int | None = None) -> Logit
             f"shape {logits.shape}",
             "Bring the rows of all sequences together in one dimension.",
         )
+    scale = arrays.get("scale")
+    if scale is not None and scale.dtype.kind not in "iuf":
+        raise DtypeError(f"numbers as the scale in {path}", f"dtype {scale.dtype}", "Store steps of logits.")
     valid = arrays.get("lengths", arrays.get("valid"))
-    return LogitFile(path, logits, valid, arrays.get("scale"), None if logits.ndim == 4 else layer)
+    return LogitFile(path, logits, valid, scale, None if logits.ndim == 4 else layer)
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a file by name; a .npy holds `logits`."""
+    if path.suffix not in SUFFIXES:
+        raise FileError(f"a file {', '.join(SUFFIXES)}", str(path), "Save the logits with numpy.save.")
+    if path.suffix == ".safetensors":
+        arrays, _ = _safetensors.read(path)
+        _require_logits(path, arrays)
+        return arrays
+    try:
+        if path.suffix == ".npy":
+            return {"logits": np.load(path, mmap_mode="r", allow_pickle=False)}
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            _require_logits(path, archive.files)
+            found = {name: archive[name] for name in ARRAYS if name in archive.files}
+            if not all(isinstance(array, np.ndarray) for array in found.values()):
+                raise ValueError("a member that is no array")
+            return found
+    except FileError:
+        raise
+    except Exception as error:
+        # On damaged bytes numpy, zipfile, zlib, struct, tokenize and ast each raise errors of their own.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise FileError(
+            f"{path} to be a readable array file",
+            str(error) if isinstance(error, OSError) else f"a damaged one ({reason})",
+            "Check the path, or save the logits anew.",
+        ) from error
+
+
+def _require_logits(path: Path, names: Iterable[str]) -> None:
+    if "logits" not in names:
+        raise FileError(
+            f"an array 'logits' in {path}", f"{sorted(names)}", "Rename it: np.savez(p, logits=...)."
+        )
 
 
 def open_model(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[LogitFile], tuple[int, int]]:
@@ -124,21 +157,27 @@ def collect_files(
     """
     files, shape = open_model(paths)
     n = n or max(file.logits.shape[-1] for file in files)
-    collection = _resumed(files, shape, checkpoint) or _started(files, shape, n, scale)
+    collection = _resumed(files, shape, n, scale, checkpoint) or _started(files, shape, n, scale)
     collecting = collection.statistics if isinstance(collection, ScaleCandidates) else collection
+    progress = collecting.progress or CollectionProgress(
+        scale, collection.count if isinstance(collection, ScaleCandidates) else 0
+    )
+    left = Counter(progress.seen)
     for file in track(files, total=len(files), description="collecting"):
-        if file.name in collecting.progress["seen"]:
+        if left and left[file.identity]:
+            left[file.identity] -= 1
             continue
         for logits, valid in file.pieces():
             collection.update(logits, valid, layer=file.layer)
-        collecting.progress["seen"].append(file.name)
         if checkpoint is not None:
+            progress = replace(progress, seen=(*progress.seen, file.identity))
+            collecting.progress = progress
             collecting.save(checkpoint)
     if not isinstance(collection, ScaleCandidates):
         return collection
     best = collection.best()
-    best.progress = {**collecting.progress, "candidates": 0}
     if checkpoint is not None:
+        best.progress = replace(progress, candidates=0)
         best.save(checkpoint)
     return best
 
@@ -167,8 +206,6 @@ def _started(
             collection = ScaleCandidates(extremes, n)
         else:
             collection = HeadStatistics(shape, n, extremes.scale, reference="float")
-    statistics = collection.statistics if isinstance(collection, ScaleCandidates) else collection
-    statistics.progress = {"seen": [], "candidates": len(FACTORS) if statistics is not collection else 0}
     return collection
 
 
@@ -181,24 +218,60 @@ def _int8_scale(files: list[LogitFile], shape: tuple[int, int], scale: float | s
             "a scale for int8 logits", "none", "Give --scale, or store an array 'scale' beside 'logits'."
         )
     if files[0].layer is not None:
-        return np.stack([np.broadcast_to(part, shape[1:]) for part in found])
+        return np.stack([_per_head(part, shape[1:]) for part in found])
     if any(not np.array_equal(part, found[0]) for part in found):
         raise DataError("one scale per head in all files", "different ones", "Quantise all files alike.")
-    return found[0]
+    return _per_head(found[0], shape)
+
+
+def _per_head(scale: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    try:
+        return np.broadcast_to(scale, shape)
+    except ValueError as error:
+        raise ShapeError(
+            f"a scale that broadcasts to the heads {shape}", f"shape {scale.shape}", "Give one per head."
+        ) from error
 
 
 def _resumed(
-    files: list[LogitFile], shape: tuple[int, int], checkpoint: str | os.PathLike[str] | None
+    files: list[LogitFile],
+    shape: tuple[int, int],
+    n: int,
+    scale: float | str,
+    checkpoint: str | os.PathLike[str] | None,
 ) -> HeadStatistics | ScaleCandidates | None:
     if checkpoint is None or not Path(checkpoint).exists():
         return None
     statistics = HeadStatistics.load(checkpoint)
-    count = statistics.progress.get("candidates", 0)
-    strange = set(statistics.progress.get("seen", ())) - {file.name for file in files}
-    if strange or statistics.shape != (shape[0], shape[1] * max(1, count)):
+    difference = _difference(statistics, files, shape, n, scale)
+    if difference:
         raise DataError(
             f"{checkpoint} to hold the beginning of this calibration",
-            f"statistics of {', '.join(sorted(strange)) or statistics.shape}",
+            f"statistics of {difference}",
             "Name another checkpoint, or delete it to begin anew.",
         )
+    count = statistics.progress.candidates if statistics.progress is not None else 0
     return ScaleCandidates.resume(statistics, count) if count else statistics
+
+
+def _difference(
+    statistics: HeadStatistics, files: list[LogitFile], shape: tuple[int, int], n: int, scale: float | str
+) -> str:
+    """How a checkpoint differs from what is asked for now, in words; nothing when it can go on."""
+    progress = statistics.progress
+    if progress is None:
+        return "another source than files of logits"
+    strange = Counter(progress.seen) - Counter(file.identity for file in files)
+    if strange:
+        return ", ".join(sorted({file.name for file in strange}))
+    if statistics.shape != (shape[0], shape[1] * max(1, progress.candidates)):
+        return f"shape {statistics.shape}"
+    if statistics.n != n:
+        return f"n = {statistics.n}, not {n}"
+    if progress.scale != scale:
+        return f"scale {progress.scale}, not {scale}"
+    if files[0].logits.dtype == np.int8:
+        steps = np.broadcast_to(np.asarray(_int8_scale(files, shape, scale), np.float64), shape)
+        if not np.array_equal(statistics.scale, steps):
+            return "other scales than the files'"
+    return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -113,7 +113,7 @@ def search(
     *,
     search: str = "exact",
     objective: str = "kl_i16",
-    provenance: dict[str, Any] | None = None,
+    provenance: Mapping[str, object] | None = None,
     threads: int | None = None,
 ) -> Calibration:
     """The admissible triple of least mean KL for every head, and how well each head is served.
@@ -148,16 +148,12 @@ def search(
         scale=stats.scale,
         n=job.n,
         mode=mode,
-        provenance={**_layer_names(stats), **(provenance or {})},
-        qkv_scale=stats.progress.get("qkv_scale"),
+        provenance=provenance,
+        qkv_scale=stats.qkv_scale,
+        layers=stats.layers,
     )
     _warn_of_constant_heads(stats, records)
     return Calibration(table, tuple(records))
-
-
-def _layer_names(stats: HeadStatistics) -> dict[str, Any]:
-    """What a collection noted about where its rows came from, so that attaching can check it."""
-    return {"layers": stats.progress["layers"]} if "layers" in stats.progress else {}
 
 
 def fidelity(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:

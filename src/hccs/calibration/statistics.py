@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -11,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs._files import safetensors as _safetensors
+from hccs._files.checked import Format
 from hccs.backends.cpu.instruction_sets import cores
 from hccs.calibration import _native
+from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.calibration.rows import require_finite, row_batch
 from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
 from hccs.numbers.region import Region
+from hccs.numbers.table import layer_names, operand_scales
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FORMAT_VERSION = "1"
+FORMAT = Format("hccs.HeadStatistics", version=2, last_arrays_only=1)
 DISTANCES = 256
 _EXP_BITS, _MASS_BITS = 47, 48  # as in native/statistics.hpp
 _LOGITS_PER_THREAD = 1 << 18
@@ -45,8 +46,8 @@ class HeadStatistics:
     clipping count.
 
     All sums are integers: the order and the split of the data change no bit. Weights are counted in
-    multiples of 1/`weight_unit`. `progress` is anything JSON can hold; it travels with the file, so that an
-    interrupted collection knows where to resume.
+    multiples of 1/`weight_unit`. `layers` and `qkv_scale`, where they are known, are those of the
+    `ParamTable` that is searched from here. `progress` is how far a collection from files has come.
 
     >>> rng = np.random.default_rng(0)
     >>> stats = HeadStatistics(shape=(1, 2), n=64, scale=0.1)
@@ -63,9 +64,11 @@ class HeadStatistics:
         *,
         reference: str = "int8",
         weight_unit: int = 1,
+        layers: Sequence[str] | None = None,
+        qkv_scale: Any = None,
     ) -> None:
-        layers, heads = (int(extent) for extent in shape)
-        if layers < 1 or heads < 1:
+        self.shape = (int(shape[0]), int(shape[1]))
+        if min(self.shape) < 1:
             raise ShapeError(
                 "shape = (layers, heads), both >= 1", str(shape), "Count the heads to calibrate."
             )
@@ -75,12 +78,13 @@ class HeadStatistics:
             raise ParameterError(
                 "weight_unit >= 1", str(weight_unit), "1 counts rows; 65536 allows fractions."
             )
-        self.shape = (layers, heads)
         self.n = Region(n).n
         self.scale = _scale_grid(scale, self.shape)
         self.reference = reference
         self.weight_unit = int(weight_unit)
-        self.progress: dict[str, Any] = {}
+        self.layers = None if layers is None else layer_names(layers, self.shape[0])
+        self.qkv_scale = None if qkv_scale is None else operand_scales(qkv_scale, self.shape)
+        self.progress: CollectionProgress | None = None
         self._native = self._empty()
 
     def _empty(self) -> _native.Statistics:
@@ -193,14 +197,24 @@ class HeadStatistics:
                 raise DataError(f"statistics with {name} = {mine}", str(theirs), "Collect all parts alike.")
         if not np.array_equal(self.scale, other.scale):
             raise DataError("statistics of the same scales", "others", "Fix the scales before collecting.")
+        if self.layers and other.layers and self.layers != other.layers:
+            layers = ", ".join(other.layers)
+            raise DataError(f"statistics of {', '.join(self.layers)}", layers, "Collect from one model.")
         self._native.merge(other._native)
+        self.layers = self.layers or other.layers
+        if self.qkv_scale is None or other.qkv_scale is None:
+            self.qkv_scale = other.qkv_scale if self.qkv_scale is None else self.qkv_scale
+        else:
+            self.qkv_scale = np.maximum(self.qkv_scale, other.qkv_scale)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HeadStatistics):
             return NotImplemented
         mine, theirs = self._state(), other._state()
-        return mine[1] == theirs[1] and all(
-            np.array_equal(mine[0][name], theirs[0][name]) for name in mine[0]
+        return (
+            mine[1] == theirs[1]
+            and mine[0].keys() == theirs[0].keys()
+            and all(np.array_equal(mine[0][name], theirs[0][name]) for name in mine[0])
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -222,13 +236,13 @@ class HeadStatistics:
             "rows": rows,
             "weights": weights,
             "cells": cells,
+            **({} if self.qkv_scale is None else {"qkv_scale": self.qkv_scale}),
         }
         metadata = {
-            "format": "hccs.HeadStatistics",
-            "version": FORMAT_VERSION,
             "n": str(self.n),
             "reference": self.reference,
             "weight_unit": str(self.weight_unit),
+            **({} if self.layers is None else {"layers": json.dumps(self.layers)}),
         }
         return arrays, metadata
 
@@ -241,6 +255,8 @@ class HeadStatistics:
             arrays["scale"],
             reference=metadata["reference"],
             weight_unit=int(metadata["weight_unit"]),
+            layers=json.loads(metadata["layers"]) if "layers" in metadata else None,
+            qkv_scale=arrays.get("qkv_scale"),
         )
         for head, halves in enumerate(arrays["sums"]):
             stats._native.restore_sums(head, np.ascontiguousarray(halves))
@@ -253,33 +269,44 @@ class HeadStatistics:
             stats._native.restore_bucket(head, length, count, weight, *blobs)
         return stats
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (*self._state(), self.progress)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it replaces an old one only once it is complete."""
         arrays, metadata = self._state()
-        _safetensors.write(
-            path, arrays, {**metadata, "sha256": _digest(arrays), "progress": json.dumps(self.progress)}
+        FORMAT.save(
+            path,
+            arrays,
+            {**metadata, **({} if self.progress is None else {"progress": self.progress.to_json()})},
         )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HeadStatistics:
         """Read what `save` wrote; a damaged or foreign file is refused."""
-        arrays, metadata = _safetensors.read(path)
-        found = f"{metadata.get('format', 'no format')} version {metadata.get('version', 'none')}"
-        if found != f"hccs.HeadStatistics version {FORMAT_VERSION}":
-            raise FileError(
-                f"{path} to be an hccs.HeadStatistics file of version {FORMAT_VERSION}",
-                found,
-                "Collect the statistics anew with this version of hccs.",
-            )
-        if metadata.get("sha256") != _digest(arrays):
-            raise FileError(
-                f"{path} to be intact", "contents that do not match their checksum", "Copy it again."
-            )
+        arrays, metadata = FORMAT.load(path)
         try:
+            if metadata["version"] == "1":
+                return cls._from_version_1(arrays, metadata)
             stats = cls._from_state(arrays, metadata)
-            stats.progress = json.loads(metadata["progress"])
-        except (KeyError, ValueError, IndexError, TypeError, OverflowError) as error:
+            if "progress" in metadata:
+                stats.progress = CollectionProgress.from_json(metadata["progress"])
+        except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
             raise FileError(f"consistent statistics in {path}", repr(error), "Collect them anew.") from error
+        return stats
+
+    @classmethod
+    def _from_version_1(cls, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> HeadStatistics:
+        """Files that kept layers and operands' scales among the progress, and told files apart by name."""
+        noted = json.loads(metadata["progress"])
+        stats = cls._from_state(arrays, metadata)
+        if "layers" in noted:
+            stats.layers = layer_names(noted["layers"], stats.shape[0])
+        if "qkv_scale" in noted:
+            stats.qkv_scale = operand_scales(noted["qkv_scale"], stats.shape)
+        if "seen" in noted:
+            seen = tuple(SeenFile(str(name), sha256="") for name in noted["seen"])
+            stats.progress = CollectionProgress("unknown", int(noted["candidates"]), seen)
         return stats
 
     def all_reduce(self, group: Any = None) -> None:
@@ -314,6 +341,14 @@ def process_group() -> Any:
     return dist
 
 
+def _restored(
+    arrays: dict[str, NDArray[Any]], metadata: dict[str, str], progress: CollectionProgress | None
+) -> HeadStatistics:
+    stats = HeadStatistics._from_state(arrays, metadata)
+    stats.progress = progress
+    return stats
+
+
 def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
     array: NDArray[np.float64] = np.asarray(scale, np.float64)
     try:
@@ -328,11 +363,3 @@ def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
         )
     array.flags.writeable = False
     return array
-
-
-def _digest(arrays: dict[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(f"{name}{arrays[name].dtype}{arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()

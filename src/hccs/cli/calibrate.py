@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import hccs
+from hccs._files.atomic import require_writable
 from hccs.calibration import Calibration, HeadStatistics, ScaleCandidates, search
 from hccs.calibration.figure import save_figure
 from hccs.calibration.files import collect_files
@@ -72,6 +73,8 @@ def calibrate(
     ] = None,
 ) -> None:
     """Find every head's (B, S, D), and its logit scale, from representative logits."""
+    for path in filter(None, (out, statistics, figure)):
+        require_writable(path)
     stats = _statistics(inputs, n, scale, statistics)
     found = search(
         stats,
@@ -101,8 +104,8 @@ def _statistics(inputs: list[Path], n: int | None, scale: str, checkpoint: Path 
     stats = HeadStatistics.load(saved[0])
     for path in saved[1:]:
         stats.merge(HeadStatistics.load(path))
-    if stats.progress.get("candidates"):
-        stats = ScaleCandidates.resume(stats, stats.progress["candidates"]).best()
+    if stats.progress is not None and stats.progress.candidates:
+        stats = ScaleCandidates.resume(stats, stats.progress.candidates).best()
     if checkpoint is not None:
         stats.save(checkpoint)
     return stats
@@ -113,8 +116,11 @@ def _holds_statistics(path: Path) -> bool:
 
 
 def _head_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(4096)
+    try:
+        with path.open("rb") as file:
+            return file.read(4096)
+    except OSError:
+        return b""  # whoever reads the file says why it cannot be read
 
 
 def _number(text: str) -> float | None:

@@ -72,7 +72,7 @@ def parameter_header(table: ParamTable) -> str:
     layers, heads = table.shape
     theta = [[f"{{{B}, {S}, {D}}}" for B, S, D in table.layer(i).packed.tolist()] for i in range(layers)]
     scale = [[_c_float(value) for value in row] for row in table.scale]
-    names = table.provenance.get("layers")
+    names = table.layers
     order = "".join(f" *   {index} {name}\n" for index, name in enumerate(names or ()))
     return f"""/* Parameters of every head, written by `hccs export c`.{" Layers:" if order else ""}
 {order} */

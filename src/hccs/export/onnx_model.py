@@ -19,8 +19,10 @@ from hccs._extras import require
 from hccs._files import safetensors as _safetensors
 from hccs.errors import MissingExtraError, ModelError
 from hccs.export.onnx_function import DOMAIN, DOMAIN_VERSION, OPSET, function, function_name, onnx
-from hccs.nn.attaching import current_table
-from hccs.nn.interface import SLOT, attention_layers
+from hccs.nn.attaching import current_table, fill
+from hccs.nn.interface import attention_layers
+from hccs.nn.preserving import unchanged
+from hccs.nn.slots import SoftmaxSlot
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 
@@ -28,7 +30,7 @@ LARGEST_FILE = 2**31 - 1
 """What protobuf can hold."""
 
 
-class SymbolicSoftmax(nn.Module):
+class SymbolicSoftmax(SoftmaxSlot):
     """Stands in for HCCS while the model is traced: becomes one node that calls the mode's function."""
 
     theta: torch.Tensor
@@ -113,19 +115,15 @@ def _free_axes(tensor: torch.Tensor) -> dict[int, str]:
 @contextmanager
 def _symbolic(model: nn.Module, table: ParamTable, mode: Mode) -> Iterator[None]:
     """The model in evaluation mode on the CPU with symbolic HCCS; all is put back afterwards."""
-    layers = attention_layers(model)
-    before = {name: getattr(layer, SLOT) for name, layer in layers.items()}
-    device, was_training = next(model.parameters()).device, model.training
-    order = table.provenance.get("layers") or list(layers)
-    model.cpu().eval()
+    device = next(model.parameters()).device
+    order = table.layers or list(attention_layers(model))
     try:
-        for index, name in enumerate(order):
-            setattr(layers[name], SLOT, SymbolicSoftmax(table, index, mode))
-        yield
+        with unchanged(model):
+            model.cpu().eval()
+            fill({name: SymbolicSoftmax(table, index, mode) for index, name in enumerate(order)}, model)
+            yield
     finally:
-        for name, slot in before.items():
-            setattr(layers[name], SLOT, slot)
-        model.to(device).train(was_training)
+        model.to(device)
 
 
 @contextmanager

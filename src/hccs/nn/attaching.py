@@ -1,26 +1,41 @@
-"""`attach` puts HCCS into a transformers model in place of softmax; `detach` takes it out again."""
+"""`attach` puts HCCS into a transformers model in place of softmax; `detach` takes it out again.
+
+What the model's configuration says then, and `save_pretrained` writes:
+
+- `hccs`: the table, the mode and the backend.
+- `quantization_config`, `{"quant_method": "hccs"}`: transformers' own hook, by which `from_pretrained` calls
+  `hccs.nn.loading`. A model that another method has quantised keeps that method's entry.
+- `attn_implementation`, "hccs": transformers that has not been told of HCCS refuses to load the model instead
+  of running float softmax.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import nn
 
 from hccs.errors import HccsError, ModelError, ParameterError
 from hccs.nn.integer import IntegerAttention
-from hccs.nn.interface import NAME, SLOT, attention_layers, register
+from hccs.nn.interface import NAME, SLOT, attention_layers, register, switch
 from hccs.nn.layers import HeadSoftmax, LearnableHeadSoftmax
+from hccs.nn.slots import AttentionSlot
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 
 Model = TypeVar("Model", bound=nn.Module)
 
-_KEY = "hccs"
-_PREVIOUS = "_hccs_previous_attention"
+TABLE, METHOD, ATTENTION = "hccs", "quantization_config", "attn_implementation"
+"""The entries of a model's configuration; what each says stands above."""
+PREVIOUS = "_hccs_previous_attention"
+"""The attribute of a model that names the attention it had before."""
 BACKENDS = ("float", "integer")
+_CHOICES = ("backend", "learnable")
+"""What the entry of the table holds besides the table."""
 
 
 def attach(
@@ -34,9 +49,18 @@ def attach(
     """Replace the softmax of every attention layer by HCCS with the table's parameters; returns the model.
 
     `mode` defaults to the table's own. With `learnable` the parameters become trainable, and `current_table`
-    reads them back. The table is written into `model.config`, so that `save_pretrained` keeps it and
-    `restore` finds it. With `backend="integer"` q, k and v are quantised too and attention runs in integers
-    from there to its output (`hccs.attention`): for inference, with a table that holds their scales.
+    reads them back: attach that table before saving. With `backend="integer"` q, k and v are quantised too
+    and attention runs in integers from there to its output (`hccs.attention`): for inference, with a table
+    that holds their scales. The table is written into `model.config`, so that `save_pretrained` keeps it, and
+    `from_pretrained` attaches it again wherever `hccs.nn` has been imported.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    >>> model = BertModel(BertConfig(num_hidden_layers=1, **shape)).eval()
+    >>> table = ParamTable(B=[[444, 300]], S=[[11, 4]], D=[[40, 60]], scale=[[0.1, 0.05]], n=64)
+    >>> output = attach(model, table, "u8_div")(torch.tensor([[3, 14, 15]]), output_attentions=True)
+    >>> [round(255 * p, 3).is_integer() for p in output.attentions[0][0, 0, 0].tolist()]
+    [True, True, True]
     """
     if backend not in BACKENDS or (learnable and backend == "integer"):
         raise ParameterError(
@@ -47,39 +71,52 @@ def attach(
     layers = attention_layers(model)
     _require_match(layers, table)
     chosen = Mode(table.mode if mode is None else mode)
-    whole, frozen = backend == "integer", LearnableHeadSoftmax if learnable else HeadSoftmax
-    kind: type[nn.Module] = IntegerAttention if whole else frozen
-    order = table.provenance.get("layers") or list(layers)
+    on_logits = LearnableHeadSoftmax if learnable else HeadSoftmax
+    kind: type[AttentionSlot] = IntegerAttention if backend == "integer" else on_logits
+    order = table.layers or list(layers)
     fill({name: kind(table, index, chosen) for index, name in enumerate(order)}, model)
-    _config(model).hccs = {**_as_json(table), "mode": chosen.value, "backend": backend}
+    _config(model).hccs = {**table.as_dict(), "mode": chosen.value, "backend": backend}
+    if learnable:
+        _config(model).hccs["learnable"] = True
+    if getattr(_config(model), METHOD, None) is None:
+        setattr(_config(model), METHOD, {"quant_method": NAME})
     return model
 
 
 def detach(model: Model) -> Model:
-    """Give the model its own softmax back; returns the model."""
-    for module in model.modules():
-        if hasattr(module, SLOT):
-            delattr(module, SLOT)
-    if hasattr(model, _PREVIOUS):
-        model.set_attn_implementation(getattr(model, _PREVIOUS))  # type: ignore[operator]
-        delattr(model, _PREVIOUS)
-    if hasattr(_config(model), _KEY):
-        delattr(_config(model), _KEY)
+    """Give the model its own softmax back and its configuration without our entries; returns the model."""
+    layers = {name: module for name, module in model.named_modules() if hasattr(module, SLOT)}
+    for module in layers.values():
+        delattr(module, SLOT)
+    if _config(model)._attn_implementation == NAME:
+        switch(model, layers, getattr(model, PREVIOUS, None) or _own_attention(model))
+    if hasattr(model, PREVIOUS):
+        delattr(model, PREVIOUS)
+    for entry in (TABLE, ATTENTION, *([METHOD] if is_ours(getattr(_config(model), METHOD, None)) else [])):
+        if hasattr(_config(model), entry):
+            delattr(_config(model), entry)
     return model
 
 
 def restore(model: Model, mode: Mode | str | None = None, *, backend: str | None = None) -> Model:
     """Attach the table that a saved model's configuration carries; returns the model.
 
-    Mode and backend are those it was saved with unless others are given.
+    `from_pretrained` has done so already where `hccs.nn` was imported before. Mode and backend are those it
+    was saved with unless others are given.
     """
     table = saved_table(model)
+    if _config(model).hccs.get("learnable"):
+        raise ModelError(
+            "a model saved with the parameters it has learnt",
+            "one saved while they were still learnable, whose table is where they started",
+            "Before saving: hccs.nn.attach(model, hccs.nn.current_table(model)).",
+        )
     return attach(model, table, mode, backend=backend or _config(model).hccs.get("backend", "float"))
 
 
 def saved_table(model: nn.Module) -> ParamTable:
     """The table in the model's configuration."""
-    saved = getattr(_config(model), _KEY, None)
+    saved = getattr(_config(model), TABLE, None)
     if not isinstance(saved, dict):
         raise ModelError(
             "a model saved with HCCS attached",
@@ -88,7 +125,7 @@ def saved_table(model: nn.Module) -> ParamTable:
         )
     try:
         return table_from_json(saved)
-    except (HccsError, TypeError) as error:
+    except HccsError as error:
         raise ModelError(
             "admissible parameters in the configuration", str(error), "Convert the model anew."
         ) from error
@@ -98,42 +135,65 @@ def current_table(model: nn.Module) -> ParamTable:
     """The parameters the model uses now: after learning they differ from those attached."""
     before = saved_table(model)
     layers = attention_layers(model)
-    order = before.provenance.get("layers") or list(layers)
-    values = np.stack([getattr(layers[name], SLOT).values() for name in order])
-    B, S, D = (values[..., i].round().astype(np.int64) for i in range(3))
+    order = before.layers or list(layers)
+    slots = [getattr(layers[name], SLOT, None) for name in order]
+    if not all(hasattr(slot, "theta_and_scale") for slot in slots):
+        raise ModelError("a model with HCCS attached", "one without", "hccs.nn.restore(model) attaches it.")
+    values = np.stack([slot.theta_and_scale() for slot in slots])  # type: ignore[union-attr]
+    B, S, D = (values[..., i].round().astype(np.int32) for i in range(3))
     return replace(before, B=B, S=S, D=D, scale=values[..., 3])
 
 
-def fill(slots: Mapping[str, nn.Module], model: nn.Module) -> None:
-    """Put a module into the slot of each named attention layer and switch the model to our attention."""
+def fill(slots: Mapping[str, AttentionSlot], model: nn.Module) -> None:
+    """Put a slot into each named attention layer and switch the model to our attention.
+
+    `attention_layers(model)` has the names. The configuration notes nothing of what the slots hold: a model
+    saved like this is refused where it is loaded, until its slots are filled again.
+    """
     layers = attention_layers(model)
-    register()
-    device = next(model.parameters()).device
     for name, slot in slots.items():
-        setattr(layers[name], SLOT, slot.to(device).train(model.training))
-    if _config(model)._attn_implementation != NAME:
-        setattr(model, _PREVIOUS, _config(model)._attn_implementation or "eager")
-        model.set_attn_implementation(NAME)  # type: ignore[operator]
+        if name not in layers or not isinstance(slot, AttentionSlot):
+            raise ModelError(
+                f"slots for the layers {', '.join(layers)}",
+                f"{type(slot).__name__} for {name}",
+                "A slot is an hccs.nn.AttentionSlot, such as hccs.surrogates.get(method).module returns.",
+            )
+    register()
+    for name, slot in slots.items():
+        setattr(layers[name], SLOT, slot.to(_device(layers[name], model)).train(model.training))
+    before = _config(model)._attn_implementation
+    if before != NAME:
+        setattr(model, PREVIOUS, before or "eager")
+        switch(model, layers, NAME)
+    setattr(_config(model), ATTENTION, NAME)
+
+
+def is_ours(method: Any) -> bool:
+    """Whether a configuration's `quantization_config` is HCCS's."""
+    return isinstance(method, Mapping) and method.get("quant_method") == NAME
+
+
+def _device(layer: nn.Module, model: nn.Module) -> torch.device:
+    """The layer's own: a large model's layers may lie on several."""
+    return next((p.device for p in layer.parameters()), next(model.parameters()).device)
+
+
+def _own_attention(model: nn.Module) -> str:
+    """What transformers would choose for the model: "sdpa" where it can."""
+    return str(model.get_correct_attn_implementation(None))  # type: ignore[operator]
 
 
 def _config(model: nn.Module) -> Any:
     return model.config
 
 
-def _as_json(table: ParamTable) -> dict[str, Any]:
-    arrays = {name: getattr(table, name).tolist() for name in ("B", "S", "D", "scale")}
-    if table.qkv_scale is not None:
-        arrays["qkv_scale"] = table.qkv_scale.tolist()
-    return {**arrays, "n": table.n, "mode": table.mode.value, "provenance": dict(table.provenance)}
-
-
 def table_from_json(saved: Mapping[str, Any]) -> ParamTable:
     """The table of a configuration's "hccs" entry."""
-    return ParamTable(**{name: value for name, value in saved.items() if name != "backend"})
+    return ParamTable.from_dict({name: value for name, value in saved.items() if name not in _CHOICES})
 
 
 def _require_match(layers: Mapping[str, nn.Module], table: ParamTable) -> None:
-    names = table.provenance.get("layers")
+    names: Sequence[str] | None = table.layers
     if names is None:
         if len(layers) != table.shape[0]:
             raise ModelError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +15,13 @@ from torch import nn
 from hccs._progress import track
 from hccs.calibration import HeadStatistics
 from hccs.errors import DataError, ModelError
-from hccs.nn.attaching import detach, fill
+from hccs.nn.attaching import fill
+from hccs.nn.batches import call, listed, require_batches, require_some
 from hccs.nn.functional import quantise
-from hccs.nn.interface import SLOT, WholeAttention, attention_layers
+from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
+from hccs.nn.preserving import unchanged
+from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 from hccs.numbers.table import ParamTable
 
 # The scale and the longest row come from this many first batches; later logits beyond them saturate.
@@ -47,49 +50,39 @@ class Ranges:
         return np.maximum(self.qkv, 1e-6) / 127
 
 
-class RangeObserver(nn.Module):
-    """Passes logits on and keeps the largest magnitudes per head, and the longest row."""
+class RangeObserver(Observer):
+    """Keeps the largest magnitudes of logits, q, k and v per head, and the longest row."""
 
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
+    def __init__(self, inner: AttentionSlot) -> None:
+        super().__init__(inner)
         self.largest: torch.Tensor | None = None
         self.qkv: torch.Tensor | None = None
         self.columns = 0
 
-    def observe(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor | None
-    ) -> None:
-        """Keep the ranges of q, k and v, without padding tokens."""
-        queries, keys = real_tokens(query.shape[-2], key.shape[-2], valid)
-        parts = [_per_head(query, queries), _per_head(key, keys), _per_head(value, keys)]
-        heads = query.shape[1]
-        now = torch.stack([part.repeat_interleave(heads // len(part)) for part in parts], -1)
-        self.qkv = now if self.qkv is None else torch.maximum(self.qkv, now)
-
-    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-        """The inner module's probabilities."""
-        rows = real_rows(z, valid)
-        seen = z.detach().abs().float()
-        if rows is not None:
-            seen = seen.masked_fill(~rows, 0)
-        largest = seen.amax((0, 2, 3))
-        self.largest = largest if self.largest is None else torch.maximum(self.largest, largest)
+    def observe(self, inputs: AttentionInputs) -> None:
+        """Padding counts neither as key nor as query."""
+        z = inputs.logits.detach()
+        rows = real_rows(z, inputs.valid)
+        seen = z.abs().float()
+        self.largest = _larger(
+            self.largest, (seen if rows is None else seen.masked_fill(~rows, 0)).amax((0, 2, 3))
+        )
+        self.qkv = _larger(self.qkv, _largest_operands(inputs))
         self.columns = max(self.columns, z.shape[-1])
-        return self.inner(z, valid)  # type: ignore[no-any-return]
 
 
-class StatisticsObserver(nn.Module):
-    """Passes logits on and adds them, quantised, to a layer of the statistics."""
+class StatisticsObserver(Observer):
+    """Adds a layer's logits, quantised, to the statistics."""
 
-    def __init__(self, inner: nn.Module, stats: HeadStatistics, layer: int) -> None:
-        super().__init__()
-        self.inner, self.stats, self.layer = inner, stats, layer
+    def __init__(self, inner: AttentionSlot, stats: HeadStatistics, layer: int) -> None:
+        super().__init__(inner)
+        self.stats, self.layer = stats, layer
 
-    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-        """The inner module's probabilities."""
+    def observe(self, inputs: AttentionInputs) -> None:
+        """Padding counts neither as key nor as query."""
+        z = inputs.logits.detach()
         scale = torch.tensor(self.stats.scale[self.layer], dtype=torch.float32, device=z.device)
-        rows = real_rows(z, valid)
+        rows = real_rows(z, inputs.valid)
         if not bool(torch.isfinite(z if rows is None else z.masked_fill(~rows, 0)).all()):
             raise DataError(
                 "finite logits",
@@ -97,8 +90,7 @@ class StatisticsObserver(nn.Module):
                 "Look for an overflow in the model.",
             )
         mask = None if rows is None else rows.expand(z.shape).cpu().numpy()
-        self.stats.update(quantise(z.detach(), scale).cpu().numpy(), mask, layer=self.layer)
-        return self.inner(z, valid)  # type: ignore[no-any-return]
+        self.stats.update(quantise(z, scale).cpu().numpy(), mask, layer=self.layer)
 
 
 def real_rows(z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor | None:
@@ -122,10 +114,22 @@ def real_tokens(
     return full.any(-1), full.any(-2)
 
 
+def _largest_operands(inputs: AttentionInputs) -> torch.Tensor:
+    """The largest magnitudes of q, k and v, [heads, 3], without padding tokens."""
+    query, key, value = inputs.query, inputs.key, inputs.value
+    queries, keys = real_tokens(query.shape[-2], key.shape[-2], inputs.valid)
+    parts = [_per_head(query, queries), _per_head(key, keys), _per_head(value, keys)]
+    return torch.stack([part.repeat_interleave(query.shape[1] // len(part)) for part in parts], -1)
+
+
 def _per_head(x: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
     """The largest magnitude of x [batch, heads, n, d] per head."""
     seen = x.detach().abs().float().amax(-1)
     return (seen if real is None else seen.masked_fill(~real, 0)).amax((0, 2))
+
+
+def _larger(before: torch.Tensor | None, now: torch.Tensor) -> torch.Tensor:
+    return now if before is None else torch.maximum(before, now)
 
 
 def collect(
@@ -138,25 +142,31 @@ def collect(
     """Per-head statistics of the model's attention logits over `batches`, ready for `hccs.calibrate`.
 
     A batch is a mapping of model inputs (labels are left out) or a tuple of them. The logit scale of each
-    head is the
-    largest magnitude in the first batches / 127, unless `scale` [layers, heads] is given; `n` is the longest
-    row, by default the longest seen there. Padding counts neither as key nor as query. In a model with HCCS
-    attached the
-    logits are those behind the HCCS of earlier layers. The ranges of q, k and v, which integer attention
-    needs, come from the first batches too. Under `torch.distributed` each process passes its own
-    batches, and all return the statistics of all of them.
+    head is the largest magnitude in the first batches / 127, unless `scale` [layers, heads] is given; `n` is
+    the longest row, by default the longest seen there. Padding counts neither as key nor as query. In a model
+    with HCCS attached the logits are those behind the HCCS of earlier layers. The ranges of q, k and v, which
+    integer attention needs, come from the first batches too. Under `torch.distributed` each process passes
+    its own batches, and all return the statistics of all of them. The model is left as it was.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    >>> model = BertModel(BertConfig(num_hidden_layers=1, **shape))
+    >>> sentence = {"input_ids": torch.tensor([[3, 14, 15, 9, 2]])}
+    >>> collect(model, [sentence], n=64).rows.tolist()  # of one layer's two heads
+    [[5, 5]]
     """
+    require_batches(batches)
     stream = iter(batches)
     first = list(itertools.islice(stream, RANGE_BATCHES))
-    if not first:
-        raise DataError("at least one batch", "none", "Pass batches of tokenised text, or a DataLoader.")
+    require_some(first)
     seen = ranges(model, first)
     stats = HeadStatistics(
         shape=(len(seen.layers), seen.logits.shape[1]),
         n=seen.columns if n is None else n,
         scale=seen.logit_scale if scale is None else scale,
+        layers=seen.layers,
+        qkv_scale=seen.qkv_scale,
     )
-    stats.progress.update(layers=seen.layers, qkv_scale=seen.qkv_scale.tolist())
     with observing(model, {name: _observer(stats, layer) for layer, name in enumerate(seen.layers)}):
         run(model, itertools.chain(first, stream), "collecting")
     if distributed():
@@ -170,10 +180,8 @@ def calibrate_operands(model: nn.Module, table: ParamTable, batches: Sequence[An
     They are those of the weights as they are now: call it again after training. The model may have HCCS
     attached or not.
     """
-    if not batches:
-        raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
-    seen = ranges(model, batches)
-    order = table.provenance.get("layers") or seen.layers
+    seen = ranges(model, listed(batches))
+    order = table.layers or seen.layers
     if sorted(order) != sorted(seen.layers) or table.shape != seen.logits.shape:
         raise ModelError(
             f"a table of the layers {', '.join(seen.layers)}, {seen.logits.shape[1]} heads each",
@@ -187,8 +195,8 @@ def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
     """The ranges of the model's attention layers over all batches, of all processes."""
     observers: dict[str, RangeObserver] = {}
 
-    def make(name: str) -> Any:
-        def observer(inner: nn.Module) -> nn.Module:
+    def make(name: str) -> Callable[[AttentionSlot], AttentionSlot]:
+        def observer(inner: AttentionSlot) -> AttentionSlot:
             observers[name] = RangeObserver(inner)
             return observers[name]
 
@@ -222,48 +230,31 @@ def distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _observer(stats: HeadStatistics, layer: int) -> Any:
+def _observer(stats: HeadStatistics, layer: int) -> Callable[[AttentionSlot], AttentionSlot]:
     return lambda inner: StatisticsObserver(inner, stats, layer)
 
 
 @contextmanager
-def observing(model: nn.Module, make: Mapping[str, Any]) -> Iterator[None]:
-    """Wrap the slots of the named layers by `make[name](inner)`; others keep theirs, or float softmax."""
-    layers = attention_layers(model)
-    before = {name: getattr(module, SLOT, None) for name, module in layers.items()}
-    if any(isinstance(slot, WholeAttention) for slot in before.values()):
-        raise ModelError(
-            "a model whose attention computes logits",
-            "one with integer attention",
-            "Attach the table with backend='float', collect, then attach with 'integer' again.",
-        )
-    attached = any(slot is not None for slot in before.values())
-    slots = {name: slot or FloatSoftmax() for name, slot in before.items()}
-    fill({name: make[name](slot) if name in make else slot for name, slot in slots.items()}, model)
-    try:
+def observing(
+    model: nn.Module, wrap: Mapping[str, Callable[[AttentionSlot], AttentionSlot]]
+) -> Iterator[None]:
+    """Inside, the slots of the named layers are `wrap[name](slot)`; other layers keep theirs.
+
+    A layer without a slot has one of float softmax. The model is left as it was.
+    """
+    with unchanged(model):
+        slots = {
+            name: getattr(layer, SLOT, None) or FloatSoftmax()
+            for name, layer in attention_layers(model).items()
+        }
+        fill({name: wrap[name](slot) if name in wrap else slot for name, slot in slots.items()}, model)
         yield
-    finally:
-        if attached:
-            fill({name: slot for name, slot in before.items() if slot is not None}, model)
-        else:
-            detach(model)
 
 
 def run(model: nn.Module, batches: Iterable[Any], description: str) -> None:
     """The model over all batches, in evaluation mode and without gradients."""
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
     total = len(batches) if isinstance(batches, Sequence) else None
-    try:
-        with torch.no_grad():
-            for batch in track(batches, total=total, description=description):
-                if isinstance(batch, Mapping):
-                    inputs = {
-                        k: v.to(device) for k, v in batch.items() if k != "labels" and torch.is_tensor(v)
-                    }
-                    model(**inputs)
-                else:
-                    model(*(v.to(device) for v in (batch if isinstance(batch, (tuple, list)) else [batch])))
-    finally:
-        model.train(was_training)
+    with unchanged(model), torch.no_grad():
+        model.eval()
+        for batch in track(batches, total=total, description=description):
+            call(model, batch)

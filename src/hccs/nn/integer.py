@@ -10,8 +10,8 @@ import torch
 import hccs
 from hccs.backends.cpu import _native
 from hccs.errors import DataError, ModelError
-from hccs.nn.interface import WholeAttention
 from hccs.nn.plain_logits import INT8_MAX, INT8_MIN
+from hccs.nn.slots import AttentionInputs, AttentionSlot
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.numbers.table import ParamTable
@@ -20,12 +20,11 @@ NORMALISATION = {Mode.I16_DIV: None, Mode.U8_DIV: Mode.U8_DIV, Mode.U8_CLB: Mode
 """How `hccs.attention` normalises for a model of each mode. For i16_div it defers the division to the output,
 where i16_div rounds the reciprocal down. i16_clb has no integer form."""
 
-
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """Outputs that `hccs.attention` rounds itself, without a float32 tensor in between."""
 
 
-class IntegerAttention(WholeAttention):
+class IntegerAttention(AttentionSlot):
     """The attention of one layer on int8 q, k and v with static scales. Refuses to train."""
 
     factor_bits: torch.Tensor
@@ -50,26 +49,25 @@ class IntegerAttention(WholeAttention):
         # As bits: model.half() and model.to(bfloat16) would round a float buffer.
         factors = torch.tensor(1 / self.qkv_scale.T, dtype=torch.float32)
         self.register_buffer("factor_bits", factors.view(torch.int32), persistent=False)
-        self._requants: dict[float, Requant] = {}
+        self._requant_by_scaling: dict[float, Requant] = {}
 
     @torch.compiler.disable  # the kernels take arrays, which a traced graph does not have
-    def forward(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        valid: torch.Tensor | None,
-        scaling: float,
-    ) -> torch.Tensor:
-        """Output [batch, heads, q, d] of query, like it, and key, value [batch, kv heads, k, d]."""
+    def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, None]:
+        """Output [batch, heads, q, d]; integer attention makes no probabilities."""
         if self.training:
             raise ModelError(
                 "a model in evaluation mode",
                 "one in training mode",
                 "Integer attention has no gradient: model.eval(), or train with backend='float'.",
             )
-        output: torch.Tensor = _WithoutGradient.apply(self, query, key, value, valid, scaling)
-        return output
+        if inputs.softcap is not None:
+            raise ModelError(
+                "logits that are q times k", f"softcap = {inputs.softcap}", "Attach with backend='float'."
+            )
+        output: torch.Tensor = _WithoutGradient.apply(
+            self, inputs.query, inputs.key, inputs.value, inputs.valid, inputs.scaling
+        )
+        return output, None
 
     def integers(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -86,18 +84,18 @@ class IntegerAttention(WholeAttention):
 
     def requant(self, scaling: float) -> Requant:
         """The fixed-point factors of the layer's heads, where attention multiplies q.k by `scaling`."""
-        if scaling not in self._requants:
+        if scaling not in self._requant_by_scaling:
             q_scale, k_scale, v_scale = self.qkv_scale.T
-            self._requants[scaling] = Requant.from_scales(
+            self._requant_by_scaling[scaling] = Requant.from_scales(
                 q_scale=q_scale,
                 k_scale=k_scale,
                 v_scale=v_scale,
                 logit_scale=self.logit_scale,
                 scaling=scaling,
             )
-        return self._requants[scaling]
+        return self._requant_by_scaling[scaling]
 
-    def values(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    def theta_and_scale(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """(B, S, D, scale) of every head, [heads, 4]."""
         return np.concatenate([self.theta.packed.astype(np.float64), self.logit_scale[:, None]], axis=-1)
 

@@ -1,28 +1,28 @@
 """transformers' attention interface: one attention function and its mask function, registered as "hccs".
 
 Both must be registered: under a name without a mask function transformers passes `attention_mask=None`, and
-padding would attend. The attention function computes float logits and hands them to the module in the layer's
-slot (`hccs_softmax`), be it HCCS, an observer that collects, or the plain softmax. A slot that offers
-`attend(logits, value, valid)` returns the output of the heads [batch, heads, q, d] and its weights itself; a
-`WholeAttention` gets q, k and v instead of logits.
+padding would attend. The attention function hands q, k, v and the mask to the `AttentionSlot` of its layer.
 """
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
+from hccs._extras import require
 from hccs.errors import MissingExtraError, ModelError
+from hccs.nn.slots import AttentionInputs
 
 NAME = "hccs"
 SLOT = "hccs_softmax"
+"""The attribute of an attention layer that holds its slot; part of the names in saved weights."""
 
-
-class WholeAttention(nn.Module):
-    """A slot whose forward takes (query, key, value, valid, scaling) and returns the output of attention."""
+MASKED = -1e3
+"""An additive mask of this or less hides a position: float32 softmax gives such a logit exactly 0."""
 
 
 def attention(
@@ -41,44 +41,60 @@ def attention(
         raise ModelError(
             "parameters for every attention layer that runs",
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', 'unknown')}) without any",
-            "Its logits were never collected: collect with batches that reach it, calibrate, attach again.",
+            "For a model saved with HCCS: hccs.nn.restore(model). Else attach a table that has this layer.",
         )
-    whole = isinstance(slot, WholeAttention)
-    for name in ("position_bias", "s_aux", "sinks", *(["softcap"] if whole else [])):
+    for name in ("position_bias", "s_aux", "sinks"):
         if options.get(name) is not None:
             raise ModelError(
                 "attention whose probabilities come from the logits alone",
                 f"{name} in {type(module).__name__}",
                 "HCCS does not serve this kind of attention yet: keep the model's own.",
             )
-    valid = boolean_mask(attention_mask, key.shape[-2])
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if whole:
-        return slot(query, key, value, valid, scaling).transpose(1, 2).contiguous(), None
-    if hasattr(slot, "observe"):
-        slot.observe(query, key, value, valid)
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    logits = torch.matmul(query, key.transpose(-1, -2)) * scaling
-    softcap = options.get("softcap")
-    if softcap is not None:
-        logits = torch.tanh(logits / softcap) * softcap
-    if hasattr(slot, "attend"):
-        output, p = slot.attend(logits, value, valid)
-        return output.transpose(1, 2).contiguous(), p
-    p = slot(logits, valid)
-    weights = nn.functional.dropout(p, dropout, module.training)
-    output = torch.matmul(weights, value).transpose(1, 2).contiguous()
-    return output, p
+    inputs = AttentionInputs(
+        query=query,
+        key=key,
+        value=value,
+        valid=boolean_mask(attention_mask, key.shape[-2]),
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        softcap=options.get("softcap"),
+        dropout=dropout if module.training else 0.0,
+    )
+    output, p = slot.attend(inputs)
+    return output.transpose(1, 2).contiguous(), p
 
 
 def boolean_mask(mask: torch.Tensor | None, columns: int) -> torch.Tensor | None:
-    """True = attend. An additive mask that a caller prepared (0 and large negative) is read as one."""
+    """The first columns of a mask as booleans, True = attend.
+
+    An additive mask is taken where it only hides: 0 where a position is attended, -1000 or less (usually
+    -10000, the smallest number or -infinity) where not. Values in between shift logits, as ALiBi does, and
+    are refused.
+
+    >>> boolean_mask(torch.tensor([[0.0, -1e4, -torch.inf, 0.0]]), columns=3).tolist()
+    [[True, False, False]]
+    """
     if mask is None:
         return None
     mask = mask[..., :columns]
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    if mask.dtype == torch.bool:
+        return mask
+    if not mask.is_floating_point():
+        raise ModelError(
+            "an attention mask of booleans (True = attend) or an additive one of floats",
+            f"dtype {mask.dtype}",
+            "Pass mask.bool().",
+        )
+    attended = mask == 0
+    understood = attended | (mask <= MASKED)
+    if torch.compiler.is_compiling():
+        torch._assert_async(understood.all(), "an additive mask of 0 and values of at most -1000")
+    elif not bool(understood.all()):
+        raise ModelError(
+            "an additive mask of 0 (attend) and values of at most -1000 (do not)",
+            f"{mask[~understood].flatten()[0].item():g} among its values",
+            "HCCS takes no bias on logits (ALiBi, relative positions): keep this model's own attention.",
+        )
+    return attended
 
 
 def mask(*args: Any, **options: Any) -> torch.Tensor | None:
@@ -93,19 +109,22 @@ def mask(*args: Any, **options: Any) -> torch.Tensor | None:
 
 def register() -> None:
     """Make "hccs" known to transformers; safe to call again."""
-    try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-    except ImportError as error:
-        raise MissingExtraError(
-            "transformers with the attention interface", str(error), "pip install 'hccs[hf]'."
-        ) from error
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, mask)
+    _interface().register(NAME, attention)
+    require("transformers", "hf").AttentionMaskInterface.register(NAME, mask)
 
 
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules of `model` that go through the attention interface, by name, in order."""
-    layers = {name: module for name, module in model.named_modules() if _uses_interface(type(module))}
+    """The modules of `model` whose attention goes through transformers' attention interface, by name.
+
+    They are known by their type: its `forward` refers to an `AttentionInterface`, the object in which
+    transformers looks attention functions up.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    >>> list(attention_layers(BertModel(BertConfig(num_hidden_layers=2, **shape))))
+    ['encoder.layer.0.attention.self', 'encoder.layer.1.attention.self']
+    """
+    layers = {name: module for name, module in model.named_modules() if uses_interface(type(module))}
     if not layers or not hasattr(model, "set_attn_implementation"):
         raise ModelError(
             "a transformers model whose attention goes through the attention interface",
@@ -115,13 +134,80 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     return layers
 
 
-def _uses_interface(kind: type) -> bool:
-    forward = kind.__dict__.get("forward")
-    if forward is None or not issubclass(kind, nn.Module):
-        return False
+def uses_interface(kind: type) -> bool:
+    """Whether the forward of this type of module, decorated or inherited, refers to an AttentionInterface.
+
+    Read from compiled code and the objects its names stand for, so that no source text is needed.
+    """
+    for base in kind.__mro__:
+        forward = vars(base).get("forward")
+        if forward is None or base is nn.Module:
+            continue
+        found = list(_functions(forward))
+        if any(_refers_to_interface(*function) for function in found):
+            return True
+        # A forward that does not go on to its base's replaces it, whatever the base does.
+        if not any({"super", "forward"} <= {*code.co_names} for code, _ in found):
+            return False
+    return False
+
+
+def switch(model: nn.Module, layers: dict[str, nn.Module], name: str) -> None:
+    """Make `model`, whose attention layers are `layers`, use the attention function registered as `name`."""
+    model.set_attn_implementation(name)  # type: ignore[operator]
+    # transformers reads the model's source to decide whether it may switch, and only warns if it may not.
+    owners = {part for layer in layers for part in _enclosing(layer)}
+    for path, module in model.named_modules():
+        config = getattr(module, "config", None)
+        if path in owners and getattr(config, "_attn_implementation", name) != name:
+            config._attn_implementation_internal = name  # type: ignore[union-attr]
+
+
+def _enclosing(layer: str) -> Iterator[str]:
+    """The names of a layer and all modules around it, down from the model itself."""
+    parts = layer.split(".")
+    return (".".join(parts[:count]) for count in range(len(parts) + 1))
+
+
+def _interface() -> Any:
+    transformers = require("transformers", "hf")
+    if not hasattr(transformers, "AttentionInterface"):
+        raise MissingExtraError(
+            "transformers with the attention interface",
+            f"transformers {transformers.__version__}",
+            "Install transformers 5 or later.",
+        )
+    return transformers.AttentionInterface
+
+
+def _functions(root: Any) -> Iterator[tuple[CodeType, dict[str, Any]]]:
+    """The code of a function and of those it wraps or holds in its closure, with their globals."""
+    waiting, seen = [root], set()
+    while waiting:
+        function = waiting.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        held = (getattr(function, name, None) for name in ("__wrapped__", "__func__", "func"))
+        waiting += [inner for inner in held if inner is not None]
+        if isinstance(function, FunctionType):
+            yield function.__code__, function.__globals__
+            waiting += [cell.cell_contents for cell in function.__closure__ or () if _is_function(cell)]
+
+
+def _is_function(cell: Any) -> bool:
     try:
-        # Decorated forwards are looked through: the call is what counts.
-        source = inspect.getsource(inspect.unwrap(forward))
-    except (OSError, TypeError):
+        return isinstance(cell.cell_contents, FunctionType)
+    except ValueError:  # not filled yet
         return False
-    return "ALL_ATTENTION_FUNCTIONS" in source
+
+
+def _refers_to_interface(code: CodeType, names: dict[str, Any]) -> bool:
+    kind = _interface()
+    globals_used = [names[name] for name in code.co_names if name in names]
+    modules = [value for value in globals_used if isinstance(value, ModuleType)]
+    members = [vars(module).get(name) for module in modules for name in code.co_names]
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return any(isinstance(value, kind) for value in (*globals_used, *members)) or any(
+        _refers_to_interface(nested, names) for nested in inner
+    )

@@ -1,4 +1,4 @@
-"""The modules that stand in for softmax inside an attention layer: float logits in, probabilities out."""
+"""The slots of float softmax and of HCCS on float logits, with frozen or learnable parameters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import torch
 from torch import nn
 
 from hccs.nn.functional import hccs_softmax
+from hccs.nn.slots import SoftmaxSlot
 from hccs.numbers.modes import MAX_DISTANCE, MAX_SLOPE, Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import ParamTable
 
 
-class FloatSoftmax(nn.Module):
+class FloatSoftmax(SoftmaxSlot):
     """The softmax of the float model, for layers that are left as they are."""
 
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
@@ -21,18 +22,27 @@ class FloatSoftmax(nn.Module):
 
 
 def float_softmax(z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-    """torch.softmax in float32 with a boolean mask, in z's dtype."""
+    """torch.softmax in float32 with a boolean mask, in z's dtype.
+
+    >>> float_softmax(torch.zeros(1, 4), torch.tensor([True, True, False, False])).tolist()
+    [[0.5, 0.5, 0.0, 0.0]]
+    """
     if valid is None:
         return torch.softmax(z, -1, dtype=torch.float32).to(z.dtype)
     p = torch.softmax(z.masked_fill(~valid, torch.finfo(z.dtype).min), -1, dtype=torch.float32)
     return (p * valid).to(z.dtype)
 
 
-class HeadSoftmax(nn.Module):
+class HeadSoftmax(SoftmaxSlot):
     """HCCS with the frozen parameters of one layer's heads.
 
     The parameters are buffers, so that they follow the model between devices, and not persistent: the table
     travels in the model's configuration.
+
+    >>> table = ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64)
+    >>> slot = HeadSoftmax(table, layer=0, mode=Mode.U8_DIV)
+    >>> (slot(torch.tensor([[[[1.0, 0.3, -9.0]]]]), valid=None) * 255).round().int().tolist()
+    [[[[138, 114, 1]]]]
     """
 
     theta: torch.Tensor
@@ -51,13 +61,13 @@ class HeadSoftmax(nn.Module):
         """Probabilities of logits [batch, heads, q, k]; masked positions get exactly 0."""
         return hccs_softmax(z, self.theta, self.scale_bits.view(torch.float32), self.mode, valid)
 
-    def values(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    def theta_and_scale(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """(B, S, D, scale) of every head, [heads, 4]."""
         scale = self.scale_bits.view(torch.float32).double()
         return torch.cat([self.theta.double(), scale[:, None]], -1).cpu().numpy()  # type: ignore[no-any-return]
 
 
-class LearnableHeadSoftmax(nn.Module):
+class LearnableHeadSoftmax(SoftmaxSlot):
     """HCCS whose (B, S, D) and scale are trained with the model, always inside the admissible region.
 
     What is learnt is the logarithm of each value's ratio to where it started, so that one learning rate suits
@@ -75,7 +85,7 @@ class LearnableHeadSoftmax(nn.Module):
         self.register_buffer("start", torch.tensor(values, dtype=torch.float32), persistent=False)
         self.log_ratio = nn.Parameter(torch.zeros(values.shape))
 
-    def parameters_now(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def rounded_parameters(self) -> tuple[torch.Tensor, torch.Tensor]:
         """theta [heads, 3], integers carried in float32, and scale [heads]."""
         real = self.start * self.log_ratio.clamp(-2, 2).exp()
         theta = real[:, :3] + (self._projected(real.detach()) - real[:, :3]).detach()
@@ -90,11 +100,11 @@ class LearnableHeadSoftmax(nn.Module):
 
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
         """Probabilities of logits [batch, heads, q, k]; masked positions get exactly 0."""
-        theta, scale = self.parameters_now()
+        theta, scale = self.rounded_parameters()
         return hccs_softmax(z, theta, scale, self.mode, valid)
 
-    def values(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    def theta_and_scale(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """(B, S, D, scale) of every head, [heads, 4]."""
         with torch.no_grad():
-            theta, scale = self.parameters_now()
+            theta, scale = self.rounded_parameters()
         return torch.cat([theta, scale[:, None]], -1).double().cpu().numpy()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Fitting theta and the scale to the model's own output: gradient steps on them alone, the weights stay."""
+"""`refine`: theta and scale fitted to the model's own output by gradient steps; the weights stay."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from hccs._progress import track
-from hccs.errors import DataError
 from hccs.nn.attaching import attach, current_table, detach
+from hccs.nn.batches import listed, named_inputs
 from hccs.nn.layers import LearnableHeadSoftmax
+from hccs.nn.preserving import unchanged
 from hccs.numbers.table import ParamTable
 
 
@@ -27,27 +28,18 @@ def refine(
     """A table whose model answers more like the float model on `batches`, which need no labels.
 
     Minimises KL(float model's prediction || HCCS model's) over theta and scale from `table` on, keeping the
-    best
-    of the tables met; the model's weights are not touched, and it is returned to float softmax.
+    best of the tables met. The model, weights and all, is left as it was.
     """
-    if not batches:
-        raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
-    detach(model)
-    model.eval()
+    given = listed(batches)
     device = next(model.parameters()).device
-    inputs = [{k: v.to(device) for k, v in batch.items() if k != "labels"} for batch in batches]
-    with torch.no_grad():
-        targets = [torch.log_softmax(model(**batch).logits.float(), -1) for batch in inputs]
-    needs_grad = {p: p.requires_grad for p in model.parameters()}
-    try:
-        for parameter in needs_grad:
-            parameter.requires_grad_(False)
+    inputs = [{k: v.to(device) for k, v in named_inputs(model, batch).items()} for batch in given]
+    with unchanged(model):
+        detach(model).eval()
+        with torch.no_grad():
+            targets = [torch.log_softmax(model(**batch).logits.float(), -1) for batch in inputs]
+        model.requires_grad_(False)
         attach(model, table, learnable=True)
         return _descend(model, inputs, targets, steps, learning_rate)
-    finally:
-        for parameter, before in needs_grad.items():
-            parameter.requires_grad_(before)
-        detach(model)
 
 
 def _descend(

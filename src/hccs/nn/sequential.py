@@ -9,10 +9,12 @@ import numpy as np
 from torch import nn
 
 from hccs.calibration import HeadStatistics, search
-from hccs.errors import DataError, ModelError
+from hccs.errors import ModelError
+from hccs.nn.batches import listed
 from hccs.nn.collecting import StatisticsObserver, observing, ranges, run
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax, HeadSoftmax
+from hccs.nn.slots import AttentionSlot
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 
@@ -27,10 +29,10 @@ def calibrate_in_sequence(
 ) -> ParamTable:
     """The table of a float model, where each layer is fitted behind the already converted ones.
 
-    Runs the model once per layer over `batches`. Granularity "global" has no order of layers and is refused.
+    Runs the model once per layer over `batches` and leaves it as it was. Granularity "global" has no order of
+    layers and is refused.
     """
-    if not batches:
-        raise DataError("at least one batch", "none", "Pass a list of batches of tokenised text.")
+    batches = listed(batches)
     if granularity == "global":
         raise ModelError(
             "granularity 'head' or 'layer' in sequence",
@@ -39,32 +41,30 @@ def calibrate_in_sequence(
         )
     if any(hasattr(module, SLOT) for module in attention_layers(model).values()):
         raise ModelError("a float model", "one with HCCS attached", "Call hccs.nn.detach first.")
-    rows: list[np.ndarray[Any, Any]] = []
-    operands: list[np.ndarray[Any, Any]] = []
-    done: dict[str, nn.Module] = {}
+    tables: list[ParamTable] = []
+    done: dict[str, AttentionSlot] = {}
     names = list(attention_layers(model))
     for name in names:
         stats = _one_layer(model, batches, name, done, n)
-        operands.append(stats.progress["qkv_scale"])
-        table = search(stats, n, granularity, mode).table
-        rows.append(np.stack([table.B[0], table.S[0], table.D[0], table.scale[0]]))
-        done[name] = HeadSoftmax(table, 0, Mode(mode))
-    values = np.stack(rows)
-    B, S, D = (values[:, i].astype(np.int64) for i in range(3))
-    provenance = {"layers": names, "calibration": "in sequence"}
-    return ParamTable(B, S, D, values[:, 3], n, Mode(mode), provenance, np.concatenate(operands))
+        tables.append(search(stats, n, granularity, mode).table)
+        done[name] = HeadSoftmax(tables[-1], 0, Mode(mode))
+    joined = {
+        part: np.concatenate([getattr(table, part) for table in tables])
+        for part in ("B", "S", "D", "scale", "qkv_scale")
+    }
+    return ParamTable(**joined, n=n, mode=mode, layers=names, provenance={"calibration": "in sequence"})
 
 
 def _one_layer(
-    model: nn.Module, batches: Sequence[Any], name: str, done: dict[str, nn.Module], n: int
+    model: nn.Module, batches: Sequence[Any], name: str, done: dict[str, AttentionSlot], n: int
 ) -> HeadStatistics:
     behind = {earlier: (lambda inner, slot=slot: slot) for earlier, slot in done.items()}
     with observing(model, behind):
         seen = ranges(model, batches)
         index = seen.layers.index(name)
         scale = seen.logit_scale[index : index + 1]
-        stats = HeadStatistics(shape=scale.shape, n=n, scale=scale)
-        stats.progress["qkv_scale"] = seen.qkv_scale[index : index + 1].tolist()
+        operands = seen.qkv_scale[index : index + 1]
+        stats = HeadStatistics(shape=scale.shape, n=n, scale=scale, layers=[name], qkv_scale=operands)
         watch = {name: lambda inner: StatisticsObserver(FloatSoftmax(), stats, 0)}
         with observing(model, watch):
             run(model, batches, f"collecting {name}")

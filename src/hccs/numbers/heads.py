@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,11 +11,15 @@ from hccs.errors import DtypeError, ParameterError, ShapeError
 from hccs.numbers.modes import INT16_MAX, MAX_DISTANCE, MAX_SLOPE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 
-def _integers(name: str, value: Any) -> NDArray[np.int32]:
-    array = np.asarray(value)
+def integers(name: str, value: ArrayLike) -> NDArray[np.int32]:
+    """Whole numbers that fit int32, as an array; anything else is refused under `name`."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(f"{name} as an array", str(error), "Give all rows the same length.") from error
     if array.size == 0:
         raise ShapeError(f"{name} to hold at least one value", f"shape {array.shape}", "Pass one per head.")
     if array.dtype.kind not in "iu":
@@ -30,7 +34,7 @@ def _integers(name: str, value: Any) -> NDArray[np.int32]:
     return wide.astype(np.int32)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class HeadParams:
     """theta = (B, S, D) of one head, or of many as arrays of one shape.
 
@@ -44,25 +48,25 @@ class HeadParams:
     (2,)
     """
 
-    B: Any
-    S: Any
-    D: Any
+    B: int | NDArray[np.int32]
+    S: int | NDArray[np.int32]
+    D: int | NDArray[np.int32]
 
-    def __post_init__(self) -> None:
-        arrays = {name: _integers(name, getattr(self, name)) for name in "BSD"}
+    def __init__(self, B: ArrayLike, S: ArrayLike, D: ArrayLike) -> None:
+        arrays = {"B": integers("B", B), "S": integers("S", S), "D": integers("D", D)}
         try:
-            B, S, D = np.broadcast_arrays(*arrays.values())
+            together = np.broadcast_arrays(*arrays.values())
         except ValueError as error:
             shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
             raise ShapeError(
                 "B, S and D to broadcast together", shapes, "Give each one value, or one per head."
             ) from error
-        packed = np.stack([B, S, D], axis=-1)
+        packed = np.stack(together, axis=-1)
         packed.flags.writeable = False
         for b, s, d in packed.reshape(-1, 3).tolist():
             _require_runnable(b, s, d)
         for i, name in enumerate("BSD"):
-            object.__setattr__(self, name, packed[..., i] if B.shape else int(packed[i]))
+            object.__setattr__(self, name, packed[..., i] if packed.ndim > 1 else int(packed[i]))
         object.__setattr__(self, "_packed", packed)
         object.__setattr__(self, "_max_base", int(packed[..., 0].max()))
 

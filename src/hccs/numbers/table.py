@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs._files import safetensors as _safetensors
-from hccs.errors import DtypeError, FileError, HccsError, ParameterError, ShapeError
-from hccs.numbers.heads import HeadParams
+from hccs._files.checked import Format
+from hccs.errors import DataError, DtypeError, FileError, HccsError, ParameterError, ShapeError
+from hccs.numbers.heads import HeadParams, integers
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
-FORMAT_VERSION = "1"
-_ARRAYS = {"B": np.int32, "S": np.int32, "D": np.int32, "scale": np.float64}
+FORMAT = Format("hccs.ParamTable", version=2, last_unchecked=1)
+_GRIDS = ("B", "S", "D", "scale")
 _OPERANDS = "qkv_scale"
 
 
@@ -28,54 +28,69 @@ CONVERTED = "model.hccs.safetensors"
 """The table's file in the folder of a run, beside the converted model."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class ParamTable:
     """B, S, D and the logit scale of every head: arrays [layers, heads], all admissible for rows of `n`.
 
-    `provenance` is whatever JSON can hold about where the table came from: model, data, versions.
+    `layers`, where they are known, are the names of the model's attention layers in the table's order.
     `qkv_scale` [layers, heads, 3], where it is known, is the value of one int8 step of q, k and v: what
-    integer attention needs besides.
+    integer attention needs besides. `provenance` is for people: whatever JSON can hold about where the table
+    came from, such as model, data, versions.
 
     >>> table = ParamTable(B=[[444, 300]], S=[[11, 4]], D=[[40, 60]], scale=[[0.1, 0.05]], n=64)
     >>> table.head(layer=0, head=1)
     HeadParams(B=300, S=4, D=60)
     """
 
-    B: Any
-    S: Any
-    D: Any
-    scale: Any
+    B: NDArray[np.int32]
+    S: NDArray[np.int32]
+    D: NDArray[np.int32]
+    scale: NDArray[np.float64]
     n: int
-    mode: Mode = Mode.I16_DIV
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    qkv_scale: Any = None
+    mode: Mode
+    provenance: Mapping[str, object]
+    qkv_scale: NDArray[np.float64] | None
+    layers: tuple[str, ...] | None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", Mode(self.mode))
-        for name, dtype in _ARRAYS.items():
-            object.__setattr__(self, name, _frozen_grid(name, getattr(self, name), dtype))
-        shapes = {name: getattr(self, name).shape for name in _ARRAYS}
+    def __init__(
+        self,
+        B: ArrayLike,
+        S: ArrayLike,
+        D: ArrayLike,
+        scale: ArrayLike,
+        n: int,
+        mode: Mode | str = Mode.I16_DIV,
+        provenance: Mapping[str, object] | None = None,
+        qkv_scale: ArrayLike | None = None,
+        layers: Sequence[str] | None = None,
+    ) -> None:
+        triples = {name: integers(name, value) for name, value in (("B", B), ("S", S), ("D", D))}
+        numbers: dict[str, NDArray[Any]] = {**triples, "scale": _reals("scale", scale)}
+        grids = {name: _frozen(_grid(name, array)) for name, array in numbers.items()}
+        shapes = {name: grid.shape for name, grid in grids.items()}
         if len(set(shapes.values())) != 1:
             raise ShapeError(
                 "B, S, D and scale of one shape [layers, heads]",
                 ", ".join(f"{name} {shape}" for name, shape in shapes.items()),
                 "Give every head all four values.",
             )
-        region = Region(self.n)
+        region = Region(n)
+        values: dict[str, object] = {
+            **grids,
+            "n": region.n,
+            "mode": Mode(mode),
+            "provenance": _for_people({} if provenance is None else provenance),
+            _OPERANDS: None if qkv_scale is None else _frozen(operand_scales(qkv_scale, shapes["B"])),
+            "layers": None if layers is None else layer_names(layers, shapes["B"][0]),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
         for layer, head in np.ndindex(self.shape):
             where = f"layer {layer} head {head}: "
             region.require(*self._triple(layer, head), where=where)
-            scale = float(self.scale[layer, head])
-            if not (np.isfinite(scale) and scale > 0):
-                raise ParameterError(f"{where}scale > 0", str(scale), "A scale maps int8 steps to logits.")
-        if self.qkv_scale is not None:
-            object.__setattr__(self, _OPERANDS, _frozen_operands(self.qkv_scale, self.shape))
-        try:
-            json.dumps(self.provenance)
-        except TypeError as error:
-            raise DtypeError(
-                "provenance that JSON can hold", str(error), "Use text, numbers, lists."
-            ) from error
+            if not self.scale[layer, head] > 0:
+                step = str(self.scale[layer, head])
+                raise ParameterError(f"{where}scale > 0", step, "A scale maps int8 steps to logits.")
 
     def _triple(self, layer: int, head: int) -> tuple[int, int, int]:
         return int(self.B[layer, head]), int(self.S[layer, head]), int(self.D[layer, head])
@@ -97,99 +112,153 @@ class ParamTable:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ParamTable):
             return NotImplemented
+        mine, theirs = self._arrays(), other._arrays()
         return (
-            self.n == other.n
-            and self.mode is other.mode
+            (self.n, self.mode, self.layers) == (other.n, other.mode, other.layers)
             and dict(self.provenance) == dict(other.provenance)
-            and (self.qkv_scale is None) == (other.qkv_scale is None)
-            and all(np.array_equal(mine, other._arrays()[name]) for name, mine in self._arrays().items())
+            and mine.keys() == theirs.keys()
+            and all(np.array_equal(array, theirs[name]) for name, array in mine.items())
         )
 
     __hash__ = None  # type: ignore[assignment]
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        names = [*_ARRAYS] if self.qkv_scale is None else [*_ARRAYS, _OPERANDS]
-        return {name: getattr(self, name) for name in names}
+        arrays: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in _GRIDS}
+        return arrays if self.qkv_scale is None else {**arrays, _OPERANDS: self.qkv_scale}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The table as plain values, the one form in which JSON holds it; `from_dict` takes it back."""
+        return {
+            "n": self.n,
+            "mode": self.mode.value,
+            **({} if self.layers is None else {"layers": list(self.layers)}),
+            **{name: array.tolist() for name, array in self._arrays().items()},
+            "provenance": dict(self.provenance),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ParamTable:
+        """The table of `as_dict`; values that are missing, unknown or inadmissible are refused."""
+        known, needed = [field.name for field in fields(cls)], (*_GRIDS, "n")
+        missing = [name for name in needed if name not in values]
+        if missing or not {*values} <= {*known}:
+            raise DataError(
+                f"a table's values {', '.join(known)}",
+                ", ".join(map(str, values)) + (f" without {', '.join(missing)}" if missing else ""),
+                "Take what as_dict returned.",
+            )
+        return cls(**(values if "layers" in values else _with_layers_of_old(dict(values))))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it replaces an old one only once it is complete."""
         metadata = {
-            "format": "hccs.ParamTable",
-            "version": FORMAT_VERSION,
             "n": str(self.n),
             "mode": self.mode.value,
             "provenance": json.dumps(self.provenance),
+            **({} if self.layers is None else {"layers": json.dumps(self.layers)}),
         }
-        _safetensors.write(path, self._arrays(), metadata)
+        FORMAT.save(path, self._arrays(), metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ParamTable:
         """Read what `save` wrote. Damaged, foreign, newer or inadmissible files are refused."""
-        arrays, metadata = _safetensors.read(path)
-        found = f"{metadata.get('format', 'no format')} version {metadata.get('version', 'none')}"
-        if found != f"hccs.ParamTable version {FORMAT_VERSION}" or {*arrays} - {_OPERANDS} != {*_ARRAYS}:
-            raise FileError(
-                f"{path} to be an hccs.ParamTable file of version {FORMAT_VERSION}",
-                f"{found} with arrays {sorted(arrays)}",
-                "Save the table anew with this version of hccs, or install the version that wrote it.",
-            )
+        arrays, metadata = FORMAT.load(path)
         try:
-            return cls(
+            values = {
                 **arrays,
-                n=int(metadata["n"]),
-                mode=Mode(metadata["mode"]),
-                provenance=json.loads(metadata["provenance"]),
-            )
+                "n": int(metadata["n"]),
+                "mode": metadata["mode"],
+                "provenance": json.loads(metadata["provenance"]),
+                **({"layers": json.loads(metadata["layers"])} if "layers" in metadata else {}),
+            }
+            return cls.from_dict(values)
         except HccsError as error:
             raise FileError(f"admissible parameters in {path}", str(error), "Recalibrate.") from error
         except (KeyError, ValueError) as error:
             raise FileError(f"complete metadata in {path}", repr(error), "Save the table anew.") from error
 
     def to_json(self) -> str:
-        """The table for people: one line per head."""
-        heads = [
-            json.dumps(
-                dict(
-                    layer=layer,
-                    head=head,
-                    **{name: array[layer, head].tolist() for name, array in self._arrays().items()},
-                )
-            )
-            for layer, head in np.ndindex(self.shape)
-        ]
-        lines = ",\n    ".join(heads)
-        return (
-            f'{{\n  "n": {self.n},\n  "mode": "{self.mode.value}",\n'
-            f'  "provenance": {json.dumps(self.provenance)},\n  "heads": [\n    {lines}\n  ]\n}}\n'
+        """`as_dict` for people: one line per layer."""
+        lines = []
+        for name, value in self.as_dict().items():
+            rows = isinstance(value, list) and isinstance(value[0], list)
+            inner = ",\n    ".join(map(json.dumps, value)) if rows else ""
+            lines.append(f'  "{name}": ' + (f"[\n    {inner}\n  ]" if rows else json.dumps(value)))
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _with_layers_of_old(values: dict[str, Any]) -> dict[str, Any]:
+    """Names of layers that an earlier version kept in the provenance move to their own place."""
+    provenance = values.get("provenance")
+    if not isinstance(provenance, Mapping) or not isinstance(provenance.get("layers"), list):
+        return values
+    rest = {key: value for key, value in provenance.items() if key != "layers"}
+    return {**values, "provenance": rest, "layers": provenance["layers"]}
+
+
+def _for_people(provenance: Mapping[str, object]) -> dict[str, object]:
+    try:
+        json.dumps(provenance)
+        return dict(provenance)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DtypeError(
+            "provenance that JSON can hold, as a dictionary", str(error), "Use text, numbers, lists."
+        ) from error
+
+
+def layer_names(layers: Sequence[str], count: int) -> tuple[str, ...]:
+    """The names of `count` layers, all different."""
+    if isinstance(layers, str) or not isinstance(layers, Sequence):
+        raise DtypeError("layers as a list of names", repr(layers), "Name every attention layer.")
+    if not all(isinstance(name, str) for name in layers):
+        raise DtypeError("names of layers as text", repr(list(layers)), "Name every attention layer.")
+    if len(layers) != count or len(set(layers)) != count:
+        raise ShapeError(
+            f"{count} different names of layers, in the table's order",
+            ", ".join(layers) or "none",
+            "Name every attention layer once.",
         )
+    return tuple(layers)
 
 
-def _frozen_operands(value: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
-    array = np.array(value, np.float64)
+def operand_scales(value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Steps of q, k and v for every head of (layers, heads)."""
+    array = _reals("qkv_scale", value)
     if array.shape != (*shape, 3):
         raise ShapeError(
             f"qkv_scale of shape {(*shape, 3)}: q, k and v of every head",
             f"shape {array.shape}",
             "Collect it from the model that the table belongs to.",
         )
-    if not (np.isfinite(array) & (array > 0)).all():
+    if not (array > 0).all():
         raise ParameterError("qkv_scale > 0", str(array.min()), "A scale maps int8 steps to real values.")
-    array.flags.writeable = False
     return array
 
 
-def _frozen_grid(name: str, value: Any, dtype: type) -> NDArray[Any]:
-    array = np.asarray(value)
+def _reals(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(f"{name} as an array", str(error), "Give all rows the same length.") from error
+    if array.dtype.kind not in "iuf":
+        raise DtypeError(f"{name} as numbers", f"dtype {array.dtype}", "Convert it before.")
+    reals: NDArray[np.float64] = array.astype(np.float64)
+    if not np.isfinite(reals).all():
+        bad = reals[~np.isfinite(reals)][0]
+        raise ParameterError(f"{name} > 0 and finite", str(bad), "A scale maps int8 steps to real values.")
+    return reals
+
+
+def _grid(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim != 2 or array.size == 0:
         raise ShapeError(
             f"{name} as a non-empty array [layers, heads]",
             f"shape {array.shape}",
             "For one head write [[value]].",
         )
-    if array.dtype.kind not in ("iu" if dtype is np.int32 else "iuf"):
-        raise DtypeError(f"{name} of dtype {np.dtype(dtype)}", str(array.dtype), "Convert it before.")
-    if dtype is np.int32 and (abs(array.astype(np.int64)) > np.iinfo(np.int32).max).any():
-        raise ParameterError(f"{name} to fit int16 arithmetic", str(array.max()), "See hccs.Region.")
-    array = array.astype(dtype)
+    return array
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     array.flags.writeable = False
     return array

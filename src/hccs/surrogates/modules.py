@@ -1,4 +1,4 @@
-"""`SurrogateModule`: any method as the module that stands in for softmax inside an attention layer."""
+"""`SurrogateModule`: any method as the slot that stands in for softmax inside an attention layer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from hccs.nn.functional import quantise
+from hccs.nn.slots import SoftmaxSlot
 from hccs.surrogates import tensors
 from hccs.surrogates.surrogate import Surrogate, per_row
 
 
-class SurrogateModule(nn.Module):
+class SurrogateModule(SoftmaxSlot):
     """Float logits [batch, heads, q, k] in, the method's probabilities out, in the logits' dtype.
 
     The forward pass is the method's exact arithmetic. Gradients are those of the method itself where it is

@@ -7,8 +7,8 @@
     result.probabilities                              # float64, masked positions 0
     result.integers, result.unit                      # the method's integers and what one is worth, or None
     params = method.calibrate(x, scale, valid)        # {} where there is nothing to fit
-    layer = method.module(scale, params)              # torch.nn.Module (z, valid) -> p; `scale` [heads]
-    hccs.nn.attaching.fill({name: layer}, model)         # into every attention layer
+    slot = method.module(scale, params)               # torch.nn.Module (z, valid) -> p; `scale` [heads]
+    hccs.nn.fill({name: slot, ...}, model)            # by the names in hccs.nn.attention_layers(model)
     method.costs                                      # declared: widths, tables, operations(k), ...
     method.costs.operations(64), method.costs.needs
 
@@ -18,8 +18,8 @@
   model, [layers, heads, rows, k] with scale [layers, heads]; the arrays it returns have scale's shape.
 - `method.parameters` names the parameters with their defaults, `method.learnable` those that training changes
   in the module; `module.parameters_now()` reads them back.
-- A method with `method.attends` changes the attention output: its module has `attend(logits, value, valid)`,
-  which attention calls in place of probabilities times value.
+- `method.module` is an `hccs.nn.AttentionSlot`. One with `method.attends` changes the attention output, not
+  the probabilities alone.
 - `method.name`, `method.summary`: for tables.
 
 Each method is a file of this folder that defines `SURROGATE`; `METHODS` names them in the order of a table.

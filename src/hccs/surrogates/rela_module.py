@@ -1,16 +1,17 @@
-"""The PyTorch form of ReLA: a module that computes the attention output itself."""
+"""The PyTorch form of ReLA: a slot that computes the attention output itself."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
+from hccs.nn.slots import AttentionInputs, AttentionSlot
 from hccs.surrogates import tensors
 
 EPSILON = 1e-8
 
 
-class RectifiedAttention(nn.Module):
+class RectifiedAttention(AttentionSlot):
     """Gated, RMS-normalised ReLU attention of one layer's heads."""
 
     def __init__(self, heads: int, width: int) -> None:
@@ -23,12 +24,10 @@ class RectifiedAttention(nn.Module):
         tensors.require_numbers(z)
         return z.relu() if valid is None else z.relu() * valid
 
-    def attend(
-        self, z: torch.Tensor, value: torch.Tensor, valid: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The output [batch, heads, q, d] for values [batch, heads, k, d], and the scores."""
-        scores = self(z, valid)
-        o = torch.matmul(scores, value)
+    def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gated output [batch, heads, q, d] and the scores."""
+        scores = self(inputs.logits, inputs.valid)
+        o = torch.matmul(scores, inputs.for_every_head(inputs.value))
         # A token's heads lie side by side when the root mean square is taken: over heads and channels.
         mean_square = o.float().square().mean((1, 3), keepdim=True)
         normalised = o * torch.rsqrt(mean_square + EPSILON).to(o.dtype)

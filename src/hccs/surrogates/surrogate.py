@@ -146,7 +146,7 @@ class Surrogate:
         return self.fit(logits, heads["scale"], mask)
 
     def module(self, scale: Any, params: Mapping[str, Any] | None = None) -> Any:
-        """A torch.nn.Module (z, valid) -> p on float logits [batch, heads, q, k], for `nn.attaching.fill`.
+        """A torch.nn.Module (z, valid) -> p on float logits [batch, heads, q, k], for `hccs.nn.fill`.
 
         `scale` [heads] is the int8 step of each head, `params` what `calibrate` returned for it.
         """

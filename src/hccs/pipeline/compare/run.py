@@ -23,7 +23,7 @@ from hccs import surrogates
 from hccs._files import safetensors as _safetensors
 from hccs._progress import track
 from hccs.errors import HccsError, ModelError, ParameterError
-from hccs.nn.attaching import fill
+from hccs.nn.attaching import detach, fill
 from hccs.pipeline.compare.entries import FLOAT, Entry, declared_costs
 from hccs.pipeline.compare.measures import FidelityCounter, row_measures
 from hccs.pipeline.compare.sample import LogitSample, sample_files, sample_model
@@ -103,7 +103,8 @@ class Comparison:
                 "no classification head for this task",
                 "Run hccs convert first and compare on its folder, or name a fine-tuned model.",
             )
-        return replace(loaded, model=loaded.model.to(best_device()).eval())
+        # A converted model comes with HCCS attached; here every method starts from its float softmax.
+        return replace(loaded, model=detach(loaded.model.to(best_device()).eval()))
 
     def _from_files(self) -> tuple[LogitSample, LogitSample]:
         return sample_files(self.settings.files, rows=self.settings.rows, seed=self.settings.seed)

@@ -18,6 +18,7 @@ from hccs.calibration.scale import LogitRange, quantise
 from hccs.errors import DataError, FileError, MaskError, ParameterError
 from hccs.nn.collecting import observing, ranges, real_rows, run
 from hccs.nn.functional import quantise as quantise_tensor
+from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,18 +83,19 @@ class LogitSample:
             ) from error
 
 
-class RowSampler(nn.Module):
-    """Passes logits on and keeps, quantised, a few rows of every batch."""
+class RowSampler(Observer):
+    """Keeps, quantised, a few rows of every batch."""
 
-    def __init__(self, inner: nn.Module, scale: NDArray[np.float64], per_batch: int, seed: int) -> None:
-        super().__init__()
-        self.inner, self.per_batch, self.seed = inner, per_batch, seed
+    def __init__(self, inner: AttentionSlot, scale: NDArray[np.float64], per_batch: int, seed: int) -> None:
+        super().__init__(inner)
+        self.per_batch, self.seed = per_batch, seed
         self.scale = torch.tensor(scale, dtype=torch.float32)
         self.kept: list[tuple[NDArray[np.int8], NDArray[np.bool_]]] = []
 
-    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-        """The inner module's probabilities."""
-        rows = real_rows(z, valid)
+    def observe(self, inputs: AttentionInputs) -> None:
+        """The same rows of every layer."""
+        z = inputs.logits
+        rows = real_rows(z, inputs.valid)
         full = torch.ones_like(z, dtype=torch.bool) if rows is None else rows.expand(z.shape)
         by_row = full[:, 0].reshape(-1, z.shape[-1])
         real = by_row.any(-1).nonzero()[:, 0].cpu().numpy()
@@ -103,7 +105,6 @@ class RowSampler(nn.Module):
         x = quantise_tensor(z.detach(), self.scale.to(z.device))
         x = x.transpose(0, 1).reshape(z.shape[1], -1, z.shape[-1])[:, chosen]
         self.kept.append((x.cpu().numpy(), by_row[chosen].cpu().numpy()))
-        return self.inner(z, valid)  # type: ignore[no-any-return]
 
 
 def sample_model(
@@ -127,8 +128,8 @@ def sample_model(
     names, scale = seen.layers, seen.logit_scale if scale is None else scale
     samplers: dict[str, RowSampler] = {}
 
-    def observer(name: str, layer: int) -> Callable[[nn.Module], nn.Module]:
-        def make(inner: nn.Module) -> nn.Module:
+    def observer(name: str, layer: int) -> Callable[[AttentionSlot], AttentionSlot]:
+        def make(inner: AttentionSlot) -> AttentionSlot:
             samplers[name] = RowSampler(inner, scale[layer], -(-rows // len(batches)), seed)
             return samplers[name]
 

@@ -108,7 +108,7 @@ class Conversion:
 
     def _float(self) -> dict[str, Any]:
         """Score the float model, fine-tuning it first if it came without a classification head."""
-        model = self._start.model.to(best_device())
+        model = hccs.nn.detach(self._start.model.to(best_device()))  # it may have been converted before
         if not self._start.has_head:
             self.say("  the model has no classification head: fine-tuning it on the task")
             recipe = replace(self.settings.fine_tuning, seed=self.settings.seed)

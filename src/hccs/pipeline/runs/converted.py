@@ -42,7 +42,7 @@ class FinishedRun:
 
     @cached_property
     def converted(self) -> Loaded:
-        """The converted model and its tokenizer; HCCS is not attached yet."""
+        """The converted model, with HCCS attached as it was saved, and its tokenizer."""
         return load_classifier(str(self.folder / "model"), self.labels)
 
     @cached_property
