@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hccs.errors import DataError, ParameterError
-from hccs.numbers.embeddings import EmbeddingParams
+from hccs.numbers.embeddings import EmbeddingParams, word_step
 from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import LinearParams, quantise_linear, quantise_scores
 from hccs.reference.embedding import embedding
@@ -164,7 +164,8 @@ def test_embeddings_are_off_by_half_a_step_of_each_part(largest_position):
         rng.normal(0, largest_position, (20, 16)),
         rng.normal(0, 0.1, (2, 16)),
     )
-    params, step = EmbeddingParams.from_float(W, P, T)
+    coarse, shift = word_step(W, P, T)
+    params, step = EmbeddingParams.from_float(W, P, T, coarse, shift), coarse / 2**shift
     tokens, types = rng.integers(0, 50, (4, 20)), rng.integers(0, 2, (4, 20))
     v = embedding(tokens, np.arange(20)[None], types, params)
     real = W[tokens] + P[None] + T[types]

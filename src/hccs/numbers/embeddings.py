@@ -41,28 +41,31 @@ class EmbeddingParams:
             raise ParameterError("sums of magnitude up to 2^16", str(reach), "See from_float.")
 
     @classmethod
-    def from_float(cls, words: Any, positions: Any, types: Any) -> tuple[EmbeddingParams, float]:
-        """The integers of three float tables, and the value of one step of their sum."""
+    def from_float(cls, words: Any, positions: Any, types: Any, step: float, shift: int) -> EmbeddingParams:
+        """The integers of three float tables; `step` is the value of one step of a word."""
         W, P, T = (np.asarray(part, np.float64) for part in (words, positions, types))
         if not all(np.isfinite(part).all() for part in (W, P, T)):
             raise DataError(
                 "finite embeddings", "NaN or infinity", "The model is damaged, or training diverged."
             )
-        step = max(float(abs(W).max()), 1e-30) / 127
-        rest = [float(abs(part).max()) / step for part in (P, T)]
-        # The finest scale in which positions and types are int16 and the sum stays within 2^16.
-        fits = [
-            bits
-            for bits in range(MAX_WORD_SHIFT, -1, -1)
-            if max(rest) * 2**bits <= 32767 and (sum(rest) + 127) * 2**bits <= 2**16 - 2
-        ]
-        if not fits:
-            raise ParameterError(
-                "positions and types at most 256 times the words' steps",
-                f"{max(rest):.4g}",
-                "Scale the words up.",
-            )
-        shift = fits[0]
-        scale = step / 2**shift
-        small = [np.clip(np.rint(part / scale), -32767, 32767).astype(np.int16) for part in (P, T)]
-        return cls(np.rint(W / step).astype(np.int8), *small, shift), scale
+        fine = step / 2**shift
+        small = [np.clip(np.rint(part / fine), -32767, 32767).astype(np.int16) for part in (P, T)]
+        return cls(np.clip(np.rint(W / step), -127, 127).astype(np.int8), *small, shift)
+
+
+def word_step(words: Any, positions: Any, types: Any) -> tuple[float, int]:
+    """The value of one step of a word, and by how many bits positions and types are finer.
+
+    As fine as positions and types in int16, and sums within 2^16, allow.
+    """
+    W, P, T = (float(abs(np.asarray(part)).max()) for part in (words, positions, types))
+    step = max(W, 1e-30) / 127
+    for shift in range(MAX_WORD_SHIFT, -1, -1):
+        reach = [part / step * 2**shift for part in (P, T)]
+        if max(reach) <= 32767 and sum(reach) + (127 << shift) <= 2**16 - 2:
+            return step, shift
+    raise ParameterError(
+        "positions and types at most 256 times the words' steps",
+        f"{max(P, T) / step:.4g}",
+        "Scale the words up.",
+    )

@@ -35,13 +35,17 @@ def inverse_root(Q: int, h: int) -> tuple[int, int]:
     """(r, e), r to 29 bits, with r / 2^(e + 20) = sqrt(h / Q): xhat = rhe(d * r / 2^e) has 20 fraction bits.
 
     Q is moved up by an even number of places into [2^62, 2^64), so that its root s has 32 bits; sqrt(h), a
-    constant, into [2^61, 2^63); their quotient is the row's one division.
+    constant, into [2^61, 2^62); their quotient is the row's one division.
     """
     t = (63 - (Q.bit_length() - 1)) // 2
     s = math.isqrt(Q << 2 * t)  #                           2^31 <= s < 2^32
-    w = root_shift(h)
-    r = math.isqrt(h << 2 * w) // s  #                      2^29 <= r < 2^32
-    return r, w - t - XHAT_BITS
+    r = root_of(h) // s  #                                  2^29 <= r < 2^31
+    return r, root_shift(h) - t - XHAT_BITS
+
+
+def root_of(h: int) -> int:
+    """sqrt(h) * 2^w, rounded down: a constant of the layer."""
+    return math.isqrt(h << 2 * root_shift(h))
 
 
 def root_shift(h: int) -> int:

@@ -9,8 +9,10 @@ from torch import nn
 
 from hccs.errors import ModelError
 from hccs.nn.lowering import bert, distilbert
-from hccs.nn.lowering.encoder import Encoder, assemble
+from hccs.nn.lowering.assembling import assemble
+from hccs.nn.lowering.encoder import Encoder
 from hccs.nn.lowering.ranges import measure
+from hccs.nn.lowering.scales import choose_scales
 from hccs.numbers.table import ParamTable
 from hccs.program.model import IntegerModel
 
@@ -38,4 +40,5 @@ def lower(
     if kind not in FAMILIES:
         raise ModelError(f"a classifier of the families {', '.join(FAMILIES)}", str(kind), "Keep its floats.")
     encoder = FAMILIES[kind](model)
-    return IntegerModel(assemble(encoder, table, measure(model, encoder, batches, scales), tokenizer))
+    chosen = choose_scales(encoder, measure(model, encoder, batches, scales))
+    return IntegerModel(assemble(encoder, table, chosen, tokenizer))

@@ -12,7 +12,7 @@ from hccs.nn.lowering.encoder import Encoder, Layer
 
 def encoder(model: Any) -> Encoder:
     """The parts of a classifier of one of the three families."""
-    base = getattr(model, model.base_model_prefix)
+    base = getattr(model, model.base_model_prefix, model)
     head = getattr(model, "classifier", None)
     if hasattr(base, "embeddings_project"):
         raise ModelError(

@@ -1,189 +1,174 @@
-"""A float model that rounds where its integer program rounds, with gradients: for training, and to see what costs.
+"""A float model that computes, in its forward pass, the integers of its program: what is trained is what is deployed.
 
-Scales stay as they were measured. Weights are rounded by the rule of `quantise_linear`, values at every point; the
-gradient passes straight through inside a range and stops outside it. Attention is HCCS with its exact quotient, as
-integer attention computes it.
+Every module between two rounding points returns the program's integers times their step, bit for bit; its
+gradient is that of the float module with rounded weights, straight through inside a range and none outside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from hccs.nn.attaching import detach, fill
 from hccs.nn.functional import surrogate
 from hccs.nn.interface import attention_layers
-from hccs.nn.lowering.encoder import Encoder, Layer, stream_bits
-from hccs.nn.lowering.points import Point, points, visiting
-from hccs.numbers.embeddings import MAX_WORD_SHIFT
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, MULTIPLIER_SHIFT
+from hccs.nn.lowering.assembling import activation_table, head_steps, requant_of
+from hccs.nn.lowering.encoder import Encoder, Layer
+from hccs.nn.lowering.integers import layer_norm, linear, linear_integers, narrow, scores_integers
+from hccs.nn.lowering.scales import Scales
+from hccs.nn.slots import AttentionInputs, AttentionSlot
+from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
 from hccs.numbers.table import ParamTable
+from hccs.ops.attention import attention
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-ATTENTION, WEIGHTS, EMBEDDINGS = "attention", "weights", "embeddings"
-"""What can be rounded beside the points of a program."""
+Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 @contextmanager
-def quantised(
-    model: nn.Module,
-    encoder: Encoder,
-    table: ParamTable,
-    largest: Mapping[str, NDArray[Any]],
-    only: Callable[[str], bool] = lambda name: True,
-) -> Iterator[None]:
-    """Inside, the model computes as its integer program would; `only` chooses points and parts by name."""
-    scales = point_scales(encoder, largest)
-    chosen = [point for point in points(encoder) if only(point.name)]
-    limits = {p.name: INT16_LIMIT if _is_stream(p.name) else INT8_LIMIT for p in chosen}
-
-    made: dict[str, torch.Tensor] = {}
-
-    def visit(point: Point, value: torch.Tensor) -> torch.Tensor:
-        if point.name not in made or made[point.name].device != value.device:
-            made[point.name] = _like(scales[point.name], value, point.heads)
-        if point.name.endswith("_int8"):  # from the stream's integers, so that ties are ties
-            stream = point.name.removesuffix("_int8")
-            steps = torch.fake_quantize_per_tensor_affine(
-                value / float(scales[stream]), 1.0, 0, -32767, 32767
-            )
-            ratio = float(scales[point.name] / scales[stream])
-            return torch.fake_quantize_per_tensor_affine(steps / ratio, 1.0, 0, -127, 127) * float(
-                scales[point.name]
-            )
-        return rounded(value, made[point.name], limits[point.name], value.ndim - 1)
-
+def quantised(model: nn.Module, encoder: Encoder, table: ParamTable, scales: Scales) -> Iterator[None]:
+    """Inside, the model's forward pass is its integer program's; weights may be trained, scales stay."""
     with ExitStack() as stack:
-        if only(ATTENTION):
-            names = list(table.provenance.get("layers") or attention_layers(model))
-            fill({name: ExactHeadSoftmax(table, i) for i, name in enumerate(names)}, model)
-            stack.callback(detach, model)
-        if only(WEIGHTS):
-            for module, in_scale, out_scale in _linears(encoder, scales):
-                stack.enter_context(_patched(module, _linear_forward(module, in_scale, out_scale)))
-        if only(EMBEDDINGS):
-            for module in filter(None, (encoder.words, encoder.positions, encoder.types)):
-                stack.enter_context(_patched(module, _embedding_forward(module, encoder)))
-        stack.enter_context(visiting(chosen, visit))
+        names = table.layers or tuple(attention_layers(model))
+        slots = {name: IntegerHeads(i, encoder.layers[i], table, scales) for i, name in enumerate(names)}
+        stack.callback(detach, model)
+        fill(slots, model)
+        for module, forward in _forwards(encoder, scales):
+            stack.enter_context(_patched(module, forward))
         yield
 
 
-def rounded(x: torch.Tensor, scale: torch.Tensor, limit: int, axis: int = 0) -> torch.Tensor:
-    """x on the grid of `scale`, at most `limit` steps from 0; straight-through inside, no gradient outside.
+class IntegerHeads(AttentionSlot):
+    """Integer attention forward; backward through the real-valued line, its maximum and its sum."""
 
-    A scale of several values belongs to the positions along `axis`.
-    """
-    if scale.ndim == 0:
-        zero = torch.zeros((), dtype=torch.int32, device=x.device)
-        return torch.fake_quantize_per_tensor_affine(x, scale, zero, -limit, limit)
-    zeros = torch.zeros(scale.shape, dtype=torch.int32, device=x.device)
-    return torch.fake_quantize_per_channel_affine(x, scale, zeros, axis, -limit, limit)
-
-
-class ExactHeadSoftmax(nn.Module):
-    """HCCS on int8 logits with the exact quotient s / Z: what deferred normalisation computes."""
-
-    theta: torch.Tensor
-    scale: torch.Tensor
-
-    def __init__(self, table: ParamTable, layer: int) -> None:
+    def __init__(self, i: int, layer: Layer, table: ParamTable, scales: Scales) -> None:
         super().__init__()
-        self.register_buffer("theta", torch.tensor(table.layer(layer).packed), persistent=False)
-        scale = torch.tensor(table.scale[layer], dtype=torch.float32)[:, None, None]
-        self.register_buffer("scale", scale, persistent=False)
+        self.heads, self.requant = table.layer(i), requant_of(i, layer, table, scales)
+        self.step = scales.step(f"context{i}")
+        steps = np.stack([scales.steps[f"{name}{i}"] for name in ("query", "key", "value")])
+        self.steps = torch.tensor(steps, dtype=torch.float32)[:, :, None, None]
+        self.theta = torch.tensor(self.heads.packed)
+        self.logit_scale = torch.tensor(table.scale[i], dtype=torch.float32)[:, None, None]
 
-    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-        """Probabilities of logits [batch, heads, q, k]; masked positions get exactly 0."""
-        reach = torch.clamp(z / self.scale, -128, 127)
-        x = reach + (reach.round() - reach).detach()
-        return torch.nan_to_num(surrogate(x, self.theta, valid))
-
-
-def point_scales(encoder: Encoder, largest: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
-    """The value of one step at every point, as `assemble` chooses them."""
-    scales = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
-    depth = len(encoder.layers)
-    for i in range(depth + 1):
-        following = {f"x{i}": f"attended{i}_part", f"y{i}": f"summed{i}_part"}
-        for stream, part in following.items():
-            if stream not in largest:
-                continue
-            bits = stream_bits(largest, stream, part)
-            scales[stream] = scales[f"{stream}_int8"] / 2.0**bits
-            scales[part] = scales[stream]
-    return scales
-
-
-def _is_stream(name: str) -> bool:
-    return name.endswith("_part") or (name[0] in "xy" and not name.endswith("_int8"))
+    def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The output on the grid of the context; no probabilities."""
+        device = inputs.query.device
+        q, k, v = (
+            (part.detach() / step).round().to(torch.int8)
+            for part, step in zip(
+                (inputs.query, inputs.key, inputs.value), self.steps.to(device), strict=True
+            )
+        )
+        exact = attention(q, k, v, self.heads, self.requant, valid=inputs.valid, out="int8") * self.step
+        if not torch.is_grad_enabled():
+            return exact.to(inputs.query.dtype), None
+        real = (inputs.logits / self.logit_scale.to(device)).clamp(-128, 127)
+        x = real + (real.round() - real).detach()
+        p = torch.nan_to_num(surrogate(x, self.theta.to(device), inputs.valid))
+        return _straight(exact, (p @ inputs.value).clamp(-128 * self.step, INT8_LIMIT * self.step)), None
 
 
-def _like(scale: NDArray[np.float64], value: torch.Tensor, heads: int | None) -> torch.Tensor:
-    """A scale, or one per head repeated over the head's columns, beside a value."""
-    tensor = torch.tensor(scale, dtype=torch.float32, device=value.device)
-    return tensor if heads is None else tensor.repeat_interleave(value.shape[-1] // heads)
+def _straight(exact: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """The exact value with the real one's gradient."""
+    return real + (exact.to(real.dtype) - real).detach()
 
 
-def _linears(encoder: Encoder, scales: Mapping[str, Any]) -> Iterator[tuple[nn.Linear, Any, Any]]:
-    """Every linear layer with its input's scale and its output's; None for the scores."""
+def _forwards(encoder: Encoder, scales: Scales) -> Iterator[tuple[nn.Module, Forward]]:
+    step = scales.step
+    yield encoder.words, _embedding(encoder.words, scales.word_step, INT8_LIMIT)
+    for part in filter(None, (encoder.positions, encoder.types)):
+        yield part, _embedding(part, step("embedded"), INT16_LIMIT)
+    yield encoder.embedding_norm, _norm(encoder.embedding_norm, step("embedded"), step("x0"))
     for i, layer in enumerate(encoder.layers):
         for name, module in (("query", layer.query), ("key", layer.key), ("value", layer.value)):
-            width = module.out_features // layer.heads
-            yield module, scales[f"x{i}_int8"], np.repeat(scales[f"{name}{i}"], width)
-        yield from _feed_forward(i, layer, scales)
-    yield encoder.pooler, scales[f"x{len(encoder.layers)}_int8"], scales["pooled"]
-    yield encoder.classifier, scales["activated"], None
+            steps = torch.tensor(head_steps(scales, name, i, layer))
+            yield module, _linear(module, step(f"x{i}"), steps, bits=scales.bits[f"x{i}"])
+        yield (
+            layer.attention_output,
+            _linear(layer.attention_output, step(f"context{i}"), step(f"x{i}"), limit=INT16_LIMIT),
+        )
+        yield layer.attention_norm, _norm(layer.attention_norm, step(f"x{i}"), step(f"y{i}"))
+        yield layer.wide, _linear(layer.wide, step(f"y{i}"), step(f"wide{i}"), bits=scales.bits[f"y{i}"])
+        if isinstance(layer.activation, nn.Module):
+            yield layer.activation, _function(layer.activation, step(f"wide{i}"), step(f"active{i}"))
+        yield layer.narrow, _linear(layer.narrow, step(f"active{i}"), step(f"y{i}"), limit=INT16_LIMIT)
+        yield layer.output_norm, _norm(layer.output_norm, step(f"y{i}"), step(f"x{i + 1}"))
+    last = f"x{len(encoder.layers)}"
+    yield encoder.pooler, _linear(encoder.pooler, step(last), step("pooled"), bits=scales.bits[last])
+    yield encoder.classifier, _scores(encoder.classifier, step("activated"))
 
 
-def _feed_forward(i: int, layer: Layer, scales: Mapping[str, Any]) -> Iterator[tuple[nn.Linear, Any, Any]]:
-    yield layer.attention_output, scales[f"context{i}"], scales[f"x{i}"]
-    yield layer.wide, scales[f"y{i}_int8"], scales[f"wide{i}"]
-    yield layer.narrow, scales[f"active{i}"], scales[f"y{i}"]
-
-
-def _linear_forward(
-    module: nn.Linear, in_scale: Any, out_scale: Any
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        weight = module.weight
-        with torch.no_grad():
-            if out_scale is None:
-                scale = weight.abs().amax().clamp(min=1e-30) / INT8_LIMIT
-            else:
-                out = torch.as_tensor(out_scale, dtype=weight.dtype, device=weight.device)
-                step = out / float(in_scale) / 2.0**MULTIPLIER_SHIFT
-                scale = (weight.abs().amax(1) / INT8_LIMIT / step).ceil().clamp(min=1) * step
-        bias_step = scale * float(in_scale)
-        bias = module.bias + ((module.bias / bias_step).round() * bias_step - module.bias).detach()
-        return nn.functional.linear(x, rounded(weight, scale, INT8_LIMIT), bias)
+def _embedding(module: nn.Embedding, step: float, limit: int) -> Forward:
+    def forward(ids: torch.Tensor) -> torch.Tensor:
+        real = functional.embedding(ids, module.weight, module.padding_idx)
+        exact = (real.detach().double() / step).round().clamp(-limit, limit) * step
+        return _straight(exact, real.clamp(-limit * step, limit * step))
 
     return forward
 
 
-def _embedding_forward(module: nn.Embedding, encoder: Encoder) -> Callable[[torch.Tensor], torch.Tensor]:
-    step = encoder.words.weight.detach().abs().amax().clamp(min=1e-30) / INT8_LIMIT
-    scale, limit = (
-        (step, INT8_LIMIT) if module is encoder.words else (step / 2.0**MAX_WORD_SHIFT, INT16_LIMIT)
-    )
+def _norm(module: nn.LayerNorm, in_step: float, out_step: float) -> Forward:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        exact = layer_norm(x.detach(), module, in_step, out_step) * out_step
+        real = functional.layer_norm(x, module.normalized_shape, module.weight, module.bias, module.eps)
+        return _straight(exact, real.clamp(-INT16_LIMIT * out_step, INT16_LIMIT * out_step))
 
-    def forward(ids: torch.Tensor) -> torch.Tensor:
-        found = nn.functional.embedding(ids, module.weight, module.padding_idx)
-        return rounded(found, scale.to(found.device), limit)
+    return forward
+
+
+def _linear(
+    module: nn.Linear, in_step: float, out_step: Any, *, limit: int = INT8_LIMIT, bits: int | None = None
+) -> Forward:
+    """Reads a stream of step `in_step` that is `bits` finer than int8, or int8 of that step itself."""
+    read = in_step * 2.0 ** (bits or 0)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        out = out_step.to(x.device) if isinstance(out_step, torch.Tensor) else out_step
+        k = (x.detach() / in_step).round()
+        k = k.clamp(-128, INT8_LIMIT) if bits is None else narrow(k, bits)
+        weights = linear_integers(module, read, out)
+        exact = linear(k, weights, limit) * out
+        if not torch.is_grad_enabled():
+            return exact.to(x.dtype)
+        given = x.clamp(-INT8_LIMIT * read, INT8_LIMIT * read)
+        real = functional.linear(_straight(k * read, given), *weights.with_gradient(module))
+        reach = torch.as_tensor(limit * out, dtype=x.dtype, device=x.device)
+        return _straight(exact, torch.maximum(torch.minimum(real, reach), -reach))
+
+    return forward
+
+
+def _scores(module: nn.Linear, in_step: float) -> Forward:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        weights = scores_integers(module, in_step)
+        k = (x.detach() / in_step).round().clamp(-INT8_LIMIT, INT8_LIMIT)
+        given = _straight(k * in_step, x.clamp(-INT8_LIMIT * in_step, INT8_LIMIT * in_step))
+        return functional.linear(given, *weights.with_gradient(module))
+
+    return forward
+
+
+def _function(module: nn.Module, in_step: float, out_step: float) -> Forward:
+    entries = torch.tensor(activation_table(module, in_step, out_step))
+    original = type(module).forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        index = (x.detach() / in_step).round().long() + 128
+        exact = entries.to(x.device)[index] * out_step
+        return _straight(exact, original(module, x).clamp(-INT8_LIMIT * out_step, INT8_LIMIT * out_step))
 
     return forward
 
 
 @contextmanager
-def _patched(module: nn.Module, forward: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+def _patched(module: nn.Module, forward: Forward) -> Iterator[None]:
     """Give one module another forward; its class and its state stay."""
-    module.forward = forward
+    module.forward = forward  # type: ignore[method-assign]
     try:
         yield
     finally:
