@@ -14,7 +14,8 @@ import hccs.nn
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.lowering import FAMILIES, lower
 from hccs.nn.lowering.assembling import assemble
-from hccs.nn.lowering.quantised import quantised
+from hccs.nn.lowering.noise import measure_noise
+from hccs.nn.lowering.quantised import KINDS, quantised
 from hccs.nn.lowering.ranges import measure
 from hccs.nn.lowering.scales import choose_scales
 from hccs.program import IntegerModel
@@ -93,7 +94,7 @@ def test_gradients_train_it_and_the_program_follows():
             loss.backward()
             assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
             optimiser.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
         with torch.no_grad():
             trained = model(**data).logits
     assert losses[-1] < 0.7 * losses[0]
@@ -113,6 +114,23 @@ def test_the_model_is_left_as_it_was():
         with pytest.raises(KeyboardInterrupt), quantised(model, encoder, table, scales):
             raise KeyboardInterrupt
         assert torch.equal(model(**fresh).logits, before)
+
+
+def test_noise_grows_along_the_model_and_each_kind_alone_costs_little():
+    model, table, batches = made("bert")
+    encoder = FAMILIES["bert"](model)
+    scales = choose_scales(encoder, measure(model, encoder, batches))
+    program = assemble(encoder, table, scales)
+    found = {n.name: n.decibels for n in measure_noise(model, encoder, program, scales, batches[:2])}
+    assert found["x0"] > 30 and found["x0"] >= found["x0_int8"] > found["x1_int8"] - 3
+    with torch.no_grad():
+        real = model(**batches[0]).logits
+        for kind in KINDS:
+            with quantised(model, encoder, table, scales, only=[kind]):
+                alone = model(**batches[0]).logits
+            assert 0 < (alone - real).abs().mean() < 0.5 * real.std(), kind
+        with quantised(model, encoder, table, scales, only=[]):
+            assert torch.equal(model(**batches[0]).logits, real)
 
 
 def test_padding_changes_nothing():

@@ -6,7 +6,7 @@ gradient is that of the float module with rounded weights, straight through insi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -30,17 +30,32 @@ from hccs.ops.attention import attention
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
+KINDS = ("embeddings", "attention", "linear layers", "layer norms", "activations")
+"""What can be in integers by itself, to see what it costs alone."""
+
+
 @contextmanager
-def quantised(model: nn.Module, encoder: Encoder, table: ParamTable, scales: Scales) -> Iterator[None]:
-    """Inside, the model's forward pass is its integer program's; weights may be trained, scales stay."""
+def quantised(
+    model: nn.Module, encoder: Encoder, table: ParamTable, scales: Scales, only: Sequence[str] = KINDS
+) -> Iterator[None]:
+    """Inside, the model's forward pass is its integer program's; weights may be trained, scales stay.
+
+    With `only` some kinds of operators compute in integers, and the others as before.
+    """
     with ExitStack() as stack:
-        names = table.layers or tuple(attention_layers(model))
-        slots = {name: IntegerHeads(i, encoder.layers[i], table, scales) for i, name in enumerate(names)}
         stack.callback(detach, model)
-        fill(slots, model)
+        if "attention" in only:
+            names = table.layers or tuple(attention_layers(model))
+            fill({n: IntegerHeads(i, encoder.layers[i], table, scales) for i, n in enumerate(names)}, model)
         for module, forward in _forwards(encoder, scales):
-            stack.enter_context(_patched(module, forward))
+            if _kind_of(module) in only:
+                stack.enter_context(_patched(module, forward))
         yield
+
+
+def _kind_of(module: nn.Module) -> str:
+    kinds = {nn.Embedding: "embeddings", nn.Linear: "linear layers", nn.LayerNorm: "layer norms"}
+    return next((kind for cls, kind in kinds.items() if isinstance(module, cls)), "activations")
 
 
 class IntegerHeads(AttentionSlot):
