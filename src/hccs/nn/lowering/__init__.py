@@ -1,0 +1,44 @@
+"""From a transformers model to an integer program: one small file a family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from hccs.errors import ModelError
+from hccs.nn.lowering import bert, distilbert
+from hccs.nn.lowering.assembling import assemble
+from hccs.nn.lowering.encoder import Encoder
+from hccs.nn.lowering.ranges import measure
+from hccs.nn.lowering.scales import choose_scales
+from hccs.numbers.table import ParamTable
+from hccs.program.model import IntegerModel
+
+FAMILIES: dict[str, Callable[[Any], Encoder]] = {
+    "bert": bert.encoder,
+    "roberta": bert.encoder,
+    "electra": bert.encoder,
+    "distilbert": distilbert.encoder,
+}
+
+
+def lower(
+    model: nn.Module,
+    table: ParamTable,
+    batches: Sequence[Mapping[str, Any]],
+    *,
+    scales: str = "max-abs",
+    tokenizer: str = "",
+) -> IntegerModel:
+    """The whole classifier in integers: HCCS with the table's parameters, everything else in int8 and int16.
+
+    The scale of every value is its largest magnitude over `batches`, which need no labels; padding is left out.
+    """
+    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    if kind not in FAMILIES:
+        raise ModelError(f"a classifier of the families {', '.join(FAMILIES)}", str(kind), "Keep its floats.")
+    encoder = FAMILIES[kind](model)
+    chosen = choose_scales(encoder, measure(model, encoder, batches, scales))
+    return IntegerModel(assemble(encoder, table, chosen, tokenizer))

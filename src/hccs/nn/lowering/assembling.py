@@ -1,0 +1,168 @@
+"""An encoder and its scales as a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hccs.errors import ModelError
+from hccs.nn.lowering.encoder import Encoder, Layer, as_numbers
+from hccs.nn.lowering.scales import Scales
+from hccs.numbers.embeddings import EmbeddingParams
+from hccs.numbers.layer_norm import NormParams
+from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, quantise_linear, quantise_scores
+from hccs.numbers.requant import Requant
+from hccs.numbers.table import ParamTable
+from hccs.program import operators as op
+from hccs.reference.table import table as function_table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def assemble(encoder: Encoder, table: ParamTable, scales: Scales, tokenizer: str = "") -> op.Program:
+    """The program of an encoder with the table's HCCS parameters."""
+    if len(encoder.layers) != table.shape[0]:
+        raise ModelError(
+            f"a table of {len(encoder.layers)} layers", str(table.shape[0]), "Calibrate on this model."
+        )
+    build = _Builder(scales)
+    tables = [as_numbers(part) for part in encoder.embedding_tables]
+    params = EmbeddingParams.from_float(*tables, scales.word_step, scales.word_shift)
+    build.add(op.Embed("embedded", params, encoder.first_position))
+    stream = build.norm("embedded", encoder.embedding_norm, "x0")
+    for i, layer in enumerate(encoder.layers):
+        stream = _layer(build, i, layer, table, stream)
+    build.add(op.First((build.narrowed(stream),), "first"), like=f"{stream}_int8")
+    build.linear("first", encoder.pooler, "pooled")
+    build.function("pooled", encoder.pooler_activation, "activated")
+    head = encoder.classifier
+    scores, score_scale = quantise_scores(
+        as_numbers(head.weight), as_numbers(head.bias), in_scale=build.steps["activated"]
+    )
+    build.add(op.Linear(("activated",), "scores", scores))
+    longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
+    return op.Program(
+        tuple(build.operators),
+        encoder.labels,
+        longest,
+        score_scale,
+        {**build.steps, "scores": score_scale},
+        tokenizer,
+        {"table": dict(table.provenance)},
+    )
+
+
+def _layer(build: _Builder, i: int, layer: Layer, table: ParamTable, stream: str) -> str:
+    x = build.narrowed(stream)
+    parts = (layer.query, layer.key, layer.value)
+    params = quantise_linear(
+        np.concatenate([as_numbers(part.weight) for part in parts]),
+        np.concatenate([as_numbers(part.bias) for part in parts]),
+        in_scale=build.steps[x],
+        out_scale=np.concatenate(
+            [head_steps(build.scales, name, i, layer) for name in ("query", "key", "value")]
+        ),
+    )
+    build.add(op.Linear((x,), f"qkv{i}", params))
+    build.add(
+        op.Attention((f"qkv{i}",), f"context{i}", table.layer(i), requant_of(i, layer, table, build.scales))
+    )
+    build.residual(f"context{i}", layer.attention_output, stream, f"attended{i}", input_limit=128)
+    middle = build.norm(f"attended{i}", layer.attention_norm, f"y{i}")
+    build.linear(build.narrowed(middle), layer.wide, f"wide{i}")
+    build.function(f"wide{i}", layer.activation, f"active{i}")
+    build.residual(f"active{i}", layer.narrow, middle, f"summed{i}")
+    return build.norm(f"summed{i}", layer.output_norm, f"x{i + 1}")
+
+
+def head_steps(scales: Scales, name: str, i: int, layer: Layer) -> NDArray[np.float64]:
+    """The steps of q, k or v, one per output channel."""
+    return np.repeat(scales.steps[f"{name}{i}"], layer.query.out_features // layer.heads)
+
+
+def requant_of(i: int, layer: Layer, table: ParamTable, scales: Scales) -> Requant:
+    """The factors of a layer's integer attention."""
+    return Requant.from_scales(
+        q_scale=scales.steps[f"query{i}"],
+        k_scale=scales.steps[f"key{i}"],
+        v_scale=scales.steps[f"value{i}"],
+        logit_scale=table.scale[i],
+        scaling=layer.scaling,
+        out_scale=scales.step(f"context{i}"),
+    )
+
+
+def activation_table(activation: Any, in_scale: float, out_scale: float) -> NDArray[np.int8]:
+    """The 256 integers of a torch function between two scales."""
+
+    def real(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        with torch.no_grad():
+            return np.asarray(activation(torch.tensor(x)))
+
+    return function_table(real, in_scale, out_scale)
+
+
+class _Builder:
+    """Operators as they are added, and the step of every value they write."""
+
+    def __init__(self, scales: Scales) -> None:
+        self.scales = scales
+        self.operators: list[op.Operator] = []
+        self.steps: dict[str, float] = {}
+
+    def add(self, operator: op.Operator, like: str | None = None) -> None:
+        """Append; the output's step is that of the point of its name, or of the value `like`."""
+        self.operators.append(operator)
+        step = self.scales.steps.get(like or operator.output)
+        if step is not None and np.ndim(step) == 0:
+            self.steps[operator.output] = float(step)
+
+    def norm(self, source: str, module: nn.LayerNorm, output: str) -> str:
+        params = NormParams.from_float(
+            as_numbers(module.weight),
+            as_numbers(module.bias),
+            module.eps,
+            in_scale=self.steps[source],
+            out_scale=self.scales.step(output),
+        )
+        self.add(op.LayerNorm((source,), output, params))
+        return output
+
+    def narrowed(self, stream: str) -> str:
+        """The int8 form of a stream, made once."""
+        name = f"{stream}_int8"
+        if name not in self.steps:
+            self.add(op.Narrow((stream,), name, self.scales.bits[stream]))
+        return name
+
+    def linear(self, source: str, module: nn.Linear, output: str) -> None:
+        params = quantise_linear(
+            as_numbers(module.weight),
+            as_numbers(module.bias),
+            in_scale=self.steps[source],
+            out_scale=self.scales.step(output),
+        )
+        self.add(op.Linear((source,), output, params))
+
+    def residual(
+        self, source: str, module: nn.Linear, stream: str, output: str, input_limit: int = INT8_LIMIT
+    ) -> None:
+        """A linear layer in the stream's own scale, added to the stream."""
+        params = quantise_linear(
+            as_numbers(module.weight),
+            as_numbers(module.bias),
+            in_scale=self.steps[source],
+            out_scale=self.steps[stream],
+            limit=INT16_LIMIT,
+            input_limit=input_limit,
+        )
+        self.add(op.Linear((source,), f"{output}_part", params))
+        self.add(op.Add((stream, f"{output}_part"), output), like=stream)
+
+    def function(self, source: str, activation: Any, output: str) -> None:
+        entries = activation_table(activation, self.steps[source], self.scales.step(output))
+        self.add(op.Table((source,), output, entries))

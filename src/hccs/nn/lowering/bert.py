@@ -1,0 +1,60 @@
+"""BERT, RoBERTa and ELECTRA: post-norm encoders of the same parts, with heads of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hccs.errors import ModelError
+from hccs.nn.lowering.encoder import Encoder, Layer
+
+
+def encoder(model: Any) -> Encoder:
+    """The parts of a classifier of one of the three families."""
+    base = getattr(model, model.base_model_prefix, model)
+    head = getattr(model, "classifier", None)
+    if hasattr(base, "embeddings_project"):
+        raise ModelError(
+            "embeddings of the hidden width", "a projection behind them", "Use a model without one."
+        )
+    if base.config.is_decoder or getattr(base.config, "position_embedding_type", "absolute") != "absolute":
+        raise ModelError("an encoder with absolute positions", type(model).__name__, "Keep its floats.")
+    if getattr(base, "pooler", None) is not None and isinstance(head, torch.nn.Linear):
+        pooler, activation, classifier = base.pooler.dense, base.pooler.activation, head
+    elif hasattr(head, "dense") and hasattr(head, "out_proj"):
+        pooler, classifier = head.dense, head.out_proj
+        activation = getattr(head, "activation", None) or torch.nn.Tanh()
+    else:
+        raise ModelError("a sequence classifier", type(model).__name__, "Load it as a sequence classifier.")
+    embeddings = base.embeddings
+    # RoBERTa counts positions from behind the padding index.
+    first = base.config.pad_token_id + 1 if base.config.model_type == "roberta" else 0
+    return Encoder(
+        embeddings.word_embeddings,
+        embeddings.position_embeddings,
+        embeddings.token_type_embeddings,
+        first,
+        embeddings.LayerNorm,
+        tuple(_layer(layer) for layer in base.encoder.layer),
+        pooler,
+        activation,
+        classifier,
+        tuple(model.config.id2label[i] for i in range(model.config.num_labels)),
+    )
+
+
+def _layer(layer: Any) -> Layer:
+    attention = layer.attention.self
+    return Layer(
+        attention.query,
+        attention.key,
+        attention.value,
+        attention.scaling,
+        layer.attention.output.dense,
+        layer.attention.output.LayerNorm,
+        layer.intermediate.dense,
+        layer.intermediate.intermediate_act_fn,
+        layer.output.dense,
+        layer.output.LayerNorm,
+    )

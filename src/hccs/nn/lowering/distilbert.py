@@ -1,0 +1,45 @@
+"""DistilBERT: BERT's layers under other names, no token types, and a ReLU in the head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hccs.errors import ModelError
+from hccs.nn.lowering.encoder import Encoder, Layer
+
+
+def encoder(model: Any) -> Encoder:
+    """The parts of a DistilBERT classifier."""
+    if not hasattr(model, "pre_classifier"):
+        raise ModelError("a sequence classifier", type(model).__name__, "Load it as a sequence classifier.")
+    base = model.distilbert
+    return Encoder(
+        base.embeddings.word_embeddings,
+        base.embeddings.position_embeddings,
+        None,
+        0,
+        base.embeddings.LayerNorm,
+        tuple(_layer(layer) for layer in base.transformer.layer),
+        model.pre_classifier,
+        torch.nn.ReLU(),
+        model.classifier,
+        tuple(model.config.id2label[i] for i in range(model.config.num_labels)),
+    )
+
+
+def _layer(layer: Any) -> Layer:
+    attention = layer.attention
+    return Layer(
+        attention.q_lin,
+        attention.k_lin,
+        attention.v_lin,
+        attention.attention_head_size**-0.5,
+        attention.out_lin,
+        layer.sa_layer_norm,
+        layer.ffn.lin1,
+        layer.ffn.activation,
+        layer.ffn.lin2,
+        layer.output_layer_norm,
+    )

@@ -1,0 +1,61 @@
+"""A post-norm encoder taken apart into its modules, whatever its family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The modules of one encoder layer."""
+
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    scaling: float
+    attention_output: nn.Linear
+    attention_norm: nn.LayerNorm
+    wide: nn.Linear
+    activation: Any
+    narrow: nn.Linear
+    output_norm: nn.LayerNorm
+
+    @property
+    def heads(self) -> int:
+        """How many: q.k is scaled by d^-1/2."""
+        return round(self.query.out_features * self.scaling**2)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder with a head on its first token: linear, a function, linear."""
+
+    words: nn.Embedding
+    positions: nn.Embedding
+    types: nn.Embedding | None
+    first_position: int
+    embedding_norm: nn.LayerNorm
+    layers: tuple[Layer, ...]
+    pooler: nn.Linear
+    pooler_activation: Any
+    classifier: nn.Linear
+    labels: tuple[str, ...]
+
+    @property
+    def embedding_tables(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Words, positions and types; one type of zeros where the family has none."""
+        none = self.words.weight.new_zeros(1, self.words.embedding_dim)
+        return self.words.weight, self.positions.weight, none if self.types is None else self.types.weight
+
+
+def as_numbers(tensor: torch.Tensor) -> NDArray[np.float64]:
+    """A weight in float64."""
+    return tensor.detach().double().cpu().numpy()  # type: ignore[no-any-return]

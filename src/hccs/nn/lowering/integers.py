@@ -1,0 +1,105 @@
+"""The operators of `hccs.reference` on torch tensors, any device: integers carried exactly in floats or int64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hccs.numbers.layer_norm import GAIN_LIMIT, MAX_GAIN_BITS, XHAT_BITS
+from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, MULTIPLIER_SHIFT
+from hccs.reference.layer_norm import root_of, root_shift
+
+EXACT_IN_FLOAT32 = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class LinearIntegers:
+    """Weights, bias and multipliers of a linear layer as `quantise_linear` makes them, and their real steps."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    multiplier: torch.Tensor | None
+    weight_step: torch.Tensor
+    in_step: float
+
+    def with_gradient(self, module: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rounded weight and bias in real units, whose gradient is the module's own."""
+        step = self.weight_step if self.weight_step.ndim == 0 else self.weight_step[:, None]
+        rounded = ((self.weight * step), (self.bias * (self.weight_step * self.in_step)))
+        given = (module.weight, module.bias)
+        return tuple(g + (r.to(g.dtype) - g).detach() for g, r in zip(given, rounded, strict=True))  # type: ignore[return-value]
+
+
+def linear_integers(module: nn.Linear, in_step: float, out_step: Any) -> LinearIntegers:
+    """`quantise_linear`, step by step the same float64 operations."""
+    W, b = module.weight.detach().double(), module.bias.detach().double()
+    out = torch.as_tensor(out_step, dtype=torch.float64, device=W.device)
+    needed = (2.0**MULTIPLIER_SHIFT * in_step * W.abs().amax(1) / INT8_LIMIT / out).ceil()
+    multiplier = needed.clamp(min=1)
+    step = multiplier / 2.0**MULTIPLIER_SHIFT * out / in_step
+    weight = (W / step[:, None]).round().clamp(-INT8_LIMIT, INT8_LIMIT)
+    return LinearIntegers(weight, (b / (in_step * step)).round(), multiplier, step, in_step)
+
+
+def scores_integers(module: nn.Linear, in_step: float) -> LinearIntegers:
+    """`quantise_scores`."""
+    W, b = module.weight.detach().double(), module.bias.detach().double()
+    step = W.abs().amax().clamp(min=1e-30) / INT8_LIMIT
+    weight = (W / step).round().clamp(-INT8_LIMIT, INT8_LIMIT)
+    return LinearIntegers(weight, (b / (in_step * step)).round(), None, step, in_step)
+
+
+def linear(k: torch.Tensor, layer: LinearIntegers, limit: int) -> torch.Tensor:
+    """rq(W k + b) of integers carried in floats, as float64."""
+    reach = 128 * 127 * layer.weight.shape[1]
+    kind = torch.float32 if reach < EXACT_IN_FLOAT32 else torch.float64
+    acc = nn.functional.linear(k.to(kind), layer.weight.to(kind)).double() + layer.bias
+    assert layer.multiplier is not None
+    return (acc * layer.multiplier / 2.0**MULTIPLIER_SHIFT).round().clamp(-limit, limit)
+
+
+def narrow(k: torch.Tensor, bits: int) -> torch.Tensor:
+    """clamp(rhe(k / 2^bits), -127, 127): the division is exact, and torch rounds half to even."""
+    return (k / 2.0**bits).round().clamp(-INT8_LIMIT, INT8_LIMIT)
+
+
+def layer_norm(x: torch.Tensor, module: nn.LayerNorm, in_step: float, out_step: float) -> torch.Tensor:
+    """`hccs.reference.layer_norm` of sums x = v * in_step, as int16 values in float64."""
+    h = x.shape[-1]
+    v = (x.double() / in_step).round().long()
+    d = h * v - v.sum(-1, keepdim=True)
+    Q = (d * d).sum(-1, keepdim=True) + max(1, round(module.eps * h**3 / in_step**2))
+    r, shift = _inverse_root(Q, h)
+    gain, bias, bits = _gains(module, out_step)
+    scaled = _shift_half_even(d * r, shift) * gain + (bias << XHAT_BITS)
+    return _shift_half_even(scaled, bits + XHAT_BITS).clamp(-INT16_LIMIT, INT16_LIMIT).double()
+
+
+def _gains(module: nn.LayerNorm, out_step: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`NormParams.from_float` without a word to the host."""
+    gains, biases = (part.detach().double() / out_step for part in (module.weight, module.bias))
+    largest = torch.maximum(gains.abs().amax(), biases.abs().amax() / 2**7).clamp(min=1e-30)
+    bits = ((GAIN_LIMIT - 1) / largest).log2().floor().clamp(max=MAX_GAIN_BITS).long()
+    factor = torch.exp2(bits.double())
+    return (gains * factor).round().long(), (biases * factor).round().long(), bits
+
+
+def _inverse_root(Q: torch.Tensor, h: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`inverse_root`: a float64 root, put right by its remainder, which 64 bits hold although Q * 4^t wraps."""
+    top = torch.frexp(Q.double())[1].long() - 1
+    top = top - ((torch.ones_like(Q) << top) > Q).long()  # where float64 rounded Q up to a power of two
+    t = (63 - top) // 2
+    s = (Q.double().sqrt() * torch.exp2(t.double())).long()
+    rest = (Q << (2 * t)) - s * s
+    s = s + (rest > 2 * s).long() - (rest < 0).long()
+    return torch.full_like(s, root_of(h)) // s, root_shift(h) - t - XHAT_BITS
+
+
+def _shift_half_even(a: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    floor = a >> bits
+    rest = a - (floor << bits)
+    half = torch.ones_like(bits) << (bits - 1).clamp(min=0)
+    return floor + ((rest > half) | ((rest == half) & (floor & 1 == 1))).long()

@@ -1,0 +1,83 @@
+"""Where accuracy goes: how far every value of an integer program is from the float model's, in decibels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hccs.nn.lowering.encoder import Encoder
+from hccs.nn.lowering.points import Point, points, visiting
+from hccs.nn.lowering.scales import Scales
+from hccs.program import operators as op
+from hccs.program.interpreter import run
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A value of the program beside the float model's: 10 log10 of the signal's power over the difference's."""
+
+    name: str
+    decibels: float
+
+
+def measure_noise(
+    model: nn.Module,
+    encoder: Encoder,
+    program: op.Program,
+    scales: Scales,
+    batches: Sequence[Mapping[str, Any]],
+) -> list[Noise]:
+    """The signal-to-noise ratio at every rounding point, in the program's order, over the tokens of `batches`."""
+    powers: dict[str, NDArray[np.float64]] = {}
+    every = points(encoder)
+    width = encoder.layers[0].query.out_features
+    for batch in batches:
+        tokens, mask = batch["input_ids"].cpu().numpy(), batch["attention_mask"].cpu().numpy()
+        types = batch["token_type_ids"].cpu().numpy() if "token_type_ids" in batch else np.zeros_like(tokens)
+        integers: dict[str, NDArray[Any]] = {}
+        run(program, tokens, mask.sum(1), types, watch=integers.__setitem__)
+        for i in range(len(encoder.layers)):
+            for part, name in enumerate(("query", "key", "value")):
+                integers[f"{name}{i}"] = integers[f"qkv{i}"][..., part * width : (part + 1) * width]
+        for point, real in _float_values(model, every, batch):
+            steps = (
+                np.repeat(scales.steps[point.name], width // point.heads)
+                if point.heads
+                else scales.steps[point.name]
+            )
+            whole = integers[point.name]
+            if real.ndim == 2:  # the head sees the first token alone
+                whole = whole[:, 0] if whole.ndim == 3 else whole
+            else:
+                real, whole = real[mask.astype(bool)], whole[mask.astype(bool)]
+            difference = real - whole * steps
+            now = np.array([(real**2).sum(), (difference**2).sum()])
+            powers[point.name] = powers.get(point.name, 0) + now
+    return [Noise(p.name, _decibels(*powers[p.name].tolist())) for p in every]
+
+
+def _float_values(
+    model: nn.Module, every: list[Point], batch: Mapping[str, Any]
+) -> list[tuple[Point, NDArray[np.float64]]]:
+    seen: dict[str, tuple[Point, NDArray[np.float64]]] = {}
+
+    def look(point: Point, value: torch.Tensor) -> None:
+        seen[point.name] = (point, value.detach().double().cpu().numpy())
+
+    device = next(model.parameters()).device
+    with torch.no_grad(), visiting(every, look):
+        model(**{name: value.to(device) for name, value in batch.items() if name != "labels"})
+    return list(seen.values())
+
+
+def _decibels(signal: float, noise: float) -> float:
+    return 10 * math.log10(signal / noise) if noise > 0 and signal > 0 else math.inf

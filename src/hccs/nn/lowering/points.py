@@ -1,0 +1,81 @@
+"""Where an integer encoder rounds: every value between its operators, as a place in the float model.
+
+Measuring ranges, quantised training and the account of where accuracy goes all walk this list, so that they
+speak of the same values as the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hccs.nn.lowering.encoder import Encoder
+
+Visit = Callable[["Point", torch.Tensor], torch.Tensor | None]
+"""Sees the tensor at a point; what it returns, if anything, takes its place."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A tensor of the float model: the output of modules, or the input of one."""
+
+    name: str
+    """The value's name in the program; `*_int8` is the int8 form of a stream."""
+    modules: tuple[nn.Module, ...]
+    at_input: bool = False
+    heads: int | None = None
+    """q, k and v have a scale per head."""
+
+
+def points(encoder: Encoder) -> list[Point]:
+    """All of them, in the order in which the model meets them."""
+    found = [Point("x0", (encoder.embedding_norm,))]
+    for i, layer in enumerate(encoder.layers):
+        heads = layer.heads
+        found += [
+            Point(f"x{i}_int8", (layer.query, layer.key, layer.value), at_input=True),
+            Point(f"query{i}", (layer.query,), heads=heads),
+            Point(f"key{i}", (layer.key,), heads=heads),
+            Point(f"value{i}", (layer.value,), heads=heads),
+            Point(f"context{i}", (layer.attention_output,), at_input=True),
+            Point(f"attended{i}_part", (layer.attention_output,)),
+            Point(f"y{i}", (layer.attention_norm,)),
+            Point(f"y{i}_int8", (layer.wide,), at_input=True),
+            Point(f"wide{i}", (layer.wide,)),
+            Point(f"active{i}", (layer.narrow,), at_input=True),
+            Point(f"summed{i}_part", (layer.narrow,)),
+            Point(f"x{i + 1}", (layer.output_norm,)),
+        ]
+    return [
+        *found,
+        Point(f"x{len(encoder.layers)}_int8", (encoder.pooler,), at_input=True),
+        Point("pooled", (encoder.pooler,)),
+        Point("activated", (encoder.classifier,), at_input=True),
+    ]
+
+
+@contextmanager
+def visiting(chosen: Sequence[Point], visit: Visit) -> Iterator[None]:
+    """Call `visit` with the tensor of every chosen point whenever the model runs."""
+    handles = [_hook(point, module, visit) for point in chosen for module in point.modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _hook(point: Point, module: nn.Module, visit: Visit) -> Any:
+    if point.at_input:
+
+        def before(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            changed = visit(point, inputs[0])
+            return None if changed is None else (changed, *inputs[1:])
+
+        return module.register_forward_pre_hook(before)
+    return module.register_forward_hook(lambda _, inputs, output: visit(point, output))

@@ -1,0 +1,190 @@
+"""A float model that computes, in its forward pass, the integers of its program: what is trained is what is deployed.
+
+Every module between two rounding points returns the program's integers times their step, bit for bit; its
+gradient is that of the float module with rounded weights, straight through inside a range and none outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hccs.nn.attaching import detach, fill
+from hccs.nn.functional import surrogate
+from hccs.nn.interface import attention_layers
+from hccs.nn.lowering.assembling import activation_table, head_steps, requant_of
+from hccs.nn.lowering.encoder import Encoder, Layer
+from hccs.nn.lowering.integers import layer_norm, linear, linear_integers, narrow, scores_integers
+from hccs.nn.lowering.scales import Scales
+from hccs.nn.slots import AttentionInputs, AttentionSlot
+from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
+from hccs.numbers.table import ParamTable
+from hccs.ops.attention import attention
+
+Forward = Callable[[torch.Tensor], torch.Tensor]
+
+
+KINDS = ("embeddings", "attention", "linear layers", "layer norms", "activations")
+"""What can be in integers by itself, to see what it costs alone."""
+
+
+@contextmanager
+def quantised(
+    model: nn.Module, encoder: Encoder, table: ParamTable, scales: Scales, only: Sequence[str] = KINDS
+) -> Iterator[None]:
+    """Inside, the model's forward pass is its integer program's; weights may be trained, scales stay.
+
+    With `only` some kinds of operators compute in integers, and the others as before.
+    """
+    with ExitStack() as stack:
+        stack.callback(detach, model)
+        if "attention" in only:
+            names = table.layers or tuple(attention_layers(model))
+            fill({n: IntegerHeads(i, encoder.layers[i], table, scales) for i, n in enumerate(names)}, model)
+        for module, forward in _forwards(encoder, scales):
+            if _kind_of(module) in only:
+                stack.enter_context(_patched(module, forward))
+        yield
+
+
+def _kind_of(module: nn.Module) -> str:
+    kinds = {nn.Embedding: "embeddings", nn.Linear: "linear layers", nn.LayerNorm: "layer norms"}
+    return next((kind for cls, kind in kinds.items() if isinstance(module, cls)), "activations")
+
+
+class IntegerHeads(AttentionSlot):
+    """Integer attention forward; backward through the real-valued line, its maximum and its sum."""
+
+    def __init__(self, i: int, layer: Layer, table: ParamTable, scales: Scales) -> None:
+        super().__init__()
+        self.heads, self.requant = table.layer(i), requant_of(i, layer, table, scales)
+        self.step = scales.step(f"context{i}")
+        steps = np.stack([scales.steps[f"{name}{i}"] for name in ("query", "key", "value")])
+        self.steps = torch.tensor(steps, dtype=torch.float32)[:, :, None, None]
+        self.theta = torch.tensor(self.heads.packed)
+        self.logit_scale = torch.tensor(table.scale[i], dtype=torch.float32)[:, None, None]
+
+    def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The output on the grid of the context; no probabilities."""
+        device = inputs.query.device
+        q, k, v = (
+            (part.detach() / step).round().to(torch.int8)
+            for part, step in zip(
+                (inputs.query, inputs.key, inputs.value), self.steps.to(device), strict=True
+            )
+        )
+        exact = attention(q, k, v, self.heads, self.requant, valid=inputs.valid, out="int8") * self.step
+        if not torch.is_grad_enabled():
+            return exact.to(inputs.query.dtype), None
+        real = (inputs.logits / self.logit_scale.to(device)).clamp(-128, 127)
+        x = real + (real.round() - real).detach()
+        p = torch.nan_to_num(surrogate(x, self.theta.to(device), inputs.valid))
+        return _straight(exact, (p @ inputs.value).clamp(-128 * self.step, INT8_LIMIT * self.step)), None
+
+
+def _straight(exact: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """The exact value with the real one's gradient."""
+    return real + (exact.to(real.dtype) - real).detach()
+
+
+def _forwards(encoder: Encoder, scales: Scales) -> Iterator[tuple[nn.Module, Forward]]:
+    step = scales.step
+    yield encoder.words, _embedding(encoder.words, scales.word_step, INT8_LIMIT)
+    for part in filter(None, (encoder.positions, encoder.types)):
+        yield part, _embedding(part, step("embedded"), INT16_LIMIT)
+    yield encoder.embedding_norm, _norm(encoder.embedding_norm, step("embedded"), step("x0"))
+    for i, layer in enumerate(encoder.layers):
+        for name, module in (("query", layer.query), ("key", layer.key), ("value", layer.value)):
+            steps = torch.tensor(head_steps(scales, name, i, layer))
+            yield module, _linear(module, step(f"x{i}"), steps, bits=scales.bits[f"x{i}"])
+        yield (
+            layer.attention_output,
+            _linear(layer.attention_output, step(f"context{i}"), step(f"x{i}"), limit=INT16_LIMIT),
+        )
+        yield layer.attention_norm, _norm(layer.attention_norm, step(f"x{i}"), step(f"y{i}"))
+        yield layer.wide, _linear(layer.wide, step(f"y{i}"), step(f"wide{i}"), bits=scales.bits[f"y{i}"])
+        if isinstance(layer.activation, nn.Module):
+            yield layer.activation, _function(layer.activation, step(f"wide{i}"), step(f"active{i}"))
+        yield layer.narrow, _linear(layer.narrow, step(f"active{i}"), step(f"y{i}"), limit=INT16_LIMIT)
+        yield layer.output_norm, _norm(layer.output_norm, step(f"y{i}"), step(f"x{i + 1}"))
+    last = f"x{len(encoder.layers)}"
+    yield encoder.pooler, _linear(encoder.pooler, step(last), step("pooled"), bits=scales.bits[last])
+    yield encoder.classifier, _scores(encoder.classifier, step("activated"))
+
+
+def _embedding(module: nn.Embedding, step: float, limit: int) -> Forward:
+    def forward(ids: torch.Tensor) -> torch.Tensor:
+        real = functional.embedding(ids, module.weight, module.padding_idx)
+        exact = (real.detach().double() / step).round().clamp(-limit, limit) * step
+        return _straight(exact, real.clamp(-limit * step, limit * step))
+
+    return forward
+
+
+def _norm(module: nn.LayerNorm, in_step: float, out_step: float) -> Forward:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        exact = layer_norm(x.detach(), module, in_step, out_step) * out_step
+        real = functional.layer_norm(x, module.normalized_shape, module.weight, module.bias, module.eps)
+        return _straight(exact, real.clamp(-INT16_LIMIT * out_step, INT16_LIMIT * out_step))
+
+    return forward
+
+
+def _linear(
+    module: nn.Linear, in_step: float, out_step: Any, *, limit: int = INT8_LIMIT, bits: int | None = None
+) -> Forward:
+    """Reads a stream of step `in_step` that is `bits` finer than int8, or int8 of that step itself."""
+    read = in_step * 2.0 ** (bits or 0)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        out = out_step.to(x.device) if isinstance(out_step, torch.Tensor) else out_step
+        k = (x.detach() / in_step).round()
+        k = k.clamp(-128, INT8_LIMIT) if bits is None else narrow(k, bits)
+        weights = linear_integers(module, read, out)
+        exact = linear(k, weights, limit) * out
+        if not torch.is_grad_enabled():
+            return exact.to(x.dtype)
+        given = x.clamp(-INT8_LIMIT * read, INT8_LIMIT * read)
+        real = functional.linear(_straight(k * read, given), *weights.with_gradient(module))
+        reach = torch.as_tensor(limit * out, dtype=x.dtype, device=x.device)
+        return _straight(exact, torch.maximum(torch.minimum(real, reach), -reach))
+
+    return forward
+
+
+def _scores(module: nn.Linear, in_step: float) -> Forward:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        weights = scores_integers(module, in_step)
+        k = (x.detach() / in_step).round().clamp(-INT8_LIMIT, INT8_LIMIT)
+        given = _straight(k * in_step, x.clamp(-INT8_LIMIT * in_step, INT8_LIMIT * in_step))
+        return functional.linear(given, *weights.with_gradient(module))
+
+    return forward
+
+
+def _function(module: nn.Module, in_step: float, out_step: float) -> Forward:
+    entries = torch.tensor(activation_table(module, in_step, out_step))
+    original = type(module).forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        index = (x.detach() / in_step).round().long() + 128
+        exact = entries.to(x.device)[index] * out_step
+        return _straight(exact, original(module, x).clamp(-INT8_LIMIT * out_step, INT8_LIMIT * out_step))
+
+    return forward
+
+
+@contextmanager
+def _patched(module: nn.Module, forward: Forward) -> Iterator[None]:
+    """Give one module another forward; its class and its state stay."""
+    module.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.forward

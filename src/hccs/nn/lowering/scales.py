@@ -1,0 +1,55 @@
+"""`Scales`: the value of one step of everything an integer encoder computes, chosen once from measured ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.nn.lowering.encoder import Encoder, as_numbers
+from hccs.numbers.embeddings import word_step
+from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+STREAM_BITS = 7
+"""The int16 stream is up to this much finer than the int8 that linear layers read of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """Steps by the names of `points`; one per head for q, k and v. They stay while weights are trained."""
+
+    steps: Mapping[str, NDArray[np.float64]]
+    bits: Mapping[str, int]
+    """Of every stream: its int8 form is so much coarser."""
+    word_step: float
+    word_shift: int
+
+    def step(self, name: str) -> float:
+        """Of a value that has one."""
+        return float(self.steps[name])
+
+
+def choose_scales(encoder: Encoder, largest: Mapping[str, NDArray[Any]]) -> Scales:
+    """127 steps, or 32767 finer ones, reach the largest magnitudes."""
+    steps = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
+    bits: dict[str, int] = {}
+    for i in range(len(encoder.layers) + 1):
+        for stream, added in ((f"x{i}", f"attended{i}_part"), (f"y{i}", f"summed{i}_part")):
+            if stream in largest:
+                bits[stream] = _stream_bits(largest, stream, added)
+                steps[stream] = steps[added] = steps[f"{stream}_int8"] / 2.0 ** bits[stream]
+    step, shift = word_step(*(as_numbers(part) for part in encoder.embedding_tables))
+    steps["embedded"] = np.float64(step / 2**shift)
+    return Scales(steps, bits, step, shift)
+
+
+def _stream_bits(largest: Mapping[str, NDArray[Any]], stream: str, added: str) -> int:
+    """As fine as the stream's own reach, and that of what is added to it, allow in int16."""
+    reach = max(float(largest[stream]), float(largest.get(added, 0.0)))
+    step = float(largest[f"{stream}_int8"]) / INT8_LIMIT
+    return next((bits for bits in range(STREAM_BITS, 0, -1) if reach <= step / 2**bits * INT16_LIMIT), 0)

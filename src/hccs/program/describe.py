@@ -1,0 +1,77 @@
+"""A program for people: its operators, shapes, scales, bytes and operations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hccs.program import operators as op
+
+
+def describe(program: op.Program) -> str:
+    """One line an operator, then the sums."""
+    lines = [
+        f"integer model: {len(program.operators)} operators, up to {program.longest} tokens, "
+        f"labels {', '.join(program.labels)}"
+    ]
+    rows = [("", "operator", "reads", "writes", "shape", "step", "bytes", "products per token")]
+    for number, step in enumerate(program.operators):
+        scale = program.scales.get(step.output)
+        rows.append(
+            (
+                str(number),
+                type(step).__name__,
+                ", ".join(step.inputs) or "ids",
+                step.output,
+                shape_of(step),
+                "" if scale is None else f"{scale:.3g}",
+                f"{bytes_of(step):,}",
+                f"{products_of(step):,}" if products_of(step) else "",
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines += [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    total, products = (sum(map(count, program.operators)) for count in (bytes_of, products_of))
+    lines.append(
+        f"{total / 2**20:.2f} MiB of constants, {products / 1e6:.2f} M products per token beside attention"
+    )
+    return "\n".join(lines)
+
+
+def shape_of(step: op.Operator) -> str:
+    """What an operator's constants say about its shape."""
+    match step:
+        case op.Embed(params=p):
+            return f"{len(p.words)} words, {len(p.positions)} positions, {len(p.types)} types x {p.words.shape[1]}"
+        case op.Linear(params=l):
+            width = {127: "int8", 32767: "int16"}[l.limit] if l.multiplier is not None else "int32"
+            return f"{l.weight.shape[1]} -> {l.weight.shape[0]} {width}"
+        case op.LayerNorm(params=n):
+            return f"{n.channels} int16"
+        case op.Attention():
+            return f"{step.heads} heads"
+        case op.Narrow(bits=bits):
+            return f">> {bits}"
+    return ""
+
+
+def bytes_of(step: op.Operator) -> int:
+    """Of an operator's constants."""
+    match step:
+        case op.Embed(params=p):
+            return p.words.nbytes + p.positions.nbytes + p.types.nbytes
+        case op.Linear(params=l):
+            return l.weight.nbytes + l.bias.nbytes + (0 if l.multiplier is None else l.multiplier.nbytes)
+        case op.LayerNorm(params=n):
+            return n.gain.nbytes + n.bias.nbytes
+        case op.Attention(theta=theta, requant=requant):
+            return theta.packed.nbytes + requant.packed.nbytes
+        case op.Table(entries=entries):
+            return entries.nbytes
+    return 0
+
+
+def products_of(step: op.Operator) -> int:
+    """Multiplications per token of the linear layers."""
+    return int(np.prod(step.params.weight.shape)) if isinstance(step, op.Linear) else 0

@@ -1,0 +1,127 @@
+"""`IntegerModel`: token ids in, int32 scores out. Needs NumPy alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.errors import DataError, DtypeError, MaskError, ShapeError
+from hccs.program import files
+from hccs.program.describe import describe
+from hccs.program.interpreter import run
+from hccs.program.operators import Program
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a model answers: int32 `scores` [batch, labels], and for people `logits` and `labels`."""
+
+    scores: NDArray[np.int32]
+    scale: float
+    names: tuple[str, ...]
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """The scores in the units of the float model's logits."""
+        return (self.scores * self.scale).astype(np.float32)
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of the largest score of each row."""
+        return [self.names[i] for i in self.scores.argmax(-1).tolist()]
+
+
+class IntegerModel:
+    """A whole encoder in integers, from token ids to class scores."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> IntegerModel:
+        """The model in a file that `save` wrote; damaged and foreign files are refused."""
+        return cls(files.load(path))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file; it replaces an old one only once it is complete."""
+        files.save(self.program, path)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the scores, in order."""
+        return self.program.labels
+
+    def __call__(
+        self,
+        input_ids: Any,
+        attention_mask: Any = None,
+        token_type_ids: Any = None,
+        *,
+        reference: bool = False,
+    ) -> Scores:
+        """Scores of token ids [batch, n], or of one sequence [n].
+
+        `attention_mask` has ones for tokens, then zeros for padding; masks with holes are refused. `reference` runs
+        the readable form of every operator, for checking.
+        """
+        tokens = self._ids("input_ids", input_ids, len(self.program.embed.params.words))
+        lengths = self._lengths(attention_mask, tokens.shape)
+        given = np.zeros(tokens.shape, np.int64) if token_type_ids is None else token_type_ids
+        types = self._ids("token_type_ids", given, len(self.program.embed.params.types))
+        if types.shape != tokens.shape:
+            raise ShapeError(
+                f"token_type_ids of shape {tokens.shape}", str(types.shape), "One type per token."
+            )
+        scores = run(self.program, tokens, lengths, types, reference=reference)
+        return Scores(scores, self.program.score_scale, self.labels)
+
+    def _ids(self, name: str, given: Any, count: int) -> NDArray[np.int64]:
+        ids = np.asarray(given)
+        if ids.dtype.kind not in "iu":
+            raise DtypeError(f"{name} to be integers", f"dtype {ids.dtype}", "Tokenise the text first.")
+        ids = np.atleast_2d(ids)
+        if ids.ndim != 2 or ids.shape[1] < 1:
+            raise ShapeError(
+                f"{name} of shape [batch, n]", str(ids.shape), "Pad the sequences to one length."
+            )
+        if ids.shape[1] > self.program.longest:
+            raise ShapeError(
+                f"at most {self.program.longest} tokens",
+                str(ids.shape[1]),
+                "Truncate, or lower the model for more.",
+            )
+        if ids.size and (ids.min() < 0 or ids.max() >= count):
+            raise DataError(
+                f"{name} from 0 to {count - 1}",
+                f"{ids.min()} to {ids.max()}",
+                "Is this the model's own tokenizer?",
+            )
+        return ids.astype(np.int64)
+
+    def _lengths(self, mask: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        if mask is None:
+            return np.full(shape[0], shape[1], np.int64)
+        array = np.atleast_2d(np.asarray(mask))
+        if array.shape != shape or array.dtype.kind not in "biu" or ((array != 0) & (array != 1)).any():
+            raise MaskError(
+                f"an attention_mask of 0 and 1, shape {shape}", f"{array.dtype} {array.shape}", "1 = token."
+            )
+        lengths: NDArray[np.int64] = (array != 0).sum(1)
+        if (np.arange(shape[1]) < lengths[:, None]).astype(bool).tolist() != (array != 0).tolist():
+            raise MaskError(
+                "masks that begin with all their ones",
+                "a mask with holes, or padding on the left",
+                "Pad on the right.",
+            )
+        if (lengths == 0).any():
+            raise MaskError("at least one token in every row", "an empty row", "Leave empty sequences out.")
+        return lengths
+
+    def __repr__(self) -> str:
+        return describe(self.program)

@@ -1,0 +1,53 @@
+"""LayerNorm in integers: exact mean and variance, one integer square root and one division per row."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hccs.numbers.layer_norm import XHAT_BITS, NormParams
+from hccs.reference.requantise import shift_half_even
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def layer_norm(v: NDArray[np.int32], params: NormParams) -> NDArray[np.int16]:
+    """LayerNorm of int32 rows [..., h], |v| <= 2^16, as int16."""
+    h = params.channels
+    wide = v.astype(np.int64)
+    d = h * wide - wide.sum(
+        -1, keepdims=True
+    )  #          h times the distance from the mean: no mean is rounded
+    Q = (d * d).sum(-1) + params.epsilon  #                 h^3 times the variance; below 2^63
+    reciprocal, shift = np.empty(Q.shape, np.int64), np.empty(Q.shape, np.int64)
+    for row in np.ndindex(Q.shape):
+        reciprocal[row], shift[row] = inverse_root(int(Q[row]), h)
+    xhat = shift_half_even(d * reciprocal[..., None], shift[..., None])
+    scaled = xhat * params.gain + (params.bias.astype(np.int64) << XHAT_BITS)
+    y = shift_half_even(scaled, XHAT_BITS + params.gain_bits)
+    return np.clip(y, -32767, 32767).astype(np.int16)
+
+
+def inverse_root(Q: int, h: int) -> tuple[int, int]:
+    """(r, e), r to 29 bits, with r / 2^(e + 20) = sqrt(h / Q): xhat = rhe(d * r / 2^e) has 20 fraction bits.
+
+    Q is moved up by an even number of places into [2^62, 2^64), so that its root s has 32 bits; sqrt(h), a
+    constant, into [2^61, 2^62); their quotient is the row's one division.
+    """
+    t = (63 - (Q.bit_length() - 1)) // 2
+    s = math.isqrt(Q << 2 * t)  #                           2^31 <= s < 2^32
+    r = root_of(h) // s  #                                  2^29 <= r < 2^31
+    return r, root_shift(h) - t - XHAT_BITS
+
+
+def root_of(h: int) -> int:
+    """sqrt(h) * 2^w, rounded down: a constant of the layer."""
+    return math.isqrt(h << 2 * root_shift(h))
+
+
+def root_shift(h: int) -> int:
+    """w, with sqrt(h) * 2^w in [2^61, 2^62)."""
+    return 61 - (h.bit_length() - 1) // 2
