@@ -23,6 +23,8 @@ void run_softmax(SoftmaxJob& job, SoftmaxRows kernel, int threads, Interruption&
   constexpr int64_t kBlock = 16;  // a multiple of every kernel's block
   constexpr int64_t kLogitsAtOnce = int64_t{1} << 21;
   job.past_caches = larger_than_caches(job);
+  // Even the divisions that share out rows show in a call on a few of them.
+  if (threads == 1 && job.rows * job.columns <= kLogitsAtOnce) return kernel(job, 0, job.rows);
   const RowParts parts(job.rows, kBlock, threads, std::max<int64_t>(kLogitsAtOnce / job.columns, 1));
   parallel_for(parts.count(), threads, interruption,
                [&](int64_t part) { kernel(job, parts.begin(part), parts.end(part)); });
