@@ -26,6 +26,7 @@ def test_public_face():
         "FixedPoint",
         "HccsError",
         "HeadParams",
+        "IntegerModel",
         "Mode",
         "ParamTable",
         "Region",

@@ -12,11 +12,13 @@ from hccs.numbers.requant import FixedPoint, Requant
 from hccs.numbers.table import ParamTable
 from hccs.ops.attention import attention
 from hccs.ops.softmax import softmax
+from hccs.program.model import IntegerModel
 
 __all__ = [
     "FixedPoint",
     "HccsError",
     "HeadParams",
+    "IntegerModel",
     "Mode",
     "ParamTable",
     "Region",
@@ -27,7 +29,18 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_ROOMS = ("aie", "backends", "calibration", "export", "nn", "ops", "pipeline", "reference", "surrogates")
+_ROOMS = (
+    "aie",
+    "backends",
+    "calibration",
+    "export",
+    "nn",
+    "ops",
+    "pipeline",
+    "program",
+    "reference",
+    "surrogates",
+)
 
 
 def __getattr__(name: str) -> _Any:

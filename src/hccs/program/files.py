@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs._files import safetensors
+from hccs._files.checked import Format
 from hccs.errors import FileError, HccsError
 from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     Parts = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 
-FORMAT, VERSION = "hccs.Program", "1"
+FORMAT = Format("hccs.Program", version=1)
 
 
 def save(program: op.Program, path: str | os.PathLike[str]) -> None:
@@ -46,25 +45,14 @@ def save(program: op.Program, path: str | os.PathLike[str]) -> None:
             "facts": dict(program.facts),
         }
     )
-    metadata = {"format": FORMAT, "version": VERSION, "program": described}
-    safetensors.write(path, arrays, {**metadata, "sha256": _digest(arrays, described)})
+    FORMAT.save(path, arrays, {"program": described})
 
 
 def load(path: str | os.PathLike[str]) -> op.Program:
     """Read what `save` wrote; damaged, foreign and newer files are refused."""
-    arrays, metadata = safetensors.read(path)
-    found = f"{metadata.get('format', 'no format')} version {metadata.get('version', 'none')}"
-    if found != f"{FORMAT} version {VERSION}":
-        raise FileError(
-            f"{path} to be an integer model of version {VERSION}",
-            found,
-            "Lower the model anew with this version.",
-        )
-    described = metadata.get("program", "")
-    if metadata.get("sha256") != _digest(arrays, described):
-        raise FileError(f"{path} to be intact", "contents that do not match their checksum", "Copy it again.")
+    arrays, metadata = FORMAT.load(path)
     try:
-        content = json.loads(described)
+        content = json.loads(metadata["program"])
         steps = tuple(
             _operator(
                 entry, {name.partition(".")[2]: a for name, a in arrays.items() if _number(name) == number}
@@ -133,11 +121,3 @@ def _operator(entry: Mapping[str, Any], arrays: dict[str, NDArray[Any]]) -> op.O
         case "First":
             return op.First(**place)
     raise ValueError(f"unknown operator {entry['kind']!r}")
-
-
-def _digest(arrays: Mapping[str, NDArray[Any]], described: str) -> str:
-    digest = hashlib.sha256(described.encode())
-    for name in sorted(arrays):
-        digest.update(f"{name}{arrays[name].dtype}{arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()
