@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from hccs._files.atomic import replace as replace
 from hccs._files.atomic import replacing
 from hccs.errors import DtypeError, FileError
 

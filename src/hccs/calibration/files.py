@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs._files import safetensors as _safetensors
+from hccs._files import safetensors
 from hccs._progress import track
 from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.calibration.scale import LogitRange, ScaleCandidates
@@ -102,7 +102,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     if path.suffix not in SUFFIXES:
         raise FileError(f"a file {', '.join(SUFFIXES)}", str(path), "Save the logits with numpy.save.")
     if path.suffix == ".safetensors":
-        arrays, _ = _safetensors.read(path)
+        arrays, _ = safetensors.read(path)
         _require_logits(path, arrays)
         return arrays
     try:
@@ -197,7 +197,7 @@ def _started(
 ) -> HeadStatistics | ScaleCandidates:
     collection: HeadStatistics | ScaleCandidates
     if hold_int8(files):
-        collection = HeadStatistics(shape, n, _int8_scale(files, shape, scale))
+        collection = HeadStatistics(shape, n, int8_scale(files, shape, scale))
     elif not isinstance(scale, str):
         collection = HeadStatistics(shape, n, scale, reference="float")
     elif scale not in ("auto", "max-abs"):
@@ -224,7 +224,8 @@ def hold_int8(files: Sequence[LogitFile]) -> bool:
     return kinds == {"int8"}
 
 
-def _int8_scale(files: list[LogitFile], shape: tuple[int, int], scale: float | str) -> Any:
+def int8_scale(files: list[LogitFile], shape: tuple[int, int], scale: float | str) -> Any:
+    """The scale of int8 logits: the one given, or those that the files bring."""
     if not isinstance(scale, str):
         return scale
     found = [np.asarray(file.scale) for file in files if file.scale is not None]
@@ -286,7 +287,7 @@ def _difference(
     if progress.scale != scale:
         return f"scale {progress.scale}, not {scale}"
     if files[0].logits.dtype == np.int8:
-        steps = np.broadcast_to(np.asarray(_int8_scale(files, shape, scale), np.float64), shape)
+        steps = np.broadcast_to(np.asarray(int8_scale(files, shape, scale), np.float64), shape)
         if not np.array_equal(statistics.scale, steps):
             return "other scales than the files'"
     return ""

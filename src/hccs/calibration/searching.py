@@ -20,6 +20,7 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import ParamTable
+from hccs.ops.arguments import require_threads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,6 +132,8 @@ def search(
             "Gather them with hccs.calibration.HeadStatistics(shape, n, scale).update(logits), "
             "or calibrate files with hccs calibrate.",
         )
+    if threads is not None:
+        require_threads(threads)
     mode = Mode(mode)
     job = _Job(
         stats,
@@ -147,7 +150,7 @@ def search(
             "Only the int16 objective has sufficient statistics.",
         )
     groups = _groups(stats, granularity)
-    found = list(_search_all(job, groups, _threads(threads)))
+    found = list(_search_all(job, groups, threads or cores()))
     records = sorted((r for f in found for r in _records(stats, f)), key=lambda r: (r.layer, r.head))
     packed = np.array([r.params.packed for r in records]).reshape(*stats.shape, 3)
     table = ParamTable(
@@ -163,12 +166,6 @@ def search(
     )
     _warn_of_constant_heads(stats, records)
     return Calibration(table, tuple(records))
-
-
-def _threads(threads: int | None) -> int:
-    if threads is not None and threads < 1:
-        raise ParameterError("threads to be an integer >= 1", repr(threads), "Leave it out for the default.")
-    return cores() if threads is None else int(threads)
 
 
 def fidelity(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:

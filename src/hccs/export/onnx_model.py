@@ -16,7 +16,7 @@ from torch import nn
 
 import hccs
 from hccs._extras import how_to_install, require
-from hccs._files import safetensors as _safetensors
+from hccs._files import atomic
 from hccs.errors import MissingExtraError, ModelError
 from hccs.export.onnx_function import DOMAIN, DOMAIN_VERSION, OPSET, function, function_name, onnx
 from hccs.export.scales import float32_scales
@@ -158,7 +158,7 @@ def _write(model: Any, table: ParamTable, mode: Mode, path: Path) -> Path:
         )
     standard.checker.check_model(model)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _safetensors.replace(path, model.SerializeToString())
+    atomic.replace(path, model.SerializeToString())
     return path
 
 

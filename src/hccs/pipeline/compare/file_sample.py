@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hccs._progress import track
-from hccs.calibration.files import LogitFile, _int8_scale, hold_int8, open_model
+from hccs.calibration.files import LogitFile, hold_int8, int8_scale, open_model
 from hccs.calibration.rows import require_finite, row_batch
 from hccs.calibration.scale import LogitRange, quantise
 from hccs.errors import DataError
@@ -77,7 +77,7 @@ def _steps(files: list[LogitFile], shape: tuple[int, int], given: float | None) 
     if given is not None:
         return np.full(shape, given)
     if integers or all(file.scale is not None for file in files):
-        return np.broadcast_to(np.asarray(_int8_scale(files, shape, "theirs"), np.float64), shape).copy()
+        return np.broadcast_to(np.asarray(int8_scale(files, shape, "theirs"), np.float64), shape).copy()
     extremes = LogitRange(shape)
     for file in track(files, total=len(files), description="finding the range"):
         for logits, valid in file.pieces():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hccs._files import safetensors as _safetensors
+from hccs._files import safetensors
 from hccs.errors import DataError, FileError, ParameterError
 from hccs.nn.collecting import observing, ranges, real_rows, run
 from hccs.nn.functional import quantise as quantise_tensor
@@ -61,12 +61,12 @@ class LogitSample:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file that `hccs calibrate` and `hccs compare` read."""
         arrays = {"logits": self.logits, "valid": self.valid, "scale": self.scale}
-        _safetensors.write(path, arrays, {"layers": "\n".join(self.layers)})
+        safetensors.write(path, arrays, {"layers": "\n".join(self.layers)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LogitSample:
         """Read what `save` wrote."""
-        arrays, metadata = _safetensors.read(path)
+        arrays, metadata = safetensors.read(path)
         names = tuple(metadata.get("layers", "").split("\n")) if metadata.get("layers") else ()
         try:
             return cls(arrays["logits"], arrays["valid"].astype(bool), arrays["scale"], names)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hccs._files import safetensors as _safetensors
+from hccs._files import atomic
 from hccs.pipeline.compare.entries import FLOAT
 
 
@@ -125,4 +125,4 @@ def grids(found: dict[str, Any]) -> list[Grid]:
 
 def write_markdown(found: dict[str, Any], path: Path) -> None:
     """All tables in one file."""
-    _safetensors.replace(path, "\n".join(grid.markdown() for grid in grids(found)).encode())
+    atomic.replace(path, "\n".join(grid.markdown() for grid in grids(found)).encode())

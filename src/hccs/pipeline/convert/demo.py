@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hccs._files import safetensors as _safetensors
+from hccs._files import atomic
 from hccs.pipeline.convert.stages import Conversion, ConversionSettings
 from hccs.pipeline.convert.steps import RETRAINING
 from hccs.pipeline.data import tasks
@@ -30,7 +30,7 @@ def demo(out: str | Path, say: Callable[[str], None] = print) -> dict[str, Any]:
     results = run.run()
     say("fidelity …")
     found = measure_folders(run.path / "float", run.path / "model", run.table, run.sets["calibration"])
-    _safetensors.replace(run.path / "fidelity.json", json.dumps(found, indent=1).encode())
+    atomic.replace(run.path / "fidelity.json", json.dumps(found, indent=1).encode())
     figures.accuracy_figure(results["stages"], run.path / "accuracy.png")
     figures.fidelity_figure(found, run.path / "fidelity.png", "BERT-tiny on movie snippets")
     return results

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import hccs.nn
-from hccs._files import safetensors as _safetensors
+from hccs._files import atomic
 from hccs.calibration import HeadStatistics, fidelity, search
 from hccs.calibration.searching import GRANULARITIES
 from hccs.errors import ParameterError
@@ -252,7 +252,7 @@ class Conversion:
         stats = hccs.nn.collect(model, self._calibration_share(), n=self.n, scale=table.scale)
         if state().is_main_process:
             table.save(self.path / CONVERTED)
-            _safetensors.replace(self.path / "model.hccs.json", table.to_json().encode())
+            atomic.replace(self.path / "model.hccs.json", table.to_json().encode())
             for needless in ("checkpoints", "retrained"):
                 shutil.rmtree(self.path / needless, ignore_errors=True)
         return {

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import hccs.nn
-from hccs._files import safetensors as _safetensors
+from hccs._files import atomic
 from hccs._progress import track
 from hccs.calibration import fidelity as fidelity_of
 from hccs.errors import FileError
@@ -138,7 +138,7 @@ def measure_cells(plan: Plan, cells: Sequence[Experiment]) -> None:
         path = plan.out / "fidelity" / f"{cell.name}.json"
         if not path.exists():
             found = ExperimentRun(plan, cell).fidelity()
-            _safetensors.replace(path, json.dumps(found, indent=1).encode())
+            atomic.replace(path, json.dumps(found, indent=1).encode())
 
 
 def draw_cells(out: Path) -> list[Path]:
@@ -159,7 +159,7 @@ def draw_cells(out: Path) -> list[Path]:
             "none",
             "Run hccs reproduce accuracy with --keep-models first.",
         )
-    _safetensors.replace(out / "fidelity.md", ("\n".join(lines) + "\n").encode())
+    atomic.replace(out / "fidelity.md", ("\n".join(lines) + "\n").encode())
     return drawn
 
 

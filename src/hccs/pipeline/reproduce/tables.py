@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hccs._files import safetensors as _safetensors
+from hccs._files import atomic
 from hccs.pipeline.reproduce.accuracy import VARIANTS, load_results
 
 PAPER = {
@@ -30,8 +30,8 @@ GROUPS = [("sst2", "tiny"), ("sst2", "small"), ("mnli", "tiny"), ("mnli", "small
 def write(out: Path) -> None:
     """`accuracy.json` (every cell, every step) and `accuracy.md` (the tables) in the results folder."""
     results = load_results(out)
-    _safetensors.replace(out / "accuracy.json", json.dumps(results, indent=1).encode())
-    _safetensors.replace(out / "accuracy.md", markdown(results).encode())
+    atomic.replace(out / "accuracy.json", json.dumps(results, indent=1).encode())
+    atomic.replace(out / "accuracy.md", markdown(results).encode())
 
 
 def markdown(results: dict[str, Any]) -> str:

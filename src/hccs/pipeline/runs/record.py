@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hccs._files import safetensors as _safetensors
+from hccs._files import atomic
 from hccs.errors import FileError
 from hccs.pipeline.runs.processes import state
 
@@ -76,4 +76,4 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """A JSON file that appears whole or not at all."""
-    _safetensors.replace(path, json.dumps(content, indent=1).encode())
+    atomic.replace(path, json.dumps(content, indent=1).encode())
