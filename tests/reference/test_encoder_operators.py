@@ -45,7 +45,7 @@ def test_narrowing_rounds_half_to_even_and_saturates():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_linear_layer_is_off_by_its_roundings_alone(seed):
-    """|y - real| <= 1/2 for the output's rounding, plus the weights' and the bias's half steps times M / 2^16."""
+    """|y - real| <= 1/2 for the output's rounding, plus half steps of weights and bias times M / 2^16."""
     rng = np.random.default_rng(seed)
     W, b = rng.normal(0, rng.uniform(0.01, 2), (24, 96)), rng.normal(0, 1, 24)
     in_scale, out_scale = 0.02, np.repeat(rng.uniform(0.05, 0.5, 4), 6)

@@ -27,8 +27,8 @@ class EmbeddingParams:
 
     def __post_init__(self) -> None:
         widths = {part.shape[1] for part in (self.words, self.positions, self.types)}
-        kinds = (self.words.dtype, self.positions.dtype, self.types.dtype)
-        if len(widths) != 1 or kinds != (np.int8, np.int16, np.int16):
+        kinds = tuple(part.dtype.name for part in (self.words, self.positions, self.types))
+        if len(widths) != 1 or kinds != ("int8", "int16", "int16"):
             raise ShapeError(
                 "int8 words, int16 positions and types of one width", f"{kinds}, {widths}", "See from_float."
             )
@@ -49,8 +49,8 @@ class EmbeddingParams:
                 "finite embeddings", "NaN or infinity", "The model is damaged, or training diverged."
             )
         fine = step / 2**shift
-        small = [np.clip(np.rint(part / fine), -32767, 32767).astype(np.int16) for part in (P, T)]
-        return cls(np.clip(np.rint(W / step), -127, 127).astype(np.int8), *small, shift)
+        positions, types = (np.clip(np.rint(part / fine), -32767, 32767).astype(np.int16) for part in (P, T))
+        return cls(np.clip(np.rint(W / step), -127, 127).astype(np.int8), positions, types, shift)
 
 
 def word_step(words: Any, positions: Any, types: Any) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""`NormParams`: the constants of an integer LayerNorm, and the widths that keep it within one step of the real one."""
+"""`NormParams`: the constants of an integer LayerNorm that stays within one step of the real one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LARGEST_INPUT = 2**16
 
 @dataclass(frozen=True, eq=False)
 class NormParams:
-    """y = rhe((xhat * G + B * 2^20) / 2^(20 + k)) with G, B int32 per channel, and E added to the sum of squares."""
+    """y = rhe((xhat * G + B * 2^20) / 2^(20 + k)): gain G, bias B per channel, `gain_bits` k, and epsilon."""
 
     gain: NDArray[np.int32]
     bias: NDArray[np.int32]
@@ -76,5 +76,5 @@ class NormParams:
             )
         h = gains.size
         epsilon = max(1, round(eps * h**3 / in_scale**2))
-        rounded = [np.rint(part * 2.0**bits).astype(np.int32) for part in (gains, biases)]
-        return cls(*rounded, bits, min(epsilon, 2**62 - 1))
+        gain, bias = (np.rint(part * 2.0**bits).astype(np.int32) for part in (gains, biases))
+        return cls(gain, bias, bits, min(epsilon, 2**62 - 1))

@@ -1,4 +1,4 @@
-"""`LinearParams`: a linear layer in integers, whose requantisation is exact because the weights absorb its rounding."""
+"""`LinearParams`: a linear layer in integers, whose weights absorb the rounding of its requantisation."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ INT16_LIMIT = 32767
 class LinearParams:
     """y = rq(W x + b): int8 weights [outputs, inputs], int32 bias and multipliers per output channel.
 
-    Without multipliers y is the int32 accumulator itself: a model's scores. `limit` is 127 for int8 outputs and
-    32767 for int16 ones. Construction refuses weights whose accumulator could leave int32 for any input of
-    magnitude `input_limit`: 127, or 128 behind attention.
+    Without multipliers y is the int32 accumulator itself: a model's scores. `limit` is 127 for int8 outputs
+    and 32767 for int16 ones. Construction refuses weights whose accumulator could leave int32 for any input
+    of magnitude `input_limit`: 127, or 128 behind attention.
     """
 
     weight: NDArray[np.int8]
@@ -93,8 +93,8 @@ def quantise_linear(
     """The integers of a float layer between two scales; `out_scale` is one value or one per output channel.
 
     M_c = max(1, ceil(2^16 * s_in * max|W_c| / 127 / s_out)) is chosen first, and the channel's weight scale
-    follows from it: s_w = M_c / 2^16 * s_out / s_in. So the multiplier carries no rounding error, and the weights
-    absorb it.
+    follows from it: s_w = M_c / 2^16 * s_out / s_in. So the multiplier carries no rounding error, and the
+    weights absorb it.
     """
     W, b = _finite("weight", weight), _finite("bias", bias)
     out = np.broadcast_to(np.asarray(out_scale, np.float64), b.shape)
@@ -122,11 +122,12 @@ def quantise_scores(weight: Any, bias: Any, *, in_scale: float) -> tuple[LinearP
 
 
 def _rounded_weight(W: NDArray[np.float64], scale: Any) -> NDArray[np.int8]:
-    return np.clip(np.rint(W / scale), -INT8_LIMIT, INT8_LIMIT).astype(np.int8)
+    rounded: NDArray[np.int8] = np.clip(np.rint(W / scale), -INT8_LIMIT, INT8_LIMIT).astype(np.int8)
+    return rounded
 
 
 def _rounded_bias(b: NDArray[np.float64], step: Any) -> NDArray[np.int32]:
-    rounded = np.rint(b / step)
+    rounded: NDArray[np.float64] = np.rint(b / step)
     if (abs(rounded) >= 2**31).any():
         raise ParameterError(
             "biases that fit int32", f"{abs(rounded).max():.4g} steps", "Its layer's weights are nearly zero."

@@ -43,7 +43,8 @@ def shape_of(step: op.Operator) -> str:
     """What an operator's constants say about its shape."""
     match step:
         case op.Embed(params=p):
-            return f"{len(p.words)} words, {len(p.positions)} positions, {len(p.types)} types x {p.words.shape[1]}"
+            counts = f"{len(p.words)} words, {len(p.positions)} positions, {len(p.types)} types"
+            return f"{counts} x {p.words.shape[1]}"
         case op.Linear(params=l):
             width = {127: "int8", 32767: "int16"}[l.limit] if l.multiplier is not None else "int32"
             return f"{l.weight.shape[1]} -> {l.weight.shape[0]} {width}"

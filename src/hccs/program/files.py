@@ -1,4 +1,4 @@
-"""A program's file: one safetensors file with every constant, the list of operators as JSON, and a checksum."""
+"""A program's file: safetensors with every constant, the list of operators as JSON, and a checksum."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _parts(step: op.Operator) -> Parts:
     return {}, {}
 
 
-def _operator(entry: Mapping[str, Any], arrays: dict[str, NDArray[Any]]) -> op.Operator:
+def _operator(entry: Mapping[str, Any], arrays: dict[str, Any]) -> op.Operator:
     rest = {name: value for name, value in entry.items() if name not in ("kind", "inputs", "output")}
     place: dict[str, Any] = {"inputs": tuple(entry["inputs"]), "output": entry["output"]}
     match entry["kind"]:

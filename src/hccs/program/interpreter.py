@@ -1,4 +1,4 @@
-"""Running a program in NumPy: by the reference, operator by operator, or with faster forms of the same integers."""
+"""Running a program in NumPy: by the reference, or with faster forms of the same integers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def run(
 ) -> NDArray[np.int32]:
     """int32 scores [batch, labels] of checked ids [batch, n]; `watch` sees every value as it is made.
 
-    With `reference` every operator is that of `hccs.reference`. Without, products are summed by a float64 matrix
-    product, exact below 2^53, and attention is `hccs.attention`: the same integers, sooner.
+    With `reference` every operator is that of `hccs.reference`. Without, products are summed by a float64
+    matrix product, exact below 2^53, and attention is `hccs.attention`: the same integers, sooner.
     """
     product: Callable[[Any, LinearParams], NDArray[Any]] = linear if reference else _linear_by_float64
     attention = reference_attention if reference else native_attention

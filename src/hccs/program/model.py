@@ -67,8 +67,8 @@ class IntegerModel:
     ) -> Scores:
         """Scores of token ids [batch, n], or of one sequence [n].
 
-        `attention_mask` has ones for tokens, then zeros for padding; masks with holes are refused. `reference` runs
-        the readable form of every operator, for checking.
+        `attention_mask` has ones for tokens, then zeros for padding; masks with holes are refused.
+        `reference` runs the readable form of every operator, for checking.
         """
         tokens = self._ids("input_ids", input_ids, len(self.program.embed.params.words))
         lengths = self._lengths(attention_mask, tokens.shape)

@@ -1,4 +1,4 @@
-"""`Program`: values and a straight list of operators. All constants are integers; scales are names for people."""
+"""`Program`: a straight list of operators. All constants are integers; scales are names for people."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Linear:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """int8 rows of q, k and v side by side, [tokens, 3 * heads * d], to the heads' int8 outputs side by side."""
+    """int8 rows of q, k and v side by side, [n, 3 * heads * d], to the heads' int8 outputs side by side."""
 
     inputs: tuple[str]
     output: str
@@ -103,8 +103,8 @@ Operator = Embed | LayerNorm | Narrow | Linear | Attention | Table | Add | First
 class Program:
     """Operators in the order in which they run; the last one's output is the model's scores.
 
-    `scales` is the real value of one step of every value, `score_scale` that of the scores: for people, and for
-    logits. `facts` is whatever JSON can hold about where the program came from.
+    `scales` is the real value of one step of every value, `score_scale` that of the scores: for people, and
+    for logits. `facts` is whatever JSON can hold about where the program came from.
     """
 
     operators: tuple[Operator, ...]
@@ -121,7 +121,7 @@ class Program:
             missing = [name for name in operator.inputs if name not in known]
             if missing or operator.output in known:
                 raise DataError(
-                    f"operator {number} ({type(operator).__name__}) to read earlier values and write a new one",
+                    f"operator {number}, {type(operator).__name__}, to read earlier values and write one",
                     f"inputs {missing} unknown" if missing else f"{operator.output} written twice",
                     "A program is a straight list.",
                 )

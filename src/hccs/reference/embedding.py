@@ -17,4 +17,5 @@ def embedding(
 ) -> NDArray[np.int32]:
     """(words[token] << shift) + positions[position] + types[type], int32."""
     words = params.words[tokens].astype(np.int32) << params.shift
-    return words + params.positions[positions] + params.types[types]
+    total: NDArray[np.int32] = words + params.positions[positions] + params.types[types]
+    return total

@@ -19,7 +19,8 @@ def shift_half_even(a: NDArray[np.int64], bits: Any) -> NDArray[np.int64]:
     rest = a - (floor << bits)  #                                              0 <= rest < 2^bits
     half = np.where(bits > 0, np.int64(1) << np.maximum(bits - 1, 0), 1)  #    no rest reaches 1 at bits = 0
     up = (rest > half) | ((rest == half) & (floor & 1 == 1))
-    return floor + up
+    nearest: NDArray[np.int64] = floor + up
+    return nearest
 
 
 def requantise(acc: NDArray[Any], multiplier: Any, limit: int) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def table(
-    function: Callable[[NDArray[np.float64]], NDArray[np.float64]], in_scale: float, out_scale: float
-) -> NDArray[np.int8]:
+def table(function: Callable[[Any], Any], in_scale: float, out_scale: float) -> NDArray[np.int8]:
     """clamp(rhe(f(x * s_in) / s_out), -127, 127) for x from -128 to 127, in that order."""
     values = np.asarray(function(np.arange(-128, 128) * in_scale), np.float64)
     if not np.isfinite(values).all():

@@ -34,7 +34,8 @@ def lower(
 ) -> IntegerModel:
     """The whole classifier in integers: HCCS with the table's parameters, everything else in int8 and int16.
 
-    The scale of every value is its largest magnitude over `batches`, which need no labels; padding is left out.
+    The scale of every value comes from `batches`, which need no labels; padding is left out. `scales` is
+    "max-abs", or "least-error" for ranges that may clip.
     """
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     if kind not in FAMILIES:

@@ -30,8 +30,8 @@ def assemble(encoder: Encoder, table: ParamTable, scales: Scales, tokenizer: str
             f"a table of {len(encoder.layers)} layers", str(table.shape[0]), "Calibrate on this model."
         )
     build = _Builder(scales)
-    tables = [as_numbers(part) for part in encoder.embedding_tables]
-    params = EmbeddingParams.from_float(*tables, scales.word_step, scales.word_shift)
+    words, positions, types = (as_numbers(part) for part in encoder.embedding_tables)
+    params = EmbeddingParams.from_float(words, positions, types, scales.word_step, scales.word_shift)
     build.add(op.Embed("embedded", params, encoder.first_position))
     stream = build.norm("embedded", encoder.embedding_norm, "x0")
     for i, layer in enumerate(encoder.layers):

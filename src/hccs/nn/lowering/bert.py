@@ -22,7 +22,7 @@ def encoder(model: Any) -> Encoder:
         raise ModelError("an encoder with absolute positions", type(model).__name__, "Keep its floats.")
     if getattr(base, "pooler", None) is not None and isinstance(head, torch.nn.Linear):
         pooler, activation, classifier = base.pooler.dense, base.pooler.activation, head
-    elif hasattr(head, "dense") and hasattr(head, "out_proj"):
+    elif head is not None and hasattr(head, "dense") and hasattr(head, "out_proj"):
         pooler, classifier = head.dense, head.out_proj
         activation = getattr(head, "activation", None) or torch.nn.Tanh()
     else:

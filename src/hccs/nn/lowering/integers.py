@@ -1,4 +1,4 @@
-"""The operators of `hccs.reference` on torch tensors, any device: integers carried exactly in floats or int64."""
+"""The operators of `hccs.reference` on torch tensors: integers carried exactly in floats or int64."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXACT_IN_FLOAT32 = 2**24
 
 @dataclass(frozen=True, eq=False)
 class LinearIntegers:
-    """Weights, bias and multipliers of a linear layer as `quantise_linear` makes them, and their real steps."""
+    """Weights, bias and multipliers of a layer as `quantise_linear` makes them, and their real steps."""
 
     weight: torch.Tensor
     bias: torch.Tensor
@@ -88,7 +88,7 @@ def _gains(module: nn.LayerNorm, out_step: float) -> tuple[torch.Tensor, torch.T
 
 
 def _inverse_root(Q: torch.Tensor, h: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`inverse_root`: a float64 root, put right by its remainder, which 64 bits hold although Q * 4^t wraps."""
+    """`inverse_root`: a float64 root, put right by its remainder, which fits although Q * 4^t wraps."""
     top = torch.frexp(Q.double())[1].long() - 1
     top = top - ((torch.ones_like(Q) << top) > Q).long()  # where float64 rounded Q up to a power of two
     t = (63 - top) // 2

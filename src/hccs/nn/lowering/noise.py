@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Noise:
-    """A value of the program beside the float model's: 10 log10 of the signal's power over the difference's."""
+    """A value beside the float model's: 10 log10 of the signal's power over that of the difference."""
 
     name: str
     decibels: float
@@ -36,7 +36,7 @@ def measure_noise(
     scales: Scales,
     batches: Sequence[Mapping[str, Any]],
 ) -> list[Noise]:
-    """The signal-to-noise ratio at every rounding point, in the program's order, over the tokens of `batches`."""
+    """The signal-to-noise ratio at every rounding point, in the program's order, over all tokens."""
     powers: dict[str, NDArray[np.float64]] = {}
     every = points(encoder)
     width = encoder.layers[0].query.out_features

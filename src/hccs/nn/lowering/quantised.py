@@ -1,4 +1,4 @@
-"""A float model that computes, in its forward pass, the integers of its program: what is trained is what is deployed.
+"""A float model whose forward pass computes the integers of its program: what is trained is deployed.
 
 Every module between two rounding points returns the program's integers times their step, bit for bit; its
 gradient is that of the float module with rounded weights, straight through inside a range and none outside.

@@ -1,7 +1,8 @@
 """The scale of every value of a float model, from unlabelled batches; padding is left out.
 
-Two passes: the largest magnitudes, then a histogram of each value below its own. Both are additive, so they stream
-over any amount of data. A scale reaches the largest magnitude, or clips where that costs the least squared error.
+Two passes: the largest magnitudes, then a histogram of each value below its own. Both are additive, so they
+stream over any amount of data. A scale reaches the largest magnitude, or clips where that costs the least
+squared error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Scales`: the value of one step of everything an integer encoder computes, chosen once from measured ranges."""
+"""`Scales`: the value of one step of everything an integer encoder computes, chosen from measured ranges."""
 
 from __future__ import annotations
 
