@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hccs._files import safetensors as _safetensors
 from hccs.calibration import HeadStatistics, search
-from hccs.calibration.statistics import _digest
+from hccs.calibration.state import FORMAT
 from hccs.errors import FileError
 from tests.calibration.conftest import random_logits
 
@@ -16,7 +15,7 @@ COLUMNS = ("head", "length", "count", "weight", "rows", "weights", "cells")
 
 def forge(path, arrays, metadata):
     """A file whose checksum is right, whatever it holds."""
-    _safetensors.write(path, arrays, {**metadata, "sha256": _digest(arrays)})
+    FORMAT.save(path, arrays, metadata)
 
 
 @pytest.fixture(params=["int8", "float", "weighted"])
@@ -29,7 +28,7 @@ def genuine(request, rng, tmp_path):
     weight = rng.integers(1, 4, 1100) if request.param == "weighted" else None
     stats.update(x if reference == "int8" else x * np.float32(0.1), lengths[None, None], weight=weight)
     stats.save(tmp_path / "genuine")
-    arrays, metadata = _safetensors.read(tmp_path / "genuine")
+    arrays, metadata = FORMAT.load(tmp_path / "genuine")
     return {name: array.copy() for name, array in arrays.items()}, metadata
 
 

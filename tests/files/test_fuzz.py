@@ -23,9 +23,6 @@ from tests.files.mutants import forged, mutant
 FEW = 60
 ALL = 100_000
 
-FORGED_STATISTICS = False
-"""Statistics with a recomputed checksum take part once the native structures check what they restore."""
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -119,12 +116,9 @@ SUBJECTS = (
     Subject("arrays.safetensors", save_arrays, collect),
     Subject("logits.npy", save_npy, collect),
     Subject("logits.npz", save_npz, collect),
+    Subject("forged_statistics.safetensors", save_statistics, use, damage=forged),
+    Subject("forged_cells.safetensors", save_counted_statistics, use, damage=forged),
 )
-if FORGED_STATISTICS:
-    SUBJECTS += (
-        Subject("forged_statistics.safetensors", save_statistics, use, damage=forged),
-        Subject("forged_cells.safetensors", save_counted_statistics, use, damage=forged),
-    )
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)

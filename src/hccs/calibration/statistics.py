@@ -196,27 +196,20 @@ class HeadStatistics:
         return chosen
 
     def merge(self, other: HeadStatistics) -> None:
-        """Add the rows of `other`, which must be of the same shape, n, scale and kind.
+        """Add the rows of `other`, which must be of the same shape, n, scale, kind and layers.
 
         Merged with itself, every row counts twice.
         """
         require_alike([self._kind(), other._kind()])
-        if self.layers and other.layers and self.layers != other.layers:
-            layers = ", ".join(other.layers)
-            raise DataError(f"statistics of {', '.join(self.layers)}", layers, "Collect from one model.")
         try:
             self._native.merge(other._native)
         except OverflowError as error:
             raise _too_heavy() from error
-        self.layers = self.layers or other.layers
-        if self.qkv_scale is None or other.qkv_scale is None:
-            self.qkv_scale = other.qkv_scale if self.qkv_scale is None else self.qkv_scale
-        else:
-            self.qkv_scale = np.maximum(self.qkv_scale, other.qkv_scale)
+        self.qkv_scale = _wider(self.qkv_scale, other.qkv_scale)
 
     def _kind(self) -> dict[str, Any]:
         """What statistics must have in common to be added."""
-        names = ("shape", "n", "reference", "weight_unit")
+        names = ("shape", "n", "reference", "weight_unit", "layers")
         return {**{name: getattr(self, name) for name in names}, "scale": self.scale.tolist()}
 
     def __eq__(self, other: object) -> bool:
@@ -256,7 +249,7 @@ class HeadStatistics:
         kinds: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(kinds, self._kind(), group=group)
         require_alike(kinds)  # on every process alike: either all go on or none
-        merged = self._empty()
+        merged, operands = self._empty(), self.qkv_scale
         for rank in range(len(kinds)):
             source = rank if group is None else dist.get_global_rank(group, rank)
             # One process at a time, so that memory holds two sets of statistics and not one per process.
@@ -264,11 +257,13 @@ class HeadStatistics:
             dist.broadcast_object_list(box, src=source, group=group)
             theirs = box[0]
             assert theirs is not None
+            part = type(self)._from_state(*theirs)
             try:
-                merged.merge(type(self)._from_state(*theirs)._native)
+                merged.merge(part._native)
             except OverflowError as error:
                 raise _too_heavy() from error
-        self._native = merged
+            operands = _wider(operands, part.qkv_scale)
+        self._native, self.qkv_scale = merged, operands
 
 
 def require_alike(kinds: Sequence[dict[str, Any]]) -> None:
@@ -282,6 +277,15 @@ def require_alike(kinds: Sequence[dict[str, Any]]) -> None:
                     str(other[name]),
                     "Collect all parts alike.",
                 )
+
+
+def _wider(
+    mine: NDArray[np.float64] | None, theirs: NDArray[np.float64] | None
+) -> NDArray[np.float64] | None:
+    """Steps of q, k and v that reach what either reaches; those that are known where one is not."""
+    if mine is None or theirs is None:
+        return theirs if mine is None else mine
+    return np.maximum(mine, theirs)
 
 
 def _too_heavy() -> DataError:
