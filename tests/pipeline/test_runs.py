@@ -180,9 +180,11 @@ time.sleep(600)
 """
 
 
-def test_a_second_run_is_told_who_is_at_work(tmp_path):
+def test_a_second_run_is_told_who_is_at_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/hccs", "convert", "a model"])
     with RunFolder(tmp_path / "run", SETTINGS):
-        with pytest.raises(FileError, match=f"process {os.getpid()} on .* since 20..-.*pytest.*Wait until"):
+        told = rf"process {os.getpid()} on .* since 20..-.*: hccs convert 'a model'\. Wait until"
+        with pytest.raises(FileError, match=told):
             run(tmp_path / "run")
         assert (tmp_path / "run" / lock.NAME).exists()
     other = subprocess.Popen(
