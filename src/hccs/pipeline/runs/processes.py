@@ -7,7 +7,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
+from concurrent.futures import wait as wait_for_any
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait
@@ -40,11 +41,12 @@ def in_processes(work: Callable[[Item], None], items: Sequence[Item], jobs: int,
         try:
             with _interrupts_held():
                 waiting = [pool.submit(work, item) for item in items]
-            for done in track(as_completed(waiting), total=len(waiting), description=description):
+            children = set(multiprocessing.active_children()) - before
+            for done in track(_finished(waiting, children), total=len(waiting), description=description):
                 done.result()
         except BaseException as error:
             for child in set(multiprocessing.active_children()) - before:
-                child.terminate()
+                child.kill()
             pool.shutdown(cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
                 raise HccsError(
@@ -53,6 +55,20 @@ def in_processes(work: Callable[[Item], None], items: Sequence[Item], jobs: int,
                     "Memory may have run out: take fewer --jobs. The same command goes on.",
                 ) from error
             raise
+
+
+def _finished(waiting: Sequence[Future[None]], children: set[Any]) -> Iterator[Future[None]]:
+    """The futures as they are done.
+
+    The pool itself may not notice that a process was killed which it started after it began to watch the
+    others, and would wait for its work for ever: so they are looked at here, too.
+    """
+    pending = set(waiting)
+    while pending:
+        done, pending = wait_for_any(pending, timeout=1.0, return_when=FIRST_COMPLETED)
+        yield from done
+        if pending and any(child.exitcode for child in children):
+            raise BrokenProcessPool("a process was killed")
 
 
 @contextmanager
