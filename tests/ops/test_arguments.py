@@ -188,3 +188,13 @@ def test_native_numbers_are_those_of_the_arguments():
     assert codes.MASKING == (arguments.NO_MASK, arguments.LENGTHS, arguments.MASK)
     assert [*codes.MODES] == [*hccs.Mode]
     assert codes.OUTPUTS.keys() <= {*hccs.ops.operands.OUTPUTS}
+
+
+def test_lengths_of_the_host_are_checked_against_the_keys(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(arguments, "device_of", lambda x: "cuda")
+    q = torch.zeros(2, 8, 64, dtype=torch.int8, device="meta")  # rows of 64 columns that attend to 128 keys
+    masking, moved = arguments.read_valid(np.array([100, 128]), q, 128)
+    assert masking == arguments.LENGTHS and moved.device == q.device
+    with pytest.raises(errors.MaskError, match="between 0 and 128 columns; got lengths from 100 to 129"):
+        arguments.read_valid(np.array([100, 129]), q, 128)

@@ -99,8 +99,8 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 # --- which columns take part --------------------------------------------------------------------------------
 
 
-def read_valid(valid: Any, x: Any) -> tuple[int, Any]:
-    """Which kind of `valid` this is, and it as an array or tensor on the side of the logits `x`."""
+def read_valid(valid: Any, x: Any, columns: int) -> tuple[int, Any]:
+    """Which kind of `valid` this is for rows of so many columns, and it as an array or tensor beside `x`."""
     if type(valid) is not np.ndarray and not is_tensor(valid):
         require_unmasked("valid", valid, "Say what its masked entries mean: valid.filled(False).")
         valid = np.asarray(valid)
@@ -115,7 +115,7 @@ def read_valid(valid: Any, x: Any) -> tuple[int, Any]:
     elif valid.device == x.device:
         return masking, valid
     if masking == LENGTHS:
-        require_lengths(valid, x.shape[-1])
+        require_lengths(valid, columns)
     return masking, sys.modules["torch"].as_tensor(valid, device=x.device)
 
 
@@ -144,7 +144,7 @@ def selection(valid: Any, shape: tuple[int, ...], what: str = "x.shape") -> tupl
     if is_tensor(valid):
         masking = kind_of(valid)
     else:
-        masking, valid = read_valid(valid, _NOTHING)
+        masking, valid = read_valid(valid, _NOTHING, shape[-1])
     require_selection(masking, valid, shape, what)
     if masking == LENGTHS:
         require_lengths(valid, shape[-1])

@@ -133,7 +133,7 @@ def attention(
     first = operands.probabilities_first(mode)
     masking = arguments.NO_MASK
     if valid is not None:
-        masking, valid = arguments.read_valid(valid, q)
+        masking, valid = arguments.read_valid(valid, q, keys)
     if threads is not None:
         arguments.require_threads(threads)
     if device != "cpu":
