@@ -147,12 +147,13 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
     console.print(f"mean KL over heads: {calibrated:.4f} as calibrated, {delivered:.4f} as delivered")
     whole = stages["whole"]
     if "refused" in whole:
-        console.print(f"not all in integers: {whole['refused']}", markup=False)
+        console.print(f"not all in integers: {whole['refused']}", markup=False, soft_wrap=True)
     else:
         console.print(
             f"all in integers: {100 * (whole['accuracy'] - base):+.2f} points, "
             f"{100 * whole['agreement']:.1f} % of answers as delivered, "
-            f"{whole['bytes'] / 2**20:.1f} MiB instead of {whole['float32_bytes'] / 2**20:.1f} in float32"
+            f"{whole['bytes'] / 2**20:.1f} MiB instead of {whole['float32_bytes'] / 2**20:.1f} in float32",
+            soft_wrap=True,
         )
 
 
