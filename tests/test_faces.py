@@ -23,6 +23,7 @@ FACES = {
         "detach",
         "fill",
         "hccs_softmax",
+        "lower",
         "refine",
         "restore",
     ],

@@ -56,7 +56,7 @@ def test_version():
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["convert"], ["evaluate"], ["demo"], ["compare"], ["calibrate"], ["info"], ["export", "c"],
+    [[], ["convert"], ["evaluate"], ["demo"], ["compare"], ["calibrate"], ["info"], ["show"], ["export", "c"],
      ["export", "onnx"], ["reproduce", "accuracy"], ["reproduce", "fidelity"]],
 )  # fmt: skip
 def test_commands_are_registered(command):
@@ -163,10 +163,19 @@ def test_damaged_files_of_a_run(monkeypatch, tmp_path, run_folder, file, content
         ["export", "onnx", run_folder, "--out", tmp_path / "m.onnx"],
         ["compare", run_folder, "--out", tmp_path / "out"],
         ["export", "c", run_folder, "--out", tmp_path / "c"],
+        ["evaluate", run_folder, "--backend", "whole"],
+        ["show", run_folder],
     ):
         one_line(outcome(monkeypatch, *command))
     if file != "model/config.json":
         one_line(outcome(monkeypatch, "convert", *few_examples(tmp_path), "--out", run_folder))
+
+
+def test_a_run_without_an_integer_model_is_not_scored_as_one(monkeypatch, run_folder):
+    command = ["evaluate", run_folder, "--backend", "whole"]
+    said = one_line(outcome(monkeypatch, *command))
+    assert "to hold an integer model, model.hccs; got none. The run's hccs convert command makes it." in said
+    assert "leave --mode out" in one_line(outcome(monkeypatch, *command, "--mode", "u8_div"))
 
 
 def test_folders_that_cannot_be_written(monkeypatch, tmp_path):

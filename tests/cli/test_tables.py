@@ -48,6 +48,7 @@ def test_a_summary_shows_all_modes_before_and_after_and_what_is_delivered(retrai
         "without retraining": {"modes": {mode: 0.79 - 0.01 * i for i, mode in enumerate(modes)}},
         "retrain": {"modes": {mode: 0.795 - 0.02 * i for i, mode in enumerate(modes)}},
         "integer": {"accuracy": 0.794},
+        "whole": {"accuracy": 0.791, "agreement": 0.985, "bytes": 2**22, "float32_bytes": 2**24},
         "save": {"kl": 0.2011, "mode": "i16_div"},
     }
     if not retrained:
@@ -61,3 +62,9 @@ def test_a_summary_shows_all_modes_before_and_after_and_what_is_delivered(retrai
     assert ["HCCS", "i16_div,", "delivered", "0.7900", "-1.00", *after] in lines
     assert ["delivered,", "int8", "q,", "k,", "v", "0.7940", "-0.60"] in lines
     assert "mean KL over heads: 0.1260 as calibrated, 0.2011 as delivered" in file.getvalue()
+    assert ["all", "in", "integers", "0.7910", "-0.90"] in lines
+    last = file.getvalue().splitlines()[-1]
+    assert last.startswith("all in integers: -0.90 points, 98.5 % of answers as delivered, 4.0 MiB")
+    stages["whole"] = {"refused": "expected a; got [b]. c."}
+    show_summary(Console(file=file, width=100), {"stages": stages})
+    assert file.getvalue().splitlines()[-1] == "not all in integers: expected a; got [b]. c."

@@ -1,4 +1,5 @@
 import json
+import operator
 import os
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 import hccs
 import hccs.nn
@@ -21,12 +22,12 @@ from hccs.pipeline.convert.stages import Conversion, ConversionSettings, convert
 from hccs.pipeline.convert.steps import calibrate, retrain
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import tokenise
-from hccs.pipeline.models import load_classifier
+from hccs.pipeline.models import load_classifier, predictions
 from hccs.pipeline.training import Recipe, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-STAGES = ["float", "collect", "calibrate", "without retraining", "retrain", "integer", "save"]
+STAGES = ["float", "collect", "calibrate", "without retraining", "retrain", "integer", "whole", "save"]
 
 
 def write_data(folder):
@@ -113,7 +114,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(interrupted):
     assert done == [f"{name}: done before" for name in STAGES[:5]]
     assert {path.name for path in out.iterdir() if path.name[0] != "."} == {
         "settings.json", "results.json", "statistics.safetensors", "table.hccs.safetensors",
-        "model.hccs.safetensors", "model.hccs.json", "float", "model",
+        "model.hccs.safetensors", "model.hccs.json", "model.hccs", "float", "model",
     }  # fmt: skip
 
 
@@ -141,6 +142,43 @@ def test_what_a_run_delivers(interrupted, data):
     assert abs(whole["i16_div integer"] - whole["i16_div"]) < 0.1
     other = evaluate(out, ("u8_clb",), str(data / "train.tsv"))
     assert other["examples"] == 64 and set(other) == {"examples", "float", "u8_clb"}
+
+
+def test_a_run_ends_with_the_model_all_in_integers(interrupted, data):
+    """Its scores here come from sentences one by one, without torch or padding."""
+    out, found = interrupted
+    whole, stage = hccs.IntegerModel.load(out / "model.hccs"), found["stages"]["whole"]
+    assert whole.labels == ("negative", "positive") and whole.program.tokenizer == "model"
+    loaded = load_classifier(str(out / whole.program.tokenizer), whole.labels)
+    dev = tasks.load(tasks.TASKS["movies"], data).dev
+    chosen = [whole(loaded.tokenizer(text[0])["input_ids"]).labels[0] for text in dev.texts]
+    assert stage["accuracy"] == sum(map(operator.eq, chosen, (whole.labels[i] for i in dev.labels))) / 48
+    delivered = predictions(hccs.nn.restore(loaded.model), tokenise(dev, loaded.tokenizer, 64)).argmax(-1)
+    assert stage["agreement"] == sum(map(operator.eq, chosen, (whole.labels[i] for i in delivered))) / 48
+    assert stage["agreement"] > 0.9
+    assert stage["bytes"] == (out / "model.hccs").stat().st_size < 0.27 * stage["float32_bytes"]
+    assert evaluate(out, backend="whole") == {
+        "examples": 48, "float": found["stages"]["float"]["accuracy"], "whole": stage["accuracy"],
+    }  # fmt: skip
+    assert evaluate(out, file=str(data / "train.tsv"), backend="whole")["examples"] == 64
+    with pytest.raises(ParameterError, match="leave --mode out"):
+        evaluate(out, ("u8_clb",), backend="whole")
+
+
+def test_a_model_without_an_integer_form_is_delivered_all_the_same(data, tmp_path):
+    config = transformers.ElectraConfig(  # the projection behind its embeddings cannot be lowered
+        embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.ElectraForSequenceClassification(config).save_pretrained(tmp_path / "electra")
+    load_classifier(str(MODEL), ("negative", "positive")).tokenizer.save_pretrained(tmp_path / "electra")
+    chosen = settings(data, model=str(tmp_path / "electra"), labels=("negative", "positive"), retraining=None)
+    said = []
+    stages = convert(chosen, tmp_path / "run", said.append)["stages"]
+    assert "a projection behind them" in stages["whole"]["refused"] and stages["save"]["model"] == "model"
+    assert f"  not all in integers: {stages['whole']['refused']}" in said
+    assert not (tmp_path / "run" / "model.hccs").exists()
+    with pytest.raises(FileError, match="a projection behind them"):
+        evaluate(tmp_path / "run", backend="whole")
 
 
 def test_the_delivered_kl_is_that_of_the_delivered_model(interrupted, data):

@@ -99,7 +99,10 @@ def test_a_run_goes_on_wherever_it_was_killed(tmp_path):
     assert event > 12  # the folder, the lock, the settings and four files, each at several moments
 
 
-@pytest.mark.parametrize("name", [".settings.json.ab12_xyz", ".settings.json.0123abcd.partial", lock.NAME])
+@pytest.mark.parametrize(
+    "name",
+    [".settings.json.ab12_xyz", ".settings.json.0123abcd.partial", ".model.hccs.0123abcd.partial", lock.NAME],
+)
 def test_what_a_killed_run_left_is_no_other_file(tmp_path, name):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).write_text("{")

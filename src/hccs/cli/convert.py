@@ -20,10 +20,11 @@ LONGEST = 64
 
 
 class Backend(str, Enum):
-    """Where attention's q, k and v are floats, and where int8."""
+    """Where attention's q, k and v are floats, where int8, and where everything is integers."""
 
     FLOAT = "float"
     INTEGER = "integer"
+    WHOLE = "whole"
 
 
 def convert(
@@ -136,13 +137,24 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
         for stage in done:
             score = stages[stage]["modes"][mode]
             rows[-1] += [f"{score:.4f}", f"{100 * (score - base):+.2f}"]
-    whole = stages["integer"].get("accuracy")
-    if whole is not None:
-        blank = [""] * (len(header) - 3)
-        rows.append(["delivered, int8 q, k, v", *blank, f"{whole:.4f}", f"{100 * (whole - base):+.2f}"])
+    for stage, label in (("integer", "delivered, int8 q, k, v"), ("whole", "all in integers")):
+        score = stages[stage].get("accuracy")
+        if score is not None:
+            blank = [""] * (len(header) - 3)
+            rows.append([label, *blank, f"{score:.4f}", f"{100 * (score - base):+.2f}"])
     show(console, "points are against the float model", header, rows)
     calibrated, delivered = stages["calibrate"]["kl"], stages["save"]["kl"]
     console.print(f"mean KL over heads: {calibrated:.4f} as calibrated, {delivered:.4f} as delivered")
+    whole = stages["whole"]
+    if "refused" in whole:
+        console.print(f"not all in integers: {whole['refused']}", markup=False, soft_wrap=True)
+    else:
+        console.print(
+            f"all in integers: {100 * (whole['accuracy'] - base):+.2f} points, "
+            f"{100 * whole['agreement']:.1f} % of answers as delivered, "
+            f"{whole['bytes'] / 2**20:.1f} MiB instead of {whole['float32_bytes'] / 2**20:.1f} in float32",
+            soft_wrap=True,
+        )
 
 
 def evaluate(
@@ -150,7 +162,11 @@ def evaluate(
     mode: Annotated[str, typer.Option(help="One mode; all four by default.")] = "",
     file: Annotated[str, typer.Option(help="Another file with the task's columns.")] = "",
     backend: Annotated[
-        Backend, typer.Option(help="'integer' also quantises q, k and v, and shows what that costs.")
+        Backend,
+        typer.Option(
+            help="'integer' also quantises q, k and v, and shows what that costs; 'whole' scores the model "
+            "that is integers throughout."
+        ),
     ] = Backend.FLOAT,
 ) -> None:
     """Score a converted model again, in any mode, on any file."""
@@ -159,11 +175,11 @@ def evaluate(
 
     found = score(run, (mode,) if mode else (), file or None, backend.value)
     title = f"accuracy on {found.pop('examples')} examples"
-    integer = backend is Backend.INTEGER
-    header = ["model", "accuracy", *(["against float q, k, v, points"] if integer else [])]
+    against = {Backend.INTEGER: ["against float q, k, v, points"], Backend.WHOLE: ["points"]}.get(backend, [])
+    labels = {"float": "float", "whole": "all in integers"}
     rows = []
     for name, value in found.items():
-        base = found[name.removesuffix(" integer")]
-        difference = f"{100 * (value - base):+.2f}" if name.endswith(" integer") else ""
-        rows.append([name if name == "float" else f"HCCS {name}", f"{value:.4f}", *[difference] * integer])
-    show(Console(), title, header, rows)
+        base = "float" if name == "whole" else name.removesuffix(" integer")
+        difference = f"{100 * (value - found[base]):+.2f}" if base != name else ""
+        rows.append([labels.get(name, f"HCCS {name}"), f"{value:.4f}", *[difference] * len(against)])
+    show(Console(), title, ["model", "accuracy", *against], rows)

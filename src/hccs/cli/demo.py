@@ -22,5 +22,6 @@ def demo(
     from hccs.pipeline.convert.demo import demo as run
 
     console = Console()
-    show_summary(console, run(out, console.print))
-    console.print(f"model, table and figures in {out}")
+    results = run(out, console.print)
+    console.print(f"model, table, integer model and figures in {out}")
+    show_summary(console, results)

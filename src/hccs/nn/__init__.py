@@ -9,6 +9,7 @@ from hccs.nn.collecting import calibrate_operands, collect  # noqa: E402
 from hccs.nn.functional import hccs_softmax  # noqa: E402
 from hccs.nn.interface import attention_layers  # noqa: E402
 from hccs.nn.loading import register_loader as _register_loader  # noqa: E402
+from hccs.nn.lowering import lower  # noqa: E402
 from hccs.nn.refining import refine  # noqa: E402
 from hccs.nn.sequential import calibrate_in_sequence  # noqa: E402
 from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot  # noqa: E402
@@ -26,6 +27,7 @@ __all__ = [
     "detach",
     "fill",
     "hccs_softmax",
+    "lower",
     "refine",
     "restore",
 ]

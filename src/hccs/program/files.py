@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 FORMAT = Format("hccs.Program", version=1)
 
+IN_RUN = "model.hccs"
+"""The file's name in the folder of a run."""
+
 
 def save(program: op.Program, path: str | os.PathLike[str]) -> None:
     """Write the program; the file replaces an old one only once it is complete."""

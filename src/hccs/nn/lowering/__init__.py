@@ -36,6 +36,17 @@ def lower(
 
     The scale of every value comes from `batches`, which need no labels; padding is left out. `scales` is
     "max-abs", or "least-error" for ranges that may clip.
+
+    >>> import torch, transformers, hccs.nn
+    >>> config = transformers.BertConfig(
+    ...     vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    ... )
+    >>> model = transformers.BertForSequenceClassification(config).eval()
+    >>> batches = [{"input_ids": torch.arange(32).view(4, 8)}]
+    >>> table = hccs.calibrate(hccs.nn.collect(model, batches), n=8)
+    >>> whole = hccs.nn.lower(model, table, batches)
+    >>> whole([[2, 7, 3]]).scores.shape
+    (1, 2)
     """
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     if kind not in FAMILIES:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import hccs.nn
+from hccs.errors import ParameterError
 from hccs.nn.integer import NORMALISATION
 from hccs.numbers.modes import Mode
+from hccs.pipeline.convert.whole import load_whole, share_equal, whole_predictions
 from hccs.pipeline.models import accuracy, best_device
 from hccs.pipeline.runs.converted import ConvertedRun
 
@@ -17,8 +19,11 @@ def evaluate(
 ) -> dict[str, Any]:
     """Accuracy of the float and the converted model of a run, the latter in each mode (default: all).
 
-    With `backend="integer"` each mode is scored on float q, k, v and, as "MODE integer", on int8 ones.
+    With `backend="integer"` each mode is scored on float q, k, v and, as "MODE integer", on int8 ones; with
+    "whole" the run's integer model takes the place of all modes.
     """
+    if backend == "whole":
+        return _evaluate_whole(Path(run), modes, file)
     integer = backend == "integer"
     chosen = [Mode(mode) for mode in modes] or list(NORMALISATION if integer else Mode)
     finished = ConvertedRun(Path(run))
@@ -31,3 +36,20 @@ def evaluate(
             attached = hccs.nn.attach(model, finished.table, mode, backend=backend)
             scores[f"{mode.value} integer"] = accuracy(attached, dev)
     return scores
+
+
+def _evaluate_whole(run: Path, modes: tuple[str, ...], file: str | None) -> dict[str, Any]:
+    if modes:
+        raise ParameterError(
+            "no mode with the backend 'whole'",
+            modes[0],
+            "An integer model divides exactly: leave --mode out.",
+        )
+    finished = ConvertedRun(run)
+    whole = load_whole(run)  # before anything is computed
+    dev = finished.examples(file)
+    return {
+        "examples": len(dev),
+        "float": accuracy(finished.float_model(), dev),
+        "whole": share_equal(whole_predictions(whole, dev), dev.labels),
+    }

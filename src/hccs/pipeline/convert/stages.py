@@ -1,4 +1,4 @@
-"""`hccs convert`: collect, calibrate, evaluate, retrain, evaluate, quantise q, k, v, save; stages resume."""
+"""`hccs convert`: collect, calibrate, evaluate, retrain, evaluate, quantise, lower, save; stages resume."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import CONVERTED, ParamTable
 from hccs.pipeline.convert.steps import RETRAINING, evaluate_modes, retrain
+from hccs.pipeline.convert.whole import write_whole
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
 from hccs.pipeline.models import Loaded, accuracy, best_device, float_accuracy, load_classifier
@@ -123,6 +124,7 @@ class Conversion:
             "without retraining": self._without,
             **retraining,
             "integer": self._integer,
+            "whole": self._whole,
             "save": self._save,
         }
 
@@ -245,9 +247,17 @@ class Conversion:
         hccs.nn.attach(model, table, backend="integer")
         return {"accuracy": accuracy(model, self.sets["dev"])}
 
+    def _delivered(self) -> Any:
+        """The converted model as it was saved, on float q, k and v."""
+        return hccs.nn.restore(self._load("model").model.to(best_device()), backend="float").eval()
+
+    def _whole(self) -> dict[str, Any]:
+        """The delivered model all in integers, where it has such a form."""
+        return write_whole(self._delivered(), self.sets["calibration"], self.sets["dev"], self.path, self.say)
+
     def _save(self) -> dict[str, Any]:
         """The delivered model's table as a file beside it, and its KL; what only stages needed goes."""
-        model = hccs.nn.restore(self._load("model").model.to(best_device()), backend="float")
+        model = self._delivered()
         table = hccs.nn.current_table(model)
         stats = hccs.nn.collect(model, self._calibration_share(), n=self.n, scale=table.scale)
         if state().is_main_process:

@@ -14,7 +14,7 @@ from hccs.pipeline.runs import lock
 from hccs.pipeline.runs.processes import state
 from hccs.pipeline.runs.record import StageRecord, read_json, write_json
 
-TEMPORARY = re.compile(r"\..+\.(json|safetensors|md|png|html)\.[a-z0-9_]{8}(\.partial)?")
+TEMPORARY = re.compile(r"\..+\.(json|safetensors|hccs|md|png|html)\.[a-z0-9_]{8}(\.partial)?")
 """Names under which `hccs._files` writes before it renames; a killed run leaves one behind."""
 
 
