@@ -10,7 +10,7 @@ import numpy as np
 from hccs.errors import DtypeError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 MULTIPLIER_BITS = 24
 """Multipliers stay below 2^24, so that float32 holds multiplier * 2^-shift exactly."""
@@ -35,13 +35,13 @@ class FixedPoint:
     [24, 33]
     """
 
-    multiplier: Any
-    shift: Any
+    multiplier: int | NDArray[np.int32]
+    shift: int | NDArray[np.int32]
 
-    def __post_init__(self) -> None:
-        multiplier = _integers("multiplier", self.multiplier, 1, 2**MULTIPLIER_BITS - 1)
-        shift = _integers("shift", self.shift, 1, MAX_SHIFT)
-        packed = np.stack(_together({"multiplier": multiplier, "shift": shift}), axis=-1)
+    def __init__(self, multiplier: ArrayLike, shift: ArrayLike) -> None:
+        multipliers = _integers("multiplier", multiplier, 1, 2**MULTIPLIER_BITS - 1)
+        shifts = _integers("shift", shift, 1, MAX_SHIFT)
+        packed = np.stack(_together({"multiplier": multipliers, "shift": shifts}), axis=-1)
         packed.flags.writeable = False
         one = packed.ndim == 1
         object.__setattr__(self, "multiplier", int(packed[0]) if one else packed[..., 0])
@@ -49,7 +49,7 @@ class FixedPoint:
         object.__setattr__(self, "_packed", packed)
 
     @classmethod
-    def nearest(cls, factor: Any, what: str = "factor") -> FixedPoint:
+    def nearest(cls, factor: ArrayLike, what: str = "factor") -> FixedPoint:
         """The nearest representable factor, its multiplier as large as 24 bits allow."""
         values = _positive(what, factor)
         fraction, exponent = np.frexp(values)  # fraction in [1/2, 1)
@@ -98,40 +98,43 @@ class Requant:
     """
 
     logits: FixedPoint
-    v_scale: Any = 1.0
-    output: FixedPoint | None = None
+    v_scale: float | NDArray[np.float32]
+    output: FixedPoint | None
 
-    def __post_init__(self) -> None:
-        for name in ("logits", "output"):
-            factor = getattr(self, name)
+    def __init__(
+        self, logits: FixedPoint, v_scale: ArrayLike = 1.0, output: FixedPoint | None = None
+    ) -> None:
+        for name, factor in (("logits", logits), ("output", output)):
             if not isinstance(factor, FixedPoint) and not (name == "output" and factor is None):
                 raise DtypeError(
                     f"{name} to be hccs.FixedPoint",
                     type(factor).__name__,
                     "Use FixedPoint(multiplier=..., shift=...), or Requant.from_scales for all of it.",
                 )
-        v_scale = _positive("v_scale", self.v_scale, np.float32)
-        parts = {"logits.multiplier": self.logits.packed[..., 0], "logits.shift": self.logits.packed[..., 1]}
-        if self.output is not None:
-            parts["output.multiplier"] = self.output.packed[..., 0]
-            parts["output.shift"] = self.output.packed[..., 1]
-        together = _together({**parts, "v_scale": v_scale.view(np.int32)})
+        scale = _positive("v_scale", v_scale, np.float32)
+        parts = {"logits.multiplier": logits.packed[..., 0], "logits.shift": logits.packed[..., 1]}
+        if output is not None:
+            parts["output.multiplier"] = output.packed[..., 0]
+            parts["output.shift"] = output.packed[..., 1]
+        together = _together({**parts, "v_scale": scale.view(np.int32)})
         unused = np.ones_like(together[0])
         packed = np.stack([*together[:-1], *[unused] * (5 - len(together)), together[-1]], axis=-1)
-        v_scale.flags.writeable = packed.flags.writeable = False
-        object.__setattr__(self, "v_scale", v_scale if v_scale.ndim else float(v_scale))
+        scale.flags.writeable = packed.flags.writeable = False
+        object.__setattr__(self, "logits", logits)
+        object.__setattr__(self, "v_scale", scale if scale.ndim else float(scale))
+        object.__setattr__(self, "output", output)
         object.__setattr__(self, "_packed", packed)
 
     @classmethod
     def from_scales(
         cls,
         *,
-        q_scale: Any,
-        k_scale: Any,
-        v_scale: Any,
-        logit_scale: Any,
-        scaling: Any,
-        out_scale: Any = None,
+        q_scale: ArrayLike,
+        k_scale: ArrayLike,
+        v_scale: ArrayLike,
+        logit_scale: ArrayLike,
+        scaling: ArrayLike,
+        out_scale: ArrayLike | None = None,
     ) -> Requant:
         """From the real values of one step of q, k, v, of the logits and (for int8 output) of the result.
 
