@@ -82,7 +82,7 @@ def softmax(
         mode, dtype = _MODES[Mode(mode)]  # which refuses what is none
     masking = NO_MASK
     if valid is not None:
-        masking, valid = arguments.read_valid(valid, x, x.shape[-1])
+        masking, valid = arguments.read_valid(valid, x, shape[-1])
     if threads is not None:
         arguments.require_threads(threads)
     if device != "cpu":
