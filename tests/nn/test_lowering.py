@@ -114,6 +114,14 @@ def test_the_model_is_left_as_it_was():
         with pytest.raises(KeyboardInterrupt), quantised(model, encoder, table, scales):
             raise KeyboardInterrupt
         assert torch.equal(model(**fresh).logits, before)
+        # With HCCS attached it stays attached, and flags of single modules stay as they were set.
+        before = hccs.nn.attach(model, table)(**fresh).logits
+        model.bert.encoder.layer[0].train()
+        measure(model, encoder, batches)
+        assert model.bert.encoder.layer[0].training and not model.training
+        with quantised(model.eval(), encoder, table, scales):
+            assert not torch.equal(model(**fresh).logits, before)
+        assert torch.equal(model(**fresh).logits, before)
 
 
 def test_noise_grows_along_the_model_and_each_kind_alone_costs_little():

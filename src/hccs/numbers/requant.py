@@ -22,7 +22,7 @@ MAX_HEAD_DIM = 1024
 """|q.k| <= 1024 * 128 * 128 = 2^24: accumulators are exact in float32 too."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class FixedPoint:
     """The factor multiplier * 2^-shift of one head, or of many as arrays of one shape.
 
@@ -85,7 +85,7 @@ class FixedPoint:
         return hash((self.shape, self.packed.tobytes()))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Requant:
     """How `hccs.attention` moves between integers of different scales, per head.
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from hccs.nn.functional import quantise
 from hccs.nn.slots import SoftmaxSlot
+from hccs.nn.straight import straight
 from hccs.surrogates import tensors
 from hccs.surrogates.surrogate import Surrogate, per_row
 
@@ -51,7 +52,7 @@ class SurrogateModule(SoftmaxSlot):
         output = method.tensor(given, mask, **self._constants(z))
         p = output.values if output.one is None else output.values.to(z.dtype) / output.one
         p = p.to(z.dtype) * mask
-        return p if smooth is None else tensors.Straight.apply(smooth, p)  # type: ignore[no-any-return]
+        return p if smooth is None else straight(smooth, p)
 
     def _smooth(self, z: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         method = self.surrogate
@@ -73,7 +74,7 @@ class SurrogateModule(SoftmaxSlot):
         """A learnt parameter within its bound; the gradient passes, so that it can come back."""
         value: torch.Tensor = self.learnt[name]
         bounded = value.detach().clamp(min=self.surrogate.learnable[name])
-        return tensors.Straight.apply(value, bounded)  # type: ignore[no-any-return]
+        return straight(value, bounded)
 
     def parameters_now(self) -> dict[str, Any]:
         """The parameters of every head as they are now, after any learning: what `calibrate` returns."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from hccs.ops.arguments import not_finite
@@ -33,17 +31,3 @@ def quantised(z: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     inside = divided(z, scale).clamp(INT8_MIN, INT8_MAX)
     steps = scale[..., None, None].to(inside.dtype)
     return ((inside + (inside.round() - inside).detach()) * steps).to(z.dtype)
-
-
-class Straight(torch.autograd.Function):
-    """Forward the exact values, bit for bit; backward as if they were the smooth ones."""
-
-    @staticmethod
-    def forward(ctx: Any, smooth: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-        """The exact values."""
-        return exact.to(smooth.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        """The gradient goes to the smooth values."""
-        return g, None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hccs.nn.straight import straight
 from hccs.numbers.layer_norm import GAIN_LIMIT, MAX_GAIN_BITS, XHAT_BITS
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, MULTIPLIER_SHIFT
 from hccs.reference.layer_norm import root_of, root_shift
@@ -29,8 +30,7 @@ class LinearIntegers:
         """Rounded weight and bias in real units, whose gradient is the module's own."""
         step = self.weight_step if self.weight_step.ndim == 0 else self.weight_step[:, None]
         rounded = ((self.weight * step), (self.bias * (self.weight_step * self.in_step)))
-        given = (module.weight, module.bias)
-        return tuple(g + (r.to(g.dtype) - g).detach() for g, r in zip(given, rounded, strict=True))  # type: ignore[return-value]
+        return straight(module.weight, rounded[0]), straight(module.bias, rounded[1])
 
 
 def linear_integers(module: nn.Linear, in_step: float, out_step: Any) -> LinearIntegers:

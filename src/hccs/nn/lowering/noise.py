@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from hccs.nn.batches import call
 from hccs.nn.lowering.encoder import Encoder
 from hccs.nn.lowering.points import Point, points, visiting
 from hccs.nn.lowering.scales import Scales
+from hccs.nn.preserving import unchanged
 from hccs.program import operators as op
 from hccs.program.interpreter import run
 
@@ -73,9 +75,8 @@ def _float_values(
     def look(point: Point, value: torch.Tensor) -> None:
         seen[point.name] = (point, value.detach().double().cpu().numpy())
 
-    device = next(model.parameters()).device
-    with torch.no_grad(), visiting(every, look):
-        model(**{name: value.to(device) for name, value in batch.items() if name != "labels"})
+    with unchanged(model), torch.no_grad(), visiting(every, look):
+        call(model.eval(), batch)
     return list(seen.values())
 
 

@@ -30,11 +30,13 @@ class Point:
     at_input: bool = False
     heads: int | None = None
     """q, k and v have a scale per head."""
+    is_int16: bool = False
+    """The residual stream and what is added to it; all others are int8."""
 
 
 def points(encoder: Encoder) -> list[Point]:
     """All of them, in the order in which the model meets them."""
-    found = [Point("x0", (encoder.embedding_norm,))]
+    found = [Point("x0", (encoder.embedding_norm,), is_int16=True)]
     for i, layer in enumerate(encoder.layers):
         heads = layer.heads
         found += [
@@ -43,13 +45,13 @@ def points(encoder: Encoder) -> list[Point]:
             Point(f"key{i}", (layer.key,), heads=heads),
             Point(f"value{i}", (layer.value,), heads=heads),
             Point(f"context{i}", (layer.attention_output,), at_input=True),
-            Point(f"attended{i}_part", (layer.attention_output,)),
-            Point(f"y{i}", (layer.attention_norm,)),
+            Point(f"attended{i}_part", (layer.attention_output,), is_int16=True),
+            Point(f"y{i}", (layer.attention_norm,), is_int16=True),
             Point(f"y{i}_int8", (layer.wide,), at_input=True),
             Point(f"wide{i}", (layer.wide,)),
             Point(f"active{i}", (layer.narrow,), at_input=True),
-            Point(f"summed{i}_part", (layer.narrow,)),
-            Point(f"x{i + 1}", (layer.output_norm,)),
+            Point(f"summed{i}_part", (layer.narrow,), is_int16=True),
+            Point(f"x{i + 1}", (layer.output_norm,), is_int16=True),
         ]
     return [
         *found,

@@ -15,14 +15,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hccs.nn.attaching import detach, fill
+from hccs.nn.attaching import fill
 from hccs.nn.functional import surrogate
 from hccs.nn.interface import attention_layers
 from hccs.nn.lowering.assembling import activation_table, head_steps, requant_of
 from hccs.nn.lowering.encoder import Encoder, Layer
 from hccs.nn.lowering.integers import layer_norm, linear, linear_integers, narrow, scores_integers
 from hccs.nn.lowering.scales import Scales
+from hccs.nn.preserving import unchanged
 from hccs.nn.slots import AttentionInputs, AttentionSlot
+from hccs.nn.straight import straight
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
 from hccs.numbers.table import ParamTable
 from hccs.ops.attention import attention
@@ -43,7 +45,7 @@ def quantised(
     With `only` some kinds of operators compute in integers, and the others as before.
     """
     with ExitStack() as stack:
-        stack.callback(detach, model)
+        stack.enter_context(unchanged(model))
         if "attention" in only:
             names = table.layers or tuple(attention_layers(model))
             fill({n: IntegerHeads(i, encoder.layers[i], table, scales) for i, n in enumerate(names)}, model)
@@ -83,14 +85,9 @@ class IntegerHeads(AttentionSlot):
         if not torch.is_grad_enabled():
             return exact.to(inputs.query.dtype), None
         real = (inputs.logits / self.logit_scale.to(device)).clamp(-128, 127)
-        x = real + (real.round() - real).detach()
+        x = straight(real, real.round())
         p = torch.nan_to_num(surrogate(x, self.theta.to(device), inputs.valid))
-        return _straight(exact, (p @ inputs.value).clamp(-128 * self.step, INT8_LIMIT * self.step)), None
-
-
-def _straight(exact: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """The exact value with the real one's gradient."""
-    return real + (exact.to(real.dtype) - real).detach()
+        return straight((p @ inputs.value).clamp(-128 * self.step, INT8_LIMIT * self.step), exact), None
 
 
 def _forwards(encoder: Encoder, scales: Scales) -> Iterator[tuple[nn.Module, Forward]]:
@@ -122,7 +119,7 @@ def _embedding(module: nn.Embedding, step: float, limit: int) -> Forward:
     def forward(ids: torch.Tensor) -> torch.Tensor:
         real = functional.embedding(ids, module.weight, module.padding_idx)
         exact = (real.detach().double() / step).round().clamp(-limit, limit) * step
-        return _straight(exact, real.clamp(-limit * step, limit * step))
+        return straight(real.clamp(-limit * step, limit * step), exact)
 
     return forward
 
@@ -131,7 +128,7 @@ def _norm(module: nn.LayerNorm, in_step: float, out_step: float) -> Forward:
     def forward(x: torch.Tensor) -> torch.Tensor:
         exact = layer_norm(x.detach(), module, in_step, out_step) * out_step
         real = functional.layer_norm(x, module.normalized_shape, module.weight, module.bias, module.eps)
-        return _straight(exact, real.clamp(-INT16_LIMIT * out_step, INT16_LIMIT * out_step))
+        return straight(real.clamp(-INT16_LIMIT * out_step, INT16_LIMIT * out_step), exact)
 
     return forward
 
@@ -151,9 +148,9 @@ def _linear(
         if not torch.is_grad_enabled():
             return exact.to(x.dtype)
         given = x.clamp(-INT8_LIMIT * read, INT8_LIMIT * read)
-        real = functional.linear(_straight(k * read, given), *weights.with_gradient(module))
+        real = functional.linear(straight(given, k * read), *weights.with_gradient(module))
         reach = torch.as_tensor(limit * out, dtype=x.dtype, device=x.device)
-        return _straight(exact, torch.maximum(torch.minimum(real, reach), -reach))
+        return straight(torch.maximum(torch.minimum(real, reach), -reach), exact)
 
     return forward
 
@@ -162,7 +159,7 @@ def _scores(module: nn.Linear, in_step: float) -> Forward:
     def forward(x: torch.Tensor) -> torch.Tensor:
         weights = scores_integers(module, in_step)
         k = (x.detach() / in_step).round().clamp(-INT8_LIMIT, INT8_LIMIT)
-        given = _straight(k * in_step, x.clamp(-INT8_LIMIT * in_step, INT8_LIMIT * in_step))
+        given = straight(x.clamp(-INT8_LIMIT * in_step, INT8_LIMIT * in_step), k * in_step)
         return functional.linear(given, *weights.with_gradient(module))
 
     return forward
@@ -175,7 +172,7 @@ def _function(module: nn.Module, in_step: float, out_step: float) -> Forward:
     def forward(x: torch.Tensor) -> torch.Tensor:
         index = (x.detach() / in_step).round().long() + 128
         exact = entries.to(x.device)[index] * out_step
-        return _straight(exact, original(module, x).clamp(-INT8_LIMIT * out_step, INT8_LIMIT * out_step))
+        return straight(original(module, x).clamp(-INT8_LIMIT * out_step, INT8_LIMIT * out_step), exact)
 
     return forward
 

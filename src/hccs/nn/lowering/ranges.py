@@ -7,7 +7,7 @@ squared error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +15,11 @@ import torch
 from torch import nn
 
 from hccs._progress import track
-from hccs.errors import DataError, ParameterError
+from hccs.errors import ParameterError
+from hccs.nn.batches import call, listed
 from hccs.nn.lowering.encoder import Encoder
-from hccs.nn.lowering.points import Point, Visit, points, visiting
+from hccs.nn.lowering.points import Point, points, visiting
+from hccs.nn.preserving import unchanged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +31,8 @@ CLIPS = np.linspace(0.3, 1.0, 71)
 
 SMALLEST = 1e-6
 
+Look = Callable[[Point, torch.Tensor], None]
+
 
 def measure(
     model: nn.Module, encoder: Encoder, batches: Sequence[Mapping[str, Any]], method: str = "max-abs"
@@ -39,8 +43,7 @@ def measure(
     """
     if method not in METHODS:
         raise ParameterError(f"one of {', '.join(METHODS)}", repr(method), "'max-abs' is the default.")
-    if not batches:
-        raise DataError("at least one batch", "none", "Pass batches of tokenised text.")
+    batches = listed(batches)
     every = points(encoder)
     largest: dict[str, torch.Tensor] = {}
 
@@ -51,7 +54,7 @@ def measure(
     _run(model, batches, every, widen, "measuring ranges")
     found = {name: np.maximum(value.double().cpu().numpy(), SMALLEST) for name, value in largest.items()}
     if method == "least-error":
-        clipped = [point for point in every if _is_int8(point)]
+        clipped = [point for point in every if not point.is_int16]
         counts = {point.name: np.zeros((len(found[point.name]), BINS)) for point in clipped}
 
         def count(point: Point, magnitudes: torch.Tensor) -> None:
@@ -63,10 +66,6 @@ def measure(
         _run(model, batches, clipped, count, "measuring histograms")
         found.update({name: found[name] * _best_clip(counts[name]) for name in counts})
     return {p.name: found[p.name] if p.heads else found[p.name][0] for p in every}
-
-
-def _is_int8(point: Point) -> bool:
-    return not point.name.endswith("_part") and (point.name[0] not in "xy" or point.name.endswith("_int8"))
 
 
 def _best_clip(counts: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -84,32 +83,19 @@ def _best_clip(counts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _run(
-    model: nn.Module, batches: Sequence[Mapping[str, Any]], chosen: list[Point], look: Any, description: str
+    model: nn.Module, batches: Sequence[Mapping[str, Any]], chosen: list[Point], look: Look, description: str
 ) -> None:
-    device, was_training, real = next(model.parameters()).device, model.training, None
+    """Show `look` the magnitudes of every chosen point as [batch, heads, everything else]; 0 for padding."""
+    real: torch.Tensor | None = None
 
     def visit(point: Point, value: torch.Tensor) -> None:
-        """Magnitudes as [batch, heads, everything else]; those of padding are 0."""
         magnitudes = value.detach().abs().float()
         if real is not None and value.ndim == 3:
-            magnitudes = magnitudes * real[..., None]
-        heads = point.heads or 1
-        look(point, magnitudes.unflatten(-1, (heads, -1)).movedim(-2, 1).flatten(2))
+            magnitudes = magnitudes * real.to(value.device)[..., None]
+        look(point, magnitudes.unflatten(-1, (point.heads or 1, -1)).movedim(-2, 1).flatten(2))
 
-    model.eval()
-    try:
-        with torch.no_grad(), visiting(chosen, _as_visit(visit)):
-            for batch in track(batches, total=len(batches), description=description):
-                inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
-                mask = inputs.get("attention_mask")
-                real = None if mask is None else mask.bool()
-                model(**inputs)
-    finally:
-        model.train(was_training)
-
-
-def _as_visit(look: Any) -> Visit:
-    def visit(point: Point, value: torch.Tensor) -> None:
-        look(point, value)
-
-    return visit
+    with unchanged(model), torch.no_grad(), visiting(chosen, visit):
+        model.eval()
+        for batch in track(batches, total=len(batches), description=description):
+            real = batch["attention_mask"].bool() if "attention_mask" in batch else None
+            call(model, batch)
