@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hccs.numbers.multipliers import LinearParams
 from hccs.program import operators as op
 
 
@@ -45,13 +46,15 @@ def shape_of(step: op.Operator) -> str:
         case op.Embed(params=p):
             counts = f"{len(p.words)} words, {len(p.positions)} positions, {len(p.types)} types"
             return f"{counts} x {p.words.shape[1]}"
+        case op.EmbedPatches(params=e):
+            return f"{e.tokens} rows x {e.positions.shape[1]}, patches of {e.patch} x {e.patch}"
         case op.Linear(params=l):
             width = {127: "int8", 32767: "int16"}[l.limit] if l.multiplier is not None else "int32"
             return f"{l.weight.shape[1]} -> {l.weight.shape[0]} {width}"
         case op.LayerNorm(params=n):
             return f"{n.channels} int16"
         case op.Attention():
-            return f"{step.heads} heads"
+            return f"{step.heads} heads" + (", causal" if step.causal else "")
         case op.Narrow(bits=bits):
             return f">> {bits}"
     return ""
@@ -62,8 +65,10 @@ def bytes_of(step: op.Operator) -> int:
     match step:
         case op.Embed(params=p):
             return p.words.nbytes + p.positions.nbytes + p.types.nbytes
+        case op.EmbedPatches(params=e):
+            return _bytes_of_linear(e.projection) + e.special.nbytes + e.positions.nbytes
         case op.Linear(params=l):
-            return l.weight.nbytes + l.bias.nbytes + (0 if l.multiplier is None else l.multiplier.nbytes)
+            return _bytes_of_linear(l)
         case op.LayerNorm(params=n):
             return n.gain.nbytes + n.bias.nbytes
         case op.Attention(theta=theta, requant=requant):
@@ -73,6 +78,19 @@ def bytes_of(step: op.Operator) -> int:
     return 0
 
 
+def _bytes_of_linear(params: LinearParams) -> int:
+    return (
+        params.weight.nbytes
+        + params.bias.nbytes
+        + (0 if params.multiplier is None else params.multiplier.nbytes)
+    )
+
+
 def products_of(step: op.Operator) -> int:
     """Multiplications per token of the linear layers."""
-    return int(np.prod(step.params.weight.shape)) if isinstance(step, op.Linear) else 0
+    match step:
+        case op.Linear(params=l):
+            return int(np.prod(l.weight.shape))
+        case op.EmbedPatches(params=e):
+            return int(np.prod(e.projection.weight.shape))
+    return 0

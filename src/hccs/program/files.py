@@ -14,7 +14,8 @@ from hccs.errors import FileError, HccsError
 from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import LinearParams
+from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
+from hccs.numbers.patches import PatchParams
 from hccs.numbers.requant import FixedPoint, Requant
 from hccs.program import operators as op
 
@@ -67,6 +68,11 @@ def load(path: str | os.PathLike[str]) -> op.Program:
         raise FileError(f"a consistent program in {path}", str(error), "Lower the model anew.") from error
 
 
+def _given(array: NDArray[Any] | None) -> NDArray[Any]:
+    assert array is not None
+    return array
+
+
 def _number(name: str) -> int:
     return int(name.partition(".")[0])
 
@@ -77,7 +83,19 @@ def _parts(step: op.Operator) -> Parts:
         case op.Embed(params=p):
             return (
                 {"words": p.words, "positions": p.positions, "types": p.types},
-                {"shift": p.shift, "first_position": step.first_position},
+                {"shift": p.shift, "first_position": step.first_position, "limit": step.limit},
+            )
+        case op.EmbedPatches(params=e):
+            projection = e.projection
+            return (
+                {
+                    "weight": projection.weight,
+                    "bias": projection.bias,
+                    "multiplier": _given(projection.multiplier),
+                    "special": e.special,
+                    "positions": e.positions,
+                },
+                {"patch": e.patch, "image": e.image},
             )
         case op.LayerNorm(params=n):
             return {"gain": n.gain, "bias": n.bias}, {"gain_bits": n.gain_bits, "epsilon": n.epsilon}
@@ -87,11 +105,13 @@ def _parts(step: op.Operator) -> Parts:
                 arrays["multiplier"] = l.multiplier
             return arrays, {"limit": l.limit, "input_limit": l.input_limit}
         case op.Attention(theta=theta, requant=requant):
-            return {"theta": theta.packed, "requant": requant.packed}, {}
+            return {"theta": theta.packed, "requant": requant.packed}, {"causal": step.causal}
         case op.Table(entries=entries):
             return {"entries": entries}, {}
         case op.Narrow(bits=bits):
             return {}, {"bits": bits}
+        case op.Add(limit=limit):
+            return {}, {"limit": limit}
     return {}, {}
 
 
@@ -100,8 +120,14 @@ def _operator(entry: Mapping[str, Any], arrays: dict[str, Any]) -> op.Operator:
     place: dict[str, Any] = {"inputs": tuple(entry["inputs"]), "output": entry["output"]}
     match entry["kind"]:
         case "Embed":
-            first = rest.pop("first_position")
-            return op.Embed(**place, params=EmbeddingParams(**arrays, **rest), first_position=first)
+            first, limit = rest.pop("first_position"), rest.pop("limit", None)
+            params = EmbeddingParams(**arrays, **rest)
+            return op.Embed(**place, params=params, first_position=first, limit=limit)
+        case "EmbedPatches":
+            weight, bias, multiplier = (arrays.pop(name) for name in ("weight", "bias", "multiplier"))
+            projection = LinearParams(weight, bias, multiplier, INT16_LIMIT, input_limit=128)
+            image = tuple(rest.pop("image"))
+            return op.EmbedPatches(**place, params=PatchParams(projection, **arrays, **rest, image=image))
         case "LayerNorm":
             return op.LayerNorm(**place, params=NormParams(**arrays, **rest))
         case "Linear":
@@ -114,13 +140,13 @@ def _operator(entry: Mapping[str, Any], arrays: dict[str, Any]) -> op.Operator:
                 np.ascontiguousarray(v_scale).view(np.float32),
                 FixedPoint(out, out_shift),
             )
-            return op.Attention(**place, theta=HeadParams(B, S, D), requant=requant)
+            return op.Attention(**place, theta=HeadParams(B, S, D), requant=requant, **rest)
         case "Table":
             return op.Table(**place, **arrays)
         case "Narrow":
             return op.Narrow(**place, **rest)
         case "Add":
-            return op.Add(**place)
+            return op.Add(**place, **rest)
         case "First":
             return op.First(**place)
     raise ValueError(f"unknown operator {entry['kind']!r}")

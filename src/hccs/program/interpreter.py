@@ -10,10 +10,10 @@ import numpy as np
 from hccs.ops.attention import attention as native_attention
 from hccs.program import operators as op
 from hccs.reference.attention import attention as reference_attention
-from hccs.reference.embedding import embedding
+from hccs.reference.embedding import embed_patches, embedding
 from hccs.reference.layer_norm import layer_norm
 from hccs.reference.linear import finish, linear
-from hccs.reference.requantise import narrow
+from hccs.reference.requantise import add, narrow
 from hccs.reference.table import look_up
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def run(
     program: op.Program,
-    tokens: NDArray[np.int64],
+    tokens: NDArray[Any],
     lengths: NDArray[np.int64],
     types: NDArray[np.int64],
     *,
@@ -32,6 +32,9 @@ def run(
     watch: Callable[[str, NDArray[Any]], None] | None = None,
 ) -> NDArray[np.int32]:
     """int32 scores [batch, labels] of checked ids [batch, n]; `watch` sees every value as it is made.
+
+    Of a program with scores per token they are [batch, n, labels], zeros behind a sequence's length. In place
+    of ids a program of images takes them, uint8 [batch, channels, height, width].
 
     With `reference` every operator is that of `hccs.reference`. Without, products are summed by a float64
     matrix product, exact below 2^53, and attention is `hccs.attention`: the same integers, sooner.
@@ -45,7 +48,9 @@ def run(
         match step:
             case op.Embed(params=params):
                 positions = np.arange(tokens.shape[1]) + step.first_position
-                made = embedding(tokens, positions[None], types, params)
+                made = embedding(tokens, positions[None], types, params, step.limit)
+            case op.EmbedPatches(params=patches):
+                made = embed_patches(tokens, patches, product)
             case op.LayerNorm(params=params):
                 made = layer_norm(given[0], params)
             case op.Narrow(bits=bits):
@@ -57,12 +62,14 @@ def run(
             case op.Table(entries=entries):
                 made = look_up(given[0], entries)
             case op.Add():
-                made = given[0].astype(np.int32) + given[1]
+                made = add(given[0], given[1], step.limit)
             case op.First():
                 made = given[0][:, 0]
         values[step.output] = made
         if watch is not None:
             watch(step.output, made)
+    if program.per_token:
+        made[np.arange(made.shape[1]) >= lengths[:, None]] = 0
     return made
 
 
@@ -77,5 +84,5 @@ def _attend(
     batch, n, width = rows.shape
     split = rows.reshape(batch, n, 3, step.heads, width // (3 * step.heads)).transpose(2, 0, 3, 1, 4)
     valid = np.broadcast_to(lengths[:, None, None], (batch, step.heads, n))
-    out = attention(*split, step.theta, step.requant, valid=valid, out="int8")
+    out = attention(*split, step.theta, step.requant, valid=valid, causal=step.causal, out="int8")
     return np.ascontiguousarray(out.transpose(0, 2, 1, 3)).reshape(batch, n, width // 3)

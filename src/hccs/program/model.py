@@ -12,7 +12,7 @@ from hccs.errors import DataError, DtypeError, MaskError, ShapeError
 from hccs.program import files
 from hccs.program.describe import describe
 from hccs.program.interpreter import run
-from hccs.program.operators import Program
+from hccs.program.operators import EmbedPatches, Program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a model answers: int32 `scores` [batch, labels], and for people `logits` and `labels`."""
+    """What a model answers: int32 `scores` [batch, labels], and for people `logits` and `labels`.
+
+    A model with scores per token answers [batch, n, labels], zeros behind the end of a sequence.
+    """
 
     scores: NDArray[np.int32]
     scale: float
@@ -32,9 +35,10 @@ class Scores:
         return (self.scores * self.scale).astype(np.float32)
 
     @property
-    def labels(self) -> list[str]:
-        """The name of the largest score of each row."""
-        return [self.names[i] for i in self.scores.argmax(-1).tolist()]
+    def labels(self) -> list[Any]:
+        """The name of the largest score of each row; a list of them per sequence where tokens have scores."""
+        names: list[Any] = np.asarray(self.names, object)[self.scores.argmax(-1)].tolist()
+        return names
 
 
 class IntegerModel:
@@ -65,21 +69,44 @@ class IntegerModel:
         *,
         reference: bool = False,
     ) -> Scores:
-        """Scores of token ids [batch, n], or of one sequence [n].
+        """Scores of token ids [batch, n], or of one sequence [n]; of images, uint8 [batch, c, height, width].
 
         `attention_mask` has ones for tokens, then zeros for padding; masks with holes are refused.
         `reference` runs the readable form of every operator, for checking.
         """
-        tokens = self._ids("input_ids", input_ids, len(self.program.embed.params.words))
-        lengths = self._lengths(attention_mask, tokens.shape)
-        given = np.zeros(tokens.shape, np.int64) if token_type_ids is None else token_type_ids
-        types = self._ids("token_type_ids", given, len(self.program.embed.params.types))
-        if types.shape != tokens.shape:
-            raise ShapeError(
-                f"token_type_ids of shape {tokens.shape}", str(types.shape), "One type per token."
-            )
+        embed = self.program.embed
+        if isinstance(embed, EmbedPatches):
+            tokens = self._images(input_ids, embed.params.image, attention_mask, token_type_ids)
+            lengths = np.full(len(tokens), embed.params.tokens, np.int64)
+            types = np.zeros((0, 0), np.int64)
+        else:
+            tokens = self._ids("input_ids", input_ids, len(embed.params.words))
+            lengths = self._lengths(attention_mask, tokens.shape)
+            given = np.zeros(tokens.shape, np.int64) if token_type_ids is None else token_type_ids
+            types = self._ids("token_type_ids", given, len(embed.params.types))
+            if types.shape != tokens.shape:
+                raise ShapeError(
+                    f"token_type_ids of shape {tokens.shape}", str(types.shape), "One type per token."
+                )
         scores = run(self.program, tokens, lengths, types, reference=reference)
         return Scores(scores, self.program.score_scale, self.labels)
+
+    def _images(self, given: Any, shape: tuple[int, int, int], *unused: Any) -> NDArray[Any]:
+        images = np.asarray(given)
+        if images.dtype != np.uint8:
+            raise DtypeError(
+                "images of uint8, 0 to 255",
+                f"dtype {images.dtype}",
+                "Resize alone: the program normalises the pixels itself.",
+            )
+        images = images[None] if images.ndim == 3 else images
+        if images.shape[1:] != shape:
+            raise ShapeError(
+                f"images of shape [batch, {', '.join(map(str, shape))}]", str(images.shape), "Resize them."
+            )
+        if any(argument is not None for argument in unused):
+            raise MaskError("images alone", "a mask or token types", "An image has no padding.")
+        return images
 
     def _ids(self, name: str, given: Any, count: int) -> NDArray[np.int64]:
         ids = np.asarray(given)

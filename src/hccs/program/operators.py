@@ -13,25 +13,38 @@ from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import LinearParams
+from hccs.numbers.patches import PatchParams
 from hccs.numbers.requant import Requant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hccs.program.values import Value
+
 
 @dataclass(frozen=True, eq=False)
 class Embed:
-    """Token, position and type ids to the int32 sum of their embeddings."""
+    """Token, position and type ids to the sum of their embeddings: int32, or with `limit` a clamped int16."""
 
     output: str
     params: EmbeddingParams
     first_position: int = 0
+    limit: int | None = None
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class EmbedPatches:
+    """The patches of a uint8 image through a linear layer, behind the rows of special tokens: int16."""
+
+    output: str
+    params: PatchParams
     inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm:
-    """An int32 sum to the int16 stream."""
+    """An int32 sum, or the int16 stream itself, to int16."""
 
     inputs: tuple[str]
     output: str
@@ -64,6 +77,7 @@ class Attention:
     output: str
     theta: HeadParams
     requant: Requant
+    causal: bool = False
 
     @property
     def heads(self) -> int:
@@ -82,10 +96,11 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Add:
-    """Two int16 values to their int32 sum: the residual."""
+    """Two int16 values to their sum, the residual: int32, or with `limit` a clamped int16."""
 
     inputs: tuple[str, str]
     output: str
+    limit: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +111,7 @@ class First:
     output: str
 
 
-Operator = Embed | LayerNorm | Narrow | Linear | Attention | Table | Add | First
+Operator = Embed | EmbedPatches | LayerNorm | Narrow | Linear | Attention | Table | Add | First
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,16 +131,9 @@ class Program:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        known: set[str] = set()
-        for number, operator in enumerate(self.operators):
-            missing = [name for name in operator.inputs if name not in known]
-            if missing or operator.output in known:
-                raise DataError(
-                    f"operator {number}, {type(operator).__name__}, to read earlier values and write one",
-                    f"inputs {missing} unknown" if missing else f"{operator.output} written twice",
-                    "A program is a straight list.",
-                )
-            known.add(operator.output)
+        from hccs.program.values import values_of  # it knows the operators
+
+        object.__setattr__(self, "_values", values_of(self.operators))
         last = self.operators[-1] if self.operators else None
         if not isinstance(last, Linear) or last.params.multiplier is not None:
             raise DataError(
@@ -133,8 +141,19 @@ class Program:
             )
 
     @property
-    def embed(self) -> Embed:
+    def embed(self) -> Embed | EmbedPatches:
         """The first operator."""
         first = self.operators[0]
-        assert isinstance(first, Embed)
+        assert isinstance(first, Embed | EmbedPatches)
         return first
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The type and width of every value, in the order of writing."""
+        values: Mapping[str, Value] = self._values  # type: ignore[attr-defined]
+        return values
+
+    @property
+    def per_token(self) -> bool:
+        """Whether every token has scores of its own, not the sequence as a whole."""
+        return self.values[self.operators[-1].output].per_token

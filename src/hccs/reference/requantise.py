@@ -32,3 +32,9 @@ def requantise(acc: NDArray[Any], multiplier: Any, limit: int) -> NDArray[np.int
 def narrow(x: NDArray[np.int16], bits: int) -> NDArray[np.int8]:
     """An int16 stream as the int8 input of a linear layer: clamp(rhe(x / 2^bits), -127, 127)."""
     return np.clip(shift_half_even(x.astype(np.int64), bits), -127, 127).astype(np.int8)
+
+
+def add(x: NDArray[np.int16], y: NDArray[np.int16], limit: int | None = None) -> NDArray[Any]:
+    """The residual x + y: int32, or clamped to +-limit as int16."""
+    total = x.astype(np.int32) + y
+    return total if limit is None else np.clip(total, -limit, limit).astype(np.int16)

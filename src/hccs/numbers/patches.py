@@ -1,0 +1,55 @@
+"""`PatchParams`: an image's patches through one linear layer, and the rows of special tokens before them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hccs.errors import ShapeError
+from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class PatchParams:
+    """`projection` of pixels - 128, [width, channels * patch^2]; `special` rows; `positions` of both, int16.
+
+    `image` is (channels, height, width). The normalisation of pixels is in the projection's weights.
+    """
+
+    projection: LinearParams
+    special: NDArray[np.int16]
+    positions: NDArray[np.int16]
+    patch: int
+    image: tuple[int, int, int]
+
+    def __post_init__(self) -> None:
+        channels, height, width = self.image
+        outputs, inputs = self.projection.weight.shape
+        count = len(self.special) + (height // self.patch) * (width // self.patch)
+        if height % self.patch or width % self.patch or inputs != channels * self.patch**2:
+            raise ShapeError(
+                "an image of whole patches, and a weight for each of a patch's pixels",
+                f"{self.image} by {self.patch}, {inputs} weights",
+                "Lower it anew.",
+            )
+        if self.special.shape[1:] != (outputs,) or self.positions.shape != (count, outputs):
+            raise ShapeError(
+                f"special rows [..., {outputs}] and positions ({count}, {outputs})",
+                f"{self.special.shape} and {self.positions.shape}",
+                "Lower it anew.",
+            )
+        kinds = (self.special.dtype.name, self.positions.dtype.name)
+        if kinds != ("int16", "int16") or self.projection.limit != INT16_LIMIT:
+            raise ShapeError("int16 rows and positions", str(kinds), "Lower it anew.")
+        if self.projection.input_limit != 128 or self.projection.multiplier is None:
+            raise ShapeError("a projection of pixels - 128", "another input limit", "Lower it anew.")
+
+    @property
+    def tokens(self) -> int:
+        """Rows of every image."""
+        return len(self.positions)
