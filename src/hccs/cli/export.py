@@ -32,7 +32,7 @@ def c(
     sentences: Annotated[
         Path | None,
         typer.Option(
-            help="A file with a sentence per line, token ids or text: examples that the C code checks itself on."
+            help="Examples that the C code checks itself on: a sentence per line, token ids or text."
         ),
     ] = None,
     vocabulary: Annotated[
@@ -67,9 +67,9 @@ def c(
     read = None if sentences is None else read_sentences(sentences, found.program, model)
     written = export_c_model(found, out, sequences=read, only_used_words=vocabulary is Vocabulary.USED)
     console.print(
-        f"wrote {written.folder}: {written.constant_bytes:,} bytes of constants, of them {written.word_bytes:,} "
-        f"of words; {written.arena_bytes:,} bytes of RAM; {written.examples} examples; "
-        f"check them with: make -C {shlex.quote(str(written.folder))} check",
+        f"wrote {written.folder}: {written.constant_bytes:,} bytes of constants, of them "
+        f"{written.word_bytes:,} of words; {written.arena_bytes:,} bytes of RAM; "
+        f"{written.examples} examples; check them with: make -C {shlex.quote(str(written.folder))} check",
         markup=False,
         soft_wrap=True,
     )

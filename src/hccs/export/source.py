@@ -13,7 +13,7 @@ from hccs.program.files import FORMAT, IN_RUN
 
 
 def model_or_table(path: str | os.PathLike[str]) -> IntegerModel | ParamTable:
-    """The integer model of a file or of a finished run; of a table's file, or a run without one, the table."""
+    """The integer model of a file or a finished run; the table of a table's file, or of a run without one."""
     place = Path(path)
     if place.is_dir() and (place / IN_RUN).exists():
         return IntegerModel.load(place / IN_RUN)

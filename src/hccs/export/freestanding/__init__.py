@@ -1,1 +1,1 @@
-"""Whole integer programs as freestanding C99: `plan` places the values, `constants` and `calls` write them."""
+"""Whole integer programs as freestanding C99: `plan` places values, `constants` and `calls` write them."""

@@ -13,12 +13,16 @@ POOL_NAMES = {32: "i32", 16: "i16", 8: "i8"}
 
 def header(program: op.Program, plan: Plan) -> str:
     """`hccs_model.h`."""
-    counts = {"LABELS": len(program.labels), "LONGEST": longest_rows(program), "ARENA_BYTES": plan.arena_bytes}
+    counts = {
+        "LABELS": len(program.labels),
+        "LONGEST": longest_rows(program),
+        "ARENA_BYTES": plan.arena_bytes,
+    }
     macros = "\n".join(f"#define HCCS_MODEL_{name} {value}" for name, value in counts.items())
-    return f"""/* A whole model in integers, written by `hccs export c`: {_input(program)} in, int32 scores out.
+    return f"""/* A whole model in integers, written by `hccs export c`: {_input(program)} in, scores out.
  *
- * One step of a score is worth {program.score_scale:.9g} of the float model's logits. The arena is static: one call
- * at a time. */
+ * One step of a score is worth {program.score_scale:.9g} of the float model's logits.
+ * The arena is static: one call at a time. */
 #ifndef HCCS_MODEL_H
 #define HCCS_MODEL_H
 
@@ -31,7 +35,12 @@ extern "C" {{
 {macros} /* of RAM, beside less than a kilobyte of stack */
 
 /* What was wrong with a call; the scores are then untouched. */
-typedef enum {{ HCCS_MODEL_OK, HCCS_MODEL_BAD_LENGTH, HCCS_MODEL_BAD_TOKEN, HCCS_MODEL_BAD_TYPE }} hccs_model_status;
+typedef enum {{
+  HCCS_MODEL_OK,
+  HCCS_MODEL_BAD_LENGTH,
+  HCCS_MODEL_BAD_TOKEN,
+  HCCS_MODEL_BAD_TYPE
+}} hccs_model_status;
 
 {_promises(program)}
 /* The name of a score. */
@@ -60,11 +69,12 @@ def _promises(program: op.Program) -> str:
         return f"""/* Scores{per} of an image, {size}: no normalisation before. */
 {signature(program)};
 """
-    return f"""/* Scores{per} of 1 to HCCS_MODEL_LONGEST token ids, special ones among them, without padding. `types` are the
- * segments of a pair of texts, 0 to {len(embed.params.types) - 1}, or NULL for all zero. */
+    return f"""/* Scores{per} of 1 to HCCS_MODEL_LONGEST token ids, special ones among them,
+ * without padding. `types` are the segments of a pair of texts, 0 to {len(embed.params.types) - 1}, or NULL
+ * for all zero. */
 {signature(program)};
 
-/* Whether the model holds a token's word: where it does not, the tokenizer's unknown token may take its place. */
+/* Whether the model holds a token's word: where not, the tokenizer's unknown token may take its place. */
 int hccs_model_knows(int32_t token);
 """
 
@@ -84,9 +94,9 @@ def source(program: op.Program, plan: Plan) -> str:
     labels = ", ".join(f'"{_escaped(label)}"' for label in program.labels)
     body = "\n".join(line for group in plan.groups for line in _group(program, plan, group))
     pools = " ".join(
-        f"{'int' + str(bits)}_t {POOL_NAMES[bits]}[{max(count, 1)}];" for bits, count in plan.pools.items()
+        f"int{bits}_t {POOL_NAMES[bits]}[{max(count, 1)}];" for bits, count in plan.pools.items()
     )
-    return f"""/* The calls of a whole model, written by `hccs export c`: groups of operators over a few rows at a time. */
+    return f"""/* The calls of a whole model, written by `hccs export c`, a few rows at a time. */
 #include "hccs_model.h"
 #include "hccs_operators.h"
 #include "hccs_weights.h"
@@ -167,7 +177,9 @@ def call(program: op.Program, plan: Plan, number: int, all_rows: bool) -> str:
 
     last = number == len(program.operators) - 1
     out = (
-        ("scores" + f" + row * {value.width}" * program.per_token) if last else place(step.output, value.width)
+        ("scores" + f" + row * {value.width}" * program.per_token)
+        if last
+        else place(step.output, value.width)
     )
     count = f"rows * {value.width}"
     match step:

@@ -6,7 +6,7 @@ needs eleven for as many numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +35,7 @@ STRUCTURES = {
 
 
 def name_of(number: int, step: op.Operator) -> str:
-    """The C name of an operator's constants: its number and its output, of letters, digits and underscores."""
+    """The C name of an operator's constants: its number and the value that it writes."""
     plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in step.output)
     return f"hccs_{number}_{plain}"
 
@@ -112,7 +112,8 @@ def as_bytes(name: str) -> str:
     return f"(const int8_t*){name}"
 
 
-def _linear(name: str, layer: LinearParams) -> Iterator[str]:  # type: ignore[misc]  # returns its structure
+def _linear(name: str, layer: LinearParams) -> Generator[str, None, str]:
+    """Arrays of a layer, then its structure as the result."""
     yield array(f"{name}_weight", layer.weight)
     yield array(f"{name}_bias", layer.bias)
     if layer.multiplier is not None:

@@ -16,7 +16,7 @@ TILE = 4
 """Rows that go through a group together: products take them in pairs, and each pair reads all weights."""
 
 POOLS = (32, 16, 8)
-"""One array for each width of integers, so that no memory is ever read as another type than it was written."""
+"""One array for each width of integers: no memory is ever read as another type than it was written."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,7 @@ def plan(program: op.Program) -> Plan:
             tiled = all(group_of[reader] == here for reader in last)
             all_rows = everywhere[step.output]
             rows = (tile if tiled else longest) if all_rows else 1
-            block = _Block(
-                step.output, value.bits, rows * value.width, (here, here), (number, number), tiled
-            )
+            block = _Block(step.output, value.bits, rows * value.width, (here, here), (number, number), tiled)
             blocks[step.output] = _taken_over(step, number, here, block, blocks, readers, group_of) or block
         held = blocks[step.output]
         ends = [number, *readers[step.output]]
@@ -192,7 +190,7 @@ def _taken_over(
 
 
 def _fill(blocks: list[_Block]) -> dict[int, int]:
-    """Offsets for all blocks, the largest first, each as low as those that it meets allow; the pools' sizes."""
+    """Place all blocks, the largest first, each as low as those that it meets allow; the pools' sizes."""
     pools = dict.fromkeys(POOLS, 0)
     placed: list[_Block] = []
     for block in sorted(blocks, key=lambda block: -block.count):

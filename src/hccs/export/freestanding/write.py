@@ -26,6 +26,7 @@ SOURCES = (
     "hccs_check.c",
     "hccs_cost.c",
     "hccs_say.h",
+    "hccs_nofloat.sh",
     "Makefile",
     "README.md",
     "boards/board.h",
@@ -41,7 +42,7 @@ PRODUCTS = ("build",)
 """What `make` leaves in the folder."""
 
 # Rows of bytes fill their literals to the last one: nobody reads the zero that C would put behind.
-_QUIET = """#if (defined(__clang__) && __clang_major__ >= 21) || (!defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 15)
+_QUIET = """#if defined(__clang__) ? __clang_major__ >= 21 : defined(__GNUC__) && __GNUC__ >= 15
 #pragma GCC diagnostic ignored "-Wunterminated-string-initialization"
 #endif
 """
@@ -95,7 +96,7 @@ def export_c_model(
 
 
 def _weights_header(program: op.Program) -> str:
-    return f"""/* The constants of every operator, by its number in the program and the value that it writes. */
+    return f"""/* The constants of every operator, by its number and the value that it writes. */
 #ifndef HCCS_WEIGHTS_H
 #define HCCS_WEIGHTS_H
 
@@ -115,4 +116,6 @@ def _kept(program: op.Program, sequences: Sequence[Any] | None) -> NDArray[np.in
             "a model of images" if sequences is not None else "none",
             "Give --sentences, or keep all words.",
         )
-    return np.unique(np.concatenate([np.asarray(sequence).ravel() for sequence in sequences])).astype(np.int32)
+    return np.unique(np.concatenate([np.asarray(sequence).ravel() for sequence in sequences])).astype(
+        np.int32
+    )

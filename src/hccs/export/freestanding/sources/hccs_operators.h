@@ -196,7 +196,7 @@ static inline void hccs_linear_rows(const hccs_linear* l, const int8_t* x, uint3
       const int8_t *x0 = x + (size_t)row * inputs, *x1 = x + (size_t)next_row * inputs;
       const int8_t *w0 = l->weight + (size_t)o * inputs, *w1 = l->weight + (size_t)next * inputs;
       int32_t a = l->bias[o], b = l->bias[next], c = a, d = b;
-      for (i = inputs / 4; i > 0; --i) {
+      for (i = inputs / 8; i > 0; --i) {
 #define HCCS_FOUR_PRODUCTS(k) \
   a += x0[k] * w0[k];         \
   b += x0[k] * w1[k];         \
@@ -206,9 +206,13 @@ static inline void hccs_linear_rows(const hccs_linear* l, const int8_t* x, uint3
         HCCS_FOUR_PRODUCTS(1)
         HCCS_FOUR_PRODUCTS(2)
         HCCS_FOUR_PRODUCTS(3)
-        x0 += 4, x1 += 4, w0 += 4, w1 += 4;
+        HCCS_FOUR_PRODUCTS(4)
+        HCCS_FOUR_PRODUCTS(5)
+        HCCS_FOUR_PRODUCTS(6)
+        HCCS_FOUR_PRODUCTS(7)
+        x0 += 8, x1 += 8, w0 += 8, w1 += 8;
       }
-      for (i = 0; i < inputs % 4; ++i) {
+      for (i = 0; i < inputs % 8; ++i) {
         HCCS_FOUR_PRODUCTS(i)
       }
 #undef HCCS_FOUR_PRODUCTS
