@@ -107,7 +107,9 @@ def test_a_plan_that_shares_too_much_would_be_seen() -> None:
 def test_one_answer_needs_one_row_behind_the_last_attention() -> None:
     found = plan(small_program())
     assert [group.all_rows for group in found.groups] == [True, False, False]
-    assert all(group.all_rows for group in plan(decoder()).groups)
+    assert found.without_queries == {3}
+    every = plan(decoder())
+    assert all(group.all_rows for group in every.groups) and not every.without_queries
 
 
 def test_the_residual_stream_stays_where_it_is() -> None:

@@ -193,6 +193,9 @@ def call(program: op.Program, plan: Plan, number: int, all_rows: bool) -> str:
         case op.LayerNorm():
             bits = program.values[step.inputs[0]].bits
             return f"hccs_layer_norm_{bits}(&{name}, {read(0)}, rows, {out})"
+        case op.Linear() if number in plan.without_queries:
+            behind = f"row == 0 ? 0 : {value.width // 3}"
+            return f"hccs_linear_8_from(&{name}, {behind}, {read(0)}, rows, {out})"
         case op.Linear():
             return f"hccs_linear_{value.bits}(&{name}, {read(0)}, rows, {out})"
         case op.Narrow(bits=bits):

@@ -41,6 +41,7 @@ class Plan:
     """The groups, the place of every value and of every operator's scratch, and the pools' sizes.
 
     `skipped` are operators without any work left: the first row of a value lies where the value does.
+    `without_queries` are linear layers of q, k and v whose attention has one query, that of the first row.
     """
 
     groups: tuple[Group, ...]
@@ -48,6 +49,7 @@ class Plan:
     pools: Mapping[int, int]
     tile: int
     skipped: frozenset[int]
+    without_queries: frozenset[int] = frozenset()
 
     @property
     def arena_bytes(self) -> int:
@@ -109,7 +111,7 @@ def plan(program: op.Program) -> Plan:
     pools = _fill(list({id(block): block for block in blocks.values()}.values()))
     places = {name: Place(block.bits, block.offset, block.tiled) for name, block in blocks.items()}
     skipped = frozenset(i for i, step in enumerate(program.operators) if isinstance(step, op.First))
-    return Plan(groups, places, pools, tile, skipped)
+    return Plan(groups, places, pools, tile, skipped, _without_queries(program, everywhere, readers))
 
 
 def longest_rows(program: op.Program) -> int:
@@ -136,6 +138,19 @@ def _needed_everywhere(program: op.Program) -> dict[str, bool]:
             if isinstance(step, op.Attention) or (not isinstance(step, op.First) and needed[step.output]):
                 needed[name] = True
     return needed
+
+
+def _without_queries(
+    program: op.Program, everywhere: Mapping[str, bool], readers: Mapping[str, list[int]]
+) -> frozenset[int]:
+    """Linear layers that one attention alone reads, and of its queries the first one only."""
+    found = set()
+    for number, step in enumerate(program.operators):
+        if isinstance(step, op.Linear) and len(readers[step.output]) == 1:
+            reader = program.operators[readers[step.output][0]]
+            if isinstance(reader, op.Attention) and not everywhere[reader.output]:
+                found.add(number)
+    return frozenset(found)
 
 
 def _groups(program: op.Program, everywhere: Mapping[str, bool]) -> tuple[Group, ...]:

@@ -183,20 +183,21 @@ static inline void hccs_finish(const hccs_linear* l, uint32_t output, int32_t su
   }
 }
 
-/* rq(W x + b). Two rows and two outputs at a time: four sums for four loads. Where a row or an output has no second
- * one beside it, it is taken twice. Sums fit int32 for every input: the program was refused otherwise. */
-static inline void hccs_linear_rows(const hccs_linear* l, const int8_t* x, uint32_t rows, int8_t* y8, int16_t* y16,
-                                    int32_t* y32) {
+/* rq(W x + b) of the outputs from `first` on. Two rows and two outputs at a time: four sums for four loads. Where a row
+ * or an output has no second one beside it, it is taken twice. Sums fit int32 for every input: the program was refused
+ * otherwise. */
+static inline void hccs_linear_rows(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int8_t* y8,
+                                    int16_t* y16, int32_t* y32) {
   const uint32_t inputs = l->inputs, outputs = l->outputs;
   uint32_t row, o, i;
   for (row = 0; row < rows; row += 2) {
     const uint32_t next_row = row + 1 < rows ? row + 1 : row;
-    for (o = 0; o < outputs; o += 2) {
+    for (o = first; o < outputs; o += 2) {
       const uint32_t next = o + 1 < outputs ? o + 1 : o;
       const int8_t *x0 = x + (size_t)row * inputs, *x1 = x + (size_t)next_row * inputs;
       const int8_t *w0 = l->weight + (size_t)o * inputs, *w1 = l->weight + (size_t)next * inputs;
       int32_t a = l->bias[o], b = l->bias[next], c = a, d = b;
-      for (i = inputs / 8; i > 0; --i) {
+      for (i = inputs / 4; i > 0; --i) {
 #define HCCS_FOUR_PRODUCTS(k) \
   a += x0[k] * w0[k];         \
   b += x0[k] * w1[k];         \
@@ -206,13 +207,9 @@ static inline void hccs_linear_rows(const hccs_linear* l, const int8_t* x, uint3
         HCCS_FOUR_PRODUCTS(1)
         HCCS_FOUR_PRODUCTS(2)
         HCCS_FOUR_PRODUCTS(3)
-        HCCS_FOUR_PRODUCTS(4)
-        HCCS_FOUR_PRODUCTS(5)
-        HCCS_FOUR_PRODUCTS(6)
-        HCCS_FOUR_PRODUCTS(7)
-        x0 += 8, x1 += 8, w0 += 8, w1 += 8;
+        x0 += 4, x1 += 4, w0 += 4, w1 += 4;
       }
-      for (i = 0; i < inputs % 8; ++i) {
+      for (i = 0; i < inputs % 4; ++i) {
         HCCS_FOUR_PRODUCTS(i)
       }
 #undef HCCS_FOUR_PRODUCTS
@@ -225,15 +222,20 @@ static inline void hccs_linear_rows(const hccs_linear* l, const int8_t* x, uint3
 }
 
 static inline void hccs_linear_8(const hccs_linear* l, const int8_t* x, uint32_t rows, int8_t* y) {
-  hccs_linear_rows(l, x, rows, y, NULL, NULL);
+  hccs_linear_rows(l, 0, x, rows, y, NULL, NULL);
+}
+
+/* The same where nobody reads the outputs before `first`. */
+static inline void hccs_linear_8_from(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int8_t* y) {
+  hccs_linear_rows(l, first, x, rows, y, NULL, NULL);
 }
 
 static inline void hccs_linear_16(const hccs_linear* l, const int8_t* x, uint32_t rows, int16_t* y) {
-  hccs_linear_rows(l, x, rows, NULL, y, NULL);
+  hccs_linear_rows(l, 0, x, rows, NULL, y, NULL);
 }
 
 static inline void hccs_linear_32(const hccs_linear* l, const int8_t* x, uint32_t rows, int32_t* y) {
-  hccs_linear_rows(l, x, rows, NULL, NULL, y);
+  hccs_linear_rows(l, 0, x, rows, NULL, NULL, y);
 }
 
 /* ---- "patches" ---- */
