@@ -43,8 +43,8 @@ def installed() -> dict[str, tuple[str, str, str]]:
     }
     if not found:
         raise SystemExit(
-            "No compiler and emulator of a core here. On Debian: apt install gcc-arm-none-eabi qemu-system-arm "
-            "gcc-riscv64-unknown-elf qemu-system-misc"
+            "No compiler and emulator of a core here. On Debian: apt install gcc-arm-none-eabi "
+            "qemu-system-arm gcc-riscv64-unknown-elf qemu-system-misc"
         )
     return found
 

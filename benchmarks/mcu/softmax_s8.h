@@ -47,7 +47,7 @@ static inline int32_t one_over_one_plus(int32_t x) {
   int32_t guess = 1515870810 + product(half, -1010580540); /* 48/17 - 32/17 * half, Q2.29 */
   int step;
   for (step = 0; step < 3; ++step) guess += 4 * product(guess, ((int32_t)1 << 29) - product(half, guess));
-  return 2 * guess;
+  return guess >= (int32_t)1 << 30 ? INT32_MAX : 2 * guess;
 }
 
 /* Probabilities * 256 - 128 of one row; the argument of the exponential is (x - max) * 2^shift * multiplier / 2^31. */
