@@ -1,7 +1,7 @@
 """What a whole integer model costs on cores without floating point: flash, RAM, instructions.
 
-Exports a model to C, runs it in QEMU, which counts instructions, on a Cortex-M3 and on a RISC-V, and measures
-rows of HCCS beside int8 softmax in fixed point as runtimes for microcontrollers compute it.
+Exports a model to C, runs it on a Cortex-M3, a Cortex-M4 and a RISC-V in QEMU, which counts instructions, and
+measures rows of HCCS beside int8 softmax in fixed point as runtimes for microcontrollers compute it.
 
     python benchmarks/mcu.py RUN                      # a finished run, or an integer model
     python benchmarks/mcu.py RUN --sentences FILE     # and with the words of these sentences alone
@@ -30,6 +30,7 @@ from hccs.program import IntegerModel
 
 CORES = {
     "Cortex-M3": ("m3", "arm-none-eabi-", "qemu-system-arm"),
+    "Cortex-M4": ("m4", "arm-none-eabi-", "qemu-system-arm"),
     "RISC-V rv32imac": ("riscv", "riscv64-unknown-elf-", "qemu-system-riscv32"),
 }
 SOURCES = Path(__file__).parent / "mcu"
@@ -80,18 +81,16 @@ def model_costs(folder: Path, core: str) -> dict:
     }
 
 
-def row_costs(folder: Path, core: str, prefix: str, columns: int) -> dict[str, float]:
+def row_costs(folder: Path, core: str, columns: int) -> dict[str, float]:
     """Instructions per element of rows of softmax."""
-    board = {"m3": "cortex_m3", "riscv": "riscv"}[core]
+    rules = (folder / "Makefile").read_text(encoding="utf-8")
+    compiler, board = (
+        re.search(rf"^{name}_{core} := (.*)$", rules, re.MULTILINE)[1] for name in ("COMPILE", "BOARD")
+    )
     row_sources = resources.files("hccs.export") / "c_sources"
     built = folder / "build" / f"rows-{core}.elf"
-    flags = (folder / "Makefile").read_text(encoding="utf-8")
-    machine = re.search(
-        rf"^{'M3' if core == 'm3' else 'RISCV'} := \S+ (.*) \$\(WARNINGS\)", flags, re.MULTILINE
-    )
-    assert machine is not None
     built.parent.mkdir(exist_ok=True)
-    command = [f"{prefix}gcc", *machine.group(1).split(), "-std=c99", "-O2", "-ffreestanding", "-nostdlib"]
+    command = [*compiler.split(), "-std=c99", "-O2", "-ffreestanding", "-nostdlib"]
     command += [f"-DCOLUMNS={columns}", "-Iboards", "-I.", f"-I{row_sources}", "-T", f"boards/{board}.ld"]
     command += ["-o", str(built), str(SOURCES / "rows.c"), str(row_sources / "hccs_softmax.c")]
     command += [f"boards/{board}.c", "boards/bare.c", "-lgcc"]
@@ -154,9 +153,9 @@ def main() -> None:
     found: dict = {"cores": {}, "columns": given.columns}
     with tempfile.TemporaryDirectory() as place:
         written = export_c_model(model, Path(place) / "c", sequences=longest_first(model, None))
-        for name, (core, prefix, _) in cores.items():
+        for name, (core, *_) in cores.items():
             found["cores"][name] = model_costs(written.folder, core)
-            found["cores"][name]["rows"] = row_costs(written.folder, core, prefix, given.columns)
+            found["cores"][name]["rows"] = row_costs(written.folder, core, given.columns)
         if sentences:
             used = export_c_model(model, Path(place) / "used", sequences=sentences, only_used_words=True)
             found["flash with used words"] = used.constant_bytes

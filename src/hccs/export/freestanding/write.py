@@ -33,8 +33,8 @@ SOURCES = (
     "boards/host.c",
     "boards/bare.c",
     "boards/bare.h",
-    "boards/cortex_m3.c",
-    "boards/cortex_m3.ld",
+    "boards/cortex_m.c",
+    "boards/cortex_m.ld",
     "boards/riscv.c",
     "boards/riscv.ld",
 )

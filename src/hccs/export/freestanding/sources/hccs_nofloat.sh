@@ -7,7 +7,7 @@ prefix=$1 architecture=$2 file=$3
 
 case $architecture in
   x86-64) instruction='%[xyz]mm|%mm|%st|^f[a-z]' ;;      # SSE, AVX, MMX and x87 registers, x87 instructions
-  cortex-m3) instruction='^v[a-z]' ;;                    # VFP
+  cortex_m) instruction='^v[a-z]' ;;                    # VFP
   riscv) instruction='^(c\.)?f(l|s|add|sub|mul|div|sqrt|min|max|madd|msub|nmadd|nmsub|cvt|mv|eq|lt|le|gt|ge|class|sgnj|neg|abs|r|rcsr|scsr)' ;;
   *) echo "unknown architecture $architecture" >&2; exit 2 ;;
 esac

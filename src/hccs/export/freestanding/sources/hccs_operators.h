@@ -11,6 +11,13 @@
 /* Right shifts of negative numbers round down, as on every compiler in use; C99 leaves it to them. */
 typedef char hccs_shifts_round_down[(-3 >> 1) == -2 ? 1 : -1];
 
+/* One copy of a function that many call: it would grow the code by kilobytes and save nothing. */
+#ifdef __GNUC__
+#define HCCS_ONCE __attribute__((noinline))
+#else
+#define HCCS_ONCE
+#endif
+
 /* words[token] << shift, positions, types; `kept` are the ids of the words in ascending order, or all where NULL. */
 typedef struct {
   const int8_t* words;
@@ -71,6 +78,27 @@ typedef struct {
   uint32_t width; /* of one head */
   int causal;
 } hccs_attention_heads;
+
+/* Cores with Arm's DSP instructions (Cortex-M4, M7, M33, ...) multiply two pairs of 16 bits at once: the same sums. */
+#if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP && defined(__ARM_FEATURE_UNALIGNED)
+#include <arm_acle.h>
+#define HCCS_DSP
+
+/* Four bytes as two pairs of 16 bits. */
+typedef struct {
+  int16x2_t even;
+  int16x2_t odd;
+} hccs_bytes;
+
+static inline hccs_bytes hccs_bytes_at(const int8_t* x) {
+  hccs_bytes pairs;
+  uint32_t word;
+  __builtin_memcpy(&word, x, 4); /* one load */
+  pairs.even = __sxtb16((int8x4_t)word);
+  pairs.odd = __sxtb16((int8x4_t)(word >> 8 | word << 24));
+  return pairs;
+}
+#endif
 
 /* ---- numbers ---- */
 
@@ -183,40 +211,55 @@ static inline void hccs_finish(const hccs_linear* l, uint32_t output, int32_t su
   }
 }
 
-/* rq(W x + b) of the outputs from `first` on. Two rows and two outputs at a time: four sums for four loads. Where a row
- * or an output has no second one beside it, it is taken twice. Sums fit int32 for every input: the program was refused
- * otherwise. */
-static inline void hccs_linear_rows(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int8_t* y8,
-                                    int16_t* y16, int32_t* y32) {
+/* Adds the products of two rows with the weights of two outputs: four sums for four loads. */
+static inline void hccs_products(const int8_t* x0, const int8_t* x1, const int8_t* w0, const int8_t* w1, uint32_t count,
+                                 int32_t* sums) {
+  int32_t a = sums[0], b = sums[1], c = sums[2], d = sums[3];
+  uint32_t i;
+#define HCCS_FOUR_PRODUCTS(k) a += x0[k] * w0[k], b += x0[k] * w1[k], c += x1[k] * w0[k], d += x1[k] * w1[k]
+#ifdef HCCS_DSP
+  for (i = count / 4; i > 0; --i) {
+    const hccs_bytes p0 = hccs_bytes_at(x0), p1 = hccs_bytes_at(x1), q0 = hccs_bytes_at(w0), q1 = hccs_bytes_at(w1);
+    a = __smlad(p0.odd, q0.odd, __smlad(p0.even, q0.even, a));
+    b = __smlad(p0.odd, q1.odd, __smlad(p0.even, q1.even, b));
+    c = __smlad(p1.odd, q0.odd, __smlad(p1.even, q0.even, c));
+    d = __smlad(p1.odd, q1.odd, __smlad(p1.even, q1.even, d));
+    x0 += 4, x1 += 4, w0 += 4, w1 += 4;
+  }
+#else
+  for (i = count / 4; i > 0; --i) {
+    HCCS_FOUR_PRODUCTS(0);
+    HCCS_FOUR_PRODUCTS(1);
+    HCCS_FOUR_PRODUCTS(2);
+    HCCS_FOUR_PRODUCTS(3);
+    x0 += 4, x1 += 4, w0 += 4, w1 += 4;
+  }
+#endif
+  for (i = 0; i < count % 4; ++i) HCCS_FOUR_PRODUCTS(i);
+#undef HCCS_FOUR_PRODUCTS
+  sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+}
+
+/* rq(W x + b) of the outputs from `first` on. Where a row or an output has no second one beside it, it is taken twice.
+ * Sums fit int32 for every input: the program was refused otherwise. */
+HCCS_ONCE static void hccs_linear_rows(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int8_t* y8,
+                                       int16_t* y16, int32_t* y32) {
   const uint32_t inputs = l->inputs, outputs = l->outputs;
-  uint32_t row, o, i;
+  uint32_t row, o;
   for (row = 0; row < rows; row += 2) {
     const uint32_t next_row = row + 1 < rows ? row + 1 : row;
+    const int8_t *x0 = x + (size_t)row * inputs, *x1 = x + (size_t)next_row * inputs;
     for (o = first; o < outputs; o += 2) {
       const uint32_t next = o + 1 < outputs ? o + 1 : o;
-      const int8_t *x0 = x + (size_t)row * inputs, *x1 = x + (size_t)next_row * inputs;
       const int8_t *w0 = l->weight + (size_t)o * inputs, *w1 = l->weight + (size_t)next * inputs;
-      int32_t a = l->bias[o], b = l->bias[next], c = a, d = b;
-      for (i = inputs / 4; i > 0; --i) {
-#define HCCS_FOUR_PRODUCTS(k) \
-  a += x0[k] * w0[k];         \
-  b += x0[k] * w1[k];         \
-  c += x1[k] * w0[k];         \
-  d += x1[k] * w1[k];
-        HCCS_FOUR_PRODUCTS(0)
-        HCCS_FOUR_PRODUCTS(1)
-        HCCS_FOUR_PRODUCTS(2)
-        HCCS_FOUR_PRODUCTS(3)
-        x0 += 4, x1 += 4, w0 += 4, w1 += 4;
-      }
-      for (i = 0; i < inputs % 4; ++i) {
-        HCCS_FOUR_PRODUCTS(i)
-      }
-#undef HCCS_FOUR_PRODUCTS
-      hccs_finish(l, o, a, (size_t)row * outputs + o, y8, y16, y32);
-      hccs_finish(l, next, b, (size_t)row * outputs + next, y8, y16, y32);
-      hccs_finish(l, o, c, (size_t)next_row * outputs + o, y8, y16, y32);
-      hccs_finish(l, next, d, (size_t)next_row * outputs + next, y8, y16, y32);
+      int32_t sums[4];
+      sums[0] = sums[2] = l->bias[o];
+      sums[1] = sums[3] = l->bias[next];
+      hccs_products(x0, x1, w0, w1, inputs, sums);
+      hccs_finish(l, o, sums[0], (size_t)row * outputs + o, y8, y16, y32);
+      hccs_finish(l, next, sums[1], (size_t)row * outputs + next, y8, y16, y32);
+      hccs_finish(l, o, sums[2], (size_t)next_row * outputs + o, y8, y16, y32);
+      hccs_finish(l, next, sums[3], (size_t)next_row * outputs + next, y8, y16, y32);
     }
   }
 }

@@ -1,5 +1,6 @@
-/* A Cortex-M3 on Arm's MPS2 board, application note 385, as QEMU has it: start-up, serial line, end, and a counter of
- * instructions. Under `-icount shift=0` an instruction takes a nanosecond, so that a tick of the 25 MHz clock is 40. */
+/* A Cortex-M3 or M4 on Arm's MPS2 board, application notes 385 and 386, as QEMU has it: start-up, serial line, end, and
+ * a counter of instructions. Under `-icount shift=0` an instruction takes a nanosecond, so that a tick of the 25 MHz
+ * clock is 40. */
 #include "bare.h"
 #include "board.h"
 
