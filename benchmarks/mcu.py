@@ -25,8 +25,10 @@ from rich.table import Table
 from hccs.cli.sentences import read_sentences
 from hccs.errors import HccsError
 from hccs.export import export_c_model
+from hccs.export.freestanding.plan import plan
 from hccs.export.source import model_or_table
 from hccs.program import IntegerModel
+from hccs.program.operators import Attention
 
 CORES = {
     "Cortex-M3": ("m3", "arm-none-eabi-", "qemu-system-arm"),
@@ -34,7 +36,8 @@ CORES = {
     "RISC-V rv32imac": ("riscv", "riscv64-unknown-elf-", "qemu-system-riscv32"),
 }
 SOURCES = Path(__file__).parent / "mcu"
-ROWS = ("HCCS, normalisation deferred", "HCCS u8_clb", "HCCS u8_div", "HCCS i16_div")
+IN_MODEL = "HCCS, normalisation deferred"
+"""What attention inside the model does."""
 PEER = "int8 softmax in fixed point"
 
 
@@ -102,6 +105,19 @@ def row_costs(folder: Path, core: str, columns: int) -> dict[str, float]:
     return {name: int(n) / elements for n, name in re.findall(r"^(\d+) \d+ (.*)$", said, re.MULTILINE)}
 
 
+def softmax_elements(model: IntegerModel) -> int:
+    """Logits of all attentions for the longest sequence; of the last one with one answer, one query."""
+    program, longest = model.program, model.program.longest
+    groups = {group.steps[0]: group for group in plan(program).groups}
+    return sum(
+        step.heads * (longest * (longest + 1) // 2 if step.causal else longest * longest)
+        if groups[number].all_rows
+        else step.heads * (1 if step.causal else longest)
+        for number, step in enumerate(program.operators)
+        if isinstance(step, Attention)
+    )
+
+
 def longest_first(model: IntegerModel, sentences: list[list[int]] | None) -> list[list[int]]:
     """The sentences, behind one that is as long as the model takes: its cost is what is told."""
     words = np.random.default_rng(0).choice(
@@ -128,7 +144,13 @@ def show(console: Console, found: dict) -> None:
         rows = part["rows"]
         for name, count in rows.items():
             against = "" if name == PEER else f", {count / rows[PEER]:.2f} of int8 softmax"
-            console.print(f"  {name}: {count:.1f} instructions per element{against}")
+            console.print(f"  {name}: {count:.1f} instructions per element{against}", soft_wrap=True)
+        own, peer = (found["softmax elements"] * rows[name] for name in (IN_MODEL, PEER))
+        rest = part["instructions"] - own
+        console.print(
+            f"  HCCS is {100 * own / (rest + own):.1f} % of the model's instructions; "
+            f"int8 softmax in its place would be {100 * peer / (rest + peer):.1f} %"
+        )
     if "flash with used words" in found:
         console.print(f"constants with the words of the sentences alone: {found['flash with used words']:,}")
 
@@ -150,7 +172,7 @@ def main() -> None:
         sentences = read_sentences(given.sentences, model.program, given.model) if given.sentences else None
     except HccsError as error:
         raise SystemExit(str(error)) from error
-    found: dict = {"cores": {}, "columns": given.columns}
+    found: dict = {"cores": {}, "columns": given.columns, "softmax elements": softmax_elements(model)}
     with tempfile.TemporaryDirectory() as place:
         written = export_c_model(model, Path(place) / "c", sequences=longest_first(model, None))
         for name, (core, *_) in cores.items():
