@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hccs.errors import DataError, FileError
+from hccs.errors import DataError, FileError, ParameterError
 from hccs.export import export_c_model
-from hccs.program import IntegerModel
+from hccs.export.freestanding import calls
+from hccs.numbers.heads import HeadParams
+from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 from tests.export.programs import random_program
 from tests.program.test_program import small_program
@@ -38,7 +42,7 @@ def require_pass(done: subprocess.CompletedProcess[str], examples: int) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_programs_of_all_shapes_are_the_reference(seed: int, tmp_path: Path) -> None:
     """Each under one compiler, sanitized: out-of-bounds and undefined behaviour end the program."""
     written = export_c_model(IntegerModel(random_program(seed)), tmp_path / "c")
@@ -159,6 +163,29 @@ def test_the_folder_is_an_export_like_the_others(exported: Path, tmp_path: Path)
     with pytest.raises(DataError, match="input_ids from 0 to 39"):
         export_c_model(model, tmp_path / "other", sequences=[[40]])
     assert not (tmp_path / "other").exists()
+
+
+def test_programs_that_c_could_not_hold_are_refused(tmp_path: Path) -> None:
+    good = small_program()
+    longer = Program(good.operators, good.labels, 13, good.score_scale)
+    with pytest.raises(DataError, match="positions for 13 tokens"):
+        export_c_model(IntegerModel(longer), tmp_path / "c")
+    attention = replace(good.operators[4], theta=HeadParams(B=[3000] * 2, S=[5] * 2, D=[40] * 2))
+    wide = Program((*good.operators[:4], attention, *good.operators[5:]), good.labels, 12, good.score_scale)
+    with pytest.raises(ParameterError, match="columns"):
+        export_c_model(IntegerModel(wide), tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_labels_of_any_kind_are_names_in_c(tmp_path: Path) -> None:
+    good = small_program()
+    labels = ('"quoted"', "back\\slash ?" + "?/", "naïve\n")
+    model = IntegerModel(Program(good.operators, labels, 12, good.score_scale))
+    written = export_c_model(model, tmp_path / "c")
+    done = make(written.folder, "check")
+    require_pass(done, 12)
+    assert all(label.rstrip() in done.stdout for label in labels)
+    assert doctest.testmod(calls).failed == 0
 
 
 def test_constants_are_what_was_announced(exported: Path, tmp_path: Path) -> None:

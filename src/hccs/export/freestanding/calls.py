@@ -134,7 +134,7 @@ def _checks(program: op.Program) -> str:
   if (length < 1 || length > HCCS_MODEL_LONGEST) return HCCS_MODEL_BAD_LENGTH;
   for (row = 0; row < length; ++row) {{
     if (!hccs_model_knows(tokens[row])) return HCCS_MODEL_BAD_TOKEN;
-    if (types != NULL && types[row] >= {len(embed.params.types)}) return HCCS_MODEL_BAD_TYPE;
+    if (types != NULL && types[row] > {len(embed.params.types) - 1}) return HCCS_MODEL_BAD_TYPE;
   }}"""
 
 

@@ -21,7 +21,7 @@ POOLS = (32, 16, 8)
 
 @dataclass(frozen=True)
 class Place:
-    """Integers of `bits` from `offset` on in their pool; `rows` of them, or as many as a tile has."""
+    """Integers of `bits` from `offset` on in their pool: all rows of a value, or as many as a tile has."""
 
     bits: int
     offset: int

@@ -74,6 +74,7 @@ def export_c_model(
     """
     _folder.require_free(out, products=PRODUCTS)
     program = model.program
+    _require_runnable(program)
     kept = _kept(program, sequences) if only_used_words else None
     placed = plan(program)
     found = examples.examples_of(model, sequences, kept)
@@ -93,6 +94,20 @@ def export_c_model(
     folder = _folder.replace(out, contents, products=PRODUCTS)
     words, others = constants.bytes_of(program, longest_rows(program), kept)
     return Exported(folder, words + others, words, placed.arena_bytes, len(found))
+
+
+def _require_runnable(program: op.Program) -> None:
+    """Refuse what C would not notice: sequences with more rows than positions, or than a head's sums hold."""
+    longest, embed = longest_rows(program), program.embed
+    if isinstance(embed, op.Embed) and embed.first_position + longest > len(embed.params.positions):
+        raise DataError(
+            f"positions for {longest} tokens from {embed.first_position} on",
+            str(len(embed.params.positions)),
+            "Lower the model anew.",
+        )
+    for step in program.operators:
+        if isinstance(step, op.Attention):
+            step.theta.require_columns(longest)
 
 
 def _weights_header(program: op.Program) -> str:

@@ -303,7 +303,7 @@ static inline void hccs_embed_patches(const hccs_patches* p, const uint8_t* imag
   for (i = 0; i < specials * outputs; ++i) y[i] = p->special[(size_t)first * outputs + i];
   hccs_linear_16(&p->projection, pixels, rows - specials, y + (size_t)specials * outputs);
   for (i = 0; i < rows * outputs; ++i) {
-    y[i] = (int16_t)hccs_clamp(y[i] + p->positions[(size_t)first * outputs + i], -32767, 32767);
+    y[i] = (int16_t)hccs_clamp((int32_t)y[i] + p->positions[(size_t)first * outputs + i], -32767, 32767);
   }
 }
 
@@ -371,13 +371,13 @@ static inline void hccs_table(const int8_t* entries, const int8_t* x, uint32_t c
 /* The sum of two int16 streams in int32. */
 static inline void hccs_add_32(const int16_t* x, const int16_t* z, uint32_t count, int32_t* y) {
   uint32_t i;
-  for (i = 0; i < count; ++i) y[i] = x[i] + z[i];
+  for (i = 0; i < count; ++i) y[i] = (int32_t)x[i] + z[i];
 }
 
 /* The same where the stream itself goes on: clamped to +-limit. */
 static inline void hccs_add_16(const int16_t* x, const int16_t* z, uint32_t count, int32_t limit, int16_t* y) {
   uint32_t i;
-  for (i = 0; i < count; ++i) y[i] = (int16_t)hccs_clamp(x[i] + z[i], -limit, limit);
+  for (i = 0; i < count; ++i) y[i] = (int16_t)hccs_clamp((int32_t)x[i] + z[i], -limit, limit);
 }
 
 /* ---- "Integer attention" ---- */
@@ -428,10 +428,11 @@ static inline void hccs_weighted(const hccs_attention_head* head, const int16_t*
     const int8_t* value = v + c;
     int32_t N0 = 0, N1 = 0, N2 = 0, N3 = 0;
     for (j = 0; j < keys; ++j) {
-      N0 += s[j] * value[0];
-      N1 += s[j] * value[1];
-      N2 += s[j] * value[2];
-      N3 += s[j] * value[3];
+      const int32_t score = s[j];
+      N0 += score * value[0];
+      N1 += score * value[1];
+      N2 += score * value[2];
+      N3 += score * value[3];
       value += step;
     }
     y[c] = hccs_round_half_up(N0, R, shift);
@@ -441,7 +442,7 @@ static inline void hccs_weighted(const hccs_attention_head* head, const int16_t*
   }
   for (; c < width; ++c) {
     int32_t N = 0;
-    for (j = 0; j < keys; ++j) N += s[j] * v[(size_t)j * step + c];
+    for (j = 0; j < keys; ++j) N += (int32_t)s[j] * v[(size_t)j * step + c];
     y[c] = hccs_round_half_up(N, R, shift);
   }
 }
