@@ -56,7 +56,7 @@ def test_optimised_programs_are_the_reference(compiler: str, tmp_path: Path) -> 
 
 
 def test_a_decoder_scores_every_token(tmp_path: Path) -> None:
-    written = export_c_model(IntegerModel(decoder()), tmp_path / "c", sequences=[[1, 2, 3], [7] * 12])
+    written = export_c_model(IntegerModel(decoder()), tmp_path / "c", sequences=[(1, 2), [7] * 12])
     require_pass(make(written.folder, "sanitize"), 2)
     assert "Scores [length][HCCS_MODEL_LABELS]" in (written.folder / "hccs_model.h").read_text()
 

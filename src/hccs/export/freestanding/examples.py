@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,8 @@ from hccs.program import operators as op
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-COUNT = 12
-"""Sequences that are made where none are given."""
+COUNT, IMAGES = 12, 3
+"""Sequences, or images, that are made up where none are given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,36 +31,38 @@ class Example:
 
 
 def examples_of(model: IntegerModel, sequences: Sequence[Any] | None, kept: Any) -> list[Example]:
-    """The given sequences of token ids, or some made up, with their scores.
+    """The given sequences of token ids, or images, or some made up, with their scores.
 
     Made-up ones have types at random, given ones the type 0. The scores are the reference's.
     """
-    embed = model.program.embed
     if sequences is None:
-        sequences = list(_made_up(model.program, kept))
-    found = []
-    for given in sequences:
-        pair = given if isinstance(given, tuple) else (given, None)
-        tokens = np.asarray(pair[0])
-        image = isinstance(embed, op.EmbedPatches)
-        types = np.zeros(0 if image else tokens.size, np.uint8) if pair[1] is None else np.asarray(pair[1])
-        arguments = [tokens[None]] if image else [tokens[None], None, types[None]]
-        scores = model(*arguments, reference=True).scores.ravel()
-        found.append(Example(tokens.ravel(), types.astype(np.uint8), scores))
-    if not found:
+        inputs = list(_made_up(model.program, kept))
+    else:
+        inputs = [(array, np.zeros(array.size, np.uint8)) for array in map(np.asarray, sequences)]
+    if not inputs:
         raise DataError("at least one sequence", "none", "Give one per line.")
+    found = []
+    for tokens, types in inputs:
+        if isinstance(model.program.embed, op.EmbedPatches):
+            answer = model(tokens[None], reference=True)
+        else:
+            answer = model(tokens[None], None, types[None], reference=True)
+        found.append(Example(tokens.ravel(), types, answer.scores.ravel()))
     return found
 
 
-def _made_up(program: op.Program, kept: NDArray[np.int32] | None) -> Any:
+def _made_up(
+    program: op.Program, kept: NDArray[np.int32] | None
+) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8]]]:
     rng, longest, embed = np.random.default_rng(0), longest_rows(program), program.embed
     if isinstance(embed, op.EmbedPatches):
-        yield from rng.integers(0, 256, (3, *embed.params.image)).astype(np.uint8)
+        for _ in range(IMAGES):
+            yield rng.integers(0, 256, embed.params.image).astype(np.uint8), np.zeros(0, np.uint8)
         return
     words = np.arange(len(embed.params.words)) if kept is None else kept
     for number in range(COUNT):
         length = {0: 1, 1: longest}.get(number, int(rng.integers(1, longest + 1)))
-        yield rng.choice(words, length), rng.integers(0, len(embed.params.types), length)
+        yield rng.choice(words, length), rng.integers(0, len(embed.params.types), length).astype(np.uint8)
 
 
 def header(found: Sequence[Example]) -> str:
