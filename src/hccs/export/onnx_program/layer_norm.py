@@ -45,7 +45,7 @@ def layer_norm(graph: Graph, v: str, params: NormParams) -> str:
 
 def _Q(graph: Graph, v: str, total: str, params: NormParams) -> str:
     """h^3 times the variance, and epsilon: int64, below 2^63."""
-    squares = graph("Mul", graph("ReduceSumSquare", v, _LAST), np.float64(params.channels))
+    squares = graph("Mul", graph("ReduceSum", graph("Mul", v, v), _LAST), np.float64(params.channels))
     spread = graph.cast(graph("Sub", squares, graph("Mul", total, total)), np.int64)
     return graph("Add", graph("Mul", spread, np.int64(params.channels)), np.int64(params.epsilon))
 
