@@ -36,10 +36,8 @@ def values_of(operators: Sequence[op.Operator]) -> dict[str, Value]:
                 f"inputs {missing} unknown" if missing else f"{step.output} written twice",
                 "A program is a straight list.",
             )
-        if bool(step.inputs) == isinstance(step, op.Embed | op.EmbedPatches) or (number == 0 and step.inputs):
-            raise DataError(
-                "one embedding, the first operator", f"{where} reads {step.inputs}", "Lower it anew."
-            )
+        if isinstance(step, op.Embed | op.EmbedPatches) != (number == 0):
+            raise DataError("one embedding, the first operator", f"{where} in its place", "Lower it anew.")
         values[step.output] = _written(step, [values[name] for name in step.inputs], where)
     return values
 
