@@ -1,11 +1,12 @@
 """How long does a whole integer program take in ONNX Runtime on one thread, beside ONNX Runtime's own int8?
 
-    python benchmarks/onnx_program_cpu.py [--model FOLDER] [--lengths 64,128,512] [--batches 1,8] [--json FILE]
+    python benchmarks/onnx_program_cpu.py [--model FOLDER] [--lengths 64,128,512] [--batches 1,8]
+        [--json FILE]
 
-The same float model is quantised by ONNX Runtime, statically (QDQ, one scale per channel, as its fused kernels
-want it) and dynamically, with its own fused float attention and with attention of single operators; ours is
-the exported program, whose scores are the reference's in every bit. Without a folder the weights are those of
-BERT-small's shape, random: they change no time. Variants are timed in turns; the fastest turn counts.
+The same float model is quantised by ONNX Runtime, statically (QDQ, one scale per channel) and dynamically,
+with its own fused float attention and with attention of single operators; ours is the exported program, whose
+scores are the reference's in every bit. Without a folder the weights are random, of BERT-small's shape: they
+change no time. Variants are timed in turns; the fastest turn counts.
 """
 
 from __future__ import annotations

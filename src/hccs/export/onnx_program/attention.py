@@ -1,7 +1,7 @@
 """Integer attention: two integer products per head around HCCS, whose distances are uint8.
 
-The weights B - S*delta have up to 15 bits, the distances delta 7: N = B * sum(v) - S * sum(delta * v), and Z is
-the same of a column of ones beside v. A masked column has distance 0 and is left out of sum(v).
+The weights B - S*delta have up to 15 bits, the distances delta 7: N = B * sum(v) - S * sum(delta * v), and Z
+is the same of a column of ones beside v. A masked column has distance 0 and is left out of sum(v).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def attention(graph: Graph, x: str, step: Attention, tokens: Tokens, width: int)
     by_head = graph("Concat", tokens.sizes, shape(heads, d), axis=0)
     q, k, v = graph.several("Split", 3, x, axis=1, num_outputs=3)
     q = graph("Transpose", graph("Reshape", q, by_head), perm=[0, 2, 1, 3])
-    k = graph("Transpose", graph("Reshape", _as_int8(graph, k), by_head), perm=[0, 2, 3, 1])
+    k = graph("Transpose", graph("Reshape", k, by_head), perm=[0, 2, 3, 1])
     ones = shape(0, 0, 0, 0, 0, 0, 0, 1)
     v = graph("Pad", graph("Reshape", _as_int8(graph, v), by_head), ones, np.int8(1))
     v = graph("Transpose", v, perm=[0, 2, 1, 3])
@@ -57,11 +57,9 @@ def attention(graph: Graph, x: str, step: Attention, tokens: Tokens, width: int)
     return graph("Reshape", graph("Transpose", out, perm=[0, 2, 1, 3]), shape(-1, heads * d))
 
 
-def _distances(
-    graph: Graph, q: str, k: str, step: Attention, tokens: Tokens, D: NDArray[np.uint8]
-) -> str:
+def _distances(graph: Graph, q: str, k: str, step: Attention, tokens: Tokens, D: NDArray[np.uint8]) -> str:
     """min(m - x, D) as uint8, and 0 where masked; x are the logits, m the largest of those that are not."""
-    products = graph.cast(graph("MatMulInteger", q, k, ZERO_POINT), np.float64)
+    products = graph.cast(graph("MatMulInteger", q, k, ZERO_POINT, ZERO_POINT), np.float64)
     factor = step.requant.logits
     shift = np.asarray(factor.shift)
     masked = graph("Equal", tokens.mask, np.uint8(0))
@@ -81,7 +79,9 @@ def _divided(graph: Graph, sums: str, Z: str, step: Attention) -> str:
     assert output is not None
     Z = graph("Max", Z, np.int32(1))
     reached = graph("GreaterOrEqual", Z, np.int32(2) ** _EXPONENTS[1:].astype(np.int32))
-    power = graph("Gather", np.int64(2) ** _EXPONENTS, graph("ReduceSum", graph.cast(reached, np.int32), shape(-1)))
+    power = graph(
+        "Gather", np.int64(2) ** _EXPONENTS, graph("ReduceSum", graph.cast(reached, np.int32), shape(-1))
+    )
     raised = graph("Mul", power, per_head(output.multiplier, np.int64))
     multiplier = graph.cast(graph("Div", raised, graph.cast(Z, np.int64)), np.float64)
     shift = np.asarray(output.shift)
@@ -99,7 +99,10 @@ def _floor(graph: Graph, x: str, factor: Any) -> str:
 
 
 def _as_int8(graph: Graph, x: str) -> str:
-    """The second operand of a product: uint8 by int8 is the faster pair."""
+    """v as the second operand of a product: uint8 by int8 is the faster pair.
+
+    Not k: CPUs without VNNI add two products in 16 bits, which holds those of distances up to 127 alone.
+    """
     return graph.cast(graph("DequantizeLinear", x, np.float32(1), ZERO_POINT), np.int8)
 
 

@@ -27,7 +27,7 @@ def embed(graph: Graph, step: Embed, ids: str, types: str, sizes: str) -> str:
 
 
 def embed_patches(graph: Graph, step: EmbedPatches, images: str, batch: str) -> str:
-    """Rows of special tokens and of patches, positions added: pixels are uint8 with zero point 128 already."""
+    """Rows of special tokens and of patches, positions added; pixels have zero point 128 as they are."""
     params = step.params
     channels, height, width = params.image
     p, w = params.patch, params.positions.shape[1]

@@ -42,7 +42,7 @@ class Graph:
         self.onnx = onnx()
         self.nodes: list[Any] = []
         self.place = ""
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], Any] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes, str], Any] = {}
         self._names: dict[str, int] = {}
 
     def __call__(self, kind: str, *operands: Operand, domain: str = "", **attributes: Any) -> str:
@@ -69,10 +69,10 @@ class Graph:
         """Give a value the name that a user will ask for."""
         self.nodes.append(self.onnx.helper.make_node("Identity", [x], [name], name=f"output/{name}"))
 
-    def constant(self, value: NDArray[Any] | np.generic) -> str:
-        """The name of a constant; equal ones share one."""
+    def constant(self, value: NDArray[Any] | np.generic, shared: bool = True) -> str:
+        """The name of a constant; equal ones share one, unless a runtime's optimiser would trip over that."""
         array = np.asarray(value)
-        key = (array.dtype.str, array.shape, array.tobytes())
+        key = (array.dtype.str, array.shape, array.tobytes(), "" if shared else str(len(self._constants)))
         if key not in self._constants:
             name = f"constant_{len(self._constants)}"
             self._constants[key] = self.onnx.numpy_helper.from_array(array, name)

@@ -1,14 +1,15 @@
 """LayerNorm by float64 and int64 operators that lose no bit.
 
-The law computes d = h*v - S, Q = sum d^2 + epsilon, r = floor(root / isqrt(Q * 4^t)) and rounds d * r / 2^e, a
-product of up to 58 bits. Row by row (a few numbers each) everything is int64 or an exact float64. Value by
+The law computes d = h*v - S, Q = sum d^2 + epsilon, r = floor(root / isqrt(Q * 4^t)) and rounds d * r / 2^e,
+a product of up to 58 bits. Row by row (a few numbers each) everything is int64 or an exact float64. Value by
 value, four things make float64 enough:
 
 - sum d^2 = h * (h * sum v^2 - S^2), all terms at most 2^52;
-- d * r = v * (h*r) - S*r. With h = odd * 2^a the first product is a multiple of 2^a, at most odd * 2^47 of them;
-- so S*r matters only as: a multiple of 2^a, or strictly between which two. It is replaced by the middle of the
-  two, and the difference, in halves of 2^a, is exact in 53 bits for odd <= 16. No tie moves: for a row that is
-  not constant e > a, so that ties are multiples of 2^a; of a constant row the difference is 0;
+- d * r = v * (h*r) - S*r. With h = odd * 2^a the first product is a multiple of 2^a, at most odd * 2^47 of
+  them;
+- so all that matters of S*r is which multiple of 2^a it is, or between which two it lies. It is replaced by
+  the middle of the two, and the difference, in halves of 2^a, is exact in 53 bits for odd <= 16. No tie
+  moves: in a row that is not constant e > a, so that ties are multiples of 2^a; in a constant row all is 0;
 - xhat * G + B * 2^20 stays below 2^52.
 
 Where `odd` is larger, r is cut in two and the rounding of their sum is corrected by its own exact remainder.
@@ -58,9 +59,9 @@ def _inverse_root(graph: Graph, Q: str, h: int) -> tuple[str, str]:
     four = graph("Gather", np.int64(4) ** t, half_log)
     two = graph("Gather", 2.0**t, half_log)
     scale = graph("Gather", 2.0 ** -(root_shift(h) - t - XHAT_BITS), half_log)
-    # The float64 root is the integer one or one more. By how much its square misses Q * 4^t is a small number,
-    # which arithmetic modulo 2^64 gives exactly, though both squares may exceed int64. (Not by Clip: ONNX
-    # Runtime 1.31 takes 2^31 for less than 0 in the Clip, Min and Max of int64.)
+    # The float64 root is the integer one or one more. By how much its square misses Q * 4^t is a small
+    # number, which arithmetic modulo 2^64 gives exactly, though both squares may exceed int64. (Less, not
+    # Clip: ONNX Runtime 1.31 takes 2^31 for less than 0 in the Clip, Min and Max of int64.)
     root = graph.cast(graph("Mul", graph("Sqrt", graph.cast(Q, np.float64)), two), np.int64)
     missing = graph("Sub", graph("Mul", Q, four), graph("Mul", root, root))
     s = graph("Sub", root, graph.cast(graph("Less", missing, np.int64(0)), np.int64))

@@ -19,7 +19,6 @@ from hccs.export.onnx_program.embedding import causal, embed, embed_patches
 from hccs.export.onnx_program.graph import MICROSOFT, Graph, shape
 from hccs.export.onnx_program.layer_norm import layer_norm
 from hccs.export.onnx_program.linear import clamped, linear, narrow, table
-from hccs.numbers.multipliers import INT8_LIMIT
 from hccs.program import operators as op
 
 IR_VERSION = 10
@@ -39,10 +38,10 @@ def write_onnx(program: op.Program, path: str | os.PathLike[str]) -> Path:
 def onnx_program(program: op.Program) -> Any:
     """The ModelProto of a program.
 
-    Inputs are `input_ids` and `attention_mask` (ones, then zeros), int64 [batch, length], and of a program that
-    knows several types `token_type_ids`, which may be left out; or `pixel_values`, uint8. Outputs are `scores`,
-    the program's int32 in every bit, and `logits`, the same in the float model's units. 8-bit values are uint8
-    with zero point 128, those of 16 and more bits float64, which holds them exactly.
+    Inputs are `input_ids` and `attention_mask` (ones, then zeros), int64 [batch, length], and of a program
+    that knows several types `token_type_ids`, which may be left out; or `pixel_values`, uint8. Outputs are
+    `scores`, the program's int32 in every bit, and `logits`, the same in the float model's units. 8-bit
+    values are uint8 with zero point 128, those of 16 and more bits float64, which holds them exactly.
     """
     graph = Graph()
     inputs, defaults, tokens, first = _begin(graph, program)
@@ -118,8 +117,10 @@ def _end(graph: Graph, program: op.Program, scores: str, tokens: Tokens) -> None
     graph.place = "output"
     if program.per_token:
         rows = graph("Concat", tokens.sizes, shape(len(program.labels)), axis=0)
-        real = graph.cast(graph("Reshape", tokens.mask, graph("Concat", tokens.sizes, shape(1), axis=0)), np.int32)
-        scores = graph("Mul", graph("Reshape", scores, rows), real)
+        scores = graph("Reshape", scores, rows)
+        if isinstance(program.embed, op.Embed):  # an image has no padding
+            real = graph("Transpose", graph("Squeeze", tokens.mask, shape(1)), perm=[0, 2, 1])
+            scores = graph("Mul", scores, graph.cast(real, np.int32))
     graph.named(scores, "scores")
     logits = graph("Mul", graph.cast(scores, np.float64), np.float64(program.score_scale))
     graph.named(graph.cast(logits, np.float32), "logits")
@@ -136,7 +137,11 @@ def _model(graph: Graph, program: op.Program, inputs: list[Any], defaults: list[
     made = helper.make_graph(graph.nodes, "hccs", inputs, outputs, [*defaults, *graph.constants])
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
     model = helper.make_model(
-        made, producer_name="hccs", producer_version=hccs.__version__, ir_version=IR_VERSION, opset_imports=opsets
+        made,
+        producer_name="hccs",
+        producer_version=hccs.__version__,
+        ir_version=IR_VERSION,
+        opset_imports=opsets,
     )
     facts = {
         "hccs.version": hccs.__version__,
