@@ -48,7 +48,7 @@ def attention(graph: Graph, x: str, step: Attention, tokens: Tokens, width: int)
     v = graph("Pad", graph("Reshape", _as_int8(graph, v), by_head), ones, np.int8(1))
     v = graph("Transpose", v, perm=[0, 2, 1, 3])
     B, S, D = (per_head(step.theta.packed[:, i]) for i in range(3))
-    delta = _distances(graph, q, k, step, tokens, D.astype(np.uint8))
+    delta = _distances(graph, q, k, step, tokens, D)
     lost = graph("Mul", graph("MatMulInteger", delta, v), S)
     most = graph("Mul", graph("MatMulInteger", tokens.mask, v), B)
     sums = graph("Sub", most, lost)
@@ -57,20 +57,21 @@ def attention(graph: Graph, x: str, step: Attention, tokens: Tokens, width: int)
     return graph("Reshape", graph("Transpose", out, perm=[0, 2, 1, 3]), shape(-1, heads * d))
 
 
-def _distances(graph: Graph, q: str, k: str, step: Attention, tokens: Tokens, D: NDArray[np.uint8]) -> str:
+def _distances(graph: Graph, q: str, k: str, step: Attention, tokens: Tokens, D: NDArray[np.int32]) -> str:
     """min(m - x, D) as uint8, and 0 where masked; x are the logits, m the largest of those that are not."""
     products = graph.cast(graph("MatMulInteger", q, k, ZERO_POINT, ZERO_POINT), np.float64)
     factor = step.requant.logits
     shift = np.asarray(factor.shift)
-    masked = graph("Equal", tokens.mask, np.uint8(0))
+    valid = graph.cast(tokens.mask, np.bool_)
     if shift.max() <= OFFSET_SHIFT:
-        offset = graph("Where", masked, np.float64(_MASKED), np.float64(128.5))
-        x = _as_uint8(graph, graph("Add", graph("Mul", products, _real(factor.multiplier, shift)), offset))
+        offset = graph("Where", valid, np.float64(128.5), np.float64(_MASKED))
+        x = graph("Add", graph("Mul", products, _real(factor.multiplier, shift)), offset)
     else:
-        offset = graph("Where", masked, np.float64(_MASKED), np.float64(128))
-        x = _as_uint8(graph, graph("Add", _floor(graph, products, _real(factor.multiplier, shift)), offset))
-    bound = graph("Mul", tokens.mask, D)
-    return graph("Min", graph("Sub", graph("ReduceMax", x, shape(-1)), x), bound)
+        offset = graph("Where", valid, np.float64(128), np.float64(_MASKED))
+        x = graph("Add", _floor(graph, products, _real(factor.multiplier, shift)), offset)
+    x = _saturated(graph, x, np.int32)  # not uint8: ONNX Runtime before 1.24 cannot subtract those
+    bound = graph("Where", valid, D, np.int32(0))
+    return graph.cast(graph("Min", graph("Sub", graph("ReduceMax", x, shape(-1)), x), bound), np.uint8)
 
 
 def _divided(graph: Graph, sums: str, Z: str, step: Attention) -> str:
@@ -89,8 +90,8 @@ def _divided(graph: Graph, sums: str, Z: str, step: Attention) -> str:
     factor = graph("Mul", graph("Div", multiplier, graph.cast(power, np.float64)), unit)
     N = graph.cast(sums, np.float64)
     if shift.max() + _EXPONENTS[-1] <= OFFSET_SHIFT:
-        return _as_uint8(graph, graph("Add", graph("Mul", N, factor), np.float64(128.5)))
-    return _as_uint8(graph, graph("Add", _floor(graph, N, factor), np.float64(128)))
+        return _saturated(graph, graph("Add", graph("Mul", N, factor), np.float64(128.5)), np.uint8)
+    return _saturated(graph, graph("Add", _floor(graph, N, factor), np.float64(128)), np.uint8)
 
 
 def _floor(graph: Graph, x: str, factor: Any) -> str:
@@ -106,9 +107,9 @@ def _as_int8(graph: Graph, x: str) -> str:
     return graph.cast(graph("DequantizeLinear", x, np.float32(1), ZERO_POINT), np.int8)
 
 
-def _as_uint8(graph: Graph, x: str) -> str:
-    """The floor of float64 values, saturated to uint8: a cast cuts fractions off."""
-    return graph.cast(graph("Clip", x, np.float64(0), np.float64(255)), np.uint8)
+def _saturated(graph: Graph, x: str, dtype: Any) -> str:
+    """The floor of float64 values within 0..255: a cast cuts fractions off."""
+    return graph.cast(graph("Clip", x, np.float64(0), np.float64(255)), dtype)
 
 
 def _real(multiplier: Any, shift: NDArray[Any]) -> NDArray[np.float64]:

@@ -45,5 +45,5 @@ def causal(graph: Graph, tokens: Tokens) -> Tokens:
     """The same tokens, each attending to none behind itself."""
     length = graph("Squeeze", graph("Slice", tokens.sizes, shape(1), shape(2)))
     order = graph("Range", np.int64(0), length, np.int64(1))
-    behind = graph("LessOrEqual", order, graph("Unsqueeze", order, shape(1)))
-    return Tokens(tokens.sizes, graph("Mul", tokens.mask, graph.cast(behind, np.uint8)))
+    seen = graph("LessOrEqual", order, graph("Unsqueeze", order, shape(1)))
+    return Tokens(tokens.sizes, graph("Where", seen, tokens.mask, np.uint8(0)))
