@@ -43,6 +43,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/softmax_cpu.py --json build/softmax_cpu.json
 	$(BIN)/python benchmarks/attention_cpu.py --json build/attention_cpu.json
 	$(BIN)/python benchmarks/encoder_cpu.py --json build/encoder_cpu.json
+	$(BIN)/python benchmarks/onnx_program_cpu.py --json build/onnx_program_cpu.json
 	$(BIN)/python benchmarks/calibration.py --json build/calibration.json
 
 lint: $(VENV)/.dev

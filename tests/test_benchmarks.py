@@ -150,6 +150,16 @@ def test_the_fixed_point_softmax_that_mcu_measures_is_one(tmp_path):
         assert abs((y.astype(np.float64) + 128) - expected).max() < 0.51
 
 
+def test_onnx_program_cpu(run):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = str(EMBEDDED / "bert_tiny")
+    found = run("onnx_program_cpu", "--model", model, "--lengths", "16", "--batches", "2")
+    (row,) = found["rows"]
+    assert {"static int8", "dynamic int8, fused attention", "integer program"} <= set(row["seconds"])
+    assert row["equal"] and all(x > 0 for x in numbers(row["seconds"]))
+
+
 def test_calibration(run):
     pytest.importorskip("rich")
     found = run("calibration", "--rows", "60", "--quick")["measured"]

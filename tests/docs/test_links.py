@@ -17,7 +17,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 PATH = re.compile(r"(?:src|docs|tests|benchmarks|tools|\.github)/[\w./*<>{},-]*")
 
 # The function and the metadata that an exported ONNX file has.
-IN_ONNX_FILES = {"hccs.SoftmaxI16Div", "hccs.longest_row"}
+IN_ONNX_FILES = {"hccs.SoftmaxI16Div", "hccs.longest_row", "hccs.labels"}
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE)

@@ -242,6 +242,28 @@ def export(
 
 
 @app.command()
+def layers(
+    model: Annotated[Path, typer.Argument(help="an integer model, model.hccs")],
+    out: Annotated[Path, typer.Option(help="folder to write")],
+    rows: Annotated[int, typer.Option(min=1, help="tokens that a layer takes at once")] = 64,
+) -> None:
+    """Write a whole model's linear layers for the aie4ml package, and what it lacks for the rest."""
+    from hccs.aie.export.aie4ml_layers import export_layers, lowered_and_not
+    from hccs.program import IntegerModel
+
+    program = IntegerModel.load(model).program
+    folder = export_layers(program, out, rows)
+    made, missing = lowered_and_not(program)
+    console = Console()
+    console.print(
+        f"wrote {folder}: {len(made)} linear layers; see its README.md", markup=False, soft_wrap=True
+    )
+    for why in dict.fromkeys(missing.values()):
+        names = ", ".join(name for name, reason in missing.items() if reason == why)
+        console.print(f"  not {names}: {why}", markup=False, soft_wrap=True)
+
+
+@app.command()
 def build(
     folder: Annotated[Path, typer.Argument(help="a project folder that export wrote")],
     generation: Annotated[Generation, typer.Option("--isa", help="device generation")] = Generation.AIE2,

@@ -77,19 +77,45 @@ def c(
 
 @app.command()
 def onnx(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    model: Annotated[Path, typer.Argument(help="A finished run, or an integer model (model.hccs).")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("model.onnx"),
     mode: Annotated[str, typer.Option(help="One of the four modes; the run's own by default.")] = "",
     attentions: Annotated[bool, typer.Option(help="Every layer's probabilities as outputs too.")] = False,
 ) -> None:
-    """The converted model as ONNX, with HCCS as a function of standard operators; checked on the dev set."""
+    """A run's converted model, float layers around HCCS; or a whole integer model, with the same scores."""
+    if model.is_file():
+        if mode or attentions:
+            raise ParameterError(
+                "--mode and --attentions with a run",
+                f"{model}, an integer model",
+                "Its arithmetic is fixed: leave them out.",
+            )
+        _whole_onnx(model, out)
+        return
     require_models()
     from hccs.pipeline.convert.export_onnx import export_run
 
-    path, found = export_run(run, out, mode=mode, attentions=attentions)
+    path, found = export_run(model, out, mode=mode, attentions=attentions)
     console = Console()
     console.print(f"wrote {path}", markup=False)
     console.print(
         f"ONNX Runtime: {found.same_predictions} of {found.examples} predictions as PyTorch's, "
         f"accuracy {found.accuracy:.4f}, logits differ by at most {found.largest_difference:.1e}"
     )
+
+
+def _whole_onnx(file: Path, out: Path) -> None:
+    from hccs.export.onnx_program import equal_scores, write_onnx
+    from hccs.program import IntegerModel
+
+    model = IntegerModel.load(file)
+    path, count = write_onnx(model.program, out), 32
+    console = Console()
+    console.print(f"wrote {path}: {path.stat().st_size:,} bytes", markup=False)
+    same = equal_scores(path, model, count)
+    console.print(f"ONNX Runtime: {same} of {count} random inputs get the same scores in every bit")
+    if same < count:
+        console.print(
+            "The others differ: on an x86 CPU without VNNI set its option session.x64quantprecision to 1."
+        )
+        raise typer.Exit(1)
