@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 SANITIZED := build/sanitized
 # Templates are no C++ before they are filled in.
-CXX_FILES := $(shell find src tests \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' \) -not -path '*/templates/*')
+CXX_FILES := $(shell find src tests benchmarks \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' \) -not -path '*/templates/*')
 
 .PHONY: demo test bench coverage docs lint format sanitize wheel clean
 
@@ -57,6 +57,14 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix -q src tests benchmarks tools
 	$(BIN)/ruff format -q src tests benchmarks tools
 	$(BIN)/clang-format -i $(CXX_FILES)
+
+# Needs compilers and emulators that no target installs; those that are missing are named, and their tests skipped.
+.PHONY: mcu
+mcu: $(VENV)/.dev
+	@echo "== the embedded BERT-tiny on a Cortex-M3 and a RISC-V in QEMU, and its whole dev set in C"
+	@for tool in arm-none-eabi-gcc qemu-system-arm riscv64-unknown-elf-gcc qemu-system-riscv32; do \
+	  command -v $$tool > /dev/null || echo "missing: $$tool. On Debian: apt install gcc-arm-none-eabi qemu-system-arm gcc-riscv64-unknown-elf qemu-system-misc"; done
+	$(BIN)/python -m pytest -q -m mcu tests/export
 
 .PHONY: fuzz
 fuzz: $(VENV)/.dev

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import math
 import runpy
+import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from hccs.program import IntegerModel
+from tests.program.test_program import small_program
 
 torch = pytest.importorskip("torch")
 
@@ -103,6 +110,44 @@ def test_encoder_cpu_with_openvino(run):
         pytest.importorskip(package)
     found = run("encoder_cpu", "--model", str(EMBEDDED / "bert_tiny"), "--lengths", "16", "--batches", "2")
     assert found["rows"][0]["seconds"]["OpenVINO static int8"] > 0
+
+
+def test_mcu(run, tmp_path):
+    pytest.importorskip("rich")
+    if shutil.which("arm-none-eabi-gcc") is None or shutil.which("qemu-system-arm") is None:
+        pytest.skip("not installed: gcc-arm-none-eabi or qemu-system-arm")
+    IntegerModel(small_program()).save(tmp_path / "model.hccs")
+    (tmp_path / "ids.txt").write_text("3 4 5\n7 3\n")
+    sentences = ["--sentences", str(tmp_path / "ids.txt")]
+    found = run("mcu", str(tmp_path / "model.hccs"), *sentences, "--columns", "32")
+    core = found["cores"]["Cortex-M3"]
+    assert core["tokens"] == 12 and sum(core["by kind"].values()) == core["instructions"] > 12 * 16 * 48
+    assert 0 < core["ram"]["stack"] < 2048 and found["flash with used words"] < core["flash"]["weights"]
+    rows = core["rows"]
+    assert all(rows[name] < 0.4 * rows["int8 softmax in fixed point"] for name in rows if "HCCS" in name)
+
+
+def test_the_fixed_point_softmax_that_mcu_measures_is_one(tmp_path):
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    wrapper = tmp_path / "wrapper.c"
+    wrapper.write_text(
+        '#include "softmax_s8.h"\nvoid row(const int8_t* x, int n, int8_t* y);\n'
+        "void row(const int8_t* x, int n, int8_t* y) { softmax_s8(x, n, 1717986918, 22, -255, y); }\n"
+    )
+    library = tmp_path / "softmax.so"
+    include = f"-I{BENCHMARKS / 'mcu'}"
+    strict = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror"]
+    subprocess.run(["cc", *strict, "-O2", "-shared", "-fPIC", include, "-o", library, wrapper], check=True)
+    row = ctypes.CDLL(str(library)).row
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 64, 500):
+        x = np.clip(np.rint(rng.normal(0, 40, n)), -128, 127).astype(np.int8)
+        y = np.zeros(n, np.int8)
+        row(x.ctypes.data_as(ctypes.c_void_p), n, y.ctypes.data_as(ctypes.c_void_p))
+        e = np.exp(0.05 * (x.astype(np.float64) - x.max()))
+        expected = np.minimum(256 * e / e.sum(), 255)
+        assert abs((y.astype(np.float64) + 128) - expected).max() < 0.51
 
 
 def test_onnx_program_cpu(run):

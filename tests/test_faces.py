@@ -40,7 +40,7 @@ FACES = {
         "quantise",
         "search",
     ],
-    "export": ["export_c", "run_table"],
+    "export": ["export_c", "export_c_model", "run_table"],
     "surrogates": ["Costs", "PerRow", "Result", "Surrogate", "get", "names"],
 }
 

@@ -22,7 +22,7 @@ def write_files(folder: Path) -> None:
     """A model, a task's folder, tables of one's own, logits.
 
     `MODEL` is the embedded BERT-tiny; `DATA` holds SST-2 as far as anyone can tell; `mine.csv`, `other.tsv`;
-    `logits.npz` as `hccs calibrate` reads it; `x.npy`: int8 rows.
+    `logits.npz` as `hccs calibrate` reads it; `x.npy`: int8 rows; `sentences.txt`: texts alone.
     """
     shutil.copytree(MODEL, folder / "MODEL")
     movies = tasks.load(tasks.TASKS["movies"])
@@ -32,6 +32,7 @@ def write_files(folder: Path) -> None:
     for file in ("DATA/train.tsv", "DATA/dev.tsv", "other.tsv"):
         lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows)]
         (folder / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "sentences.txt").write_text("\n".join(text for text, _ in rows[:5]) + "\n", encoding="utf-8")
     with open(folder / "mine.csv", "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("review", "stars"), *rows])
     rng = np.random.default_rng(0)

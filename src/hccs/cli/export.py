@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,21 +16,62 @@ from hccs.errors import ParameterError
 app = typer.Typer(help="Write a converted model for other runtimes: C, ONNX.", no_args_is_help=True)
 
 
+class Vocabulary(str, Enum):
+    """Which words a model in C keeps."""
+
+    ALL = "all"
+    USED = "used"
+
+
 @app.command()
 def c(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run, or a parameter table.")],
+    model: Annotated[
+        Path, typer.Argument(help="A finished run, an integer model (model.hccs), or a parameter table.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")] = Path("hccs_c"),
+    sentences: Annotated[
+        Path | None,
+        typer.Option(
+            help="Examples that the C code checks itself on: a sentence per line, token ids or text."
+        ),
+    ] = None,
+    vocabulary: Annotated[
+        Vocabulary, typer.Option(help="'used' keeps the words of --sentences alone; others are refused.")
+    ] = Vocabulary.ALL,
 ) -> None:
-    """Parameters and row functions in portable C99, with test vectors and a program that checks itself."""
-    from hccs.export import export_c, run_table
+    """A whole integer model in freestanding C99 that checks itself; of a table, the row functions."""
+    from hccs.export import export_c
+    from hccs.export.source import model_or_table
+    from hccs.numbers.table import ParamTable
 
-    table = run_table(run)
-    folder = export_c(table, out)
-    layers, heads = table.shape
-    Console().print(
-        f"wrote {layers} layers of {heads} heads to {folder}; "
-        f"check them with: make -C {shlex.quote(str(folder))}",
+    found = model_or_table(model)
+    console = Console()
+    if isinstance(found, ParamTable):
+        if sentences is not None or vocabulary is not Vocabulary.ALL:
+            raise ParameterError(
+                "--sentences and --vocabulary with a whole integer model",
+                f"{model}, which holds a table of parameters alone",
+                "Leave them out, or name a model.hccs.",
+            )
+        folder = export_c(found, out)
+        layers, heads = found.shape
+        console.print(
+            f"wrote {layers} layers of {heads} heads to {folder}; "
+            f"check them with: make -C {shlex.quote(str(folder))}",
+            markup=False,
+        )
+        return
+    from hccs.cli.sentences import read_sentences
+    from hccs.export import export_c_model
+
+    read = None if sentences is None else read_sentences(sentences, found.program, model)
+    written = export_c_model(found, out, sequences=read, only_used_words=vocabulary is Vocabulary.USED)
+    console.print(
+        f"wrote {written.folder}: {written.constant_bytes:,} bytes of constants, of them "
+        f"{written.word_bytes:,} of words; {written.arena_bytes:,} bytes of RAM; "
+        f"{written.examples} examples; check them with: make -C {shlex.quote(str(written.folder))} check",
         markup=False,
+        soft_wrap=True,
     )
 
 

@@ -1,0 +1,1 @@
+"""Whole integer programs as freestanding C99: `plan` places values, `constants` and `calls` write them."""

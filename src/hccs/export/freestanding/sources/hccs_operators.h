@@ -1,0 +1,470 @@
+/* The operators of an integer model: portable C99, no library, no allocation, no floating point.
+ *
+ * Each function is one rule of docs/spec.md (its section is named), for `rows` rows that lie one behind the other.
+ * The same bits as every other backend. Constants come from hccs_weights.c, the calls are in hccs_model.c. */
+#ifndef HCCS_OPERATORS_H
+#define HCCS_OPERATORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Right shifts of negative numbers round down, as on every compiler in use; C99 leaves it to them. */
+typedef char hccs_shifts_round_down[(-3 >> 1) == -2 ? 1 : -1];
+
+/* One copy of a function that many call: it would grow the code by kilobytes and save nothing. */
+#ifdef __GNUC__
+#define HCCS_ONCE __attribute__((noinline))
+#else
+#define HCCS_ONCE
+#endif
+
+/* words[token] << shift, positions, types; `kept` are the ids of the words in ascending order, or all where NULL. */
+typedef struct {
+  const int8_t* words;
+  const int16_t* positions;
+  const int16_t* types;
+  const int32_t* kept;
+  uint32_t count;
+  uint32_t width;
+  uint32_t shift;
+} hccs_embedding;
+
+/* weight [outputs][inputs]; no multipliers where the sums themselves are the result. */
+typedef struct {
+  const int8_t* weight;
+  const int32_t* bias;
+  const int32_t* multiplier;
+  uint32_t inputs;
+  uint32_t outputs;
+} hccs_linear;
+
+/* A linear layer of patches of side `patch`, behind `specials` rows of their own. */
+typedef struct {
+  hccs_linear projection;
+  const int16_t* special;
+  const int16_t* positions;
+  uint32_t specials;
+  uint32_t patch;
+  uint32_t channels;
+  uint32_t height;
+  uint32_t width;
+} hccs_patches;
+
+/* `root` is sqrt(channels) * 2^root_shift, rounded down. */
+typedef struct {
+  const int32_t* gain;
+  const int32_t* bias;
+  uint64_t epsilon;
+  uint64_t root;
+  uint32_t root_shift;
+  uint32_t gain_bits;
+  uint32_t channels;
+} hccs_norm;
+
+/* theta = (B, S, D) of one head, the factor of its logits and that of its output. */
+typedef struct {
+  int32_t B;
+  int32_t S;
+  int32_t D;
+  int32_t logit_multiplier;
+  uint32_t logit_shift;
+  int32_t out_multiplier;
+  uint32_t out_shift;
+} hccs_attention_head;
+
+typedef struct {
+  const hccs_attention_head* heads;
+  uint32_t count;
+  uint32_t width; /* of one head */
+  int causal;
+} hccs_attention_heads;
+
+/* Cores with Arm's DSP instructions (Cortex-M4, M7, M33, ...) multiply two pairs of 16 bits at once: the same sums. */
+#if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP && defined(__ARM_FEATURE_UNALIGNED)
+#include <arm_acle.h>
+#define HCCS_DSP
+
+/* Four bytes as two pairs of 16 bits. */
+typedef struct {
+  int16x2_t even;
+  int16x2_t odd;
+} hccs_bytes;
+
+static inline hccs_bytes hccs_bytes_at(const int8_t* x) {
+  hccs_bytes pairs;
+  uint32_t word;
+  __builtin_memcpy(&word, x, 4); /* one load */
+  pairs.even = __sxtb16((int8x4_t)word);
+  pairs.odd = __sxtb16((int8x4_t)(word >> 8 | word << 24));
+  return pairs;
+}
+#endif
+
+/* ---- numbers ---- */
+
+static inline int32_t hccs_clamp(int64_t x, int32_t low, int32_t high) {
+  return x < low ? low : x > high ? high : (int32_t)x;
+}
+
+/* rhe(x / 2^bits): the nearest integer, ties to the even one. */
+static inline int64_t hccs_shift_half_even(int64_t x, uint32_t bits) {
+  if (bits == 0) return x;
+  return (x + (((int64_t)1 << (bits - 1)) - 1) + ((x >> bits) & 1)) >> bits;
+}
+
+/* "Requantisation": rq(sum, M, limit) = clamp(rhe(sum * M / 2^16), -limit, limit). */
+static inline int32_t hccs_requantise(int32_t sum, int32_t multiplier, int32_t limit) {
+  return hccs_clamp(hccs_shift_half_even((int64_t)sum * multiplier, 16), -limit, limit);
+}
+
+/* "Integer attention": clamp(floor((x * M + 2^(shift - 1)) / 2^shift), -128, 127). */
+static inline int8_t hccs_round_half_up(int32_t x, int32_t multiplier, uint32_t shift) {
+  return (int8_t)hccs_clamp(((int64_t)x * multiplier + ((int64_t)1 << (shift - 1))) >> shift, -128, 127);
+}
+
+/* floor(log2 x) of x >= 1. */
+static inline uint32_t hccs_leading_bit(uint64_t x) {
+  uint32_t bit = 0, step;
+  for (step = 32; step > 0; step >>= 1) {
+    if (x >> step != 0) {
+      x >>= step;
+      bit += step;
+    }
+  }
+  return bit;
+}
+
+/* The square root rounded down, digit by digit. */
+static inline uint32_t hccs_integer_root(uint64_t x) {
+  uint64_t root = 0, digit = (uint64_t)1 << 62;
+  while (digit != 0) {
+    if (x >= root + digit) {
+      x -= root + digit;
+      root = (root >> 1) + digit;
+    } else {
+      root >>= 1;
+    }
+    digit >>= 2;
+  }
+  return (uint32_t)root;
+}
+
+/* ---- "embedding" ---- */
+
+/* The row of a token's word, or `count` for a token that the model does not hold. */
+static inline uint32_t hccs_word_of(const hccs_embedding* e, int32_t token) {
+  uint32_t low = 0, high = e->count;
+  if (e->kept == NULL) return token >= 0 && (uint32_t)token < e->count ? (uint32_t)token : e->count;
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    if (e->kept[middle] < token) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < e->count && e->kept[low] == token ? low : e->count;
+}
+
+/* v = (words[token] << shift) + positions[position] + types[type] of tokens first, first + 1, ...: int32, or clamped
+ * to +-limit as int16. `types` may be NULL: all zero. */
+static inline void hccs_embed(const hccs_embedding* e, const int32_t* tokens, const uint8_t* types, uint32_t first,
+                              uint32_t rows, int32_t* y32, int16_t* y16, int32_t limit) {
+  const uint32_t width = e->width;
+  uint32_t row, i;
+  for (row = first; row < first + rows; ++row) {
+    const int8_t* word = e->words + (size_t)hccs_word_of(e, tokens[row]) * width;
+    const int16_t* position = e->positions + (size_t)row * width;
+    const int16_t* type = e->types + (size_t)(types == NULL ? 0 : types[row]) * width;
+    for (i = 0; i < width; ++i) {
+      const int32_t sum = word[i] * ((int32_t)1 << e->shift) + position[i] + type[i];
+      if (y32 != NULL) {
+        *y32++ = sum;
+      } else {
+        *y16++ = (int16_t)hccs_clamp(sum, -limit, limit);
+      }
+    }
+  }
+}
+
+static inline void hccs_embed_32(const hccs_embedding* e, const int32_t* tokens, const uint8_t* types, uint32_t first,
+                                 uint32_t rows, int32_t* y) {
+  hccs_embed(e, tokens, types, first, rows, y, NULL, 0);
+}
+
+static inline void hccs_embed_16(const hccs_embedding* e, const int32_t* tokens, const uint8_t* types, uint32_t first,
+                                 uint32_t rows, int32_t limit, int16_t* y) {
+  hccs_embed(e, tokens, types, first, rows, NULL, y, limit);
+}
+
+/* ---- "linear" ---- */
+
+/* One value of a linear layer, in the width of whichever output there is. */
+static inline void hccs_finish(const hccs_linear* l, uint32_t output, int32_t sum, size_t at, int8_t* y8, int16_t* y16,
+                               int32_t* y32) {
+  if (y32 != NULL) {
+    y32[at] = sum;
+  } else if (y16 != NULL) {
+    y16[at] = (int16_t)hccs_requantise(sum, l->multiplier[output], 32767);
+  } else {
+    y8[at] = (int8_t)hccs_requantise(sum, l->multiplier[output], 127);
+  }
+}
+
+/* Adds the products of two rows with the weights of two outputs: four sums for four loads. */
+static inline void hccs_products(const int8_t* x0, const int8_t* x1, const int8_t* w0, const int8_t* w1, uint32_t count,
+                                 int32_t* sums) {
+  int32_t a = sums[0], b = sums[1], c = sums[2], d = sums[3];
+  uint32_t i;
+#define HCCS_FOUR_PRODUCTS(k) a += x0[k] * w0[k], b += x0[k] * w1[k], c += x1[k] * w0[k], d += x1[k] * w1[k]
+#ifdef HCCS_DSP
+  for (i = count / 4; i > 0; --i) {
+    const hccs_bytes p0 = hccs_bytes_at(x0), p1 = hccs_bytes_at(x1), q0 = hccs_bytes_at(w0), q1 = hccs_bytes_at(w1);
+    a = __smlad(p0.odd, q0.odd, __smlad(p0.even, q0.even, a));
+    b = __smlad(p0.odd, q1.odd, __smlad(p0.even, q1.even, b));
+    c = __smlad(p1.odd, q0.odd, __smlad(p1.even, q0.even, c));
+    d = __smlad(p1.odd, q1.odd, __smlad(p1.even, q1.even, d));
+    x0 += 4, x1 += 4, w0 += 4, w1 += 4;
+  }
+#else
+  for (i = count / 4; i > 0; --i) {
+    HCCS_FOUR_PRODUCTS(0);
+    HCCS_FOUR_PRODUCTS(1);
+    HCCS_FOUR_PRODUCTS(2);
+    HCCS_FOUR_PRODUCTS(3);
+    x0 += 4, x1 += 4, w0 += 4, w1 += 4;
+  }
+#endif
+  for (i = 0; i < count % 4; ++i) HCCS_FOUR_PRODUCTS(i);
+#undef HCCS_FOUR_PRODUCTS
+  sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+}
+
+/* rq(W x + b) of the outputs from `first` on. Where a row or an output has no second one beside it, it is taken twice.
+ * Sums fit int32 for every input: the program was refused otherwise. */
+HCCS_ONCE static void hccs_linear_rows(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int8_t* y8,
+                                       int16_t* y16, int32_t* y32) {
+  const uint32_t inputs = l->inputs, outputs = l->outputs;
+  uint32_t row, o;
+  for (row = 0; row < rows; row += 2) {
+    const uint32_t next_row = row + 1 < rows ? row + 1 : row;
+    const int8_t *x0 = x + (size_t)row * inputs, *x1 = x + (size_t)next_row * inputs;
+    for (o = first; o < outputs; o += 2) {
+      const uint32_t next = o + 1 < outputs ? o + 1 : o;
+      const int8_t *w0 = l->weight + (size_t)o * inputs, *w1 = l->weight + (size_t)next * inputs;
+      int32_t sums[4];
+      sums[0] = sums[2] = l->bias[o];
+      sums[1] = sums[3] = l->bias[next];
+      hccs_products(x0, x1, w0, w1, inputs, sums);
+      hccs_finish(l, o, sums[0], (size_t)row * outputs + o, y8, y16, y32);
+      hccs_finish(l, next, sums[1], (size_t)row * outputs + next, y8, y16, y32);
+      hccs_finish(l, o, sums[2], (size_t)next_row * outputs + o, y8, y16, y32);
+      hccs_finish(l, next, sums[3], (size_t)next_row * outputs + next, y8, y16, y32);
+    }
+  }
+}
+
+static inline void hccs_linear_8(const hccs_linear* l, const int8_t* x, uint32_t rows, int8_t* y) {
+  hccs_linear_rows(l, 0, x, rows, y, NULL, NULL);
+}
+
+/* The same where nobody reads the outputs before `first`. */
+static inline void hccs_linear_8_from(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int8_t* y) {
+  hccs_linear_rows(l, first, x, rows, y, NULL, NULL);
+}
+
+static inline void hccs_linear_16(const hccs_linear* l, const int8_t* x, uint32_t rows, int16_t* y) {
+  hccs_linear_rows(l, 0, x, rows, NULL, y, NULL);
+}
+
+static inline void hccs_linear_32(const hccs_linear* l, const int8_t* x, uint32_t rows, int32_t* y) {
+  hccs_linear_rows(l, 0, x, rows, NULL, NULL, y);
+}
+
+/* ---- "patches" ---- */
+
+/* Rows first, first + 1, ... of an image [channels][height][width]: special rows, then pixels - 128 of each patch
+ * through the linear layer; positions added, clamped. `pixels` has room for as many patches. */
+static inline void hccs_embed_patches(const hccs_patches* p, const uint8_t* image, uint32_t first, uint32_t rows,
+                                      int8_t* pixels, int16_t* y) {
+  const uint32_t across = p->width / p->patch, outputs = p->projection.outputs;
+  const uint32_t specials = first < p->specials ? (p->specials - first < rows ? p->specials - first : rows) : 0;
+  uint32_t row, c, i, j;
+  int8_t* pixel = pixels;
+  for (row = first + specials; row < first + rows; ++row) {
+    const uint32_t number = row - p->specials, top = number / across * p->patch, left = number % across * p->patch;
+    for (c = 0; c < p->channels; ++c) {
+      for (i = 0; i < p->patch; ++i) {
+        const uint8_t* line = image + ((size_t)c * p->height + top + i) * p->width + left;
+        for (j = 0; j < p->patch; ++j) *pixel++ = (int8_t)(line[j] - 128);
+      }
+    }
+  }
+  for (i = 0; i < specials * outputs; ++i) y[i] = p->special[(size_t)first * outputs + i];
+  hccs_linear_16(&p->projection, pixels, rows - specials, y + (size_t)specials * outputs);
+  for (i = 0; i < rows * outputs; ++i) {
+    y[i] = (int16_t)hccs_clamp((int32_t)y[i] + p->positions[(size_t)first * outputs + i], -32767, 32767);
+  }
+}
+
+/* ---- "LayerNorm" ---- */
+
+/* Of int32 sums, or of the int16 stream itself: whichever is not NULL. Exact mean and variance, one square root and
+ * one division per row. */
+static inline void hccs_layer_norm(const hccs_norm* p, const int32_t* v32, const int16_t* v16, uint32_t rows,
+                                   int16_t* y) {
+  const uint32_t h = p->channels;
+  uint32_t row, i;
+  for (row = 0; row < rows; ++row) {
+    int32_t sum = 0;
+    uint64_t Q = p->epsilon;
+    uint32_t t, shift;
+    int32_t r;
+    for (i = 0; i < h; ++i) sum += v32 != NULL ? v32[i] : v16[i];
+    for (i = 0; i < h; ++i) {
+      const int32_t d = (int32_t)h * (v32 != NULL ? v32[i] : v16[i]) - sum;
+      Q += (uint64_t)((int64_t)d * d);
+    }
+    t = (63 - hccs_leading_bit(Q)) / 2;
+    r = (int32_t)(p->root / hccs_integer_root(Q << (2 * t)));
+    shift = p->root_shift - t - 20;
+    for (i = 0; i < h; ++i) {
+      const int32_t d = (int32_t)h * (v32 != NULL ? v32[i] : v16[i]) - sum;
+      const int64_t xhat = hccs_shift_half_even((int64_t)d * r, shift);
+      const int64_t scaled = xhat * p->gain[i] + p->bias[i] * ((int64_t)1 << 20);
+      y[i] = (int16_t)hccs_clamp(hccs_shift_half_even(scaled, 20 + p->gain_bits), -32767, 32767);
+    }
+    y += h;
+    if (v32 != NULL) {
+      v32 += h;
+    } else {
+      v16 += h;
+    }
+  }
+}
+
+static inline void hccs_layer_norm_32(const hccs_norm* p, const int32_t* v, uint32_t rows, int16_t* y) {
+  hccs_layer_norm(p, v, NULL, rows, y);
+}
+
+static inline void hccs_layer_norm_16(const hccs_norm* p, const int16_t* v, uint32_t rows, int16_t* y) {
+  hccs_layer_norm(p, NULL, v, rows, y);
+}
+
+/* ---- "narrow", "table", "residual" ---- */
+
+/* The int16 stream to int8: clamp(rhe(x / 2^bits), -127, 127). */
+static inline void hccs_narrow(const int16_t* x, uint32_t count, uint32_t bits, int8_t* y) {
+  uint32_t i;
+  for (i = 0; i < count; ++i) {
+    const int32_t floor = x[i] >> bits, half = bits == 0 ? 0 : ((int32_t)1 << (bits - 1)) - 1 + (floor & 1);
+    y[i] = (int8_t)hccs_clamp((x[i] + half) >> bits, -127, 127);
+  }
+}
+
+/* Any function of one int8 value; x and y may be the same. */
+static inline void hccs_table(const int8_t* entries, const int8_t* x, uint32_t count, int8_t* y) {
+  uint32_t i;
+  for (i = 0; i < count; ++i) y[i] = entries[x[i] + 128];
+}
+
+/* The sum of two int16 streams in int32. */
+static inline void hccs_add_32(const int16_t* x, const int16_t* z, uint32_t count, int32_t* y) {
+  uint32_t i;
+  for (i = 0; i < count; ++i) y[i] = (int32_t)x[i] + z[i];
+}
+
+/* The same where the stream itself goes on: clamped to +-limit. */
+static inline void hccs_add_16(const int16_t* x, const int16_t* z, uint32_t count, int32_t limit, int16_t* y) {
+  uint32_t i;
+  for (i = 0; i < count; ++i) y[i] = (int16_t)hccs_clamp((int32_t)x[i] + z[i], -limit, limit);
+}
+
+/* ---- "Integer attention" ---- */
+
+/* x = requantised q.k of one query over `keys` keys that lie `step` apart; returns their maximum m. */
+static inline int32_t hccs_logits(const hccs_attention_head* head, const int8_t* q, const int8_t* k, uint32_t step,
+                                  uint32_t width, uint32_t keys, int8_t* x) {
+  int32_t m = -128;
+  uint32_t j, c;
+  for (j = 0; j < keys; j += 2) {
+    const uint32_t next = j + 1 < keys ? j + 1 : j;
+    const int8_t *k0 = k + (size_t)j * step, *k1 = k + (size_t)next * step;
+    int32_t a = 0, b = 0;
+    for (c = 0; c < width; ++c) {
+      a += q[c] * k0[c];
+      b += q[c] * k1[c];
+    }
+    x[j] = hccs_round_half_up(a, head->logit_multiplier, head->logit_shift);
+    x[next] = hccs_round_half_up(b, head->logit_multiplier, head->logit_shift);
+    if (x[j] > m) m = x[j];
+    if (x[next] > m) m = x[next];
+  }
+  return m;
+}
+
+/* "One row": s = B - S * min(m - x, D), and their sum Z. */
+static inline int32_t hccs_scores(const hccs_attention_head* head, const int8_t* x, int32_t m, uint32_t keys,
+                                  int16_t* s) {
+  const int32_t B = head->B, S = head->S, D = head->D;
+  int32_t Z = 0;
+  uint32_t j;
+  for (j = 0; j < keys; ++j) {
+    const int32_t distance = m - x[j] < D ? m - x[j] : D;
+    const int32_t score = B - S * distance;
+    s[j] = (int16_t)score;
+    Z += score;
+  }
+  return Z;
+}
+
+/* N = sum of s * v, four channels at a time, and the output from N and Z: one division per row gives its multiplier. */
+static inline void hccs_weighted(const hccs_attention_head* head, const int16_t* s, int32_t Z, const int8_t* v,
+                                 uint32_t step, uint32_t width, uint32_t keys, int8_t* y) {
+  const uint32_t k = hccs_leading_bit((uint64_t)Z), shift = head->out_shift + k;
+  const int32_t R = (int32_t)(((uint64_t)head->out_multiplier << k) / (uint32_t)Z);
+  uint32_t c = 0, j;
+  for (; c + 4 <= width; c += 4) {
+    const int8_t* value = v + c;
+    int32_t N0 = 0, N1 = 0, N2 = 0, N3 = 0;
+    for (j = 0; j < keys; ++j) {
+      const int32_t score = s[j];
+      N0 += score * value[0];
+      N1 += score * value[1];
+      N2 += score * value[2];
+      N3 += score * value[3];
+      value += step;
+    }
+    y[c] = hccs_round_half_up(N0, R, shift);
+    y[c + 1] = hccs_round_half_up(N1, R, shift);
+    y[c + 2] = hccs_round_half_up(N2, R, shift);
+    y[c + 3] = hccs_round_half_up(N3, R, shift);
+  }
+  for (; c < width; ++c) {
+    int32_t N = 0;
+    for (j = 0; j < keys; ++j) N += (int32_t)s[j] * v[(size_t)j * step + c];
+    y[c] = hccs_round_half_up(N, R, shift);
+  }
+}
+
+/* Rows of q, k and v of all heads side by side, [length][3][heads][width], to the heads' outputs
+ * [queries][heads][width]; normalisation is deferred to the output. `x` and `s` have room for one row of logits and of
+ * scores. */
+static inline void hccs_attend(const hccs_attention_heads* a, const int8_t* qkv, uint32_t length, uint32_t queries,
+                               int8_t* x, int16_t* s, int8_t* y) {
+  const uint32_t all = a->count * a->width, step = 3 * all;
+  uint32_t i, head;
+  for (i = 0; i < queries; ++i) {
+    const uint32_t keys = a->causal ? i + 1 : length;
+    for (head = 0; head < a->count; ++head) {
+      const hccs_attention_head* theta = a->heads + head;
+      const int8_t* columns = qkv + (size_t)head * a->width;
+      const int32_t m = hccs_logits(theta, columns + (size_t)i * step, columns + all, step, a->width, keys, x);
+      const int32_t Z = hccs_scores(theta, x, m, keys, s);
+      hccs_weighted(theta, s, Z, columns + 2 * (size_t)all, step, a->width, keys,
+                    y + (size_t)i * all + (size_t)head * a->width);
+    }
+  }
+}
+
+#endif
