@@ -95,7 +95,9 @@ def test_every_number_of_rows_and_of_outputs(output):
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize(("count", "inputs", "outputs"), [(300, 512, 96), (13, 2048, 70), (700, 130, 33), (1, 3, 1)])
+@pytest.mark.parametrize(
+    ("count", "inputs", "outputs"), [(300, 512, 96), (13, 2048, 70), (700, 130, 33), (1, 3, 1)]
+)
 def test_more_rows_than_a_chunk_and_wide_rows(output, count, inputs, outputs):
     rng = np.random.default_rng(2)
     check(rng, rows(rng, count, inputs), random_layer(rng, output, inputs, outputs), output)
@@ -115,19 +117,22 @@ def test_extreme_values(output, inputs):
         check(rng, x, layer, output)
 
 
-@pytest.mark.parametrize("output", REQUANTISED)
-def test_requantisation_of_every_magnitude(output):
+def magnitudes(rng, output, channels):
     """One weight of 1: the sum is x + bias, so that biases choose what is requantised."""
-    rng = np.random.default_rng(4)
-    channels = 3000
     multiplier = (2 ** rng.uniform(0, 24, channels)).astype(np.int32)
-    # Where x is 0, half of the channels are within a few steps of an output's limit, or of a half: a tie.
+    # Half of the channels are near a whole output, its half, or the output's limit, where x is small.
     limit = INT8_LIMIT if output.startswith("int8") else INT16_LIMIT
     y = rng.integers(-limit - 2, limit + 3, channels) + rng.choice([0, 0.5], channels)
-    bias = np.where(rng.random(channels) < 0.5, y * 2**16 / multiplier, rng.normal(0, 2.0 ** rng.uniform(0, 30, channels)))
+    anywhere = rng.normal(0, 2.0 ** rng.uniform(0, 30, channels))
+    bias = np.where(rng.random(channels) < 0.5, y * 2**16 / multiplier, anywhere)
     bias = np.clip(bias, 256 - 2**31, 2**31 - 256).astype(np.int32)
-    x = np.arange(-128, 128).astype(np.int8)[:, None]
-    check(rng, x, layer_for(output, np.ones((channels, 1), np.int8), bias, multiplier), output)
+    return layer_for(output, np.ones((channels, 1), np.int8), bias, multiplier)
+
+
+@pytest.mark.parametrize("output", REQUANTISED)
+def test_requantisation_of_every_magnitude(output):
+    rng = np.random.default_rng(4)
+    check(rng, np.arange(-128, 128).astype(np.int8)[:, None], magnitudes(rng, output, 3000), output)
 
 
 @pytest.mark.parametrize("output", REQUANTISED)
@@ -135,7 +140,9 @@ def test_ties_go_to_the_even_neighbour(output):
     """acc * M / 2^16 = k + 1/2 for every k in reach, with all ways to share the factors between acc and M."""
     rng = np.random.default_rng(5)
     limit = INT8_LIMIT if output.startswith("int8") else INT16_LIMIT
-    halves = np.concatenate([np.arange(-200, 200), np.arange(limit - 60, limit + 60), np.arange(-limit - 60, 60 - limit)])
+    halves = np.concatenate(
+        [np.arange(-200, 200), np.arange(limit - 60, limit + 60), np.arange(-limit - 60, 60 - limit)]
+    )
     for power in range(16):  # M = 2^power, acc = (2k + 1) * 2^(15 - power)
         acc = (2 * halves + 1) * 2 ** (15 - power)
         layer = layer_for(
