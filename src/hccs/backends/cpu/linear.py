@@ -68,7 +68,7 @@ class PackedLinear:
         elif out.shape != shape or not out.flags.c_contiguous:
             raise ShapeError(f"out of shape {shape}, contiguous", f"{out.shape}", "Leave it out.")
         if stream is not None and stream.shape != shape:
-            raise ShapeError(f"a stream of shape {shape}", f"{stream.shape}", "It is added element by element.")
+            raise ShapeError(f"a stream of shape {shape}", f"{stream.shape}", "One value per output.")
         self._native.run(
             _rows(x, self.inputs),
             _OUTPUTS[output],
