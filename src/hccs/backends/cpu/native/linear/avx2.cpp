@@ -178,6 +178,6 @@ struct Avx2 {
 
 }  // namespace
 
-const LinearKernel linear_avx2 = LinearRows<Avx2>::kernel();
+constinit const LinearKernel linear_avx2 = LinearRows<Avx2>::kernel();
 
 }  // namespace hccs

@@ -143,6 +143,6 @@ struct Avx512 : DotProducts<Avx512> {
 
 }  // namespace
 
-const LinearKernel linear_avx512 = LinearRows<Avx512>::kernel();
+constinit const LinearKernel linear_avx512 = LinearRows<Avx512>::kernel();
 
 }  // namespace hccs

@@ -30,8 +30,9 @@ struct LinearJob {
   const std::byte* packed;  // by the same kernel
   int64_t inputs, outputs;
   // Rows of `inputs` bytes; nothing beyond them is read. Strides count elements from row to row, any number >= 0 for x.
-  // The kernel's own form of x is read where it lies if `inputs` is a multiple of 4; otherwise the workspace takes a
-  // copy.
+  // Kernels that multiply bytes (AVX-512 VNNI: turned; NEON: plain) read x where it lies if it has their form and
+  // `inputs` is a multiple of 4. Otherwise, and always on AVX2 and in plain C++, which widen x, the workspace takes a
+  // copy of some rows at a time; that costs about one product in `outputs`.
   const void* x;
   int64_t x_stride;
   Bytes x_bytes;

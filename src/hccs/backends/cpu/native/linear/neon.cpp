@@ -86,6 +86,6 @@ struct Neon : DotProducts<Neon> {
 
 }  // namespace
 
-const LinearKernel linear_neon = LinearRows<Neon>::kernel();
+constinit const LinearKernel linear_neon = LinearRows<Neon>::kernel();
 
 }  // namespace hccs

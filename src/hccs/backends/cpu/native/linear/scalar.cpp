@@ -60,6 +60,6 @@ struct Scalar {
 
 }  // namespace
 
-const LinearKernel linear_scalar = LinearRows<Scalar>::kernel();
+constinit const LinearKernel linear_scalar = LinearRows<Scalar>::kernel();
 
 }  // namespace hccs
