@@ -28,7 +28,8 @@ bool has_dot_product() {
 
 const std::vector<InstructionSet>& instruction_sets() {
   static const std::vector<InstructionSet> all = [] {
-    std::vector<InstructionSet> found{{"scalar", true, softmax_rows_scalar, logits_scalar, &attention_scalar, &linear_scalar}};
+    std::vector<InstructionSet> found{
+        {"scalar", true, softmax_rows_scalar, logits_scalar, &attention_scalar, &linear_scalar}};
 #ifdef HCCS_X86
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
