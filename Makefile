@@ -42,6 +42,7 @@ bench: $(VENV)/.bench
 	@echo "== benchmarks: close other programs, they share the cores"
 	$(BIN)/python benchmarks/softmax_cpu.py --json build/softmax_cpu.json
 	$(BIN)/python benchmarks/attention_cpu.py --json build/attention_cpu.json
+	$(BIN)/python benchmarks/linear_cpu.py --json build/linear_cpu.json
 	$(BIN)/python benchmarks/encoder_cpu.py --json build/encoder_cpu.json
 	$(BIN)/python benchmarks/onnx_program_cpu.py --json build/onnx_program_cpu.json
 	$(BIN)/python benchmarks/calibration.py --json build/calibration.json
@@ -78,7 +79,7 @@ sanitize: $(SANITIZED)/.built
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	$(SANITIZED)/bin/python -m pytest -q -n 2 -p no:cacheprovider \
-	  tests/ops/test_softmax.py tests/ops/test_refusals.py tests/backends/test_quantise.py tests/ops/test_attention.py \
+	  tests/ops/test_softmax.py tests/ops/test_refusals.py tests/backends/test_quantise.py tests/backends/test_linear.py tests/ops/test_attention.py \
 	  tests/ops/test_attention_refusals.py tests/calibration/test_statistics.py tests/calibration/test_forged.py tests/calibration/test_scale.py
 
 $(SANITIZED)/.built: $(VENV)/.dev $(SOURCES)

@@ -186,3 +186,10 @@ def test_training_step(run):
 def test_on_a_gpu(run, name):
     found = run(name, *NEED_A_GPU[name], into="--out" if name == "softmax_gpu" else "--json")
     assert all(row["ms"] > 0 for row in found["rows"])
+
+
+def test_linear_cpu(run):
+    found = run("linear_cpu", "--turns", "1", "--shapes", "12x64x64", "128x512x512")
+    rates = found["rates"]["12x64x64"]
+    assert {"int32", "int8", "int8_table", "int16", "sum_int32", "sum_int16"} <= set(rates)
+    assert all(math.isfinite(x) and x > 0 for x in numbers(found["rates"]))

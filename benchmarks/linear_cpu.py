@@ -1,0 +1,191 @@
+"""What share of the processor's peak do the int8 linear kernels reach, with what follows them? One thread.
+
+The peak is that of VNNI, measured in the same run on sums that never leave their registers. Contenders of a
+line are timed in turns and keep their best times; packing of weights is not timed, as it is done once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hccs.backends.cpu import _native
+from hccs.backends.cpu import instruction_sets as isa
+
+BERT_SMALL = (
+    (512, 1536),
+    (512, 512),
+    (512, 2048),
+    (2048, 512),
+)  # inputs, outputs: q k v, output, feed-forward
+ROWS = (64, 128, 512, 1024, 4096)
+SQUARES = tuple((size, size) for size in (128, 256, 1024, 2048))
+OUTPUTS = _native.LINEAR_OUTPUTS
+BARS = ((128, 512, 512), (1024, 512, 512))
+BAR = 0.9
+
+
+def vnni_peak() -> Callable[[], float] | None:
+    """Measures byte products per second; None without a compiler, or without the instruction."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    cpuinfo = Path("/proc/cpuinfo")
+    if not compiler or not cpuinfo.exists() or "avx512_vnni" not in cpuinfo.read_text():
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "vnni_peak.so"
+        source = Path(__file__).with_name("vnni_peak.cpp")
+        subprocess.run([compiler, "-O2", "-shared", "-fPIC", source, "-o", library], check=True)
+        function = ctypes.CDLL(str(library)).products_per_second
+    function.restype = ctypes.c_double
+    return function
+
+
+def ours(rows: int, inputs: int, outputs: int) -> dict[str, Callable[[], object]]:
+    """One call per kind of output. x is in the form that costs nothing, as an engine would have it."""
+    rng = np.random.default_rng(0)
+    weight = np.clip(np.rint(rng.normal(0, 35, (outputs, inputs))), -127, 127).astype(np.int8)
+    bias = rng.integers(-1000, 1000, outputs).astype(np.int32)
+    multiplier = rng.integers(20, 60, outputs).astype(np.int32)
+    packed = _native.PackedLinear(weight, bias, multiplier)
+    plain = np.clip(np.rint(rng.normal(0, 40, (rows, inputs))), -127, 127).astype(np.int8)
+    x = plain.view(np.uint8) ^ 0x80 if isa.info().isa == "avx512" else plain
+    table = rng.integers(-127, 128, 256).astype(np.int8)
+    stream = rng.integers(-20000, 20000, (rows, outputs)).astype(np.int16)
+
+    def call(output: str) -> Callable[[], object]:
+        dtype = np.int32 if output.endswith("int32") else np.int16 if output.endswith("int16") else np.int8
+        out = np.empty((rows, outputs), dtype)
+        number = OUTPUTS.index(output)
+        return lambda: packed.run(x, number, table, stream, out, 1)
+
+    return {output: call(output) for output in OUTPUTS}
+
+
+def onnx_runtime(rows: int, inputs: int, outputs: int) -> dict[str, Callable[[], object]]:
+    """ONNX Runtime's int8 products with weights known at load: int32 sums, and bytes."""
+    try:
+        import onnxruntime
+        from onnx import TensorProto, helper, numpy_helper
+    except ImportError:
+        return {}
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.integers(-127, 128, (inputs, outputs)).astype(np.int8),
+        "zero": np.array(128, np.uint8),
+        "none": np.zeros(outputs, np.int8),
+        "step": np.array(0.02, np.float32),
+        "steps": rng.uniform(0.001, 0.002, outputs).astype(np.float32),
+    }
+    x = rng.integers(0, 256, (rows, inputs)).astype(np.uint8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    calls: dict[str, Callable[[], object]] = {}
+    for name, operator, arguments, element in (
+        ("MatMulInteger", "MatMulInteger", ["x", "w", "zero", "none"], TensorProto.INT32),
+        (
+            "QLinearMatMul",
+            "QLinearMatMul",
+            ["x", "step", "zero", "w", "steps", "none", "step", "zero"],
+            TensorProto.UINT8,
+        ),
+    ):
+        graph = helper.make_graph(
+            [helper.make_node(operator, arguments, ["y"])],
+            name,
+            [helper.make_tensor_value_info("x", TensorProto.UINT8, [rows, inputs])],
+            [helper.make_tensor_value_info("y", element, [rows, outputs])],
+            [numpy_helper.from_array(value, key) for key, value in constants.items() if key in arguments],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("y", "cpu")
+        calls[f"ORT {name}"] = lambda session=session, binding=binding: session.run_with_iobinding(binding)
+    return calls
+
+
+def best_times(
+    calls: dict[str, Callable[[], object]], turns: int, seconds: float = 0.004
+) -> dict[str, float]:
+    """Best seconds per call of each, timed in turns."""
+    counts, best = {}, dict.fromkeys(calls, float("inf"))
+    for name, call in calls.items():
+        call()
+        start = time.perf_counter()
+        call()
+        counts[name] = max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
+    for _ in range(turns):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(counts[name]):
+                call()
+            best[name] = min(best[name], (time.perf_counter() - start) / counts[name])
+    return best
+
+
+def measure(shape: tuple[int, int, int], peak: Callable[[], float] | None, turns: int) -> dict[str, float]:
+    """Byte products per second of each contender, and of the peak."""
+    calls = ours(*shape) | onnx_runtime(*shape)
+    rates = {name: np.prod(shape) / seconds for name, seconds in best_times(calls, turns).items()}
+    if peak:
+        rates["peak"] = max(peak() for _ in range(5))
+    return {name: float(rate) for name, rate in rates.items()}
+
+
+def shapes_of(arguments: argparse.Namespace) -> list[tuple[int, int, int]]:
+    if arguments.shapes:
+        return [tuple(int(n) for n in shape.split("x")) for shape in arguments.shapes]
+    shapes = [(rows, *layer) for rows in ROWS for layer in BERT_SMALL]
+    return [*BARS, *(shape for shape in shapes if shape not in BARS), *((512, *square) for square in SQUARES)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shapes", nargs="*", metavar="MxKxN", help="rows x inputs x outputs")
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument(
+        "--isa", default="", choices=["", *isa.available()], help="one other than the fastest"
+    )
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    isa.select(arguments.isa)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    peak = vnni_peak()
+    print(f"{isa.info().isa}; share of the VNNI peak" if peak else f"{isa.info().isa}; G products per second")
+    names = [*OUTPUTS, *onnx_runtime(1, 4, 4)]
+    print(f"{'M x K x N':>16}" + "".join(f"{name:>18}" for name in names), flush=True)
+    found = {}
+    for shape in shapes_of(arguments):
+        key = "x".join(map(str, shape))
+        found[key] = rates = measure(shape, peak, arguments.turns)
+        unit = rates["peak"] if peak else 1e9
+        print(f"{key:>16}" + "".join(f"{rates[name] / unit:18.3f}" for name in names), flush=True)
+    bars = []
+    for shape in BARS:
+        rates = found.get("x".join(map(str, shape)))
+        if rates and peak and isa.info().isa == "avx512":
+            share = rates["int8"] / rates["peak"]
+            bars.append([f"int8, {shape[0]} rows, 512 x 512, share of the VNNI peak", share, BAR])
+            print(f"{bars[-1][0]}: {share:.3f} (bar {BAR})", flush=True)
+    isa.select("")
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps({"rates": found, "bars": bars}, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
