@@ -6,6 +6,7 @@
 
 #include "attention/job.hpp"
 #include "float_logits/job.hpp"
+#include "linear/job.hpp"
 #include "softmax/job.hpp"
 
 namespace hccs {
@@ -16,6 +17,7 @@ struct InstructionSet {
   SoftmaxRows softmax;
   LogitsKernels logits;
   const AttentionKernel* attention;
+  const LinearKernel* linear;
 };
 
 // Every instruction set of this build, the fastest last.
