@@ -112,7 +112,7 @@ class AttentionRows {
       begin += rows;
       if (unseen += rows* job_.keys* job_.dim; unseen < kUnseen) continue;
       unseen = 0;
-      if (job_.interruption->poll()) return;
+      if (job_.interruption && job_.interruption->poll()) return;
     }
   }
 
@@ -186,7 +186,7 @@ class AttentionRows {
       multiply(rows, weights_, 0, steps, products_);
       select(rows, attended, blocks);
     }
-    for (int r = 0; r < rows; ++r) finish(first + r, r);
+    for (int r = 0; r < rows; ++r) finish(first + r, query + r, r);
   }
 
   // The sums of v over the attended keys: those of whole blocks are known, the others are the product with on_. Rows
@@ -336,7 +336,7 @@ class AttentionRows {
   }
 
   // From a row's products to N, Z and the output.
-  void finish(int64_t row, int r) {
+  void finish(int64_t row, int64_t query, int r) {
     int32_t* const N = products_ + r * width_;
     int32_t Z = 255;
     if (job_.probabilities_first) {
@@ -351,22 +351,22 @@ class AttentionRows {
         N[c] = static_cast<int32_t>(B * static_cast<uint32_t>(attended[c]) - S * static_cast<uint32_t>(N[c]));
       Z = head.B * sums_[r].count - head.S * sums_[r].distances;  // eq. 5
     }
-    write(row, N, Z);
+    write(row, query, N, Z);
   }
   void add_scaled(int32_t* N, int32_t by, const int32_t* sums) {
     for (int64_t c = 0; c < width_; ++c) N[c] += by * sums[c];
   }
-  void write(int64_t row, const int32_t* N, int32_t Z) {
-    const int64_t at = row * job_.dim;
+  void write(int64_t row, int64_t query, const int32_t* N, int32_t Z) {
+    const int64_t at = query * job_.out_stride;
     if (job_.output == AttentionOutput::kPair) {
-      std::memcpy(static_cast<int32_t*>(job_.out) + at, N, job_.dim * sizeof(int32_t));
+      std::memcpy(static_cast<int32_t*>(group_->out) + at, N, job_.dim * sizeof(int32_t));
       job_.sums[row] = Z;
       return;
     }
     if (Z == 0) Z = 1;  // nothing attended: N is 0
     const Requant& requant = *group_->requant;
     if (job_.output == AttentionOutput::kFloat32) {
-      float* const out = static_cast<float*>(job_.out) + at;
+      float* const out = static_cast<float*>(group_->out) + at;
       const float divisor = static_cast<float>(Z), v_scale = requant.v_scale;
       for (int64_t c = 0; c < job_.dim; ++c) out[c] = (static_cast<float>(N[c]) / divisor) * v_scale;
     } else {
@@ -374,7 +374,9 @@ class AttentionRows {
       const auto R = static_cast<int32_t>((static_cast<int64_t>(requant.out_multiplier) << k) / Z);
       const typename Isa::Factor factor(R, requant.out_shift + k);
       for (int64_t c = 0; c < width_; c += kLanes) factor.store(Isa::load(N + c), staged_ + c);
-      std::memcpy(static_cast<int8_t*>(job_.out) + at, staged_, job_.dim);
+      if (job_.turned)
+        for (int64_t c = 0; c < job_.dim; ++c) staged_[c] = static_cast<int8_t>(staged_[c] ^ 0x80);
+      std::memcpy(static_cast<int8_t*>(group_->out) + at, staged_, job_.dim);
     }
   }
 };
