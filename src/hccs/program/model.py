@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.errors import DataError, DtypeError, MaskError, ShapeError
+from hccs.ops.arguments import require_threads
 from hccs.program import files
+from hccs.program.compiling import compiled
 from hccs.program.describe import describe
 from hccs.program.interpreter import run
 from hccs.program.operators import EmbedPatches, Program
@@ -42,10 +44,14 @@ class Scores:
 
 
 class IntegerModel:
-    """A whole encoder in integers, from token ids to class scores."""
+    """A whole encoder in integers, from token ids to class scores.
+
+    The native engine runs it, with the integers of `hccs.reference`; where there is none, NumPy does.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self._engine = compiled(program)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> IntegerModel:
@@ -68,28 +74,52 @@ class IntegerModel:
         token_type_ids: Any = None,
         *,
         reference: bool = False,
+        threads: int | None = None,
     ) -> Scores:
         """Scores of token ids [batch, n], or of one sequence [n]; of images, uint8 [batch, c, height, width].
 
         `attention_mask` has ones for tokens, then zeros for padding; masks with holes are refused.
-        `reference` runs the readable form of every operator, for checking.
+        `reference` runs the readable form of every operator, for checking. `threads` are as many as pay, by
+        default.
         """
+        if threads is not None:
+            require_threads(threads)
+        images = isinstance(self.program.embed, EmbedPatches)
+        scores = None
+        if self._engine is not None and not reference:
+            if not images:
+                scores = self._engine.run_ids(input_ids, attention_mask, token_type_ids, threads)
+            elif attention_mask is None and token_type_ids is None:
+                scores = self._engine.run_images(input_ids, threads)
+        if scores is None:
+            tokens, lengths, types = self._checked(input_ids, attention_mask, token_type_ids)
+            if self._engine is not None and not reference:
+                mask = np.arange(tokens.shape[1]) < lengths[:, None]
+                scores = self._engine.run_images(tokens, threads) if images else (
+                    self._engine.run_ids(tokens, mask, types, threads)
+                )
+            if scores is None:
+                scores = run(self.program, tokens, lengths, types, reference=reference)
+        return Scores(scores, self.program.score_scale, self.labels)
+
+    def _checked(
+        self, input_ids: Any, attention_mask: Any, token_type_ids: Any
+    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+        """Ids or images, lengths and types; what the model cannot take is explained."""
         embed = self.program.embed
         if isinstance(embed, EmbedPatches):
-            tokens = self._images(input_ids, embed.params.image, attention_mask, token_type_ids)
-            lengths = np.full(len(tokens), embed.params.tokens, np.int64)
-            types = np.zeros((0, 0), np.int64)
-        else:
-            tokens = self._ids("input_ids", input_ids, len(embed.params.words))
-            lengths = self._lengths(attention_mask, tokens.shape)
-            given = np.zeros(tokens.shape, np.int64) if token_type_ids is None else token_type_ids
-            types = self._ids("token_type_ids", given, len(embed.params.types))
-            if types.shape != tokens.shape:
-                raise ShapeError(
-                    f"token_type_ids of shape {tokens.shape}", str(types.shape), "One type per token."
-                )
-        scores = run(self.program, tokens, lengths, types, reference=reference)
-        return Scores(scores, self.program.score_scale, self.labels)
+            images = self._images(input_ids, embed.params.image, attention_mask, token_type_ids)
+            lengths = np.full(len(images), embed.params.tokens, np.int64)
+            return np.ascontiguousarray(images), lengths, np.zeros((0, 0), np.int64)
+        tokens = self._ids("input_ids", input_ids, len(embed.params.words))
+        lengths = self._lengths(attention_mask, tokens.shape)
+        given = np.zeros(tokens.shape, np.int64) if token_type_ids is None else token_type_ids
+        types = self._ids("token_type_ids", given, len(embed.params.types))
+        if types.shape != tokens.shape:
+            raise ShapeError(
+                f"token_type_ids of shape {tokens.shape}", str(types.shape), "One type per token."
+            )
+        return tokens, lengths, types
 
     def _images(self, given: Any, shape: tuple[int, int, int], *unused: Any) -> NDArray[Any]:
         images = np.asarray(given)
@@ -129,7 +159,7 @@ class IntegerModel:
                 f"{ids.min()} to {ids.max()}",
                 "Is this the model's own tokenizer?",
             )
-        return ids.astype(np.int64)
+        return ids.astype(np.int64, order="C")
 
     def _lengths(self, mask: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
         if mask is None:

@@ -99,8 +99,10 @@ class Pool {
       const std::scoped_lock lock(mutex_);
       start(others);
       team.wanted = std::min(others, threads_);
-      offers_.push_back(&team);
-      ++offered_;
+      if (team.wanted > 0) {
+        offers_.push_back(&team);
+        ++offered_;
+      }
     }
     others == 1 ? arrived_.notify_one() : arrived_.notify_all();
     team.work(0);
