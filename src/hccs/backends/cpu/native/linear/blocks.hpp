@@ -14,14 +14,12 @@ template <class Isa>
 class LinearRows {
   using Element = typename Isa::Element;
   static constexpr int kLanes = Isa::kLanes, kStep = Isa::kStep, kPanels = Isa::kPanels, kRows = Isa::kRows;
-  static constexpr int kWidth = kLanes * kPanels;     // outputs of a block
-  static constexpr int64_t kChunkBytes = 192 * 1024;  // of x, beside which weights still have room in the L2 cache
+  static constexpr int kWidth = kLanes * kPanels;    // outputs of a block
+  static constexpr int64_t kChunkBytes = 96 * 1024;  // of x, beside which weights and outputs have room in the L2 cache
   using Block = Channels<kWidth>;
 
  public:
-  static constexpr LinearKernel kernel() {
-    return {Isa::kBytes, kRows, kWidth, packed_bytes, pack, workspace, run};
-  }
+  static constexpr LinearKernel kernel() { return {Isa::kBytes, kRows, kWidth, packed_bytes, pack, workspace, run}; }
 
  private:
   static size_t packed_bytes(int64_t inputs, int64_t outputs) noexcept {
@@ -63,9 +61,7 @@ class LinearRows {
 
   static int64_t row_bytes(int64_t inputs) { return whole(inputs, kStep) * static_cast<int64_t>(sizeof(Element)); }
   static int64_t weight_bytes(int64_t inputs) { return whole(kWidth * row_bytes(inputs), 64); }
-  static int64_t block_bytes(int64_t inputs) {
-    return weight_bytes(inputs) + static_cast<int64_t>(sizeof(Block));
-  }
+  static int64_t block_bytes(int64_t inputs) { return weight_bytes(inputs) + static_cast<int64_t>(sizeof(Block)); }
   static int64_t chunk_rows(int64_t inputs) {
     const int64_t tiles = kChunkBytes / (kRows * (row_bytes(inputs) + 1));
     return kRows * (tiles < 1 ? 1 : tiles > 64 ? 64 : tiles);
@@ -104,7 +100,7 @@ class LinearRows {
         for (int64_t r = 0; r < rows; ++r) stage(row + r, staged_ + r * padded_);
       const Element* const x = direct_ ? static_cast<const Element*>(job_.x) + row * job_.x_stride : staged_;
       for (int64_t b = block; b < block_end; ++b)
-        one_block<kOutput>(x, direct_ ? job_.x_stride : padded_, row, rows, b);
+        one_block<kOutput>(x, direct_ ? job_.x_stride : padded_, row, rows, b, b == block);
     }
   }
   void stage(int64_t row, Element* to) const {
@@ -115,75 +111,96 @@ class LinearRows {
     for (int64_t i = job_.inputs; i < padded_; ++i) to[i] = Element{0};
   }
 
-  // One block of outputs for rows of a chunk.
+  // One block of outputs for the rows of a chunk.
   struct Tiles {
     const Element* weights;
     const Block* channels;
     const Element* x;
     int64_t x_stride;
-    int64_t steps;
+    int64_t padded;
     int64_t have;  // outputs, at most kWidth
+    bool fresh;    // the chunk's rows have not been read yet
   };
   template <LinearOutput kOutput>
-  void one_block(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block) const {
+  void one_block(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, bool fresh) const {
     const std::byte* const packed = job_.packed + block * block_bytes(job_.inputs);
     const int64_t column = block * kWidth, left = job_.outputs - column;
     const Tiles tiles{reinterpret_cast<const Element*>(packed),
                       reinterpret_cast<const Block*>(packed + weight_bytes(job_.inputs)),
                       x,
                       x_stride,
-                      padded_ / kStep,
-                      left < kWidth ? left : kWidth};
-    using Out = typename Target<kOutput>::Out;
-    Target<kOutput> target{static_cast<Out*>(job_.out) + row * job_.out_stride + column, job_.out_stride, nullptr,
-                           job_.stream_stride, job_.table, job_.out_bytes == Bytes::kTurned ? 128 : 0};
+                      padded_,
+                      left < kWidth ? left : kWidth,
+                      fresh};
+    Target<kOutput> target{static_cast<typename Target<kOutput>::Out*>(job_.out) + row * job_.out_stride + column,
+                           job_.out_stride,
+                           nullptr,
+                           job_.stream_stride,
+                           job_.table,
+                           job_.out_bytes == Bytes::kTurned ? 128 : 0};
     if (adds_stream(kOutput)) target.stream = job_.stream + row * job_.stream_stride + column;
-    // Sums that float32 might not hold are rare; int8 does not mind them, as what they give is clipped.
+    // Sums that float32 might not hold, and incomplete blocks, are rare. int8 does not mind large sums: what they give
+    // is clipped.
     constexpr bool kMinds = kOutput != LinearOutput::kInt32 && !is_int8(kOutput);
-    if (kMinds && !tiles.channels->small)
-      tiles_of<kOutput, kMinds, 4>(tiles, target, 0, rows);
+    if (left < kWidth || (kMinds && !tiles.channels->small))
+      all_tiles<kOutput, true>(tiles, target, rows);
     else
-      tiles_of<kOutput, false, kRows>(tiles, target, 0, rows);
+      all_tiles<kOutput, false>(tiles, target, rows);
   }
-  // Tiles of kTileRows rows as long as they last, then smaller ones.
-  template <LinearOutput kOutput, bool kWide, int kTileRows>
-  static void tiles_of(const Tiles& tiles, const Target<kOutput>& target, int64_t row, int64_t rows) {
-    for (; row + kTileRows <= rows; row += kTileRows) tile<kOutput, kWide, kTileRows>(tiles, target, row);
-    if constexpr (kTileRows > 1) {
-      constexpr int kSmaller = kTileRows > 8 ? 8 : kTileRows > 4 ? 4 : kTileRows / 2;
-      tiles_of<kOutput, kWide, kSmaller>(tiles, target, row, rows);
+
+  // Rows in tiles of kMost; what is left at the end is shared evenly, as a tile of few rows waits for its weights.
+  template <LinearOutput kOutput, bool kCareful>
+  static void all_tiles(const Tiles& tiles, const Target<kOutput>& target, int64_t rows) {
+    constexpr int kMost = kCareful && kRows > 4 ? 4 : kRows, kHalf = kMost > 8 ? 8 : kMost;
+    for (int64_t row = 0, now; row < rows; row += now) {
+      const int64_t left = rows - row;
+      now = left == kMost || left >= 2 * kHalf ? kMost : left > kHalf ? (left + 1) / 2 : left;
+      tile_of<kOutput, kCareful, kMost>(tiles, target, row, now);
     }
+  }
+  template <LinearOutput kOutput, bool kCareful, int kTileRows>
+  static HCCS_INLINE void tile_of(const Tiles& tiles, const Target<kOutput>& target, int64_t row, int64_t rows) {
+    if (rows == kTileRows) return tile<kOutput, kCareful, kTileRows>(tiles, target, row);
+    if constexpr (kTileRows > 1)
+      tile_of<kOutput, kCareful, kTileRows - 1 < 8 ? kTileRows - 1 : 8>(tiles, target, row, rows);
   }
   // A function of its own: what the callers keep in registers would push sums out of them.
-  template <LinearOutput kOutput, bool kWide, int kTileRows>
+  template <LinearOutput kOutput, bool kCareful, int kTileRows>
   static __attribute__((noinline)) void tile(const Tiles& tiles, Target<kOutput> target, int64_t row) {
-    typename Isa::Sums sums[kTileRows][kPanels];
-    Isa::products(sums, tiles.channels->bias, tiles.weights, tiles.x + row * tiles.x_stride, tiles.x_stride,
-                  tiles.steps);
     target.out += row * target.stride;
     if (adds_stream(kOutput)) target.stream += row * target.stream_stride;
-    if (tiles.have == kWidth) {
-      Isa::template finish<kOutput, kWide, kTileRows>(sums, *tiles.channels, target);
-    } else {
-      typename Isa::Sums copy[kTileRows][kPanels];  // sums whose address is known elsewhere would live in memory
-#pragma GCC unroll 16
-      for (int r = 0; r < kTileRows; ++r)
-#pragma GCC unroll 4
-        for (int c = 0; c < kPanels; ++c) copy[r][c] = sums[r][c];
-      finish_part<kOutput, kWide, kTileRows>(copy, tiles, target);
-    }
+    const Element* const x = tiles.x + row * tiles.x_stride;
+    typename Isa::Sums sums[kTileRows][kPanels];
+    Isa::products(sums, tiles.channels->bias, tiles.weights, x, tiles.x_stride, tiles.padded, [&] HCCS_INLINE_LAMBDA {
+      // Every row of these outputs begins another line of the cache.
+      if constexpr (is_int32(kOutput) || adds_stream(kOutput))
+        for (int r = 0; r < kTileRows; ++r) {
+          __builtin_prefetch(target.out + r * target.stride, 1, 3);
+          if (is_int32(kOutput)) __builtin_prefetch(target.out + r * target.stride + 16, 1, 3);
+          if (adds_stream(kOutput)) __builtin_prefetch(target.stream + r * target.stream_stride, 0, 3);
+        }
+      if (tiles.fresh) prefetch_rows(x + kTileRows * tiles.x_stride, tiles.x_stride, kTileRows, tiles.padded);
+    });
+    if constexpr (!kCareful)
+      Isa::template finish<kOutput, false>(sums, *tiles.channels, target);
+    else
+      finish_part<kOutput, kTileRows>(sums, tiles, target);
   }
-  // The last block may be incomplete: its outputs take a way round.
-  template <LinearOutput kOutput, bool kWide, int kTileRows>
-  static __attribute__((noinline)) void finish_part(const typename Isa::Sums (&sums)[kTileRows][kPanels],
-                                                    const Tiles& tiles, const Target<kOutput>& target) {
+  static HCCS_INLINE void prefetch_rows(const Element* x, int64_t stride, int rows, int64_t elements) {
+    for (int r = 0; r < rows; ++r, x += stride)
+      for (int64_t i = 0; i < elements; i += 64 / sizeof(Element)) __builtin_prefetch(x + i, 0, 2);
+  }
+  // The outputs that there are, by way of a buffer.
+  template <LinearOutput kOutput, int kTileRows>
+  static void finish_part(const typename Isa::Sums (&sums)[kTileRows][kPanels], const Tiles& tiles,
+                          const Target<kOutput>& target) {
     typename Target<kOutput>::Out out[kTileRows][kWidth];
     int16_t stream[kTileRows][kWidth] = {};
     if (adds_stream(kOutput))
       for (int r = 0; r < kTileRows; ++r)
         std::memcpy(stream[r], target.stream + r * target.stream_stride, tiles.have * sizeof(int16_t));
     const Target<kOutput> here{out[0], kWidth, stream[0], kWidth, target.table, target.offset};
-    Isa::template finish<kOutput, kWide, kTileRows>(sums, *tiles.channels, here);
+    Isa::template finish<kOutput, true>(sums, *tiles.channels, here);
     for (int r = 0; r < kTileRows; ++r)
       std::memcpy(target.out + r * target.stride, out[r], tiles.have * sizeof(out[r][0]));
   }
@@ -195,15 +212,24 @@ struct VectorProducts {
   static constexpr int64_t place(int64_t output, int64_t input, int64_t) {
     return (input / Isa::kStep * Isa::kPanels * Isa::kLanes + output) * Isa::kStep + input % Isa::kStep;
   }
-  template <int kTileRows, int kPanels, class Sums, class Element>
+  // Calls midway() in the middle, where its instructions find room beside the products that wait for their turn.
+  template <int kTileRows, int kPanels, class Sums, class Element, class Midway>
   static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const int32_t* bias, const Element* weights,
-                                   const Element* x, int64_t stride, int64_t steps) {
-    constexpr int kVector = Isa::kLanes * Isa::kStep;
+                                   const Element* x, int64_t stride, int64_t padded, const Midway& midway) {
 #pragma GCC unroll 16
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 4
       for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::load(bias + c * Isa::kLanes);
-    for (int64_t step = 0; step < steps; ++step, weights += kPanels * kVector, x += Isa::kStep) {
+    const int64_t first = padded / (2 * Isa::kStep) * Isa::kStep;
+    add_products(sums, weights, x, stride, first);
+    midway();
+    add_products(sums, weights + first * kPanels * Isa::kLanes, x + first, stride, padded - first);
+  }
+  template <int kTileRows, int kPanels, class Sums, class Element>
+  static HCCS_INLINE void add_products(Sums (&sums)[kTileRows][kPanels], const Element* weights, const Element* x,
+                                       int64_t stride, int64_t inputs) {
+    constexpr int kVector = Isa::kLanes * Isa::kStep;
+    for (int64_t i = 0; i < inputs; i += Isa::kStep, weights += kPanels * kVector, x += Isa::kStep) {
       typename Isa::Panel panel[kPanels];
 #pragma GCC unroll 4
       for (int c = 0; c < kPanels; ++c) panel[c] = Isa::panel(weights + c * kVector);
