@@ -19,7 +19,7 @@ from hccs.reference.layer_norm import root_of, root_shift
 
 
 def compiled(program: op.Program) -> Any | None:
-    """The engine that runs this program; None where there is no native code, or it could not take a constant."""
+    """The engine that runs this program; None without native code, or for constants that it cannot take."""
     if not all(_taken(step, program) for step in program.operators):
         return None
     try:
@@ -34,13 +34,17 @@ def compiled(program: op.Program) -> Any | None:
         for step in segment:
             _add(engine, step, numbers, planned)
     last, embed = program.operators[-1].output, program.embed
-    images = isinstance(embed, op.EmbedPatches)
+    longest, first = _longest(program), 0
+    if isinstance(embed, op.EmbedPatches):
+        longest = embed.params.tokens
+    else:
+        first = embed.first_position
     engine.complete(
         numbers[last],
         planned.values[last].width,
         per_token=program.per_token,
-        longest=embed.params.tokens if images else _longest(program),
-        first_position=0 if images else embed.first_position,
+        longest=longest,
+        first_position=first,
         products=sum(map(products_of, program.operators)),
     )
     return engine
@@ -76,12 +80,11 @@ def _values(engine: Any, planned: Plan) -> dict[str, int]:
     steps = [step for segment in planned.segments for step in segment]
     plain = {name for step in steps if isinstance(step.main, op.Attention) for name in step.reads}
     plain |= {step.writes[0] for step in steps if isinstance(step.main, op.First) and step.reads[0] in plain}
-    return {
-        name: engine.value(
-            place.tokens, place.local, planned.values[name].bits == 8 and name not in plain, place.row_bytes, place.offset
-        )
-        for name, place in planned.places.items()
-    }
+    numbers = {}
+    for name, place in planned.places.items():
+        may_turn = planned.values[name].bits == 8 and name not in plain
+        numbers[name] = engine.value(place.tokens, place.local, may_turn, place.row_bytes, place.offset)
+    return numbers
 
 
 def _add(engine: Any, step: Step, numbers: dict[str, int], planned: Plan) -> None:
@@ -94,7 +97,8 @@ def _add(engine: Any, step: Step, numbers: dict[str, int], planned: Plan) -> Non
             rows = step.outputs or slice(None)
             factors = None if linear.multiplier is None else linear.multiplier[rows]
             table = step.behind.entries if isinstance(step.behind, op.Table) else None
-            engine.linear(given[0], made[0], linear.weight[rows], linear.bias[rows], factors, linear.limit, table)
+            weight, bias = linear.weight[rows], linear.bias[rows]
+            engine.linear(given[0], made[0], weight, bias, factors, linear.limit, table)
         case op.Attention():
             _add_attention(engine, step, step.main, given, made[0], planned)
         case op.Embed():
@@ -129,7 +133,7 @@ def _add_norm(engine: Any, step: Step, norm: op.LayerNorm, numbers: dict[str, in
             source, limit = "sum", given or 0
         case None:
             source, limit = f"int{planned.values[step.reads[0]].bits}", 0
-    outputs = (step.before.output if step.before else "", norm.output, step.behind.output if step.behind else "")
+    outputs = [getattr(part, "output", "") for part in (step.before, norm, step.behind)]
     clamped, out, narrowed = (numbers[name] if name in step.writes else -1 for name in outputs)
     bits = step.behind.bits if isinstance(step.behind, op.Narrow) else 0
     params = norm.params

@@ -1,4 +1,4 @@
-"""Where the values of a plan lie: steps in segments, and one piece of memory in which lifetimes share places."""
+"""Where the values of a plan lie: steps in segments, and one arena in which lifetimes share places."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Plan:
-    """Segments of steps, between which all rows must be done; places of all values; bytes of a row of each kind.
+    """Segments of steps, between which all rows must be done; places of all values; bytes that a row takes.
 
-    A block of rows runs through a segment's steps one after the other, so that what only they read never leaves
-    the cache.
+    A block of rows runs through a segment's steps one after the other, so that what only they read never
+    leaves the cache.
     """
 
     segments: tuple[tuple[Step, ...], ...]
@@ -52,7 +52,11 @@ def plan(program: op.Program) -> Plan:
     """The plan of a program."""
     steps, values = steps_of(program)
     segments = _segments(steps)
-    order = [(step, number, moment) for number, segment in enumerate(segments) for moment, step in enumerate(segment)]
+    order = [
+        (step, number, moment)
+        for number, segment in enumerate(segments)
+        for moment, step in enumerate(segment)
+    ]
     written = {name: (step, number, moment) for step, number, moment in order for name in step.writes}
     read: dict[str, list[tuple[int, int]]] = {name: [] for name in written}
     for step, number, moment in order:
@@ -60,7 +64,8 @@ def plan(program: op.Program) -> Plan:
             read[name].append((number, moment))
     read[program.operators[-1].output].append((len(segments), 0))  # by the caller
 
-    lasting, passing = [], [[] for _ in segments]
+    lasting: list[Lifetime] = []
+    passing: list[list[Lifetime]] = [[] for _ in segments]
     for name, (_, number, moment) in written.items():
         size = -(-values[name].bytes_per_row // ALIGNMENT) * ALIGNMENT
         last = max(read[name], default=(number, moment))
@@ -95,7 +100,7 @@ def _segments(steps: Sequence[Step]) -> tuple[tuple[Step, ...], ...]:
 
 
 def placed(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
-    """Offsets at which no two values that live at the same moment overlap, and the bytes of all: first fit."""
+    """Offsets at which no two values that live at the same moment overlap, and the bytes of all."""
     offsets: dict[str, int] = {}
     done: list[Lifetime] = []
     for life in sorted(lifetimes, key=lambda life: (life.first, -life.row_bytes)):

@@ -84,23 +84,29 @@ class IntegerModel:
         """
         if threads is not None:
             require_threads(threads)
-        images = isinstance(self.program.embed, EmbedPatches)
-        scores = None
-        if self._engine is not None and not reference:
-            if not images:
-                scores = self._engine.run_ids(input_ids, attention_mask, token_type_ids, threads)
-            elif attention_mask is None and token_type_ids is None:
-                scores = self._engine.run_images(input_ids, threads)
+        given = (input_ids, attention_mask, token_type_ids)
+        scores = None if reference else self._by_engine(*given, threads)
         if scores is None:
-            tokens, lengths, types = self._checked(input_ids, attention_mask, token_type_ids)
-            if self._engine is not None and not reference:
-                mask = np.arange(tokens.shape[1]) < lengths[:, None]
-                scores = self._engine.run_images(tokens, threads) if images else (
-                    self._engine.run_ids(tokens, mask, types, threads)
+            tokens, lengths, types = self._checked(*given)
+            if not reference:
+                scores = self._by_engine(
+                    tokens, np.arange(tokens.shape[1]) < lengths[:, None], types, threads
                 )
             if scores is None:
                 scores = run(self.program, tokens, lengths, types, reference=reference)
         return Scores(scores, self.program.score_scale, self.labels)
+
+    def _by_engine(self, ids: Any, mask: Any, types: Any, threads: int | None) -> NDArray[np.int32] | None:
+        """None where there is no engine, or something about the input is to be converted or explained."""
+        if self._engine is None:
+            return None
+        if isinstance(self.program.embed, EmbedPatches):
+            alone = mask is None and types is None
+            scores = self._engine.run_images(ids, threads) if alone else None
+        else:
+            scores = self._engine.run_ids(ids, mask, types, threads)
+        found: NDArray[np.int32] | None = scores
+        return found
 
     def _checked(
         self, input_ids: Any, attention_mask: Any, token_type_ids: Any
@@ -110,7 +116,7 @@ class IntegerModel:
         if isinstance(embed, EmbedPatches):
             images = self._images(input_ids, embed.params.image, attention_mask, token_type_ids)
             lengths = np.full(len(images), embed.params.tokens, np.int64)
-            return np.ascontiguousarray(images), lengths, np.zeros((0, 0), np.int64)
+            return images, lengths, np.zeros((0, 0), np.int64)
         tokens = self._ids("input_ids", input_ids, len(embed.params.words))
         lengths = self._lengths(attention_mask, tokens.shape)
         given = np.zeros(tokens.shape, np.int64) if token_type_ids is None else token_type_ids
@@ -136,7 +142,7 @@ class IntegerModel:
             )
         if any(argument is not None for argument in unused):
             raise MaskError("images alone", "a mask or token types", "An image has no padding.")
-        return images
+        return np.ascontiguousarray(images)
 
     def _ids(self, name: str, given: Any, count: int) -> NDArray[np.int64]:
         ids = np.asarray(given)

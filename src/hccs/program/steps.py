@@ -1,7 +1,7 @@
 """A program as steps: operators that run as one, each only over the rows that someone needs.
 
-Rows are tokens, or the first token of every sequence. Where a model's scores come from the first tokens alone,
-so does everything behind its last attention, and that attention has one query per sequence.
+Rows are tokens, or the first token of every sequence. Where a model's scores come from the first tokens
+alone, so does everything behind its last attention, and that attention has one query per sequence.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Main = op.Operator | Pixels | Place
 class Step:
     """`main` with the operator `before` it and the one `behind` it, where they run as one.
 
-    `before` is what a LayerNorm alone reads, `behind` the look-up behind a linear layer or the narrowing behind
-    a LayerNorm. `outputs` are the rows of a linear layer's weight that are used.
+    `before` is what a LayerNorm alone reads, `behind` the look-up behind a linear layer or the narrowing
+    behind a LayerNorm. `outputs` are the rows of a linear layer's weight that are used.
     """
 
     main: Main
@@ -135,7 +135,11 @@ def _where_needed(steps: Sequence[Step], program: op.Program, values: dict[str, 
             done = _query_apart(done[0], values)
         elif isinstance(step.main, op.Attention) and not tokens:
             (qkv,) = step.reads
-            if isinstance(writers[qkv].main, op.Linear) and not writers[qkv].behind and readers.count(qkv) == 1:
+            if (
+                isinstance(writers[qkv].main, op.Linear)
+                and not writers[qkv].behind
+                and readers.count(qkv) == 1
+            ):
                 split.add(qkv)
                 needed[qkv] = {True}
                 done = [replace(done[0], reads=(f"{qkv}.q", f"{qkv}.kv"))]
@@ -161,7 +165,7 @@ def _query_apart(step: Step, values: dict[str, Value]) -> list[Step]:
 def _with_first_rows(
     steps: Sequence[Step], operators: Sequence[Main], values: dict[str, Value]
 ) -> list[Step]:
-    """Steps over first tokens read values that have no other rows: gathered, where those of all tokens exist."""
+    """Steps over first tokens read values of first tokens alone: gathered, where those of all exist."""
     same = {step.output: step.inputs[0] for step in operators if isinstance(step, op.First)}
     tokens = {name: step.tokens for step in steps for name in step.writes}
     done: list[Step] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from numpy import empty, int32, ndarray
+from numpy import empty, int32, ndarray, uint8
 
 from hccs.backends.cpu import _native
 from hccs.backends.cpu.instruction_sets import cores
@@ -53,16 +53,18 @@ class Engine(_native.Engine):
         None for anything but arrays in one piece of ids, masks and types that the model takes: the caller
         explains.
         """
-        given = [array for array in (ids, mask, types) if array is not None]
-        if not all(type(array) is ndarray and array.ndim == 2 and array.flags.c_contiguous for array in given):
-            return None
+        for array in (ids, mask, types):
+            if array is None:
+                continue
+            if type(array) is not ndarray or array.ndim != 2 or not array.flags.c_contiguous:
+                return None
         scores = self._scores(ids.shape[0], ids.shape[1])
         used = self._threads(ids.size) if threads is None else threads
         return scores if self.run(ids, mask, types, scores, used) else None
 
     def run_images(self, images: Any, threads: int | None) -> NDArray[np.int32] | None:
         """int32 scores of uint8 images [batch, channels, height, width]; None as above."""
-        if type(images) is not ndarray or images.ndim != 4 or not images.flags.c_contiguous:
+        if type(images) is not ndarray or images.dtype != uint8 or not images.flags.c_contiguous:
             return None
         scores = self._scores(len(images), self._tokens_per_image)
         used = self._threads(len(images) * self._tokens_per_image) if threads is None else threads

@@ -28,11 +28,11 @@ bool copy_numbers(const Py_buffer& view, int64_t size, int64_t count, int32_t* t
   }
   return in_range;
 }
-bool copy_numbers(const Py_buffer& view, int64_t size, int64_t count, int32_t* to) {
+bool copy_numbers(const Py_buffer& view, int64_t size, int64_t count, bool booleans, int32_t* to) {
   if (view.format == nullptr || std::strlen(view.format) != 1) return false;
   switch (view.format[0]) {
     case 'b': return copy_numbers<int8_t>(view, size, count, to);
-    case '?':
+    case '?': return booleans && copy_numbers<uint8_t>(view, size, count, to);
     case 'B': return copy_numbers<uint8_t>(view, size, count, to);
     case 'h': return copy_numbers<int16_t>(view, size, count, to);
     case 'H': return copy_numbers<uint16_t>(view, size, count, to);
@@ -74,16 +74,15 @@ class PlannedEngine {
       entries.emplace(table, PyBUF_C_CONTIGUOUS);
       require(entries->view().itemsize == 1 && entries->elements() == 256, "a table is int8 [256]");
     }
-    const LinearOutput output = !factors         ? LinearOutput::kInt32
-                                : limit != 127   ? LinearOutput::kInt16
-                                : entries        ? LinearOutput::kInt8Table
-                                                 : LinearOutput::kInt8;
+    const LinearOutput output = !factors       ? LinearOutput::kInt32
+                                : limit != 127 ? LinearOutput::kInt16
+                                : entries      ? LinearOutput::kInt8Table
+                                               : LinearOutput::kInt8;
     fits(x, inputs);
     fits(out, outputs * (output == LinearOutput::kInt32 ? 4 : output == LinearOutput::kInt16 ? 2 : 1));
-    engine_.add(std::make_unique<LinearStep>(*engine_.instructions().linear, at(x), at(out), output,
-                                             rows.data<int8_t>(), biases.data<int32_t>(),
-                                             factors ? factors->data<int32_t>() : nullptr,
-                                             entries ? entries->data<int8_t>() : nullptr, inputs, outputs));
+    engine_.add(std::make_unique<LinearStep>(
+        *engine_.instructions().linear, at(x), at(out), output, rows.data<int8_t>(), biases.data<int32_t>(),
+        factors ? factors->data<int32_t>() : nullptr, entries ? entries->data<int8_t>() : nullptr, inputs, outputs));
   }
 
   void embedding(nb::handle words, nb::handle positions, nb::handle types, int shift, int limit) {
@@ -172,7 +171,8 @@ class PlannedEngine {
   void pixels(int out, int64_t special, int64_t patch, int64_t channels, int64_t height, int64_t width) {
     require(patch > 0 && height % patch == 0 && width % patch == 0, "an image of whole patches");
     fits(out, channels * patch * patch);
-    image_ = channels * height * width;
+    const int64_t shape[] = {channels, height, width};
+    std::copy(std::begin(shape), std::end(shape), image_);
     image_tokens_ = special + (height / patch) * (width / patch);
     engine_.add(std::make_unique<PixelStep>(special, patch, channels, height, width, at(out)));
   }
@@ -210,12 +210,12 @@ class PlannedEngine {
     arena->type.resize(size);
     arena->position.resize(size);
     arena->starts.resize(batch + 1);
-    if (!copy_numbers(view, size, words_, arena->token.data())) return false;
+    if (!copy_numbers(view, size, words_, false, arena->token.data())) return false;
     const auto copy_like = [&](nb::handle array, int64_t count, std::vector<int32_t>& to) {
       const Buffer numbers(array, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
       const Py_buffer& other = numbers.view();
       return other.ndim == 2 && other.shape[0] == batch && other.shape[1] == n &&
-             copy_numbers(other, size, count, to.data());
+             copy_numbers(other, size, count, array.is(mask), to.data());
     };
     if (mask.is_none()) {
       for (int64_t s = 0; s <= batch; ++s) arena->starts[s] = static_cast<int32_t>(s * n);
@@ -234,9 +234,9 @@ class PlannedEngine {
   bool run_pixels(nb::handle images, nb::handle scores, nb::handle threads) {
     const Buffer pixels(images, PyBUF_C_CONTIGUOUS);
     const Py_buffer& view = pixels.view();
-    if (view.ndim != 4 || view.itemsize != 1 || image_ == 0) return false;
+    if (view.ndim != 4 || view.itemsize != 1 || !std::equal(image_, image_ + 3, view.shape + 1)) return false;
     const int64_t batch = view.shape[0], n = image_tokens_;
-    if (batch < 1 || view.len != batch * image_ || batch * n > INT32_MAX) return false;
+    if (batch < 1 || n < 1 || batch * n > INT32_MAX) return false;
     Lent arena(*this);
     arena->starts.resize(batch + 1);
     arena->position.resize(batch * n);
@@ -298,8 +298,13 @@ class PlannedEngine {
     const bool per_token = engine_.scores().space == Space::kTokens;
     const int64_t row = labels_ * static_cast<int64_t>(sizeof(int32_t));
     require(out.view().len == sequences * (per_token ? n : 1) * row, "scores have the wrong size");
-    const Batch batch{sequences,           arena->starts[sequences], arena->starts.data(), arena->token.data(),
-                      arena->position.data(), arena->type.data(),      images};
+    const Batch batch{sequences,
+                      arena->starts[sequences],
+                      arena->starts.data(),
+                      arena->token.data(),
+                      arena->position.data(),
+                      arena->type.data(),
+                      images};
     const int most = threads_of(threads);
     run_interruptibly([&](Interruption& interruption) {
       const std::byte* from = engine_.run(*arena, batch, most, interruption);
@@ -338,7 +343,7 @@ class PlannedEngine {
   std::vector<std::unique_ptr<Arena>> arenas_;
   EmbeddingConstants embedding_{};
   int64_t channels_ = 0, words_ = 0, positions_ = 0, types_ = 0;
-  int64_t image_ = 0, image_tokens_ = 0;
+  int64_t image_[3] = {}, image_tokens_ = 0;
   int64_t labels_ = 0, longest_ = 0, first_position_ = 0;
 };
 

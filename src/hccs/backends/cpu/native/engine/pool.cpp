@@ -66,7 +66,9 @@ class Team {
     left_ = phase < work_.phases() ? work_.parts(phase) : 0;
     ticket_ = static_cast<uint64_t>(phase) << kPhaseShift;
     if (sleepers_ == 0) return;
-    { const std::scoped_lock lock(mutex_); }
+    {
+      const std::scoped_lock lock(mutex_);
+    }
     opened_.notify_all();
   }
   bool is_over(int64_t phase) const { return static_cast<int64_t>(ticket_ >> kPhaseShift) != phase; }

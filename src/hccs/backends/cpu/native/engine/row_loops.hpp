@@ -1,8 +1,9 @@
-// The operators between the products, written once as loops that the compiler turns into each instruction set's vectors.
+// The operators between the products, written once as loops that the compiler turns into each instruction set's
+// vectors.
 //
 // LayerNorm needs integers of 62 bits, and gets them from float64 where the machine fuses a multiplication and an
-// addition, which rounds once: every number below is an integer, or one over a power of two, that float64 holds exactly,
-// and the two roundings that the law asks for are the rounding of such an addition, to the nearest even.
+// addition, which rounds once: every number below is an integer, or one over a power of two, that float64 holds
+// exactly, and the two roundings that the law asks for are the rounding of such an addition, to the nearest even.
 //
 // Everything here has internal linkage, for the reason given in softmax/rows.hpp.
 #pragma once
@@ -150,9 +151,8 @@ HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, int32_t* 
       const auto* const a = reinterpret_cast<const int16_t*>(at(job.a, job.a_stride));
       const auto* const b = reinterpret_cast<const int16_t*>(at(job.b, job.b_stride));
       if (job.limit == 0) return Norm::load_sum(a, b, 0, channels, v);
-      return load_values(0, channels, v, [a, b, limit = job.limit](int64_t i) HCCS_INLINE_LAMBDA {
-        return clamp(a[i] + b[i], limit);
-      });
+      return load_values(0, channels, v,
+                         [a, b, limit = job.limit](int64_t i) HCCS_INLINE_LAMBDA { return clamp(a[i] + b[i], limit); });
     }
     case NormSource::kEmbedding: {
       const EmbeddingConstants& e = *job.embedding;
@@ -188,8 +188,7 @@ void norm_rows(const NormJob& job, int64_t rows) {
       int16_t* const out =
           job.out ? reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.out) + row * job.out_stride) : unwanted;
       Norm::normalise(norm, statistics[r], by[r], 0, v[r], out);
-      if (job.narrowed)
-        narrow_row(out, norm.channels, job.bits, job.turn, job.narrowed + row * job.narrowed_stride);
+      if (job.narrowed) narrow_row(out, norm.channels, job.bits, job.turn, job.narrowed + row * job.narrowed_stride);
     }
   }
 }

@@ -212,9 +212,12 @@ void AttentionStep::run(const Batch& batch, const Memory& memory, Interruption& 
       const auto at = [&](const Operand& operand) {
         return memory.at<int8_t>(operand.value, row_of(operand.value)) + operand.offset + (head + i) * dim_;
       };
-      groups[i] = {at(q_),           at(k_),
-                   at(v_),           memory.at<int8_t>(out_, row_of(out_)) + (head + i) * dim_,
-                   &theta_[head + i], &requant_[head + i]};
+      groups[i] = {at(q_),
+                   at(k_),
+                   at(v_),
+                   memory.at<int8_t>(out_, row_of(out_)) + (head + i) * dim_,
+                   &theta_[head + i],
+                   &requant_[head + i]};
     }
     job.rows = count * job.queries;
     kernel_.rows(job, 0, job.rows, memory.workspace);

@@ -9,8 +9,8 @@ namespace hccs {
 // Sequences lie packed, one behind the other: a row for each token, or one for each sequence.
 enum class Space { kTokens, kSequences };
 
-// One sequence of integers per row. A value that only the steps of one segment use lies in the memory of the thread that
-// runs them, for a block of rows; any other in the arena, for all rows.
+// One sequence of integers per row. A value that only the steps of one segment use lies in the memory of the thread
+// that runs them, for a block of rows; any other in the arena, for all rows.
 struct Value {
   Space space;
   bool local;
