@@ -56,7 +56,7 @@ const std::vector<InstructionSet>& instruction_sets() {
     found.push_back(
         {"neon", true, softmax_rows_neon, logits_scalar, has_dot_product() ? &attention_neon : &attention_scalar});
 #endif
-    for (InstructionSet& set : found) set.rows = row_kernels(set.name), set.linear = &linear_avx512;
+    for (InstructionSet& set : found) set.rows = row_kernels(set.name);
     return found;
   }();
   return all;
