@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "attention/job.hpp"
+#include "engine/rows.hpp"
 #include "float_logits/job.hpp"
+#include "linear/job.hpp"
 #include "softmax/job.hpp"
 
 namespace hccs {
@@ -16,6 +18,8 @@ struct InstructionSet {
   SoftmaxRows softmax;
   LogitsKernels logits;
   const AttentionKernel* attention;
+  const LinearKernel* linear;
+  const RowKernels* rows;
 };
 
 // Every instruction set of this build, the fastest last.

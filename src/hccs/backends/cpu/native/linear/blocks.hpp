@@ -1,0 +1,247 @@
+// The linear kernel, written once. `Isa` supplies the instructions; each linear/<isa>.cpp defines one.
+//
+// Weights are packed in blocks of outputs, which a tile of rows reads from the first byte to the last: one vector load
+// feeds Isa::kLanes sums with Isa::kStep products each. A block serves a whole chunk of rows before the next does: it
+// stays in the L1 cache, and the chunk in the L2 cache.
+#pragma once
+
+#include "linear/channels.hpp"
+
+namespace hccs {
+namespace {
+
+template <class Isa>
+class LinearRows {
+  using Element = typename Isa::Element;
+  static constexpr int kLanes = Isa::kLanes, kStep = Isa::kStep, kPanels = Isa::kPanels, kRows = Isa::kRows;
+  static constexpr int kWidth = kLanes * kPanels;    // outputs of a block
+  static constexpr int64_t kChunkBytes = 96 * 1024;  // of x, beside which weights and outputs have room in the L2 cache
+  using Block = Channels<kWidth>;
+
+ public:
+  static constexpr LinearKernel kernel() { return {Isa::kBytes, kRows, kWidth, packed_bytes, pack, workspace, run}; }
+
+ private:
+  static size_t packed_bytes(int64_t inputs, int64_t outputs) noexcept {
+    return static_cast<size_t>((outputs + kWidth - 1) / kWidth * block_bytes(inputs));
+  }
+  static void pack(const int8_t* weight, const int32_t* bias, const int32_t* multiplier, int64_t inputs,
+                   int64_t outputs, std::byte* packed) noexcept {
+    for (int64_t c = 0; c < outputs; c += kWidth, packed += block_bytes(inputs))
+      pack_block(weight + c * inputs, bias + c, multiplier ? multiplier + c : nullptr, inputs,
+                 outputs - c < kWidth ? outputs - c : kWidth, packed);
+  }
+  static size_t workspace(int64_t inputs) noexcept {
+    return static_cast<size_t>(whole(chunk_rows(inputs) * row_bytes(inputs), 64));
+  }
+  static void run(const LinearJob& job, int64_t row, int64_t row_end, int64_t block, int64_t block_end,
+                  std::byte* memory) noexcept {
+    const LinearRows rows(job, reinterpret_cast<Element*>(memory));
+    const auto as = [&]<LinearOutput kOutput> { rows.template chunks<kOutput>(row, row_end, block, block_end); };
+    switch (job.output) {
+      case LinearOutput::kInt32: return as.template operator()<LinearOutput::kInt32>();
+      case LinearOutput::kInt8: return as.template operator()<LinearOutput::kInt8>();
+      case LinearOutput::kInt8Table: return as.template operator()<LinearOutput::kInt8Table>();
+      case LinearOutput::kInt16: return as.template operator()<LinearOutput::kInt16>();
+      case LinearOutput::kSumInt32: return as.template operator()<LinearOutput::kSumInt32>();
+      case LinearOutput::kSumInt16: return as.template operator()<LinearOutput::kSumInt16>();
+    }
+  }
+
+  const LinearJob& job_;
+  const int64_t padded_;   // inputs in whole steps
+  Element* const staged_;  // [chunk_rows][padded]
+  const bool direct_;      // x is read where it lies
+
+  LinearRows(const LinearJob& job, Element* staged)
+      : job_(job),
+        padded_(whole(job.inputs, kStep)),
+        staged_(staged),
+        direct_(sizeof(Element) == 1 && job.x_bytes == Isa::kBytes && padded_ == job.inputs) {}
+
+  static int64_t row_bytes(int64_t inputs) { return whole(inputs, kStep) * static_cast<int64_t>(sizeof(Element)); }
+  static int64_t weight_bytes(int64_t inputs) { return whole(kWidth * row_bytes(inputs), 64); }
+  static int64_t block_bytes(int64_t inputs) { return weight_bytes(inputs) + static_cast<int64_t>(sizeof(Block)); }
+  static int64_t chunk_rows(int64_t inputs) {
+    const int64_t tiles = kChunkBytes / (kRows * (row_bytes(inputs) + 1));
+    return kRows * (tiles < 1 ? 1 : tiles > 64 ? 64 : tiles);
+  }
+
+  static void pack_block(const int8_t* weight, const int32_t* bias, const int32_t* multiplier, int64_t inputs,
+                         int64_t have, std::byte* packed) {
+    constexpr int64_t kOffset = Isa::kBytes == Bytes::kTurned ? 128 : 0;
+    std::memset(packed, 0, static_cast<size_t>(block_bytes(inputs)));
+    Element* const elements = reinterpret_cast<Element*>(packed);
+    Block& channels = *reinterpret_cast<Block*>(packed + weight_bytes(inputs));
+    channels.small = 1;
+    for (int64_t c = 0; c < have; ++c) {
+      int64_t sum = 0, magnitude = 0;
+      for (int64_t i = 0; i < inputs; ++i) {
+        const int w = weight[c * inputs + i];
+        sum += w;
+        magnitude += w < 0 ? -w : w;
+        elements[Isa::place(c, i, whole(inputs, kStep))] = static_cast<Element>(w);
+      }
+      const int64_t reach = 128 * magnitude + (bias[c] < 0 ? -int64_t{bias[c]} : bias[c]);
+      if (reach >= 1 << 24) channels.small = 0;
+      // Turned bytes are x + 128; what that adds comes off again modulo 2^32, as the sums are.
+      channels.bias[c] = static_cast<int32_t>(static_cast<uint32_t>(bias[c] - kOffset * sum));
+      channels.multiplier[c] = multiplier ? multiplier[c] : 0;
+      channels.factor[c] = static_cast<float>(channels.multiplier[c]) / 65536.0f;
+    }
+  }
+
+  template <LinearOutput kOutput>
+  void chunks(int64_t row, int64_t row_end, int64_t block, int64_t block_end) const {
+    const int64_t most = chunk_rows(job_.inputs);
+    for (int64_t rows; row < row_end; row += rows) {
+      rows = row_end - row < most ? row_end - row : most;
+      if (!direct_)
+        for (int64_t r = 0; r < rows; ++r) stage(row + r, staged_ + r * padded_);
+      const Element* const x = direct_ ? static_cast<const Element*>(job_.x) + row * job_.x_stride : staged_;
+      for (int64_t b = block; b < block_end; ++b)
+        one_block<kOutput>(x, direct_ ? job_.x_stride : padded_, row, rows, b, b == block);
+    }
+  }
+  void stage(int64_t row, Element* to) const {
+    const uint8_t* const from = static_cast<const uint8_t*>(job_.x) + row * job_.x_stride;
+    const int turn = job_.x_bytes == Isa::kBytes ? 0 : 0x80;
+    for (int64_t i = 0; i < job_.inputs; ++i)
+      to[i] = static_cast<Element>(static_cast<typename Isa::Input>(from[i] ^ turn));
+    for (int64_t i = job_.inputs; i < padded_; ++i) to[i] = Element{0};
+  }
+
+  // One block of outputs for the rows of a chunk.
+  struct Tiles {
+    const Element* weights;
+    const Block* channels;
+    const Element* x;
+    int64_t x_stride;
+    int64_t padded;
+    int64_t have;  // outputs, at most kWidth
+    bool fresh;    // the chunk's rows have not been read yet
+  };
+  template <LinearOutput kOutput>
+  void one_block(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, bool fresh) const {
+    const std::byte* const packed = job_.packed + block * block_bytes(job_.inputs);
+    const int64_t column = block * kWidth, left = job_.outputs - column;
+    const Tiles tiles{reinterpret_cast<const Element*>(packed),
+                      reinterpret_cast<const Block*>(packed + weight_bytes(job_.inputs)),
+                      x,
+                      x_stride,
+                      padded_,
+                      left < kWidth ? left : kWidth,
+                      fresh};
+    Target<kOutput> target{static_cast<typename Target<kOutput>::Out*>(job_.out) + row * job_.out_stride + column,
+                           job_.out_stride,
+                           nullptr,
+                           job_.stream_stride,
+                           job_.table,
+                           job_.out_bytes == Bytes::kTurned ? 128 : 0};
+    if (adds_stream(kOutput)) target.stream = job_.stream + row * job_.stream_stride + column;
+    // Sums that float32 might not hold, and incomplete blocks, are rare. int8 does not mind large sums: what they give
+    // is clipped.
+    constexpr bool kMinds = kOutput != LinearOutput::kInt32 && !is_int8(kOutput);
+    if (left < kWidth || (kMinds && !tiles.channels->small))
+      all_tiles<kOutput, true>(tiles, target, rows);
+    else
+      all_tiles<kOutput, false>(tiles, target, rows);
+  }
+
+  // Rows in tiles of kMost; what is left at the end is shared evenly, as a tile of few rows waits for its weights.
+  template <LinearOutput kOutput, bool kCareful>
+  static void all_tiles(const Tiles& tiles, const Target<kOutput>& target, int64_t rows) {
+    constexpr int kMost = kCareful && kRows > 4 ? 4 : kRows, kHalf = kMost > 8 ? 8 : kMost;
+    for (int64_t row = 0, now; row < rows; row += now) {
+      const int64_t left = rows - row;
+      now = left == kMost || left >= 2 * kHalf ? kMost : left > kHalf ? (left + 1) / 2 : left;
+      tile_of<kOutput, kCareful, kMost>(tiles, target, row, now);
+    }
+  }
+  template <LinearOutput kOutput, bool kCareful, int kTileRows>
+  static HCCS_INLINE void tile_of(const Tiles& tiles, const Target<kOutput>& target, int64_t row, int64_t rows) {
+    if (rows == kTileRows) return tile<kOutput, kCareful, kTileRows>(tiles, target, row);
+    if constexpr (kTileRows > 1)
+      tile_of<kOutput, kCareful, kTileRows - 1 < 8 ? kTileRows - 1 : 8>(tiles, target, row, rows);
+  }
+  // A function of its own: what the callers keep in registers would push sums out of them.
+  template <LinearOutput kOutput, bool kCareful, int kTileRows>
+  static __attribute__((noinline)) void tile(const Tiles& tiles, Target<kOutput> target, int64_t row) {
+    target.out += row * target.stride;
+    if (adds_stream(kOutput)) target.stream += row * target.stream_stride;
+    const Element* const x = tiles.x + row * tiles.x_stride;
+    typename Isa::Sums sums[kTileRows][kPanels];
+    Isa::products(sums, tiles.channels->bias, tiles.weights, x, tiles.x_stride, tiles.padded, [&] HCCS_INLINE_LAMBDA {
+      // Every row of these outputs begins another line of the cache.
+      if constexpr (is_int32(kOutput) || adds_stream(kOutput))
+        for (int r = 0; r < kTileRows; ++r) {
+          __builtin_prefetch(target.out + r * target.stride, 1, 3);
+          if (is_int32(kOutput)) __builtin_prefetch(target.out + r * target.stride + 16, 1, 3);
+          if (adds_stream(kOutput)) __builtin_prefetch(target.stream + r * target.stream_stride, 0, 3);
+        }
+      if (tiles.fresh) prefetch_rows(x + kTileRows * tiles.x_stride, tiles.x_stride, kTileRows, tiles.padded);
+    });
+    if constexpr (!kCareful)
+      Isa::template finish<kOutput, false>(sums, *tiles.channels, target);
+    else
+      finish_part<kOutput, kTileRows>(sums, tiles, target);
+  }
+  static HCCS_INLINE void prefetch_rows(const Element* x, int64_t stride, int rows, int64_t elements) {
+    for (int r = 0; r < rows; ++r, x += stride)
+      for (int64_t i = 0; i < elements; i += 64 / sizeof(Element)) __builtin_prefetch(x + i, 0, 2);
+  }
+  // The outputs that there are, by way of a buffer.
+  template <LinearOutput kOutput, int kTileRows>
+  static void finish_part(const typename Isa::Sums (&sums)[kTileRows][kPanels], const Tiles& tiles,
+                          const Target<kOutput>& target) {
+    typename Target<kOutput>::Out out[kTileRows][kWidth];
+    int16_t stream[kTileRows][kWidth] = {};
+    if (adds_stream(kOutput))
+      for (int r = 0; r < kTileRows; ++r)
+        std::memcpy(stream[r], target.stream + r * target.stream_stride, tiles.have * sizeof(int16_t));
+    const Target<kOutput> here{out[0], kWidth, stream[0], kWidth, target.table, target.offset};
+    Isa::template finish<kOutput, true>(sums, *tiles.channels, here);
+    for (int r = 0; r < kTileRows; ++r)
+      std::memcpy(target.out + r * target.stride, out[r], tiles.have * sizeof(out[r][0]));
+  }
+};
+
+// Isa::place and Isa::products for vectors: [steps][kPanels][kLanes][kStep] elements.
+template <class Isa>
+struct VectorProducts {
+  static constexpr int64_t place(int64_t output, int64_t input, int64_t) {
+    return (input / Isa::kStep * Isa::kPanels * Isa::kLanes + output) * Isa::kStep + input % Isa::kStep;
+  }
+  // Calls midway() in the middle, where its instructions find room beside the products that wait for their turn.
+  template <int kTileRows, int kPanels, class Sums, class Element, class Midway>
+  static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const int32_t* bias, const Element* weights,
+                                   const Element* x, int64_t stride, int64_t padded, const Midway& midway) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kTileRows; ++r)
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::load(bias + c * Isa::kLanes);
+    const int64_t first = padded / (2 * Isa::kStep) * Isa::kStep;
+    add_products(sums, weights, x, stride, first);
+    midway();
+    add_products(sums, weights + first * kPanels * Isa::kLanes, x + first, stride, padded - first);
+  }
+  template <int kTileRows, int kPanels, class Sums, class Element>
+  static HCCS_INLINE void add_products(Sums (&sums)[kTileRows][kPanels], const Element* weights, const Element* x,
+                                       int64_t stride, int64_t inputs) {
+    constexpr int kVector = Isa::kLanes * Isa::kStep;
+    for (int64_t i = 0; i < inputs; i += Isa::kStep, weights += kPanels * kVector, x += Isa::kStep) {
+      typename Isa::Panel panel[kPanels];
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanels; ++c) panel[c] = Isa::panel(weights + c * kVector);
+#pragma GCC unroll 16
+      for (int r = 0; r < kTileRows; ++r) {
+        const typename Isa::Panel row = Isa::broadcast(x + r * stride);
+#pragma GCC unroll 4
+        for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::dot(sums[r][c], panel[c], row);
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace hccs

@@ -1,0 +1,66 @@
+// What a linear kernel is given: y = rq(W x + b). The arithmetic is docs/spec.md, "A whole encoder";
+// reference/linear.py, requantise.py and table.py are its readable form.
+//
+// Weights are packed once, for one instruction set; then any rectangle of rows and of blocks of outputs can be asked
+// for, on any thread. What follows the sums is done while they are in registers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hccs {
+
+// How an int8 value x is stored: as it is, or turned, x ^ 0x80, which is the unsigned byte x + 128.
+enum class Bytes { kPlain, kTurned };
+
+// What becomes of acc = W x + b.
+enum class LinearOutput {
+  kInt32,      // acc itself
+  kInt8,       // clamp(rhe(acc * M / 2^16), -127, 127)
+  kInt8Table,  // table[that + 128]
+  kInt16,      // clamp(rhe(acc * M / 2^16), -32767, 32767)
+  kSumInt32,   // that + stream
+  kSumInt16,   // clamp(that + stream, -32767, 32767)
+};
+constexpr const char* kLinearOutputNames[] = {"int32", "int8", "int8_table", "int16", "sum_int32", "sum_int16"};
+
+struct LinearJob {
+  const std::byte* packed;  // by the same kernel
+  int64_t inputs, outputs;
+  // Rows of `inputs` bytes; nothing beyond them is read. Strides count elements from row to row, any number >= 0 for x.
+  // The kernel's own form of x is read where it lies if `inputs` is a multiple of 4; otherwise the workspace takes a
+  // copy.
+  const void* x;
+  int64_t x_stride;
+  Bytes x_bytes;
+  // Rows of `outputs` elements: int32 for kInt32 and kSumInt32, int16 for kInt16 and kSumInt16, bytes otherwise.
+  LinearOutput output;
+  void* out;
+  int64_t out_stride;
+  Bytes out_bytes;        // of the int8 outputs
+  const int8_t* table;    // kInt8Table: 256 plain entries
+  const int16_t* stream;  // kSum*: rows of `outputs`; may be `out` itself for kSumInt16
+  int64_t stream_stride;
+};
+
+struct LinearKernel {
+  Bytes x_bytes;      // the form of x that costs nothing
+  int block_rows;     // rows go in tiles of so many: parts of the work should be multiples of it
+  int block_outputs;  // outputs go in blocks of so many; the last of the ceil(outputs / block_outputs) may be
+                      // incomplete
+  // Bytes that a packed layer takes; they start at a multiple of 64.
+  size_t (*packed_bytes)(int64_t inputs, int64_t outputs);
+  // weight [outputs][inputs], -127..127; bias and multiplier [outputs]. The multiplier, 1 to 2^24 - 1, may be null if
+  // only kInt32 is asked for. |acc| must stay below 2^31 for every x, as LinearParams sees to.
+  void (*pack)(const int8_t* weight, const int32_t* bias, const int32_t* multiplier, int64_t inputs, int64_t outputs,
+               std::byte* packed);
+  // Bytes of working memory for one thread; it starts at a multiple of 64. It does not depend on the number of rows.
+  size_t (*workspace)(int64_t inputs);
+  // Computes rows row..row_end-1 of the outputs of blocks block..block_end-1. No allocation, no exceptions, safe on
+  // several threads with a workspace each.
+  void (*run)(const LinearJob&, int64_t row, int64_t row_end, int64_t block, int64_t block_end, std::byte* workspace);
+};
+
+extern const LinearKernel linear_scalar, linear_avx2, linear_avx512, linear_neon;
+
+}  // namespace hccs
