@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -246,6 +248,36 @@ def test_many_python_threads_share_a_model():
             found = pool.map(lambda i: model(*batches[i], threads=1 + i % 3).scores, range(60))
             for one, other in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(one, other)
+
+
+STARVED = """
+import resource
+import numpy as np
+from hccs.program import IntegerModel
+from tests.program.programs import random_program, random_batch
+model = IntegerModel(random_program(4))
+batch = random_batch(model.program, 1, 8, 40)
+expected = model(*batch, threads=1).scores
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_STACK, (1 << 30, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20),) * 2)
+assert all(np.array_equal(model(*batch, threads=threads).scores, expected) for threads in (2, 3, 300))
+print("equal")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS")
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer maps more memory")
+def test_threads_that_cannot_start_are_not_missed():
+    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True)
+    assert done.stdout == "equal\n", done.stdout + done.stderr
+
+
+def test_a_model_can_be_copied_and_sent():
+    model = IntegerModel(random_program(0))
+    batch = random_batch(model.program, 1)
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(again(*batch).scores, model(*batch).scores)
 
 
 FORKED = """

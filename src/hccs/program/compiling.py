@@ -65,7 +65,7 @@ def _taken(step: op.Operator, program: op.Program) -> bool:
 
 
 def _longest(program: op.Program) -> int:
-    """Tokens of a sequence or an image; what attention's sums could leave int16 for, the reference refuses."""
+    """Tokens of a sequence or an image: with more, attention's sums could leave int16, as NumPy explains."""
     bases = [step.theta.max_base for step in program.operators if isinstance(step, op.Attention)]
     embed = program.embed
     given = embed.params.tokens if isinstance(embed, op.EmbedPatches) else program.longest

@@ -186,5 +186,8 @@ class IntegerModel:
             raise MaskError("at least one token in every row", "an empty row", "Leave empty sequences out.")
         return lengths
 
+    def __reduce__(self) -> tuple[type[IntegerModel], tuple[Program]]:
+        return type(self), (self.program,)  # the engine is built anew
+
     def __repr__(self) -> str:
         return describe(self.program)
