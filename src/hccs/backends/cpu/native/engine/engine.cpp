@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kLocalBytes = 640 << 10;
 constexpr int64_t kMostBlockRows = 256;
 // Rows below which threads share the channels of each step, with a wait behind it, rather than the rows of a segment.
-constexpr int64_t kRowsPerThread = 48;
+constexpr int64_t kRowsPerThread = 72;
 constexpr int64_t kPiecesPerThread = 2;
 constexpr int64_t kNormRows = 8;  // worth handing over
 constexpr int kFewThreads = 4;

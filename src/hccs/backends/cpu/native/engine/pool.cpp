@@ -154,10 +154,9 @@ class Pool {
 
 // Never destroyed: its threads run until the process ends.
 std::atomic<Pool*> the_pool = nullptr;
+[[maybe_unused]] const int watched = pthread_atfork(nullptr, nullptr, [] { the_pool = nullptr; });
 
 Pool& pool() {
-  static const int watched = pthread_atfork(nullptr, nullptr, [] { the_pool = nullptr; });
-  static_cast<void>(watched);
   Pool* found = the_pool;
   if (found) return *found;
   auto* const made = new Pool;
