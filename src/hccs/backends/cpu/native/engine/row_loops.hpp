@@ -10,6 +10,7 @@
 
 #include <bit>
 #include <cmath>
+#include <type_traits>
 
 #include "common/inline.hpp"
 #include "engine/rows.hpp"
@@ -22,6 +23,9 @@ constexpr bool kFused = true;
 #else
 constexpr bool kFused = false;
 #endif
+
+// In which v is kept between the passes over a row.
+using Kept = std::conditional_t<kFused, double, int32_t>;
 
 constexpr int kXhatBits = 20;
 constexpr int64_t kMostChannels = 1024;
@@ -45,15 +49,16 @@ struct RowStatistics {
 
 // Writes v_begin to v_(end - 1) of a row and sums them up; `value(i)` is v_i.
 template <class ValueOf>
-HCCS_INLINE RowStatistics load_values(int64_t begin, int64_t end, int32_t* v, const ValueOf& value) {
+HCCS_INLINE RowStatistics load_values(int64_t begin, int64_t end, Kept* v, const ValueOf& value) {
   int32_t sum = 0;
   double squares = 0;
 #pragma omp simd reduction(+ : sum, squares)
   for (int64_t i = begin; i < end; ++i) {
     const int32_t x = value(i);
-    v[i] = x;
+    const auto real = static_cast<double>(x);
+    v[i] = static_cast<Kept>(x);
     sum += x;
-    squares += static_cast<double>(x) * static_cast<double>(x);
+    squares += real * real;
   }
   return {sum, squares};
 }
@@ -83,20 +88,20 @@ HCCS_INLINE InverseRoot inverse_root(const NormConstants& norm, const RowStatist
 struct PlainNorm {
   // v = a + b
   static HCCS_INLINE RowStatistics load_sum(const int16_t* a, const int16_t* b, int64_t begin, int64_t channels,
-                                            int32_t* v) {
+                                            Kept* v) {
     return load_values(begin, channels, v, [a, b](int64_t i) HCCS_INLINE_LAMBDA { return a[i] + b[i]; });
   }
 
   // y = clamp(rhe((rhe(d * r / 2^e) * G + B * 2^20) / 2^(20 + k)), -32767, 32767) from channel `begin` on.
   static HCCS_INLINE void normalise(const NormConstants& norm, const RowStatistics& row, const InverseRoot& by,
-                                    int64_t begin, const int32_t* v, int16_t* out) {
+                                    int64_t begin, const Kept* v, int16_t* out) {
     const int64_t channels = norm.channels;
     if constexpr (kFused) {
       const double h = static_cast<double>(channels), sum = row.sum, factor = by.factor();
       const double *const gain = norm.real_gain, *const bias = norm.real_bias;
 #pragma omp simd
       for (int64_t i = begin; i < channels; ++i) {
-        const double d = __builtin_fma(h, static_cast<double>(v[i]), -sum);
+        const double d = __builtin_fma(h, v[i], -sum);
         const double xhat = __builtin_fma(d, factor, kRounder) - kRounder;
         double y = __builtin_fma(xhat, gain[i], bias[i]);
         y = y < -32767.0 ? -32767.0 : y;
@@ -106,7 +111,7 @@ struct PlainNorm {
     } else {
       const int64_t r = by.reciprocal;
       for (int64_t i = begin; i < channels; ++i) {
-        const int64_t d = channels * v[i] - row.sum;
+        const int64_t d = channels * static_cast<int64_t>(v[i]) - row.sum;
         const int64_t bias = int64_t{norm.bias[i]} * (1 << kXhatBits);
         const int64_t scaled = shift_half_even(d * r, by.shift) * norm.gain[i] + bias;
         const int64_t y = shift_half_even(scaled, kXhatBits + norm.gain_bits);
@@ -135,7 +140,7 @@ HCCS_INLINE void narrow_row(const int16_t* x, int64_t count, int bits, uint8_t t
 }
 
 template <class Norm>
-HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, int32_t* v) {
+HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, Kept* v) {
   const int64_t channels = job.norm->channels;
   const auto at = [row](const void* base, int64_t stride) { return static_cast<const char*>(base) + row * stride; };
   switch (job.source) {
@@ -171,7 +176,7 @@ HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, int32_t* 
 template <class Norm>
 void norm_rows(const NormJob& job, int64_t rows) {
   const NormConstants& norm = *job.norm;
-  alignas(64) int32_t v[kTogether][kMostChannels];
+  alignas(64) Kept v[kTogether][kMostChannels];
   alignas(64) int16_t unwanted[kMostChannels];
   for (int64_t first = 0; first < rows; first += kTogether) {
     const int count = static_cast<int>(rows - first < kTogether ? rows - first : kTogether);
