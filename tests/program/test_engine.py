@@ -120,10 +120,12 @@ def test_operators_in_any_order(form, first, causal, instruction_set):
 
 
 def shown(built, y):
-    """A program whose scores are an int8 value itself, of every token."""
+    """A program whose scores are up to 64 channels of an int8 value itself, of every token."""
     h = built.widths[y]
-    built.add(op.Linear, (y,), h, LinearParams(np.eye(h, dtype=np.int8), np.zeros(h, np.int32), None))
-    return built.program(h)
+    chosen = np.unique(np.linspace(0, h - 1, min(h, 64)).astype(int))
+    weight, none = np.eye(h, dtype=np.int8)[chosen], np.zeros(len(chosen), np.int32)
+    built.add(op.Linear, (y,), len(chosen), LinearParams(weight, none, None))
+    return built.program(len(chosen))
 
 
 @functools.cache
@@ -343,7 +345,7 @@ def test_a_signal_ends_a_long_call(threads):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-    require_equal(model, (ids[:2],), threads=(threads,))
+    require_equal(model, (ids[:1, :3],), threads=(threads,))
 
 
 def test_rows_too_long_for_attention_are_explained():
