@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 import hccs
+from hccs.numbers.layer_norm import NormParams
 from hccs.reference.attention import attention as reference_attention
+from hccs.reference.layer_norm import layer_norm, root_of, root_shift
+from hccs.reference.requantise import add, narrow
 from hccs.reference.softmax import softmax as reference_softmax
 from tests.backends import test_linear
 from tests.conftest import logits
@@ -49,11 +52,13 @@ def programs(tmp_path_factory):
         "linear/run",
         "linear/scalar",
         "linear/neon",
+        "engine/scalar",
+        "engine/neon",
     ):
         objects.append(folder / f"{name.replace('/', '_')}.o")
         compile_one = [COMPILER, *FLAGS, *special.get(name, []), "-c", CPU / f"{name}.cpp", "-o", objects[-1]]
         subprocess.run(compile_one, check=True)
-    for name in ("replay", "replay_attention", "replay_linear"):
+    for name in ("replay", "replay_attention", "replay_linear", "replay_norm"):
         main = ROOT / f"tests/native/{name}.cpp"
         subprocess.run(
             [COMPILER, *FLAGS, "-static", main, *objects, "-pthread", "-o", folder / name], check=True
@@ -207,3 +212,38 @@ def test_replayed_linear_layers_agree(programs, linear_cases, isa, cpu, kernel):
     command = [EMULATOR, "-cpu", cpu, programs / "replay_linear", path, isa]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.stdout == f"{cases} cases agree, {kernel}\n", result.stdout + result.stderr
+
+
+def record_norm(file, rng, h, limit, bits, turned):
+    """One case in the order in which replay_norm.cpp reads it."""
+    gain_bits = int(rng.integers(0, 17))
+    reach = int(rng.integers(1, 2**23))
+    epsilon = int(rng.integers(1, 2 ** int(rng.integers(1, 62))))
+    gain, bias = (rng.integers(-r, r, h).astype(np.int32) for r in (reach, 2**31 - 1 if bits == 8 else 2**12))
+    params = NormParams(gain, bias, gain_bits, epsilon)
+    a, b = (np.rint(rng.normal(0, 12000, (9, h))).clip(-32767, 32767).astype(np.int16) for _ in range(2))
+    a[0], b[0] = 5, 7  # a constant row; one outlier; all saturated
+    a[1] = b[1] = 0
+    a[1, 0] = 32767
+    a[2] = b[2] = rng.choice([-32767, 32767], h)
+    v = add(a, b, limit or None)
+    out = layer_norm(v, params)
+    narrowed = narrow(out, bits) ^ (-128 if turned else 0)
+    header = [len(a), h, gain_bits, epsilon, root_of(h), root_shift(h), limit, bits, turned]
+    file.write(np.array(header, np.int64).tobytes())
+    for array in (gain, bias, a, b, *([v] if limit else []), out, narrowed.astype(np.int8)):
+        file.write(array.tobytes())
+
+
+@pytest.mark.parametrize("isa", ["neon", "scalar"])
+def test_replayed_layer_norms_agree(programs, tmp_path, isa):
+    rng, file, cases = np.random.default_rng(0), io.BytesIO(), 0
+    for h, limit, bits in itertools.product([2, 5, 16, 130, 1024], [0, 32767, 20000], [0, 7, 8, 15]):
+        for turned in (False, True):
+            record_norm(file, rng, h, limit, bits, turned)
+            cases += 1
+    path = tmp_path / "cases"
+    path.write_bytes(np.int64(cases).tobytes() + file.getvalue())
+    command = [EMULATOR, programs / "replay_norm", path, isa]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.stdout == f"{cases} cases agree\n", result.stdout + result.stderr

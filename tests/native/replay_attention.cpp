@@ -16,7 +16,7 @@ bool replay(std::FILE* file, const hccs::InstructionSet& isa) {
   job.rows = groups * queries;
   job.queries = queries;
   job.keys = keys;
-  job.dim = job.q_stride = job.k_stride = job.v_stride = dim;
+  job.dim = job.q_stride = job.k_stride = job.v_stride = job.out_stride = dim;
   job.masking = static_cast<hccs::Masking>(header[kMasking]);
   job.causal = header[kCausal] != 0;
   job.probabilities_first = header[kMode] >= 0;
@@ -34,12 +34,16 @@ bool replay(std::FILE* file, const hccs::InstructionSet& isa) {
   const auto sums = read_array<int32_t>(file, pair ? job.rows : 0);
 
   std::vector<hccs::AttentionGroup> each(groups);
-  for (int64_t g = 0; g < groups; ++g)
-    each[g] = {&q[g * queries * dim], &k[g * keys * dim], &v[g * keys * dim], &heads[g], &requant[g]};
   std::vector<char> out(expected.size(), 0x55);
+  for (int64_t g = 0; g < groups; ++g)
+    each[g] = {&q[g * queries * dim],
+               &k[g * keys * dim],
+               &v[g * keys * dim],
+               out.data() + g * out.size() / groups,
+               &heads[g],
+               &requant[g]};
   std::vector<int32_t> Z(sums.size(), 0x55);
   job.groups = each.data();
-  job.out = out.data();
   job.sums = Z.data();
   if (lengths || mask) {
     job.valid.base = valid.data();

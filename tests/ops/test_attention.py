@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hccs
+from hccs.backends.cpu import _native, codes
 from hccs.reference.attention import attention as reference_attention
 from tests.conftest import from_four_threads, logits, triples
 
@@ -187,3 +188,27 @@ def test_calls_from_several_python_threads_leave_their_inputs():
         np.testing.assert_array_equal(result, expected)
     for a, b in zip((q, k, v), before, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (16, 64, 64), (17, 65, 65), (33, 40, 20), (64, 64, 32)], ids=str
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_heads_are_written_side_by_side_and_turned(shape, mode):
+    """As an executor of whole encoders wants it: rows [tokens, heads * d], ready for the next product."""
+    nq, nk, d = shape
+    q, k, v = arrays(nq, (3, 2), nq, nk, d)
+    expected = reference_attention(q, k, v, theta_for(nk), scales(d), mode=mode, out="int8")
+    for dtype, turn in ((np.int8, 0), (np.uint8, 0x80)):
+        rows = np.full((3, nq, 2 * d + 3), 0x55, dtype)
+        written = rows[..., 1 : 2 * d + 1].reshape(3, nq, 2, d).swapaxes(1, 2)
+        assert np.shares_memory(rows, written)
+        operation = codes.DEFERRED if mode is None else codes.MODES[hccs.Mode(mode)]
+        status = _native.attention(
+            q, k, v, theta_for(nk).packed, scales(d).packed, codes.MASKING[0], None, False,
+            operation, codes.OUTPUTS["int8"], written, None, 1,
+        )  # fmt: skip
+        assert status == codes.DONE
+        np.testing.assert_array_equal(written.view(np.uint8), expected.view(np.uint8) ^ np.uint8(turn))
+        rows[..., 1 : 2 * d + 1] = 0x55
+        assert (rows == 0x55).all()  # nothing beside them is touched

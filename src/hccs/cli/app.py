@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import hccs
-from hccs.cli import aie, calibrate, compare, convert, demo, export, info, reproduce, show
+from hccs.cli import aie, bench, calibrate, compare, convert, demo, export, info, reproduce, show
 from hccs.cli.boundary import Commands
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command()(convert.convert)
 app.command()(convert.evaluate)
 app.command()(show.show)
 app.command()(compare.compare)
+app.command()(bench.bench)
 app.command()(demo.demo)
 app.add_typer(export.app, name="export")
 app.add_typer(reproduce.app, name="reproduce")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.errors import DataError, DtypeError, MaskError, ShapeError
+from hccs.ops.arguments import require_threads
 from hccs.program import files
+from hccs.program.compiling import compiled
 from hccs.program.describe import describe
 from hccs.program.interpreter import run
 from hccs.program.operators import EmbedPatches, Program
@@ -42,10 +44,14 @@ class Scores:
 
 
 class IntegerModel:
-    """A whole encoder in integers, from token ids to class scores."""
+    """A whole encoder in integers, from token ids to class scores.
+
+    The native engine runs it, with the integers of `hccs.reference`; where there is none, NumPy does.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self._engine = compiled(program)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> IntegerModel:
@@ -68,28 +74,58 @@ class IntegerModel:
         token_type_ids: Any = None,
         *,
         reference: bool = False,
+        threads: int | None = None,
     ) -> Scores:
         """Scores of token ids [batch, n], or of one sequence [n]; of images, uint8 [batch, c, height, width].
 
         `attention_mask` has ones for tokens, then zeros for padding; masks with holes are refused.
-        `reference` runs the readable form of every operator, for checking.
+        `reference` runs the readable form of every operator, for checking. `threads` are as many as pay, by
+        default.
         """
+        if threads is not None:
+            require_threads(threads)
+        given = (input_ids, attention_mask, token_type_ids)
+        scores = None if reference else self._by_engine(*given, threads)
+        if scores is None:
+            tokens, lengths, types = self._checked(*given)
+            if not reference:
+                scores = self._by_engine(
+                    tokens, np.arange(tokens.shape[1]) < lengths[:, None], types, threads
+                )
+            if scores is None:
+                scores = run(self.program, tokens, lengths, types, reference=reference)
+        return Scores(scores, self.program.score_scale, self.labels)
+
+    def _by_engine(self, ids: Any, mask: Any, types: Any, threads: int | None) -> NDArray[np.int32] | None:
+        """None where there is no engine, or something about the input is to be converted or explained."""
+        if self._engine is None:
+            return None
+        if isinstance(self.program.embed, EmbedPatches):
+            alone = mask is None and types is None
+            scores = self._engine.run_images(ids, threads) if alone else None
+        else:
+            scores = self._engine.run_ids(ids, mask, types, threads)
+        found: NDArray[np.int32] | None = scores
+        return found
+
+    def _checked(
+        self, input_ids: Any, attention_mask: Any, token_type_ids: Any
+    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+        """Ids or images, lengths and types; what the model cannot take is explained."""
         embed = self.program.embed
         if isinstance(embed, EmbedPatches):
-            tokens = self._images(input_ids, embed.params.image, attention_mask, token_type_ids)
-            lengths = np.full(len(tokens), embed.params.tokens, np.int64)
-            types = np.zeros((0, 0), np.int64)
-        else:
-            tokens = self._ids("input_ids", input_ids, len(embed.params.words))
-            lengths = self._lengths(attention_mask, tokens.shape)
-            given = np.zeros(tokens.shape, np.int64) if token_type_ids is None else token_type_ids
-            types = self._ids("token_type_ids", given, len(embed.params.types))
-            if types.shape != tokens.shape:
-                raise ShapeError(
-                    f"token_type_ids of shape {tokens.shape}", str(types.shape), "One type per token."
-                )
-        scores = run(self.program, tokens, lengths, types, reference=reference)
-        return Scores(scores, self.program.score_scale, self.labels)
+            images = self._images(input_ids, embed.params.image, attention_mask, token_type_ids)
+            lengths = np.full(len(images), embed.params.tokens, np.int64)
+            return images, lengths, np.zeros((0, 0), np.int64)
+        tokens = self._ids("input_ids", input_ids, len(embed.params.words))
+        lengths = self._lengths(attention_mask, tokens.shape)
+        given = np.zeros(tokens.shape, np.int64) if token_type_ids is None else token_type_ids
+        types = self._ids("token_type_ids", given, len(embed.params.types))
+        if types.shape != tokens.shape:
+            raise ShapeError(
+                f"token_type_ids of shape {tokens.shape}", str(types.shape), "One type per token."
+            )
+        return tokens, lengths, types
 
     def _images(self, given: Any, shape: tuple[int, int, int], *unused: Any) -> NDArray[Any]:
         images = np.asarray(given)
@@ -106,7 +142,7 @@ class IntegerModel:
             )
         if any(argument is not None for argument in unused):
             raise MaskError("images alone", "a mask or token types", "An image has no padding.")
-        return images
+        return np.ascontiguousarray(images)
 
     def _ids(self, name: str, given: Any, count: int) -> NDArray[np.int64]:
         ids = np.asarray(given)
@@ -129,7 +165,7 @@ class IntegerModel:
                 f"{ids.min()} to {ids.max()}",
                 "Is this the model's own tokenizer?",
             )
-        return ids.astype(np.int64)
+        return ids.astype(np.int64, order="C")
 
     def _lengths(self, mask: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
         if mask is None:
@@ -149,6 +185,9 @@ class IntegerModel:
         if (lengths == 0).any():
             raise MaskError("at least one token in every row", "an empty row", "Leave empty sequences out.")
         return lengths
+
+    def __reduce__(self) -> tuple[type[IntegerModel], tuple[Program]]:
+        return type(self), (self.program,)  # the engine is built anew
 
     def __repr__(self) -> str:
         return describe(self.program)

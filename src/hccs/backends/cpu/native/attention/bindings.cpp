@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstring>
 #include <iterator>
 #include <vector>
 
@@ -16,8 +17,8 @@ using namespace arrays;
 
 // Where each group's rows and parameters lie: heads int32 [..., 3] and requant [..., 5] broadcast over the leading
 // dimensions, which q, k and v share.
-Status take_groups(const Buffer (&qkv)[3], const Buffer& heads, const Buffer& requant, const Py_ssize_t* lead_shape,
-                   int lead, std::vector<AttentionGroup>& groups) {
+Status take_groups(const Buffer (&qkv)[3], const Buffer& out, const Buffer& heads, const Buffer& requant,
+                   const Py_ssize_t* lead_shape, int lead, std::vector<AttentionGroup>& groups) {
   const auto each = [&](const Buffer& array, int own_ndim, auto assign) {
     const Py_buffer& view = array.view();
     const Broadcast all(view.buf, own_ndim, view.shape, view.strides, lead_shape, lead);
@@ -32,6 +33,7 @@ Status take_groups(const Buffer (&qkv)[3], const Buffer& heads, const Buffer& re
   const int8_t* Group::* const starts[] = {&Group::q, &Group::k, &Group::v};
   for (int i = 0; i < 3; ++i)
     each(qkv[i], lead, [&](Group& group, const char* at) { group.*starts[i] = reinterpret_cast<const int8_t*>(at); });
+  each(out, lead, [](Group& group, const char* at) { group.out = const_cast<char*>(at); });
   require(holds(heads.view(), 3) && holds(requant.view(), 5), "wrong heads or requant");
   if (!each(heads, heads.view().ndim - 1,
             [](Group& group, const char* at) { group.head = reinterpret_cast<const Head*>(at); }))
@@ -42,21 +44,24 @@ Status take_groups(const Buffer (&qkv)[3], const Buffer& heads, const Buffer& re
   return kDone;
 }
 
-// q [..., nq, d], k and v [..., nk, d] with contiguous rows; `mode` kDeferred defers normalisation; `sums` receives Z,
-// for pairs alone.
+// q and out [..., nq, d], k and v [..., nk, d] with contiguous rows; `mode` kDeferred defers normalisation; `sums`
+// receives Z, for pairs alone. int8 output is written turned where `out` is uint8.
 int attention(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::handle heads, nb::handle requant,
               int masking, nb::handle valid, bool causal, int mode, int output, nb::handle out_array, nb::handle sums,
               nb::handle threads) {
   const Buffer qkv[3] = {{q_array, PyBUF_STRIDES}, {k_array, PyBUF_STRIDES}, {v_array, PyBUF_STRIDES}};
   const Py_buffer &q = qkv[0].view(), &k = qkv[1].view(), &v = qkv[2].view();
   const Buffer theta(heads, PyBUF_C_CONTIGUOUS), factors(requant, PyBUF_C_CONTIGUOUS);
-  const Buffer out(out_array, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+  const Buffer results(out_array, PyBUF_STRIDES | PyBUF_FORMAT | PyBUF_WRITABLE);
+  const Py_buffer& out = results.view();
   const int ndim = q.ndim, lead = ndim - 2;
-  require(ndim >= 2 && ndim <= StridedRows::kMaxDims && k.ndim == ndim && v.ndim == ndim, "wrong number of dimensions");
+  require(ndim >= 2 && ndim <= StridedRows::kMaxDims && k.ndim == ndim && v.ndim == ndim && out.ndim == ndim,
+          "wrong number of dimensions");
   Py_ssize_t logits[StridedRows::kMaxDims];
   for (int d = 0; d < lead; ++d) {
     logits[d] = q.shape[d];
-    require(k.shape[d] == logits[d] && v.shape[d] == logits[d], "q, k and v differ in groups");
+    require(k.shape[d] == logits[d] && v.shape[d] == logits[d] && out.shape[d] == logits[d],
+            "q, k, v and out differ in groups");
   }
 
   AttentionJob job{};
@@ -67,6 +72,7 @@ int attention(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::ha
   job.q_stride = q.strides[lead];
   job.k_stride = k.strides[lead];
   job.v_stride = v.strides[lead];
+  job.out_stride = out.strides[lead] / out.itemsize;
   job.causal = causal;
   job.masking = masking_of(masking);
   job.probabilities_first = mode != kDeferred;
@@ -75,16 +81,18 @@ int attention(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::ha
   job.softmax = in_use().softmax;
   require(output >= 0 && output < static_cast<int>(std::size(kAttentionOutputNames)), "no such output");
   job.output = static_cast<AttentionOutput>(output);
-  job.out = out.data<void>();
+  job.turned = job.output == AttentionOutput::kInt8 && out.format && std::strcmp(out.format, "B") == 0;
   for (const Py_buffer* rows : {&q, &k, &v})
     require(rows->itemsize == 1 && rows->shape[lead + 1] == job.dim && (job.dim <= 1 || rows->strides[lead + 1] == 1),
             "q, k and v must be int8 with contiguous rows of one length");
   require(v.shape[lead] == job.keys && (!causal || job.queries <= job.keys), "wrong number of keys");
-  require(out.view().itemsize == (job.output == AttentionOutput::kInt8 ? 1 : 4) && out.elements() == job.rows * job.dim,
-          "out has the wrong size");
+  require(out.itemsize == (job.output == AttentionOutput::kInt8 ? 1 : 4) && out.shape[lead] == job.queries &&
+              out.shape[lead + 1] == job.dim && (job.dim <= 1 || out.strides[lead + 1] == out.itemsize),
+          "out must have contiguous rows, as many and as long as q's");
 
   std::vector<AttentionGroup> groups;
-  if (const Status status = take_groups(qkv, theta, factors, logits, lead, groups); status != kDone) return status;
+  if (const Status status = take_groups(qkv, results, theta, factors, logits, lead, groups); status != kDone)
+    return status;
   job.groups = groups.data();
   ValidRows selection;
   if (const Status status = selection.take(valid, job.masking, logits, ndim); status != kDone) return status;

@@ -1,8 +1,8 @@
 // The attention kernel, written once. `Isa` supplies the instructions; each attention_<isa>.cpp defines one.
 //
-// k and v of a head are packed once into panels, from which one vector load feeds Isa::kLanes sums with Isa::kStep
-// products each. Query rows go in blocks: logits of the block, then scores, then the product with v; nothing larger
-// than a block's rows times the keys is ever stored.
+// k and v of a head are packed once into panels. Query rows go in blocks: logits of the block, then scores, then the
+// product with v, which leaves the registers as output; nothing larger than a block's rows times the keys is ever
+// stored.
 //
 // Two identities save most of the work between the products (all of it modulo 2^32, where N fits):
 //   N = B * sum(v) - S * sum(delta * v), sums over the attended keys: weights are distances, which fit 7 bits for
@@ -10,10 +10,7 @@
 //   Z = B * count - S * sum(delta).
 #pragma once
 
-#include <cstring>
-
-#include "attention/keys.hpp"
-#include "attention/steps.hpp"
+#include "attention/panels.hpp"
 #include "common/interruption.hpp"
 
 namespace hccs {
@@ -23,254 +20,153 @@ template <class Isa>
 class AttentionRows {
   using Element = typename Isa::Element;
   using Sums = typename Isa::Sums;
+  using Ints = typename Isa::Ints;
   static constexpr int kLanes = Isa::kLanes, kStep = Isa::kStep;
   static constexpr int kVector = kLanes * kStep;
-  static constexpr int kRows = 16;  // query rows of a block
+  static constexpr int kRows = kBlockRows;
   static constexpr int kBlock = kKeyBlock;
   static constexpr int64_t kUnseen = 1 << 24;  // products after which an interruption must have been looked for
   static constexpr int kChunk = 256;           // keys whose part of a value panel stays in the L1 cache
+  static constexpr int64_t kNone = -1;
 
  public:
-  static size_t workspace(const AttentionJob& job) { return static_cast<size_t>(AttentionRows(job, nullptr).used_); }
+  static size_t workspace(const AttentionJob& job) {
+    return static_cast<size_t>(AttentionRows(job, nullptr).memory_.used());
+  }
   static void run(const AttentionJob& job, int64_t begin, int64_t end, std::byte* memory) {
     AttentionRows(job, memory).all_rows(begin, end);
   }
 
  private:
   const AttentionJob& job_;
-  const int64_t dim_steps_, key_steps_;    // groups of kStep that hold a row of q, a column of v
-  const int64_t key_panels_, dim_panels_;  // groups of kLanes keys, columns
-  const int64_t columns_, width_;          // keys in whole blocks, columns in whole panels
-  std::byte* const memory_;
-  int64_t used_ = 0;
-  // Packed once per group.
-  Element* keys_;    // [key_panels][dim_steps][kLanes][kStep]
-  Element* values_;  // [dim_panels][key_steps][kLanes][kStep]
-  int32_t* prefix_;  // [blocks + 1][width]: sums of v over the first blocks of keys
-  int8_t* staged_;   // rows with zeros where the array ends: of k or v while packing, then of the output
+  Allotment memory_;
+  PackedHead<Isa> head_;
+  const int64_t columns_, width_;  // keys in whole blocks, columns of v in whole panels
   // Of the block at hand, one row after the other.
   Element* queries_;   // [kRows][dim_steps][kStep]
   int8_t* x_;          // [kRows][columns]
-  uint8_t* on_;        // [kRows][columns]: 1 for attended keys; only from the first partly attended block on
-  uint8_t* bytes_;     // [kRows][columns]: distances, or probabilities
-  Element* weights_;   // the same as elements
+  uint8_t* on_;        // [kRows][columns]: 1 for attended keys; only where KeySelection spells them out
+  uint8_t* bytes_;     // [kRows][columns]: probabilities
+  Element* weights_;   // the same as elements, or distances
   Element* chosen_;    // on_ as elements
-  int32_t* products_;  // [kRows][width]: weights times v
+  int32_t* products_;  // [kRows][width]: weights times v, then N
   int32_t* selected_;  // [kRows][width]: sums of v over the attended keys of partly attended blocks
-  int32_t* common_;    // [width]: sums of v over the last number of keys that all rows had in common
-  int32_t bias_[kRows];
-  RowSums sums_[kRows];
-  const int32_t* whole_;  // sums of v over keys that all rows attend to
-  bool partly_;           // selected_ adds to them
-  int64_t common_keys_;   // whose sums common_ holds
+  int32_t* common_;    // [width]: B times the sums of v over the last number of keys that all rows had in common
+  int8_t* staged_;     // [kRows][width]: output on its way to rows that are no whole panels
+  RowSums sums_{};  // of rows that a block does not have, those of the one before
+  RowScaling scaling_;
+  // N = base + slope * products
+  const int32_t* base_;
+  int64_t base_stride_;
+  int32_t slope_;
+  int64_t common_keys_;  // of common_
   const AttentionGroup* group_ = nullptr;
+  int8_t* out_;  // int8 output of the block: to where it belongs, or staged
+  int64_t out_stride_;
 
   AttentionRows(const AttentionJob& job, std::byte* memory)
-      : job_(job),
-        dim_steps_(round_up(job.dim, kStep) / kStep),
-        key_steps_(round_up(job.keys, kBlock) / kStep),
-        key_panels_(round_up(job.keys, kLanes) / kLanes),
-        dim_panels_(round_up(job.dim, kLanes) / kLanes),
-        columns_(round_up(job.keys, kBlock)),
-        width_(dim_panels_ * kLanes),
-        memory_(memory) {
-    take(keys_, key_panels_ * dim_steps_ * kVector);
-    take(values_, dim_panels_ * key_steps_ * kVector);
-    take(prefix_, (columns_ / kBlock + 1) * width_);
-    take(staged_, kLanes * round_up(job.dim, kVector));
-    take(queries_, kRows * dim_steps_ * kStep);
-    take(x_, kRows * columns_);
-    take(on_, kRows * columns_);
-    take(bytes_, kRows * columns_);
+      : job_(job), memory_(memory), head_(job, memory_), columns_(head_.blocks * kBlock), width_(head_.width) {
+    memory_.take(queries_, kRows * head_.dim_steps * kStep);
+    memory_.take(x_, kRows * columns_);
+    memory_.take(on_, kRows * columns_);
+    memory_.take(bytes_, kRows * columns_);
     if constexpr (sizeof(Element) == 1) {
       weights_ = reinterpret_cast<Element*>(bytes_);
       chosen_ = reinterpret_cast<Element*>(on_);
     } else {
-      take(weights_, kRows * columns_);
-      take(chosen_, kRows * columns_);
+      memory_.take(weights_, kRows * columns_);
+      memory_.take(chosen_, kRows * columns_);
     }
-    take(products_, kRows * width_);
-    take(selected_, kRows * width_);
-    take(common_, width_);
-  }
-  template <class T>
-  void take(T*& part, int64_t count) {
-    part = memory_ ? reinterpret_cast<T*>(memory_ + used_) : nullptr;
-    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+    memory_.take(products_, kRows * width_);
+    memory_.take(selected_, kRows * width_);
+    memory_.take(common_, width_);
+    memory_.take(staged_, kRows * width_);
   }
 
   void all_rows(int64_t begin, int64_t end) {
     KeySelection<kRows> selection(job_, begin, on_, columns_);
-    std::memset(x_, 0, kRows * columns_);  // the last block's columns without a key are read, if not used
+    // The last block's columns without a panel are read, if not used.
+    if (const int64_t filled = head_.key_panels * kLanes; filled < columns_)
+      for (int r = 0; r < kRows; ++r) std::memset(x_ + r * columns_ + filled, 0, columns_ - filled);
+    head_.begin();
+    const bool all_alike = !job_.causal && job_.masking == Masking::kNone;
+    Attended attended{};
+    if (all_alike) attended = selection.next(0, kRows);
     int64_t unseen = 0;
     while (begin < end) {
       const int64_t query = begin % job_.queries;
-      if (const AttentionGroup* group = &job_.groups[begin / job_.queries]; group != group_) pack(group);
+      if (const AttentionGroup* group = &job_.groups[begin / job_.queries]; group != group_) {
+        group_ = group;
+        common_keys_ = kNone;
+        head_.pack(*group);
+      }
       int64_t rows = end - begin < kRows ? end - begin : kRows;
       if (rows > job_.queries - query) rows = job_.queries - query;
-      block(begin, query, static_cast<int>(rows), selection);
+      if (!all_alike) attended = selection.next(query, static_cast<int>(rows));
+      block(begin, query, static_cast<int>(rows), attended, selection.lengths());
       begin += rows;
       if (unseen += rows* job_.keys* job_.dim; unseen < kUnseen) continue;
       unseen = 0;
-      if (job_.interruption->poll()) return;
+      if (job_.interruption && job_.interruption->poll()) return;
     }
   }
 
-  void pack(const AttentionGroup* group) {
-    group_ = group;
-    common_keys_ = 0;
-    pack_keys();
-    pack_values();
-  }
-
-  // The last panel's missing keys, and every row's missing columns, become zeros on the way.
-  void pack_keys() {
-    const int64_t padded = dim_steps_ * kStep;
-    for (int64_t panel = 0; panel < key_panels_; ++panel) {
-      const int8_t* rows = group_->k + panel * kLanes * job_.k_stride;
-      int64_t stride = job_.k_stride;
-      const int64_t left = job_.keys - panel * kLanes;
-      if (left < kLanes || padded != job_.dim) {
-        stage(rows, stride, left < kLanes ? left : kLanes, job_.dim, kLanes, padded);
-        rows = staged_;
-        stride = padded;
-      }
-      Isa::pack_keys(rows, stride, dim_steps_, keys_ + panel * dim_steps_ * kVector);
-    }
-  }
-  void pack_values() {
-    for (int64_t step = 0; step < key_steps_; ++step) {
-      const int64_t first = step * kStep < job_.keys ? step * kStep : job_.keys;
-      const int64_t left = job_.keys - first;
-      const int8_t* rows = group_->v + first * job_.v_stride;
-      int64_t stride = job_.v_stride;
-      if (left < kStep || width_ != job_.dim) {
-        stage(rows, stride, left < kStep ? left : kStep, job_.dim, kStep, width_);
-        rows = staged_;
-        stride = width_;
-      }
-      for (int64_t panel = 0; panel < dim_panels_; ++panel)
-        Isa::pack_values(rows + panel * kLanes, stride, values_ + (panel * key_steps_ + step) * kVector);
-    }
-    // Prefix sums are the product with a row of ones, block after block.
-    Element ones[kBlock];
-    for (Element& one : ones) one = Element{1};
-    std::memset(prefix_, 0, width_ * sizeof(int32_t));
-    for (int64_t block = 0; block < columns_ / kBlock; ++block) {
-      int32_t* const sums = prefix_ + (block + 1) * width_;
-      std::memcpy(sums, sums - width_, width_ * sizeof(int32_t));
-      const Element* const from = values_ + block * (kBlock / kStep) * kVector;
-      values_tiles<1>(from, ones, 0, kBlock / kStep, sums);
-    }
-  }
-  void stage(const int8_t* rows, int64_t stride, int64_t have, int64_t width, int64_t want, int64_t padded) {
-    std::memset(staged_, 0, want * padded);
-    for (int64_t r = 0; r < have; ++r) std::memcpy(staged_ + r * padded, rows + r * stride, width);
-  }
-
-  void block(int64_t first, int64_t query, int rows, KeySelection<kRows>& selection) {
-    const Attended attended = selection.next(query, rows);
-    const int64_t blocks = round_up(attended.keys, kBlock) / kBlock;
-    const int64_t steps = round_up(attended.keys, kStep) / kStep;
-    stage_queries(query, rows);
+  void block(int64_t first, int64_t query, int rows, const Attended& attended, const int32_t* lengths) {
+    const int64_t padded = head_.dim_steps * kStep;
+    for (int r = 0; r < rows; ++r)
+      Isa::stage_query(group_->q + (query + r) * job_.q_stride, job_.dim, padded, queries_ + r * padded);
     logits(rows, attended.keys);
+    int64_t steps = round_up(attended.keys, kStep) / kStep;
     if (job_.probabilities_first) {
-      probabilities(rows, attended, selection.lengths());
-      multiply(rows, weights_, 0, Isa::kWeightOffset ? key_steps_ : steps, products_);
+      probabilities(rows, attended, lengths);
+      scaling_.set_sums(255);
+      scale_total();
+      if (Isa::kWeightOffset) steps = head_.key_steps;
     } else {
-      for (int r = 0; r < rows; ++r) {
-        const int64_t at = r * columns_;
-        sums_[r] = Isa::distances(x_ + at, on_ + at, attended.full, blocks, group_->head->D, bytes_ + at);
-      }
-      as_elements(bytes_, weights_, rows, 0, blocks * kBlock, 0);
-      multiply(rows, weights_, 0, steps, products_);
-      select(rows, attended, blocks);
+      Isa::distances(x_, on_, columns_, rows, attended, group_->head->D, weights_, sums_);
+      scaling_.set_sums(*group_->head, sums_);
+      scale_selected(rows, attended);
     }
-    for (int r = 0; r < rows; ++r) finish(first + r, r);
-  }
-
-  // The sums of v over the attended keys: those of whole blocks are known, the others are the product with on_. Rows
-  // that attend to the same number of keys, as with padding, share it with the next blocks of rows.
-  void select(int rows, const Attended& attended, int64_t blocks) {
-    const int64_t full = attended.full, keys = attended.keys;
-    whole_ = prefix_ + full * width_;
-    partly_ = full < blocks && !attended.alike;
-    if (full == blocks) return;
-    const int64_t from = full * kBlock / kStep, to = round_up(keys, kStep) / kStep;
-    if (partly_) {
-      as_elements(on_, chosen_, rows, full * kBlock, blocks * kBlock, 0);
-      multiply(rows, chosen_, from, to, selected_);
-      return;
-    }
-    if (keys != common_keys_) {
-      as_elements(on_, chosen_, 1, full * kBlock, blocks * kBlock, 0);
-      multiply(1, chosen_, from, to, common_);
-      add_scaled(common_, 1, whole_);
-      common_keys_ = keys;
-    }
-    whole_ = common_;
-  }
-
-  void stage_queries(int64_t query, int rows) {
-    const int64_t padded = dim_steps_ * kStep;
-    for (int r = 0; r < rows; ++r) {
-      const int8_t* const from = group_->q + (query + r) * job_.q_stride;
-      bias_[r] = -Isa::kKeyOffset * Isa::stage_query(from, job_.dim, padded, queries_ + r * padded);
-    }
-  }
-
-  // A tile: kTileRows rows times kPanels panels, all their sums in registers.
-  enum class Product { kLogits, kValues };
-  template <Product kProduct, int kTileRows, int kPanels>
-  static HCCS_INLINE void tile(Sums (&sums)[kTileRows][kPanels], const Element* panels, int64_t panel_stride,
-                               const Element* rows, int64_t row_stride, int64_t steps) {
-    for (int64_t step = 0; step < steps; ++step) {
-      typename Isa::Panel panel[kPanels];
-#pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c) panel[c] = Isa::panel(panels + c * panel_stride + step * kVector);
-#pragma GCC unroll 8
-      for (int r = 0; r < kTileRows; ++r) {
-        const typename Isa::Panel row = Isa::broadcast(rows + r * row_stride + step * kStep);
-#pragma GCC unroll 8
-        for (int c = 0; c < kPanels; ++c)
-          sums[r][c] = kProduct == Product::kLogits ? Isa::dot_keys(sums[r][c], panel[c], row)
-                                                    : Isa::dot_values(sums[r][c], panel[c], row);
-      }
-    }
+    int8_t* const own = static_cast<int8_t*>(group_->out) + query * job_.out_stride;
+    const bool staged = width_ != job_.dim;
+    out_ = staged ? staged_ : own;
+    out_stride_ = staged ? width_ : job_.out_stride;
+    if (job_.output == AttentionOutput::kInt8) scaling_.solve(*group_->requant);
+    multiply<Sink::kFinish>(rows, weights_, 0, steps, products_);
+    if (job_.output != AttentionOutput::kInt8)
+      for (int r = 0; r < rows; ++r) write(first + r, query + r, products_ + r * width_, scaling_.Z[r]);
+    else if (staged)
+      for (int r = 0; r < rows; ++r) std::memcpy(own + r * job_.out_stride, staged_ + r * width_, job_.dim);
   }
 
   void logits(int rows, int64_t keys) {
-    const int64_t panels = round_up(keys, kLanes) / kLanes;
     const typename Isa::Factor factor(group_->requant->multiplier, group_->requant->shift);
-    logits_from<Isa::kPanels>(0, panels, rows, factor);
-  }
-  // Tiles of kPanels panels as long as they last, then narrower ones.
-  template <int kPanels>
-  void logits_from(int64_t panel, int64_t panels, int rows, const typename Isa::Factor& factor) {
-    for (; panel + kPanels <= panels; panel += kPanels) logits_of<kPanels>(panel, rows, factor);
-    if constexpr (kPanels > 1) logits_from<kPanels - 1>(panel, panels, rows, factor);
-  }
-  template <int kPanels>
-  void logits_of(int64_t panel, int rows, const typename Isa::Factor& factor) {
-    int r = 0;
-    for (; r + Isa::kRows <= rows; r += Isa::kRows) logits_tile<Isa::kRows, kPanels>(panel, r, factor);
-    for (; r < rows; ++r) logits_tile<1, kPanels>(panel, r, factor);
+    in_parts<Isa::kPanels>(head_.key_panels, [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
+      if (panel * kLanes < keys)
+        in_parts<Isa::kRows>(rows, [&]<int kTileRows>(int64_t r)
+                                       HCCS_INLINE_LAMBDA { logits_tile<kTileRows, kGroup>(panel, r, factor); });
+    });
   }
   // Functions of their own: what the callers keep in registers would push sums out of them.
   template <int kTileRows, int kPanels>
-  __attribute__((noinline)) void logits_tile(int64_t panel, int first, const typename Isa::Factor& factor) {
+  __attribute__((noinline)) void logits_tile(int64_t panel, int64_t first, const typename Isa::Factor& factor) {
     Sums sums[kTileRows][kPanels];
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r)
+    for (int c = 0; c < kPanels; ++c) {
+      const Sums start = Isa::kQueryOffset ? Isa::sums(head_.bias + (panel + c) * kLanes) : Isa::splat(0);
 #pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::splat(bias_[first + r]);
-    const int64_t panel_stride = dim_steps_ * kVector, row_stride = dim_steps_ * kStep;
-    tile<Product::kLogits>(sums, keys_ + panel * panel_stride, panel_stride, queries_ + first * row_stride, row_stride,
-                           dim_steps_);
+      for (int r = 0; r < kTileRows; ++r) sums[r][c] = start;
+    }
+    const int64_t panel_stride = head_.dim_steps * kVector, row_stride = head_.dim_steps * kStep;
+    tile<Isa>(sums, head_.keys + panel * panel_stride, panel_stride, queries_ + first * row_stride, row_stride,
+              head_.dim_steps);
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r)
+    for (int r = 0; r < kTileRows; ++r) {
+      Ints whole[kPanels];
 #pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c) factor.store(sums[r][c], x_ + (first + r) * columns_ + (panel + c) * kLanes);
+      for (int c = 0; c < kPanels; ++c) whole[c] = Isa::whole(sums[r][c]);
+      Isa::template store_bytes<kPanels>(whole, factor, false, x_ + (first + r) * columns_ + panel * kLanes);
+    }
   }
 
   // The paper's form: p_hat of the block's rows by the softmax kernel.
@@ -299,83 +195,118 @@ class AttentionRows {
         elements[j] = static_cast<Element>(bytes[j] - offset);
   }
 
-  // products[r] = sum over steps begin..end-1 of weights[r] times v.
-  void multiply(int rows, const Element* weights, int64_t begin, int64_t end, int32_t* products) {
-    std::memset(products, 0, rows * width_ * sizeof(int32_t));
-    for (; begin < end; begin += kChunk / kStep) {
-      const int64_t steps = end - begin < kChunk / kStep ? end - begin : kChunk / kStep;
-      const Element* const from = values_ + begin * kVector;
-      const Element* const by = weights + begin * kStep;
-      int r = 0;
-      for (; r + Isa::kRows <= rows; r += Isa::kRows)
-        values_tiles<Isa::kRows>(from, by + r * columns_, columns_, steps, products + r * width_);
-      for (; r < rows; ++r) values_tiles<1>(from, by + r * columns_, columns_, steps, products + r * width_);
+  // What the offset of probabilities takes from N.
+  void scale_total() {
+    slope_ = 1;
+    base_ = common_;
+    base_stride_ = 0;
+    if (common_keys_ == job_.keys) return;
+    scale(common_, head_.prefix + head_.blocks * width_, Isa::kWeightOffset);
+    common_keys_ = job_.keys;
+  }
+
+  // B times the sums of v over the attended keys: those of whole blocks are known, the others are the product with on_.
+  // Rows that attend to the same number of keys, as with padding, share it with the next blocks of rows.
+  void scale_selected(int rows, const Attended& attended) {
+    const int64_t full = attended.full, keys = attended.keys;
+    const int64_t from = full * kBlock / kStep, to = round_up(keys, kStep) / kStep;
+    const int32_t B = group_->head->B;
+    slope_ = -group_->head->S;
+    base_ = attended.alike ? common_ : selected_;
+    base_stride_ = attended.alike ? 0 : width_;
+    if (attended.alike && keys == common_keys_) return;
+    if (attended.alike) common_keys_ = keys;
+    if (attended.alike && keys == job_.keys) return scale(common_, head_.prefix + head_.blocks * width_, B);
+    const int32_t* const whole = head_.prefix + full * width_;
+    if (attended.alike && keys == full * kBlock) return scale(common_, whole, B);
+    const int distinct = attended.alike ? 1 : rows;
+    as_elements(on_, chosen_, distinct, full * kBlock, round_up(keys, kBlock), 0);
+    multiply<Sink::kKeep>(distinct, chosen_, from, to, selected_);
+    for (int r = 0; r < distinct; ++r) {
+      int32_t* const sums = selected_ + r * width_;
+      for (int64_t c = 0; c < width_; ++c) sums[c] += whole[c];
+      scale(attended.alike ? common_ : sums, sums, B);
     }
   }
-  template <int kTileRows, int kPanels = Isa::kPanels>
-  void values_tiles(const Element* from, const Element* by, int64_t row_stride, int64_t steps, int32_t* products,
-                    int64_t panel = 0) {
-    for (; panel + kPanels <= dim_panels_; panel += kPanels)
-      values_tile<kTileRows, kPanels>(from, panel, by, row_stride, steps, products);
-    if constexpr (kPanels > 1) values_tiles<kTileRows, kPanels - 1>(from, by, row_stride, steps, products, panel);
+  void scale(int32_t* to, const int32_t* sums, int32_t by) {
+    for (int64_t c = 0; c < width_; ++c) to[c] = by * sums[c];
   }
-  template <int kTileRows, int kPanels>
-  __attribute__((noinline)) void values_tile(const Element* from, int64_t panel, const Element* by, int64_t row_stride,
-                                             int64_t steps, int32_t* products) {
+
+  // The product of rows of weights, from step begin to step end, with v: kept, or made to output.
+  enum class Sink { kKeep, kFinish };
+  template <Sink kSink>
+  void multiply(int rows, const Element* weights, int64_t begin, int64_t end, int32_t* products) {
+    constexpr int64_t kSteps = kChunk / kStep;
+    Chunk chunk{nullptr, nullptr, 0, products, true, false};
+    do {
+      chunk.steps = end - begin < kSteps ? end - begin : kSteps;
+      chunk.last = begin + kSteps >= end;
+      chunk.values = head_.values + begin * kVector;
+      chunk.weights = weights + begin * kStep;
+      in_parts<Isa::kRows>(rows, [&]<int kTileRows>(int64_t r) HCCS_INLINE_LAMBDA {
+        in_parts<Isa::kPanels>(head_.dim_panels, [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
+          values_tile<kSink, kTileRows, kGroup>(chunk, r, panel);
+        });
+      });
+      begin += kSteps;
+      chunk.first = false;
+    } while (begin < end);
+  }
+  // Keys whose values stay in the cache, and what came before them.
+  struct Chunk {
+    const Element *values, *weights;
+    int64_t steps;
+    int32_t* products;
+    bool first, last;
+  };
+  template <Sink kSink, int kTileRows, int kPanels>
+  __attribute__((noinline)) void values_tile(const Chunk& chunk, int64_t first, int64_t panel) {
     Sums sums[kTileRows][kPanels];
-    const int64_t panel_stride = key_steps_ * kVector;
+    const int64_t panel_stride = head_.key_steps * kVector;
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 8
       for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::splat(0);
-    tile<Product::kValues>(sums, from + panel * panel_stride, panel_stride, by, row_stride, steps);
+    tile<Isa>(sums, chunk.values + panel * panel_stride, panel_stride, chunk.weights + first * columns_, columns_,
+              chunk.steps);
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r)
+    for (int r = 0; r < kTileRows; ++r) {
+      int32_t* const products = chunk.products + (first + r) * width_ + panel * kLanes;
+      Ints whole[kPanels];
 #pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c) Isa::add_to(products + r * width_ + (panel + c) * kLanes, sums[r][c]);
+      for (int c = 0; c < kPanels; ++c) whole[c] = Isa::whole(sums[r][c]);
+      if (!chunk.first)
+        for (int c = 0; c < kPanels; ++c) whole[c] = Isa::add(whole[c], Isa::load(products + c * kLanes));
+      if (kSink == Sink::kKeep || !chunk.last)
+        for (int c = 0; c < kPanels; ++c) Isa::store(products + c * kLanes, whole[c]);
+      else
+        finish<kPanels>(whole, first + r, panel, products);
+    }
   }
 
-  // From a row's products to N, Z and the output.
-  void finish(int64_t row, int r) {
-    int32_t* const N = products_ + r * width_;
-    int32_t Z = 255;
-    if (job_.probabilities_first) {
-      if (Isa::kWeightOffset) add_scaled(N, Isa::kWeightOffset, prefix_ + columns_ / kBlock * width_);
-    } else {
-      const Head& head = *group_->head;
-      int32_t* const sums = selected_ + r * width_;
-      if (partly_) add_scaled(sums, 1, whole_);
-      const int32_t* const attended = partly_ ? sums : whole_;
-      const uint32_t B = head.B, S = head.S;
-      for (int64_t c = 0; c < width_; ++c)
-        N[c] = static_cast<int32_t>(B * static_cast<uint32_t>(attended[c]) - S * static_cast<uint32_t>(N[c]));
-      Z = head.B * sums_[r].count - head.S * sums_[r].distances;  // eq. 5
-    }
-    write(row, N, Z);
+  template <int kPanels>
+  HCCS_INLINE void finish(Ints (&N)[kPanels], int64_t r, int64_t panel, int32_t* products) {
+    const int32_t* const base = base_ + r * base_stride_ + panel * kLanes;
+    const Ints slope = Isa::ints(slope_);
+#pragma GCC unroll 8
+    for (int c = 0; c < kPanels; ++c) N[c] = Isa::combine(N[c], slope, Isa::load(base + c * kLanes));
+    if (job_.output == AttentionOutput::kInt8)
+      Isa::template store_bytes<kPanels>(N, typename Isa::Factor(scaling_, r), job_.turned,
+                                         out_ + r * out_stride_ + panel * kLanes);
+    else
+      Isa::template store_ints<kPanels>(N, products);
   }
-  void add_scaled(int32_t* N, int32_t by, const int32_t* sums) {
-    for (int64_t c = 0; c < width_; ++c) N[c] += by * sums[c];
-  }
-  void write(int64_t row, const int32_t* N, int32_t Z) {
-    const int64_t at = row * job_.dim;
+  void write(int64_t row, int64_t query, const int32_t* N, int32_t Z) {
+    const int64_t at = query * job_.out_stride;
     if (job_.output == AttentionOutput::kPair) {
-      std::memcpy(static_cast<int32_t*>(job_.out) + at, N, job_.dim * sizeof(int32_t));
+      std::memcpy(static_cast<int32_t*>(group_->out) + at, N, job_.dim * sizeof(int32_t));
       job_.sums[row] = Z;
       return;
     }
-    if (Z == 0) Z = 1;  // nothing attended: N is 0
-    const Requant& requant = *group_->requant;
-    if (job_.output == AttentionOutput::kFloat32) {
-      float* const out = static_cast<float*>(job_.out) + at;
-      const float divisor = static_cast<float>(Z), v_scale = requant.v_scale;
-      for (int64_t c = 0; c < job_.dim; ++c) out[c] = (static_cast<float>(N[c]) / divisor) * v_scale;
-    } else {
-      const int k = 31 - __builtin_clz(static_cast<uint32_t>(Z));
-      const auto R = static_cast<int32_t>((static_cast<int64_t>(requant.out_multiplier) << k) / Z);
-      const typename Isa::Factor factor(R, requant.out_shift + k);
-      for (int64_t c = 0; c < width_; c += kLanes) factor.store(Isa::load(N + c), staged_ + c);
-      std::memcpy(static_cast<int8_t*>(job_.out) + at, staged_, job_.dim);
-    }
+    float* const out = static_cast<float*>(group_->out) + at;
+    const float divisor = static_cast<float>(Z ? Z : 1),
+                v_scale = group_->requant->v_scale;  // nothing attended: N is 0
+    for (int64_t c = 0; c < job_.dim; ++c) out[c] = (static_cast<float>(N[c]) / divisor) * v_scale;
   }
 };
 

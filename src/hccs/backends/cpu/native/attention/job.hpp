@@ -15,9 +15,11 @@ struct Requant {
   float v_scale;
 };
 
-// One head of one sequence: where its rows start.
+// One head of one sequence: where its rows start, and where its output does. Groups may lie anywhere: heads side by
+// side in rows [tokens, heads * dim] are groups `dim` apart.
 struct AttentionGroup {
   const int8_t *q, *k, *v;
+  void* out;  // N int32, float32 or int8
   const Head* head;
   const Requant* requant;
 };
@@ -28,27 +30,31 @@ constexpr const char* kAttentionOutputNames[] = {"pair", "float32", "int8"};
 // In place of a mode: only the output is divided.
 constexpr int kDeferred = -1;
 
+// Groups of one length. An executor of sequences that differ in theirs makes a job of each, over its heads; jobs are
+// small and may be made on the spot.
 struct AttentionJob {
   const AttentionGroup* groups;
   int64_t rows;     // of all groups
   int64_t queries;  // rows of one group
   int64_t keys;
   int64_t dim;
-  int64_t q_stride, k_stride, v_stride;  // from row to row; a row itself is contiguous
-  bool causal;                           // query i sees keys up to i + keys - queries
+  // From row to row, in elements; a row itself is contiguous.
+  int64_t q_stride, k_stride, v_stride, out_stride;
+  bool causal;  // query i sees keys up to i + keys - queries
   Masking masking;
   StridedRows valid;         // per query row: int32 length, or `keys` booleans
   bool probabilities_first;  // in `mode`; otherwise normalisation is deferred
   Mode mode;
   SoftmaxRows softmax;  // makes the probabilities
   AttentionOutput output;
-  void* out;                   // rows x dim, contiguous: N int32, float32 or int8
-  int32_t* sums;               // kPair: Z of every row
-  Interruption* interruption;  // polled between blocks of rows
+  bool turned;                 // kInt8: write x + 128 in uint8, as the product of unsigned and signed bytes takes it
+  int32_t* sums;               // kPair: Z of every row of the job
+  Interruption* interruption;  // polled between blocks of rows; null: never
 };
 
 struct AttentionKernel {
-  // Bytes of working memory for one thread; it starts at a multiple of 64.
+  // Bytes of working memory for one thread; it starts at a multiple of 64. What suffices for a job suffices for every
+  // one with no more keys and no larger dim: an executor allocates once, for its longest sequence.
   size_t (*workspace)(const AttentionJob&);
   // Computes rows begin..end-1. No allocation, no exceptions, safe on several threads with a workspace each.
   void (*rows)(const AttentionJob&, int64_t begin, int64_t end, std::byte* workspace);

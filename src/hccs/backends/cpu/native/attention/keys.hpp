@@ -25,7 +25,7 @@ template <int kRows>
 class KeySelection {
  public:
   // `on` [kRows][columns] receives 1 for attended keys and 0 for others, from the first block on that is not attended
-  // to as a whole.
+  // to as a whole; only its first row where all rows are alike.
   KeySelection(const AttentionJob& job, int64_t first, uint8_t* on, int64_t columns)
       : job_(job), valid_(job.valid, job.masking == Masking::kNone ? 0 : first), on_(on), columns_(columns) {}
 
@@ -49,8 +49,9 @@ class KeySelection {
     const int64_t full = masked ? 0 : least / kKeyBlock;
     // The softmax kernel reads a mask's whole rows.
     const int64_t end = masked ? columns_ : round_up(most, kKeyBlock);
-    for (int r = 0; r < rows; ++r) spell_out(r, full * kKeyBlock, end, masked);
-    return {full, most, !masked && least == most, masked};
+    const bool alike = !masked && least == most;
+    for (int r = 0; r < (alike ? 1 : rows); ++r) spell_out(r, full * kKeyBlock, end, masked);
+    return {full, most, alike, masked};
   }
   // Of each row of the last block: how many keys it attends to, or to which end where it is masked.
   const int32_t* lengths() const { return lengths_; }

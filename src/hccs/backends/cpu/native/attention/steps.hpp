@@ -1,73 +1,83 @@
 // The steps of attention between the products, in plain C++: for instruction sets that gain nothing from their own.
+//
+// Panels come in groups of Isa::kPanels, or half, a quarter of it where fewer are left. An instruction set may give the
+// lanes of a group to keys and columns in an order of its own, as long as store_bytes and store_ints undo it.
 #pragma once
 
-#include "attention/job.hpp"
+#include "attention/keys.hpp"
+#include "attention/scaling.hpp"
 #include "common/inline.hpp"
 
 namespace hccs {
 namespace {
 
-// Attended keys of a row and the sum of their distances.
-struct RowSums {
-  int32_t count, distances;
-};
-
 template <class Of, int kLaneCount, int kStepSize>
 struct PlainSteps {
   using Element = Of;
   static constexpr int kLanes = kLaneCount, kStep = kStepSize;
-  static constexpr int kKeyOffset = 0;     // packed keys are k + kKeyOffset
+  static constexpr int kQueryOffset = 0;   // staged queries are q + kQueryOffset
   static constexpr int kWeightOffset = 0;  // of probabilities as elements
 
-  // Copies a row of q, zeros up to `padded`; returns the sum of its elements.
-  static int32_t stage_query(const int8_t* from, int64_t dim, int64_t padded, Element* to) {
-    int32_t sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < dim; ++i) {
-      to[i] = static_cast<Element>(from[i]);
-      sum += from[i];
-    }
+  // A row of q as elements, zeros up to `padded`.
+  static void stage_query(const int8_t* from, int64_t dim, int64_t padded, Element* to) {
+#pragma omp simd
+    for (int64_t i = 0; i < dim; ++i) to[i] = static_cast<Element>(from[i]);
     for (int64_t i = dim; i < padded; ++i) to[i] = Element{0};
-    return sum;
   }
 
-  // kLanes rows of steps * kStep bytes -> [steps][kLanes][kStep]
-  static void pack_keys(const int8_t* rows, int64_t stride, int64_t steps, Element* out) {
-    for (int64_t step = 0; step < steps; ++step)
-      for (int lane = 0; lane < kLanes; ++lane)
-        for (int i = 0; i < kStep; ++i) *out++ = static_cast<Element>(rows[lane * stride + step * kStep + i]);
+  // Rows of kGroup * kLanes keys -> [kGroup][steps][kLanes][kStep], zeros behind dim.
+  template <int kGroup>
+  static void pack_keys(const int8_t* const* rows, int64_t dim, int64_t steps, Element* out) {
+    for (int panel = 0; panel < kGroup; ++panel, rows += kLanes)
+      for (int64_t first = 0; first < steps * kStep; first += kStep)
+        for (int lane = 0; lane < kLanes; ++lane)
+          for (int64_t i = first; i < first + kStep; ++i) *out++ = static_cast<Element>(i < dim ? rows[lane][i] : 0);
   }
-  // kStep rows of kLanes bytes -> [kLanes][kStep]
-  static void pack_values(const int8_t* rows, int64_t stride, Element* out) {
-    for (int lane = 0; lane < kLanes; ++lane)
-      for (int i = 0; i < kStep; ++i) *out++ = static_cast<Element>(rows[i * stride + lane]);
+  // The first `columns` of kStep rows -> [kGroup] times [kLanes][kStep], panel_stride apart; zeros behind them.
+  template <int kGroup>
+  static void pack_values(const int8_t* const* rows, int64_t columns, Element* out, int64_t panel_stride) {
+    for (int64_t panel = 0; panel < kGroup; ++panel, out += panel_stride)
+      for (int64_t lane = 0; lane < kLanes; ++lane)
+        for (int i = 0; i < kStep; ++i) {
+          const int64_t column = panel * kLanes + lane;
+          out[lane * kStep + i] = static_cast<Element>(column < columns ? rows[i][column] : 0);
+        }
   }
 
-  // delta = min(m - x, D) over the attended keys (eq. 2), 0 elsewhere. Keys come in blocks of 64: all keys of the first
-  // `full` are attended, and those of the others up to `blocks` that `on` names.
-  static RowSums distances(const int8_t* x, const uint8_t* on, int64_t full, int64_t blocks, int D, uint8_t* delta) {
-    int m = -128, count = static_cast<int>(64 * full), sum = 0;
+  // delta = min(m - x, D) over the attended keys (eq. 2), 0 for the others up to the end of the last block.
+  static void distances(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended, int D,
+                        Element* weights, RowSums& sums) {
+    const int64_t plain = attended.alike ? attended.keys : attended.full * kKeyBlock;
+    const int64_t end = round_up(attended.keys, kKeyBlock);
+    for (int r = 0; r < rows; ++r, x += columns, on += columns, weights += columns) {
+      int m = -128, count = static_cast<int>(plain), sum = 0;
 #pragma omp simd reduction(max : m)
-    for (int64_t j = 0; j < 64 * full; ++j) m = x[j] > m ? x[j] : m;
+      for (int64_t j = 0; j < plain; ++j) m = x[j] > m ? x[j] : m;
+      if (!attended.alike)
 #pragma omp simd reduction(max : m) reduction(+ : count)
-    for (int64_t j = 64 * full; j < 64 * blocks; ++j) {
-      const int attended = on[j] ? x[j] : -128;
-      m = attended > m ? attended : m;
-      count += on[j];
-    }
+        for (int64_t j = plain; j < end; ++j) {
+          const int candidate = on[j] ? x[j] : -128;
+          m = candidate > m ? candidate : m;
+          count += on[j];
+        }
 #pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < 64 * full; ++j) {
-      const int distance = m - x[j] < D ? m - x[j] : D;
-      delta[j] = static_cast<uint8_t>(distance);
-      sum += distance;
-    }
+      for (int64_t j = 0; j < plain; ++j) {
+        const int distance = m - x[j] < D ? m - x[j] : D;
+        weights[j] = static_cast<Element>(distance);
+        sum += distance;
+      }
+      if (attended.alike)
+        for (int64_t j = plain; j < end; ++j) weights[j] = Element{0};
+      else
 #pragma omp simd reduction(+ : sum)
-    for (int64_t j = 64 * full; j < 64 * blocks; ++j) {
-      const int distance = (m - x[j] < D ? m - x[j] : D) & -on[j];
-      delta[j] = static_cast<uint8_t>(distance);
-      sum += distance;
+        for (int64_t j = plain; j < end; ++j) {
+          const int distance = (m - x[j] < D ? m - x[j] : D) & -on[j];
+          weights[j] = static_cast<Element>(distance);
+          sum += distance;
+        }
+      sums.count[r] = count;
+      sums.distances[r] = sum;
     }
-    return {count, sum};
   }
 };
 

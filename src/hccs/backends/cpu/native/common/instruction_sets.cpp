@@ -24,6 +24,19 @@ bool has_dot_product() {
 }
 #endif
 
+// The operators between the products are small: each instruction set has one form of all of them.
+const RowKernels* row_kernels(const std::string& name) {
+#ifdef HCCS_X86
+  const bool fma = __builtin_cpu_supports("fma");
+  if (name == "avx512" && fma) return &rows_avx512;
+  if (name == "avx2" && fma) return &rows_avx2;
+#endif
+#ifdef HCCS_NEON
+  if (name == "neon") return &rows_neon;
+#endif
+  return &rows_scalar;
+}
+
 }  // namespace
 
 const std::vector<InstructionSet>& instruction_sets() {
@@ -46,6 +59,7 @@ const std::vector<InstructionSet>& instruction_sets() {
     found.push_back({"neon", true, softmax_rows_neon, logits_scalar, dot ? &attention_neon : &attention_scalar,
                      dot ? &linear_neon : &linear_scalar});
 #endif
+    for (InstructionSet& set : found) set.rows = row_kernels(set.name);
     return found;
   }();
   return all;

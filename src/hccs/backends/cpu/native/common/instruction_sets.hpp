@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention/job.hpp"
+#include "engine/rows.hpp"
 #include "float_logits/job.hpp"
 #include "linear/job.hpp"
 #include "softmax/job.hpp"
@@ -18,6 +19,7 @@ struct InstructionSet {
   LogitsKernels logits;
   const AttentionKernel* attention;
   const LinearKernel* linear;
+  const RowKernels* rows = nullptr;
 };
 
 // Every instruction set of this build, the fastest last.

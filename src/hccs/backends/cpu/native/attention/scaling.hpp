@@ -1,0 +1,58 @@
+// From the sums of a block's rows to the factors of their output, for all rows at once.
+#pragma once
+
+#include <cstring>
+
+#include "attention/job.hpp"
+
+namespace hccs {
+namespace {
+
+constexpr int kBlockRows = 16;  // query rows that are worked on together
+
+// Attended keys of a block's rows and the sums of their distances.
+struct RowSums {
+  alignas(64) int32_t count[kBlockRows];
+  alignas(64) int32_t distances[kBlockRows];
+};
+
+// The output of row r is clamp(floor(N * multiplier[r] / 2^shift[r] + 1/2)).
+struct RowScaling {
+  alignas(64) int32_t Z[kBlockRows];
+  alignas(64) int32_t multiplier[kBlockRows];
+  alignas(64) int32_t shift[kBlockRows];
+  alignas(64) float real[kBlockRows];  // multiplier / 2^shift: 24 bits, so exact
+
+  void set_sums(const Head& head, const RowSums& sums) {
+#pragma omp simd
+    for (int r = 0; r < kBlockRows; ++r) Z[r] = head.B * sums.count[r] - head.S * sums.distances[r];  // eq. 5
+  }
+  void set_sums(int32_t common) {
+    for (int32_t& sum : Z) sum = common;
+  }
+
+  // multiplier = floor(M 2^k / Z), 2^k the leading bit of Z. The division may be float64's: the numerator is below 2^38
+  // and Z below 2^15, so that a quotient which is no integer is further from one than half its last bit.
+  void solve(const Requant& requant) {
+    const double M = requant.out_multiplier;
+    const int32_t out_shift = requant.out_shift;
+#pragma omp simd
+    for (int r = 0; r < kBlockRows; ++r) {
+      const int32_t sum = Z[r] > 1 ? Z[r] : 1;  // nothing attended: N is 0
+      const float exact = static_cast<float>(sum);
+      int32_t bits;
+      std::memcpy(&bits, &exact, sizeof bits);
+      const int32_t k = (bits >> 23) - 127;
+      const double power = static_cast<double>(1 << k);
+      multiplier[r] = static_cast<int32_t>(M * power / static_cast<double>(sum));
+      shift[r] = out_shift + k;
+      const int32_t inverse_bits = (127 - shift[r]) << 23;
+      float inverse;
+      std::memcpy(&inverse, &inverse_bits, sizeof inverse);
+      real[r] = static_cast<float>(multiplier[r]) * inverse;
+    }
+  }
+};
+
+}  // namespace
+}  // namespace hccs

@@ -1,0 +1,8 @@
+// AVX2: the loops in its vectors, LayerNorm in float64 that fuses multiplication and addition.
+#include "engine/row_loops.hpp"
+
+namespace hccs {
+
+const RowKernels rows_avx2 = kRowLoops<PlainNorm>;
+
+}  // namespace hccs

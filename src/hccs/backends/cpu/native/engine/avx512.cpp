@@ -1,0 +1,62 @@
+// AVX-512: the loops in its vectors, and LayerNorm by hand.
+#include <immintrin.h>
+
+#include "engine/row_loops.hpp"
+
+namespace hccs {
+namespace {
+
+struct Avx512Norm {
+  static constexpr int64_t kLanes = 16;
+
+  static HCCS_INLINE __m512i widened(const int16_t* from) {
+    return _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static HCCS_INLINE __m256i upper(__m512i x) { return _mm512_extracti64x4_epi64(x, 1); }
+  static HCCS_INLINE __m256i lower(__m512i x) { return _mm512_castsi512_si256(x); }
+
+  static HCCS_INLINE RowStatistics load_sum(const int16_t* a, const int16_t* b, int64_t begin, int64_t channels,
+                                            Kept* v) {
+    __m512i sum = _mm512_setzero_si512();
+    __m512d squares[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
+    int64_t i = begin;
+    for (; i + kLanes <= channels; i += kLanes) {
+      const __m512i x = _mm512_add_epi32(widened(a + i), widened(b + i));
+      sum = _mm512_add_epi32(sum, x);
+      const __m512d low = _mm512_cvtepi32_pd(lower(x)), high = _mm512_cvtepi32_pd(upper(x));
+      _mm512_storeu_pd(v + i, low);
+      _mm512_storeu_pd(v + i + 8, high);
+      squares[0] = _mm512_fmadd_pd(low, low, squares[0]);
+      squares[1] = _mm512_fmadd_pd(high, high, squares[1]);
+    }
+    const RowStatistics rest = PlainNorm::load_sum(a, b, i, channels, v);
+    return {rest.sum + _mm512_reduce_add_epi32(sum),
+            rest.squares + _mm512_reduce_add_pd(_mm512_add_pd(squares[0], squares[1]))};
+  }
+
+  static HCCS_INLINE void normalise(const NormConstants& norm, const RowStatistics& row, const InverseRoot& by,
+                                    int64_t begin, const Kept* v, int16_t* out) {
+    const __m512d h = _mm512_set1_pd(static_cast<double>(norm.channels)), sum = _mm512_set1_pd(row.sum);
+    const __m512d factor = _mm512_set1_pd(by.factor()), rounder = _mm512_set1_pd(kRounder);
+    // Behind the conversion, which takes what lies below int32 to its least, the narrowing to int16 clamps.
+    const auto scaled = [&](int64_t i) HCCS_INLINE_LAMBDA {
+      const __m512d d = _mm512_fmsub_pd(_mm512_loadu_pd(v + i), h, sum);
+      const __m512d xhat = _mm512_sub_pd(_mm512_fmadd_pd(d, factor, rounder), rounder);
+      const __m512d y = _mm512_fmadd_pd(xhat, _mm512_loadu_pd(norm.real_gain + i), _mm512_loadu_pd(norm.real_bias + i));
+      return _mm512_cvtpd_epi32(_mm512_min_pd(y, _mm512_set1_pd(32767.0)));
+    };
+    int64_t i = begin;
+    for (; i + kLanes <= norm.channels; i += kLanes) {
+      const __m512i y = _mm512_inserti64x4(_mm512_castsi256_si512(scaled(i)), scaled(i + 8), 1);
+      const __m256i words = _mm256_max_epi16(_mm512_cvtsepi32_epi16(y), _mm256_set1_epi16(-32767));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), words);
+    }
+    PlainNorm::normalise(norm, row, by, i, v, out);
+  }
+};
+
+}  // namespace
+
+const RowKernels rows_avx512 = kRowLoops<Avx512Norm>;
+
+}  // namespace hccs

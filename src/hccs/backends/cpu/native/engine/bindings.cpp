@@ -1,0 +1,384 @@
+#include "common/bindings.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/arrays.hpp"
+#include "common/signals.hpp"
+#include "engine/engine.hpp"
+
+namespace hccs {
+namespace {
+
+using namespace arrays;
+
+// The integers of any dtype of an array that lies in one piece, all from 0 to below `count`.
+template <class T>
+bool copy_numbers(const Py_buffer& view, int64_t size, int64_t count, int32_t* to) {
+  bool in_range = true;
+  const auto* const from = static_cast<const T*>(view.buf);
+  for (int64_t i = 0; i < size; ++i) {
+    in_range &= from[i] >= T{0} && static_cast<uint64_t>(from[i]) < static_cast<uint64_t>(count);
+    to[i] = static_cast<int32_t>(from[i]);
+  }
+  return in_range;
+}
+bool copy_numbers(const Py_buffer& view, int64_t size, int64_t count, bool booleans, int32_t* to) {
+  if (view.format == nullptr || std::strlen(view.format) != 1) return false;
+  switch (view.format[0]) {
+    case 'b': return copy_numbers<int8_t>(view, size, count, to);
+    case '?': return booleans && copy_numbers<uint8_t>(view, size, count, to);
+    case 'B': return copy_numbers<uint8_t>(view, size, count, to);
+    case 'h': return copy_numbers<int16_t>(view, size, count, to);
+    case 'H': return copy_numbers<uint16_t>(view, size, count, to);
+    case 'i': return copy_numbers<int32_t>(view, size, count, to);
+    case 'I': return copy_numbers<uint32_t>(view, size, count, to);
+    case 'l':
+    case 'q': return copy_numbers<int64_t>(view, size, count, to);
+    case 'L':
+    case 'Q': return copy_numbers<uint64_t>(view, size, count, to);
+    default: return false;
+  }
+}
+
+class PlannedEngine {
+ public:
+  PlannedEngine(int64_t arena_bytes, int64_t local_bytes) : engine_(arena_bytes, local_bytes) {}
+  PlannedEngine(const PlannedEngine&) = delete;
+  PlannedEngine& operator=(const PlannedEngine&) = delete;
+
+  // Building, in the order of the plan. Values are known by their number.
+  int value(bool tokens, bool local, bool may_turn, int64_t row_bytes, int64_t offset) {
+    const bool turned = may_turn && engine_.instructions().linear->x_bytes == Bytes::kTurned;
+    values_.push_back({tokens ? Space::kTokens : Space::kSequences, local, turned, row_bytes, offset});
+    return static_cast<int>(values_.size()) - 1;
+  }
+  void segment(bool tokens) { engine_.begin_segment(tokens ? Space::kTokens : Space::kSequences); }
+
+  void linear(int x, int out, nb::handle weight, nb::handle bias, nb::handle multiplier, int limit, nb::handle table) {
+    const Buffer rows(weight, PyBUF_C_CONTIGUOUS), biases(bias, PyBUF_C_CONTIGUOUS);
+    require(rows.view().ndim == 2 && rows.view().itemsize == 1, "weights are int8 [outputs, inputs]");
+    const int64_t outputs = rows.view().shape[0], inputs = rows.view().shape[1];
+    require(biases.view().itemsize == 4 && biases.elements() == outputs, "a bias is int32 [outputs]");
+    std::optional<Buffer> factors, entries;
+    if (!multiplier.is_none()) {
+      factors.emplace(multiplier, PyBUF_C_CONTIGUOUS);
+      require(factors->view().itemsize == 4 && factors->elements() == outputs, "multipliers are int32 [outputs]");
+    }
+    if (!table.is_none()) {
+      entries.emplace(table, PyBUF_C_CONTIGUOUS);
+      require(entries->view().itemsize == 1 && entries->elements() == 256, "a table is int8 [256]");
+    }
+    const LinearOutput output = !factors       ? LinearOutput::kInt32
+                                : limit != 127 ? LinearOutput::kInt16
+                                : entries      ? LinearOutput::kInt8Table
+                                               : LinearOutput::kInt8;
+    fits(x, inputs);
+    fits(out, outputs * (output == LinearOutput::kInt32 ? 4 : output == LinearOutput::kInt16 ? 2 : 1));
+    engine_.add(std::make_unique<LinearStep>(
+        *engine_.instructions().linear, at(x), at(out), output, rows.data<int8_t>(), biases.data<int32_t>(),
+        factors ? factors->data<int32_t>() : nullptr, entries ? entries->data<int8_t>() : nullptr, inputs, outputs));
+  }
+
+  void embedding(nb::handle words, nb::handle positions, nb::handle types, int shift, int limit) {
+    const Buffer &w = keep(words), &p = keep(positions), &t = keep(types);
+    require(w.view().itemsize == 1 && p.view().itemsize == 2 && t.view().itemsize == 2, "wrong embeddings");
+    require(shift >= 0 && shift < 16 && limit >= 0, "wrong embeddings");
+    channels_ = columns_of(w);
+    require(columns_of(p) == channels_ && columns_of(t) == channels_, "wrong embeddings");
+    embedding_ = {w.data<int8_t>(), p.data<int16_t>(), t.data<int16_t>(), shift, limit};
+    words_ = w.view().shape[0];
+    positions_ = p.view().shape[0];
+    types_ = t.view().shape[0];
+  }
+  void embed(int out) {
+    fits(out, channels_ * (embedding_.limit ? 2 : 4));
+    engine_.add(std::make_unique<EmbedStep>(*engine_.instructions().rows, embedding_, channels_, at(out)));
+  }
+
+  // `a` and `b` are the numbers of what is read, `clamped`, `out` and `narrowed` of what is written; -1: none.
+  void norm(nb::handle gain, nb::handle bias, int gain_bits, int64_t epsilon, uint64_t root, int root_shift,
+            const char* source, int a, int b, int limit, int clamped, int out, int narrowed, int bits) {
+    const Buffer gains(gain, PyBUF_C_CONTIGUOUS), biases(bias, PyBUF_C_CONTIGUOUS);
+    const int64_t h = gains.elements();
+    require(gains.view().itemsize == 4 && biases.view().itemsize == 4 && biases.elements() == h && h <= 1024,
+            "gain and bias are int32, at most 1024");
+    require(bits >= 0 && bits < 32 && root > 0 && epsilon > 0, "wrong constants");
+    const NormSource from = !std::strcmp(source, "int32")   ? NormSource::kInt32
+                            : !std::strcmp(source, "int16") ? NormSource::kInt16
+                            : !std::strcmp(source, "sum")   ? NormSource::kSum
+                                                            : NormSource::kEmbedding;
+    if (from != NormSource::kEmbedding) fits(a, h * (from == NormSource::kInt32 ? 4 : 2));
+    if (from == NormSource::kSum) fits(b, 2 * h);
+    require(from != NormSource::kEmbedding || channels_ == h, "wrong channels");
+    const auto place = [&](int number, int64_t bytes) -> const Value* {
+      if (number < 0) return nullptr;
+      fits(number, bytes);
+      return &at(number);
+    };
+    const NormStep::Places places{a < 0 ? nullptr : &at(a), b < 0 ? nullptr : &at(b), place(clamped, 2 * h),
+                                  place(out, 2 * h), place(narrowed, h)};
+    engine_.add(std::make_unique<NormStep>(
+        *engine_.instructions().rows,
+        NormStep::Constants{h, gains.data<int32_t>(), biases.data<int32_t>(), gain_bits, epsilon, root, root_shift},
+        from, places, limit, embedding_, bits));
+  }
+  void narrow(int x, int out, int64_t channels, int bits) {
+    require(bits >= 0 && bits < 32, "wrong bits");
+    fits(x, 2 * channels);
+    fits(out, channels);
+    engine_.add(std::make_unique<NarrowStep>(*engine_.instructions().rows, at(x), at(out), channels, bits));
+  }
+  void sum(int a, int b, int out, int64_t channels, int limit) {
+    fits(a, 2 * channels);
+    fits(b, 2 * channels);
+    fits(out, channels * (limit ? 2 : 4));
+    engine_.add(std::make_unique<AddStep>(*engine_.instructions().rows, at(a), at(b), at(out), channels, limit));
+  }
+  void table(int x, int out, int64_t channels, nb::handle entries) {
+    const Buffer values(entries, PyBUF_C_CONTIGUOUS);
+    require(values.view().itemsize == 1 && values.elements() == 256, "a table is int8 [256]");
+    fits(x, channels);
+    fits(out, channels);
+    engine_.add(std::make_unique<TableStep>(at(x), at(out), channels, values.data<int8_t>()));
+  }
+  void first(int x, int out, int64_t bytes) {
+    fits(x, bytes);
+    fits(out, bytes);
+    require(at(x).turned == at(out).turned && at(x).space == Space::kTokens, "wrong values");
+    engine_.add(std::make_unique<FirstStep>(at(x), at(out), bytes));
+  }
+  void attention(int q, int64_t q_offset, int kv, int64_t k_offset, int64_t v_offset, int out, int64_t heads,
+                 int64_t dim, bool causal, nb::handle theta, nb::handle requant) {
+    const Buffer thetas(theta, PyBUF_C_CONTIGUOUS), factors(requant, PyBUF_C_CONTIGUOUS);
+    require(holds(thetas.view(), 3) && thetas.elements() == 3 * heads, "wrong theta");
+    require(holds(factors.view(), 5) && factors.elements() == 5 * heads, "wrong requant");
+    const int64_t width = heads * dim;
+    fits(q, q_offset + width);
+    fits(kv, std::max(k_offset, v_offset) + width);
+    fits(out, width);
+    require(!at(q).turned && !at(kv).turned, "attention reads plain bytes");
+    using Operand = AttentionStep::Operand;
+    engine_.add(AttentionStep(*engine_.instructions().attention, Operand{at(q), q_offset}, Operand{at(kv), k_offset},
+                              Operand{at(kv), v_offset}, at(out), heads, dim, causal, thetas.data<int32_t>(),
+                              factors.data<int32_t>()));
+  }
+  void pixels(int out, int64_t special, int64_t patch, int64_t channels, int64_t height, int64_t width) {
+    require(patch > 0 && height % patch == 0 && width % patch == 0, "an image of whole patches");
+    fits(out, channels * patch * patch);
+    const int64_t shape[] = {channels, height, width};
+    std::copy(std::begin(shape), std::end(shape), image_);
+    image_tokens_ = special + (height / patch) * (width / patch);
+    engine_.add(std::make_unique<PixelStep>(special, patch, channels, height, width, at(out)));
+  }
+  void place(int x, int out, nb::handle special, nb::handle positions) {
+    const Buffer specials(special, PyBUF_C_CONTIGUOUS);
+    const Buffer& rows = keep(positions);
+    const int64_t channels = columns_of(rows);
+    require(specials.view().itemsize == 2 && rows.view().itemsize == 2 && columns_of(specials) == channels &&
+                rows.view().shape[0] == image_tokens_,
+            "wrong positions");
+    fits(x, 2 * channels);
+    fits(out, 2 * channels);
+    engine_.add(std::make_unique<PlaceStep>(*engine_.instructions().rows, specials.data<int16_t>(),
+                                            specials.view().shape[0], rows.data<int16_t>(), channels, at(x), at(out)));
+  }
+  void finish(int scores, int64_t labels, int64_t longest, int64_t first_position) {
+    fits(scores, 4 * labels);
+    require(!at(scores).local, "scores lie in the arena");
+    engine_.set_scores(at(scores));
+    labels_ = labels;
+    first_position_ = first_position;
+    longest_ = words_ ? std::min(longest, positions_ - first_position) : longest;
+  }
+
+  // Scores of token ids [batch, n], with `mask` and `types` of the same shape or None: C-contiguous arrays of integers.
+  // False for what is not, for ids that the model does not know and for masks with holes: the caller says why.
+  bool run(nb::handle ids, nb::handle mask, nb::handle types, nb::handle scores, nb::handle threads) {
+    const Buffer tokens(ids, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+    const Py_buffer& view = tokens.view();
+    if (view.ndim != 2 || words_ == 0) return false;
+    const int64_t batch = view.shape[0], n = view.shape[1], size = batch * n;
+    if (batch < 1 || n < 1 || n > longest_ || size > INT32_MAX) return false;
+    Lent arena(*this);
+    arena->token.resize(size);
+    arena->type.resize(size);
+    arena->position.resize(size);
+    arena->starts.resize(batch + 1);
+    if (!copy_numbers(view, size, words_, false, arena->token.data())) return false;
+    const auto copy_like = [&](nb::handle array, int64_t count, std::vector<int32_t>& to) {
+      const Buffer numbers(array, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+      const Py_buffer& other = numbers.view();
+      return other.ndim == 2 && other.shape[0] == batch && other.shape[1] == n &&
+             copy_numbers(other, size, count, array.is(mask), to.data());
+    };
+    if (mask.is_none()) {
+      for (int64_t s = 0; s <= batch; ++s) arena->starts[s] = static_cast<int32_t>(s * n);
+    } else {
+      if (!copy_like(mask, 2, arena->position)) return false;
+      if (!lengths_of(arena->position.data(), batch, n, arena->starts.data())) return false;
+    }
+    if (types.is_none())
+      std::fill(arena->type.begin(), arena->type.end(), 0);
+    else if (!copy_like(types, types_, arena->type))
+      return false;
+    pack(*arena, batch, n);
+    return run(arena, batch, n, nullptr, scores, threads);
+  }
+  // The same of images, uint8 [batch, channels, height, width].
+  bool run_pixels(nb::handle images, nb::handle scores, nb::handle threads) {
+    const Buffer pixels(images, PyBUF_C_CONTIGUOUS);
+    const Py_buffer& view = pixels.view();
+    if (view.ndim != 4 || view.itemsize != 1 || !std::equal(image_, image_ + 3, view.shape + 1)) return false;
+    const int64_t batch = view.shape[0], n = image_tokens_;
+    if (batch < 1 || n < 1 || n > longest_ || batch * n > INT32_MAX) return false;
+    Lent arena(*this);
+    arena->starts.resize(batch + 1);
+    arena->position.resize(batch * n);
+    for (int64_t s = 0; s <= batch; ++s) arena->starts[s] = static_cast<int32_t>(s * n);
+    for (int64_t i = 0; i < batch * n; ++i) arena->position[i] = static_cast<int32_t>(i % n);
+    return run(arena, batch, n, pixels.data<uint8_t>(), scores, threads);
+  }
+
+ private:
+  // An arena that no other call has. Taken and given back under the GIL, which a thread that forks holds too.
+  class Lent {
+   public:
+    explicit Lent(PlannedEngine& of) : of_(of) {
+      if (of.arenas_.empty()) {
+        arena_ = std::make_unique<Arena>();
+      } else {
+        arena_ = std::move(of.arenas_.back());
+        of.arenas_.pop_back();
+      }
+    }
+    ~Lent() { of_.arenas_.push_back(std::move(arena_)); }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+    Arena& operator*() const { return *arena_; }
+    Arena* operator->() const { return arena_.get(); }
+
+   private:
+    PlannedEngine& of_;
+    std::unique_ptr<Arena> arena_;
+  };
+
+  // Where sequences start from masks that begin with all their ones; false for others and for none.
+  static bool lengths_of(const int32_t* mask, int64_t batch, int64_t n, int32_t* starts) {
+    starts[0] = 0;
+    for (int64_t s = 0; s < batch; ++s, mask += n) {
+      int32_t ones = 0, before = 0;
+      for (int64_t i = 0; i < n; ++i) ones += mask[i];
+      for (int64_t i = 0; i < ones; ++i) before += mask[i];
+      if (ones == 0 || before != ones) return false;
+      starts[s + 1] = starts[s] + ones;
+    }
+    return true;
+  }
+  // Moves the tokens and types of sequences together, padding left out, and numbers positions.
+  void pack(Arena& arena, int64_t batch, int64_t n) const {
+    for (int64_t s = 0; s < batch; ++s) {
+      const int64_t start = arena.starts[s], length = arena.starts[s + 1] - start;
+      for (auto* row : {&arena.token, &arena.type}) {
+        int32_t* const data = row->data();
+        if (start != s * n) std::memmove(data + start, data + s * n, length * sizeof(int32_t));
+      }
+      for (int64_t i = 0; i < length; ++i) arena.position[start + i] = static_cast<int32_t>(first_position_ + i);
+    }
+  }
+
+  bool run(const Lent& arena, int64_t sequences, int64_t n, const uint8_t* images, nb::handle scores,
+           nb::handle threads) {
+    const Buffer out(scores, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    const bool per_token = engine_.scores().space == Space::kTokens;
+    const int64_t row = labels_ * static_cast<int64_t>(sizeof(int32_t));
+    require(out.view().len == sequences * (per_token ? n : 1) * row, "scores have the wrong size");
+    const Batch batch{sequences,
+                      arena->starts[sequences],
+                      arena->starts.data(),
+                      arena->token.data(),
+                      arena->position.data(),
+                      arena->type.data(),
+                      images};
+    const int most = threads_of(threads);
+    run_interruptibly([&](Interruption& interruption) {
+      const std::byte* from = engine_.run(*arena, batch, most, interruption);
+      if (from == nullptr) return;
+      auto* to = out.data<std::byte>();
+      for (int64_t s = 0; s < sequences; ++s) {
+        const int64_t rows = per_token ? batch.length(s) : 1;
+        for (int64_t i = 0; i < rows; ++i, from += engine_.scores().row_bytes, to += row) std::memcpy(to, from, row);
+        const int64_t padding = per_token ? (n - rows) * row : 0;
+        std::memset(to, 0, padding);
+        to += padding;
+      }
+    });
+    return true;
+  }
+
+  const Value& at(int number) const {
+    require(number >= 0 && number < static_cast<int>(values_.size()), "no such value");
+    return values_[number];
+  }
+  void fits(int number, int64_t bytes) const {
+    require(bytes > 0 && at(number).row_bytes >= bytes, "a value has too few bytes");
+  }
+  static int64_t columns_of(const Buffer& array) {
+    require(array.view().ndim == 2, "a table of rows");
+    return array.view().shape[1];
+  }
+  const Buffer& keep(nb::handle array) {
+    kept_.push_back(std::make_unique<Buffer>(array, PyBUF_C_CONTIGUOUS));
+    return *kept_.back();
+  }
+
+  Engine engine_;
+  std::vector<Value> values_;
+  std::vector<std::unique_ptr<Buffer>> kept_;  // constants that are read where they lie
+  std::vector<std::unique_ptr<Arena>> arenas_;
+  EmbeddingConstants embedding_{};
+  int64_t channels_ = 0, words_ = 0, positions_ = 0, types_ = 0;
+  int64_t image_[3] = {}, image_tokens_ = 0;
+  int64_t labels_ = 0, longest_ = 0, first_position_ = 0;
+};
+
+}  // namespace
+
+void bind_engine(nb::module_& m) {
+  nb::class_<PlannedEngine>(m, "Engine")
+      .def(nb::init<int64_t, int64_t>(), nb::arg("arena_bytes"), nb::arg("local_bytes"))
+      .def("value", &PlannedEngine::value, nb::arg("tokens"), nb::arg("local"), nb::arg("may_turn"),
+           nb::arg("row_bytes"), nb::arg("offset"))
+      .def("segment", &PlannedEngine::segment, nb::arg("tokens"))
+      .def("linear", &PlannedEngine::linear, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias"),
+           nb::arg("multiplier").none(), nb::arg("limit"), nb::arg("table").none())
+      .def("embedding", &PlannedEngine::embedding, nb::arg("words"), nb::arg("positions"), nb::arg("types"),
+           nb::arg("shift"), nb::arg("limit"))
+      .def("embed", &PlannedEngine::embed, nb::arg("out"))
+      .def("norm", &PlannedEngine::norm, nb::arg("gain"), nb::arg("bias"), nb::arg("gain_bits"), nb::arg("epsilon"),
+           nb::arg("root"), nb::arg("root_shift"), nb::arg("source"), nb::arg("a"), nb::arg("b"), nb::arg("limit"),
+           nb::arg("clamped"), nb::arg("out"), nb::arg("narrowed"), nb::arg("bits"))
+      .def("narrow", &PlannedEngine::narrow, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("bits"))
+      .def("sum", &PlannedEngine::sum, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("channels"),
+           nb::arg("limit"))
+      .def("table", &PlannedEngine::table, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("entries"))
+      .def("first", &PlannedEngine::first, nb::arg("x"), nb::arg("out"), nb::arg("bytes"))
+      .def("attention", &PlannedEngine::attention, nb::arg("q"), nb::arg("q_offset"), nb::arg("kv"),
+           nb::arg("k_offset"), nb::arg("v_offset"), nb::arg("out"), nb::arg("heads"), nb::arg("dim"),
+           nb::arg("causal"), nb::arg("theta"), nb::arg("requant"))
+      .def("pixels", &PlannedEngine::pixels, nb::arg("out"), nb::arg("special"), nb::arg("patch"), nb::arg("channels"),
+           nb::arg("height"), nb::arg("width"))
+      .def("place", &PlannedEngine::place, nb::arg("x"), nb::arg("out"), nb::arg("special"), nb::arg("positions"))
+      .def("finish", &PlannedEngine::finish, nb::arg("scores"), nb::arg("labels"), nb::arg("longest"),
+           nb::arg("first_position"))
+      .def("run", nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle>(&PlannedEngine::run),
+           nb::arg("ids"), nb::arg("mask").none(), nb::arg("types").none(), nb::arg("scores"), nb::arg("threads"))
+      .def("run_pixels", &PlannedEngine::run_pixels, nb::arg("images"), nb::arg("scores"), nb::arg("threads"));
+}
+
+}  // namespace hccs

@@ -1,0 +1,233 @@
+// The operators between the products, written once as loops that the compiler turns into each instruction set's
+// vectors.
+//
+// LayerNorm needs integers of 62 bits, and gets them from float64 where the machine fuses a multiplication and an
+// addition, which rounds once: every number below is an integer, or one over a power of two, that float64 holds
+// exactly, and the two roundings that the law asks for are the rounding of such an addition, to the nearest even.
+//
+// Everything here has internal linkage, for the reason given in softmax/rows.hpp.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <type_traits>
+
+#include "common/inline.hpp"
+#include "engine/rows.hpp"
+
+namespace hccs {
+namespace {
+
+#if defined(__FMA__) || defined(__aarch64__)
+constexpr bool kFused = true;
+#else
+constexpr bool kFused = false;
+#endif
+
+// In which v is kept between the passes over a row.
+using Kept = std::conditional_t<kFused, double, int32_t>;
+
+constexpr int kXhatBits = 20;
+constexpr int64_t kMostChannels = 1024;
+constexpr int kTogether = 4;  // rows whose roots and divisions overlap
+
+// Adding it to |x| <= 2^51 rounds x to the nearest integer, ties to the even one, in the last bits of the sum.
+constexpr double kRounder = 0x1.8p52;
+
+HCCS_INLINE int32_t clamp(int32_t x, int32_t limit) { return x < -limit ? -limit : x > limit ? limit : x; }
+
+// rhe(a / 2^bits)
+HCCS_INLINE int64_t shift_half_even(int64_t a, int bits) {
+  const int64_t floor = a >> bits, rest = a - (floor << bits), half = bits > 0 ? int64_t{1} << (bits - 1) : 1;
+  return floor + (rest + (floor & 1) > half);
+}
+
+struct RowStatistics {
+  int32_t sum;
+  double squares;  // exact: below 2^43
+};
+
+// Writes v_begin to v_(end - 1) of a row and sums them up; `value(i)` is v_i.
+template <class ValueOf>
+HCCS_INLINE RowStatistics load_values(int64_t begin, int64_t end, Kept* v, const ValueOf& value) {
+  int32_t sum = 0;
+  double squares = 0;
+#pragma omp simd reduction(+ : sum, squares)
+  for (int64_t i = begin; i < end; ++i) {
+    const int32_t x = value(i);
+    const auto real = static_cast<double>(x);
+    v[i] = static_cast<Kept>(x);
+    sum += x;
+    squares += real * real;
+  }
+  return {sum, squares};
+}
+
+// sqrt(h / Q) = reciprocal / 2^(shift + 20)
+struct InverseRoot {
+  uint32_t reciprocal;
+  int shift;
+  double factor() const { return reciprocal * std::bit_cast<double>(static_cast<uint64_t>(1023 - shift) << 52); }
+};
+
+HCCS_INLINE InverseRoot inverse_root(const NormConstants& norm, const RowStatistics& row) {
+  const int64_t h = norm.channels, sum = row.sum;
+  // sum((h v - sum)^2) = h * (h * sum(v^2) - sum^2)
+  const uint64_t Q = static_cast<uint64_t>(h * (h * static_cast<int64_t>(row.squares) - sum * sum)) + norm.epsilon;
+  const int t = __builtin_clzll(Q) / 2;
+  const uint64_t x = Q << (2 * t);
+  // Of 64 bits float64 keeps 53: the root may be one off.
+  auto s = static_cast<int64_t>(std::sqrt(static_cast<double>(static_cast<int64_t>(x >> 1)) * 2.0));
+  if (s > 0xffffffff) s = 0xffffffff;
+  const auto root = static_cast<uint64_t>(s);
+  const uint64_t exact = root * root > x ? root - 1 : x - root * root > 2 * root ? root + 1 : root;
+  return {static_cast<uint32_t>(norm.root / exact), norm.root_shift - t - kXhatBits};
+}
+
+// The steps of LayerNorm that an instruction set may have its own form of.
+struct PlainNorm {
+  // v = a + b
+  static HCCS_INLINE RowStatistics load_sum(const int16_t* a, const int16_t* b, int64_t begin, int64_t channels,
+                                            Kept* v) {
+    return load_values(begin, channels, v, [a, b](int64_t i) HCCS_INLINE_LAMBDA { return a[i] + b[i]; });
+  }
+
+  // y = clamp(rhe((rhe(d * r / 2^e) * G + B * 2^20) / 2^(20 + k)), -32767, 32767) from channel `begin` on.
+  static HCCS_INLINE void normalise(const NormConstants& norm, const RowStatistics& row, const InverseRoot& by,
+                                    int64_t begin, const Kept* v, int16_t* out) {
+    const int64_t channels = norm.channels;
+    if constexpr (kFused) {
+      const double h = static_cast<double>(channels), sum = row.sum, factor = by.factor();
+      const double *const gain = norm.real_gain, *const bias = norm.real_bias;
+#pragma omp simd
+      for (int64_t i = begin; i < channels; ++i) {
+        const double d = __builtin_fma(h, v[i], -sum);
+        const double xhat = __builtin_fma(d, factor, kRounder) - kRounder;
+        double y = __builtin_fma(xhat, gain[i], bias[i]);
+        y = y < -32767.0 ? -32767.0 : y;
+        y = y > 32767.0 ? 32767.0 : y;
+        out[i] = static_cast<int16_t>(std::bit_cast<int64_t>(y + kRounder));
+      }
+    } else {
+      const int64_t r = by.reciprocal;
+      for (int64_t i = begin; i < channels; ++i) {
+        const int64_t d = channels * static_cast<int64_t>(v[i]) - row.sum;
+        const int64_t bias = int64_t{norm.bias[i]} * (1 << kXhatBits);
+        const int64_t scaled = shift_half_even(d * r, by.shift) * norm.gain[i] + bias;
+        const int64_t y = shift_half_even(scaled, kXhatBits + norm.gain_bits);
+        out[i] = static_cast<int16_t>(y < -32767 ? -32767 : y > 32767 ? 32767 : y);
+      }
+    }
+  }
+};
+
+HCCS_INLINE void narrow_row(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
+  if (bits > 14) {  // what follows counts in int16
+    for (int64_t i = 0; i < count; ++i)
+      out[i] = static_cast<int8_t>(clamp(static_cast<int32_t>(shift_half_even(x[i], bits)), 127) ^ turn);
+    return;
+  }
+  const auto mask = static_cast<int16_t>((1 << bits) - 1), half = static_cast<int16_t>(bits ? 1 << (bits - 1) : 1);
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const auto floor = static_cast<int16_t>(x[i] >> bits);
+    const auto rest = static_cast<int16_t>((x[i] & mask) + (floor & 1));
+    auto y = static_cast<int16_t>(floor + (rest > half ? 1 : 0));
+    y = y < -127 ? int16_t{-127} : y;
+    y = y > 127 ? int16_t{127} : y;
+    out[i] = static_cast<int8_t>(y ^ turn);
+  }
+}
+
+template <class Norm>
+HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, Kept* v) {
+  const int64_t channels = job.norm->channels;
+  const auto at = [row](const void* base, int64_t stride) { return static_cast<const char*>(base) + row * stride; };
+  switch (job.source) {
+    case NormSource::kInt32: {
+      const auto* const a = reinterpret_cast<const int32_t*>(at(job.a, job.a_stride));
+      return load_values(0, channels, v, [a](int64_t i) HCCS_INLINE_LAMBDA { return a[i]; });
+    }
+    case NormSource::kInt16: {
+      const auto* const a = reinterpret_cast<const int16_t*>(at(job.a, job.a_stride));
+      return load_values(0, channels, v, [a](int64_t i) HCCS_INLINE_LAMBDA { return int32_t{a[i]}; });
+    }
+    case NormSource::kSum: {
+      const auto* const a = reinterpret_cast<const int16_t*>(at(job.a, job.a_stride));
+      const auto* const b = reinterpret_cast<const int16_t*>(at(job.b, job.b_stride));
+      if (job.limit == 0) return Norm::load_sum(a, b, 0, channels, v);
+      return load_values(0, channels, v,
+                         [a, b, limit = job.limit](int64_t i) HCCS_INLINE_LAMBDA { return clamp(a[i] + b[i], limit); });
+    }
+    case NormSource::kEmbedding: {
+      const EmbeddingConstants& e = *job.embedding;
+      const int8_t* const word = e.words + job.tokens.token[row] * channels;
+      const int16_t* const position = e.positions + job.tokens.position[row] * channels;
+      const int16_t* const type = e.types + job.tokens.type[row] * channels;
+      const int32_t limit = e.limit ? e.limit : 1 << 20, factor = 1 << e.shift;
+      return load_values(0, channels, v, [=](int64_t i) HCCS_INLINE_LAMBDA {
+        return clamp(word[i] * factor + position[i] + type[i], limit);
+      });
+    }
+  }
+  return {};
+}
+
+template <class Norm>
+void norm_rows(const NormJob& job, int64_t rows) {
+  const NormConstants& norm = *job.norm;
+  alignas(64) Kept v[kTogether][kMostChannels];
+  alignas(64) int16_t unwanted[kMostChannels];
+  for (int64_t first = 0; first < rows; first += kTogether) {
+    const int count = static_cast<int>(rows - first < kTogether ? rows - first : kTogether);
+    RowStatistics statistics[kTogether];
+    InverseRoot by[kTogether];
+    for (int r = 0; r < count; ++r) statistics[r] = load_source<Norm>(job, first + r, v[r]);
+    for (int r = 0; r < count; ++r) by[r] = inverse_root(norm, statistics[r]);
+    for (int r = 0; r < count; ++r) {
+      const int64_t row = first + r;
+      if (job.clamped) {
+        auto* const to = reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.clamped) + row * job.clamped_stride);
+        for (int64_t i = 0; i < norm.channels; ++i) to[i] = static_cast<int16_t>(v[r][i]);
+      }
+      int16_t* const out =
+          job.out ? reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.out) + row * job.out_stride) : unwanted;
+      Norm::normalise(norm, statistics[r], by[r], 0, v[r], out);
+      if (job.narrowed) narrow_row(out, norm.channels, job.bits, job.turn, job.narrowed + row * job.narrowed_stride);
+    }
+  }
+}
+
+void embed_row(const EmbeddingConstants& e, int32_t token, int32_t position, int32_t type, int64_t channels,
+               void* out) {
+  const int8_t* const word = e.words + token * channels;
+  const int16_t *const p = e.positions + position * channels, *const t = e.types + type * channels;
+  const int32_t factor = 1 << e.shift;
+  for (int64_t i = 0; i < channels; ++i) {
+    const int32_t v = word[i] * factor + p[i] + t[i];
+    if (e.limit)
+      static_cast<int16_t*>(out)[i] = static_cast<int16_t>(clamp(v, e.limit));
+    else
+      static_cast<int32_t*>(out)[i] = v;
+  }
+}
+
+void narrow_values(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
+  narrow_row(x, count, bits, turn, out);
+}
+
+void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out) {
+  if (limit) {
+    auto* const to = static_cast<int16_t*>(out);
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<int16_t>(clamp(a[i] + b[i], limit));
+  } else {
+    auto* const to = static_cast<int32_t*>(out);
+    for (int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
+  }
+}
+
+template <class Norm>
+constexpr RowKernels kRowLoops{norm_rows<Norm>, embed_row, narrow_values, add_rows};
+
+}  // namespace
+}  // namespace hccs

@@ -1,0 +1,65 @@
+// The operators between the products, row by row: what they are given. The arithmetic is docs/spec.md, "A whole
+// encoder"; hccs.reference is its readable form.
+#pragma once
+
+#include <cstdint>
+
+namespace hccs {
+
+// The constants of a LayerNorm, in both forms in which kernels take them.
+struct NormConstants {
+  int64_t channels;
+  uint64_t root;  // sqrt(channels) * 2^root_shift, in [2^61, 2^62)
+  int root_shift;
+  uint64_t epsilon;
+  int gain_bits;
+  const int32_t *gain, *bias;
+  const double *real_gain, *real_bias;  // gain / 2^(20 + gain_bits), bias / 2^gain_bits
+};
+
+// v = (words[token] << shift) + positions[position] + types[type], clamped to +-limit unless that is 0.
+struct EmbeddingConstants {
+  const int8_t* words;
+  const int16_t *positions, *types;
+  int shift;
+  int32_t limit;
+};
+struct EmbeddedTokens {
+  const int32_t *token, *position, *type;  // of the first row
+};
+
+// Where LayerNorm takes v from.
+enum class NormSource { kInt32, kInt16, kSum, kEmbedding };
+
+// Rows from the first on; strides count bytes.
+struct NormJob {
+  const NormConstants* norm;
+  NormSource source;
+  const void *a, *b;  // int32 or int16 rows; kSum: v = a + b, both int16
+  int64_t a_stride, b_stride;
+  int32_t limit;  // kSum: clamps v to +-limit unless it is 0
+  const EmbeddingConstants* embedding;
+  EmbeddedTokens tokens;
+  int16_t* clamped;  // receives v where it is clamped: the stream that goes on; null: not wanted
+  int64_t clamped_stride;
+  int16_t* out;  // null: not wanted
+  int64_t out_stride;
+  int8_t* narrowed;  // clamp(rhe(out / 2^bits), -127, 127) ^ turn; null: not wanted
+  int64_t narrowed_stride;
+  int bits;
+  uint8_t turn;
+};
+
+// No allocation, no exceptions, safe on several threads.
+struct RowKernels {
+  void (*norm)(const NormJob&, int64_t rows);
+  // One row: int16 where constants.limit is not 0, int32 otherwise.
+  void (*embed)(const EmbeddingConstants&, int32_t token, int32_t position, int32_t type, int64_t channels, void* out);
+  void (*narrow)(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out);
+  // int16 clamped to +-limit, or int32 where limit is 0.
+  void (*add)(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out);
+};
+
+extern const RowKernels rows_scalar, rows_avx2, rows_avx512, rows_neon;
+
+}  // namespace hccs

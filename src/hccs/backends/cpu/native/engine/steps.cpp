@@ -1,0 +1,227 @@
+#include "engine/steps.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+
+namespace hccs {
+namespace {
+
+constexpr int kXhatBits = 20;
+
+uint8_t turn_of(const Value& value) { return value.turned ? 0x80 : 0; }
+Bytes bytes_of(const Value& value) { return value.turned ? Bytes::kTurned : Bytes::kPlain; }
+
+}  // namespace
+
+Block::Block(size_t bytes)
+    : data_(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64}))), size_(bytes) {}
+
+LinearStep::LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output,
+                       const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int8_t* table,
+                       int64_t inputs, int64_t outputs)
+    : kernel_(kernel),
+      x_(x),
+      out_(out),
+      output_(output),
+      inputs_(inputs),
+      outputs_(outputs),
+      packed_(kernel.packed_bytes(inputs, outputs)) {
+  if (table) table_.assign(table, table + 256);
+  kernel.pack(weight, bias, multiplier, inputs, outputs, packed_.data());
+}
+
+void LinearStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+                     int64_t piece_end) const {
+  LinearJob job{};
+  job.packed = packed_.data();
+  job.inputs = inputs_;
+  job.outputs = outputs_;
+  job.x = memory.at(x_, row);
+  job.x_stride = x_.row_bytes;
+  job.x_bytes = bytes_of(x_);
+  job.output = output_;
+  job.out = memory.at(out_, row);
+  const bool bytes = output_ == LinearOutput::kInt8 || output_ == LinearOutput::kInt8Table;
+  job.out_stride = out_.row_bytes / (bytes ? 1 : output_ == LinearOutput::kInt16 ? 2 : 4);
+  job.out_bytes = bytes_of(out_);
+  job.table = table_.data();
+  kernel_.run(job, 0, row_end - row, piece, piece_end, memory.workspace);
+}
+
+NormStep::NormStep(const RowKernels& kernels, const Constants& constants, NormSource source, const Places& places,
+                   int32_t limit, const EmbeddingConstants& embedding, int bits)
+    : kernels_(kernels),
+      gain_(constants.gain, constants.gain + constants.channels),
+      bias_(constants.bias, constants.bias + constants.channels),
+      embedding_(embedding),
+      job_{} {
+  for (int64_t i = 0; i < constants.channels; ++i) {
+    real_gain_.push_back(std::ldexp(gain_[i], -(kXhatBits + constants.gain_bits)));
+    real_bias_.push_back(std::ldexp(bias_[i], -constants.gain_bits));
+  }
+  norm_ = {constants.channels,  constants.root, constants.root_shift, static_cast<uint64_t>(constants.epsilon),
+           constants.gain_bits, gain_.data(),   bias_.data(),         real_gain_.data(),
+           real_bias_.data()};
+  job_.norm = &norm_;
+  job_.source = source;
+  job_.embedding = &embedding_;
+  job_.limit = limit;
+  job_.bits = bits;
+  const auto take = [](const Value* place, Value& value, int64_t& stride) {
+    if (place == nullptr) return;
+    value = *place;
+    stride = value.row_bytes;
+  };
+  take(places.a, a_, job_.a_stride);
+  take(places.b, b_, job_.b_stride);
+  take(places.clamped, clamped_, job_.clamped_stride);
+  take(places.out, out_, job_.out_stride);
+  take(places.narrowed, narrowed_, job_.narrowed_stride);
+  if (places.narrowed) job_.turn = turn_of(narrowed_);
+}
+
+void NormStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  NormJob job = job_;
+  if (job.a_stride) job.a = memory.at(a_, row);
+  if (job.b_stride) job.b = memory.at(b_, row);
+  if (job.source == NormSource::kEmbedding) job.tokens = {batch.token + row, batch.position + row, batch.type + row};
+  if (job.clamped_stride) job.clamped = memory.at<int16_t>(clamped_, row);
+  if (job.out_stride) job.out = memory.at<int16_t>(out_, row);
+  if (job.narrowed_stride) job.narrowed = memory.at<int8_t>(narrowed_, row);
+  kernels_.norm(job, row_end - row);
+}
+
+void EmbedStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row)
+    kernels_.embed(embedding_, batch.token[row], batch.position[row], batch.type[row], channels_, memory.at(out_, row));
+}
+
+void PixelStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  const int64_t across = width_ / patch_, tokens = special_ + across * (height_ / patch_);
+  const uint8_t turn = out_.turned ? 0 : 0x80;  // a pixel is x + 128 already
+  for (; row < row_end; ++row) {
+    auto* to = memory.at<uint8_t>(out_, row);
+    const int64_t patch = row % tokens - special_;
+    if (patch < 0) {
+      std::memset(to, 0, channels_ * patch_ * patch_);
+      continue;
+    }
+    const uint8_t* const image = batch.images + row / tokens * channels_ * height_ * width_;
+    const uint8_t* const corner = image + patch / across * patch_ * width_ + patch % across * patch_;
+    for (int64_t channel = 0; channel < channels_; ++channel)
+      for (int64_t line = 0; line < patch_; ++line, to += patch_) {
+        const uint8_t* const from = corner + (channel * height_ + line) * width_;
+        for (int64_t i = 0; i < patch_; ++i) to[i] = from[i] ^ turn;
+      }
+  }
+}
+
+PlaceStep::PlaceStep(const RowKernels& kernels, const int16_t* special, int64_t specials, const int16_t* positions,
+                     int64_t channels, const Value& x, const Value& out)
+    : kernels_(kernels),
+      special_(specials * channels),
+      specials_(specials),
+      channels_(channels),
+      positions_(positions),
+      x_(x),
+      out_(out) {
+  kernels.add(special, positions, specials * channels, INT16_MAX, special_.data());
+}
+
+void PlaceStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row) {
+    const int64_t position = batch.position[row];
+    auto* const to = memory.at<int16_t>(out_, row);
+    if (position < specials_)
+      std::memcpy(to, special_.data() + position * channels_, channels_ * sizeof(int16_t));
+    else
+      kernels_.add(memory.at<int16_t>(x_, row), positions_ + position * channels_, channels_, INT16_MAX, to);
+  }
+}
+
+void NarrowStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row)
+    kernels_.narrow(memory.at<int16_t>(x_, row), channels_, bits_, turn_of(out_), memory.at<int8_t>(out_, row));
+}
+
+void AddStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row)
+    kernels_.add(memory.at<int16_t>(a_, row), memory.at<int16_t>(b_, row), channels_, limit_, memory.at(out_, row));
+}
+
+TableStep::TableStep(const Value& x, const Value& out, int64_t channels, const int8_t* entries)
+    : x_(x), out_(out), channels_(channels) {
+  for (int byte = 0; byte < 256; ++byte)
+    entries_[byte] = static_cast<int8_t>(entries[x.turned ? byte : byte ^ 0x80] ^ turn_of(out));
+}
+
+void TableStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row) {
+    const auto* const from = memory.at<uint8_t>(x_, row);
+    auto* const to = memory.at<int8_t>(out_, row);
+    for (int64_t i = 0; i < channels_; ++i) to[i] = entries_[from[i]];
+  }
+}
+
+void FirstStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row) std::memcpy(memory.at(out_, row), memory.at(x_, batch.starts[row]), bytes_);
+}
+
+AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v,
+                             const Value& out, int64_t heads, int64_t dim, bool causal, const int32_t* theta,
+                             const int32_t* requant)
+    : kernel_(kernel), q_(q), k_(k), v_(v), out_(out), dim_(dim), causal_(causal), theta_(heads), requant_(heads) {
+  std::memcpy(theta_.data(), theta, heads * sizeof(Head));
+  std::memcpy(requant_.data(), requant, heads * sizeof(Requant));
+}
+
+AttentionJob AttentionStep::job_of(int64_t queries, int64_t keys) const {
+  AttentionJob job{};
+  job.queries = queries;
+  job.keys = keys;
+  job.dim = dim_;
+  job.q_stride = q_.value.row_bytes;
+  job.k_stride = k_.value.row_bytes;
+  job.v_stride = v_.value.row_bytes;
+  job.out_stride = out_.row_bytes;
+  job.causal = causal_;
+  job.masking = Masking::kNone;
+  job.output = AttentionOutput::kInt8;
+  job.turned = out_.turned;
+  return job;
+}
+
+size_t AttentionStep::workspace(int64_t longest) const { return kernel_.workspace(job_of(longest, longest)); }
+
+void AttentionStep::run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence,
+                        int64_t head, int64_t head_end) const {
+  constexpr int64_t kAtOnce = 16;
+  AttentionGroup groups[kAtOnce];
+  const bool first_alone = out_.space == Space::kSequences;
+  const int64_t start = batch.starts[sequence], length = batch.length(sequence);
+  // The first query of a causal model sees the first key alone.
+  AttentionJob job = job_of(first_alone ? 1 : length, first_alone && causal_ ? 1 : length);
+  job.interruption = &interruption;
+  job.groups = groups;
+  const auto row_of = [&](const Value& value) { return value.space == Space::kTokens ? start : sequence; };
+  for (; head < head_end; head += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, head_end - head);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto at = [&](const Operand& operand) {
+        return memory.at<int8_t>(operand.value, row_of(operand.value)) + operand.offset + (head + i) * dim_;
+      };
+      groups[i] = {at(q_),
+                   at(k_),
+                   at(v_),
+                   memory.at<int8_t>(out_, row_of(out_)) + (head + i) * dim_,
+                   &theta_[head + i],
+                   &requant_[head + i]};
+    }
+    job.rows = count * job.queries;
+    kernel_.rows(job, 0, job.rows, memory.workspace);
+  }
+}
+
+}  // namespace hccs

@@ -1,0 +1,208 @@
+// The steps of a plan: operators, fused where one alone reads what another writes, over any rows of a batch.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention/job.hpp"
+#include "engine/rows.hpp"
+#include "engine/values.hpp"
+#include "linear/job.hpp"
+
+namespace hccs {
+
+// Memory that starts at a multiple of 64.
+class Block {
+ public:
+  Block() = default;
+  explicit Block(size_t bytes);
+  std::byte* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
+  };
+  std::unique_ptr<std::byte[], Free> data_;
+  size_t size_ = 0;
+};
+
+class Step {
+ public:
+  virtual ~Step() = default;
+  virtual size_t workspace() const { return 0; }
+  // Its output's channels can be made in so many pieces, apart from each other.
+  virtual int64_t pieces() const { return 1; }
+  virtual void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+                   int64_t piece_end) const = 0;
+};
+
+class LinearStep : public Step {
+ public:
+  LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output, const int8_t* weight,
+             const int32_t* bias, const int32_t* multiplier, const int8_t* table, int64_t inputs, int64_t outputs);
+  size_t workspace() const override { return kernel_.workspace(inputs_); }
+  int64_t pieces() const override { return (outputs_ + kernel_.block_outputs - 1) / kernel_.block_outputs; }
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const LinearKernel& kernel_;
+  const Value x_, out_;
+  const LinearOutput output_;
+  const int64_t inputs_, outputs_;
+  std::vector<int8_t> table_;
+  Block packed_;
+};
+
+// LayerNorm of what it reads, with what is added before and narrowed behind it.
+class NormStep : public Step {
+ public:
+  struct Constants {
+    int64_t channels;
+    const int32_t *gain, *bias;
+    int gain_bits;
+    int64_t epsilon;
+    uint64_t root;
+    int root_shift;
+  };
+  struct Places {
+    const Value *a, *b, *clamped, *out, *narrowed;  // null where there is none
+  };
+  NormStep(const RowKernels& kernels, const Constants& constants, NormSource source, const Places& places,
+           int32_t limit, const EmbeddingConstants& embedding, int bits);
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  std::vector<int32_t> gain_, bias_;
+  std::vector<double> real_gain_, real_bias_;
+  const EmbeddingConstants embedding_;
+  NormConstants norm_;
+  NormJob job_;
+  Value a_, b_, clamped_, out_, narrowed_;
+};
+
+class EmbedStep : public Step {
+ public:
+  EmbedStep(const RowKernels& kernels, const EmbeddingConstants& embedding, int64_t channels, const Value& out)
+      : kernels_(kernels), embedding_(embedding), channels_(channels), out_(out) {}
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  const EmbeddingConstants embedding_;
+  const int64_t channels_;
+  const Value out_;
+};
+
+// The pixels of each row's patch; zeros in the rows of special tokens.
+class PixelStep : public Step {
+ public:
+  PixelStep(int64_t special, int64_t patch, int64_t channels, int64_t height, int64_t width, const Value& out)
+      : special_(special), patch_(patch), channels_(channels), height_(height), width_(width), out_(out) {}
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const int64_t special_, patch_, channels_, height_, width_;
+  const Value out_;
+};
+
+// Rows of special tokens as they are; other rows plus their position, clamped.
+class PlaceStep : public Step {
+ public:
+  PlaceStep(const RowKernels& kernels, const int16_t* special, int64_t specials, const int16_t* positions,
+            int64_t channels, const Value& x, const Value& out);
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  std::vector<int16_t> special_;  // with their positions
+  const int64_t specials_, channels_;
+  const int16_t* const positions_;
+  const Value x_, out_;
+};
+
+class NarrowStep : public Step {
+ public:
+  NarrowStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels, int bits)
+      : kernels_(kernels), x_(x), out_(out), channels_(channels), bits_(bits) {}
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  const Value x_, out_;
+  const int64_t channels_;
+  const int bits_;
+};
+
+class AddStep : public Step {
+ public:
+  AddStep(const RowKernels& kernels, const Value& a, const Value& b, const Value& out, int64_t channels, int32_t limit)
+      : kernels_(kernels), a_(a), b_(b), out_(out), channels_(channels), limit_(limit) {}
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  const Value a_, b_, out_;
+  const int64_t channels_;
+  const int32_t limit_;
+};
+
+class TableStep : public Step {
+ public:
+  TableStep(const Value& x, const Value& out, int64_t channels, const int8_t* entries);
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const Value x_, out_;
+  const int64_t channels_;
+  int8_t entries_[256];  // by the byte as it is stored
+};
+
+// The first row of every sequence.
+class FirstStep : public Step {
+ public:
+  FirstStep(const Value& x, const Value& out, int64_t bytes) : x_(x), out_(out), bytes_(bytes) {}
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const Value x_, out_;
+  const int64_t bytes_;
+};
+
+// Attention mixes rows, so it stands alone: over sequences and heads, of all queries or of each sequence's first.
+class AttentionStep {
+ public:
+  struct Operand {
+    Value value;
+    int64_t offset;  // of the first head in a row
+  };
+  AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v, const Value& out,
+                int64_t heads, int64_t dim, bool causal, const int32_t* theta, const int32_t* requant);
+  int64_t heads() const { return static_cast<int64_t>(theta_.size()); }
+  size_t workspace(int64_t longest) const;
+  void run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence, int64_t head,
+           int64_t head_end) const;
+
+ private:
+  AttentionJob job_of(int64_t queries, int64_t keys) const;
+
+  const AttentionKernel& kernel_;
+  const Operand q_, k_, v_;
+  const Value out_;
+  const int64_t dim_;
+  const bool causal_;
+  std::vector<Head> theta_;
+  std::vector<Requant> requant_;
+};
+
+}  // namespace hccs

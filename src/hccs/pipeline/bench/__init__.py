@@ -1,0 +1,1 @@
+"""A converted model beside other runtimes: latency, throughput, size and memory on the user's own machine."""
