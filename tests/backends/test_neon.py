@@ -14,6 +14,7 @@ import pytest
 import hccs
 from hccs.reference.attention import attention as reference_attention
 from hccs.reference.softmax import softmax as reference_softmax
+from tests.backends import test_linear
 from tests.conftest import logits
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-fopenmp-simd", "-
 def programs(tmp_path_factory):
     """A folder with the replaying programs; each kernel is compiled as it is in the package."""
     folder = tmp_path_factory.mktemp("neon")
-    special = {"attention/neon": ["-march=armv8.2-a+dotprod"]}
+    special = {name: ["-march=armv8.2-a+dotprod"] for name in ("attention/neon", "linear/neon")}
     objects = []
     for name in (
         "common/instruction_sets",
@@ -45,11 +46,14 @@ def programs(tmp_path_factory):
         "softmax/neon",
         "attention/scalar",
         "attention/neon",
+        "linear/run",
+        "linear/scalar",
+        "linear/neon",
     ):
         objects.append(folder / f"{name.replace('/', '_')}.o")
         compile_one = [COMPILER, *FLAGS, *special.get(name, []), "-c", CPU / f"{name}.cpp", "-o", objects[-1]]
         subprocess.run(compile_one, check=True)
-    for name in ("replay", "replay_attention"):
+    for name in ("replay", "replay_attention", "replay_linear"):
         main = ROOT / f"tests/native/{name}.cpp"
         subprocess.run(
             [COMPILER, *FLAGS, "-static", main, *objects, "-pthread", "-o", folder / name], check=True
@@ -156,5 +160,50 @@ def test_replayed_attention_agrees(programs, attention_cases, isa, cpu, kernel):
     # A Cortex-A57 has no dot product: there the portable kernel must be chosen.
     path, cases = attention_cases
     command = [EMULATOR, "-cpu", cpu, programs / "replay_attention", path, isa]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.stdout == f"{cases} cases agree, {kernel}\n", result.stdout + result.stderr
+
+
+def record_linear(file, rng, x, layer, output, forms):
+    """One case in the order in which replay_linear.cpp reads it."""
+    turned_x, turned_out = forms
+    outputs, inputs = layer.weight.shape
+    _, (table, stream) = test_linear.extras(rng, output, (len(x), outputs))
+    expected = test_linear.expected(x, layer, output, table, stream)
+    turned_out = turned_out and expected.dtype == np.int8
+    kind = test_linear.OUTPUTS.index(output)
+    given = [table is not None, stream is not None]
+    header = [len(x), inputs, outputs, kind, turned_x, turned_out, *given, expected.nbytes]
+    file.write(np.array(header, np.int64).tobytes())
+    multiplier = np.ones(outputs, np.int32) if layer.multiplier is None else layer.multiplier
+    for array in (layer.weight, layer.bias, multiplier, test_linear.turned(x) if turned_x else x):
+        file.write(array.tobytes())
+    for array in (table, stream, test_linear.turned(expected) if turned_out else expected):
+        file.write(b"" if array is None else array.tobytes())
+
+
+@pytest.fixture(scope="module")
+def linear_cases(tmp_path_factory):
+    rng, file, cases = np.random.default_rng(0), io.BytesIO(), 0
+    for output in test_linear.OUTPUTS:
+        shapes = [(1, 1, 1), (5, 64, 48), (13, 30, 17), (2, 2048, 16), (250, 512, 20)]
+        layers = [(n, test_linear.random_layer(rng, output, k, m)) for n, k, m in shapes]
+        layers.append((256, test_linear.magnitudes(rng, output, 400)))
+        for (count, layer), forms in itertools.product(layers, itertools.product([False, True], repeat=2)):
+            x = test_linear.rows(rng, count, layer.weight.shape[1])
+            record_linear(file, rng, x, layer, output, forms)
+            cases += 1
+    path = tmp_path_factory.mktemp("linear") / "cases"
+    path.write_bytes(np.int64(cases).tobytes() + file.getvalue())
+    return path, cases
+
+
+@pytest.mark.parametrize(
+    ("isa", "cpu", "kernel"),
+    [("neon", "max", "vector"), ("neon", "cortex-a57", "portable"), ("scalar", "max", "portable")],
+)
+def test_replayed_linear_layers_agree(programs, linear_cases, isa, cpu, kernel):
+    path, cases = linear_cases
+    command = [EMULATOR, "-cpu", cpu, programs / "replay_linear", path, isa]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.stdout == f"{cases} cases agree, {kernel}\n", result.stdout + result.stderr

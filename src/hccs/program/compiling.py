@@ -34,17 +34,12 @@ def compiled(program: op.Program) -> Any | None:
         for step in segment:
             _add(engine, step, numbers, planned)
     last, embed = program.operators[-1].output, program.embed
-    longest, first = _longest(program), 0
-    if isinstance(embed, op.EmbedPatches):
-        longest = embed.params.tokens
-    else:
-        first = embed.first_position
     engine.complete(
         numbers[last],
         planned.values[last].width,
         per_token=program.per_token,
-        longest=longest,
-        first_position=first,
+        longest=_longest(program),
+        first_position=embed.first_position if isinstance(embed, op.Embed) else 0,
         products=sum(map(products_of, program.operators)),
     )
     return engine
@@ -70,9 +65,11 @@ def _taken(step: op.Operator, program: op.Program) -> bool:
 
 
 def _longest(program: op.Program) -> int:
-    """Rows so long that attention's sums could leave int16 are the reference's to refuse."""
+    """Tokens of a sequence or an image; what attention's sums could leave int16 for, the reference refuses."""
     bases = [step.theta.max_base for step in program.operators if isinstance(step, op.Attention)]
-    return min(program.longest, *(INT16_MAX // base for base in bases))
+    embed = program.embed
+    given = embed.params.tokens if isinstance(embed, op.EmbedPatches) else program.longest
+    return min([given, *(INT16_MAX // base for base in bases)])
 
 
 def _values(engine: Any, planned: Plan) -> dict[str, int]:

@@ -30,6 +30,10 @@ def logits(
     parameters: Any,
     threads: int,
 ) -> bool: ...
+class PackedLinear:
+    def __init__(self, weight: Any, bias: Any, multiplier: Any) -> None: ...
+    def run(self, x: Any, output: int, table: Any, stream: Any, out: Any, threads: int) -> None: ...
+
 def quantise(input: Any, factors: Any, output: Any) -> bool: ...
 
 class Engine:
@@ -100,3 +104,4 @@ MASK: int
 MODES: tuple[str, ...]
 DEFERRED: int
 OUTPUTS: tuple[str, ...]
+LINEAR_OUTPUTS: tuple[str, ...]

@@ -41,7 +41,7 @@ class Engine(_native.Engine):
     ) -> None:
         """The last call before running: where scores lie, and what the model takes.
 
-        `longest` is the most tokens of a sequence, or those of every image; `products` are per token.
+        `longest` is the most tokens of a sequence or an image; `products` are per token.
         """
         self.finish(scores, labels, longest, first_position)
         self._labels, self._per_token = labels, per_token

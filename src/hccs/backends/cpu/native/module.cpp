@@ -43,6 +43,7 @@ void export_numbers(nb::module_& m) {
   m.attr("MODES") = tuple_of(hccs::kModeNames);
   m.attr("DEFERRED") = hccs::kDeferred;
   m.attr("OUTPUTS") = tuple_of(hccs::kAttentionOutputNames);
+  m.attr("LINEAR_OUTPUTS") = tuple_of(hccs::kLinearOutputNames);
 }
 
 }  // namespace
@@ -51,6 +52,7 @@ NB_MODULE(_native, m) {
   hccs::bind_softmax(m);
   hccs::bind_attention(m);
   hccs::bind_float_logits(m);
+  hccs::bind_linear(m);
   hccs::bind_quantise(m);
   hccs::bind_engine(m);
   export_numbers(m);

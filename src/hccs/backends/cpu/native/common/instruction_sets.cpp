@@ -41,7 +41,8 @@ const RowKernels* row_kernels(const std::string& name) {
 
 const std::vector<InstructionSet>& instruction_sets() {
   static const std::vector<InstructionSet> all = [] {
-    std::vector<InstructionSet> found{{"scalar", true, softmax_rows_scalar, logits_scalar, &attention_scalar}};
+    std::vector<InstructionSet> found{
+        {"scalar", true, softmax_rows_scalar, logits_scalar, &attention_scalar, &linear_scalar}};
 #ifdef HCCS_X86
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
@@ -49,12 +50,14 @@ const std::vector<InstructionSet>& instruction_sets() {
                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi");
     const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
-    found.push_back({"avx2", avx2, softmax_rows_avx2, logits_avx2, &attention_avx2});
-    found.push_back({"avx512", avx512, softmax_rows_avx512, logits_avx512, vnni ? &attention_avx512 : &attention_avx2});
+    found.push_back({"avx2", avx2, softmax_rows_avx2, logits_avx2, &attention_avx2, &linear_avx2});
+    found.push_back({"avx512", avx512, softmax_rows_avx512, logits_avx512, vnni ? &attention_avx512 : &attention_avx2,
+                     vnni ? &linear_avx512 : &linear_avx2});
 #endif
 #ifdef HCCS_NEON
-    found.push_back(
-        {"neon", true, softmax_rows_neon, logits_scalar, has_dot_product() ? &attention_neon : &attention_scalar});
+    const bool dot = has_dot_product();
+    found.push_back({"neon", true, softmax_rows_neon, logits_scalar, dot ? &attention_neon : &attention_scalar,
+                     dot ? &linear_neon : &linear_scalar});
 #endif
     for (InstructionSet& set : found) set.rows = row_kernels(set.name);
     return found;

@@ -19,7 +19,7 @@ struct InstructionSet {
   LogitsKernels logits;
   const AttentionKernel* attention;
   const LinearKernel* linear;
-  const RowKernels* rows;
+  const RowKernels* rows = nullptr;
 };
 
 // Every instruction set of this build, the fastest last.

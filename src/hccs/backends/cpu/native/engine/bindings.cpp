@@ -236,7 +236,7 @@ class PlannedEngine {
     const Py_buffer& view = pixels.view();
     if (view.ndim != 4 || view.itemsize != 1 || !std::equal(image_, image_ + 3, view.shape + 1)) return false;
     const int64_t batch = view.shape[0], n = image_tokens_;
-    if (batch < 1 || n < 1 || batch * n > INT32_MAX) return false;
+    if (batch < 1 || n < 1 || n > longest_ || batch * n > INT32_MAX) return false;
     Lent arena(*this);
     arena->starts.resize(batch + 1);
     arena->position.resize(batch * n);

@@ -7,9 +7,8 @@
 namespace hccs {
 namespace {
 
-struct Avx512 : VectorProducts<Avx512> {
+struct Avx512 : DotProducts<Avx512> {
   using Element = uint8_t;
-  using Input = uint8_t;
   // 16 integers in name too: as eight of 64 bits, what the loop leaves and what it goes on with would be two variables
   // to GCC, which it keeps both.
   typedef int32_t Sums __attribute__((vector_size(64)));

@@ -32,7 +32,8 @@ class LinearRows {
                  outputs - c < kWidth ? outputs - c : kWidth, packed);
   }
   static size_t workspace(int64_t inputs) noexcept {
-    return static_cast<size_t>(whole(chunk_rows(inputs) * row_bytes(inputs), 64));
+    return static_cast<size_t>(
+        whole(chunk_rows(inputs) * staged_width(inputs) * static_cast<int64_t>(sizeof(Element)), 64));
   }
   static void run(const LinearJob& job, int64_t row, int64_t row_end, int64_t block, int64_t block_end,
                   std::byte* memory) noexcept {
@@ -50,42 +51,45 @@ class LinearRows {
 
   const LinearJob& job_;
   const int64_t padded_;   // inputs in whole steps
-  Element* const staged_;  // [chunk_rows][padded]
+  const int64_t width_;    // of a staged row
+  Element* const staged_;  // [chunk_rows][width]
   const bool direct_;      // x is read where it lies
 
   LinearRows(const LinearJob& job, Element* staged)
       : job_(job),
         padded_(whole(job.inputs, kStep)),
+        width_(staged_width(job.inputs)),
         staged_(staged),
-        direct_(sizeof(Element) == 1 && job.x_bytes == Isa::kBytes && padded_ == job.inputs) {}
+        direct_(Isa::kTail == 0 && sizeof(Element) == 1 && job.x_bytes == Isa::kBytes && padded_ == job.inputs) {}
 
-  static int64_t row_bytes(int64_t inputs) { return whole(inputs, kStep) * static_cast<int64_t>(sizeof(Element)); }
-  static int64_t weight_bytes(int64_t inputs) { return whole(kWidth * row_bytes(inputs), 64); }
+  static int64_t staged_width(int64_t inputs) { return whole(inputs, kStep) + Isa::kTail; }
+  static int64_t weight_bytes(int64_t inputs) {
+    return whole(kWidth * whole(inputs, kStep) * static_cast<int64_t>(sizeof(Element)), 64);
+  }
   static int64_t block_bytes(int64_t inputs) { return weight_bytes(inputs) + static_cast<int64_t>(sizeof(Block)); }
   static int64_t chunk_rows(int64_t inputs) {
-    const int64_t tiles = kChunkBytes / (kRows * (row_bytes(inputs) + 1));
+    const int64_t tiles = kChunkBytes / (kRows * (staged_width(inputs) + 1) * static_cast<int64_t>(sizeof(Element)));
     return kRows * (tiles < 1 ? 1 : tiles > 64 ? 64 : tiles);
   }
 
   static void pack_block(const int8_t* weight, const int32_t* bias, const int32_t* multiplier, int64_t inputs,
                          int64_t have, std::byte* packed) {
-    constexpr int64_t kOffset = Isa::kBytes == Bytes::kTurned ? 128 : 0;
     std::memset(packed, 0, static_cast<size_t>(block_bytes(inputs)));
     Element* const elements = reinterpret_cast<Element*>(packed);
     Block& channels = *reinterpret_cast<Block*>(packed + weight_bytes(inputs));
     channels.small = 1;
     for (int64_t c = 0; c < have; ++c) {
-      int64_t sum = 0, magnitude = 0;
+      int64_t magnitude = 0;
       for (int64_t i = 0; i < inputs; ++i) {
         const int w = weight[c * inputs + i];
-        sum += w;
         magnitude += w < 0 ? -w : w;
         elements[Isa::place(c, i, whole(inputs, kStep))] = static_cast<Element>(w);
       }
       const int64_t reach = 128 * magnitude + (bias[c] < 0 ? -int64_t{bias[c]} : bias[c]);
       if (reach >= 1 << 24) channels.small = 0;
-      // Turned bytes are x + 128; what that adds comes off again modulo 2^32, as the sums are.
-      channels.bias[c] = static_cast<int32_t>(static_cast<uint32_t>(bias[c] - kOffset * sum));
+      // What the channel's products are too large by comes off again, modulo 2^32 as the sums are.
+      channels.bias[c] =
+          static_cast<int32_t>(static_cast<uint32_t>(bias[c] - Isa::excess(weight + c * inputs, inputs)));
       channels.multiplier[c] = multiplier ? multiplier[c] : 0;
       channels.factor[c] = static_cast<float>(channels.multiplier[c]) / 65536.0f;
     }
@@ -97,18 +101,15 @@ class LinearRows {
     for (int64_t rows; row < row_end; row += rows) {
       rows = row_end - row < most ? row_end - row : most;
       if (!direct_)
-        for (int64_t r = 0; r < rows; ++r) stage(row + r, staged_ + r * padded_);
+        for (int64_t r = 0; r < rows; ++r) stage(row + r, staged_ + r * width_);
       const Element* const x = direct_ ? static_cast<const Element*>(job_.x) + row * job_.x_stride : staged_;
       for (int64_t b = block; b < block_end; ++b)
-        one_block<kOutput>(x, direct_ ? job_.x_stride : padded_, row, rows, b, b == block);
+        one_block<kOutput>(x, direct_ ? job_.x_stride : width_, row, rows, b, b == block);
     }
   }
   void stage(int64_t row, Element* to) const {
     const uint8_t* const from = static_cast<const uint8_t*>(job_.x) + row * job_.x_stride;
-    const int turn = job_.x_bytes == Isa::kBytes ? 0 : 0x80;
-    for (int64_t i = 0; i < job_.inputs; ++i)
-      to[i] = static_cast<Element>(static_cast<typename Isa::Input>(from[i] ^ turn));
-    for (int64_t i = job_.inputs; i < padded_; ++i) to[i] = Element{0};
+    Isa::stage(from, job_.x_bytes == Isa::kBytes ? 0 : 0x80, job_.inputs, to);
   }
 
   // One block of outputs for the rows of a chunk.
@@ -206,11 +207,23 @@ class LinearRows {
   }
 };
 
-// Isa::place and Isa::products for vectors: [steps][kPanels][kLanes][kStep] elements.
+// Bytes four at a time: [steps][kPanels][kLanes][4] weights, rows as they are.
 template <class Isa>
-struct VectorProducts {
+struct DotProducts {
+  static constexpr int kTail = 0;  // elements behind a staged row
   static constexpr int64_t place(int64_t output, int64_t input, int64_t) {
     return (input / Isa::kStep * Isa::kPanels * Isa::kLanes + output) * Isa::kStep + input % Isa::kStep;
+  }
+  // Turned bytes are x + 128.
+  static int64_t excess(const int8_t* weights, int64_t inputs) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < inputs; ++i) sum += weights[i];
+    return Isa::kBytes == Bytes::kTurned ? 128 * sum : 0;
+  }
+  template <class Element>
+  static void stage(const uint8_t* from, int turn, int64_t inputs, Element* to) {
+    for (int64_t i = 0; i < inputs; ++i) to[i] = static_cast<Element>(from[i] ^ turn);
+    for (int64_t i = inputs; i < whole(inputs, Isa::kStep); ++i) to[i] = Element{0};
   }
   // Calls midway() in the middle, where its instructions find room beside the products that wait for their turn.
   template <int kTileRows, int kPanels, class Sums, class Element, class Midway>

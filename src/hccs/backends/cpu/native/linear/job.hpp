@@ -10,6 +10,8 @@
 
 namespace hccs {
 
+class Interruption;
+
 // How an int8 value x is stored: as it is, or turned, x ^ 0x80, which is the unsigned byte x + 128.
 enum class Bytes { kPlain, kTurned };
 
@@ -62,5 +64,9 @@ struct LinearKernel {
 };
 
 extern const LinearKernel linear_scalar, linear_avx2, linear_avx512, linear_neon;
+
+// Runs the kernel over all outputs of so many rows, on up to `threads` threads.
+void run_linear(const LinearJob& job, const LinearKernel& kernel, int64_t rows, int threads,
+                Interruption& interruption);
 
 }  // namespace hccs

@@ -1,0 +1,172 @@
+"""Random programs of every form that operators can be put together in, and batches for them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hccs.numbers.embeddings import EmbeddingParams
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.layer_norm import NormParams
+from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, LinearParams
+from hccs.numbers.patches import PatchParams
+from hccs.numbers.requant import FixedPoint, Requant
+from hccs.program import Program
+from hccs.program import operators as op
+
+WORDS, LONGEST = 50, 40
+
+
+class Builder:
+    """Operators one after the other; each method returns the name of what it wrote."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.operators: list[op.Operator] = []
+        self.widths: dict[str, int] = {}
+
+    def add(self, kind, inputs, width, *constants, **named) -> str:
+        name = f"v{len(self.operators)}"
+        self.operators.append(
+            kind(inputs, name, *constants, **named) if inputs else kind(name, *constants, **named)
+        )
+        self.widths[name] = width
+        return name
+
+    def integers(self, low, high, shape, dtype=np.int32):
+        return self.rng.integers(low, high + 1, shape).astype(dtype)
+
+    def layer(self, outputs: int, inputs: int, limit: int = INT8_LIMIT) -> LinearParams:
+        """Weights that fill their range, and outputs that mostly fit theirs."""
+        weight = self.integers(-127, 127, (outputs, inputs), np.int8)
+        spread = 73 * 60 * inputs**0.5
+        middle = 2**16 * limit / (2.5 * spread)
+        multiplier = np.clip(np.rint(middle * self.rng.uniform(0.3, 2, outputs)), 1, 2**24 - 1).astype(
+            np.int32
+        )
+        return LinearParams(weight, self.integers(-spread, spread, outputs), multiplier, limit, 128)
+
+    def embed(self, h: int, limit: int | None) -> str:
+        first = int(self.rng.integers(3))
+        params = EmbeddingParams(
+            self.integers(-127, 127, (WORDS, h), np.int8),
+            self.integers(-20000, 20000, (LONGEST + first, h), np.int16),
+            self.integers(-9000, 9000, (2, h), np.int16),
+            int(self.rng.integers(8)),
+        )
+        return self.add(op.Embed, (), h, params, first, limit)
+
+    def patches(self, h: int) -> str:
+        patch, channels = int(self.rng.integers(1, 5)), int(self.rng.integers(1, 4))
+        image = (channels, patch * int(self.rng.integers(1, 4)), patch * int(self.rng.integers(1, 5)))
+        special = int(self.rng.integers(1, 3))
+        count = special + image[1] * image[2] // patch**2
+        params = PatchParams(
+            self.layer(h, channels * patch**2, INT16_LIMIT),
+            self.integers(-32767, 32767, (special, h), np.int16),
+            self.integers(-9000, 9000, (count, h), np.int16),
+            patch,
+            image,
+        )
+        return self.add(op.EmbedPatches, (), h, params)
+
+    def norm(self, x: str, reach: float = 12000) -> str:
+        h, bits = self.widths[x], int(self.rng.integers(3, 9))
+        gain = np.rint(self.rng.normal(0, reach / 3 * 2**bits, h)).clip(-(2**23) + 1, 2**23 - 1)
+        params = NormParams(
+            gain.astype(np.int32),
+            self.integers(-3000 * 2**bits, 3000 * 2**bits, h),
+            bits,
+            int(self.rng.integers(1, 2 ** int(self.rng.integers(1, 40)))),
+        )
+        return self.add(op.LayerNorm, (x,), h, params)
+
+    def narrow(self, x: str, bits: int | None = None) -> str:
+        return self.add(
+            op.Narrow, (x,), self.widths[x], int(self.rng.integers(5, 9)) if bits is None else bits
+        )
+
+    def linear(self, x: str, outputs: int, limit: int = INT8_LIMIT) -> str:
+        return self.add(op.Linear, (x,), outputs, self.layer(outputs, self.widths[x], limit))
+
+    def table(self, x: str) -> str:
+        return self.add(op.Table, (x,), self.widths[x], self.integers(-127, 127, 256, np.int8))
+
+    def sum(self, a: str, b: str, limit: int | None = None) -> str:
+        return self.add(op.Add, (a, b), self.widths[a], limit=limit)
+
+    def attend(self, qkv: str, heads: int, causal: bool) -> str:
+        S, D = self.integers(0, 5, heads), self.integers(1, 127, heads)
+        theta = HeadParams(np.maximum(S * D, 1) + self.integers(0, 60, heads), S, D)
+        dim = self.widths[qkv] // (3 * heads)
+        factor = 2**24 / (60 * 60 * dim**0.5 / 30)
+        logits = np.rint(factor * self.rng.uniform(0.3, 1, heads)).clip(1, 2**24 - 1)
+        out = self.integers(2**22, 2**24 - 1, heads)
+        requant = Requant(FixedPoint(logits.astype(np.int32), 24), 1.0, FixedPoint(out, 22))
+        return self.add(op.Attention, (qkv,), self.widths[qkv] // 3, theta, requant, causal)
+
+    def program(self, labels: int) -> Program:
+        return Program(tuple(self.operators), tuple(f"label {i}" for i in range(labels)), LONGEST, 0.01)
+
+
+def scores(built: Builder, x: str, labels: int) -> Program:
+    """The program that ends with the scores of an int8 value."""
+    weight = built.integers(-127, 127, (labels, built.widths[x]), np.int8)
+    params = LinearParams(weight, built.integers(-(2**20), 2**20, labels), None, INT8_LIMIT, 128)
+    built.add(op.Linear, (x,), labels, params)
+    return built.program(labels)
+
+
+def random_program(seed: int) -> Program:
+    """A program of random width, depth and form: the seed's digits choose among the forms."""
+    built = Builder(seed)
+    choose = np.random.default_rng([seed, 1])
+    heads = int(choose.integers(1, 5))
+    h = heads * int(choose.choice([1, 3, 5, 8, 16, 32]))
+    h = max(h, 2)
+    pre_norm, causal, images = bool(seed & 1), bool(seed & 2), seed % 7 == 3
+    per_token, tables_alone = seed % 5 in (1, 2), seed % 3 == 1
+    wide, labels = int(choose.integers(1, 150)), int(choose.integers(1, 6))
+    limit = int(choose.choice([20000, INT16_LIMIT])) if pre_norm else None
+    x = built.patches(h) if images else built.embed(h, limit)
+    if not pre_norm:
+        x = built.norm(x)
+    x8 = "" if pre_norm else built.narrow(x)
+
+    def block(x: str, x8: str, inner) -> tuple[str, str]:
+        part = built.linear(inner(built.narrow(built.norm(x)) if pre_norm else x8), h, INT16_LIMIT)
+        if pre_norm:
+            return built.sum(x, part, limit), ""
+        x = built.norm(built.sum(x, part))
+        return x, built.narrow(x)
+
+    def attended(y: str) -> str:
+        return built.attend(built.linear(y, 3 * h), heads, causal)
+
+    def widened(y: str) -> str:
+        y = built.linear(y, wide)
+        if tables_alone:
+            y = built.table(built.table(y))
+        return built.table(y)
+
+    for _ in range(int(choose.integers(1, 3))):
+        x, x8 = block(x, x8, attended)
+        x, x8 = block(x, x8, widened)
+    y = built.narrow(built.norm(x)) if pre_norm else x8
+    if tables_alone:
+        y = built.table(built.narrow(x, 7))
+    if not per_token:
+        y = built.add(op.First, (y,), h)
+        y = built.table(built.linear(y, h))
+    return scores(built, y, labels)
+
+
+def random_batch(program: Program, seed: int, count: int | None = None, n: int | None = None):
+    """What the program takes: ids, masks of random lengths and types; or images alone."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 9)) if count is None else count
+    embed = program.embed
+    if isinstance(embed, op.EmbedPatches):
+        return (rng.integers(0, 256, (count, *embed.params.image)).astype(np.uint8),)
+    n = int(rng.integers(1, LONGEST + 1)) if n is None else n
+    mask = (np.arange(n) < rng.integers(1, n + 1, (count, 1))).astype(np.int64)
+    return rng.integers(0, WORDS, (count, n)), mask, rng.integers(0, 2, (count, n))

@@ -1,0 +1,76 @@
+"""Plans: no two values share memory while both are in use, and only rows that someone needs are made."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from hccs.program import operators as op
+from hccs.program.layout import Lifetime, placed, plan
+from tests.program.programs import random_program
+from tests.program.test_program import small_program
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_values_in_use_never_overlap(seed):
+    planned = plan(random_program(seed))
+    written: dict[str, tuple[int, int]] = {}
+    last: dict[str, tuple[int, int]] = {}
+    for number, segment in enumerate(planned.segments):
+        assert len({step.tokens for step in segment}) == 1
+        for moment, step in enumerate(segment):
+            for name in step.reads:
+                assert name in written, f"{name} is read before it is written"
+                last[name] = (number, moment)
+            for name in step.writes:
+                written[name] = last[name] = (number, moment)
+    last[list(written)[-1]] = (len(planned.segments), 0)
+    for name, place in planned.places.items():
+        assert place.row_bytes >= planned.values[name].bytes_per_row
+        assert place.local == (written[name][0] == last[name][0])
+        end = planned.local_bytes if place.local else planned.arena_bytes
+        assert place.offset + place.row_bytes <= end
+    for one, other in combinations(planned.places, 2):
+        a, b = planned.places[one], planned.places[other]
+        if a.local != b.local:
+            continue
+        # Blocks of rows run through a segment apart from each other: its moments count for local values.
+        spans = [(written[n], last[n]) if a.local else (written[n][0], last[n][0]) for n in (one, other)]
+        together = spans[0][0] <= spans[1][1] and spans[1][0] <= spans[0][1]
+        apart = a.offset + a.row_bytes <= b.offset or b.offset + b.row_bytes <= a.offset
+        assert apart or not together, f"{one} and {other}"
+
+
+def test_places_are_used_again():
+    lifetimes = [Lifetime(str(i), 64, i, i + 1) for i in range(10)]
+    offsets, total = placed(lifetimes)
+    assert total == 128
+    assert set(offsets.values()) == {0, 64}
+
+
+def test_operators_run_as_one_and_over_first_tokens_where_these_alone_are_needed():
+    planned = plan(small_program())
+    names = [
+        [(type(step.main).__name__, type(step.behind).__name__, step.tokens) for step in segment]
+        for segment in planned.segments
+    ]
+    assert names == [
+        [("LayerNorm", "Narrow", True), ("Linear", "NoneType", True)],  # k and v of all tokens
+        [("First", "NoneType", False), ("Linear", "NoneType", False)],  # q of the first
+        [("Attention", "NoneType", False)],
+        [
+            ("Linear", "NoneType", False),
+            ("First", "NoneType", False),
+            ("LayerNorm", "Narrow", False),
+            ("Linear", "Table", False),
+            ("Linear", "NoneType", False),
+        ],
+    ]
+
+
+def test_scores_per_token_need_all_rows():
+    program = next(p for p in map(random_program, range(9)) if p.per_token)
+    steps = [step for segment in plan(program).segments for step in segment]
+    assert all(step.tokens for step in steps)
+    assert not any(isinstance(step.main, op.First) for step in steps)
