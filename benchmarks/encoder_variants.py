@@ -23,6 +23,7 @@ PEERS = (
     "ONNX Runtime float32",
     "ONNX Runtime dynamic int8",
     "OpenVINO static int8",
+    "LiteRT dynamic int8",
 )
 PARTLY = (
     "torch float32, integer attention",
@@ -42,7 +43,11 @@ Call = Callable[[], Any]
 
 def missing(name: str) -> list[str]:
     """The packages that a peer would need."""
-    needs = {"ONNX": ("onnxruntime", "onnx", "onnxscript"), "OpenVINO": ("openvino", "nncf")}
+    needs = {
+        "ONNX": ("onnxruntime", "onnx", "onnxscript"),
+        "OpenVINO": ("openvino", "nncf"),
+        "LiteRT": ("litert_torch",),
+    }
     return [p for p in needs.get(name.split()[0], ()) if importlib.util.find_spec(p) is None]
 
 
@@ -86,7 +91,7 @@ class Variants:
     """All variants of one model; files of other runtimes are made once and serve every size."""
 
     def __init__(self, model: Any, longest: int, folder: Path, names: Sequence[str]) -> None:
-        self.model, self.longest = model, longest
+        self.model, self.longest, self.folder = model, longest, folder
         self.names = [name for name in names if not missing(name)]
         few = {name: value[:, :8] for name, value in tokens(model, 2, 16).items()}
         sizes = [tokens(model, 2, n) for n in (max(longest // 2, 1), longest)]
@@ -117,6 +122,8 @@ class Variants:
             return lambda: [self.whole(*batch, threads=threads) for batch in given]
         if name.startswith("OpenVINO"):
             return self._in_openvino(arrays, threads)
+        if name.startswith("LiteRT"):
+            return self._in_litert(batches, threads)
         if name.startswith("torch"):
             model = self.model
             if "integer attention" in name:
@@ -137,5 +144,48 @@ class Variants:
         if len(arrays) == 1:
             model.reshape({name: list(value.shape) for name, value in arrays[0].items()})
         settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+        if self.names == [*HELD]:  # it asks the processor whether there is bfloat16, and AVX2 has none
+            settings["INFERENCE_PRECISION_HINT"] = "f32"
         request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
         return lambda: [request.infer(batch, share_inputs=True)[0] for batch in arrays]
+
+    def _in_litert(self, batches: Sequence[Batch], threads: int) -> Call:
+        """A file for every size: its converter fixes them."""
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreters = []
+        for batch in batches:
+            interpreter = Interpreter(str(self._litert_file(batch)), num_threads=threads)
+            interpreter.allocate_tensors()
+            for place, value in zip(interpreter.get_input_details(), batch.values(), strict=True):
+                interpreter.set_tensor(place["index"], value.numpy().astype(place["dtype"]))
+            interpreters.append(interpreter)
+        return lambda: [interpreter.invoke() for interpreter in interpreters]
+
+    def _litert_file(self, batch: Batch) -> Path:
+        """Dynamic int8 by its own quantiser, which is faster than its static one here."""
+        import litert_torch
+        from ai_edge_quantizer import quantizer, recipe
+
+        size = "x".join(map(str, batch["input_ids"].shape))
+        path = self.folder / f"{self.model.config.hidden_size}_{size}.tflite"
+        if not path.exists():
+            model = copy.deepcopy(self.model)
+            model.set_attn_implementation("eager")
+            exact = path.with_suffix(".float.tflite")
+            litert_torch.convert(Positional(model, tuple(batch)), tuple(batch.values())).export(str(exact))
+            work = quantizer.Quantizer(str(exact))
+            work.load_quantization_recipe(recipe.dynamic_wi8_afp32())
+            work.quantize().export_model(str(path))
+        return path
+
+
+class Positional(torch.nn.Module):
+    """A classifier that takes its inputs in order and returns logits alone."""
+
+    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model.eval(), names
+
+    def forward(self, *values: torch.Tensor) -> torch.Tensor:
+        return self.model(**dict(zip(self.names, values, strict=True))).logits
