@@ -17,7 +17,7 @@ that is not installed is left out, and named.
 - first: import, load and the first answer of the embedded BERT-tiny in a process of its own.
 - avx2: one thread in a process that is held to AVX2, with the peers that can be held.
 
-LiteRT has a file for every size, which takes its converter half a minute each: it is no peer of the sorted
+LiteRT has a file for every size, which its converter takes a while for: it is no peer of the sorted
 sentences, and is installed by itself (pip install litert-torch).
 """
 

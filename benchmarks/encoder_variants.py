@@ -14,7 +14,7 @@ import torch
 import hccs
 import hccs.nn
 from hccs.export.onnx_model import export_onnx
-from hccs.pipeline.bench.files import dynamic_int8_onnx, float_onnx, static_int8_openvino
+from hccs.pipeline.bench.files import dynamic_int8_onnx, float_onnx, quietly, static_int8_openvino
 from hccs.pipeline.bench.opening import in_torch, open_onnxruntime, torch_dynamic_int8
 
 PEERS = (
@@ -153,14 +153,21 @@ class Variants:
         """A file for every size: its converter fixes them."""
         from ai_edge_litert.interpreter import Interpreter
 
-        interpreters = []
+        ready = []
         for batch in batches:
             interpreter = Interpreter(str(self._litert_file(batch)), num_threads=threads)
             interpreter.allocate_tensors()
-            for place, value in zip(interpreter.get_input_details(), batch.values(), strict=True):
-                interpreter.set_tensor(place["index"], value.numpy().astype(place["dtype"]))
-            interpreters.append(interpreter)
-        return lambda: [interpreter.invoke() for interpreter in interpreters]
+            places = zip(interpreter.get_input_details(), batch.values(), strict=True)
+            given = [(place["index"], value.numpy().astype(place["dtype"])) for place, value in places]
+            ready.append((interpreter, given, interpreter.get_output_details()[0]["index"]))
+
+        def answer(interpreter: Any, given: list[tuple[int, Any]], output: int) -> Any:
+            for index, array in given:
+                interpreter.set_tensor(index, array)
+            interpreter.invoke()
+            return interpreter.get_tensor(output)
+
+        return lambda: [answer(*each) for each in ready]
 
     def _litert_file(self, batch: Batch) -> Path:
         """Dynamic int8 by its own quantiser, which is faster than its static one here."""
@@ -173,10 +180,12 @@ class Variants:
             model = copy.deepcopy(self.model)
             model.set_attn_implementation("eager")
             exact = path.with_suffix(".float.tflite")
-            litert_torch.convert(Positional(model, tuple(batch)), tuple(batch.values())).export(str(exact))
-            work = quantizer.Quantizer(str(exact))
-            work.load_quantization_recipe(recipe.dynamic_wi8_afp32())
-            work.quantize().export_model(str(path))
+            with quietly():
+                ordered = Positional(model, tuple(batch)).eval()
+                litert_torch.convert(ordered, tuple(batch.values())).export(str(exact))
+                work = quantizer.Quantizer(str(exact))
+                work.load_quantization_recipe(recipe.dynamic_wi8_afp32())
+                work.quantize().export_model(str(path))
         return path
 
 
@@ -185,7 +194,7 @@ class Positional(torch.nn.Module):
 
     def __init__(self, model: Any, names: tuple[str, ...]) -> None:
         super().__init__()
-        self.model, self.names = model.eval(), names
+        self.model, self.names = model, names
 
     def forward(self, *values: torch.Tensor) -> torch.Tensor:
         return self.model(**dict(zip(self.names, values, strict=True))).logits
