@@ -1,212 +1,84 @@
-"""How long does a whole encoder take on one thread? BERT-small in float32 and dynamic int8, in torch and in
-ONNX Runtime, with their own attention and with ours, and in OpenVINO with static int8.
+"""How long does a whole encoder take on a CPU? BERT-small and BERT-tiny in float32, in the int8 of torch,
+ONNX Runtime, LiteRT and OpenVINO (static, by NNCF), with our attention inside torch and ONNX Runtime, and all
+in integers.
 
-    python benchmarks/encoder_cpu.py [--model FOLDER] [--lengths 64,128,512] [--batches 1,8] [--json FILE]
+    python benchmarks/encoder_cpu.py [--model FOLDER] [--lengths 64,128,512] [--batches 1,8]
+        [--parts sizes,tiny,sentences,threads,first,avx2] [--sentences FILE.tsv] [--json FILE]
 
-Without a folder the weights are random: they change no time. All variants of one size are timed in turns, so
-that a busy moment of the machine hits all of them; the table shows the fastest turn of each and its speed
-relative to torch float32. A peer that is not installed is left out, and named.
+Without a folder the weights of BERT-small are random: they change no time. All variants of one size take
+turns, so that a busy moment of the machine hits all of them; the tables show the fastest turn of each. A peer
+that is not installed is left out, and named.
+
+- sizes: one thread, no padding.
+- tiny: the embedded BERT-tiny, 1 x 32, one thread.
+- sentences: 64 real sentences with the lengths they have, one thread: as one padded batch, as a tokenizer
+  makes it, and sorted by length, eight at a time, as a careful user of a runtime that computes padding would.
+- threads: all in integers, 8 x 128, on all cores over one.
+- first: import, load and the first answer of the embedded BERT-tiny in a process of its own.
+- avx2: one thread in a process that is held to AVX2, with the peers that can be held.
+
+LiteRT has a file for every size, which its converter takes a while for: it is no peer of the sorted
+sentences, and is installed by itself (pip install litert-torch).
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
-import importlib.util
+import csv
 import json
 import logging
+import os
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from encoder_variants import (
+    HELD,
+    PARTLY,
+    PEERS,
+    WHOLE,
+    Batch,
+    Call,
+    Variants,
+    encoder,
+    missing,
+    padded,
+    tokens,
+)
 
 import hccs
-import hccs.nn
-from hccs.export.onnx_model import export_onnx
-from hccs.nn import AttentionInputs, AttentionSlot, attention_layers, fill
+from hccs.backends.cpu import instruction_sets
+from hccs.pipeline.convert.demo import MODEL as TINY
+from hccs.pipeline.data import tasks
+from hccs.pipeline.models import load_tokenizer
 
-PEERS = ("torch float32", "torch dynamic int8", "ONNX Runtime float32", "ONNX Runtime dynamic int8")
-OPENVINO = "OpenVINO static int8"
-OURS = (
-    "torch float32, integer attention",
-    "torch dynamic int8, integer attention",
-    "ONNX Runtime float32, HCCS",
-    "ONNX Runtime dynamic int8, HCCS",
-)
-TURNS = 5
+PARTS = ("sizes", "tiny", "sentences", "threads", "first", "avx2")
+COUNT, GROUP = 64, 8  # sentences, and how many of similar length peers take at a time
+TURNS = 7
 SECONDS_PER_TURN = 0.08
-SLOW = 1.0  # seconds of a call after which one turn more is enough
+SLOW = 1.0  # seconds of a call after which fewer turns are enough
+AVX2 = {
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "DNNL_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+FIRST_ANSWER = """
+import sys, numpy as np
+from hccs.program import IntegerModel
+IntegerModel.load(sys.argv[1])(np.arange(5, 37)[None])
+assert "torch" not in sys.modules
+"""
+
+Row = dict[str, Any]
 
 
-def encoder(folder: str | None) -> Any:
-    """BERT-small with a classification head; its cost is the encoder's."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    if folder is not None:
-        return transformers.AutoModelForSequenceClassification.from_pretrained(folder).float().eval()
-    torch.manual_seed(0)
-    shape = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048}
-    return transformers.BertForSequenceClassification(transformers.BertConfig(**shape)).eval()
-
-
-def tokens(model: Any, batch: int, n: int) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(n)
-    ids = torch.randint(5, model.config.vocab_size, (batch, n), generator=generator)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
-
-
-def table_for(model: Any, n: int) -> hccs.ParamTable:
-    """Admissible parameters for rows of n (theta changes no time) and the model's scales of q, k and v."""
-    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
-    region = hccs.Region(n)
-    values = (region.max_base, region.max_slope(60), 60, 0.05)
-    B, S, D, scale = (np.full((layers, heads), value) for value in values)
-    return hccs.nn.calibrate_operands(model, hccs.ParamTable(B, S, D, scale, n), [tokens(model, 2, n)])
-
-
-def dynamic_int8(model: Any) -> Any:
-    """torch's own: int8 weights, activations quantised as they come."""
-    return torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {torch.nn.Linear}, torch.qint8)
-
-
-def in_torch(model: Any, inputs: dict[str, torch.Tensor]) -> Callable[[], Any]:
-    def call() -> Any:
-        with torch.inference_mode():
-            return model(**inputs).logits
-
-    return call
-
-
-def in_onnxruntime(path: Path, inputs: dict[str, torch.Tensor]) -> Callable[[], Any]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    arrays = {name: value.numpy() for name, value in inputs.items()}
-    return lambda: session.run(None, arrays)[0]
-
-
-class FusedByOnnxRuntime(AttentionSlot):
-    """Float attention as one node of ONNX Runtime's own operator: what a peer would deploy there."""
-
-    def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, None]:
-        query, valid = inputs.query, inputs.valid
-        assert valid is not None
-        batch, heads, n, d = query.shape
-        flat = [x.transpose(1, 2).reshape(batch, n, heads * d) for x in (query, inputs.key, inputs.value)]
-        mask = valid[:, 0, 0, :].to(torch.int32)
-        out = torch.onnx.ops.symbolic(
-            "com.microsoft::MultiHeadAttention",
-            (*flat, None, mask),
-            {"num_heads": heads, "scale": inputs.scaling},
-            dtype=query.dtype,
-            shape=flat[0].shape,
-            version=1,
-        )
-        return out.reshape(batch, n, heads, d).transpose(1, 2), None
-
-
-def float_onnx(model: Any, inputs: dict[str, torch.Tensor], path: Path) -> Path:
-    fused = copy.deepcopy(model)
-    fill({name: FusedByOnnxRuntime() for name in attention_layers(fused)}, fused)
-    names, axes = list(inputs), {name: {0: "batch", 1: "length"} for name in inputs}
-    torch.onnx.export(
-        fused,
-        kwargs=inputs,
-        f=path,
-        input_names=names,
-        output_names=["logits"],
-        opset_version=18,
-        dynamo=True,
-        dynamic_shapes=axes,
-        external_data=False,
-        verbose=False,
-    )
-    return path
-
-
-def quantised(path: Path) -> Path:
-    """ONNX Runtime's dynamic quantisation of all weights."""
-    import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    model, out = onnx.load(path), path.with_suffix(".int8.onnx")
-    # The quantiser transposes weights and then trips over the shapes that torch has noted of them.
-    del model.graph.value_info[:]
-    quantize_dynamic(
-        model, out, weight_type=QuantType.QInt8, extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT}
-    )
-    return out
-
-
-def openvino_missing() -> list[str]:
-    """What it would take to time OpenVINO here."""
-    return [name for name in ("openvino", "nncf") if importlib.util.find_spec(name) is None]
-
-
-def static_int8(model: Any, calibration: list[dict[str, torch.Tensor]]) -> Any:
-    """NNCF's quantisation for transformers: int8 weights and activations, their ranges fixed ahead."""
-    import nncf
-    import openvino
-
-    converted = openvino.convert_model(copy.deepcopy(model), example_input=calibration[0])
-    data = nncf.Dataset([{name: value.numpy() for name, value in batch.items()} for batch in calibration])
-    return nncf.quantize(converted, data, model_type=nncf.ModelType.TRANSFORMER)
-
-
-def in_openvino(quantised_model: Any, inputs: dict[str, torch.Tensor]) -> Callable[[], Any]:
-    """One stream on one thread, compiled for this very size: nothing is left undecided at run time."""
-    import openvino
-
-    sized = quantised_model.clone()
-    sized.reshape({name: list(value.shape) for name, value in inputs.items()})
-    settings = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}
-    request = openvino.Core().compile_model(sized, "CPU", settings).create_infer_request()
-    arrays = {name: value.numpy() for name, value in inputs.items()}
-    return lambda: request.infer(arrays, share_inputs=True)[0]
-
-
-class Variants:
-    """All variants of one model; files of other runtimes are made once and serve every size."""
-
-    def __init__(self, model: Any, longest: int, folder: Path) -> None:
-        self.model = model
-        few = {name: value[:, :8] for name, value in tokens(model, 2, 16).items()}
-        self.float_file = float_onnx(model, few, folder / "float.onnx")
-        attached = hccs.nn.attach(copy.deepcopy(model), table_for(model, longest))
-        self.hccs_file = export_onnx(attached, few, folder / "hccs.onnx")
-        self.files = {"float": quantised(self.float_file), "hccs": quantised(self.hccs_file)}
-        few_sizes = [tokens(model, 2, n) for n in (longest // 2, longest)]
-        self.openvino = None if openvino_missing() else static_int8(model, few_sizes)
-
-    def calls(self, batch: int, n: int) -> dict[str, Callable[[], Any]]:
-        inputs = tokens(self.model, batch, n)
-        table = table_for(self.model, n)
-        whole = hccs.nn.attach(copy.deepcopy(self.model), table, backend="integer")
-        made = [
-            in_torch(self.model, inputs),
-            in_torch(dynamic_int8(self.model), inputs),
-            in_onnxruntime(self.float_file, inputs),
-            in_onnxruntime(self.files["float"], inputs),
-            in_torch(whole, inputs),
-            in_torch(dynamic_int8(whole), inputs),
-            in_onnxruntime(self.hccs_file, inputs),
-            in_onnxruntime(self.files["hccs"], inputs),
-        ]
-        calls = dict(zip((*PEERS, *OURS), made, strict=True))
-        if self.openvino is not None:
-            calls[OPENVINO] = in_openvino(self.openvino, inputs)
-        return calls
-
-
-def fastest(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def fastest(calls: dict[str, Call]) -> dict[str, float]:
     """Seconds of one call: the best mean over a turn."""
     once = {}
     for name, call in calls.items():
@@ -215,9 +87,10 @@ def fastest(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
         call()
         once[name] = time.perf_counter() - began
     best = dict(once)
-    for _ in range(TURNS if max(once.values()) < SLOW else 1):
+    for _ in range(TURNS if max(once.values()) < SLOW else 2):
         for name, call in calls.items():
             repeats = max(1, int(SECONDS_PER_TURN / once[name]))
+            call()  # threads of the one before may still be spinning
             began = time.perf_counter()
             for _ in range(repeats):
                 call()
@@ -225,25 +98,98 @@ def fastest(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return best
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    sizes = [f"{row['batch']} x {row['n']}" for row in rows]
-    print(f"\n{'milliseconds (speed against torch float32)':42}" + "".join(f"{size:>17}" for size in sizes))
-    for name in [name for name in (*PEERS, OPENVINO, *OURS) if name in rows[0]["seconds"]]:
+def row(name: str, seconds: dict[str, float], **more: Any) -> Row:
+    """What was timed, and how much faster all in integers is than the fastest peer."""
+    peers = {peer: seconds[peer] for peer in PEERS if peer in seconds}
+    best = min(peers, key=peers.__getitem__)
+    return {
+        "name": name,
+        "seconds": seconds,
+        "fastest_peer": best,
+        "over": peers[best] / seconds[WHOLE],
+        **more,
+    }
+
+
+def show(title: str, rows: list[Row]) -> None:
+    print(f"\n{title}: milliseconds (speed against torch float32)")
+    print(" " * 42 + "".join(f"{found['name']:>17}" for found in rows))
+    for name in rows[0]["seconds"]:
         cells = []
-        for row in rows:
-            seconds, base = row["seconds"][name], row["seconds"]["torch float32"]
-            mark = "*" if name == min(row["seconds"], key=row["seconds"].get) else " "
-            cells.append(f"{1e3 * seconds:9.2f} ({base / seconds:.2f}){mark}")
+        for found in rows:
+            seconds = found["seconds"]
+            if name not in seconds:
+                cells.append("")
+                continue
+            mark = "*" if name == min(seconds, key=seconds.__getitem__) else " "
+            cells.append(f"{1e3 * seconds[name]:8.3f} ({seconds['torch float32'] / seconds[name]:.2f}){mark}")
         print(f"{name:42}" + "".join(f"{cell:>17}" for cell in cells))
-    peers = [name for name in (*PEERS, OPENVINO) if name in rows[0]["seconds"]]
-    ratios = []
-    for row in rows:
-        ours, best = (min(row["seconds"][name] for name in names) for names in (OURS, peers))
-        ratios.append(f"{best / ours:.2f}x ")
-    print(f"{'our fastest over the fastest peer':42}" + "".join(f"{ratio:>17}" for ratio in ratios))
-    print("* the fastest")
-    for name in openvino_missing():
-        print(f"OpenVINO is left out: {name} is not installed (pip install '.[bench]')")
+    label = "all in integers over the fastest peer"
+    print(f"{label:42}" + "".join(f"{found['over']:.2f}x ".rjust(17) for found in rows), flush=True)
+
+
+def real_sentences(file: Path | None, count: int) -> list[list[int]]:
+    """Token ids of the first sentences of a TSV file with a column of them, or of the embedded task."""
+    if file is None:
+        texts = [text[0] for text in tasks.load(tasks.TASKS["movies"]).dev.texts[:count]]
+    else:
+        with file.open(encoding="utf-8") as lines:
+            rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+            texts = [found["sentence"] for _, found in zip(range(count), rows, strict=False)]
+    return load_tokenizer(str(TINY))(texts)["input_ids"]
+
+
+def time_sentences(variants: Variants, chosen: list[list[int]]) -> list[Row]:
+    """All of them as one padded batch; and sorted, so many at a time."""
+    by_length = sorted(chosen, key=len)
+    groups = [padded(by_length[start : start + GROUP]) for start in range(0, len(by_length), GROUP)]
+    facts = {"sentences": len(chosen), "tokens": sum(map(len, chosen))}
+    names = (*PEERS, WHOLE)
+    any_size = [name for name in names if not name.startswith("LiteRT")]
+    at_once = fastest(variants.calls([padded(chosen)], names=names))
+    sorted_by_length = fastest(variants.calls(groups, names=any_size))
+    return [
+        row(f"{len(chosen)} at once", at_once, **facts),
+        row(f"sorted, by {GROUP}", sorted_by_length, **facts),
+    ]
+
+
+def time_threads(variants: Variants) -> dict[str, Any]:
+    batch: list[Batch] = [tokens(variants.model, 8, min(128, variants.longest))]
+    cores = instruction_sets.cores()
+    calls = {str(n): variants.calls(batch, n, (WHOLE,))[WHOLE] for n in sorted({1, cores})}
+    seconds = fastest(calls)
+    return {"cores": cores, "seconds": seconds, "over_one": seconds["1"] / seconds[str(cores)]}
+
+
+def time_first_answer(folder: Path) -> float:
+    """Seconds of a whole process, the best of a few: what a command that answers one question takes."""
+    tiny = Variants(encoder(str(TINY)), 64, folder, (WHOLE,))
+    file = folder / "tiny.hccs"
+    tiny.whole.save(file)
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", FIRST_ANSWER, str(file)], check=True)
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def time_sizes(variants: Variants, lengths: list[int], batches: list[int]) -> list[Row]:
+    return [
+        row(f"{batch} x {n}", fastest(variants.calls([tokens(variants.model, batch, n)])), n=n, batch=batch)
+        for n in lengths
+        for batch in batches
+    ]
+
+
+def held_to_avx2(arguments: list[str]) -> dict[str, Any]:
+    """The sizes again in a process that is held to AVX2 from its start."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "avx2.json"
+        command = [sys.executable, __file__, *arguments, "--parts", "sizes", "--held", "--json", str(out)]
+        subprocess.run(command, check=True, env={**os.environ, **AVX2})
+        return json.loads(out.read_text())
 
 
 def main() -> None:
@@ -253,22 +199,52 @@ def main() -> None:
     parser.add_argument("--model", help="a folder with a BERT; random weights of BERT-small's shape without")
     parser.add_argument("--lengths", default="64,128,512")
     parser.add_argument("--batches", default="1,8")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--sentences", type=Path, help="a TSV file with a column `sentence`, such as SST-2's")
+    parser.add_argument("--count", type=int, default=COUNT, help="how many of them")
+    parser.add_argument("--quick", action="store_true", help="leave our attention in other runtimes out")
+    parser.add_argument("--held", action="store_true", help="use AVX2: the environment must hold the peers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     lengths, batches = ([int(x) for x in given.split(",")] for given in (options.lengths, options.batches))
-    rows = []
+    parts = options.parts.split(",")
+    names = HELD if options.held else (*PEERS, *(() if options.quick else PARTLY), WHOLE)
+    for name in [name for name in names if missing(name)]:
+        print(f"{name} is left out: pip install {' '.join(missing(name)).replace('_', '-')}")
+    if options.held:
+        instruction_sets.select("avx2")
+    found: dict[str, Any] = {"isa": hccs.backends.cpu.info().isa}
     with tempfile.TemporaryDirectory() as folder:
-        variants = Variants(encoder(options.model), max(lengths), Path(folder))
-        for n in lengths:
-            for batch in batches:
-                rows.append({"n": n, "batch": batch, "seconds": fastest(variants.calls(batch, n))})
-    show(rows)
+        if {"sizes", "sentences", "threads"} & set(parts):
+            sentences = real_sentences(options.sentences, options.count)
+            longest = max(*lengths, *map(len, sentences))
+            variants = Variants(encoder(options.model), longest, Path(folder), names)
+        if "sizes" in parts:
+            found["rows"] = time_sizes(variants, lengths, batches)
+            show("held to AVX2" if options.held else "one thread", found["rows"])
+        if "sentences" in parts:
+            found["sentences"] = time_sentences(variants, sentences)
+            show(f"{options.count} sentences, one thread", found["sentences"])
+        if "threads" in parts:
+            found["threads"] = time_threads(variants)
+            cores, over = found["threads"]["cores"], found["threads"]["over_one"]
+            print(f"\n{cores} threads over one, 8 x 128: {over:.2f}x")
+        if "tiny" in parts:
+            tiny = Variants(encoder(str(TINY)), 32, Path(folder), (*PEERS, WHOLE))
+            found["tiny"] = row("1 x 32", fastest(tiny.calls([tokens(tiny.model, 1, 32)])))
+            show("BERT-tiny, one thread", [found["tiny"]])
+        if "first" in parts:
+            found["first_answer"] = time_first_answer(Path(folder))
+            print(f"\nimport and first answer, BERT-tiny: {found['first_answer']:.3f} s")
+        if "avx2" in parts and "avx2" in instruction_sets.available():
+            given = ["--lengths", options.lengths, "--batches", options.batches]
+            found["avx2"] = held_to_avx2([*given, *(["--model", options.model] if options.model else [])])
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"isa": hccs.backends.cpu.info().isa, "rows": rows}, indent=1))
+        options.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

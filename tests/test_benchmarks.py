@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 EMBEDDED = ROOT / "src" / "hccs" / "embedded"
-PARTS = {"softmax_peers"}  # imported by others
+PARTS = {"softmax_peers", "encoder_variants"}  # imported by others
 NEED_A_GPU = {"attention_gpu": ["--n", "64", "--kinds", "plain"], "softmax_gpu": []}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -97,18 +97,22 @@ def test_attention_cpu(run):
 def test_encoder_cpu(run):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    found = run("encoder_cpu", "--model", str(EMBEDDED / "bert_tiny"), "--lengths", "16", "--batches", "1")
+    small = ["--model", str(EMBEDDED / "bert_tiny"), "--lengths", "16", "--batches", "1", "--count", "9"]
+    found = run("encoder_cpu", *small, "--parts", "sizes,sentences,threads,first")
     (row,) = found["rows"]
     assert {"torch float32", "ONNX Runtime dynamic int8", "torch dynamic int8, integer attention"} <= set(
         row["seconds"]
     )
-    assert all(x > 0 for x in numbers(row))
+    assert "hccs, all in integers" in row["seconds"] and row["fastest_peer"] in row["seconds"]
+    assert [found["sentences"][i]["sentences"] for i in (0, 1)] == [9, 9]
+    assert all(x > 0 for x in numbers(found))
 
 
 def test_encoder_cpu_with_openvino(run):
     for package in ("onnxruntime", "onnxscript", "openvino", "nncf"):
         pytest.importorskip(package)
-    found = run("encoder_cpu", "--model", str(EMBEDDED / "bert_tiny"), "--lengths", "16", "--batches", "2")
+    small = ["--model", str(EMBEDDED / "bert_tiny"), "--lengths", "16", "--batches", "2", "--quick"]
+    found = run("encoder_cpu", *small, "--parts", "sizes")
     assert found["rows"][0]["seconds"]["OpenVINO static int8"] > 0
 
 

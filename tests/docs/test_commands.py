@@ -22,6 +22,7 @@ HCCS = typer.main.get_command(app)
 NOT_RUN = {
     "hccs aie build": "needs a compiler for the device; tests/aie/test_aie_toolchain.py stands in for one",
     "hccs demo": "takes minutes; tests/pipeline runs its stages",
+    "hccs bench": "takes minutes; tests/pipeline/test_bench.py runs it small",
     "hccs compare": "takes minutes; tests/pipeline/test_compare.py runs it small",
     "hccs reproduce": "takes hours; tests/pipeline/test_reproduce.py runs it small",
 }

@@ -47,11 +47,11 @@ def bench(
 def grids(found: dict[str, Any]) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:
     """Times in milliseconds with their ratio to ours; then what has to be shipped and held."""
     cases = list(dict.fromkeys((row["workload"], row["threads"]) for row in found["rows"]))
-    cells = {(row["name"], row["workload"], row["threads"]): row for row in found["rows"]}
+    cells = {(row["name"], (row["workload"], row["threads"])): row for row in found["rows"]}
     times: list[Sequence[str]] = [
         [
             name,
-            *(f"{cells[name, *case]['ms']:.3f} ({cells[name, *case]['times_ours']:.2f})" for case in cases),
+            *(f"{cells[name, case]['ms']:.3f} ({cells[name, case]['times_ours']:.2f})" for case in cases),
         ]
         for name in found["contenders"]
     ]

@@ -1,4 +1,4 @@
-"""`hccs bench RUN`: the run's integer model beside its float model in other runtimes, on the run's sentences."""
+"""`hccs bench RUN`: the run's integer model beside its float model in other runtimes, on its sentences."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def _ready(
     """The contenders that can run here, made and tried in processes of their own."""
     ready: dict[str, tuple[Contender, Path]] = {}
     sentences = material.folder / "sentences.npz"
-    np.savez(sentences, **workload.batches[-1])
+    arrays: dict[str, Any] = dict(workload.batches[-1])
+    np.savez(sentences, **arrays)
     expected: Any = None
     for who in CONTENDERS:
         if who.missing:

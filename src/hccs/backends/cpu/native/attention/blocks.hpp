@@ -53,7 +53,7 @@ class AttentionRows {
   int32_t* selected_;  // [kRows][width]: sums of v over the attended keys of partly attended blocks
   int32_t* common_;    // [width]: B times the sums of v over the last number of keys that all rows had in common
   int8_t* staged_;     // [kRows][width]: output on its way to rows that are no whole panels
-  RowSums sums_{};  // of rows that a block does not have, those of the one before
+  RowSums sums_{};     // of rows that a block does not have, those of the one before
   RowScaling scaling_;
   // N = base + slope * products
   const int32_t* base_;

@@ -1,0 +1,200 @@
+"""One encoder in every runtime, as calls to time: the parts of encoder_cpu.py."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import hccs
+import hccs.nn
+from hccs.export.onnx_model import export_onnx
+from hccs.pipeline.bench.files import dynamic_int8_onnx, float_onnx, quietly, static_int8_openvino
+from hccs.pipeline.bench.opening import in_torch, open_onnxruntime, torch_dynamic_int8
+
+PEERS = (
+    "torch float32",
+    "torch dynamic int8",
+    "ONNX Runtime float32",
+    "ONNX Runtime dynamic int8",
+    "OpenVINO static int8",
+    "LiteRT dynamic int8",
+)
+PARTLY = (
+    "torch float32, integer attention",
+    "torch dynamic int8, integer attention",
+    "ONNX Runtime float32, HCCS",
+    "ONNX Runtime dynamic int8, HCCS",
+)
+WHOLE = "hccs, all in integers"
+HELD = ("torch float32", "OpenVINO static int8", WHOLE)
+"""Those that can be held to AVX2: ONNX Runtime and torch's int8 product ask the processor alone."""
+
+SMALL = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048}
+
+Batch = dict[str, torch.Tensor]
+Call = Callable[[], Any]
+
+
+def missing(name: str) -> list[str]:
+    """The packages that a peer would need."""
+    needs = {
+        "ONNX": ("onnxruntime", "onnx", "onnxscript"),
+        "OpenVINO": ("openvino", "nncf"),
+        "LiteRT": ("litert_torch",),
+    }
+    return [p for p in needs.get(name.split()[0], ()) if importlib.util.find_spec(p) is None]
+
+
+def encoder(folder: str | None) -> Any:
+    """A classifier from a folder, or BERT-small with random weights: they change no time."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if folder is not None:
+        return transformers.AutoModelForSequenceClassification.from_pretrained(folder).float().eval()
+    torch.manual_seed(0)
+    return transformers.BertForSequenceClassification(transformers.BertConfig(**SMALL)).eval()
+
+
+def tokens(model: Any, batch: int, n: int) -> Batch:
+    """Random ids, no padding."""
+    generator = torch.Generator().manual_seed(n)
+    ids = torch.randint(5, model.config.vocab_size, (batch, n), generator=generator)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+
+
+def padded(rows: Sequence[list[int]]) -> Batch:
+    """Sentences as one batch, padded to the longest."""
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+
+
+def table_for(model: Any, n: int) -> hccs.ParamTable:
+    """Admissible parameters for rows of n (theta changes no time) and the model's scales of q, k and v."""
+    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    region = hccs.Region(n)
+    values = (region.max_base, region.max_slope(60), 60, 0.05)
+    B, S, D, scale = (np.full((layers, heads), value) for value in values)
+    return hccs.nn.calibrate_operands(model, hccs.ParamTable(B, S, D, scale, n), [tokens(model, 2, n)])
+
+
+class Variants:
+    """All variants of one model; files of other runtimes are made once and serve every size."""
+
+    def __init__(self, model: Any, longest: int, folder: Path, names: Sequence[str]) -> None:
+        self.model, self.longest, self.folder = model, longest, folder
+        self.names = [name for name in names if not missing(name)]
+        few = {name: value[:, :8] for name, value in tokens(model, 2, 16).items()}
+        sizes = [tokens(model, 2, n) for n in (max(longest // 2, 1), longest)]
+        self.table = table_for(model, longest)
+        self.whole = hccs.nn.lower(model, self.table, sizes)
+        self.files: dict[str, Path] = {}
+        if any(name.startswith("ONNX Runtime") for name in self.names):
+            self.files["float"] = float_onnx(model, few, folder / "float.onnx")
+            self.files["int8"] = dynamic_int8_onnx(self.files["float"])
+        if any(name.endswith("HCCS") for name in self.names):
+            attached = hccs.nn.attach(copy.deepcopy(model), self.table)
+            self.files["hccs"] = export_onnx(attached, few, folder / "hccs.onnx")
+            self.files["hccs int8"] = dynamic_int8_onnx(self.files["hccs"])
+        if "OpenVINO static int8" in self.names:
+            arrays = [{name: value.numpy() for name, value in batch.items()} for batch in sizes]
+            self.openvino = static_int8_openvino(model, arrays)
+
+    def calls(self, batches: Sequence[Batch], threads: int = 1, names: Sequence[str] = ()) -> dict[str, Call]:
+        """One call answers all batches, one after the other; of the variants that are named, or all."""
+        return {
+            name: self._call(name, batches, threads) for name in self.names if name in (names or self.names)
+        }
+
+    def _call(self, name: str, batches: Sequence[Batch], threads: int) -> Call:
+        arrays = [{name: value.numpy() for name, value in batch.items()} for batch in batches]
+        if name == WHOLE:
+            given = [(a["input_ids"], a["attention_mask"], a["token_type_ids"]) for a in arrays]
+            return lambda: [self.whole(*batch, threads=threads) for batch in given]
+        if name.startswith("OpenVINO"):
+            return self._in_openvino(arrays, threads)
+        if name.startswith("LiteRT"):
+            return self._in_litert(batches, threads)
+        if name.startswith("torch"):
+            model = self.model
+            if "integer attention" in name:
+                model = hccs.nn.attach(copy.deepcopy(model), self.table, backend="integer")
+            answer = in_torch(torch_dynamic_int8(model) if "int8" in name else model, threads)
+        else:
+            which = ("hccs" if "HCCS" in name else "int8" if "int8" in name else "float") + (
+                " int8" if "int8" in name and "HCCS" in name else ""
+            )
+            answer = open_onnxruntime(self.files[which], threads)
+        return lambda: [answer(batch) for batch in arrays]
+
+    def _in_openvino(self, arrays: list[dict[str, Any]], threads: int) -> Call:
+        """One stream; a single batch gets a model compiled for its very size, several share one for any."""
+        import openvino
+
+        model = self.openvino.clone()
+        if len(arrays) == 1:
+            model.reshape({name: list(value.shape) for name, value in arrays[0].items()})
+        settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+        if self.names == [*HELD]:  # it asks the processor whether there is bfloat16, and AVX2 has none
+            settings["INFERENCE_PRECISION_HINT"] = "f32"
+        request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+        return lambda: [request.infer(batch, share_inputs=True)[0] for batch in arrays]
+
+    def _in_litert(self, batches: Sequence[Batch], threads: int) -> Call:
+        """A file for every size: its converter fixes them."""
+        from ai_edge_litert.interpreter import Interpreter
+
+        ready = []
+        for batch in batches:
+            interpreter = Interpreter(str(self._litert_file(batch)), num_threads=threads)
+            interpreter.allocate_tensors()
+            places = zip(interpreter.get_input_details(), batch.values(), strict=True)
+            given = [(place["index"], value.numpy().astype(place["dtype"])) for place, value in places]
+            ready.append((interpreter, given, interpreter.get_output_details()[0]["index"]))
+
+        def answer(interpreter: Any, given: list[tuple[int, Any]], output: int) -> Any:
+            for index, array in given:
+                interpreter.set_tensor(index, array)
+            interpreter.invoke()
+            return interpreter.get_tensor(output)
+
+        return lambda: [answer(*each) for each in ready]
+
+    def _litert_file(self, batch: Batch) -> Path:
+        """Dynamic int8 by its own quantiser, which is faster than its static one here."""
+        import litert_torch
+        from ai_edge_quantizer import quantizer, recipe
+
+        size = "x".join(map(str, batch["input_ids"].shape))
+        path = self.folder / f"{self.model.config.hidden_size}_{size}.tflite"
+        if not path.exists():
+            model = copy.deepcopy(self.model)
+            model.set_attn_implementation("eager")
+            exact = path.with_suffix(".float.tflite")
+            with quietly():
+                ordered = Positional(model, tuple(batch)).eval()
+                litert_torch.convert(ordered, tuple(batch.values())).export(str(exact))
+                work = quantizer.Quantizer(str(exact))
+                work.load_quantization_recipe(recipe.dynamic_wi8_afp32())
+                work.quantize().export_model(str(path))
+        return path
+
+
+class Positional(torch.nn.Module):
+    """A classifier that takes its inputs in order and returns logits alone."""
+
+    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *values: torch.Tensor) -> torch.Tensor:
+        return self.model(**dict(zip(self.names, values, strict=True))).logits
