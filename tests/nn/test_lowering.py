@@ -157,7 +157,7 @@ def test_what_cannot_be_lowered_is_refused(make_model):
     model, table, batches = made("bert")
     with pytest.raises(ModelError, match="families bert, roberta, electra, distilbert"):
         lower(make_model("gpt2"), table, batches)
-    with pytest.raises(ModelError, match="a sequence classifier"):
+    with pytest.raises(ModelError, match="a classifier of sequences or tokens"):
         lower(transformers.BertModel(model.config), table, batches)
     with pytest.raises(DataError, match="at least one batch"):
         lower(model, table, [])

@@ -111,8 +111,11 @@ def _forwards(encoder: Encoder, scales: Scales) -> Iterator[tuple[nn.Module, For
         yield layer.narrow, _linear(layer.narrow, step(f"active{i}"), step(f"y{i}"), limit=INT16_LIMIT)
         yield layer.output_norm, _norm(layer.output_norm, step(f"y{i}"), step(f"x{i + 1}"))
     last = f"x{len(encoder.layers)}"
-    yield encoder.pooler, _linear(encoder.pooler, step(last), step("pooled"), bits=scales.bits[last])
-    yield encoder.classifier, _scores(encoder.classifier, step("activated"))
+    if encoder.pooler is None:
+        yield encoder.classifier, _scores(encoder.classifier, step(last), scales.bits[last])
+    else:
+        yield encoder.pooler, _linear(encoder.pooler, step(last), step("pooled"), bits=scales.bits[last])
+        yield encoder.classifier, _scores(encoder.classifier, step("activated"))
 
 
 def _embedding(module: nn.Embedding, step: float, limit: int) -> Forward:
@@ -155,11 +158,14 @@ def _linear(
     return forward
 
 
-def _scores(module: nn.Linear, in_step: float) -> Forward:
+def _scores(module: nn.Linear, in_step: float, bits: int = 0) -> Forward:
+    """Reads int8 of step `in_step`, or a stream that is `bits` finer."""
+    read = in_step * 2.0**bits
+
     def forward(x: torch.Tensor) -> torch.Tensor:
-        weights = scores_integers(module, in_step)
-        k = (x.detach() / in_step).round().clamp(-INT8_LIMIT, INT8_LIMIT)
-        given = straight(x.clamp(-INT8_LIMIT * in_step, INT8_LIMIT * in_step), k * in_step)
+        weights = scores_integers(module, read)
+        k = narrow((x.detach() / in_step).round(), bits)
+        given = straight(x.clamp(-INT8_LIMIT * read, INT8_LIMIT * read), k * read)
         return functional.linear(given, *weights.with_gradient(module))
 
     return forward
