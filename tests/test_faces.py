@@ -13,6 +13,7 @@ FACES = {
     "nn": [
         "AttentionInputs",
         "AttentionSlot",
+        "IntegerPlan",
         "SoftmaxSlot",
         "attach",
         "attention_layers",
@@ -24,6 +25,7 @@ FACES = {
         "fill",
         "hccs_softmax",
         "lower",
+        "quantised",
         "refine",
         "restore",
     ],

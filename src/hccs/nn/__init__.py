@@ -10,6 +10,7 @@ from hccs.nn.functional import hccs_softmax  # noqa: E402
 from hccs.nn.interface import attention_layers  # noqa: E402
 from hccs.nn.loading import register_loader as _register_loader  # noqa: E402
 from hccs.nn.lowering import lower  # noqa: E402
+from hccs.nn.lowering.planning import IntegerPlan, quantised  # noqa: E402
 from hccs.nn.refining import refine  # noqa: E402
 from hccs.nn.sequential import calibrate_in_sequence  # noqa: E402
 from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot  # noqa: E402
@@ -17,6 +18,7 @@ from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot  # noqa: E
 __all__ = [
     "AttentionInputs",
     "AttentionSlot",
+    "IntegerPlan",
     "SoftmaxSlot",
     "attach",
     "attention_layers",
@@ -28,6 +30,7 @@ __all__ = [
     "fill",
     "hccs_softmax",
     "lower",
+    "quantised",
     "refine",
     "restore",
 ]

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from hccs.errors import ModelError
-from hccs.nn.lowering import bert, distilbert
-from hccs.nn.lowering.assembling import assemble
-from hccs.nn.lowering.encoder import Encoder
-from hccs.nn.lowering.ranges import measure
-from hccs.nn.lowering.scales import choose_scales
+from hccs.nn.lowering.families import FAMILIES
+from hccs.nn.lowering.planning import IntegerPlan
 from hccs.numbers.table import ParamTable
 from hccs.program.model import IntegerModel
 
-FAMILIES: dict[str, Callable[[Any], Encoder]] = {
-    "bert": bert.encoder,
-    "roberta": bert.encoder,
-    "electra": bert.encoder,
-    "distilbert": distilbert.encoder,
-}
+__all__ = ["FAMILIES", "IntegerPlan", "lower"]
 
 
 def lower(
@@ -48,9 +39,4 @@ def lower(
     >>> whole([[2, 7, 3]]).scores.shape
     (1, 2)
     """
-    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    if kind not in FAMILIES:
-        raise ModelError(f"a classifier of the families {', '.join(FAMILIES)}", str(kind), "Keep its floats.")
-    encoder = FAMILIES[kind](model)
-    chosen = choose_scales(encoder, measure(model, encoder, batches, scales))
-    return IntegerModel(assemble(encoder, table, chosen, tokenizer))
+    return IntegerPlan.measured(model, table, batches, scales).lower(tokenizer)
