@@ -1,4 +1,4 @@
-"""A model with the scale of every value decided: to be lowered as it is, or trained first and then lowered."""
+"""A model with the scale of every value decided: to be lowered as it is, or after training."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import hccs.nn
 from hccs.calibration import Calibration, search
+from hccs.nn import IntegerPlan
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs.pipeline.data.tokens import TokenisedSet
@@ -78,6 +79,34 @@ def retrain(
         return search(stats, table.n, granularity, table.mode).table
 
     return train(model, data, dev, recipe, folder, recalibrate=fit, resumable=resumable)
+
+
+def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) -> IntegerPlan:
+    """The scales of a float model's integers, measured with HCCS in it; HCCS is detached again."""
+    hccs.nn.attach(model, table)
+    batches = list(calibration_data.batches(64))  # all of them in every process: ranges do not merge
+    plan = IntegerPlan.measured(model, table, batches, "max-abs")
+    hccs.nn.detach(model)
+    return plan
+
+
+def train_whole(
+    plan: IntegerPlan,
+    data: TokenisedSet,
+    dev: TokenisedSet,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resumable: bool = True,
+) -> Outcome:
+    """Train a plan's float model in place with the forward pass of its program, which `plan.lower` returns.
+
+    With `recipe.distil` the model's own float predictions are asked first, unless `data` carries them.
+    """
+    if recipe.distil and data.predictions is None:
+        data = taught(data, plan.model)
+    with plan.training():
+        return train(plan.model, data, dev, recipe, folder, resumable=resumable)
 
 
 def with_mode(table: ParamTable, mode: Mode | str) -> ParamTable:

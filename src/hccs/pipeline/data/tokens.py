@@ -46,6 +46,14 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         predictions = predictions.to(self.labels.device)
         return TokenisedSet(self.columns, torch.tensor(self.lengths), self.labels, self.cut, predictions)
 
+    def at(self, indices: Sequence[int]) -> TokenisedSet:
+        """The examples at these places."""
+        chosen = torch.tensor(indices, device=self.labels.device)
+        columns = {name: column[chosen] for name, column in self.columns.items()}
+        lengths = torch.tensor([self.lengths[i] for i in indices])
+        predictions = None if self.predictions is None else self.predictions[chosen]
+        return TokenisedSet(columns, lengths, self.labels[chosen], 0, predictions)
+
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {name: value[0] for name, value in self.__getitems__([index]).items()}
 
