@@ -53,7 +53,8 @@ class ValueRange:
     def reach(self) -> NDArray[np.float64]:
         """The largest magnitude, per head."""
         per_head = self.largest.reshape(len(self.counts), -1).max(1)
-        return np.maximum(per_head.astype(np.float64), SMALLEST)
+        reach: NDArray[np.float64] = np.maximum(per_head.astype(np.float64), SMALLEST)
+        return reach
 
     @property
     def least_error(self) -> NDArray[np.float64]:

@@ -13,10 +13,10 @@ from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.batches import listed
 from hccs.nn.lowering import bert, distilbert, gpt2, vit
 from hccs.nn.lowering.assembling import assemble
-from hccs.nn.lowering.encoder import Encoder
 from hccs.nn.lowering.choosing import BY_OUTPUT, METHODS, by_output
+from hccs.nn.lowering.encoder import Encoder
 from hccs.nn.lowering.float_only import float_only
-from hccs.nn.lowering.pre_norm import Pixels, PreNorm
+from hccs.nn.lowering.pre_norm import PreNorm
 from hccs.nn.lowering.ranges import magnitudes, measured
 from hccs.nn.lowering.scales import Scales, choose_scales
 from hccs.numbers.table import ParamTable

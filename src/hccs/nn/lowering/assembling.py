@@ -105,13 +105,29 @@ def requant_of(i: int, layer: Layer | Block, table: ParamTable, scales: Scales) 
 
 
 def activation_table(activation: Any, in_scale: float, out_scale: float) -> NDArray[np.int8]:
-    """The 256 integers of a torch function between two scales."""
+    """The 256 integers of a torch function of one value between two scales; any other is refused."""
 
     def real(x: NDArray[np.float64]) -> NDArray[np.float64]:
         with torch.no_grad():
-            return np.asarray(activation(torch.tensor(x)))
+            values = torch.tensor(x)
+            try:
+                found, one_by_one = activation(values), activation(values.flip(0))
+            except (RuntimeError, ValueError, TypeError) as error:
+                raise _no_table(activation) from error
+        if found.shape != values.shape or not torch.equal(found, one_by_one.flip(0)):
+            raise _no_table(activation)
+        return np.asarray(found)
 
     return function_table(real, in_scale, out_scale)
+
+
+def _no_table(activation: Any) -> ModelError:
+    name = getattr(activation, "__name__", type(activation).__name__)
+    return ModelError(
+        "an activation of one value at a time, for a table of 256",
+        f"{name}, which mixes channels",
+        "Gated activations and softmax have no table.",
+    )
 
 
 class Builder:

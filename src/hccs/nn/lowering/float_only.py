@@ -10,7 +10,7 @@ from torch import nn
 KNOWN = {
     "RMSNorm": r"RMSNorm|T5LayerNorm",
     "rotary positions": r"Rotary",
-    "relative positions": r"RelativePosition|RelativeAttention|DisentangledSelfAttention|relative_attention_bias",
+    "relative positions": r"RelativePosition|Disentangled|relative_attention_bias",
     "gated activations": r"GatedAct|GLU|gate_proj|gate_up_proj",
     "convolutions": r"Conv[123]d$",
     "batch or group normalisation": r"(Batch|Group|Instance)Norm",
@@ -34,6 +34,6 @@ def float_only_parts(model: Any) -> list[str]:
 
 
 def float_only(model: Any) -> str:
-    """" with RMSNorm, rotary positions", or nothing."""
+    """ " with RMSNorm, rotary positions", or nothing."""
     found = float_only_parts(model)
     return f" with {', '.join(found)}, which have no integer operator" if found else ""

@@ -124,9 +124,9 @@ class PreNorm:
         return int(weight_of(self.classifier).shape[1])
 
     @property
-    def streams(self) -> list[tuple[str, nn.Module]]:
+    def streams(self) -> list[tuple[str, nn.LayerNorm]]:
         """The states of the stream in order, each with the LayerNorm that reads it."""
-        found: list[tuple[str, nn.Module]] = []
+        found: list[tuple[str, nn.LayerNorm]] = []
         for i, layer in enumerate(self.layers):
             found += [(f"x{i}", layer.attention_norm), (f"y{i}", layer.wide_norm)]
         return [*found, (f"x{len(self.layers)}", self.final_norm)]
@@ -152,7 +152,7 @@ def norm_names(model: PreNorm) -> list[str]:
 
 
 def stream_step(model: PreNorm, reach: float) -> float:
-    """The finest step in which int16 reaches so far, and int8 words, moved up by at most 7 bits, their own."""
+    """The finest step in which int16 reaches so far, and int8 words moved up by at most 7 bits theirs."""
     step = reach / INT16_LIMIT
     if isinstance(model.source, Words):
         words = float(abs(as_numbers(model.source.words.weight)).max())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,7 +92,7 @@ def measured(
 
     with unchanged(model), torch.no_grad(), visiting(every, visit):
         model.eval()
-        total = len(batches) if hasattr(batches, "__len__") else None
+        total = len(batches) if isinstance(batches, Sized) else None
         for batch in track(batches, total=total, description="measuring ranges"):
             mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
             real = None if mask is None else mask.bool()

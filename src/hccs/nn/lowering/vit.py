@@ -72,10 +72,12 @@ def pixels_of(given: Any, channels: int) -> Pixels:
             "pixels with image_mean and image_std", type(given).__name__, "Or hccs.nn.Pixels(mean, std)."
         )
     try:
-        mean, std = (tuple(np.broadcast_to(np.asarray(part, float), channels).tolist()) for part in (mean, std))
+        mean, std = (np.broadcast_to(np.asarray(part, float), channels).tolist() for part in (mean, std))
     except ValueError:
-        raise ParameterError(f"a mean and a std for each of {channels} channels", f"{mean} and {std}", "Check them.") from None
-    return Pixels(mean, std, float(factor))
+        raise ParameterError(
+            f"a mean and a std for each of {channels} channels", f"{mean} and {std}", "Check the processor."
+        ) from None
+    return Pixels(tuple(mean), tuple(std), float(factor))
 
 
 def _layer(layer: Any, heads: int) -> Block:
