@@ -13,6 +13,7 @@ FACES = {
     "nn": [
         "AttentionInputs",
         "AttentionSlot",
+        "Pixels",
         "SoftmaxSlot",
         "attach",
         "attention_layers",
@@ -24,8 +25,10 @@ FACES = {
         "fill",
         "hccs_softmax",
         "lower",
+        "measure_ranges",
         "refine",
         "restore",
+        "where_accuracy_goes",
     ],
     "calibration": [
         "Calibration",
@@ -34,6 +37,7 @@ FACES = {
         "HeadStatistics",
         "LogitRange",
         "ScaleCandidates",
+        "ValueRanges",
         "calibrate",
         "deployed_kl",
         "fidelity",

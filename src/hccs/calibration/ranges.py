@@ -149,13 +149,27 @@ class ValueRanges:
                 name: ValueRange(arrays[f"largest.{name}"], arrays[f"counts.{name}"])
                 for name in described["values"]
             }
+            for name, value in values.items():
+                _require_layout(name, value)
             stream = None
             if "stream" in arrays:
+                if arrays["clipped"].shape != REACHES.shape or not (arrays["clipped"] >= 0).all():
+                    raise ValueError(f"errors of {arrays['clipped'].shape} reaches")
                 tokens, inverse = arrays["stream"].tolist()
                 stream = StreamErrors(int(tokens), arrays["clipped"], inverse)
             return cls(values, stream, int(described["layers"]))
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"consistent ranges in {path}", repr(error), "Measure them anew.") from error
+
+
+def _require_layout(name: str, value: ValueRange) -> None:
+    largest, counts = value.largest, value.counts
+    if counts.dtype != np.int64 or counts.ndim != 2 or counts.shape[1] not in (0, BINS) or not len(counts):
+        raise ValueError(f"counts of {name}: {counts.dtype} {counts.shape}")
+    if largest.dtype != np.float32 or largest.ndim != 1 or not largest.size or largest.size % len(counts):
+        raise ValueError(f"magnitudes of {name}: {largest.dtype} {largest.shape}")
+    if not (np.isfinite(largest) & (largest >= 0)).all() or (counts < 0).any():
+        raise ValueError(f"negative numbers of {name}")
 
 
 def is_stream(name: str) -> bool:

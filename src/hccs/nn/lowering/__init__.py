@@ -12,6 +12,7 @@ from hccs.calibration.ranges import ValueRanges
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.batches import listed
 from hccs.nn.lowering import bert, distilbert, gpt2, vit
+from hccs.nn.lowering.accounting import Account, account
 from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.choosing import BY_OUTPUT, METHODS, by_output
 from hccs.nn.lowering.encoder import Encoder
@@ -107,9 +108,25 @@ def measure_ranges(model: nn.Module, batches: Iterable[Any], *, pixels: Any = No
     """How large every value of a model gets on unlabelled batches: what `lower` chooses scales from.
 
     Ranges of different batches, measured anywhere, merge: `ranges.merge(other)`, `ranges.save(path)` and
-    `hccs.calibration.ranges.ValueRanges.load(path)`. The result is the same in any order.
+    `hccs.calibration.ValueRanges.load(path)`. The result is the same in any order.
     """
     return measured(model, take_apart(model, pixels), batches)
+
+
+def where_accuracy_goes(
+    model: nn.Module,
+    table: ParamTable,
+    whole: IntegerModel,
+    batches: Iterable[Any],
+    *,
+    pixels: Any = None,
+) -> Account:
+    """Where an integer model loses against the model it was lowered from.
+
+    The noise of every value in decibels, and what each kind of operator alone, in each layer, changes of the
+    answers: how many stay, their divergence and, where batches have labels, the accuracy.
+    """
+    return account(model, take_apart(model, pixels), table, whole, listed(batches))
 
 
 def _require_finite(model: nn.Module) -> None:

@@ -60,7 +60,7 @@ def assemble(
         score_scale,
         {**build.steps, "scores": score_scale},
         tokenizer,
-        {"table": dict(table.provenance)},
+        facts_of(table, scales),
     )
 
 
@@ -85,6 +85,12 @@ def _layer(build: Builder, i: int, layer: Layer, table: ParamTable, stream: str)
     build.function(f"wide{i}", layer.activation, f"active{i}")
     build.residual(f"active{i}", layer.narrow, middle, f"summed{i}")
     return build.norm(f"summed{i}", layer.output_norm, f"x{i + 1}")
+
+
+def facts_of(table: ParamTable, scales: Scales) -> dict[str, Any]:
+    """Where a program comes from: the table's provenance, and the steps that values have one of per head."""
+    per_head = {name: steps.tolist() for name, steps in scales.steps.items() if np.ndim(steps)}
+    return {"table": dict(table.provenance), "steps_per_head": per_head}
 
 
 def head_steps(scales: Scales, name: str, i: int, layer: Layer | Block) -> NDArray[np.float64]:

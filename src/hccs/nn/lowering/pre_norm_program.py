@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hccs.errors import ModelError
-from hccs.nn.lowering.assembling import Builder, head_steps, requant_of
+from hccs.nn.lowering.assembling import Builder, facts_of, head_steps, requant_of
 from hccs.nn.lowering.dense import bias_of, weight_of
 from hccs.nn.lowering.encoder import as_numbers
 from hccs.nn.lowering.pre_norm import Block, Patches, PreNorm, Words
@@ -51,7 +51,7 @@ def assemble_pre_norm(model: PreNorm, table: ParamTable, scales: Scales, tokeniz
         score_scale,
         {**build.steps, "scores": score_scale},
         tokenizer,
-        {"table": dict(table.provenance)},
+        facts_of(table, scales),
     )
 
 

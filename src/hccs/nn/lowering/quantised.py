@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from torch.nn import functional
 
 from hccs.nn.attaching import fill
 from hccs.nn.functional import surrogate
-from hccs.nn.interface import attention_layers
+from hccs.nn.interface import SLOT, attention_layers
+from hccs.nn.layers import FloatSoftmax
 from hccs.nn.lowering.assembling import activation_table, head_steps, requant_of
 from hccs.nn.lowering.encoder import Encoder, Layer
 from hccs.nn.lowering.integers import (
@@ -43,6 +45,9 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 KINDS = ("embeddings", "attention", "linear layers", "layer norms", "activations")
 """What can be in integers by itself, to see what it costs alone."""
 
+OUTSIDE = -1
+"""The number of the layer of what belongs to none: embeddings and head."""
+
 
 @contextmanager
 def quantised(
@@ -51,20 +56,40 @@ def quantised(
     table: ParamTable,
     scales: Scales,
     only: Sequence[str] = KINDS,
+    layers: Sequence[int] | None = None,
 ) -> Iterator[None]:
     """Inside, the model's forward pass is its integer program's; weights may be trained, scales stay.
 
-    With `only` some kinds of operators compute in integers, and the others as before.
+    With `only` some kinds of operators compute in integers, with `layers` those of some layers; `OUTSIDE`
+    stands for what belongs to none. All others compute as before.
     """
+    numbers = _layer_numbers(encoder)
+    chosen = range(OUTSIDE, len(encoder.layers)) if layers is None else layers
     with ExitStack() as stack:
         stack.enter_context(unchanged(model))
         if "attention" in only:
-            names = table.layers or tuple(attention_layers(model))
-            fill({n: IntegerHeads(i, encoder.layers[i], table, scales) for i, n in enumerate(names)}, model)
+            found = attention_layers(model)
+            before = [getattr(found[name], SLOT, None) for name in table.layers or found]
+            taken: Sequence[Layer | Block] = encoder.layers
+            slots: list[AttentionSlot] = [
+                IntegerHeads(i, layer, table, scales) if i in chosen else before[i] or FloatSoftmax()
+                for i, layer in enumerate(taken)
+            ]
+            fill(dict(zip(table.layers or found, slots, strict=True)), model)
         for module, forward in _forwards(encoder, scales, stack):
-            if _kind_of(module) in only:
+            if _kind_of(module) in only and numbers.get(module, OUTSIDE) in chosen:
                 stack.enter_context(_patched(module, forward))
         yield
+
+
+def _layer_numbers(encoder: Encoder | PreNorm) -> dict[nn.Module, int]:
+    found: dict[nn.Module, int] = {}
+    layers: Sequence[Layer | Block] = encoder.layers
+    for i, layer in enumerate(layers):
+        parts = [getattr(layer, part.name) for part in fields(layer)]
+        flat = [module for part in parts for module in (part if isinstance(part, tuple) else (part,))]
+        found.update({module: i for module in flat if isinstance(module, nn.Module)})
+    return found
 
 
 def _kind_of(module: nn.Module) -> str:
