@@ -23,10 +23,9 @@ from tests.nn.test_lowering_pre_norm import made as made_pre_norm
 
 def arrays(ranges):
     values = [part for v in ranges.values.values() for part in (v.largest, v.counts)]
-    stream = ranges.stream
-    return values + (
-        [] if stream is None else [stream.clipped, np.array([stream.tokens, stream.inverse_variance])]
-    )
+    if ranges.stream is None:
+        return values
+    return [*values, ranges.stream.clipped, [ranges.stream.tokens, ranges.stream.inverse_variance]]
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
@@ -48,7 +47,7 @@ def test_parts_measured_apart_merge_to_what_one_pass_measures(name, tmp_path):
 
 
 def test_padding_and_ranges_of_another_model():
-    model, table, batches = made("bert")
+    model, _, batches = made("bert")
     padded = [
         {key: torch.nn.functional.pad(value, (0, 7)) for key, value in batch.items()} for batch in batches
     ]

@@ -168,7 +168,7 @@ def test_a_run_ends_with_the_model_all_in_integers(interrupted, data):
 
 
 def test_a_run_says_where_accuracy_goes(interrupted, data):
-    out, found = interrupted
+    out, _ = interrupted
     account = where(out, examples=24)
     assert len(json.loads((out / "where.json").read_text())["noise"]) == len(account.noise)
     assert (out / "where.png").read_bytes()[:4] == b"\x89PNG"
