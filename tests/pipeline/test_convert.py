@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 import hccs
 import hccs.nn
 from hccs.errors import DataError, FileError, ModelError, ParameterError
+from hccs.nn.lowering.quantised import KINDS
 from hccs.pipeline import training
 from hccs.pipeline.convert import stages as stages_module
 from hccs.pipeline.convert.demo import MODEL
@@ -23,6 +24,7 @@ from hccs.pipeline.convert.steps import calibrate, retrain
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import tokenise
 from hccs.pipeline.models import load_classifier, predictions
+from hccs.pipeline.report.where import operator_rows, value_rows, where
 from hccs.pipeline.training import Recipe, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -163,6 +165,24 @@ def test_a_run_ends_with_the_model_all_in_integers(interrupted, data):
     assert evaluate(out, file=str(data / "train.tsv"), backend="whole")["examples"] == 64
     with pytest.raises(ParameterError, match="leave --mode out"):
         evaluate(out, ("u8_clb",), backend="whole")
+
+
+def test_a_run_says_where_accuracy_goes(interrupted, data):
+    out, _ = interrupted
+    account = where(out, examples=24)
+    assert len(json.loads((out / "where.json").read_text())["noise"]) == len(account.noise)
+    assert (out / "where.png").read_bytes()[:4] == b"\x89PNG"
+    for file in ("where.json", "where.png"):
+        (out / file).unlink()
+    assert account.accuracy is not None and account.whole.agreement > 0.9
+    assert {cost.operator for cost in account.kinds} == {*KINDS}
+    # One operator alone never costs as much as all together, and the rows say so, the dearest first.
+    assert all(cost.decibels > account.whole.decibels for cost in account.operators)
+    rows = operator_rows(account)
+    assert rows[0][0] == "everything" and len(rows[0]) == 6
+    single = [float(row[4]) for row in rows[1 + len(KINDS) :]]
+    assert single == sorted(single) and single[0] < 60
+    assert float(value_rows(account)[0][-1]) == round(min(n.decibels for n in account.noise), 1)
 
 
 def test_a_model_without_an_integer_form_is_delivered_all_the_same(data, tmp_path):

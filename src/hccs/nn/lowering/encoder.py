@@ -29,6 +29,11 @@ class Layer:
     output_norm: nn.LayerNorm
 
     @property
+    def width(self) -> int:
+        """Channels of q; k and v have as many."""
+        return self.query.out_features
+
+    @property
     def heads(self) -> int:
         """How many: q.k is scaled by d^-1/2."""
         return round(self.query.out_features * self.scaling**2)

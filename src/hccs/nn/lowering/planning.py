@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import nn
 
+from hccs.nn.lowering import scales_for, take_apart
 from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.encoder import Encoder
-from hccs.nn.lowering.families import encoder_of
+from hccs.nn.lowering.pre_norm import PreNorm
 from hccs.nn.lowering.quantised import quantised as quantised_forward
-from hccs.nn.lowering.ranges import measure
-from hccs.nn.lowering.scales import Scales, choose_scales
+from hccs.nn.lowering.scales import Scales
 from hccs.numbers.table import ParamTable
 from hccs.program.model import IntegerModel
 
@@ -24,26 +24,31 @@ class IntegerPlan:
     """A live model, HCCS parameters for its heads, and frozen scales for everything else."""
 
     model: nn.Module
-    encoder: Encoder
+    parts: Encoder | PreNorm
     table: ParamTable
     scales: Scales
 
     @classmethod
     def measured(
-        cls, model: nn.Module, table: ParamTable, batches: Sequence[Mapping[str, Any]], scales: str
+        cls,
+        model: nn.Module,
+        table: ParamTable,
+        batches: Sequence[Mapping[str, Any]],
+        scales: str = "max-abs",
+        pixels: Any = None,
     ) -> IntegerPlan:
-        """Scales for the model as it is, from batches without labels."""
-        encoder = encoder_of(model)
-        return cls(model, encoder, table, choose_scales(encoder, measure(model, encoder, batches, scales)))
+        """Scales for the model as it is, from batches without labels, by a method of `hccs.nn.lower`."""
+        parts = take_apart(model, pixels)
+        return cls(model, parts, table, scales_for(model, parts, table, batches, scales))
 
     def lower(self, tokenizer: str = "") -> IntegerModel:
         """The program of the model's weights as they are now."""
-        return IntegerModel(assemble(self.encoder, self.table, self.scales, tokenizer))
+        return IntegerModel(assemble(self.parts, self.table, self.scales, tokenizer))
 
     @contextmanager
     def training(self) -> Iterator[IntegerPlan]:
         """Inside, the model's forward pass is that of the program that `lower` returns."""
-        with quantised_forward(self.model, self.encoder, self.table, self.scales):
+        with quantised_forward(self.model, self.parts, self.table, self.scales):
             yield self
 
 
@@ -54,6 +59,7 @@ def quantised(
     batches: Sequence[Mapping[str, Any]],
     *,
     scales: str = "max-abs",
+    pixels: Any = None,
 ) -> Iterator[IntegerPlan]:
     """Inside, the model computes the integers of its program, and gradients pass straight through them.
 
@@ -77,5 +83,5 @@ def quantised(
     >>> (whole(batch["input_ids"]).scores.argmax(-1) == answers.numpy()).all()
     np.True_
     """
-    with IntegerPlan.measured(model, table, batches, scales).training() as plan:
+    with IntegerPlan.measured(model, table, batches, scales, pixels).training() as plan:
         yield plan
