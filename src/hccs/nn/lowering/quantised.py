@@ -304,7 +304,7 @@ def _function(module: nn.Module, in_step: float, out_step: float) -> Forward:
     def forward(x: torch.Tensor) -> torch.Tensor:
         nonlocal entries
         entries = entries.to(x.device)  # once
-        index = (x.detach() / in_step).round().long() + 128
+        index = (x.detach() / in_step).round().clamp(-128, INT8_LIMIT).long() + 128
         exact = entries[index] * out_step
         return straight(original(module, x).clamp(-INT8_LIMIT * out_step, INT8_LIMIT * out_step), exact)
 

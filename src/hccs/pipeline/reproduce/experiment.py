@@ -99,7 +99,7 @@ class ExperimentRun:
             model, self.train_set, self.dev, recipe, self.new_checkpoints("float"), resumable=False
         )
         _save_whole(model, self.folder)
-        return {"accuracy": outcome.accuracy, "history": outcome.history}
+        return {"accuracy": outcome.score, "history": outcome.history}
 
     def new_checkpoints(self, name: str) -> Path:
         """A folder for the checkpoints of a training, without those of one that was killed."""
@@ -156,7 +156,7 @@ class ExperimentRun:
         data = self.taught_set if recipe.distil else self.train_set
         if variant.float_softmax:
             outcome = train(model, data, self.dev, recipe, where, resumable=False)
-            return {"accuracy": outcome.accuracy, "history": outcome.history}
+            return {"accuracy": outcome.score, "history": outcome.history}
         if variant.granularity == "head":
             table = self.refined(Mode(variant.mode))
         else:
@@ -175,7 +175,7 @@ class ExperimentRun:
         if self.plan.keep_models and name == "head":
             _save_whole(model, self.folder / "retrained")
         scores = evaluate_modes(model, hccs.nn.current_table(model), self.dev)
-        return {"accuracy": outcome.accuracy, "history": outcome.history, "modes": scores}
+        return {"accuracy": outcome.score, "history": outcome.history, "modes": scores}
 
     def fidelity(self) -> dict[str, Any]:
         """KL and curves of the kept float and retrained models."""

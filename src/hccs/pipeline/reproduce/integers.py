@@ -36,6 +36,12 @@ from hccs.pipeline.runs.processes import in_processes
 CHECKED = 256
 """Dev examples on which the program itself is asked, in NumPy."""
 
+EPOCHS = {"tiny": 6}
+"""Where more than the default is worth its time: the smallest model is still learning after three."""
+
+PATIENCE = 12
+"""Evaluations without a better score after which training ends: as many as there are."""
+
 STAGES = ("float", "integers/without", "integers/trained")
 
 
@@ -88,19 +94,24 @@ def without(work: Any) -> dict[str, Any]:
     return {**found, **_checked(whole, work.dev)}
 
 
-def trained(work: Any, **changes: Any) -> dict[str, Any]:
+def trained(work: Any) -> dict[str, Any]:
     """All in integers, trained with the program's forward pass and distilled from the float model."""
     from hccs.numbers.modes import Mode
     from hccs.pipeline.convert.steps import plan_whole, train_whole
 
-    recipe = replace(RETRAINING, learning_rate=work.recipe.retraining_rate, seed=work.experiment.seed)
-    recipe = replace(recipe, **changes)
+    recipe = replace(
+        RETRAINING,
+        learning_rate=work.recipe.retraining_rate,
+        epochs=EPOCHS.get(work.experiment.model, RETRAINING.epochs),
+        patience=PATIENCE,
+        seed=work.experiment.seed,
+    )
     model = copy.deepcopy(work.model)
     whole = plan_whole(model, work.refined(Mode.I16_DIV), work.calibration_set)
     data = work.taught_set if recipe.distil else work.train_set
     outcome = train_whole(whole, data, work.dev, recipe, work.new_checkpoints("integers"), resumable=False)
     return {
-        "whole": outcome.accuracy,
+        "whole": outcome.score,
         "history": outcome.history,
         **_checked(whole, work.dev),
         "recipe": asdict(recipe),
@@ -111,14 +122,15 @@ def _checked(whole: Any, dev: Any) -> dict[str, Any]:
     """The share of a sample of answers that are the same in the training model and its program."""
     import torch
 
-    from hccs.pipeline.convert.whole import share_equal, whole_predictions
+    from hccs.pipeline.convert.whole import share_equal, whole_logits
     from hccs.pipeline.models import predictions
 
     every = max(1, len(dev) // CHECKED)
     sample = dev.at(range(0, len(dev), every))
     with whole.training(), torch.no_grad():
-        own = predictions(whole.model, sample).argmax(-1)
-    return {"equal": share_equal(whole_predictions(whole.lower(), sample), own), "compared": len(sample)}
+        own = predictions(whole.model, sample)
+    equal = share_equal(whole_logits(whole.lower(), sample), own, sample.labels)
+    return {"equal": equal, "compared": len(sample)}
 
 
 def summary(results: dict[str, Any]) -> dict[str, Any]:
