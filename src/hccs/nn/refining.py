@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,15 @@ from hccs.nn.layers import LearnableHeadSoftmax
 from hccs.nn.preserving import unchanged
 from hccs.numbers.table import ParamTable
 
+STEP_EXAMPLES = 32
+
 
 def refine(
     model: nn.Module,
     table: ParamTable,
     batches: Sequence[Mapping[str, torch.Tensor]],
     *,
-    steps: int = 120,
+    steps: int = 60,
     learning_rate: float = 0.02,
 ) -> ParamTable:
     """A table whose model answers more like the float model on `batches`, which need no labels.
@@ -34,7 +36,8 @@ def refine(
     """
     given = listed(batches)
     device = next(model.parameters()).device
-    inputs = [{k: v.to(device) for k, v in named_inputs(model, batch).items()} for batch in given]
+    whole = [{k: v.to(device) for k, v in named_inputs(model, batch).items()} for batch in given]
+    inputs = [part for batch in whole for part in _parts(batch)]
     with unchanged(model):
         detach(model).eval()
         with torch.no_grad():
@@ -42,6 +45,13 @@ def refine(
         model.requires_grad_(False)
         attach(model, table, learnable=True)
         return _descend(model, inputs, targets, steps, learning_rate)
+
+
+def _parts(batch: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+    """A batch in parts of a size that a step needs: larger ones cost more time than they are worth."""
+    rows = len(next(iter(batch.values())))
+    for start in range(0, rows, STEP_EXAMPLES):
+        yield {name: value[start : start + STEP_EXAMPLES] for name, value in batch.items()}
 
 
 def _descend(
