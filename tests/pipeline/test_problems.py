@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def settings(encoder, task, **changes):
     return ConversionSettings(
         **{
             "model": str(encoder), "task": task, "sentences": 48, "refine": True,
-            "fine_tuning": FINE, "retraining": Recipe(epochs=1, learning_rate=1e-4, batch_size=32, distil=0.8),
+            "fine_tuning": FINE, "retraining": replace(FINE, epochs=1, learning_rate=1e-4, distil=0.8),
             **changes,
         }
     )  # fmt: skip

@@ -19,6 +19,9 @@ from hccs.numbers.table import ParamTable
 
 STEP_EXAMPLES = 32
 
+COMPARED = 256
+"""Examples on which tables that were met are compared."""
+
 
 def refine(
     model: nn.Module,
@@ -64,8 +67,10 @@ def _descend(
     learnt = [m.log_ratio for m in model.modules() if isinstance(m, LearnableHeadSoftmax)]
     optimiser = torch.optim.Adam(learnt, lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    best, best_table = _distance(model, inputs, targets), current_table(model)
-    check = max(len(inputs), steps // 8)
+    every = -(-len(inputs) * STEP_EXAMPLES // COMPARED)  # batches may be sorted by length: some of each
+    compared = inputs[::every], targets[::every]
+    best, best_table = _distance(model, *compared), current_table(model)
+    check = max(1, steps // 3)
     for step in track(range(steps), total=steps, description="refining theta"):
         batch, target = inputs[step % len(inputs)], targets[step % len(inputs)]
         optimiser.zero_grad()
@@ -73,7 +78,7 @@ def _descend(
         optimiser.step()
         schedule.step()
         if (step + 1) % check == 0 or step + 1 == steps:
-            now = _distance(model, inputs, targets)
+            now = _distance(model, *compared)
             if now < best:
                 best, best_table = now, current_table(model)
     provenance = {**best_table.provenance, "refined": {"steps": steps, "kl": best}}
