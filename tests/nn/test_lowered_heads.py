@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 import hccs
 import hccs.nn
+from hccs.errors import ModelError
 from tests.nn.conftest import TEXT_ENCODERS, batch_for
 
 
@@ -41,6 +42,16 @@ def test_every_token_has_the_scores_of_the_training_model(name):
     with torch.no_grad():
         own = model(**fresh).logits.numpy()[real]
     assert abs(answer.logits[real] - own).mean() < 0.15 * own.std()
+
+
+def test_half_precision_cannot_be_trained_in_integers():
+    model = TEXT_ENCODERS["bert"]().eval()
+    table, batches = prepared("bert", model)
+    with (
+        pytest.raises(ModelError, match=r"float32.*float16.*model.float\(\)"),
+        hccs.nn.quantised(model.half(), table, batches),
+    ):
+        pass
 
 
 def test_one_score_is_a_value():

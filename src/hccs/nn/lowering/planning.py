@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from hccs.errors import ModelError
 from hccs.nn.lowering import scales_for, take_apart
 from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.encoder import Encoder
@@ -48,6 +49,13 @@ class IntegerPlan:
     @contextmanager
     def training(self) -> Iterator[IntegerPlan]:
         """Inside, the model's forward pass is that of the program that `lower` returns."""
+        narrow = next((p.dtype for p in self.model.parameters() if p.dtype.itemsize < 4), None)
+        if narrow is not None:
+            raise ModelError(
+                "weights in float32, which holds the program's integers",
+                str(narrow),
+                "model.float() makes them.",
+            )
         with quantised_forward(self.model, self.parts, self.table, self.scales):
             yield self
 
