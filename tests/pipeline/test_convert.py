@@ -153,7 +153,7 @@ def test_what_a_run_delivers(interrupted, data):
     assert whole["i16_div integer"] == stages["integer"]["accuracy"]
     assert abs(whole["i16_div integer"] - whole["i16_div"]) < 0.1
     other = evaluate(out, ("u8_clb",), str(data / "train.tsv"))
-    assert other["examples"] == 64 and set(other) == {"examples", "float", "u8_clb"}
+    assert other["examples"] == 64 and set(other) == {"metric", "examples", "float", "u8_clb"}
 
 
 def test_a_run_ends_with_the_model_all_in_integers(interrupted, data):
@@ -171,7 +171,7 @@ def test_a_run_ends_with_the_model_all_in_integers(interrupted, data):
     assert found["stages"]["retrain"]["accuracy"] == stage["accuracy"]  # what was trained is what is deployed
     assert stage["bytes"] == (out / "model.hccs").stat().st_size < 0.27 * stage["float32_bytes"]
     assert evaluate(out, backend="whole") == {
-        "examples": 48, "float": found["stages"]["float"]["accuracy"], "whole": stage["accuracy"],
+        "metric": "accuracy", "examples": 48, "float": found["stages"]["float"]["accuracy"], "whole": stage["accuracy"],
     }  # fmt: skip
     assert evaluate(out, file=str(data / "train.tsv"), backend="whole")["examples"] == 64
     with pytest.raises(ParameterError, match="leave --mode out"):

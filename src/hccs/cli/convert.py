@@ -222,13 +222,10 @@ def evaluate(
     """Score a converted model again, in any mode, on any file."""
     require_models()
     from hccs.pipeline.convert.evaluate import evaluate as score
-    from hccs.pipeline.metrics import metric_for
-    from hccs.pipeline.runs.converted import ConvertedRun
 
-    finished = ConvertedRun(run)
-    by = metric_for(finished.settings.task.problem, metric) if metric else finished.metric
-    found = score(run, (mode,) if mode else (), file or None, backend.value, by)
-    title = f"{by.name} on {found.pop('examples')} examples"
+    found = score(run, (mode,) if mode else (), file or None, backend.value, metric or None)
+    by = found.pop("metric")
+    title = f"{by} on {found.pop('examples')} examples"
     against = {Backend.INTEGER: ["against float q, k, v, points"], Backend.WHOLE: ["points"]}.get(backend, [])
     labels = {"float": "float", "whole": "all in integers"}
     rows = []
@@ -236,4 +233,4 @@ def evaluate(
         base = "float" if name == "whole" else name.removesuffix(" integer")
         difference = f"{100 * (value - found[base]):+.2f}" if base != name else ""
         rows.append([labels.get(name, f"HCCS {name}"), f"{value:.4f}", *[difference] * len(against)])
-    show(Console(), title, ["model", by.name, *against], rows)
+    show(Console(), title, ["model", by, *against], rows)

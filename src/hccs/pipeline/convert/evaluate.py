@@ -10,7 +10,7 @@ from hccs.errors import ParameterError
 from hccs.nn.integer import NORMALISATION
 from hccs.numbers.modes import Mode
 from hccs.pipeline.convert.whole import load_whole, whole_logits
-from hccs.pipeline.metrics import Metric
+from hccs.pipeline.metrics import Metric, metric_for
 from hccs.pipeline.models import best_device, score
 from hccs.pipeline.runs.converted import ConvertedRun
 
@@ -20,7 +20,7 @@ def evaluate(
     modes: tuple[str, ...] = (),
     file: str | None = None,
     backend: str = "float",
-    metric: Metric | None = None,
+    metric: Metric | str | None = None,
 ) -> dict[str, Any]:
     """Scores of the float and the converted model of a run, the latter in each mode (default: all).
 
@@ -33,8 +33,12 @@ def evaluate(
     integer = backend == "integer"
     chosen = [Mode(mode) for mode in modes] or list(NORMALISATION if integer else Mode)
     finished = ConvertedRun(Path(run))
-    dev, metric = finished.examples(file), metric or finished.metric
-    scores: dict[str, Any] = {"examples": len(dev), "float": score(finished.float_model(), dev, metric)}
+    dev, metric = finished.examples(file), _chosen(metric, finished)
+    scores: dict[str, Any] = {
+        "metric": metric.name,
+        "examples": len(dev),
+        "float": score(finished.float_model(), dev, metric),
+    }
     model = finished.converted.model.to(best_device())
     for mode in chosen:
         scores[mode.value] = score(hccs.nn.attach(model, finished.table, mode), dev, metric)
@@ -44,8 +48,14 @@ def evaluate(
     return scores
 
 
+def _chosen(metric: Metric | str | None, finished: ConvertedRun) -> Metric:
+    if isinstance(metric, Metric):
+        return metric
+    return metric_for(finished.settings.task.problem, metric) if metric else finished.metric
+
+
 def _evaluate_whole(
-    run: Path, modes: tuple[str, ...], file: str | None, metric: Metric | None
+    run: Path, modes: tuple[str, ...], file: str | None, metric: Metric | str | None
 ) -> dict[str, Any]:
     if modes:
         raise ParameterError(
@@ -55,8 +65,9 @@ def _evaluate_whole(
         )
     finished = ConvertedRun(run)
     whole = load_whole(run)  # before anything is computed
-    dev, metric = finished.examples(file), metric or finished.metric
+    dev, metric = finished.examples(file), _chosen(metric, finished)
     return {
+        "metric": metric.name,
         "examples": len(dev),
         "float": score(finished.float_model(), dev, metric),
         "whole": metric(whole_logits(whole, dev), dev.labels),

@@ -14,7 +14,7 @@ from hccs.pipeline.data.tokens import TokenisedSet
 from hccs.pipeline.metrics import ACCURACY, Metric, pearson
 from hccs.pipeline.models import predictions
 from hccs.pipeline.runs.processes import state
-from hccs.pipeline.runs.record import StageRecord
+from hccs.pipeline.runs.record import StageRecord, read_json
 from hccs.program import IntegerModel
 from hccs.program.files import IN_RUN
 
@@ -59,7 +59,7 @@ def load_whole(run: Path) -> IntegerModel:
         stages = StageRecord(run / "results.json").stages
         why = stages.get("whole", {}).get("refused")
         hint = "The other backends run this model." if why else "The run's hccs convert command makes it."
-        if stages and "whole" not in stages:
+        if read_json(run / "settings.json", hint).get("integer") == "attention":
             hint = "Convert the model with --integer whole, into another folder."
         raise FileError(
             f"{run} to hold an integer model, {IN_RUN}",
