@@ -171,7 +171,8 @@ def test_a_run_ends_with_the_model_all_in_integers(interrupted, data):
     assert found["stages"]["retrain"]["accuracy"] == stage["accuracy"]  # what was trained is what is deployed
     assert stage["bytes"] == (out / "model.hccs").stat().st_size < 0.27 * stage["float32_bytes"]
     assert evaluate(out, backend="whole") == {
-        "metric": "accuracy", "examples": 48, "float": found["stages"]["float"]["accuracy"], "whole": stage["accuracy"],
+        "metric": "accuracy", "examples": 48,
+        "float": found["stages"]["float"]["accuracy"], "whole": stage["accuracy"],
     }  # fmt: skip
     assert evaluate(out, file=str(data / "train.tsv"), backend="whole")["examples"] == 64
     with pytest.raises(ParameterError, match="leave --mode out"):
