@@ -13,6 +13,8 @@ FACES = {
     "nn": [
         "AttentionInputs",
         "AttentionSlot",
+        "IntegerPlan",
+        "Pixels",
         "SoftmaxSlot",
         "attach",
         "attention_layers",
@@ -24,8 +26,11 @@ FACES = {
         "fill",
         "hccs_softmax",
         "lower",
+        "measure_ranges",
+        "quantised",
         "refine",
         "restore",
+        "where_accuracy_goes",
     ],
     "calibration": [
         "Calibration",
@@ -34,6 +39,7 @@ FACES = {
         "HeadStatistics",
         "LogitRange",
         "ScaleCandidates",
+        "ValueRanges",
         "calibrate",
         "deployed_kl",
         "fidelity",

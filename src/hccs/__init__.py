@@ -47,8 +47,10 @@ def __getattr__(name: str) -> _Any:
     """Rooms that need more than NumPy are imported when they are first named: `hccs.nn.attach`."""
     if name in _ROOMS:
         return _importlib.import_module(f"hccs.{name}")
+    if name == "convert":
+        return _importlib.import_module("hccs.pipeline.convert.calling").convert
     raise AttributeError(f"module 'hccs' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS, "__version__"])
+    return sorted([*__all__, *_ROOMS, "convert", "__version__"])

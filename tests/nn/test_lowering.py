@@ -12,8 +12,8 @@ import transformers
 import hccs
 import hccs.nn
 from hccs.errors import DataError, ModelError, ParameterError
-from hccs.nn.lowering import FAMILIES, lower
-from hccs.nn.lowering.assembling import assemble
+from hccs.nn.lowering import FAMILIES, lower, take_apart
+from hccs.nn.lowering.assembling import activation_table, assemble
 from hccs.nn.lowering.noise import measure_noise
 from hccs.nn.lowering.quantised import KINDS, quantised
 from hccs.nn.lowering.ranges import measure
@@ -36,6 +36,9 @@ def electra():
     return transformers.ElectraForSequenceClassification(config)
 
 
+SHAPE = dict(
+    vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=37
+)
 MODELS = {**TEXT_ENCODERS, "electra": electra}
 
 
@@ -155,15 +158,61 @@ def test_padding_changes_nothing():
 
 def test_what_cannot_be_lowered_is_refused(make_model):
     model, table, batches = made("bert")
-    with pytest.raises(ModelError, match="families bert, roberta, electra, distilbert"):
-        lower(make_model("gpt2"), table, batches)
+    families = "families bert, roberta, electra, distilbert, gpt2, vit, deit"
+    with pytest.raises(ModelError, match=families) as refusal:
+        lower(make_model("llama"), table, batches)
+    assert "llama with RMSNorm, rotary positions, gated activations" in str(refusal.value)
     with pytest.raises(ModelError, match="a sequence classifier"):
         lower(transformers.BertModel(model.config), table, batches)
     with pytest.raises(DataError, match="at least one batch"):
         lower(model, table, [])
-    with pytest.raises(ParameterError, match="max-abs, least-error"):
+    with pytest.raises(ParameterError, match="max-abs, least-error, by-output"):
         lower(model, table, batches, scales="best")
-    broken = copy.deepcopy(model)
-    broken.bert.encoder.layer[1].output.dense.weight.data[0, 0] = torch.nan
-    with pytest.raises(DataError, match="finite"):
-        lower(broken, table, batches)
+    for parameter in ("layer.1.output.dense.weight", "layer.0.output.LayerNorm.bias"):
+        broken = copy.deepcopy(model)
+        broken.bert.encoder.get_parameter(parameter).data.view(-1)[0] = torch.nan
+        with pytest.raises(DataError, match=f"NaN or infinity in bert.encoder.{parameter}"):
+            lower(broken, table, batches)
+
+
+FLOAT_ONLY = {
+    "a projection behind": lambda: transformers.ElectraForSequenceClassification(
+        transformers.ElectraConfig(embedding_size=16, **SHAPE)
+    ),
+    "relative positions": lambda: transformers.MPNetForSequenceClassification(
+        transformers.MPNetConfig(**SHAPE)
+    ),
+    "decoder|absolute positions": lambda: transformers.BertForSequenceClassification(
+        transformers.BertConfig(is_decoder=True, **SHAPE)
+    ),
+    "convolutions, batch or group normalisation": lambda: transformers.ResNetForImageClassification(
+        transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic")
+    ),
+    "a classifier of sequences|a sequence classifier": lambda: transformers.BertForMaskedLM(
+        transformers.BertConfig(**SHAPE)
+    ),
+}
+
+
+@pytest.mark.parametrize("part", FLOAT_ONLY)
+def test_float_only_parts_are_named(part):
+    with pytest.raises(ModelError, match=part):
+        take_apart(FLOAT_ONLY[part]())
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "relu", "silu", "tanh", "quick_gelu", "mish", "relu2"])
+def test_any_activation_of_one_value_becomes_a_table(name):
+    function = transformers.activations.ACT2FN[name]
+    entries = activation_table(function, 0.05, 0.04)
+    real = function(torch.arange(-128, 128).double() * 0.05).numpy() / 0.04
+    assert (abs(entries - np.clip(real, -127, 127)) <= 0.5).all()
+
+
+def test_activations_that_mix_channels_are_refused():
+    for gated in (torch.nn.GLU(), torch.nn.Softmax(-1), torch.nn.PReLU(4)):
+        with pytest.raises(ModelError, match="an activation of one value at a time"):
+            activation_table(gated, 0.05, 0.04)
+    model, table, batches = made("bert")
+    model.bert.encoder.layer[1].intermediate.intermediate_act_fn = torch.nn.Softmax(-1)
+    with pytest.raises(ModelError, match="Softmax, which mixes channels"):
+        lower(model, table, batches)

@@ -23,7 +23,7 @@ def test_numbers_sort_as_numbers_and_words_as_words():
     ("column", "message"),
     [
         (["yes", "", "no", " "], "an empty label in rows 3, 5"),
-        ([str(i / 7) for i in range(700)], "look like regression targets: regression is not supported yet"),
+        ([str(i / 7) for i in range(700)], "look like values to predict: --problem regression"),
         ([f"id {i}" for i in range(50)], "50 different ones in 50 rows"),
         (["1", "1.0"], "at least two labels"),
     ],

@@ -1,5 +1,6 @@
 """Calibration: per-head (B, S, D) and logit scale from representative data; exact, streaming, in seconds."""
 
+from hccs.calibration.ranges import ValueRanges
 from hccs.calibration.scale import LogitRange, ScaleCandidates, quantise
 from hccs.calibration.searching import (
     Calibration,
@@ -19,6 +20,7 @@ __all__ = [
     "HeadStatistics",
     "LogitRange",
     "ScaleCandidates",
+    "ValueRanges",
     "calibrate",
     "deployed_kl",
     "fidelity",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import hccs
-from hccs.cli import aie, bench, calibrate, compare, convert, demo, export, info, reproduce, show
+from hccs.cli import aie, bench, calibrate, compare, convert, demo, export, info, reproduce, show, where
 from hccs.cli.boundary import Commands
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.add_typer(aie.app, name="aie")
 app.command()(convert.convert)
 app.command()(convert.evaluate)
 app.command()(show.show)
+app.command()(where.where)
 app.command()(compare.compare)
 app.command()(bench.bench)
 app.command()(demo.demo)

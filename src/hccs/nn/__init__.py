@@ -9,7 +9,9 @@ from hccs.nn.collecting import calibrate_operands, collect  # noqa: E402
 from hccs.nn.functional import hccs_softmax  # noqa: E402
 from hccs.nn.interface import attention_layers  # noqa: E402
 from hccs.nn.loading import register_loader as _register_loader  # noqa: E402
-from hccs.nn.lowering import lower  # noqa: E402
+from hccs.nn.lowering import lower, measure_ranges, where_accuracy_goes  # noqa: E402
+from hccs.nn.lowering.planning import IntegerPlan, quantised  # noqa: E402
+from hccs.nn.lowering.pre_norm import Pixels  # noqa: E402
 from hccs.nn.refining import refine  # noqa: E402
 from hccs.nn.sequential import calibrate_in_sequence  # noqa: E402
 from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot  # noqa: E402
@@ -17,6 +19,8 @@ from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot  # noqa: E
 __all__ = [
     "AttentionInputs",
     "AttentionSlot",
+    "IntegerPlan",
+    "Pixels",
     "SoftmaxSlot",
     "attach",
     "attention_layers",
@@ -28,8 +32,11 @@ __all__ = [
     "fill",
     "hccs_softmax",
     "lower",
+    "measure_ranges",
+    "quantised",
     "refine",
     "restore",
+    "where_accuracy_goes",
 ]
 
 _register_loader()

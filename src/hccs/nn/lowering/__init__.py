@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
-from hccs.errors import ModelError
-from hccs.nn.lowering import bert, distilbert
+from hccs.calibration.ranges import ValueRanges
+from hccs.errors import DataError, ModelError, ParameterError
+from hccs.nn.batches import listed
+from hccs.nn.lowering import bert, distilbert, gpt2, vit
+from hccs.nn.lowering.accounting import Account, account
 from hccs.nn.lowering.assembling import assemble
+from hccs.nn.lowering.choosing import BY_OUTPUT, METHODS, by_output
 from hccs.nn.lowering.encoder import Encoder
-from hccs.nn.lowering.ranges import measure
-from hccs.nn.lowering.scales import choose_scales
+from hccs.nn.lowering.float_only import float_only
+from hccs.nn.lowering.pre_norm import PreNorm
+from hccs.nn.lowering.ranges import magnitudes, measured
+from hccs.nn.lowering.scales import Scales, choose_scales
 from hccs.numbers.table import ParamTable
 from hccs.program.model import IntegerModel
 
-FAMILIES: dict[str, Callable[[Any], Encoder]] = {
+FAMILIES: dict[str, Callable[[Any], Encoder | PreNorm]] = {
     "bert": bert.encoder,
     "roberta": bert.encoder,
     "electra": bert.encoder,
     "distilbert": distilbert.encoder,
+    "gpt2": gpt2.stack,
 }
+
+OF_IMAGES: dict[str, Callable[[Any, Any], PreNorm]] = {"vit": vit.stack, "deit": vit.stack}
+"""Families that also need to be told how pixels become their input."""
+
+
+def take_apart(model: Any, pixels: Any = None) -> Encoder | PreNorm:
+    """The modules of a model of a family that can be lowered; any other is refused."""
+    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    if kind in OF_IMAGES:
+        return OF_IMAGES[kind](model, pixels)
+    if kind not in FAMILIES:
+        raise ModelError(
+            f"a model of the families {', '.join([*FAMILIES, *OF_IMAGES])}",
+            f"{kind}{float_only(model)}",
+            "Keep its floats.",
+        )
+    return FAMILIES[kind](model)
 
 
 def lower(
@@ -31,11 +56,16 @@ def lower(
     *,
     scales: str = "max-abs",
     tokenizer: str = "",
+    pixels: Any = None,
+    ranges: ValueRanges | None = None,
 ) -> IntegerModel:
-    """The whole classifier in integers: HCCS with the table's parameters, everything else in int8 and int16.
+    """The whole model in integers: HCCS with the table's parameters, everything else in int8 and int16.
 
-    The scale of every value comes from `batches`, which need no labels; padding is left out. `scales` is
-    "max-abs", or "least-error" for ranges that may clip.
+    The scale of every value comes from `batches`, which need no labels; padding is left out. Where `ranges`
+    are given, which `measure_ranges` has measured before, scales come from those. `scales` is "max-abs";
+    "least-error" for ranges that may clip; or "by-output", which takes for every value the one of the two
+    that changes the model's answers to `batches` least. A model of images needs `pixels`, its image
+    processor, whose normalisation becomes part of the program.
 
     >>> import torch, transformers, hccs.nn
     >>> config = transformers.BertConfig(
@@ -48,9 +78,60 @@ def lower(
     >>> whole([[2, 7, 3]]).scores.shape
     (1, 2)
     """
-    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    if kind not in FAMILIES:
-        raise ModelError(f"a classifier of the families {', '.join(FAMILIES)}", str(kind), "Keep its floats.")
-    encoder = FAMILIES[kind](model)
-    chosen = choose_scales(encoder, measure(model, encoder, batches, scales))
-    return IntegerModel(assemble(encoder, table, chosen, tokenizer))
+    parts = take_apart(model, pixels)
+    _require_finite(model)
+    chosen = scales_for(model, parts, table, batches, scales, ranges)
+    return IntegerModel(assemble(parts, table, chosen, tokenizer))
+
+
+def scales_for(
+    model: nn.Module,
+    parts: Encoder | PreNorm,
+    table: ParamTable,
+    batches: Sequence[Mapping[str, Any]],
+    method: str = "max-abs",
+    ranges: ValueRanges | None = None,
+) -> Scales:
+    """The scales of a program by one of the methods, from ranges or from batches."""
+    if method not in METHODS:
+        raise ParameterError(f"one of {', '.join(METHODS)}", repr(method), "'max-abs' is the default.")
+    if ranges is None or method == BY_OUTPUT:
+        batches = listed(batches)
+    if ranges is None:
+        ranges = measured(model, parts, batches, counted=method != "max-abs")
+    if method == BY_OUTPUT:
+        return by_output(model, parts, table, ranges, batches)
+    return choose_scales(parts, magnitudes(parts, ranges, method))
+
+
+def measure_ranges(model: nn.Module, batches: Iterable[Any], *, pixels: Any = None) -> ValueRanges:
+    """How large every value of a model gets on unlabelled batches: what `lower` chooses scales from.
+
+    Ranges of different batches, measured anywhere, merge: `ranges.merge(other)`, `ranges.save(path)` and
+    `hccs.calibration.ValueRanges.load(path)`. The result is the same in any order.
+    """
+    return measured(model, take_apart(model, pixels), batches)
+
+
+def where_accuracy_goes(
+    model: nn.Module,
+    table: ParamTable,
+    whole: IntegerModel,
+    batches: Iterable[Any],
+    *,
+    pixels: Any = None,
+) -> Account:
+    """Where an integer model loses against the model it was lowered from.
+
+    The noise of every value in decibels, and what each kind of operator alone, in each layer, changes of the
+    answers: how many stay, their divergence and, where batches have labels, the accuracy.
+    """
+    return account(model, take_apart(model, pixels), table, whole, listed(batches))
+
+
+def _require_finite(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise DataError(
+                "finite weights", f"NaN or infinity in {name}", "The model is damaged, or training diverged."
+            )

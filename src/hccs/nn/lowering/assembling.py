@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from hccs.errors import ModelError
+from hccs.nn.lowering.dense import Dense, bias_of, weight_of
 from hccs.nn.lowering.encoder import Encoder, Layer, as_numbers
+from hccs.nn.lowering.pre_norm import Block, PreNorm
 from hccs.nn.lowering.scales import Scales
 from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.layer_norm import NormParams
@@ -23,27 +25,36 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def assemble(encoder: Encoder, table: ParamTable, scales: Scales, tokenizer: str = "") -> op.Program:
+def assemble(
+    encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, tokenizer: str = ""
+) -> op.Program:
     """The program of an encoder with the table's HCCS parameters."""
     if len(encoder.layers) != table.shape[0]:
         raise ModelError(
             f"a table of {len(encoder.layers)} layers", str(table.shape[0]), "Calibrate on this model."
         )
-    build = _Builder(scales)
+    if isinstance(encoder, PreNorm):
+        from hccs.nn.lowering.pre_norm_program import assemble_pre_norm  # it builds as this module does
+
+        return assemble_pre_norm(encoder, table, scales, tokenizer)
+    build = Builder(scales)
     words, positions, types = (as_numbers(part) for part in encoder.embedding_tables)
     params = EmbeddingParams.from_float(words, positions, types, scales.word_step, scales.word_shift)
     build.add(op.Embed("embedded", params, encoder.first_position))
     stream = build.norm("embedded", encoder.embedding_norm, "x0")
     for i, layer in enumerate(encoder.layers):
         stream = _layer(build, i, layer, table, stream)
-    build.add(op.First((build.narrowed(stream),), "first"), like=f"{stream}_int8")
-    build.linear("first", encoder.pooler, "pooled")
-    build.function("pooled", encoder.pooler_activation, "activated")
+    read = build.narrowed(stream)
+    if encoder.pooler is not None:
+        build.add(op.First((read,), "first"), like=read)
+        build.linear("first", encoder.pooler, "pooled")
+        build.function("pooled", encoder.pooler_activation, "activated")
+        read = "activated"
     head = encoder.classifier
     scores, score_scale = quantise_scores(
-        as_numbers(head.weight), as_numbers(head.bias), in_scale=build.steps["activated"]
+        as_numbers(head.weight), as_numbers(head.bias), in_scale=build.steps[read]
     )
-    build.add(op.Linear(("activated",), "scores", scores))
+    build.add(op.Linear((read,), "scores", scores))
     longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
     return op.Program(
         tuple(build.operators),
@@ -52,11 +63,11 @@ def assemble(encoder: Encoder, table: ParamTable, scales: Scales, tokenizer: str
         score_scale,
         {**build.steps, "scores": score_scale},
         tokenizer,
-        {"table": dict(table.provenance)},
+        facts_of(table, scales),
     )
 
 
-def _layer(build: _Builder, i: int, layer: Layer, table: ParamTable, stream: str) -> str:
+def _layer(build: Builder, i: int, layer: Layer, table: ParamTable, stream: str) -> str:
     x = build.narrowed(stream)
     parts = (layer.query, layer.key, layer.value)
     params = quantise_linear(
@@ -79,12 +90,18 @@ def _layer(build: _Builder, i: int, layer: Layer, table: ParamTable, stream: str
     return build.norm(f"summed{i}", layer.output_norm, f"x{i + 1}")
 
 
-def head_steps(scales: Scales, name: str, i: int, layer: Layer) -> NDArray[np.float64]:
+def facts_of(table: ParamTable, scales: Scales) -> dict[str, Any]:
+    """Where a program comes from: the table's provenance, and the steps that values have one of per head."""
+    per_head = {name: steps.tolist() for name, steps in scales.steps.items() if np.ndim(steps)}
+    return {"table": dict(table.provenance), "steps_per_head": per_head}
+
+
+def head_steps(scales: Scales, name: str, i: int, layer: Layer | Block) -> NDArray[np.float64]:
     """The steps of q, k or v, one per output channel."""
-    return np.repeat(scales.steps[f"{name}{i}"], layer.query.out_features // layer.heads)
+    return np.repeat(scales.steps[f"{name}{i}"], layer.width // layer.heads)
 
 
-def requant_of(i: int, layer: Layer, table: ParamTable, scales: Scales) -> Requant:
+def requant_of(i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> Requant:
     """The factors of a layer's integer attention."""
     return Requant.from_scales(
         q_scale=scales.steps[f"query{i}"],
@@ -97,16 +114,32 @@ def requant_of(i: int, layer: Layer, table: ParamTable, scales: Scales) -> Requa
 
 
 def activation_table(activation: Any, in_scale: float, out_scale: float) -> NDArray[np.int8]:
-    """The 256 integers of a torch function between two scales."""
+    """The 256 integers of a torch function of one value between two scales; any other is refused."""
 
     def real(x: NDArray[np.float64]) -> NDArray[np.float64]:
         with torch.no_grad():
-            return np.asarray(activation(torch.tensor(x)))
+            values = torch.tensor(x)
+            try:
+                found, one_by_one = activation(values), activation(values.flip(0))
+            except (RuntimeError, ValueError, TypeError) as error:
+                raise _no_table(activation) from error
+        if found.shape != values.shape or not torch.equal(found, one_by_one.flip(0)):
+            raise _no_table(activation)
+        return np.asarray(found)
 
     return function_table(real, in_scale, out_scale)
 
 
-class _Builder:
+def _no_table(activation: Any) -> ModelError:
+    name = getattr(activation, "__name__", type(activation).__name__)
+    return ModelError(
+        "an activation of one value at a time, for a table of 256",
+        f"{name}, which mixes channels",
+        "Gated activations and softmax have no table.",
+    )
+
+
+class Builder:
     """Operators as they are added, and the step of every value they write."""
 
     def __init__(self, scales: Scales) -> None:
@@ -122,6 +155,7 @@ class _Builder:
             self.steps[operator.output] = float(step)
 
     def norm(self, source: str, module: nn.LayerNorm, output: str) -> str:
+        """A LayerNorm between the steps of its two values."""
         params = NormParams.from_float(
             as_numbers(module.weight),
             as_numbers(module.bias),
@@ -139,30 +173,38 @@ class _Builder:
             self.add(op.Narrow((stream,), name, self.scales.bits[stream]))
         return name
 
-    def linear(self, source: str, module: nn.Linear, output: str) -> None:
+    def linear(self, source: str, module: Dense, output: str) -> None:
+        """A dense layer from one int8 value to another."""
         params = quantise_linear(
-            as_numbers(module.weight),
-            as_numbers(module.bias),
+            as_numbers(weight_of(module)),
+            as_numbers(bias_of(module)),
             in_scale=self.steps[source],
             out_scale=self.scales.step(output),
         )
         self.add(op.Linear((source,), output, params))
 
     def residual(
-        self, source: str, module: nn.Linear, stream: str, output: str, input_limit: int = INT8_LIMIT
+        self,
+        source: str,
+        module: Dense,
+        stream: str,
+        output: str,
+        input_limit: int = INT8_LIMIT,
+        limit: int | None = None,
     ) -> None:
-        """A linear layer in the stream's own scale, added to the stream."""
+        """A linear layer in the stream's own scale, added to the stream; the sum is clamped to a limit."""
         params = quantise_linear(
-            as_numbers(module.weight),
-            as_numbers(module.bias),
+            as_numbers(weight_of(module)),
+            as_numbers(bias_of(module)),
             in_scale=self.steps[source],
             out_scale=self.steps[stream],
             limit=INT16_LIMIT,
             input_limit=input_limit,
         )
         self.add(op.Linear((source,), f"{output}_part", params))
-        self.add(op.Add((stream, f"{output}_part"), output), like=stream)
+        self.add(op.Add((stream, f"{output}_part"), output, limit), like=stream)
 
     def function(self, source: str, activation: Any, output: str) -> None:
+        """The table of an activation between the steps of its two values."""
         entries = activation_table(activation, self.steps[source], self.scales.step(output))
         self.add(op.Table((source,), output, entries))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hccs.nn.lowering.dense import Dense, bias_of, weight_of
 from hccs.nn.straight import straight
 from hccs.numbers.layer_norm import GAIN_LIMIT, MAX_GAIN_BITS, XHAT_BITS
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, MULTIPLIER_SHIFT
@@ -26,16 +27,21 @@ class LinearIntegers:
     weight_step: torch.Tensor
     in_step: float
 
-    def with_gradient(self, module: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    def with_gradient(self, module: Dense) -> tuple[torch.Tensor, torch.Tensor]:
         """Rounded weight and bias in real units, whose gradient is the module's own."""
         step = self.weight_step if self.weight_step.ndim == 0 else self.weight_step[:, None]
         rounded = ((self.weight * step), (self.bias * (self.weight_step * self.in_step)))
-        return straight(module.weight, rounded[0]), straight(module.bias, rounded[1])
+        return straight(weight_of(module), rounded[0]), straight(bias_of(module), rounded[1])
 
 
-def linear_integers(module: nn.Linear, in_step: float, out_step: Any) -> LinearIntegers:
+def linear_integers(module: Dense, in_step: float, out_step: Any) -> LinearIntegers:
     """`quantise_linear`, step by step the same float64 operations."""
-    W, b = module.weight.detach().double(), module.bias.detach().double()
+    W, b = weight_of(module).detach().double(), bias_of(module).detach().double()
+    return integers_between(W, b, in_step, out_step)
+
+
+def integers_between(W: torch.Tensor, b: torch.Tensor, in_step: float, out_step: Any) -> LinearIntegers:
+    """Of a weight [outputs, inputs] and a bias in float64."""
     out = torch.as_tensor(out_step, dtype=torch.float64, device=W.device)
     needed = (2.0**MULTIPLIER_SHIFT * in_step * W.abs().amax(1) / INT8_LIMIT / out).ceil()
     multiplier = needed.clamp(min=1)
@@ -44,9 +50,9 @@ def linear_integers(module: nn.Linear, in_step: float, out_step: Any) -> LinearI
     return LinearIntegers(weight, (b / (in_step * step)).round(), multiplier, step, in_step)
 
 
-def scores_integers(module: nn.Linear, in_step: float) -> LinearIntegers:
+def scores_integers(module: Dense, in_step: float) -> LinearIntegers:
     """`quantise_scores`."""
-    W, b = module.weight.detach().double(), module.bias.detach().double()
+    W, b = weight_of(module).detach().double(), bias_of(module).detach().double()
     step = W.abs().amax().clamp(min=1e-30) / INT8_LIMIT
     weight = (W / step).round().clamp(-INT8_LIMIT, INT8_LIMIT)
     return LinearIntegers(weight, (b / (in_step * step)).round(), None, step, in_step)

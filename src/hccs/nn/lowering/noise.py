@@ -14,6 +14,7 @@ from torch import nn
 from hccs.nn.batches import call
 from hccs.nn.lowering.encoder import Encoder
 from hccs.nn.lowering.points import Point, points, visiting
+from hccs.nn.lowering.pre_norm import Patches, PreNorm
 from hccs.nn.lowering.scales import Scales
 from hccs.nn.preserving import unchanged
 from hccs.program import operators as op
@@ -33,7 +34,7 @@ class Noise:
 
 def measure_noise(
     model: nn.Module,
-    encoder: Encoder,
+    encoder: Encoder | PreNorm,
     program: op.Program,
     scales: Scales,
     batches: Sequence[Mapping[str, Any]],
@@ -41,30 +42,41 @@ def measure_noise(
     """The signal-to-noise ratio at every rounding point, in the program's order, over all tokens."""
     powers: dict[str, NDArray[np.float64]] = {}
     every = points(encoder)
-    width = encoder.layers[0].query.out_features
     for batch in batches:
-        tokens, mask = batch["input_ids"].cpu().numpy(), batch["attention_mask"].cpu().numpy()
-        types = batch["token_type_ids"].cpu().numpy() if "token_type_ids" in batch else np.zeros_like(tokens)
+        tokens, lengths, types = program_inputs(encoder, batch)
         integers: dict[str, NDArray[Any]] = {}
-        run(program, tokens, mask.sum(1), types, watch=integers.__setitem__)
+        run(program, tokens, lengths, types, watch=integers.__setitem__)
         for i in range(len(encoder.layers)):
-            for part, name in enumerate(("query", "key", "value")):
-                integers[f"{name}{i}"] = integers[f"qkv{i}"][..., part * width : (part + 1) * width]
+            for name, part in zip(
+                ("query", "key", "value"), np.split(integers[f"qkv{i}"], 3, -1), strict=True
+            ):
+                integers[f"{name}{i}"] = part
         for point, real in _float_values(model, every, batch):
-            steps = (
-                np.repeat(scales.steps[point.name], width // point.heads)
-                if point.heads
-                else scales.steps[point.name]
-            )
-            whole = integers[point.name]
+            whole, steps = integers[point.name], scales.steps[point.name]
+            if point.heads:
+                steps = np.repeat(steps, whole.shape[-1] // point.heads)
             if real.ndim == 2:  # the head sees the first token alone
                 whole = whole[:, 0] if whole.ndim == 3 else whole
             else:
-                real, whole = real[mask.astype(bool)], whole[mask.astype(bool)]
+                mask = np.arange(real.shape[1]) < lengths[:, None]
+                real, whole = real[mask], whole[mask]
             difference = real - whole * steps
             now = np.array([(real**2).sum(), (difference**2).sum()])
             powers[point.name] = powers.get(point.name, 0) + now
     return [Noise(p.name, _decibels(*powers[p.name].tolist())) for p in every]
+
+
+def program_inputs(
+    encoder: Encoder | PreNorm, batch: Mapping[str, Any]
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    """A batch of the float model as its program takes it: ids or images, lengths, types."""
+    if isinstance(encoder, PreNorm) and isinstance(encoder.source, Patches):
+        images = encoder.source.pixels.as_integers(batch["pixel_values"]).cpu().numpy().astype(np.uint8)
+        return images, np.full(len(images), encoder.source.positions.shape[1]), np.zeros((0, 0), np.int64)
+    tokens = batch["input_ids"].cpu().numpy()
+    mask = batch["attention_mask"].cpu().numpy() if "attention_mask" in batch else np.ones_like(tokens)
+    types = batch["token_type_ids"].cpu().numpy() if "token_type_ids" in batch else np.zeros_like(tokens)
+    return tokens, mask.sum(1), types
 
 
 def _float_values(

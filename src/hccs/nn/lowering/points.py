@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from hccs.nn.lowering.encoder import Encoder
+from hccs.nn.lowering.pre_norm import PreNorm
 
 Visit = Callable[["Point", torch.Tensor], torch.Tensor | None]
 """Sees the tensor at a point; what it returns, if anything, takes its place."""
@@ -32,10 +33,18 @@ class Point:
     """q, k and v have a scale per head."""
     is_int16: bool = False
     """The residual stream and what is added to it; all others are int8."""
+    third: int | None = None
+    """Of a layer that writes q, k and v side by side, which of them."""
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The point's own channels of what its modules read or write."""
+        return tensor if self.third is None else tensor.chunk(3, -1)[self.third]
 
 
-def points(encoder: Encoder) -> list[Point]:
+def points(encoder: Encoder | PreNorm) -> list[Point]:
     """All of them, in the order in which the model meets them."""
+    if isinstance(encoder, PreNorm):
+        return _pre_norm_points(encoder)
     found = [Point("x0", (encoder.embedding_norm,), is_int16=True)]
     for i, layer in enumerate(encoder.layers):
         heads = layer.heads
@@ -53,11 +62,48 @@ def points(encoder: Encoder) -> list[Point]:
             Point(f"summed{i}_part", (layer.narrow,), is_int16=True),
             Point(f"x{i + 1}", (layer.output_norm,), is_int16=True),
         ]
+    last = f"x{len(encoder.layers)}_int8"
+    if encoder.pooler is None:
+        return [*found, Point(last, (encoder.classifier,), at_input=True)]
     return [
         *found,
-        Point(f"x{len(encoder.layers)}_int8", (encoder.pooler,), at_input=True),
+        Point(last, (encoder.pooler,), at_input=True),
         Point("pooled", (encoder.pooler,)),
         Point("activated", (encoder.classifier,), at_input=True),
+    ]
+
+
+def _pre_norm_points(model: PreNorm) -> list[Point]:
+    found: list[Point] = []
+    for i, layer in enumerate(model.layers):
+        fused = len(layer.qkv) == 1
+        found += [
+            Point(f"x{i}", (layer.attention_norm,), at_input=True, is_int16=True),
+            Point(f"a{i}", (layer.attention_norm,), is_int16=True),
+            Point(f"a{i}_int8", layer.qkv, at_input=True),
+            *(
+                Point(
+                    f"{name}{i}",
+                    layer.qkv if fused else (layer.qkv[part],),
+                    heads=layer.heads,
+                    third=part if fused else None,
+                )
+                for part, name in enumerate(("query", "key", "value"))
+            ),
+            Point(f"context{i}", (layer.attention_output,), at_input=True),
+            Point(f"y{i}_part", (layer.attention_output,), is_int16=True),
+            Point(f"y{i}", (layer.wide_norm,), at_input=True, is_int16=True),
+            Point(f"b{i}", (layer.wide_norm,), is_int16=True),
+            Point(f"b{i}_int8", (layer.wide,), at_input=True),
+            Point(f"wide{i}", (layer.wide,)),
+            Point(f"active{i}", (layer.narrow,), at_input=True),
+            Point(f"x{i + 1}_part", (layer.narrow,), is_int16=True),
+        ]
+    return [
+        *found,
+        Point(f"x{len(model.layers)}", (model.final_norm,), at_input=True, is_int16=True),
+        Point("final", (model.final_norm,), is_int16=True),
+        Point("final_int8", (model.classifier,), at_input=True),
     ]
 
 
@@ -80,4 +126,4 @@ def _hook(point: Point, module: nn.Module, visit: Visit) -> Any:
             return None if changed is None else (changed, *inputs[1:])
 
         return module.register_forward_pre_hook(before)
-    return module.register_forward_hook(lambda _, inputs, output: visit(point, output))
+    return module.register_forward_hook(lambda _, inputs, output: visit(point, point.of(output)))

@@ -2,12 +2,14 @@
 
 Every module between two rounding points returns the program's integers times their step, bit for bit; its
 gradient is that of the float module with rounded weights, straight through inside a range and none outside.
+Nothing is dropped, for a program drops nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,19 @@ from torch.nn import functional
 
 from hccs.nn.attaching import fill
 from hccs.nn.functional import surrogate
-from hccs.nn.interface import attention_layers
+from hccs.nn.interface import SLOT, attention_layers
+from hccs.nn.layers import FloatSoftmax
 from hccs.nn.lowering.assembling import activation_table, head_steps, requant_of
 from hccs.nn.lowering.encoder import Encoder, Layer
-from hccs.nn.lowering.integers import layer_norm, linear, linear_integers, narrow, scores_integers
+from hccs.nn.lowering.integers import (
+    integers_between,
+    layer_norm,
+    linear,
+    linear_integers,
+    narrow,
+    scores_integers,
+)
+from hccs.nn.lowering.pre_norm import NORM_BITS, Block, Patches, PreNorm
 from hccs.nn.lowering.scales import Scales
 from hccs.nn.preserving import unchanged
 from hccs.nn.slots import AttentionInputs, AttentionSlot
@@ -35,62 +46,110 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 KINDS = ("embeddings", "attention", "linear layers", "layer norms", "activations")
 """What can be in integers by itself, to see what it costs alone."""
 
+OUTSIDE = -1
+"""The number of the layer of what belongs to none: embeddings and head."""
+
 
 @contextmanager
 def quantised(
-    model: nn.Module, encoder: Encoder, table: ParamTable, scales: Scales, only: Sequence[str] = KINDS
+    model: nn.Module,
+    encoder: Encoder | PreNorm,
+    table: ParamTable,
+    scales: Scales,
+    only: Sequence[str] = KINDS,
+    layers: Sequence[int] | None = None,
 ) -> Iterator[None]:
     """Inside, the model's forward pass is its integer program's; weights may be trained, scales stay.
 
-    With `only` some kinds of operators compute in integers, and the others as before.
+    With `only` some kinds of operators compute in integers, with `layers` those of some layers; `OUTSIDE`
+    stands for what belongs to none. All others compute as before, but nothing is dropped.
     """
+    numbers = _layer_numbers(encoder)
+    chosen = range(OUTSIDE, len(encoder.layers)) if layers is None else layers
     with ExitStack() as stack:
         stack.enter_context(unchanged(model))
         if "attention" in only:
-            names = table.layers or tuple(attention_layers(model))
-            fill({n: IntegerHeads(i, encoder.layers[i], table, scales) for i, n in enumerate(names)}, model)
-        for module, forward in _forwards(encoder, scales):
-            if _kind_of(module) in only:
+            found = attention_layers(model)
+            before = [getattr(found[name], SLOT, None) for name in table.layers or found]
+            taken: Sequence[Layer | Block] = encoder.layers
+            slots: list[AttentionSlot] = [
+                IntegerHeads(i, layer, table, scales) if i in chosen else before[i] or FloatSoftmax()
+                for i, layer in enumerate(taken)
+            ]
+            fill(dict(zip(table.layers or found, slots, strict=True)), model)
+        for module, forward in _forwards(encoder, scales, stack):
+            if _kind_of(module) in only and numbers.get(module, OUTSIDE) in chosen:
                 stack.enter_context(_patched(module, forward))
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                stack.enter_context(_patched(module, _as_it_is))
         yield
 
 
+def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _layer_numbers(encoder: Encoder | PreNorm) -> dict[nn.Module, int]:
+    found: dict[nn.Module, int] = {}
+    layers: Sequence[Layer | Block] = encoder.layers
+    for i, layer in enumerate(layers):
+        parts = [getattr(layer, part.name) for part in fields(layer)]
+        flat = [module for part in parts for module in (part if isinstance(part, tuple) else (part,))]
+        found.update({module: i for module in flat if isinstance(module, nn.Module)})
+    return found
+
+
 def _kind_of(module: nn.Module) -> str:
-    kinds = {nn.Embedding: "embeddings", nn.Linear: "linear layers", nn.LayerNorm: "layer norms"}
-    return next((kind for cls, kind in kinds.items() if isinstance(module, cls)), "activations")
+    if isinstance(module, nn.LayerNorm):
+        return "layer norms"
+    if isinstance(module, nn.Embedding) or any(isinstance(part, nn.Conv2d) for part in module.modules()):
+        return "embeddings"
+    is_dense = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    return "linear layers" if is_dense else "activations"
 
 
 class IntegerHeads(AttentionSlot):
     """Integer attention forward; backward through the real-valued line, its maximum and its sum."""
 
-    def __init__(self, i: int, layer: Layer, table: ParamTable, scales: Scales) -> None:
+    steps: torch.Tensor
+    theta: torch.Tensor
+    logit_scale: torch.Tensor
+
+    def __init__(self, i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> None:
         super().__init__()
         self.heads, self.requant = table.layer(i), requant_of(i, layer, table, scales)
         self.step = scales.step(f"context{i}")
         steps = np.stack([scales.steps[f"{name}{i}"] for name in ("query", "key", "value")])
-        self.steps = torch.tensor(steps, dtype=torch.float32)[:, :, None, None]
-        self.theta = torch.tensor(self.heads.packed)
-        self.logit_scale = torch.tensor(table.scale[i], dtype=torch.float32)[:, None, None]
+        constants = {
+            "steps": torch.tensor(steps, dtype=torch.float32)[:, :, None, None],
+            "theta": torch.tensor(self.heads.packed),
+            "logit_scale": torch.tensor(table.scale[i], dtype=torch.float32)[:, None, None],
+        }
+        for name, value in constants.items():
+            self.register_buffer(name, value, persistent=False)
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output on the grid of the context; no probabilities."""
-        device = inputs.query.device
         q, k, v = (
             (part.detach() / step).round().to(torch.int8)
-            for part, step in zip(
-                (inputs.query, inputs.key, inputs.value), self.steps.to(device), strict=True
-            )
+            for part, step in zip((inputs.query, inputs.key, inputs.value), self.steps, strict=True)
         )
         exact = attention(q, k, v, self.heads, self.requant, valid=inputs.valid, out="int8") * self.step
         if not torch.is_grad_enabled():
             return exact.to(inputs.query.dtype), None
-        real = (inputs.logits / self.logit_scale.to(device)).clamp(-128, 127)
+        real = (inputs.logits / self.logit_scale).clamp(-128, 127)
         x = straight(real, real.round())
-        p = torch.nan_to_num(surrogate(x, self.theta.to(device), inputs.valid))
+        p = torch.nan_to_num(surrogate(x, self.theta, inputs.valid))
         return straight((p @ inputs.value).clamp(-128 * self.step, INT8_LIMIT * self.step), exact), None
 
 
-def _forwards(encoder: Encoder, scales: Scales) -> Iterator[tuple[nn.Module, Forward]]:
+def _forwards(
+    encoder: Encoder | PreNorm, scales: Scales, stack: ExitStack
+) -> Iterator[tuple[nn.Module, Forward]]:
+    if isinstance(encoder, PreNorm):
+        yield from _pre_norm_forwards(encoder, scales, stack)
+        return
     step = scales.step
     yield encoder.words, _embedding(encoder.words, scales.word_step, INT8_LIMIT)
     for part in filter(None, (encoder.positions, encoder.types)):
@@ -111,8 +170,76 @@ def _forwards(encoder: Encoder, scales: Scales) -> Iterator[tuple[nn.Module, For
         yield layer.narrow, _linear(layer.narrow, step(f"active{i}"), step(f"y{i}"), limit=INT16_LIMIT)
         yield layer.output_norm, _norm(layer.output_norm, step(f"y{i}"), step(f"x{i + 1}"))
     last = f"x{len(encoder.layers)}"
-    yield encoder.pooler, _linear(encoder.pooler, step(last), step("pooled"), bits=scales.bits[last])
-    yield encoder.classifier, _scores(encoder.classifier, step("activated"))
+    if encoder.pooler is None:
+        yield encoder.classifier, _scores(encoder.classifier, step(last), scales.bits[last])
+    else:
+        yield encoder.pooler, _linear(encoder.pooler, step(last), step("pooled"), bits=scales.bits[last])
+        yield encoder.classifier, _scores(encoder.classifier, step("activated"))
+
+
+def _pre_norm_forwards(
+    model: PreNorm, scales: Scales, stack: ExitStack
+) -> Iterator[tuple[nn.Module, Forward]]:
+    step, stream = scales.step, scales.step("stream")
+    if isinstance(model.source, Patches):
+        yield model.source.module, _patches(model.source, stream)
+    else:
+        yield model.source.words, _embedding(model.source.words, scales.word_step, INT8_LIMIT)
+        yield model.source.positions, _embedding(model.source.positions, stream, INT16_LIMIT)
+    for i, layer in enumerate(model.layers):
+        steps = [torch.tensor(head_steps(scales, name, i, layer)) for name in ("query", "key", "value")]
+        steps = steps if len(layer.qkv) == 3 else [torch.cat(steps)]
+        yield layer.attention_norm, _norm(layer.attention_norm, stream, step(f"a{i}"))
+        for module, out in zip(layer.qkv, steps, strict=True):
+            yield module, _linear(module, step(f"a{i}"), out, bits=NORM_BITS)
+        part = _linear(layer.attention_output, step(f"context{i}"), stream, limit=INT16_LIMIT)
+        yield layer.attention_output, _onto_stream(part, layer.attention_norm, stream, stack)
+        yield layer.wide_norm, _norm(layer.wide_norm, stream, step(f"b{i}"))
+        yield layer.wide, _linear(layer.wide, step(f"b{i}"), step(f"wide{i}"), bits=NORM_BITS)
+        if isinstance(layer.activation, nn.Module):
+            yield layer.activation, _function(layer.activation, step(f"wide{i}"), step(f"active{i}"))
+        part = _linear(layer.narrow, step(f"active{i}"), stream, limit=INT16_LIMIT)
+        yield layer.narrow, _onto_stream(part, layer.wide_norm, stream, stack)
+    yield model.final_norm, _norm(model.final_norm, stream, step("final"))
+    yield model.classifier, _scores(model.classifier, step("final"), NORM_BITS)
+
+
+def _onto_stream(part: Forward, norm: nn.Module, step: float, stack: ExitStack) -> Forward:
+    """What a layer adds to the stream, cut so that the sum stays in int16.
+
+    The stream is what the LayerNorm in front of the layer read: the model adds to it outside any module.
+    """
+    reach = INT16_LIMIT * step
+    read: list[torch.Tensor] = []
+    handle = norm.register_forward_pre_hook(lambda _, inputs: read.__setitem__(slice(None), inputs[:1]))
+    stack.callback(handle.remove)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        added, stream = part(x), read.pop()
+        total = (stream + added).clamp(-reach, reach)
+        # On the grid anew in every layer, so that float32 stays within a fraction of a step of it.
+        return straight(total, (total.detach().double() / step).round() * step) - stream
+
+    return forward
+
+
+def _patches(source: Patches, step: float) -> Forward:
+    """Images as the program sees them: whole pixels."""
+    original = type(source.module).forward
+
+    def forward(values: torch.Tensor, **options: Any) -> torch.Tensor:
+        pixels = source.pixels.as_integers(values.detach())
+        p = source.patch
+        cut = functional.unfold(pixels - 128, p, stride=p).transpose(1, 2)
+        weight, bias = (part.detach() for part in source.of_integers)
+        patches = linear(cut, integers_between(weight, bias, 1.0, step), INT16_LIMIT)
+        rows = (source.special_rows.detach().double() / step).round().clamp(-INT16_LIMIT, INT16_LIMIT)
+        positions = (source.positions.detach()[0].double() / step).round().clamp(-INT16_LIMIT, INT16_LIMIT)
+        stacked = torch.cat([rows.expand(len(values), -1, -1), patches], 1) + positions
+        exact = stacked.clamp(-INT16_LIMIT, INT16_LIMIT) * step
+        return straight(original(source.module, values, **options), exact)
+
+    return forward
 
 
 def _embedding(module: nn.Embedding, step: float, limit: int) -> Forward:
@@ -138,9 +265,11 @@ def _linear(
 ) -> Forward:
     """Reads a stream of step `in_step` that is `bits` finer than int8, or int8 of that step itself."""
     read = in_step * 2.0 ** (bits or 0)
+    steps = torch.as_tensor(out_step, dtype=torch.float64)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        out = out_step.to(x.device) if isinstance(out_step, torch.Tensor) else out_step
+        nonlocal steps
+        out = steps = steps.to(x.device)  # once
         k = (x.detach() / in_step).round()
         k = k.clamp(-128, INT8_LIMIT) if bits is None else narrow(k, bits)
         weights = linear_integers(module, read, out)
@@ -149,17 +278,20 @@ def _linear(
             return exact.to(x.dtype)
         given = x.clamp(-INT8_LIMIT * read, INT8_LIMIT * read)
         real = functional.linear(straight(given, k * read), *weights.with_gradient(module))
-        reach = torch.as_tensor(limit * out, dtype=x.dtype, device=x.device)
+        reach = (limit * out).to(x.dtype)
         return straight(torch.maximum(torch.minimum(real, reach), -reach), exact)
 
     return forward
 
 
-def _scores(module: nn.Linear, in_step: float) -> Forward:
+def _scores(module: nn.Linear, in_step: float, bits: int = 0) -> Forward:
+    """Reads int8 of step `in_step`, or a stream that is `bits` finer."""
+    read = in_step * 2.0**bits
+
     def forward(x: torch.Tensor) -> torch.Tensor:
-        weights = scores_integers(module, in_step)
-        k = (x.detach() / in_step).round().clamp(-INT8_LIMIT, INT8_LIMIT)
-        given = straight(x.clamp(-INT8_LIMIT * in_step, INT8_LIMIT * in_step), k * in_step)
+        weights = scores_integers(module, read)
+        k = narrow((x.detach() / in_step).round(), bits)
+        given = straight(x.clamp(-INT8_LIMIT * read, INT8_LIMIT * read), k * read)
         return functional.linear(given, *weights.with_gradient(module))
 
     return forward
@@ -170,8 +302,10 @@ def _function(module: nn.Module, in_step: float, out_step: float) -> Forward:
     original = type(module).forward
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        index = (x.detach() / in_step).round().long() + 128
-        exact = entries.to(x.device)[index] * out_step
+        nonlocal entries
+        entries = entries.to(x.device)  # once
+        index = (x.detach() / in_step).round().clamp(-128, INT8_LIMIT).long() + 128
+        exact = entries[index] * out_step
         return straight(original(module, x).clamp(-INT8_LIMIT * out_step, INT8_LIMIT * out_step), exact)
 
     return forward

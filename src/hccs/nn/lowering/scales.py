@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hccs.errors import DataError
 from hccs.nn.lowering.encoder import Encoder, as_numbers
+from hccs.nn.lowering.pre_norm import NORM_BITS, PreNorm, Words, norm_names, steps_of, word_shift
 from hccs.numbers.embeddings import word_step
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
+from hccs.program import operators as op
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,8 +37,10 @@ class Scales:
         return float(self.steps[name])
 
 
-def choose_scales(encoder: Encoder, largest: Mapping[str, NDArray[Any]]) -> Scales:
+def choose_scales(encoder: Encoder | PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scales:
     """127 steps, or 32767 finer ones, reach the largest magnitudes."""
+    if isinstance(encoder, PreNorm):
+        return _pre_norm_scales(encoder, largest)
     steps = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
     bits: dict[str, int] = {}
     for i in range(len(encoder.layers) + 1):
@@ -46,6 +51,27 @@ def choose_scales(encoder: Encoder, largest: Mapping[str, NDArray[Any]]) -> Scal
     step, shift = word_step(*(as_numbers(part) for part in encoder.embedding_tables))
     steps["embedded"] = np.float64(step / 2**shift)
     return Scales(steps, bits, step, shift)
+
+
+def scales_of(program: op.Program) -> Scales:
+    """The scales that a program was assembled with, from what it says of them."""
+    per_head = program.facts.get("steps_per_head")
+    if per_head is None:
+        raise DataError("a program that knows the steps of its heads", "an older one", "Lower it anew.")
+    steps = {name: np.float64(step) for name, step in program.scales.items()}
+    bits = {o.inputs[0]: o.bits for o in program.operators if isinstance(o, op.Narrow)}
+    embed = program.embed
+    fine = float(steps[embed.output])
+    steps |= {name: np.asarray(values, np.float64) for name, values in per_head.items()}
+    shift = embed.params.shift if isinstance(embed, op.Embed) else 0
+    return Scales({**steps, "stream": np.float64(fine)}, bits, fine * 2**shift, shift)
+
+
+def _pre_norm_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scales:
+    steps = steps_of(model, largest)
+    shift = word_shift(model, float(steps["stream"])) if isinstance(model.source, Words) else 0
+    bits = dict.fromkeys(norm_names(model), NORM_BITS)
+    return Scales(steps, bits, float(steps["stream"]) * 2**shift, shift)
 
 
 def _stream_bits(largest: Mapping[str, NDArray[Any]], stream: str, added: str) -> int:

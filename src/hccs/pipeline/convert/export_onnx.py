@@ -11,8 +11,10 @@ import torch
 import hccs.nn
 from hccs._extras import require
 from hccs._progress import track
+from hccs.errors import ParameterError
 from hccs.export.onnx_model import export_onnx
 from hccs.numbers.modes import Mode
+from hccs.pipeline.data.problems import CLASSIFICATION
 from hccs.pipeline.data.tokens import TokenisedSet
 from hccs.pipeline.runs.converted import ConvertedRun
 
@@ -36,6 +38,11 @@ def export_run(
 ) -> tuple[Path, Agreement]:
     """Write the converted model of a run as ONNX and compare it with PyTorch."""
     finished = ConvertedRun(Path(run))
+    problem = finished.settings.task.problem
+    if problem != CLASSIFICATION:
+        raise ParameterError(
+            "a run of a classification", problem, "hccs.export.onnx_model.export_onnx writes any model."
+        )
     require("onnxruntime", "onnx", "to check the exported model")
     model = hccs.nn.attach(finished.converted.model, finished.table, Mode(mode) if mode else None).eval()
     dev = finished.examples().to("cpu")

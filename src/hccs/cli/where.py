@@ -1,0 +1,39 @@
+"""`hccs where`: where the integer model of a run loses accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hccs.cli.boundary import require_models
+from hccs.cli.tables import show
+
+
+def where(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    file: Annotated[str, typer.Option(help="Another file with the task's columns.")] = "",
+    examples: Annotated[int, typer.Option(min=1, help="Look at so many examples.")] = 512,
+) -> None:
+    """Show the noise of every value of an integer model, and what each operator alone would cost."""
+    require_models()
+    from hccs.pipeline.report import where as report
+
+    found = report.where(run, file or None, examples)
+    console = Console()
+    points = [] if found.accuracy is None else ["points"]
+    show(
+        console,
+        "in integers alone, floats around it: beside the float model",
+        ["operator", "layer", "answers that stay, %", "KL, nats", "logits, dB", *points],
+        report.operator_rows(found),
+    )
+    show(
+        console,
+        "the noisiest values",
+        ["value", "layer", "name in the program", "signal to noise, dB"],
+        report.value_rows(found),
+    )
+    console.print(f"all of it in {run / report.NUMBERS} and {run / report.FIGURE}", soft_wrap=True)

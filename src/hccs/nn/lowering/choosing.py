@@ -1,0 +1,101 @@
+"""Scales by the model's own output: for every value the range that changes the answers least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hccs._progress import track
+from hccs.calibration.ranges import METHODS as OF_RANGES
+from hccs.calibration.ranges import ValueRanges
+from hccs.nn.batches import call
+from hccs.nn.lowering.encoder import Encoder
+from hccs.nn.lowering.points import points
+from hccs.nn.lowering.pre_norm import PreNorm
+from hccs.nn.lowering.quantised import quantised
+from hccs.nn.lowering.ranges import magnitudes
+from hccs.nn.lowering.scales import Scales, choose_scales
+from hccs.nn.preserving import unchanged
+from hccs.numbers.table import ParamTable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Magnitudes = dict[str, NDArray[np.float64]]
+
+BY_OUTPUT = "by-output"
+METHODS = (*OF_RANGES, BY_OUTPUT)
+
+EXAMPLES = 256
+"""How many the answers are compared on: two alternatives of every value need no more."""
+
+
+def by_output(
+    model: nn.Module,
+    parts: Encoder | PreNorm,
+    table: ParamTable,
+    ranges: ValueRanges,
+    batches: Sequence[Mapping[str, Any]],
+) -> Scales:
+    """Start from the better method as a whole, then let each value change over if that helps.
+
+    What is compared is the mean squared difference of logits, in one pass over the values of the model.
+    """
+    batches = list(some(batches, EXAMPLES))
+    expected = answers(model, batches)
+
+    def cost(chosen: Magnitudes) -> float:
+        with quantised(model, parts, table, choose_scales(parts, chosen)):
+            return distance(answers(model, batches), expected, batches)
+
+    every = {method: magnitudes(parts, ranges, method) for method in OF_RANGES}
+    costs = {method: cost(every[method]) for method in OF_RANGES}
+    start = min(costs, key=costs.__getitem__)
+    best, lowest = every[start], costs[start]
+    (other,) = (method for method in OF_RANGES if method != start)
+    names = ["stream"] if "stream" in best else []
+    names += [point.name for point in points(parts) if not point.is_int16]
+    for name in track(names, total=len(names), description="choosing scales"):
+        if np.array_equal(best[name], every[other][name]):
+            continue
+        changed = {**best, name: every[other][name]}
+        now = cost(changed)
+        if now < lowest:
+            best, lowest = changed, now
+    return choose_scales(parts, best)
+
+
+def some(batches: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, Any]]:
+    """The last examples of batches, up to so many."""
+    found: list[dict[str, Any]] = []
+    for batch in reversed(batches):
+        rows = min(count, len(next(v for v in batch.values() if torch.is_tensor(v))))
+        found.append({name: v[:rows] if torch.is_tensor(v) else v for name, v in batch.items()})
+        count -= rows
+        if count <= 0:
+            break
+    return found
+
+
+def answers(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+    """The model's logits of every batch."""
+    with unchanged(model), torch.no_grad():
+        model.eval()
+        return [call(model, batch).logits.float() for batch in batches]
+
+
+def distance(
+    found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], batches: Sequence[Mapping[str, Any]]
+) -> float:
+    """The mean squared difference of logits; where tokens have some, those of padding are left out."""
+    total, count = 0.0, 0
+    for now, real, batch in zip(found, expected, batches, strict=True):
+        squares = (now - real).square().mean(-1)
+        if squares.ndim == 2 and "attention_mask" in batch:
+            squares = squares[batch["attention_mask"].bool().to(squares.device)]
+        total, count = total + float(squares.sum()), count + squares.numel()
+    return total / max(count, 1)
