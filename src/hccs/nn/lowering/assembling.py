@@ -120,7 +120,9 @@ def activation_table(activation: Any, in_scale: float, out_scale: float) -> NDAr
                 found, one_by_one = activation(values), activation(values.flip(0))
             except (RuntimeError, ValueError, TypeError) as error:
                 raise _no_table(activation) from error
-        if found.shape != values.shape or not torch.equal(found, one_by_one.flip(0)):
+        if found.shape != values.shape or not torch.allclose(
+            found, one_by_one.flip(0), rtol=1e-9, atol=1e-12, equal_nan=True
+        ):
             raise _no_table(activation)
         return np.asarray(found)
 

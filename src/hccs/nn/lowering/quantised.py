@@ -284,7 +284,7 @@ def _function(module: nn.Module, in_step: float, out_step: float) -> Forward:
     original = type(module).forward
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        index = (x.detach() / in_step).round().long() + 128
+        index = (x.detach() / in_step).round().clamp(-128, INT8_LIMIT).long() + 128
         exact = entries.to(x.device)[index] * out_step
         return straight(original(module, x).clamp(-INT8_LIMIT * out_step, INT8_LIMIT * out_step), exact)
 
