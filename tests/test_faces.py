@@ -13,6 +13,7 @@ FACES = {
     "nn": [
         "AttentionInputs",
         "AttentionSlot",
+        "IntegerPlan",
         "Pixels",
         "SoftmaxSlot",
         "attach",
@@ -26,6 +27,7 @@ FACES = {
         "hccs_softmax",
         "lower",
         "measure_ranges",
+        "quantised",
         "refine",
         "restore",
         "where_accuracy_goes",

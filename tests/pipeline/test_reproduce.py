@@ -18,7 +18,7 @@ from hccs.pipeline import models
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.data import tasks
 from hccs.pipeline.report import fidelity
-from hccs.pipeline.reproduce import accuracy, tables
+from hccs.pipeline.reproduce import accuracy, integers, tables
 from hccs.pipeline.reproduce.experiment import ExperimentRun
 from hccs.pipeline.training import Recipe
 
@@ -66,6 +66,25 @@ def test_an_experiment_is_run_once_and_tabulated(plan):
     assert found["kl_by_mode"]["u8_clb"]["kl_renormalised"] >= 0
     pytest.importorskip("matplotlib")
     assert fidelity.draw_cells(plan.out)[0].stat().st_size > 10_000
+
+
+def test_whole_encoders_are_measured_beside_float_and_hccs(plan, monkeypatch):
+    monkeypatch.setattr(integers, "RETRAINING", accuracy.RETRAINING)
+    said, chosen = [], accuracy.experiments(["tiny"], ["sst2"], 1)
+    integers.run(plan, chosen, say=said.append)
+    integers.run(plan, chosen, say=said.append)  # all of it is recorded
+    assert [line.split(":")[0] for line in said] == [f"tiny-sst2-0 {stage}" for stage in integers.STAGES]
+    integers.write(plan.out, "hccs reproduce integers")
+    found = json.loads((plan.out / "whole_encoder.json").read_text())
+    row = found["summary"]["tiny-sst2"]
+    assert row["equal answers"] == 1.0 and row["seeds"] == 1
+    stages = found["cells"]["tiny-sst2-0"]
+    assert row["trained against float, points"][0] == pytest.approx(
+        100 * (stages["integers/trained"]["whole"] - stages["float"]["accuracy"])
+    )
+    assert stages["integers/trained"]["compared"] == 48
+    first = f"| tiny, sst2 | {stages['float']['accuracy']:.4f} |"
+    assert first in (plan.out / "whole_encoder.md").read_text()
 
 
 def test_interrupted_experiments_keep_their_finished_stages(plan, monkeypatch):

@@ -27,6 +27,13 @@ class Backend(str, Enum):
     WHOLE = "whole"
 
 
+class Integer(str, Enum):
+    """What of a model becomes integers."""
+
+    WHOLE = "whole"
+    ATTENTION = "attention"
+
+
 def convert(
     model: Annotated[str, typer.Argument(help="A folder with a transformers model, or a Hub name.")],
     out: Annotated[Path, typer.Option(help="The run's folder; an interrupted run goes on.")],
@@ -39,7 +46,21 @@ def convert(
     train: Annotated[str, typer.Option(help="A CSV, TSV or JSONL file of your own, instead of --task.")] = "",
     dev: Annotated[str, typer.Option(help="Its dev file; without one a tenth of --train is held out.")] = "",
     text: Annotated[str, typer.Option(help="Its text column, or two separated by a comma.")] = "sentence",
-    label: Annotated[str, typer.Option(help="Its label column.")] = "label",
+    label: Annotated[str, typer.Option(help="Its column of labels or values.")] = "label",
+    problem: Annotated[
+        str,
+        typer.Option(
+            help="classification of texts or pairs; regression, one value each; or tokens, a label per word "
+            "(words and labels between blanks, or lists in JSON lines)."
+        ),
+    ] = "classification",
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="accuracy, f1 or matthews; pearson or spearman for values; or MODULE:FUNCTION of your own, "
+            "which takes logits and labels and returns a number, higher for better."
+        ),
+    ] = "",
     labels: Annotated[
         str,
         typer.Option(
@@ -49,7 +70,7 @@ def convert(
     ] = "",
     new_head: Annotated[
         bool,
-        typer.Option("--new-head", help="Replace the model's classification head and fine-tune it first."),
+        typer.Option("--new-head", help="Replace the model's head and fine-tune it first."),
     ] = False,
     vocabulary: Annotated[str, typer.Option(help="A BERT vocab.txt, for weights without a tokenizer.")] = "",
     n: Annotated[
@@ -60,15 +81,22 @@ def convert(
     refine: Annotated[
         bool, typer.Option(help="Fit theta and scales to the model's answers after calibration.")
     ] = True,
+    integer: Annotated[
+        Integer,
+        typer.Option(
+            help="'whole' trains the model as its integer program computes and lowers it; 'attention' "
+            "retrains with HCCS alone and leaves floats around it."
+        ),
+    ] = Integer.WHOLE,
     retrain: Annotated[
-        bool, typer.Option(help="Retrain with HCCS; without it the calibrated model is delivered.")
+        bool, typer.Option(help="Train; without it the calibrated model is delivered.")
     ] = True,
     epochs: Annotated[float | None, typer.Option(help="Epochs of retraining.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of retraining.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples per step and process.")] = None,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
-    """Collect, calibrate, evaluate, retrain, evaluate and save."""
+    """Collect, calibrate, evaluate, train in integers, lower to an integer model, evaluate and save."""
     require_models()
     from hccs.pipeline.convert import stages as pipeline
     from hccs.pipeline.convert.steps import RETRAINING
@@ -85,7 +113,7 @@ def convert(
         )
     settings = pipeline.ConversionSettings(
         model=model,
-        task=_task(task, train, dev, text, label, names, n),
+        task=_task(task, train, dev, text, label, names, n, problem),
         data=data or None,
         vocabulary=vocabulary or None,
         labels=names,
@@ -95,6 +123,8 @@ def convert(
         refine=refine,
         seed=seed,
         retraining=replace(RETRAINING, **given) if retrain else None,
+        integer=integer.value,
+        metric=metric,
     )
     console = Console(quiet=not state().is_main_process)
     if console.quiet:  # every process would give the same warnings
@@ -105,7 +135,14 @@ def convert(
 
 
 def _task(
-    task: str, train: str, dev: str, text: str, label: str, names: tuple[str, ...], n: int | None
+    task: str,
+    train: str,
+    dev: str,
+    text: str,
+    label: str,
+    names: tuple[str, ...],
+    n: int | None,
+    problem: str,
 ) -> Any:
     from hccs.pipeline.data import tasks
 
@@ -116,51 +153,64 @@ def _task(
         )
     longest = LONGEST if n is None else n
     if train:
-        return tasks.custom_task(train, dev or None, columns, label, longest, names)
+        return tasks.custom_task(train, dev or None, columns, label, longest, names, problem)
     if task.startswith("hub:"):
-        return tasks.hub_task(task[4:], columns, label, names, longest)
+        return tasks.hub_task(task[4:], columns, label, names, longest, problem)
     if task not in tasks.TASKS:
         raise ParameterError(f"a task among {', '.join(tasks.TASKS)}", repr(task), "Or give --train FILE.")
+    if problem != tasks.TASKS[task].problem:
+        raise ParameterError(
+            f"the problem of {task}, {tasks.TASKS[task].problem}", problem, "Leave --problem out."
+        )
     return tasks.TASKS[task] if n is None else replace(tasks.TASKS[task], n=n)
 
 
 def show_summary(console: Console, results: dict[str, Any]) -> None:
-    """What a run delivers: the accuracy of every mode before and after retraining, and its KL."""
+    """What a run delivers: the score of every mode before and after training, and its KL."""
     stages = results["stages"]
-    base = stages["float"]["accuracy"]
+    name = stages["float"].get("metric", "accuracy")
+    base = stages["float"][name]
     done = {"without retraining": "without retraining", "retrain": "retrained"}
     done = {stage: label for stage, label in done.items() if stage in stages}
-    header = ["dev accuracy", *(name for label in done.values() for name in (label, "points"))]
+    header = [f"dev {name}", *(cell for label in done.values() for cell in (label, "points"))]
     rows = [["float", f"{base:.4f}", *[""] * (len(header) - 2)]]
     for mode in stages["without retraining"]["modes"]:
         rows.append([f"HCCS {mode}{', delivered' if mode == stages['save']['mode'] else ''}"])
         for stage in done:
             score = stages[stage]["modes"][mode]
             rows[-1] += [f"{score:.4f}", f"{100 * (score - base):+.2f}"]
-    for stage, label in (("integer", "delivered, int8 q, k, v"), ("whole", "all in integers")):
-        score = stages[stage].get("accuracy")
-        if score is not None:
-            blank = [""] * (len(header) - 3)
-            rows.append([label, *blank, f"{score:.4f}", f"{100 * (score - base):+.2f}"])
+    score = stages["integer"].get(name)
+    if score is not None:
+        blank = [""] * (len(header) - 3)
+        rows.append(["delivered, int8 q, k, v", *blank, f"{score:.4f}", f"{100 * (score - base):+.2f}"])
+    reached = [stages.get(stage, {}).get(name) for stage in ("whole without training", "whole")]
+    if reached[1] is not None:
+        shown = [["", ""] if s is None else [f"{s:.4f}", f"{100 * (s - base):+.2f}"] for s in reached]
+        rows.append(["all in integers", *(cell for pair in shown[2 - len(done) :] for cell in pair)])
     show(console, "points are against the float model", header, rows)
     calibrated, delivered = stages["calibrate"]["kl"], stages["save"]["kl"]
     console.print(f"mean KL over heads: {calibrated:.4f} as calibrated, {delivered:.4f} as delivered")
-    whole = stages["whole"]
+    whole = stages.get("whole")
+    if whole is None:
+        return
     if "refused" in whole:
         console.print(f"not all in integers: {whole['refused']}", markup=False, soft_wrap=True)
-    else:
-        console.print(
-            f"all in integers: {100 * (whole['accuracy'] - base):+.2f} points, "
-            f"{100 * whole['agreement']:.1f} % of answers as delivered, "
-            f"{whole['bytes'] / 2**20:.1f} MiB instead of {whole['float32_bytes'] / 2**20:.1f} in float32",
-            soft_wrap=True,
-        )
+        return
+    if "equal" in whole:
+        console.print(f"{100 * whole['equal']:.1f} % of its answers are those of the model as it was trained")
+    console.print(
+        f"all in integers: {100 * (whole[name] - base):+.2f} points, "
+        f"{100 * whole['agreement']:.1f} % agreement with floats around HCCS, "
+        f"{whole['bytes'] / 2**20:.1f} MiB instead of {whole['float32_bytes'] / 2**20:.1f} in float32",
+        soft_wrap=True,
+    )
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     mode: Annotated[str, typer.Option(help="One mode; all four by default.")] = "",
     file: Annotated[str, typer.Option(help="Another file with the task's columns.")] = "",
+    metric: Annotated[str, typer.Option(help="Another metric than the run's, as in hccs convert.")] = "",
     backend: Annotated[
         Backend,
         typer.Option(
@@ -172,9 +222,13 @@ def evaluate(
     """Score a converted model again, in any mode, on any file."""
     require_models()
     from hccs.pipeline.convert.evaluate import evaluate as score
+    from hccs.pipeline.metrics import metric_for
+    from hccs.pipeline.runs.converted import ConvertedRun
 
-    found = score(run, (mode,) if mode else (), file or None, backend.value)
-    title = f"accuracy on {found.pop('examples')} examples"
+    finished = ConvertedRun(run)
+    by = metric_for(finished.settings.task.problem, metric) if metric else finished.metric
+    found = score(run, (mode,) if mode else (), file or None, backend.value, by)
+    title = f"{by.name} on {found.pop('examples')} examples"
     against = {Backend.INTEGER: ["against float q, k, v, points"], Backend.WHOLE: ["points"]}.get(backend, [])
     labels = {"float": "float", "whole": "all in integers"}
     rows = []
@@ -182,4 +236,4 @@ def evaluate(
         base = "float" if name == "whole" else name.removesuffix(" integer")
         difference = f"{100 * (value - found[base]):+.2f}" if base != name else ""
         rows.append([labels.get(name, f"HCCS {name}"), f"{value:.4f}", *[difference] * len(against)])
-    show(Console(), title, ["model", "accuracy", *against], rows)
+    show(Console(), title, ["model", by.name, *against], rows)

@@ -48,6 +48,29 @@ def accuracy(
 
 
 @app.command()
+def integers(
+    data: Data,
+    out: Out,
+    models: Annotated[
+        str, typer.Option(help="Encoders, separated by commas: tiny, small, minilm.")
+    ] = "tiny,small,minilm",
+    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "sst2,mnli",
+    seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
+    jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
+) -> None:
+    """Whole encoders in integers beside float and HCCS: without training, and trained; over seeds."""
+    require_models()
+    from hccs.pipeline.reproduce import accuracy as grid
+    from hccs.pipeline.reproduce import integers as whole
+
+    chosen = grid.experiments(_names(models), _names(tasks), seeds)
+    whole.run(grid.Plan(data, out), chosen, jobs, typer.echo)
+    options = f"--models {models} --tasks {tasks} --seeds {seeds}"
+    whole.write(out, f"hccs reproduce integers --data DATA --out OUT {options} --jobs {jobs}")
+    typer.echo((out / "whole_encoder.md").read_text())
+
+
+@app.command()
 def fidelity(
     data: Data,
     out: Out,

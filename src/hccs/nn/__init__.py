@@ -10,6 +10,7 @@ from hccs.nn.functional import hccs_softmax  # noqa: E402
 from hccs.nn.interface import attention_layers  # noqa: E402
 from hccs.nn.loading import register_loader as _register_loader  # noqa: E402
 from hccs.nn.lowering import lower, measure_ranges, where_accuracy_goes  # noqa: E402
+from hccs.nn.lowering.planning import IntegerPlan, quantised  # noqa: E402
 from hccs.nn.lowering.pre_norm import Pixels  # noqa: E402
 from hccs.nn.refining import refine  # noqa: E402
 from hccs.nn.sequential import calibrate_in_sequence  # noqa: E402
@@ -18,6 +19,7 @@ from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot  # noqa: E
 __all__ = [
     "AttentionInputs",
     "AttentionSlot",
+    "IntegerPlan",
     "Pixels",
     "SoftmaxSlot",
     "attach",
@@ -31,6 +33,7 @@ __all__ = [
     "hccs_softmax",
     "lower",
     "measure_ranges",
+    "quantised",
     "refine",
     "restore",
     "where_accuracy_goes",

@@ -12,6 +12,7 @@ from torch import nn
 from hccs._progress import track
 from hccs.nn.attaching import attach, current_table, detach
 from hccs.nn.batches import listed, named_inputs
+from hccs.nn.distilling import divergence
 from hccs.nn.layers import LearnableHeadSoftmax
 from hccs.nn.preserving import unchanged
 from hccs.numbers.table import ParamTable
@@ -27,8 +28,9 @@ def refine(
 ) -> ParamTable:
     """A table whose model answers more like the float model on `batches`, which need no labels.
 
-    Minimises KL(float model's prediction || HCCS model's) over theta and scale from `table` on, keeping the
-    best of the tables met. The model, weights and all, is left as it was.
+    Minimises KL(float model's prediction || HCCS model's), or their squared difference where it is one value,
+    over theta and scale from `table` on, keeping the best of the tables met. The model, weights and all, is
+    left as it was.
     """
     given = listed(batches)
     device = next(model.parameters()).device
@@ -36,7 +38,7 @@ def refine(
     with unchanged(model):
         detach(model).eval()
         with torch.no_grad():
-            targets = [torch.log_softmax(model(**batch).logits.float(), -1) for batch in inputs]
+            targets = [model(**batch).logits.float() for batch in inputs]
         model.requires_grad_(False)
         attach(model, table, learnable=True)
         return _descend(model, inputs, targets, steps, learning_rate)
@@ -57,7 +59,7 @@ def _descend(
     for step in track(range(steps), total=steps, description="refining theta"):
         batch, target = inputs[step % len(inputs)], targets[step % len(inputs)]
         optimiser.zero_grad()
-        _divergence(model(**batch).logits, target).backward()
+        _divergence(model, batch, target).backward()
         optimiser.step()
         schedule.step()
         if (step + 1) % check == 0 or step + 1 == steps:
@@ -68,10 +70,9 @@ def _descend(
     return replace(best_table, provenance=provenance)
 
 
-def _divergence(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return nn.functional.kl_div(
-        torch.log_softmax(logits.float(), -1), target, reduction="batchmean", log_target=True
-    )
+def _divergence(model: nn.Module, batch: Mapping[str, Any], target: torch.Tensor) -> torch.Tensor:
+    mask = batch.get("attention_mask")
+    return divergence(model(**batch).logits, target, None if mask is None else mask.bool())
 
 
 def _distance(
@@ -79,5 +80,5 @@ def _distance(
 ) -> float:
     with torch.no_grad():
         return sum(
-            float(_divergence(model(**b).logits, t)) for b, t in zip(inputs, targets, strict=True)
+            float(_divergence(model, batch, target)) for batch, target in zip(inputs, targets, strict=True)
         ) / len(inputs)

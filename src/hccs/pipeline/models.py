@@ -1,4 +1,4 @@
-"""Classifiers from a folder or the Hub with their labels and tokenizers, and how well they score."""
+"""Models with a head from a folder or the Hub, their labels and tokenizers, and how well they score."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from hccs._progress import track
 from hccs.errors import FileError, ModelError
 from hccs.nn.interface import attention_layers
 from hccs.pipeline.data import labels as names
+from hccs.pipeline.data.problems import CLASSIFICATION, REGRESSION, TOKENS
 from hccs.pipeline.data.tokens import TokenisedSet
+from hccs.pipeline.metrics import ACCURACY, Metric
 
 _MOST_ORDERS = 6
 """Labels of which every order is tried when a model seems to have them in another one."""
@@ -51,35 +53,39 @@ def load_classifier(
     *,
     order: Sequence[str] = (),
     new_head: bool = False,
+    problem: str = CLASSIFICATION,
 ) -> Loaded:
-    """The model at a folder or Hub name as a float32 sequence classifier for data with these labels.
+    """The model at a folder or Hub name in float32, with a head for data with these labels.
 
     Its outputs keep their order: the data's labels are matched with the model's own names, and `order` tells
     theirs where the names differ. A model without a classification head gets an untrained one in the order
     of `labels`, and so does, with `new_head`, one whose head is to be replaced; any other head that does not
-    fit is refused.
+    fit is refused. A regression has one output, whatever its name.
     """
     hf = transformers()
     # The first look must not change what an untrained head is drawn from.
     with torch.random.fork_rng(devices=[]):
-        model, info = _pretrained(hf, name)
+        model, info = _pretrained(hf, name, problem)
     tokenizer = load_tokenizer(name, vocabulary)
     attention_layers(model)
     base = f"{model.base_model_prefix}."
     has_head = all(key.startswith(base) for key in info["missing_keys"])
     if has_head and not new_head:
-        found = _arranged(name, model, info["mismatched_keys"], labels, order)
+        found = _arranged(name, model, info["mismatched_keys"], labels, order, problem)
     else:
         found = tuple(order) or tuple(labels)
-        model, _ = _pretrained(hf, name, num_labels=len(found), problem_type=None)
+        kind = "regression" if problem == REGRESSION else None
+        model, _ = _pretrained(hf, name, problem, num_labels=len(found), problem_type=kind)
     model.config.id2label = dict(enumerate(found))
     model.config.label2id = {label: i for i, label in enumerate(found)}
     return Loaded(model, tokenizer, has_head and not new_head, found)
 
 
-def _pretrained(hf: Any, name: str, **changes: Any) -> tuple[Any, dict[str, Any]]:
+def _pretrained(hf: Any, name: str, problem: str, **changes: Any) -> tuple[Any, dict[str, Any]]:
+    kinds = {TOKENS: hf.AutoModelForTokenClassification}
+    kind = kinds.get(problem, hf.AutoModelForSequenceClassification)
     try:
-        model, info = hf.AutoModelForSequenceClassification.from_pretrained(
+        model, info = kind.from_pretrained(
             name, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **changes
         )
     except Exception as error:  # whatever a damaged file or a foreign architecture brings up
@@ -100,16 +106,29 @@ _NEW_HEAD = "hccs convert --new-head replaces the head and fine-tunes it on the 
 
 
 def _arranged(
-    name: str, model: Any, mismatched: Iterable[Any], labels: Sequence[str], order: Sequence[str]
+    name: str,
+    model: Any,
+    mismatched: Iterable[Any],
+    labels: Sequence[str],
+    order: Sequence[str],
+    problem: str,
 ) -> tuple[str, ...]:
     """The labels of the model's outputs, or why its head does not fit the data."""
     config = model.config
     own = tuple(str(config.id2label[i]) for i in sorted(config.id2label))
+    if problem == REGRESSION:
+        if len(own) != 1 or config.problem_type not in (None, "regression"):
+            raise ModelError(
+                f"a model with one output, a value, at {name}", f"one for {len(own)} labels", _NEW_HEAD
+            )
+        return tuple(labels)
     kinds = {"regression": "regression", "multi_label_classification": "several labels at once"}
     if config.problem_type in kinds or len(own) < 2:
         kind = kinds.get(config.problem_type, "regression")
         raise ModelError(
-            f"a model that chooses one of several labels at {name}", f"one for {kind}", _NEW_HEAD
+            f"a model that chooses one of several labels at {name}",
+            f"one for {kind}",
+            f"{_NEW_HEAD} --problem regression keeps one for values.",
         )
     if mismatched:
         raise ModelError(
@@ -150,10 +169,14 @@ def load_tokenizer(name: str, vocabulary: str | Path | None = None) -> Any:
         raise _unreadable(name, error) from error
 
 
-def accuracy(model: Any, data: TokenisedSet, batch_size: int = 256) -> float:
+def score(model: Any, data: TokenisedSet, metric: Metric = ACCURACY) -> float:
+    """How well the model does on the examples."""
+    return metric(predictions(model, data), data.labels)
+
+
+def accuracy(model: Any, data: TokenisedSet) -> float:
     """The share of examples the model labels as they are labelled."""
-    chosen = predictions(model, data, batch_size).argmax(-1)
-    return int((chosen == data.labels.to(chosen.device)).sum()) / len(data)
+    return score(model, data)
 
 
 def float_accuracy(model: Any, data: TokenisedSet, labels: Sequence[str]) -> float:
@@ -193,13 +216,20 @@ def predictions(model: Any, data: TokenisedSet, batch_size: int = 256, progress:
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    found = torch.empty(len(data), model.config.num_labels, device=device)
+    found: torch.Tensor | None = None
     batches = data.by_length(batch_size)
     with torch.no_grad():
         for indices in track(batches, total=len(batches), description=progress) if progress else batches:
             batch = {k: v.to(device) for k, v in data.__getitems__(indices).items() if k != "labels"}
-            found[torch.tensor(indices, device=device)] = model(**batch).logits.float()
+            logits = model(**batch).logits.float()
+            if found is None:
+                # Of models with logits per token zeros stand behind the end of a text.
+                rows = (data.width,) if logits.ndim == 3 else ()
+                found = logits.new_zeros(len(data), *rows, logits.shape[-1])
+            place = found[:, : logits.shape[1]] if logits.ndim == 3 else found
+            place[torch.tensor(indices, device=device)] = logits
     model.train(was_training)
+    assert found is not None
     return found
 
 

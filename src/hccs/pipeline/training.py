@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hccs._progress import Bar
 from hccs.errors import ParameterError
 from hccs.nn.attaching import attach, current_table, table_from_json
+from hccs.nn.distilling import divergence
 from hccs.numbers.table import ParamTable
+from hccs.pipeline.data.problems import IGNORED
 from hccs.pipeline.data.tokens import TokenisedSet, as_batch
-from hccs.pipeline.models import accuracy, predictions, transformers
+from hccs.pipeline.metrics import ACCURACY, Metric
+from hccs.pipeline.models import predictions, score, transformers
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Dev accuracy of the weights that were kept, and of every evaluation on the way."""
+    """The dev score of the weights that were kept, and of every evaluation on the way."""
 
-    accuracy: float
+    score: float
     history: tuple[float, ...]
 
 
@@ -76,15 +77,16 @@ def train(
     *,
     recalibrate: Callable[[Any], ParamTable] | None = None,
     resumable: bool = True,
+    metric: Metric = ACCURACY,
 ) -> Outcome:
-    """Train `model` in place to its best dev accuracy; an interrupted training resumes from `folder`.
+    """Train `model` in place to its best dev score; an interrupted training resumes from `folder`.
 
     With `recipe.distil` the loss follows the predictions that `data` carries (`taught`). With HCCS attached,
     the best checkpoint's own table is attached at the end, frozen. Weights that never beat where they
     started are put back.
     """
     hf = transformers()
-    start = accuracy(model, dev)
+    start = score(model, dev, metric)
     before = copy.deepcopy(model.state_dict())
     table_before = current_table(model) if hasattr(model.config, "hccs") else None
     arguments = _arguments(hf, recipe, len(data), folder, next(model.parameters()).device.type, resumable)
@@ -102,10 +104,10 @@ def train(
         data_collator=as_batch,
         callbacks=callbacks,
     )
-    trainer.recipe = recipe
+    trainer.recipe, trainer.metric = recipe, metric
     trainer.remove_callback(hf.trainer_callback.PrinterCallback)
     trainer.train(resume_from_checkpoint=_last_checkpoint(folder) if resumable else None)
-    history = tuple(e["eval_accuracy"] for e in trainer.state.log_history if "eval_accuracy" in e)
+    history = tuple(e["eval_score"] for e in trainer.state.log_history if "eval_score" in e)
     best = trainer.state.best_metric
     if best is None or best < start:
         model.load_state_dict(before)
@@ -154,7 +156,7 @@ def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str
         # A resumed training remembers how many evaluations in a row have not bettered the model.
         restore_callback_states_from_checkpoint=resumable,
         load_best_model_at_end=True,
-        metric_for_best_model="accuracy",
+        metric_for_best_model="score",
         greater_is_better=True,
         logging_strategy="no",
         report_to=[],
@@ -174,6 +176,7 @@ def _trainer_class(hf: Any) -> Any:
         """A `Trainer` whose loss may follow the float model; theta has a learning rate of its own."""
 
         recipe: Recipe
+        metric: Metric
         control: Any
 
         def compute_loss(
@@ -183,14 +186,9 @@ def _trainer_class(hf: Any) -> Any:
             outputs = model(**inputs)
             loss = outputs.loss
             if wanted is not None and self.recipe.distil:
-                weight, T = self.recipe.distil, self.recipe.temperature
-                soft = torch.nn.functional.kl_div(
-                    torch.log_softmax(outputs.logits / T, -1),
-                    torch.log_softmax(wanted / T, -1),
-                    reduction="batchmean",
-                    log_target=True,
-                )
-                loss = (1 - weight) * loss + weight * T * T * soft
+                counted = inputs["labels"] != IGNORED
+                soft = divergence(outputs.logits, wanted, counted, self.recipe.temperature)
+                loss = (1 - self.recipe.distil) * loss + self.recipe.distil * soft
             return (loss, outputs) if return_outputs else loss
 
         def create_optimizer(self, model: Any = None) -> Any:
@@ -207,7 +205,7 @@ def _trainer_class(hf: Any) -> Any:
         def evaluate(
             self, *arguments: Any, metric_key_prefix: str = "eval", **options: Any
         ) -> dict[str, float]:
-            metrics = {f"{metric_key_prefix}_accuracy": accuracy(self.model, self.eval_dataset)}
+            metrics = {f"{metric_key_prefix}_score": score(self.model, self.eval_dataset, self.metric)}
             self.log(dict(metrics))
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
             return metrics

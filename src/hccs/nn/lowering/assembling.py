@@ -44,14 +44,17 @@ def assemble(
     stream = build.norm("embedded", encoder.embedding_norm, "x0")
     for i, layer in enumerate(encoder.layers):
         stream = _layer(build, i, layer, table, stream)
-    build.add(op.First((build.narrowed(stream),), "first"), like=f"{stream}_int8")
-    build.linear("first", encoder.pooler, "pooled")
-    build.function("pooled", encoder.pooler_activation, "activated")
+    read = build.narrowed(stream)
+    if encoder.pooler is not None:
+        build.add(op.First((read,), "first"), like=read)
+        build.linear("first", encoder.pooler, "pooled")
+        build.function("pooled", encoder.pooler_activation, "activated")
+        read = "activated"
     head = encoder.classifier
     scores, score_scale = quantise_scores(
-        as_numbers(head.weight), as_numbers(head.bias), in_scale=build.steps["activated"]
+        as_numbers(head.weight), as_numbers(head.bias), in_scale=build.steps[read]
     )
-    build.add(op.Linear(("activated",), "scores", scores))
+    build.add(op.Linear((read,), "scores", scores))
     longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
     return op.Program(
         tuple(build.operators),

@@ -11,7 +11,7 @@ from hccs.nn.lowering.encoder import Encoder, Layer
 
 
 def encoder(model: Any) -> Encoder:
-    """The parts of a classifier of one of the three families."""
+    """The parts of a classifier of sequences or of tokens of one of the three families."""
     base = getattr(model, model.base_model_prefix, model)
     head = getattr(model, "classifier", None)
     if hasattr(base, "embeddings_project"):
@@ -20,13 +20,17 @@ def encoder(model: Any) -> Encoder:
         )
     if base.config.is_decoder or getattr(base.config, "position_embedding_type", "absolute") != "absolute":
         raise ModelError("an encoder with absolute positions", type(model).__name__, "Keep its floats.")
-    if getattr(base, "pooler", None) is not None and isinstance(head, torch.nn.Linear):
-        pooler, activation, classifier = base.pooler.dense, base.pooler.activation, head
+    if isinstance(head, torch.nn.Linear):
+        dense = getattr(base, "pooler", None)  # classifiers of tokens have none
+        pooler, activation = (dense.dense, dense.activation) if dense is not None else (None, None)
+        classifier = head
     elif head is not None and hasattr(head, "dense") and hasattr(head, "out_proj"):
         pooler, classifier = head.dense, head.out_proj
         activation = getattr(head, "activation", None) or torch.nn.Tanh()
     else:
-        raise ModelError("a sequence classifier", type(model).__name__, "Load it as a sequence classifier.")
+        raise ModelError(
+            "a classifier of sequences or tokens", type(model).__name__, "Load it as a sequence classifier."
+        )
     embeddings = base.embeddings
     # RoBERTa counts positions from behind the padding index.
     first = base.config.pad_token_id + 1 if base.config.model_type == "roberta" else 0

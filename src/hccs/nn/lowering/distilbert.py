@@ -11,9 +11,11 @@ from hccs.nn.lowering.encoder import Encoder, Layer
 
 
 def encoder(model: Any) -> Encoder:
-    """The parts of a DistilBERT classifier."""
-    if not hasattr(model, "pre_classifier"):
-        raise ModelError("a sequence classifier", type(model).__name__, "Load it as a sequence classifier.")
+    """The parts of a DistilBERT classifier of sequences or of tokens."""
+    if not isinstance(getattr(model, "classifier", None), torch.nn.Linear):
+        raise ModelError(
+            "a classifier of sequences or tokens", type(model).__name__, "Load it as a sequence classifier."
+        )
     base = model.distilbert
     return Encoder(
         base.embeddings.word_embeddings,
@@ -22,7 +24,7 @@ def encoder(model: Any) -> Encoder:
         0,
         base.embeddings.LayerNorm,
         tuple(_layer(layer) for layer in base.transformer.layer),
-        model.pre_classifier,
+        getattr(model, "pre_classifier", None),
         torch.nn.ReLU(),
         model.classifier,
         tuple(model.config.id2label[i] for i in range(model.config.num_labels)),

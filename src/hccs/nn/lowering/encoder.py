@@ -41,7 +41,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder with a head on its first token: linear, a function, linear."""
+    """An encoder and its head: linear, a function, linear on the first token; or linear on every token.
+
+    Without a `pooler` every token has scores of its own.
+    """
 
     words: nn.Embedding
     positions: nn.Embedding
@@ -49,7 +52,7 @@ class Encoder:
     first_position: int
     embedding_norm: nn.LayerNorm
     layers: tuple[Layer, ...]
-    pooler: nn.Linear
+    pooler: nn.Linear | None
     pooler_activation: Any
     classifier: nn.Linear
     labels: tuple[str, ...]

@@ -62,9 +62,12 @@ def points(encoder: Encoder | PreNorm) -> list[Point]:
             Point(f"summed{i}_part", (layer.narrow,), is_int16=True),
             Point(f"x{i + 1}", (layer.output_norm,), is_int16=True),
         ]
+    last = f"x{len(encoder.layers)}_int8"
+    if encoder.pooler is None:
+        return [*found, Point(last, (encoder.classifier,), at_input=True)]
     return [
         *found,
-        Point(f"x{len(encoder.layers)}_int8", (encoder.pooler,), at_input=True),
+        Point(last, (encoder.pooler,), at_input=True),
         Point("pooled", (encoder.pooler,)),
         Point("activated", (encoder.classifier,), at_input=True),
     ]

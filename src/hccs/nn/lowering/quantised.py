@@ -2,6 +2,7 @@
 
 Every module between two rounding points returns the program's integers times their step, bit for bit; its
 gradient is that of the float module with rounded weights, straight through inside a range and none outside.
+Nothing is dropped, for a program drops nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def quantised(
     """Inside, the model's forward pass is its integer program's; weights may be trained, scales stay.
 
     With `only` some kinds of operators compute in integers, with `layers` those of some layers; `OUTSIDE`
-    stands for what belongs to none. All others compute as before.
+    stands for what belongs to none. All others compute as before, but nothing is dropped.
     """
     numbers = _layer_numbers(encoder)
     chosen = range(OUTSIDE, len(encoder.layers)) if layers is None else layers
@@ -80,7 +81,14 @@ def quantised(
         for module, forward in _forwards(encoder, scales, stack):
             if _kind_of(module) in only and numbers.get(module, OUTSIDE) in chosen:
                 stack.enter_context(_patched(module, forward))
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                stack.enter_context(_patched(module, _as_it_is))
         yield
+
+
+def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+    return x
 
 
 def _layer_numbers(encoder: Encoder | PreNorm) -> dict[nn.Module, int]:
@@ -105,30 +113,35 @@ def _kind_of(module: nn.Module) -> str:
 class IntegerHeads(AttentionSlot):
     """Integer attention forward; backward through the real-valued line, its maximum and its sum."""
 
+    steps: torch.Tensor
+    theta: torch.Tensor
+    logit_scale: torch.Tensor
+
     def __init__(self, i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> None:
         super().__init__()
         self.heads, self.requant = table.layer(i), requant_of(i, layer, table, scales)
         self.step = scales.step(f"context{i}")
         steps = np.stack([scales.steps[f"{name}{i}"] for name in ("query", "key", "value")])
-        self.steps = torch.tensor(steps, dtype=torch.float32)[:, :, None, None]
-        self.theta = torch.tensor(self.heads.packed)
-        self.logit_scale = torch.tensor(table.scale[i], dtype=torch.float32)[:, None, None]
+        constants = {
+            "steps": torch.tensor(steps, dtype=torch.float32)[:, :, None, None],
+            "theta": torch.tensor(self.heads.packed),
+            "logit_scale": torch.tensor(table.scale[i], dtype=torch.float32)[:, None, None],
+        }
+        for name, value in constants.items():
+            self.register_buffer(name, value, persistent=False)
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output on the grid of the context; no probabilities."""
-        device = inputs.query.device
         q, k, v = (
             (part.detach() / step).round().to(torch.int8)
-            for part, step in zip(
-                (inputs.query, inputs.key, inputs.value), self.steps.to(device), strict=True
-            )
+            for part, step in zip((inputs.query, inputs.key, inputs.value), self.steps, strict=True)
         )
         exact = attention(q, k, v, self.heads, self.requant, valid=inputs.valid, out="int8") * self.step
         if not torch.is_grad_enabled():
             return exact.to(inputs.query.dtype), None
-        real = (inputs.logits / self.logit_scale.to(device)).clamp(-128, 127)
+        real = (inputs.logits / self.logit_scale).clamp(-128, 127)
         x = straight(real, real.round())
-        p = torch.nan_to_num(surrogate(x, self.theta.to(device), inputs.valid))
+        p = torch.nan_to_num(surrogate(x, self.theta, inputs.valid))
         return straight((p @ inputs.value).clamp(-128 * self.step, INT8_LIMIT * self.step), exact), None
 
 
@@ -155,8 +168,11 @@ def _forwards(
         yield from _between_norms(i, layer, scales, step(f"y{i}"), scales.bits[f"y{i}"], step(f"y{i}"))
         yield layer.output_norm, _norm(layer.output_norm, step(f"y{i}"), step(f"x{i + 1}"))
     last = f"x{len(encoder.layers)}"
-    yield encoder.pooler, _linear(encoder.pooler, step(last), step("pooled"), bits=scales.bits[last])
-    yield encoder.classifier, _scores(encoder.classifier, step("activated"))
+    if encoder.pooler is None:
+        yield encoder.classifier, _scores(encoder.classifier, step(last), scales.bits[last])
+    else:
+        yield encoder.pooler, _linear(encoder.pooler, step(last), step("pooled"), bits=scales.bits[last])
+        yield encoder.classifier, _scores(encoder.classifier, step("activated"))
 
 
 def _pre_norm_forwards(
@@ -293,9 +309,11 @@ def _linear(
 ) -> Forward:
     """Reads a stream of step `in_step` that is `bits` finer than int8, or int8 of that step itself."""
     read = in_step * 2.0 ** (bits or 0)
+    steps = torch.as_tensor(out_step, dtype=torch.float64)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        out = out_step.to(x.device) if isinstance(out_step, torch.Tensor) else out_step
+        nonlocal steps
+        out = steps = steps.to(x.device)  # once
         k = (x.detach() / in_step).round()
         k = k.clamp(-128, INT8_LIMIT) if bits is None else narrow(k, bits)
         weights = linear_integers(module, read, out)
@@ -304,7 +322,7 @@ def _linear(
             return exact.to(x.dtype)
         given = x.clamp(-INT8_LIMIT * read, INT8_LIMIT * read)
         real = functional.linear(straight(given, k * read), *weights.with_gradient(module))
-        reach = torch.as_tensor(limit * out, dtype=x.dtype, device=x.device)
+        reach = (limit * out).to(x.dtype)
         return straight(torch.maximum(torch.minimum(real, reach), -reach), exact)
 
     return forward
@@ -331,10 +349,11 @@ def _function(module: nn.Module, in_step: Any, out_step: Any) -> Forward:
     original = type(module).forward
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        read, write = ins.to(x.device), outs.to(x.device)
-        index = (x.detach() / read).round().clamp(-128, INT8_LIMIT).long() + 128
-        exact = entries.to(x.device)[which.to(x.device), index] * write
-        reach = (INT8_LIMIT * write).to(x.dtype)
+        nonlocal ins, outs, entries, which
+        ins, outs, entries, which = (part.to(x.device) for part in (ins, outs, entries, which))  # once
+        index = (x.detach() / ins).round().clamp(-128, INT8_LIMIT).long() + 128
+        exact = entries[which, index] * outs
+        reach = (INT8_LIMIT * outs).to(x.dtype)
         return straight(torch.maximum(torch.minimum(original(module, x), reach), -reach), exact)
 
     return forward

@@ -126,4 +126,4 @@ def retrained(
     recipe = replace(source.settings.retraining, seed=source.settings.seed)
     data = source.taught_set if recipe.distil else source.train_set
     outcome = train(model, data, source.dev, recipe, checkpoints)
-    return {"accuracy": outcome.accuracy, "history": list(outcome.history)}
+    return {"accuracy": outcome.score, "history": list(outcome.history)}

@@ -9,36 +9,44 @@ import hccs.nn
 from hccs.errors import ParameterError
 from hccs.nn.integer import NORMALISATION
 from hccs.numbers.modes import Mode
-from hccs.pipeline.convert.whole import load_whole, share_equal, whole_predictions
-from hccs.pipeline.models import accuracy, best_device
+from hccs.pipeline.convert.whole import load_whole, whole_logits
+from hccs.pipeline.metrics import Metric
+from hccs.pipeline.models import best_device, score
 from hccs.pipeline.runs.converted import ConvertedRun
 
 
 def evaluate(
-    run: str | Path, modes: tuple[str, ...] = (), file: str | None = None, backend: str = "float"
+    run: str | Path,
+    modes: tuple[str, ...] = (),
+    file: str | None = None,
+    backend: str = "float",
+    metric: Metric | None = None,
 ) -> dict[str, Any]:
-    """Accuracy of the float and the converted model of a run, the latter in each mode (default: all).
+    """Scores of the float and the converted model of a run, the latter in each mode (default: all).
 
+    The metric is the run's own unless another is given.
     With `backend="integer"` each mode is scored on float q, k, v and, as "MODE integer", on int8 ones; with
     "whole" the run's integer model takes the place of all modes.
     """
     if backend == "whole":
-        return _evaluate_whole(Path(run), modes, file)
+        return _evaluate_whole(Path(run), modes, file, metric)
     integer = backend == "integer"
     chosen = [Mode(mode) for mode in modes] or list(NORMALISATION if integer else Mode)
     finished = ConvertedRun(Path(run))
-    dev = finished.examples(file)
-    scores: dict[str, Any] = {"examples": len(dev), "float": accuracy(finished.float_model(), dev)}
+    dev, metric = finished.examples(file), metric or finished.metric
+    scores: dict[str, Any] = {"examples": len(dev), "float": score(finished.float_model(), dev, metric)}
     model = finished.converted.model.to(best_device())
     for mode in chosen:
-        scores[mode.value] = accuracy(hccs.nn.attach(model, finished.table, mode), dev)
+        scores[mode.value] = score(hccs.nn.attach(model, finished.table, mode), dev, metric)
         if integer:
             attached = hccs.nn.attach(model, finished.table, mode, backend=backend)
-            scores[f"{mode.value} integer"] = accuracy(attached, dev)
+            scores[f"{mode.value} integer"] = score(attached, dev, metric)
     return scores
 
 
-def _evaluate_whole(run: Path, modes: tuple[str, ...], file: str | None) -> dict[str, Any]:
+def _evaluate_whole(
+    run: Path, modes: tuple[str, ...], file: str | None, metric: Metric | None
+) -> dict[str, Any]:
     if modes:
         raise ParameterError(
             "no mode with the backend 'whole'",
@@ -47,9 +55,9 @@ def _evaluate_whole(run: Path, modes: tuple[str, ...], file: str | None) -> dict
         )
     finished = ConvertedRun(run)
     whole = load_whole(run)  # before anything is computed
-    dev = finished.examples(file)
+    dev, metric = finished.examples(file), metric or finished.metric
     return {
         "examples": len(dev),
-        "float": accuracy(finished.float_model(), dev),
-        "whole": share_equal(whole_predictions(whole, dev), dev.labels),
+        "float": score(finished.float_model(), dev, metric),
+        "whole": metric(whole_logits(whole, dev), dev.labels),
     }

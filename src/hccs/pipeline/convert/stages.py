@@ -10,27 +10,44 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import hccs.nn
 from hccs._files import atomic
 from hccs.calibration import HeadStatistics, fidelity, search
 from hccs.calibration.searching import GRANULARITIES
-from hccs.errors import ParameterError
+from hccs.errors import HccsError, ParameterError
+from hccs.nn import IntegerPlan
 from hccs.nn.integer import NORMALISATION
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import CONVERTED, ParamTable
-from hccs.pipeline.convert.steps import RETRAINING, evaluate_modes, retrain
-from hccs.pipeline.convert.whole import write_whole
+from hccs.pipeline.convert.steps import (
+    RETRAINING,
+    SCALES,
+    evaluate_modes,
+    plan_whole,
+    retrain,
+    train_whole,
+)
+from hccs.pipeline.convert.whole import score_whole, write_whole
 from hccs.pipeline.data import tasks
+from hccs.pipeline.data.problems import CLASSIFICATION
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
-from hccs.pipeline.models import Loaded, accuracy, best_device, float_accuracy, load_classifier
+from hccs.pipeline.metrics import ACCURACY, Function, metric_for
+from hccs.pipeline.models import Loaded, best_device, float_accuracy, load_classifier, predictions, score
 from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.runs.processes import state
-from hccs.pipeline.training import Recipe, train
+from hccs.pipeline.training import Outcome, Recipe, train
 
 FINE_TUNING = Recipe(epochs=3, learning_rate=1e-4)
+
+INTEGER = ("whole", "attention")
+"""What of the model becomes integers."""
+
+ANSWERS = "answers.npy"
+"""The logits of the training model on the dev set, beside the weights it was saved with."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +55,9 @@ class ConversionSettings:
     """What to convert, on what data, and how.
 
     `labels` are the data's in the order of the model's outputs, where its own names do not tell; `new_head`
-    replaces the classification head that it has. Without `retraining` the calibrated model is delivered.
+    replaces the head that it has. With `integer` "whole" the model is trained as its integer program
+    computes, and lowered to it; with "attention" it is retrained with HCCS and floats around it. Without
+    `retraining` the calibrated model is delivered. `metric` is a name, or `module:function`.
     """
 
     model: str
@@ -54,6 +73,8 @@ class ConversionSettings:
     seed: int = 0
     fine_tuning: Recipe = field(default=FINE_TUNING)
     retraining: Recipe | None = field(default=RETRAINING)
+    integer: str = "whole"
+    metric: str = ""
 
     def __post_init__(self) -> None:
         Mode(self.mode)
@@ -65,6 +86,10 @@ class ConversionSettings:
                 f"granularity {', '.join(GRANULARITIES)}",
                 repr(self.granularity),
                 "Choose another --granularity; the paper uses head.",
+            )
+        if self.integer not in INTEGER:
+            raise ParameterError(
+                f"integer {' or '.join(INTEGER)}", repr(self.integer), "Choose another --integer."
             )
         if self.sentences < 1:
             raise ParameterError(
@@ -78,9 +103,16 @@ class Conversion:
     """The stages of one run; data and models are loaded when a stage that is not done yet asks for them."""
 
     def __init__(
-        self, settings: ConversionSettings, out: str | Path, say: Callable[[str], None] = print
+        self,
+        settings: ConversionSettings,
+        out: str | Path,
+        say: Callable[[str], None] = print,
+        *,
+        metric: Function | None = None,
+        marker: str = "settings.json",
     ) -> None:
         self.settings, self.say = settings, say
+        self.metric = metric_for(settings.task.problem, metric or settings.metric)
         self.n = settings.task.n
         # Read before anything is written: a run on bad data leaves nothing behind.
         data = tasks.load(settings.task, settings.data)
@@ -91,6 +123,7 @@ class Conversion:
             settings.vocabulary,
             order=settings.labels,
             new_head=settings.new_head,
+            problem=settings.task.problem,
         )
         self.data = data.numbered_as(self._start.labels)
         self.sets = {
@@ -98,12 +131,12 @@ class Conversion:
             "dev": self._tokenised(self.data.dev),
             "calibration": self._tokenised(self.data.train.subset(settings.sentences, settings.seed)),
         }
-        self.folder = RunFolder(out, asdict(settings))
+        self.folder = RunFolder(out, asdict(settings), marker)
 
     def _load(self, name: str) -> Loaded:
         """A model that an earlier stage has saved."""
         torch.manual_seed(self.settings.seed)
-        return load_classifier(str(self.path / name), self.data.labels)
+        return load_classifier(str(self.path / name), self.data.labels, problem=self.settings.task.problem)
 
     def _tokenised(self, examples: tasks.Examples) -> TokenisedSet:
         return tokenise(examples, self._start.tokenizer, self.n).to(best_device())
@@ -116,15 +149,16 @@ class Conversion:
     @property
     def stages(self) -> dict[str, Callable[[], dict[str, Any]]]:
         """The stages of this run in order; each reads what those before it have saved."""
-        retraining = {"retrain": self._retrain} if self.settings.retraining else {}
+        whole, trained = self.settings.integer == "whole", self.settings.retraining is not None
         return {
             "float": self._float,
             "collect": self._collect,
             "calibrate": self._calibrate,
             "without retraining": self._without,
-            **retraining,
+            **({"whole without training": self._whole_without} if whole and trained else {}),
+            **({"retrain": self._retrain} if trained else {}),
             "integer": self._integer,
-            "whole": self._whole,
+            **({"whole": self._whole} if whole else {}),
             "save": self._save,
         }
 
@@ -137,24 +171,34 @@ class Conversion:
                     continue
                 self.say(f"{name} …")
                 result = self.folder.stage(name, work)
-                score = f"accuracy {result['accuracy']:.4f}, " if "accuracy" in result else ""
-                self.say(f"{name}: {score}{result['seconds']:.1f} s")
+                reached = result.get(self.metric.name)
+                shown = "" if reached is None else f"{self.metric.name} {reached:.4f}, "
+                self.say(f"{name}: {shown}{result['seconds']:.1f} s")
         return self.folder.results
 
     def _float(self) -> dict[str, Any]:
-        """Score the float model, fine-tuning it first if it came without a classification head."""
+        """Score the float model, fine-tuning it first if it came without a head for the problem."""
         model = hccs.nn.detach(self._start.model.to(best_device()))  # it may have been converted before
         if not self._start.has_head:
-            why = "its head is replaced" if self.settings.new_head else "the model has no classification head"
+            why = "its head is replaced" if self.settings.new_head else "the model has no such head"
             self.say(f"  {why}: fine-tuning it on the task")
             recipe = replace(self.settings.fine_tuning, seed=self.settings.seed)
-            train(model, self.sets["train"], self.sets["dev"], recipe, self.path / "checkpoints" / "float")
+            where = self.path / "checkpoints" / "float"
+            train(model, self.sets["train"], self.sets["dev"], recipe, where, metric=self.metric)
         self._keep(model, "float")
+        if self.metric == ACCURACY and self.settings.task.problem == CLASSIFICATION:
+            reached = float_accuracy(model, self.sets["dev"], self.data.labels)
+        else:
+            reached = self._score(model)
         return {
-            "accuracy": float_accuracy(model, self.sets["dev"], self.data.labels),
+            self.metric.name: reached,
+            "metric": self.metric.name,
             "fine_tuned": not self._start.has_head,
             "labels": list(self.data.labels),
         }
+
+    def _score(self, model: Any) -> float:
+        return score(model, self.sets["dev"], self.metric)
 
     def _keep(self, model: Any, name: str) -> None:
         """Write a model's folder, which appears whole or not at all."""
@@ -210,26 +254,67 @@ class Conversion:
         return ParamTable.load(self.path / "table.hccs.safetensors")
 
     def _without(self) -> dict[str, Any]:
-        scores = evaluate_modes(self.model, self.table, self.sets["dev"])
+        scores = evaluate_modes(self.model, self.table, self.sets["dev"], metric=self.metric)
         hccs.nn.detach(self.model)
-        return {"accuracy": scores[self.settings.mode], "modes": scores}
+        return {self.metric.name: scores[self.settings.mode], "modes": scores}
+
+    def _whole_without(self) -> dict[str, Any]:
+        """The float weights all in integers: the score of the model that is trained, before it is."""
+        try:
+            plan = plan_whole(self.model, self.table, self.sets["calibration"])
+            plan.lower()
+        except HccsError as error:
+            hccs.nn.detach(self.model)
+            return self._refused(error)
+        with plan.training():
+            return {self.metric.name: self._score(self.model)}
+
+    def _refused(self, error: HccsError) -> dict[str, Any]:
+        """Why a model has no integer form: another family, or numbers that no integer could hold."""
+        self.say(f"  not all in integers: {error}")
+        return {"refused": str(error)}
+
+    @property
+    def _trains_whole(self) -> bool:
+        """Whether training computes in integers throughout."""
+        before = self.folder.results["stages"].get("whole without training", {"refused": ""})
+        return "refused" not in before
 
     def _retrain(self) -> dict[str, Any]:
         assert self.settings.retraining is not None
         recipe = replace(self.settings.retraining, seed=self.settings.seed)
-        outcome = retrain(
-            self.model,
-            self.table,
-            self.sets["train"],
-            self.sets["dev"],
-            self.sets["calibration"],
-            recipe,
-            self.path / "checkpoints" / "retrain",
-            granularity=self.settings.granularity,
-        )
-        self._keep(self.model, "retrained")
-        scores = evaluate_modes(self.model, hccs.nn.current_table(self.model), self.sets["dev"])
-        return {"accuracy": outcome.accuracy, "history": outcome.history, "modes": scores}
+        where = self.path / "checkpoints" / "retrain"
+        if self._trains_whole:
+            outcome = self._train_whole(recipe, where)
+        else:
+            outcome = retrain(
+                self.model,
+                self.table,
+                self.sets["train"],
+                self.sets["dev"],
+                self.sets["calibration"],
+                recipe,
+                where,
+                granularity=self.settings.granularity,
+                metric=self.metric,
+            )
+            self._keep(self.model, "retrained")
+        table = hccs.nn.current_table(self.model)
+        scores = evaluate_modes(self.model, table, self.sets["dev"], metric=self.metric)
+        return {self.metric.name: outcome.score, "history": outcome.history, "modes": scores}
+
+    def _train_whole(self, recipe: Recipe, where: Path) -> Outcome:
+        """Train as the program computes, and write it with the scales of the training."""
+        plan = plan_whole(self.model, self.table, self.sets["calibration"])
+        train_set, dev = self.sets["train"], self.sets["dev"]
+        outcome = train_whole(plan, train_set, dev, recipe, where, metric=self.metric)
+        with plan.training():
+            answers = predictions(self.model, dev).cpu().numpy()
+        self._keep(hccs.nn.attach(self.model, self.table), "retrained")
+        if state().is_main_process:
+            np.save(self.path / "retrained" / ANSWERS, answers)
+        write_whole(plan.lower("model"), self.path)
+        return outcome
 
     def _to_deliver(self) -> Any:
         """The retrained model as its stage saved it; without retraining the float one with its table."""
@@ -245,7 +330,7 @@ class Conversion:
         if table.mode not in NORMALISATION:
             return {}
         hccs.nn.attach(model, table, backend="integer")
-        return {"accuracy": accuracy(model, self.sets["dev"])}
+        return {self.metric.name: self._score(model)}
 
     def _delivered(self) -> Any:
         """The converted model as it was saved, on float q, k and v."""
@@ -253,7 +338,20 @@ class Conversion:
 
     def _whole(self) -> dict[str, Any]:
         """The delivered model all in integers, where it has such a form."""
-        return write_whole(self._delivered(), self.sets["calibration"], self.sets["dev"], self.path, self.say)
+        before = self.folder.results["stages"].get("whole without training", {})
+        if "refused" in before:
+            return {"refused": before["refused"]}
+        model, trained = self._delivered(), None
+        if self._trains_whole:
+            trained = torch.from_numpy(np.load(self.path / "retrained" / ANSWERS))
+        else:
+            try:
+                batches = list(self.sets["calibration"].batches(64))
+                plan = IntegerPlan.measured(model, hccs.nn.current_table(model), batches, SCALES)
+                write_whole(plan.lower("model"), self.path)
+            except HccsError as error:
+                return self._refused(error)
+        return score_whole(self.path, model, self.sets["dev"], self.metric, trained)
 
     def _save(self) -> dict[str, Any]:
         """The delivered model's table as a file beside it, and its KL; what only stages needed goes."""
@@ -274,7 +372,14 @@ class Conversion:
 
 
 def convert(
-    settings: ConversionSettings, out: str | Path, say: Callable[[str], None] = print
+    settings: ConversionSettings,
+    out: str | Path,
+    say: Callable[[str], None] = print,
+    *,
+    metric: Function | None = None,
 ) -> dict[str, Any]:
-    """Convert a model as the settings say; returns the content of `results.json`."""
-    return Conversion(settings, out, say).run()
+    """Convert a model as the settings say; returns the content of `results.json`.
+
+    A `metric` takes the place of the one that the settings name.
+    """
+    return Conversion(settings, out, say, metric=metric).run()

@@ -10,14 +10,20 @@ from typing import Any
 
 import hccs.nn
 from hccs.calibration import Calibration, search
+from hccs.nn import IntegerPlan
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs.pipeline.data.tokens import TokenisedSet
-from hccs.pipeline.models import accuracy
+from hccs.pipeline.metrics import ACCURACY, Metric
+from hccs.pipeline.models import score
 from hccs.pipeline.training import Outcome, Recipe, taught, train
 
 RETRAINING = Recipe(epochs=3, learning_rate=5e-5, batch_size=128, distil=0.8)
 """What measurably helps, by default: see docs/reproduction.md."""
+
+
+SCALES = "least-error"
+"""How the scales of whole encoders are chosen: what MiniLM needs, whose values have outliers."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +47,17 @@ def calibrate(
 
 
 def evaluate_modes(
-    model: Any, table: ParamTable, dev: TokenisedSet, modes: Iterable[Mode] = Mode
+    model: Any,
+    table: ParamTable,
+    dev: TokenisedSet,
+    modes: Iterable[Mode] = Mode,
+    metric: Metric = ACCURACY,
 ) -> dict[str, float]:
-    """Dev accuracy of the model with this table in each mode; leaves the table's own mode attached."""
+    """The dev score of the model with this table in each mode; leaves the table's own mode attached."""
     scores = {}
     for mode in modes:
         hccs.nn.attach(model, table, mode)
-        scores[mode.value] = accuracy(model, dev)
+        scores[mode.value] = score(model, dev, metric)
     hccs.nn.attach(model, table)
     return scores
 
@@ -63,6 +73,7 @@ def retrain(
     *,
     granularity: str = "head",
     resumable: bool = True,
+    metric: Metric = ACCURACY,
 ) -> Outcome:
     """Retrain a float model in place with HCCS attached; afterwards its best table is attached, frozen.
 
@@ -77,7 +88,36 @@ def retrain(
         stats = hccs.nn.collect(now, list(calibration_data.batches(64)), n=table.n)
         return search(stats, table.n, granularity, table.mode).table
 
-    return train(model, data, dev, recipe, folder, recalibrate=fit, resumable=resumable)
+    return train(model, data, dev, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric)
+
+
+def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) -> IntegerPlan:
+    """The scales of a float model's integers, measured with HCCS in it; HCCS is detached again."""
+    hccs.nn.attach(model, table)
+    batches = list(calibration_data.batches(64))  # all of them in every process: ranges do not merge
+    plan = IntegerPlan.measured(model, table, batches, SCALES)
+    hccs.nn.detach(model)
+    return plan
+
+
+def train_whole(
+    plan: IntegerPlan,
+    data: TokenisedSet,
+    dev: TokenisedSet,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resumable: bool = True,
+    metric: Metric = ACCURACY,
+) -> Outcome:
+    """Train a plan's float model in place with the forward pass of its program, which `plan.lower` returns.
+
+    With `recipe.distil` the model's own float predictions are asked first, unless `data` carries them.
+    """
+    if recipe.distil and data.predictions is None:
+        data = taught(data, plan.model)
+    with plan.training():
+        return train(plan.model, data, dev, recipe, folder, resumable=resumable, metric=metric)
 
 
 def with_mode(table: ParamTable, mode: Mode | str) -> ParamTable:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import hccs.nn
 from hccs._progress import track
-from hccs.errors import FileError, HccsError
+from hccs.errors import FileError
+from hccs.pipeline.data.problems import IGNORED
 from hccs.pipeline.data.tokens import TokenisedSet
+from hccs.pipeline.metrics import ACCURACY, Metric, pearson
 from hccs.pipeline.models import predictions
 from hccs.pipeline.runs.processes import state
 from hccs.pipeline.runs.record import StageRecord
@@ -21,27 +21,33 @@ from hccs.program.files import IN_RUN
 BATCH = 32
 
 
-def write_whole(
-    model: Any, calibration: TokenisedSet, dev: TokenisedSet, run: Path, say: Callable[[str], None]
-) -> dict[str, Any]:
-    """Lower a model with HCCS attached into its run's folder; what that costs and gains, or why it cannot be.
-
-    The accuracy is that of the file, `agreement` the share of answers that are `model`'s own.
-    """
-    batches = list(calibration.batches(64))  # all of them in every process: ranges do not merge
-    try:
-        whole = hccs.nn.lower(model, hccs.nn.current_table(model), batches, tokenizer="model")
-    except HccsError as error:  # another family, or numbers that no integer of the program could hold
-        say(f"  not all in integers: {error}")
-        return {"refused": str(error)}
-    file = run / IN_RUN
+def write_whole(whole: IntegerModel, run: Path) -> None:
+    """Put an integer model into its run's folder."""
     if state().is_main_process:
-        whole.save(file)
+        whole.save(run / IN_RUN)
     state().wait_for_everyone()
-    chosen = whole_predictions(IntegerModel.load(file), dev)
+
+
+def score_whole(
+    run: Path,
+    model: Any,
+    dev: TokenisedSet,
+    metric: Metric = ACCURACY,
+    trained: torch.Tensor | None = None,
+) -> dict[str, Any]:
+    """What the integer model of a run costs and gains; the score is that of the file.
+
+    `agreement` is the share of answers that are those of `model`, which it was lowered from, with floats
+    around HCCS; of values their correlation. `equal` is the share that are those of the training model, whose
+    logits are `trained`.
+    """
+    file = run / IN_RUN
+    logits = whole_logits(IntegerModel.load(file), dev)
+    equal = {} if trained is None else {"equal": share_equal(logits, trained, dev.labels)}
     return {
-        "accuracy": share_equal(chosen, dev.labels),
-        "agreement": share_equal(chosen, predictions(model, dev).argmax(-1)),
+        metric.name: metric(logits, dev.labels),
+        "agreement": agreement(logits, predictions(model, dev), dev.labels),
+        **equal,
         "bytes": file.stat().st_size,
         "float32_bytes": 4 * sum(parameter.numel() for parameter in model.parameters()),
     }
@@ -50,26 +56,46 @@ def write_whole(
 def load_whole(run: Path) -> IntegerModel:
     """The integer model of a finished run; where there is none, the refusal says why."""
     if not (run / IN_RUN).exists():
-        why = StageRecord(run / "results.json").stages.get("whole", {}).get("refused")
+        stages = StageRecord(run / "results.json").stages
+        why = stages.get("whole", {}).get("refused")
+        hint = "The other backends run this model." if why else "The run's hccs convert command makes it."
+        if stages and "whole" not in stages:
+            hint = "Convert the model with --integer whole, into another folder."
         raise FileError(
             f"{run} to hold an integer model, {IN_RUN}",
             f"a model that has none ({why})" if why else "none",
-            "The other backends run this model." if why else "The run's hccs convert command makes it.",
+            hint,
         )
     return IntegerModel.load(run / IN_RUN)
 
 
-def whole_predictions(whole: IntegerModel, data: TokenisedSet) -> torch.Tensor:
-    """The label that the integer model gives every example, in order."""
-    found = torch.empty(len(data), dtype=torch.long)
+def whole_logits(whole: IntegerModel, data: TokenisedSet) -> torch.Tensor:
+    """The logits of the integer model for every example, in order and in the shape of `predictions`."""
+    rows = (data.width,) if whole.program.per_token else ()
+    found = torch.zeros(len(data), *rows, len(whole.labels))
     batches = data.by_length(BATCH)  # of similar length: nothing is computed for padding
     for indices in track(batches, total=len(batches), description="the integer model's answers"):
         batch = {name: column.cpu().numpy() for name, column in data.__getitems__(indices).items()}
         answer = whole(batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids"))
-        found[torch.tensor(indices)] = torch.from_numpy(answer.scores.argmax(-1))
+        place = found[:, : answer.scores.shape[1]] if rows else found
+        place[torch.tensor(indices)] = torch.from_numpy(answer.logits)
     return found
 
 
-def share_equal(chosen: torch.Tensor, labels: torch.Tensor) -> float:
-    """The share of examples with the same label in both."""
-    return int((chosen == labels.cpu()).sum()) / len(chosen)
+def agreement(these: torch.Tensor, those: torch.Tensor, labels: torch.Tensor) -> float:
+    """The share of equal answers of two models; of values their correlation."""
+    if these.shape[-1] == 1:
+        return pearson(these.cpu().numpy().ravel(), those.cpu().numpy().ravel())
+    return share_equal(these, those, labels)
+
+
+def share_equal(these: torch.Tensor, those: torch.Tensor, labels: torch.Tensor) -> float:
+    """The share of examples, or of labelled tokens, with the same answer; values agree to four digits."""
+    these, those, labels = these.cpu().float(), those.cpu().float(), labels.cpu()
+    if these.shape[-1] == 1:
+        same = torch.isclose(these, those, rtol=1e-4, atol=1e-4 * float(those.std()))
+    else:
+        same = these.argmax(-1) == those.argmax(-1)
+    if these.ndim == 3:
+        same = same[:, : labels.shape[1]][labels != IGNORED]
+    return float(same.double().mean())

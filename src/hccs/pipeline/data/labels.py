@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -56,7 +57,7 @@ def from_column(values: Sequence[str], where: str) -> tuple[str, ...]:
         raise DataError(
             f"a label that names a class in every row of {where}",
             f"decimal numbers such as {shown(list(found.values())[:3])}",
-            "These look like regression targets: regression is not supported yet.",
+            "These look like values to predict: --problem regression.",
         )
     if len(found) < 2:
         raise DataError("at least two labels", f"only {shown(list(found.values()))} in {where}", _COLUMN)
@@ -64,7 +65,7 @@ def from_column(values: Sequence[str], where: str) -> tuple[str, ...]:
         raise DataError(
             f"labels that repeat in {where}",
             f"{len(found)} different ones in {len(values)} rows",
-            f"{_COLUMN} Regression targets are not supported yet.",
+            f"{_COLUMN} Values to predict are a --problem regression.",
         )
     whole = all(_WHOLE.fullmatch(k) for k in found)
     return tuple(found[k] for k in (sorted(found, key=int) if whole else sorted(found)))
@@ -82,6 +83,21 @@ def require_filled(values: Sequence[str], where: str) -> None:
             f"an empty label in row{'s' * (len(empty) > 1)} {shown(empty)}",
             "Fill in or remove them.",
         )
+
+
+def values(column: Sequence[str], where: str) -> list[float]:
+    """A column of numbers, such as the targets of a regression; anything else is refused with its row."""
+    require_filled(column, where)
+    found = []
+    for row, text in enumerate(column, 2):
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise DataError(f"a number in every row of {where}", f"{text!r} in row {row}", _COLUMN)
+        found.append(value)
+    return found
 
 
 def numbers(labels: Sequence[str]) -> dict[str, int]:

@@ -46,14 +46,17 @@ def read_table(
 
 def _rows(file: IO[str], suffix: str) -> list[dict[str, str]]:
     if suffix in (".jsonl", ".json"):
-        return [
-            {k: "" if v is None else str(v) for k, v in json.loads(line).items()}
-            for line in file
-            if line.strip()
-        ]
+        return [{k: _cell(v) for k, v in json.loads(line).items()} for line in file if line.strip()]
     # Plain tab-separated text: quotes are characters like any other.
     options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {}
     return list(csv.DictReader(file, restval="", **options))
+
+
+def _cell(value: Any) -> str:
+    """A JSON value as the cell of a table; a list of words or labels as they stand in one, between blanks."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def _encoding(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Classification tasks: named ones from folders or the Hub, and any table of texts with a label column."""
+"""Tasks: named ones from folders or the Hub, and any table of texts with a column of labels or values."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from hccs._extras import require
 from hccs.errors import DataError, FileError, ParameterError
 from hccs.pipeline.data import labels
+from hccs.pipeline.data.problems import CLASSIFICATION, REGRESSION, TOKENS, require_problem
 from hccs.pipeline.data.reading import read_table
 
 EMBEDDED = Path(__file__).parents[2] / "embedded"
@@ -18,10 +19,10 @@ EMBEDDED = Path(__file__).parents[2] / "embedded"
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts (one or two columns each) and their label numbers."""
+    """Texts (one or two columns each) and their label numbers, values, or label numbers of every word."""
 
     texts: list[tuple[str, ...]]
-    labels: list[int]
+    labels: list[Any]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -39,7 +40,8 @@ class Examples:
 class Task:
     """What to read: columns, the labels in order of their numbers, the longest row, and where the data is.
 
-    Without `labels` they are those of the training data. `custom` tasks are the user's own files.
+    Without `labels` they are those of the training data. `custom` tasks are the user's own files. Of a
+    `problem` of tokens, text and labels are words between blanks; a regression has one output and no labels.
     """
 
     name: str
@@ -51,6 +53,14 @@ class Task:
     dev: str | None
     hub: tuple[str, str | None, str, str] | None = None
     custom: bool = False
+    problem: str = CLASSIFICATION
+
+    def __post_init__(self) -> None:
+        require_problem(self.problem)
+        if self.problem == TOKENS and len(self.text) != 1:
+            raise ParameterError(
+                "one column of words for a problem of tokens", ", ".join(self.text), "Name it with --text."
+            )
 
 
 _PAIR = ("premise", "hypothesis")
@@ -106,6 +116,8 @@ class TaskData:
 
     def numbered_as(self, names: Sequence[str]) -> TaskData:
         """The same examples, their labels numbered as `names` stand: in the order of a model's outputs."""
+        if self.task.problem == REGRESSION:
+            return self
         known = labels.numbers(names)
         unknown = [label for label in self.labels if labels.key(label) not in known]
         if unknown:
@@ -115,8 +127,13 @@ class TaskData:
                 "Has the data changed since the model was converted?",
             )
         number = [known[labels.key(label)] for label in self.labels]
+
+        def renumbered(label: Any) -> Any:
+            return [number[i] for i in label] if isinstance(label, list) else number[label]
+
         train, dev = (
-            replace(part, labels=[number[i] for i in part.labels]) for part in (self.train, self.dev)
+            replace(part, labels=[renumbered(label) for label in part.labels])
+            for part in (self.train, self.dev)
         )
         return replace(self, labels=tuple(names), train=train, dev=dev)
 
@@ -128,10 +145,11 @@ def custom_task(
     label: str,
     n: int,
     names: Sequence[str] = (),
+    problem: str = CLASSIFICATION,
 ) -> Task:
     """A task of the user's own: CSV, TSV or JSONL files with named columns."""
     given = labels.checked(names) if names else None
-    return Task(Path(train).stem, tuple(text), label, given, n, train, dev, custom=True)
+    return Task(Path(train).stem, tuple(text), label, given, n, train, dev, custom=True, problem=problem)
 
 
 def load(task: Task, folder: str | Path | None = None) -> TaskData:
@@ -143,8 +161,14 @@ def load(task: Task, folder: str | Path | None = None) -> TaskData:
     base = Path(folder or ".")
     train = _read(base / task.train, task, "--train")
     known = task
-    if task.labels is None:
-        known = replace(task, labels=labels.from_column([row[task.label] for row in train], task.train))
+    if task.problem == REGRESSION:
+        known = replace(task, labels=(task.label,))
+    elif task.labels is None:
+        column = [row[task.label] for row in train]
+        if task.problem == TOKENS:
+            labels.require_filled(column, task.train)
+            column = [label for words in column for label in words.split()]
+        known = replace(task, labels=labels.from_column(column, task.train))
     examples = to_examples(train, known, task.train)
     if task.dev is not None:
         dev = to_examples(_read(base / task.dev, known, "--dev"), known, task.dev)
@@ -177,18 +201,38 @@ def _read(path: Path, task: Task, option: str) -> list[dict[str, str]]:
 def to_examples(rows: Sequence[Mapping[str, Any]], task: Task, where: str) -> Examples:
     """Rows as examples; an empty or unknown label is refused with its row."""
     assert task.labels is not None
-    known = labels.numbers(task.labels)
-    found = [str(row[task.label]) for row in rows]
+    found = [_joined(row[task.label]) for row in rows]
+    texts = [tuple(_joined(row.get(column) or "") for column in task.text) for row in rows]
+    if task.problem == REGRESSION:
+        return Examples(texts, labels.values(found, where))
     labels.require_filled(found, where)
+    known = labels.numbers(task.labels)
+    numbers = []
     for row, label in enumerate(found, 2):
-        if labels.key(label) not in known:
+        given = label.split() if task.problem == TOKENS else [label]
+        for one in given:
+            if labels.key(one) not in known:
+                raise DataError(
+                    f"labels {labels.shown(task.labels)} in {where}",
+                    f"{one!r} in row {row}",
+                    "Correct or remove the row.",
+                )
+        numbers.append([known[labels.key(one)] for one in given])
+    if task.problem != TOKENS:
+        return Examples(texts, [only for (only,) in numbers])
+    for row, ((words,), of_words) in enumerate(zip(texts, numbers, strict=True), 2):
+        if len(words.split()) != len(of_words):
             raise DataError(
-                f"labels {labels.shown(task.labels)} in {where}",
-                f"{label!r} in row {row}",
-                "Correct or remove the row.",
+                f"a label for every word in {where}",
+                f"{len(words.split())} words and {len(of_words)} labels in row {row}",
+                "Words and labels stand between blanks, or in lists of JSON lines.",
             )
-    texts = [tuple(str(row.get(column) or "") for column in task.text) for row in rows]
-    return Examples(texts, [known[labels.key(label)] for label in found])
+    return Examples(texts, numbers)
+
+
+def _joined(cell: Any) -> str:
+    """A cell as text; lists, as the Hub has them, with blanks between their parts."""
+    return " ".join(map(str, cell)) if isinstance(cell, list) else str(cell)
 
 
 def _split(examples: Examples) -> tuple[Examples, Examples]:
@@ -206,7 +250,7 @@ def _from_hub(task: Task) -> TaskData:
     try:
         loaded = datasets.load_dataset(path, config)
         parts = [
-            [row for row in loaded[split] if row[task.label] not in (-1, None)] for split in (train, dev)
+            [row for row in loaded[split] if not _is_hidden(row[task.label], task)] for split in (train, dev)
         ]
     except Exception as error:
         raise FileError(
@@ -219,9 +263,21 @@ def _from_hub(task: Task) -> TaskData:
     return TaskData(task, task.labels, *(to_examples(part, task, path) for part in parts))
 
 
-def hub_task(path: str, text: Sequence[str], label: str, names: Sequence[str], n: int) -> Task:
-    """Any Hub data set `name[:config]` with train and validation splits and integer labels."""
-    if not names:
+def _is_hidden(label: Any, task: Task) -> bool:
+    """Whether a row has no label: the Hub marks those of hidden test sets by -1."""
+    return label is None or (label == -1 and task.problem == CLASSIFICATION)
+
+
+def hub_task(
+    path: str,
+    text: Sequence[str],
+    label: str,
+    names: Sequence[str],
+    n: int,
+    problem: str = CLASSIFICATION,
+) -> Task:
+    """Any Hub data set `name[:config]` with train and validation splits, and integer labels or values."""
+    if not names and problem != REGRESSION:
         raise ParameterError(
             "the labels of a Hub data set, in order", "none", "Name them: --labels negative,positive."
         )
@@ -230,9 +286,10 @@ def hub_task(path: str, text: Sequence[str], label: str, names: Sequence[str], n
         name.replace("/", "-"),
         tuple(text),
         label,
-        labels.checked(names),
+        (label,) if problem == REGRESSION else labels.checked(names),
         n,
         "",
         None,
         (name, config or None, "train", "validation"),
+        problem=problem,
     )

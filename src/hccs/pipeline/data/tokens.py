@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hccs.errors import DataError
+from hccs.pipeline.data.problems import IGNORED
 from hccs.pipeline.data.tasks import Examples
 
 # Beyond this share of cut texts, n is too short for the task rather than a few texts too long.
@@ -17,7 +18,10 @@ MOST_CUT = 0.2
 
 
 class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Token ids padded to one width; a batch is cut to its own longest text when it is taken."""
+    """Token ids padded to one width; a batch is cut to its own longest text when it is taken.
+
+    Labels are numbers of classes [examples], values [examples], or classes of tokens [examples, width].
+    """
 
     def __init__(
         self,
@@ -46,6 +50,14 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         predictions = predictions.to(self.labels.device)
         return TokenisedSet(self.columns, torch.tensor(self.lengths), self.labels, self.cut, predictions)
 
+    def at(self, indices: Sequence[int]) -> TokenisedSet:
+        """The examples at these places."""
+        chosen = torch.tensor(indices, device=self.labels.device)
+        columns = {name: column[chosen] for name, column in self.columns.items()}
+        lengths = torch.tensor([self.lengths[i] for i in indices])
+        predictions = None if self.predictions is None else self.predictions[chosen]
+        return TokenisedSet(columns, lengths, self.labels[chosen], 0, predictions)
+
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {name: value[0] for name, value in self.__getitems__([index]).items()}
 
@@ -54,10 +66,15 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         width = max(self.lengths[i] for i in indices)
         chosen = torch.tensor(indices, device=self.labels.device)
         batch = {name: column[chosen, :width].long() for name, column in self.columns.items()}
-        batch["labels"] = self.labels[chosen]
+        batch["labels"] = _cut(self.labels[chosen], 2, width)
         if self.predictions is not None:
-            batch["predictions"] = self.predictions[chosen]
+            batch["predictions"] = _cut(self.predictions[chosen], 3, width)
         return batch
+
+    @property
+    def width(self) -> int:
+        """Of the longest text."""
+        return self.columns["input_ids"].shape[1]
 
     def by_length(self, size: int) -> list[list[int]]:
         """The indices of all examples in batches of similar length."""
@@ -70,6 +87,11 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
             yield self.__getitems__(indices)
 
 
+def _cut(values: torch.Tensor, per_token: int, width: int) -> torch.Tensor:
+    """What has one row per token, cut to a batch's width; `per_token` is how many axes that takes."""
+    return values[:, :width] if values.ndim == per_token else values
+
+
 def as_batch(batch: Any) -> Any:
     """Collator for sets that already return batches."""
     return batch
@@ -77,9 +99,13 @@ def as_batch(batch: Any) -> Any:
 
 def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
     """Examples as token ids of at most `n`; longer texts are cut, with a warning that counts them."""
-    columns = [[text[i] for text in examples.texts] for i in range(len(examples.texts[0]))]
+    columns: list[Any] = [[text[i] for text in examples.texts] for i in range(len(examples.texts[0]))]
+    of_words = isinstance(examples.labels[0], list)
+    if of_words:
+        columns = [[text.split() for text in columns[0]]]
     limit = min(n, getattr(tokenizer, "model_max_length", n))
-    encoded = tokenizer(*columns, truncation=False, add_special_tokens=True, verbose=False)
+    how = {"add_special_tokens": True, "verbose": False, "is_split_into_words": of_words}
+    encoded = tokenizer(*columns, truncation=False, **how)
     full = [len(ids) for ids in encoded["input_ids"]]
     cut = sum(length > limit for length in full)
     if cut > MOST_CUT * len(full):
@@ -92,11 +118,29 @@ def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
         warnings.warn(
             f"{cut} of {len(full)} texts are longer than n = {limit} tokens and were cut", stacklevel=2
         )
-        encoded = tokenizer(*columns, truncation=True, max_length=limit, verbose=False)
-    return _padded(encoded, tokenizer, examples.labels, cut)
+        encoded = tokenizer(*columns, truncation=True, max_length=limit, **how)
+    labels = _of_tokens(encoded, examples.labels) if of_words else torch.tensor(examples.labels)
+    return _padded(encoded, tokenizer, labels, cut)
 
 
-def _padded(encoded: Any, tokenizer: Any, labels: list[int], cut: int) -> TokenisedSet:
+def _of_tokens(encoded: Any, labels: Sequence[Any]) -> torch.Tensor:
+    """Labels of words as labels of tokens: the first token of each word has its label, the others none."""
+    if not getattr(encoded, "is_fast", False):
+        raise DataError(
+            "a tokenizer that tells which word a token is of", "a slow one", "Use the model's fast tokenizer."
+        )
+    width = max(len(ids) for ids in encoded["input_ids"])
+    found = torch.full((len(labels), width), IGNORED)
+    for row, given in enumerate(labels):
+        before = None
+        for column, word in enumerate(encoded.word_ids(row)):
+            if word is not None and word != before:
+                found[row, column] = given[word]
+            before = word
+    return found
+
+
+def _padded(encoded: Any, tokenizer: Any, labels: torch.Tensor, cut: int) -> TokenisedSet:
     lengths = torch.tensor([len(ids) for ids in encoded["input_ids"]])
     width = int(lengths.max())
     fills = {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0, "attention_mask": 0}
@@ -108,4 +152,4 @@ def _padded(encoded: Any, tokenizer: Any, labels: list[int], cut: int) -> Tokeni
             columns[name][real] = torch.tensor(
                 list(itertools.chain.from_iterable(encoded[name])), dtype=torch.int32
             )
-    return TokenisedSet(columns, lengths, torch.tensor(labels), cut)
+    return TokenisedSet(columns, lengths, labels, cut)

@@ -8,7 +8,8 @@ interrupted reproduction goes on, and variants, seeds and models can be added la
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -140,8 +141,9 @@ def _require_known(what: str, names: Sequence[str], known: Mapping[str, Any]) ->
         )
 
 
-def run(plan: Plan, chosen: Sequence[Experiment], jobs: int = 1) -> None:
-    """Run all experiments, several processes at a time; what is recorded is not done again."""
+@contextmanager
+def opened(plan: Plan, chosen: Sequence[Experiment]) -> Iterator[None]:
+    """Hold the results folder, made for these experiments; folders of other settings are refused."""
     _require_data(plan.data, chosen)
     settings = {
         "data": str(plan.data.resolve()),
@@ -152,6 +154,12 @@ def run(plan: Plan, chosen: Sequence[Experiment], jobs: int = 1) -> None:
     # Earlier versions wrote no settings; their folders are known by their records.
     with RunFolder(plan.out, settings, marker="cells"):
         (plan.out / "cells").mkdir(exist_ok=True)
+        yield
+
+
+def run(plan: Plan, chosen: Sequence[Experiment], jobs: int = 1) -> None:
+    """Run all experiments, several processes at a time; what is recorded is not done again."""
+    with opened(plan, chosen):
         if jobs > 1:
             in_processes(partial(run_experiment, plan), chosen, jobs, "experiments")
             return
@@ -181,12 +189,12 @@ def run_experiment(plan: Plan, experiment: Experiment) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*longer than n.*")
         if record.done("float") and not work.kept:
-            _fine_tune_again(work, record.stages["float"]["accuracy"])
+            fine_tune_again(work, record.stages["float"]["accuracy"])
         for name, stage in stages.items():
             record.stage(name, stage)
 
 
-def _fine_tune_again(work: ExperimentRun, before: float) -> None:
+def fine_tune_again(work: ExperimentRun, before: float) -> None:
     """Make the float model anew that was deleted, or that an earlier version did not keep."""
     again = work.float_model()["accuracy"]
     if again != before:

@@ -35,6 +35,7 @@ class ExperimentRun:
         self.plan, self.experiment, self.encoder = plan, experiment, ENCODERS[experiment.model]
         self.recipe = self.encoder.recipes[experiment.task]
         self.folder = plan.out / "models" / experiment.name
+        self._calibrations: dict[str, Calibrated] = {}
         self._refinements: dict[Mode, ParamTable] = {}
 
     @cached_property
@@ -95,31 +96,31 @@ class ExperimentRun:
         model = loaded.model.to(best_device())
         recipe = replace(self.recipe.fine_tuning, seed=self.experiment.seed)
         outcome = train(
-            model, self.train_set, self.dev, recipe, self._new_checkpoints("float"), resumable=False
+            model, self.train_set, self.dev, recipe, self.new_checkpoints("float"), resumable=False
         )
         _save_whole(model, self.folder)
-        return {"accuracy": outcome.accuracy, "history": outcome.history}
+        return {"accuracy": outcome.score, "history": outcome.history}
 
-    def _new_checkpoints(self, name: str) -> Path:
+    def new_checkpoints(self, name: str) -> Path:
         """A folder for the checkpoints of a training, without those of one that was killed."""
         folder = self.plan.out / "checkpoints" / f"{self.experiment.name}-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         return folder
 
-    @cached_property
-    def tables(self) -> dict[str, Calibrated]:
-        """Calibrations of the float model at each granularity."""
-        n = self.data.task.n
-        return {
-            g: calibrate(self.model, self.calibration_set, n=n, granularity=g)
-            for g in ("head", "layer", "global")
-        }
+    def calibrated(self, granularity: str) -> Calibrated:
+        """The calibration of the float model at a granularity, made once."""
+        if granularity not in self._calibrations:
+            self._calibrations[granularity] = calibrate(
+                self.model, self.calibration_set, n=self.data.task.n, granularity=granularity
+            )
+        return self._calibrations[granularity]
 
     def without_retraining(self) -> dict[str, Any]:
         """Accuracy and KL of the float weights with HCCS, by granularity, mode and way of calibrating."""
         model, dev, n = copy.deepcopy(self.model), self.dev, self.data.task.n
         found: dict[str, Any] = {"float": accuracy(self.model, dev)}
-        for name, calibrated in self.tables.items():
+        for name in ("head", "layer", "global"):
+            calibrated = self.calibrated(name)
             heads = calibrated.calibration.heads
             modes = Mode if name == "head" else (Mode.I16_DIV,)
             found[name] = {
@@ -130,18 +131,19 @@ class ExperimentRun:
                 "seconds": calibrated.seconds,
             }
             hccs.nn.detach(model)
-        batches = self.tables["head"].batches
+        batches = self.calibrated("head").batches
         in_sequence = hccs.nn.calibrate_in_sequence(model, batches, n=n)
         found["in sequence"] = {"accuracy": evaluate_modes(model, in_sequence, dev, (Mode.I16_DIV,))}
         hccs.nn.detach(model)
         for mode in (Mode.I16_DIV, Mode.U8_CLB):
-            found[f"refined {mode.value}"] = {"accuracy": evaluate_modes(model, self._refined(mode), dev)}
+            found[f"refined {mode.value}"] = {"accuracy": evaluate_modes(model, self.refined(mode), dev)}
             hccs.nn.detach(model)
         return found
 
-    def _refined(self, mode: Mode) -> ParamTable:
+    def refined(self, mode: Mode) -> ParamTable:
+        """One triple per head, fitted to the model's answers, as `hccs convert` does; made once."""
         if mode not in self._refinements:
-            calibrated = self.tables["head"]
+            calibrated = self.calibrated("head")
             start = with_mode(calibrated.calibration.table, mode)
             self._refinements[mode] = hccs.nn.refine(copy.deepcopy(self.model), start, calibrated.batches)
         return self._refinements[mode]
@@ -150,15 +152,15 @@ class ExperimentRun:
         """Retrain a copy of the float model in one variant and score it in all modes."""
         model = copy.deepcopy(self.model)
         recipe = retraining_recipe(self.recipe, variant, self.experiment.seed)
-        where = self._new_checkpoints(name)
+        where = self.new_checkpoints(name)
         data = self.taught_set if recipe.distil else self.train_set
         if variant.float_softmax:
             outcome = train(model, data, self.dev, recipe, where, resumable=False)
-            return {"accuracy": outcome.accuracy, "history": outcome.history}
+            return {"accuracy": outcome.score, "history": outcome.history}
         if variant.granularity == "head":
-            table = self._refined(Mode(variant.mode))  # as `hccs convert` does
+            table = self.refined(Mode(variant.mode))
         else:
-            table = with_mode(self.tables[variant.granularity].calibration.table, variant.mode)
+            table = with_mode(self.calibrated(variant.granularity).calibration.table, variant.mode)
         outcome = retrain(
             model,
             table,
@@ -173,14 +175,14 @@ class ExperimentRun:
         if self.plan.keep_models and name == "head":
             _save_whole(model, self.folder / "retrained")
         scores = evaluate_modes(model, hccs.nn.current_table(model), self.dev)
-        return {"accuracy": outcome.accuracy, "history": outcome.history, "modes": scores}
+        return {"accuracy": outcome.score, "history": outcome.history, "modes": scores}
 
     def fidelity(self) -> dict[str, Any]:
         """KL and curves of the kept float and retrained models."""
         from hccs.pipeline.report.fidelity import measure
 
         retrained = self._load(self.folder / "retrained").model.to(best_device()).eval()
-        table = self.tables["head"].calibration.table
+        table = self.calibrated("head").calibration.table
         return measure(copy.deepcopy(self.model), retrained, table, self.calibration_set)
 
 

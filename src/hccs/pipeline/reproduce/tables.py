@@ -39,7 +39,7 @@ def markdown(results: dict[str, Any]) -> str:
     groups = {group: found for group in GROUPS if (found := _records(results, *group))}
     parts = [
         "### Accuracy (i16_div, one triple per head)",
-        _table(
+        markdown_table(
             [
                 "task",
                 "model",
@@ -54,17 +54,17 @@ def markdown(results: dict[str, Any]) -> str:
             (_accuracy_row(group, found) for group, found in groups.items()),
         ),
         "### Granularity after retraining",
-        _table(
+        markdown_table(
             ["task", "model", "global", "layer", "head", "paper: global / layer / head"],
             (_granularity_row(group, found) for group, found in groups.items()),
         ),
         "### Without retraining, by way of calibrating: loss in points, i16_div",
-        _table(
+        markdown_table(
             ["task", "model", *_WAYS.values(), "mean KL over heads"],
             (_ways_row(g, f) for g, f in groups.items()),
         ),
         "### The four modes",
-        _table(
+        markdown_table(
             [
                 "task",
                 "model",
@@ -75,7 +75,7 @@ def markdown(results: dict[str, Any]) -> str:
             (_modes_row(g, f) for g, f in groups.items()),
         ),
         "### Retraining variants: delta against the float model, points",
-        _table(["task", "model", *VARIANTS], (_variants_row(g, f) for g, f in groups.items())),
+        markdown_table(["task", "model", *VARIANTS], (_variants_row(g, f) for g, f in groups.items())),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -95,7 +95,8 @@ def _records(results: dict[str, Any], task: str, model: str) -> list[dict[str, A
     ]
 
 
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    """Rows under their headings."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 

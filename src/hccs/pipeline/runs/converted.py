@@ -12,6 +12,7 @@ from hccs.nn.attaching import saved_table
 from hccs.numbers.table import ParamTable
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
+from hccs.pipeline.metrics import Metric, metric_for
 from hccs.pipeline.models import Loaded, best_device, load_classifier, saved_labels
 from hccs.pipeline.runs.record import StageRecord, read_json
 from hccs.pipeline.training import Recipe
@@ -45,7 +46,7 @@ class ConvertedRun:
     @cached_property
     def converted(self) -> Loaded:
         """The converted model, with HCCS attached as it was saved, and its tokenizer."""
-        return load_classifier(str(self.folder / "model"), self.labels)
+        return load_classifier(str(self.folder / "model"), self.labels, problem=self.settings.task.problem)
 
     @cached_property
     def table(self) -> ParamTable:
@@ -54,7 +55,13 @@ class ConvertedRun:
 
     def float_model(self) -> Any:
         """The model before the conversion."""
-        return load_classifier(str(self.folder / "float"), self.labels).model.to(best_device())
+        loaded = load_classifier(str(self.folder / "float"), self.labels, problem=self.settings.task.problem)
+        return loaded.model.to(best_device())
+
+    @property
+    def metric(self) -> Metric:
+        """What the run was scored by."""
+        return metric_for(self.settings.task.problem, self.settings.metric)
 
     def examples(self, file: str | None = None) -> TokenisedSet:
         """The run's dev set, or the examples of another file with the task's columns, on the best device."""
@@ -74,6 +81,7 @@ class RunSettings:
     task: tasks.Task
     data: str | None
     retraining: Recipe | None
+    metric: str = ""
 
     @classmethod
     def of(cls, folder: Path) -> RunSettings:
@@ -87,6 +95,6 @@ class RunSettings:
                 for name, value in saved["task"].items()
             }
             recipe = Recipe(**saved["retraining"]) if saved["retraining"] else None
-            return cls(tasks.Task(**task), saved["data"], recipe)
+            return cls(tasks.Task(**task), saved["data"], recipe, saved.get("metric", ""))
         except (KeyError, TypeError, AttributeError) as error:
             raise FileError(f"{path} to be the settings of a conversion", repr(error), hint) from error
