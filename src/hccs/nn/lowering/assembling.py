@@ -120,11 +120,11 @@ def activation_table(activation: Any, in_scale: float, out_scale: float) -> NDAr
         with torch.no_grad():
             values = torch.tensor(x)
             try:
-                found, one_by_one = activation(values), activation(values.flip(0))
+                found, of_some = activation(values), activation(values[::2])
             except (RuntimeError, ValueError, TypeError) as error:
                 raise _no_table(activation) from error
         if found.shape != values.shape or not torch.allclose(
-            found, one_by_one.flip(0), rtol=1e-9, atol=1e-12, equal_nan=True
+            found[::2], of_some, rtol=1e-9, atol=1e-12, equal_nan=True
         ):
             raise _no_table(activation)
         return np.asarray(found)
