@@ -12,7 +12,7 @@ def describe(program: op.Program) -> str:
     """One line an operator, then the sums."""
     lines = [
         f"integer model: {len(program.operators)} operators, up to {program.longest} tokens, "
-        f"labels {', '.join(program.labels)}"
+        f"labels {_few(program.labels)}"
     ]
     rows = [("", "operator", "reads", "writes", "shape", "step", "bytes", "products per token")]
     for number, step in enumerate(program.operators):
@@ -38,6 +38,13 @@ def describe(program: op.Program) -> str:
         f"{total / 2**20:.2f} MiB of constants, {products / 1e6:.2f} M products per token beside attention"
     )
     return "\n".join(lines)
+
+
+def _few(labels: tuple[str, ...]) -> str:
+    """All of them, or the first and the last of a vocabulary."""
+    if len(labels) <= 10:
+        return ", ".join(labels)
+    return f"{', '.join(labels[:3])} ... {labels[-1]}, {len(labels)} in all"
 
 
 def shape_of(step: op.Operator) -> str:

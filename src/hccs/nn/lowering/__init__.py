@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.choosing import BY_OUTPUT, METHODS, by_output
 from hccs.nn.lowering.encoder import Encoder
 from hccs.nn.lowering.float_only import float_only
+from hccs.nn.lowering.outliers import cut_ranges
 from hccs.nn.lowering.pre_norm import PreNorm
 from hccs.nn.lowering.ranges import magnitudes, measured
 from hccs.nn.lowering.scales import Scales, choose_scales
@@ -58,14 +60,16 @@ def lower(
     tokenizer: str = "",
     pixels: Any = None,
     ranges: ValueRanges | None = None,
+    split_outliers: bool = False,
 ) -> IntegerModel:
     """The whole model in integers: HCCS with the table's parameters, everything else in int8 and int16.
 
     The scale of every value comes from `batches`, which need no labels; padding is left out. Where `ranges`
     are given, which `measure_ranges` has measured before, scales come from those. `scales` is "max-abs";
     "least-error" for ranges that may clip; or "by-output", which takes for every value the one of the two
-    that changes the model's answers to `batches` least. A model of images needs `pixels`, its image
-    processor, whose normalisation becomes part of the program.
+    that changes the model's answers to `batches` least. With `split_outliers` channels of a wide layer that
+    reach far beyond the others go a path of their own, where that lowers the noise by 3 dB or more. A model
+    of images needs `pixels`, its image processor, whose normalisation becomes part of the program.
 
     >>> import torch, transformers, hccs.nn
     >>> config = transformers.BertConfig(
@@ -80,7 +84,7 @@ def lower(
     """
     parts = take_apart(model, pixels)
     _require_finite(model)
-    chosen = scales_for(model, parts, table, batches, scales, ranges)
+    chosen = scales_for(model, parts, table, batches, scales, ranges, split_outliers)
     return IntegerModel(assemble(parts, table, chosen, tokenizer))
 
 
@@ -91,6 +95,7 @@ def scales_for(
     batches: Sequence[Mapping[str, Any]],
     method: str = "max-abs",
     ranges: ValueRanges | None = None,
+    split_outliers: bool = False,
 ) -> Scales:
     """The scales of a program by one of the methods, from ranges or from batches."""
     if method not in METHODS:
@@ -99,9 +104,10 @@ def scales_for(
         batches = listed(batches)
     if ranges is None:
         ranges = measured(model, parts, batches, counted=method != "max-abs")
+    few, reach = cut_ranges(ranges, len(parts.layers)) if split_outliers else ({}, {})
     if method == BY_OUTPUT:
-        return by_output(model, parts, table, ranges, batches)
-    return choose_scales(parts, magnitudes(parts, ranges, method))
+        return by_output(model, parts, table, ranges, batches, (few, reach))
+    return replace(choose_scales(parts, {**magnitudes(parts, ranges, method), **reach}), few=few)
 
 
 def measure_ranges(model: nn.Module, batches: Iterable[Any], *, pixels: Any = None) -> ValueRanges:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Magnitudes = dict[str, NDArray[np.float64]]
+    Apart = tuple[dict[int, NDArray[np.int64]], Magnitudes]
 
 BY_OUTPUT = "by-output"
 METHODS = (*OF_RANGES, BY_OUTPUT)
@@ -40,6 +42,7 @@ def by_output(
     table: ParamTable,
     ranges: ValueRanges,
     batches: Sequence[Mapping[str, Any]],
+    apart: Apart = ({}, {}),
 ) -> Scales:
     """Start from the better method as a whole, then let each value change over if that helps.
 
@@ -49,10 +52,10 @@ def by_output(
     expected = answers(model, batches)
 
     def cost(chosen: Magnitudes) -> float:
-        with quantised(model, parts, table, choose_scales(parts, chosen)):
+        with quantised(model, parts, table, replace(choose_scales(parts, chosen), few=apart[0])):
             return distance(answers(model, batches), expected, batches)
 
-    every = {method: magnitudes(parts, ranges, method) for method in OF_RANGES}
+    every = {method: {**magnitudes(parts, ranges, method), **apart[1]} for method in OF_RANGES}
     costs = {method: cost(every[method]) for method in OF_RANGES}
     start = min(costs, key=costs.__getitem__)
     best, lowest = every[start], costs[start]
@@ -66,7 +69,7 @@ def by_output(
         now = cost(changed)
         if now < lowest:
             best, lowest = changed, now
-    return choose_scales(parts, best)
+    return replace(choose_scales(parts, best), few=apart[0])
 
 
 def some(batches: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,10 +52,12 @@ def measure_noise(
                 ("query", "key", "value"), np.split(integers[f"qkv{i}"], 3, -1), strict=True
             ):
                 integers[f"{name}{i}"] = part
+            if i in scales.few:
+                for name in ("wide", "active"):
+                    integers[f"{name}{i}"] = _joined(integers, f"{name}{i}", scales.few[i])
         for point, real in _float_values(model, every, batch):
-            whole, steps = integers[point.name], scales.steps[point.name]
-            if point.heads:
-                steps = np.repeat(steps, whole.shape[-1] // point.heads)
+            whole = integers[point.name]
+            steps = _steps(point, scales, whole.shape[-1])
             if real.ndim == 2:  # the head sees the first token alone
                 whole = whole[:, 0] if whole.ndim == 3 else whole
             else:
@@ -64,6 +67,24 @@ def measure_noise(
             now = np.array([(real**2).sum(), (difference**2).sum()])
             powers[point.name] = powers.get(point.name, 0) + now
     return [Noise(p.name, _decibels(*powers[p.name].tolist())) for p in every]
+
+
+def _joined(integers: Mapping[str, NDArray[Any]], name: str, few: NDArray[np.int64]) -> NDArray[Any]:
+    """The channels of a value that a program computes in two parts, in the float model's order."""
+    rest, apart = integers[name], integers[f"{name}_few"]
+    width = rest.shape[-1] + apart.shape[-1]
+    whole = np.empty((*rest.shape[:-1], width), rest.dtype)
+    whole[..., np.delete(np.arange(width), few)], whole[..., few] = rest, apart
+    return whole
+
+
+def _steps(point: Point, scales: Scales, width: int) -> NDArray[np.float64]:
+    if point.heads:
+        return np.repeat(scales.steps[point.name], width // point.heads)
+    found = re.fullmatch(r"(wide|active)(\d+)", point.name)
+    if found:
+        return scales.of_channels(found[1], int(found[2]), width)
+    return np.asarray(scales.steps[point.name])
 
 
 def program_inputs(

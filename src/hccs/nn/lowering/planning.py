@@ -37,10 +37,12 @@ class IntegerPlan:
         batches: Sequence[Mapping[str, Any]],
         scales: str = "max-abs",
         pixels: Any = None,
+        split_outliers: bool = False,
     ) -> IntegerPlan:
         """Scales for the model as it is, from batches without labels, by a method of `hccs.nn.lower`."""
         parts = take_apart(model, pixels)
-        return cls(model, parts, table, scales_for(model, parts, table, batches, scales))
+        chosen = scales_for(model, parts, table, batches, scales, split_outliers=split_outliers)
+        return cls(model, parts, table, chosen)
 
     def lower(self, tokenizer: str = "") -> IntegerModel:
         """The program of the model's weights as they are now."""
@@ -68,6 +70,7 @@ def quantised(
     *,
     scales: str = "max-abs",
     pixels: Any = None,
+    split_outliers: bool = False,
 ) -> Iterator[IntegerPlan]:
     """Inside, the model computes the integers of its program, and gradients pass straight through them.
 
@@ -91,5 +94,6 @@ def quantised(
     >>> (whole(batch["input_ids"]).scores.argmax(-1) == answers.numpy()).all()
     np.True_
     """
-    with IntegerPlan.measured(model, table, batches, scales, pixels).training() as plan:
+    made = IntegerPlan.measured(model, table, batches, scales, pixels, split_outliers)
+    with made.training() as plan:
         yield plan

@@ -90,7 +90,5 @@ def _layer(build: Builder, i: int, layer: Block, table: ParamTable, stream: str,
     build.add(op.Attention((f"qkv{i}",), f"context{i}", table.layer(i), requant, causal))
     build.residual(f"context{i}", layer.attention_output, stream, f"y{i}", input_limit=128, limit=INT16_LIMIT)
     middle = build.narrowed(build.norm(f"y{i}", layer.wide_norm, f"b{i}"))
-    build.linear(middle, layer.wide, f"wide{i}")
-    build.function(f"wide{i}", layer.activation, f"active{i}")
-    build.residual(f"active{i}", layer.narrow, f"y{i}", f"x{i + 1}", limit=INT16_LIMIT)
+    build.between_norms(i, layer, middle, f"y{i}", f"x{i + 1}", limit=INT16_LIMIT)
     return f"x{i + 1}"

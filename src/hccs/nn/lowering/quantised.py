@@ -22,6 +22,7 @@ from hccs.nn.functional import surrogate
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
 from hccs.nn.lowering.assembling import activation_table, head_steps, requant_of
+from hccs.nn.lowering.dense import Dense, bias_of, outputs_of, weight_of
 from hccs.nn.lowering.encoder import Encoder, Layer
 from hccs.nn.lowering.integers import (
     integers_between,
@@ -164,10 +165,7 @@ def _forwards(
             _linear(layer.attention_output, step(f"context{i}"), step(f"x{i}"), limit=INT16_LIMIT),
         )
         yield layer.attention_norm, _norm(layer.attention_norm, step(f"x{i}"), step(f"y{i}"))
-        yield layer.wide, _linear(layer.wide, step(f"y{i}"), step(f"wide{i}"), bits=scales.bits[f"y{i}"])
-        if isinstance(layer.activation, nn.Module):
-            yield layer.activation, _function(layer.activation, step(f"wide{i}"), step(f"active{i}"))
-        yield layer.narrow, _linear(layer.narrow, step(f"active{i}"), step(f"y{i}"), limit=INT16_LIMIT)
+        yield from _between_norms(i, layer, scales, step(f"y{i}"), scales.bits[f"y{i}"], step(f"y{i}"))
         yield layer.output_norm, _norm(layer.output_norm, step(f"y{i}"), step(f"x{i + 1}"))
     last = f"x{len(encoder.layers)}"
     if encoder.pooler is None:
@@ -195,13 +193,59 @@ def _pre_norm_forwards(
         part = _linear(layer.attention_output, step(f"context{i}"), stream, limit=INT16_LIMIT)
         yield layer.attention_output, _onto_stream(part, layer.attention_norm, stream, stack)
         yield layer.wide_norm, _norm(layer.wide_norm, stream, step(f"b{i}"))
-        yield layer.wide, _linear(layer.wide, step(f"b{i}"), step(f"wide{i}"), bits=NORM_BITS)
-        if isinstance(layer.activation, nn.Module):
-            yield layer.activation, _function(layer.activation, step(f"wide{i}"), step(f"active{i}"))
-        part = _linear(layer.narrow, step(f"active{i}"), stream, limit=INT16_LIMIT)
-        yield layer.narrow, _onto_stream(part, layer.wide_norm, stream, stack)
+        for module, forward in _between_norms(i, layer, scales, step(f"b{i}"), NORM_BITS, stream):
+            if module is layer.narrow:
+                forward = _onto_stream(forward, layer.wide_norm, stream, stack)
+            yield module, forward
     yield model.final_norm, _norm(model.final_norm, stream, step("final"))
     yield model.classifier, _scores(model.classifier, step("final"), NORM_BITS)
+
+
+def _between_norms(
+    i: int, layer: Layer | Block, scales: Scales, in_step: float, bits: int, out_step: float
+) -> Iterator[tuple[nn.Module, Forward]]:
+    """The wide layer, the activation and the narrow layer; some channels may have a path of their own."""
+    if i not in scales.few:
+        wide, active = scales.step(f"wide{i}"), scales.step(f"active{i}")
+        yield layer.wide, _linear(layer.wide, in_step, wide, bits=bits)
+        if isinstance(layer.activation, nn.Module):
+            yield layer.activation, _function(layer.activation, wide, active)
+        yield layer.narrow, _linear(layer.narrow, active, out_step, limit=INT16_LIMIT)
+        return
+    count = outputs_of(layer.wide)
+    wides, actives = (torch.tensor(scales.of_channels(name, i, count)) for name in ("wide", "active"))
+    yield layer.wide, _linear(layer.wide, in_step, wides, bits=bits)
+    if isinstance(layer.activation, nn.Module):
+        yield layer.activation, _function(layer.activation, wides, actives)
+    yield layer.narrow, _linear_of_parts(layer.narrow, actives, torch.tensor(scales.few[i]), out_step)
+
+
+def _linear_of_parts(module: Dense, steps: torch.Tensor, few: torch.Tensor, out_step: float) -> Forward:
+    """A narrow layer whose input has two steps: two linear layers, whose int16 outputs are added."""
+    is_few = torch.zeros(len(steps), dtype=torch.bool)
+    is_few[few] = True
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        in_steps = steps.to(x.device)
+        k = (x.detach() / in_steps).round().clamp(-INT8_LIMIT, INT8_LIMIT)
+        weight, bias = weight_of(module), bias_of(module)
+        rounded = weight.detach().double().clone()
+        total = torch.zeros((), dtype=torch.float64, device=x.device)
+        for part, b in ((~is_few, bias.detach().double()), (is_few, torch.zeros_like(bias).double())):
+            chosen = part.to(x.device)
+            step = float(steps[part][0])
+            of_part = integers_between(weight.detach().double()[:, chosen], b, step, out_step)
+            total = total + linear(k[..., chosen], of_part, INT16_LIMIT)
+            rounded[:, chosen] = of_part.weight * of_part.weight_step[:, None]
+        exact = total.clamp(-INT16_LIMIT, INT16_LIMIT) * out_step
+        if not torch.is_grad_enabled():
+            return exact.to(x.dtype)
+        reach = (INT8_LIMIT * in_steps).to(x.dtype)
+        given = straight(torch.maximum(torch.minimum(x, reach), -reach), k * in_steps)
+        real = functional.linear(given, straight(weight, rounded), bias)
+        return straight(real.clamp(-INT16_LIMIT * out_step, INT16_LIMIT * out_step), exact)
+
+    return forward
 
 
 def _onto_stream(part: Forward, norm: nn.Module, step: float, stack: ExitStack) -> Forward:
@@ -297,16 +341,20 @@ def _scores(module: nn.Linear, in_step: float, bits: int = 0) -> Forward:
     return forward
 
 
-def _function(module: nn.Module, in_step: float, out_step: float) -> Forward:
-    entries = torch.tensor(activation_table(module, in_step, out_step))
+def _function(module: nn.Module, in_step: Any, out_step: Any) -> Forward:
+    """A table, or one for each pair of steps where channels have their own."""
+    ins, outs = (torch.as_tensor(step, dtype=torch.float64).reshape(-1) for step in (in_step, out_step))
+    pairs, which = torch.stack([ins, outs], 1).unique(dim=0, return_inverse=True)
+    entries = torch.tensor(np.stack([activation_table(module, *pair) for pair in pairs.tolist()]))
     original = type(module).forward
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        nonlocal entries
-        entries = entries.to(x.device)  # once
-        index = (x.detach() / in_step).round().clamp(-128, INT8_LIMIT).long() + 128
-        exact = entries[index] * out_step
-        return straight(original(module, x).clamp(-INT8_LIMIT * out_step, INT8_LIMIT * out_step), exact)
+        nonlocal ins, outs, entries, which
+        ins, outs, entries, which = (part.to(x.device) for part in (ins, outs, entries, which))  # once
+        index = (x.detach() / ins).round().clamp(-128, INT8_LIMIT).long() + 128
+        exact = entries[which, index] * outs
+        reach = (INT8_LIMIT * outs).to(x.dtype)
+        return straight(torch.maximum(torch.minimum(original(module, x), reach), -reach), exact)
 
     return forward
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,10 +31,19 @@ class Scales:
     """Of every stream: its int8 form is so much coarser."""
     word_step: float
     word_shift: int
+    few: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
+    """Per layer, the channels of its wide layer that have a path, and steps, of their own."""
 
     def step(self, name: str) -> float:
         """Of a value that has one."""
         return float(self.steps[name])
+
+    def of_channels(self, name: str, i: int, count: int) -> NDArray[np.float64]:
+        """The steps of the channels of a layer's "wide" or "active" value."""
+        steps = np.full(count, self.step(f"{name}{i}"))
+        if i in self.few:
+            steps[self.few[i]] = self.step(f"{name}{i}_few")
+        return steps
 
 
 def choose_scales(encoder: Encoder | PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scales:
@@ -64,7 +73,8 @@ def scales_of(program: op.Program) -> Scales:
     fine = float(steps[embed.output])
     steps |= {name: np.asarray(values, np.float64) for name, values in per_head.items()}
     shift = embed.params.shift if isinstance(embed, op.Embed) else 0
-    return Scales({**steps, "stream": np.float64(fine)}, bits, fine * 2**shift, shift)
+    few = {int(i): np.array(channels) for i, channels in program.facts.get("channels_apart", {}).items()}
+    return Scales({**steps, "stream": np.float64(fine)}, bits, fine * 2**shift, shift, few)
 
 
 def _pre_norm_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scales:

@@ -11,7 +11,7 @@ from typing import Any
 import hccs.nn
 from hccs import _figures
 from hccs._files.atomic import replacing
-from hccs.nn.lowering.accounting import Account, Cost, value_in_words
+from hccs.nn.lowering.accounting import Account, value_in_words
 from hccs.pipeline.convert.whole import load_whole
 from hccs.pipeline.models import best_device
 from hccs.pipeline.runs.converted import ConvertedRun
@@ -61,22 +61,20 @@ def _finite(value: Any) -> Any:
 
 def operator_rows(found: Account) -> list[list[str]]:
     """Everything, each kind in all layers, then the dearest single operators: cells of a table."""
-    costs = [found.whole, *sorted(found.kinds, key=lambda c: c.decibels), *found.worst_operators[:SHOWN]]
+    everywhere = [found.whole, *sorted(found.kinds, key=lambda c: c.decibels)]
+    single = [c for c in found.worst_operators if c.operator != "embeddings"]  # among the kinds already
     return [
         [
             cost.operator,
-            _layer(cost, costs.index(cost) > len(found.kinds)),
+            "all" if everywhere_too else "" if cost.layer is None else str(cost.layer),
             f"{100 * cost.agreement:.1f}",
             f"{cost.kl:.5f}",
             f"{cost.decibels:.1f}",
             *([] if found.accuracy is None else [f"{100 * ((cost.accuracy or 0) - found.accuracy):+.2f}"]),
         ]
+        for costs, everywhere_too in ((everywhere, True), (single[:SHOWN], False))
         for cost in costs
     ]
-
-
-def _layer(cost: Cost, single: bool) -> str:
-    return str(cost.layer) if cost.layer is not None else "" if single else "all"
 
 
 def value_rows(found: Account) -> list[list[str]]:
