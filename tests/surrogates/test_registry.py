@@ -18,9 +18,9 @@ X = np.array([[10, 3, -2, -20]], np.int8)
 
 def test_every_row_of_the_comparison_is_there():
     assert surrogates.names() == [
-        "softmax", "hccs", "ibert", "shiftmax", "log_int_softmax", "softmax_s8", "index_softmax", "exaq", "ita",
-        "softermax", "e2softmax", "consmax", "sparsemax", "entmax15", "entmax", "rela", "sas", "hls4ml",
-        "vitis_bf16", "iron_bf16", "aie4ml_exp",
+        "softmax", "hccs", "ibert", "shiftmax", "log_int_softmax", "softmax_s8", "index_softmax", "exaq",
+        "ita", "softermax", "e2softmax", "consmax", "sparsemax", "entmax15", "entmax", "rela", "sas",
+        "hls4ml", "vitis_bf16", "iron_bf16", "aie4ml_exp",
     ]  # fmt: skip
 
 

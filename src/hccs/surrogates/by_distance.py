@@ -24,7 +24,7 @@ def by_distance(
     *,
     weights: Callable[..., NDArray[Any]],
     normalise: Callable[..., Any],
-    one: int | None | Callable[..., int],
+    one: int | Callable[..., int] | None,
     constants: Callable[..., dict[str, Any]] = scale_alone,
     summand: Callable[[Any], Any] = lambda w: w,
     **declared: Any,

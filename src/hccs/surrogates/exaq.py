@@ -11,9 +11,9 @@ Source: Shkolnik et al., "EXAQ: exponent aware quantization for LLMs acceleratio
 the Gaussian rule for C; the code in Anonymous1252022/EXAQ.
 Widths: codes of M bits, float32 tables, sum and quotient (float64 here). Needs: max, tables, sum, divide.
 The declared costs are those of two bits, with the float32 table of four codes' sum.
-Our reading: the source takes sigma and the lowest x from the whole tensor, as the mean of 25 batches, and clips
-at the lowest where C lies beyond it; `calibrate` takes both per head, from all its rows (`sigma`, and `span` for
-the largest distance). No search follows: the rule is the method. Ties go to even, counted from C.
+Our reading: the source takes sigma and the lowest x from the whole tensor, as the mean of 25 batches, and
+clips at the lowest where C lies beyond it; `calibrate` takes both per head, from all its rows (`sigma`, and
+`span` for the largest distance). No search follows: the rule is the method. Ties go to even, counted from C.
 """
 
 from __future__ import annotations
@@ -36,11 +36,16 @@ RULE = {2: (1.66, 1.85), 3: (1.75, 2.06), 4: (1.83, 2.27)}
 
 
 def constants(
-    scale: NDArray[np.float64], sigma: NDArray[np.float64], span: NDArray[np.float64], bits: NDArray[np.float64]
+    scale: NDArray[np.float64],
+    sigma: NDArray[np.float64],
+    span: NDArray[np.float64],
+    bits: NDArray[np.float64],
 ) -> dict[str, Any]:
     """The levels below the maximum, and what a distance of one int8 step is in their steps."""
     if not np.isin(bits, list(RULE)).all():
-        raise ParameterError("bits to be 2, 3 or 4", str(bits), "The source's rule for the clip has no others.")
+        raise ParameterError(
+            "bits to be 2, 3 or 4", str(bits), "The source's rule for the clip has no others."
+        )
     if not ((sigma >= 0) & (span > 0)).all():
         raise ParameterError(
             "sigma >= 0 and span > 0", f"sigma {sigma}, span {span}", "Let `calibrate` measure them."

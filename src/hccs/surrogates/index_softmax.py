@@ -7,9 +7,9 @@ With t = round(c / scale) the clip in int8 steps, c = 6.6:
     p      = round(255 * LUT[i] / sum LUT[i]),    worth 1/255
 
 Source: Zhong et al., "IntAttention: a fully integer attention pipeline for efficient edge inference", MLSys
-2026 (arXiv 2511.21513); WanliZhong/IntAttention. Widths: int8 in here (the source indexes int32 logits), uint8
-table, uint8 out. Needs: max, table (32 bytes), sum, a division per element (or one reciprocal per row) and one
-to index.
+2026 (arXiv 2511.21513); WanliZhong/IntAttention.
+Widths: int8 in here (the source indexes int32 logits), uint8 table, uint8 out.
+Needs: max, table (32 bytes), sum, a division per element (or one reciprocal per row) and one to index.
 The authors' two codes agree on the table, its last entry 0, and on c = 6.6; they differ in what is rounded:
 
     `form`           t              i                           p
@@ -22,8 +22,8 @@ accuracies come from; `kernel` the vector body of their Arm kernel, whose F has 
 coarse one. Ours, the default, is what the kernel's comments say it computes, exactly, and has the declared
 costs; `kernel` divides once per row instead.
 Our reading: t is at least 1. The source fixes c = 6.6 for all heads; `calibrate` chooses c per head, and with
-it the head's table. Not followed: the kernel cuts in its scalar tail, the columns past the last multiple of 16,
-where its vectors round; and its 16-bit sum wraps once it reaches 65536.
+it the head's table. Not followed: the kernel cuts in its scalar tail, the columns past the last multiple of
+16, where its vectors round; and its 16-bit sum wraps once it reaches 65536.
 """
 
 from __future__ import annotations
@@ -58,7 +58,11 @@ def constants(scale: NDArray[np.float64], c: NDArray[np.float64], form: str) -> 
     exponents = c[..., None] * np.arange(ENTRIES) / (ENTRIES - 1)
     lut = np.rint(255 * np.exp(-exponents)).astype(np.int64)
     lut[..., -1] = 0
-    steps = np.floor(c / scale) if form == "simulation" else np.rint(c / scale)
+    if form == "simulation":
+        # In float32, as there: it decides whether 6.6 / 0.1 is cut to 66 or to 65.
+        steps = np.floor(c.astype(np.float32) / scale.astype(np.float32))
+    else:
+        steps = np.rint(c / scale)
     return {"t": np.maximum(steps, 1).astype(np.int64), "lut": lut, "form": form}
 
 

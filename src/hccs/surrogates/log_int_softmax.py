@@ -13,7 +13,7 @@ Needs: max, sum, a division per element; no tables.
 Our reading: exact integers where the source divides in float32; n ties to even, as its `round` does. The
 source shifts the polynomial left by 30 - q; for scales below 0.0023 we shift by less, so that sums of 4096
 columns fit 64 bits, which only exponentials 2^16 times smaller than the sum could notice. Scales beyond 1.67
-are refused, as in `ibert`. p need not sum to one: each is off by a factor of up to 1.5 downwards, 4/3 upwards.
+are refused, as in `ibert`. p need not sum to one: each is between 5/8 and 3/2 of e / sum e.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ With S the logit scale, x the int8 logit less the row's maximum and n = 15:
 Source: Li and Gu, "I-ViT: integer-only quantization for efficient vision transformer inference", ICCV 2023;
 `IntSoftmax` in zkkli/I-ViT.
 Widths: int8 in, 32-bit exponentials and sums, 7 bits out. Needs: max, sum, a division per row; no tables.
-Our reading: that of the PyTorch module, in exact integers. The authors' TVM kernel differs: n = 16, and r/2 is
-cut to a whole step before the shift. For a small S the sum leaves few bits for F (and saturates once
+Our reading: that of the PyTorch module, in exact integers. The authors' TVM kernel differs: n = 16, and r/2
+is cut to a whole step before the shift. For a small S the sum leaves few bits for F (and saturates once
 k * 2^15 / S reaches 2^31), which is the source's own limit.
 """
 

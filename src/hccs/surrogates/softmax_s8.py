@@ -121,8 +121,8 @@ SURROGATE = by_distance(
         bits_inside=64,
         table_bytes=0,
         needs=frozenset({"max", "sum"}),
-        # A product is 3 (multiply, add, shift), a rounded shift 4. Exponential, 61: argument 5, powers of y 9,
-        # quartic 13, times exp(-1/8) 5, seven bits and products 28, zero 1. Element: max; twice (subtract,
+        # A product is 3 (multiply, add, shift), a rounded shift 4. Exponential, 61: argument 5, powers of y
+        # 9, quartic 13, times exp(-1/8) 5, seven bits and products 28, zero 1. Element: max; twice (subtract,
         # compare, shift, product, exponential); rounded shift, sum; product, rounded shift, subtract, clip.
         operations=PerRow(element=149, row=38),
         divides=PerRow(),
