@@ -52,8 +52,8 @@ def test_whole_numbers_divide_and_have_a_leading_bit():
     a, b = np.arange(1, 400)[:, None], np.arange(1, 50)
     expected = [[round(Fraction(int(i), int(j))) for j in b] for i in a[:, 0]]
     np.testing.assert_array_equal(divided_to_even(a, b), expected)
-    assert leading_bit(a[:, 0], 20).tolist() == [int(i).bit_length() - 1 for i in a[:, 0]]
-    assert leading_bit(np.array([1 << 40]), 16) == 16
+    assert leading_bit(a[:, 0]).tolist() == [int(i).bit_length() - 1 for i in a[:, 0]]
+    assert leading_bit(np.array([1 << 40, (1 << 62) - 1])).tolist() == [40, 61]
 
 
 # --- Shiftmax -----------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def weights(d: NDArray[np.int64], multiplier: Any) -> NDArray[np.int64]:
 
 def normalise(w: Any, total: Any) -> Any:
     """p, worth 2^-8."""
-    s = leading_bit(total, 40)
+    s = leading_bit(total)
     second = (total << 1 >> s) & 1
     return (w * (LOW - (LOW - HIGH) * second)) >> s
 

@@ -6,11 +6,10 @@ With x <= 0 the logit less the row's maximum, M = `bits`, and sigma the spread o
     x = round((max(x, C) - C) / step) * step + C,    step = -C / (2^M - 1)
     p = exp(x) / sum exp(x)
 
-The exponential is a table of 2^M entries, and of the sum, in two bits, one of 256 takes four codes at a time.
+The exponential is a table of 2^M entries; another, for the sum, takes a byte of codes at a time.
 Source: Shkolnik et al., "EXAQ: exponent aware quantization for LLMs acceleration", 2024 (arXiv 2410.03185),
 the Gaussian rule for C; the code in Anonymous1252022/EXAQ.
 Widths: codes of M bits, float32 tables, sum and quotient (float64 here). Needs: max, tables, sum, divide.
-The declared costs are those of two bits, with the float32 table of four codes' sum.
 Our reading: the source takes sigma and the lowest x from the whole tensor, as the mean of 25 batches, and
 clips at the lowest where C lies beyond it; `calibrate` takes both per head, from all its rows (`sigma`, and
 `span` for the largest distance). No search follows: the rule is the method. Ties go to even, counted from C.
@@ -81,26 +80,34 @@ def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_
     return {"sigma": np.sqrt(np.maximum(second - first**2, 0)), "span": span}
 
 
-SURROGATE = by_distance(
-    name="exaq",
-    summary="logits of 2 bits, clipped for the exponential (EXAQ)",
-    costs=Costs(
+def costs_by(bits: float = 2, **statistics: Any) -> Costs:
+    """Those of codes of so many bits, as many of them to a byte as fit."""
+    width = int(bits)
+    packed = 8 // width
+    return Costs(
         input="int8",
         output="float32",
         bits_in=8,
         bits_out=32,
         bits_inside=32,
-        table_bytes=4 * (4 + 256),
+        table_bytes=4 * (2**width + 2 ** (width * packed)),
         needs=frozenset({"divide", "table", "max", "sum"}),
-        # max, subtract, multiply, round, clip; packing: shift, or; of four codes one table read, one sum;
-        # table, multiply
-        operations=PerRow(element=9.5),
+        # max, subtract, multiply, round, clip; packing: shift, or; table, multiply; for every byte of codes a
+        # table read and a sum
+        operations=PerRow(element=9 + 2 / packed),
         divides=PerRow(row=1),
         exponentials=PerRow(),
         integer_only=False,
         trainable=True,
         source="Shkolnik et al., EXAQ, 2024",
-    ),
+    )
+
+
+SURROGATE = by_distance(
+    name="exaq",
+    summary="logits of 2 bits, clipped for the exponential (EXAQ)",
+    costs=costs_by(),
+    costs_by=costs_by,
     weights=weights,
     normalise=normalise,
     one=None,

@@ -56,7 +56,7 @@ def normalise(e: Any, total: Any) -> Any:
     # An exponential of 0 makes n the sum itself, whose code is past the last.
     n = divided_to_even(total, e + (e == 0)).clip(max=1 << (LARGEST_CODE + 2))
     # Of 4n/3 the leading bit is one higher exactly from 1.5 * 2^b on.
-    return (1 << LARGEST_CODE) >> leading_bit(4 * n // 3, LARGEST_CODE + 1)
+    return (1 << LARGEST_CODE) >> leading_bit(4 * n // 3)
 
 
 SURROGATE = by_distance(

@@ -46,15 +46,20 @@ def requantised(x: Any, multiplier: Any) -> Any:
     return ((x * multiplier + half) >> REQUANTISATION_BITS).clip(INT8_MIN, INT8_MAX)
 
 
-def leading_bit(x: Any, largest: int) -> Any:
-    """floor(log2 x) of integers x >= 1, at most `largest`, for arrays and tensors alike."""
-    return sum(1 * (x >> bit > 0) for bit in range(1, largest + 1))
+def leading_bit(x: Any) -> Any:
+    """floor(log2 x) of integers x >= 1 in int64, for arrays and tensors alike."""
+    found = 0
+    for step in (32, 16, 8, 4, 2, 1):
+        more = step * (x >> step > 0)
+        x, found = x >> more, found + more
+    return found
 
 
 def divided_to_even(a: Any, b: Any) -> Any:
     """a / b of integers a >= 0, b > 0 rounded to the nearest, ties to even, for arrays and tensors alike."""
-    quotient, rest = (2 * a + b) // (2 * b), (2 * a + b) % (2 * b)
-    return quotient - ((rest == 0) & (quotient % 2 == 1)) * 1
+    quotient = (2 * a + b) // (2 * b)
+    tied = 2 * b * quotient == 2 * a + b
+    return quotient - (quotient & (1 * tied))
 
 
 def checked_logits(x: Any, valid: Any) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:

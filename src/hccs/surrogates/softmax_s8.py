@@ -12,9 +12,9 @@ With x <= 0 the int8 logit less the row's maximum, and [a*b] = round(a*b / 2^31)
 Source: the quantised softmax of TensorFlow Lite (reference_ops::Softmax), which CMSIS-NN's `arm_softmax_s8`
 equals bit for bit; gemmlowp's fixedpoint.h (Apache 2.0). benchmarks/mcu/softmax_s8.h is the same in C.
 Widths: int8 in, 32-bit fixed point, int8 out; `output="int16"` is CMSIS-NN's `arm_softmax_s8_s16`, whose p is
-worth 2^-16 and at most 65535. Needs: max, sum; neither table nor division. The declared costs are those of
-int8, with the exponential counted twice, since the source computes it for the sum and again for the output,
-and with all seven products, of which it skips those whose bit is clear.
+worth 2^-16 and at most 65535. Needs: max, sum; neither table nor division. The declared costs count the
+exponential twice, since the source computes it for the sum and again for the output, and all seven products,
+of which it skips those whose bit is clear.
 Our reading: none is left open. Beyond 4096 columns the 32-bit sum could overflow; int64 here does not.
 """
 
@@ -99,7 +99,7 @@ def summand(e: Any) -> Any:
 
 def normalise(e: Any, total: Any, output: str) -> Any:
     """p, worth 2^-8 or 2^-16."""
-    headroom = 31 - leading_bit(total, 31)
+    headroom = 31 - leading_bit(total)
     half = ((total << headroom) - (1 << 31) + INT32_MAX + 1) // 2
     guess = NEWTON[0] + product(half, NEWTON[1])
     for _ in range(3):
@@ -110,14 +110,14 @@ def normalise(e: Any, total: Any, output: str) -> Any:
     return p.clip(max=(1 << width) - 1)
 
 
-SURROGATE = by_distance(
-    name="softmax_s8",
-    summary="gemmlowp's exponential (TFLite, CMSIS-NN)",
-    costs=Costs(
+def costs_by(output: str = "int8") -> Costs:
+    """Those of either width of the output."""
+    width = OUTPUTS[output]
+    return Costs(
         input="int8",
-        output="int8, 2^-8",
+        output=f"{output}, 2^-{width}",
         bits_in=8,
-        bits_out=8,
+        bits_out=width,
         bits_inside=64,
         table_bytes=0,
         needs=frozenset({"max", "sum"}),
@@ -130,7 +130,14 @@ SURROGATE = by_distance(
         integer_only=True,
         trainable=True,
         source="TensorFlow Lite; CMSIS-NN; gemmlowp, Jacob and Warden 2015",
-    ),
+    )
+
+
+SURROGATE = by_distance(
+    name="softmax_s8",
+    summary="gemmlowp's exponential (TFLite, CMSIS-NN)",
+    costs=costs_by(),
+    costs_by=costs_by,
     weights=weights,
     normalise=normalise,
     summand=summand,
