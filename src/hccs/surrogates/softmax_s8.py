@@ -10,7 +10,7 @@ With x <= 0 the int8 logit less the row's maximum, and [a*b] = round(a*b / 2^31)
     p   = round([inv * e] / 2^bits),   at most 255, worth 2^-8, stored as p - 128
 
 Source: the quantised softmax of TensorFlow Lite (reference_ops::Softmax), which CMSIS-NN's `arm_softmax_s8`
-says it equals bit for bit; gemmlowp's fixedpoint.h (Apache 2.0). benchmarks/mcu/softmax_s8.h is the same in C.
+says it equals bit for bit; fixedpoint.h of gemmlowp. benchmarks/mcu/softmax_s8.h is the same in C.
 Widths: int8 in, 32-bit fixed point, int8 out; `output="int16"` is CMSIS-NN's `arm_softmax_s8_s16`, whose p is
 worth 2^-16 and at most 65535. Needs: max, sum; neither table nor division. The declared costs count the
 exponential twice, since the source computes it for the sum and again for the output, and all seven products,
