@@ -289,6 +289,10 @@ def test_labels():
         parse(["hardmax"])
     assert declared_costs(parse(["hccs:mode=u8_clb"])[1]).divides(64) == 0
     assert declared_costs(parse(["hccs"])[1]).divides(64) == 1
+    assert declared_costs(parse(["index_softmax:c=6.6"])[1]).divides(64) == 64
+    assert declared_costs(parse(["index_softmax:form=kernel,c=6.6"])[1]).divides(64) == 1
+    assert declared_costs(parse(["softmax_s8:output=int16"])[1]).bits_out == 16
+    assert declared_costs(parse(["exaq:bits=3"])[1]).table_bytes == 4 * (8 + 64)
 
 
 def test_bad_input_leaves_nothing_behind(settings, data, tmp_path):

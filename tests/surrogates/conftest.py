@@ -11,7 +11,7 @@ LENGTHS = np.array([40, 17, 1, 33])[:, None, None]
 
 # ReLA weighs by the value of a logit and ConSmax has no maximum: a shift of the row changes them.
 WITHOUT_MAXIMUM = {"rela", "consmax"}
-SUMMING_TO_ONE = {"softmax", "sparsemax", "entmax15", "entmax", "sas", "vitis_bf16", "iron_bf16"}
+SUMMING_TO_ONE = {"softmax", "sparsemax", "entmax15", "entmax", "sas", "exaq", "vitis_bf16", "iron_bf16"}
 
 
 def data():

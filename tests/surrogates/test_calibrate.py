@@ -12,6 +12,7 @@ from tests.surrogates.conftest import SCALES, data
 FITTED = {
     "hccs": {"B", "S", "D"},
     "index_softmax": {"c"},
+    "exaq": {"sigma", "span"},
     "ita": {"step"},
     "softermax": {"factor"},
     "consmax": {"beta", "gamma"},
@@ -45,7 +46,7 @@ def test_layers_and_batches_are_the_same_rows(name):
         np.testing.assert_allclose(value[0], alone[key], rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(set(FITTED) - {"hccs", "consmax"}))
+@pytest.mark.parametrize("name", sorted(set(FITTED) - {"hccs", "consmax", "exaq"}))
 def test_fitted_is_no_worse_than_default(name):
     x, valid = data()
     method = surrogates.get(name)

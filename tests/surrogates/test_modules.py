@@ -30,6 +30,9 @@ def one_thread():
 
 OPTIONS = [(name, {}) for name in surrogates.names() if name != "rela"] + [
     *(("hccs", {"mode": mode}) for mode in ("i16_clb", "u8_div", "u8_clb")),
+    *(("index_softmax", {"form": form}) for form in ("simulation", "kernel")),
+    ("softmax_s8", {"output": "int16"}),
+    *(("exaq", {"bits": bits}) for bits in (3, 4)),
     ("ita", {"form": "streaming"}),
     ("iron_bf16", {"engine": "aie_mlv2"}),
 ]
@@ -144,7 +147,11 @@ def test_straight_through_is_the_gradient_of_softmax_inside_the_range():
 
 
 def test_nan_is_refused(name):
-    params = {"hccs": {"B": 700, "S": 9, "D": 70}, "consmax": {"beta": 1, "gamma": 1}}.get(name, {})
+    params = {
+        "hccs": {"B": 700, "S": 9, "D": 70},
+        "consmax": {"beta": 1, "gamma": 1},
+        "exaq": {"sigma": 1, "span": 1},
+    }.get(name, {})
     module = surrogates.get(name).module(np.array([0.1]), params)
     with pytest.raises(DataError, match="finite logits"):
         module(torch.full((1, 1, 1, 4), torch.nan), None)

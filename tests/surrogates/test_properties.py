@@ -10,11 +10,18 @@ import hccs.surrogates as surrogates
 from tests.surrogates.conftest import SCALES, SUMMING_TO_ONE, WITHOUT_MAXIMUM, calibrated, data
 
 # For rows of up to 40 columns of any kind.
-FIXED = {"hccs": {"B": 800, "S": 9, "D": 80}, "consmax": {"beta": 4.0, "gamma": 8.0}}
+FIXED = {
+    "hccs": {"B": 800, "S": 9, "D": 80},
+    "consmax": {"beta": 4.0, "gamma": 8.0},
+    "exaq": {"sigma": 1.5, "span": 8.0},
+}
 
 NORMALISED = [name for name in surrogates.names() if name not in WITHOUT_MAXIMUM]
 # These round the logits to a format of their own before they subtract the maximum.
 ROUNDING_FIRST = {"vitis_bf16", "iron_bf16", "hls4ml", "ita", "softermax"}
+
+# A lone one is cut to the last value below it, or divided by the logarithm alone.
+ALONE = {"shiftmax": 127 / 128, "softmax_s8": 255 / 256, "e2softmax": 209 / 256}
 
 # The weight of SAS steps up by 0.06 % where the integer part of the distance does.
 SLACK = {"sas": 1.001}
@@ -56,8 +63,9 @@ def test_mass(name, case):
     if name in SUMMING_TO_ONE:
         np.testing.assert_allclose(total, 1, atol=0.01)
     else:
-        # The sum of hls4ml is cut to quarters; ITA's floor may halve every weight but the largest.
-        assert (total > 0.3).all() and (total < 1.3).all()
+        # The sum of hls4ml is cut to quarters; ITA's floor may halve every weight but the largest; FQ-ViT's
+        # powers of two may all be too large by a half.
+        assert (total > 0.3).all() and (total < (1.51 if name == "log_int_softmax" else 1.3)).all()
 
 
 @pytest.mark.parametrize("value", [-128, 0, 127])
@@ -66,6 +74,8 @@ def test_a_row_of_one(name, value):
     p = surrogates.get(name)(np.array([[value]], np.int8), 0.1, **params).probabilities
     if name == "rela" and value <= 0:
         assert p == 0
+    elif name in ALONE:
+        assert p == ALONE[name]
     else:
         assert 0.93 <= p[0, 0] <= 1.07
 
@@ -116,4 +126,5 @@ def test_every_method_but_the_sparse_stays_near_softmax():
     for name in set(surrogates.names()) - {"consmax", "sparsemax", "entmax15", "rela", "ita", "hccs"}:
         method, params = calibrated(name, x, SCALES, valid)
         found = method(x, SCALES, valid, **params).probabilities
-        assert abs(found - expected).sum(-1).mean() / 2 < 0.1, name
+        # EXAQ has four levels for all logits of a head, and these heads' spread widely.
+        assert abs(found - expected).sum(-1).mean() / 2 < (0.15 if name == "exaq" else 0.1), name

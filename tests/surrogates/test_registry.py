@@ -18,8 +18,9 @@ X = np.array([[10, 3, -2, -20]], np.int8)
 
 def test_every_row_of_the_comparison_is_there():
     assert surrogates.names() == [
-        "softmax", "hccs", "ibert", "index_softmax", "ita", "softermax", "consmax", "sparsemax", "entmax15",
-        "entmax", "rela", "sas", "hls4ml", "vitis_bf16", "iron_bf16", "aie4ml_exp",
+        "softmax", "hccs", "ibert", "shiftmax", "log_int_softmax", "softmax_s8", "index_softmax", "exaq",
+        "ita", "softermax", "e2softmax", "consmax", "sparsemax", "entmax15", "entmax", "rela", "sas",
+        "hls4ml", "vitis_bf16", "iron_bf16", "aie4ml_exp",
     ]  # fmt: skip
 
 
@@ -111,6 +112,12 @@ def test_bad_arguments_are_refused(error, message, call):
         ("consmax", "gamma > 0", {"beta": 1.0, "gamma": 0.0}),
         ("entmax", "alpha > 1", {"alpha": 1.0}),
         ("ita", "form to be one of one_pass, streaming", {"form": "two_pass"}),
+        ("index_softmax", "form to be one of rounded, simulation, kernel", {"form": "paper"}),
+        ("softmax_s8", "output to be one of int8, int16", {"output": "uint8"}),
+        ("exaq", "got no sigma, span", {}),
+        ("exaq", "bits to be 2, 3 or 4", {"sigma": 1.0, "span": 5.0, "bits": 5}),
+        ("exaq", "sigma >= 0 and span > 0", {"sigma": 1.0, "span": 0.0}),
+        ("log_int_softmax", "scale <= 1.67", {"scale": 2.0}),
         ("iron_bf16", "engine to be one of aie_ml, aie_mlv2", {"engine": "aie1"}),
         ("hls4ml", "integer_bits to be a whole number", {"integer_bits": 5.5}),
         ("aie4ml_exp", "between 1 and 128", {"scale": 0.5}),

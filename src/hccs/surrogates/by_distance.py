@@ -23,15 +23,17 @@ DISTANCES = np.arange(256)
 def by_distance(
     *,
     weights: Callable[..., NDArray[Any]],
-    normalise: Callable[[Any, Any], Any],
-    one: int | None,
+    normalise: Callable[..., Any],
+    one: int | Callable[..., int] | None,
     constants: Callable[..., dict[str, Any]] = scale_alone,
+    summand: Callable[[Any], Any] = lambda w: w,
     **declared: Any,
 ) -> Surrogate:
-    """A surrogate from `weights(d, **constants)`, NumPy, and `normalise(w, total)`.
+    """A surrogate from `weights(d, **constants)`, NumPy, and `normalise(w, total, **words)`.
 
-    `normalise` is written with operators alone, so that it serves arrays and tensors; `total` is at least
-    one unit of weight, even for an empty row.
+    `normalise` and `summand`, what of a weight goes into the sum, are written with operators alone, so that
+    they serve arrays and tensors. `total` is at least one unit of weight, even for an empty row; `words` are
+    the constants that are words, of which `one` may be a function.
     """
 
     def with_table(scale: NDArray[np.float64], **parameters: Any) -> dict[str, Any]:
@@ -42,17 +44,18 @@ def by_distance(
 
     def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], table: Any, **made: Any) -> Output:
         w = np.where(valid, weights(distance(x, valid), **made), 0)
-        return Output(normalise(w, _filled(w.sum(-1, keepdims=True))), one)
+        return finished(w, summand(w).sum(-1, keepdims=True), made)
 
     def tensor(x: Any, valid: Any, table: Any, **made: Any) -> Output:
         from hccs.surrogates import tensors
 
         w = tensors.look_up(table, tensors.distance(x, valid)).masked_fill_(~valid, 0)
-        return Output(normalise(w, _filled(w.sum(-1, keepdim=True))), one)
+        return finished(w, summand(w).sum(-1, keepdim=True), made)
+
+    def finished(w: Any, total: Any, made: dict[str, Any]) -> Output:
+        words = {name: value for name, value in made.items() if isinstance(value, str)}
+        # Rows without any valid column, whose weights are all 0, get a sum of 1.
+        values = normalise(w, total + (total == 0), **words)
+        return Output(values, one(**words) if callable(one) else one)
 
     return Surrogate(rows=rows, tensor=tensor, constants=with_table, **declared)
-
-
-def _filled(total: Any) -> Any:
-    """Sums with 1 in place of 0: the rows without any valid column, whose weights are all 0."""
-    return total + (total == 0)

@@ -5,7 +5,7 @@
 in the four modes of docs/spec.md: `i16_div`, `i16_clb`, `u8_div`, `u8_clb` (parameter `mode`). (B, S, D) are
 integers per head from the exact calibration.
 Widths: int8 in, int16 scores and sums, int16 or uint8 out. Needs: max, sum, and a division per row (none in
-the CLB modes, whose reciprocal is a shift by the leading bit). The declared costs are those of `i16_div`.
+the CLB modes, whose reciprocal is a shift by the leading bit).
 Differentiable straight through, as `hccs.nn.hccs_softmax`.
 """
 
@@ -58,24 +58,34 @@ def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_
     return {name: getattr(table, name).reshape(scale.shape) for name in "BSD"}
 
 
-SURROGATE = Surrogate(
-    name="hccs",
-    summary="head-calibrated clipped-linear scores",
-    costs=Costs(
+def costs_by(mode: str = "i16_div", **theta: Any) -> Costs:
+    """Those of a mode."""
+    # CLB: the leading bit and a shift stand in for the division, and outputs saturate; u8: a shift by 15.
+    by_shift = Mode(mode) in (Mode.I16_CLB, Mode.U8_CLB)
+    narrow = Mode(mode) in (Mode.U8_DIV, Mode.U8_CLB)
+    return Costs(
         input="int8",
-        output="int16",
+        output="uint8" if narrow else "int16",
         bits_in=8,
-        bits_out=16,
+        bits_out=8 if narrow else 16,
         bits_inside=32,
         table_bytes=0,
-        needs=frozenset({"divide", "max", "sum"}),
-        operations=PerRow(element=7),  # max, subtract, clip, multiply, subtract, sum, multiply
-        divides=PerRow(row=1),
+        needs=frozenset({"max", "sum"} if by_shift else {"divide", "max", "sum"}),
+        # max, subtract, clip, multiply, subtract, sum, multiply
+        operations=PerRow(element=7 + by_shift + narrow, row=2 * by_shift),
+        divides=PerRow() if by_shift else PerRow(row=1),
         exponentials=PerRow(),
         integer_only=True,
         trainable=True,
         source="the HCCS paper; docs/spec.md",
-    ),
+    )
+
+
+SURROGATE = Surrogate(
+    name="hccs",
+    summary="head-calibrated clipped-linear scores",
+    costs=costs_by(),
+    costs_by=costs_by,
     rows=rows,
     tensor=tensor,
     constants=constants,

@@ -56,14 +56,19 @@ def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def weights(d: NDArray[np.int64], x0: Any, b: Any, c: Any, multiplier: Any) -> NDArray[np.int64]:
-    """e16 of a logit d steps below the maximum."""
+def polynomial(d: NDArray[np.int64], x0: Any, b: Any, c: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(r + b)*r + c and q: the exponential of a logit d steps below the maximum is the former * 2^-q."""
     x = np.maximum(-d, LARGEST_SHIFT * x0)
     q = x // x0
     r = x - x0 * q
-    polynomial = np.maximum((r + b) * r + c, 0)
+    return np.maximum((r + b) * r + c, 0), q
+
+
+def weights(d: NDArray[np.int64], x0: Any, b: Any, c: Any, multiplier: Any) -> NDArray[np.int64]:
+    """e16 of a logit d steps below the maximum."""
+    value, q = polynomial(d, x0, b, c)
     shift = MULTIPLIER_BITS + q
-    rounded = (polynomial * multiplier + (1 << (shift - 1))) >> shift
+    rounded = (value * multiplier + (1 << (shift - 1))) >> shift
     e16: NDArray[np.int64] = np.minimum(rounded, INT16_MAX)
     return e16
 

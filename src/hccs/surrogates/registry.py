@@ -11,6 +11,7 @@
     hccs.nn.fill({name: slot, ...}, model)            # by the names in hccs.nn.attention_layers(model)
     method.costs                                      # declared: widths, tables, operations(k), ...
     method.costs.operations(64), method.costs.needs
+    method.costs_with(mode="u8_clb")                  # the same where a parameter changes it
 
 - `x` is int8; `scale` and every parameter are numbers or arrays that broadcast against x.shape[:-2], like
   theta in `hccs.softmax`. `valid`: a boolean mask or integer row lengths, as there.
@@ -36,9 +37,14 @@ METHODS = (
     "softmax",
     "hccs",
     "ibert",
+    "shiftmax",
+    "log_int_softmax",
+    "softmax_s8",
     "index_softmax",
+    "exaq",
     "ita",
     "softermax",
+    "e2softmax",
     "consmax",
     "sparsemax",
     "entmax15",

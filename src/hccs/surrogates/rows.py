@@ -46,6 +46,22 @@ def requantised(x: Any, multiplier: Any) -> Any:
     return ((x * multiplier + half) >> REQUANTISATION_BITS).clip(INT8_MIN, INT8_MAX)
 
 
+def leading_bit(x: Any) -> Any:
+    """floor(log2 x) of integers x >= 1 in int64, for arrays and tensors alike."""
+    found = 0
+    for step in (32, 16, 8, 4, 2, 1):
+        more = step * (x >> step > 0)
+        x, found = x >> more, found + more
+    return found
+
+
+def divided_to_even(a: Any, b: Any) -> Any:
+    """a / b of integers a >= 0, b > 0 rounded to the nearest, ties to even, for arrays and tensors alike."""
+    quotient = (2 * a + b) // (2 * b)
+    tied = 2 * b * quotient == 2 * a + b
+    return quotient - (quotient & (1 * tied))
+
+
 def checked_logits(x: Any, valid: Any) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
     """`x` as an int8 array of at least one row, and the mask of its shape that `valid` stands for.
 

@@ -61,6 +61,7 @@ class Surrogate:
     - `smooth(z, valid, **parameters)`: the differentiable function whose gradient stands in for that of
       `tensor` (straight-through); None when `tensor` is differentiable itself.
     - `fit(x, scale, valid)`: the parameters of every head for these logits.
+    - `costs_by(**parameters)`: the declared costs where parameters change them; None when none does.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Surrogate:
     learnable: Mapping[str, float] = field(default_factory=dict)
     """Parameters that training changes together with the model, and the least value each may take."""
     fit: Callable[..., dict[str, Any]] | None = None
+    costs_by: Callable[..., Costs] | None = None
     attends: Callable[..., Any] | None = None
     """For a method that changes the attention output: builds its module from (scale, parameters)."""
 
@@ -128,6 +130,10 @@ class Surrogate:
                 f"hccs.surrogates.get({self.name!r}).calibrate(x, scale, valid) finds them.",
             )
         return given
+
+    def costs_with(self, **params: Any) -> Costs:
+        """What the method declares when these parameters are given: `costs` unless they change it."""
+        return self.costs if self.costs_by is None else self.costs_by(**params)
 
     def calibrate(self, x: Any, scale: Any, valid: Any = None) -> dict[str, Any]:
         """Parameters of every head fitted to int8 logits `x` [..., heads, q, k] and their `scale` [heads].

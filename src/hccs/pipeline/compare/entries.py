@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hccs import surrogates
 from hccs.errors import ParameterError
 from hccs.numbers.modes import Mode
-from hccs.surrogates.costs import Costs, PerRow
+from hccs.surrogates.costs import Costs
 
 FLOAT = "float"
 """The model as it is, its logits not even quantised: what every accuracy is compared with."""
@@ -64,23 +64,8 @@ def _entry(label: str) -> Entry:
 
 
 def declared_costs(entry: Entry) -> Costs:
-    """The costs in the method's file; HCCS declares those of i16_div, its other modes differ as follows."""
-    costs = surrogates.get(entry.method).costs
-    if entry.method != "hccs":
-        return costs
-    mode = Mode(dict(entry.fixed).get("mode", Mode.I16_DIV))
-    by_shift = mode in (Mode.I16_CLB, Mode.U8_CLB)
-    narrow = mode in (Mode.U8_DIV, Mode.U8_CLB)
-    # CLB: the leading bit and a shift stand in for the division, and outputs saturate; u8: a shift by 15.
-    extra = PerRow(element=costs.operations.element + by_shift + narrow, row=2 * by_shift)
-    return replace(
-        costs,
-        output="uint8" if narrow else "int16",
-        bits_out=8 if narrow else 16,
-        operations=extra,
-        divides=PerRow() if by_shift else costs.divides,
-        needs=costs.needs - {"divide"} if by_shift else costs.needs,
-    )
+    """The costs in the method's file, of the parameters that the entry fixes."""
+    return surrogates.get(entry.method).costs_with(**dict(entry.fixed))
 
 
 def _value(text: str) -> Any:
