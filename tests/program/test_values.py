@@ -95,6 +95,19 @@ def test_clamped_streams_are_the_reference(seed, tmp_path):
     assert np.array_equal(IntegerModel.load(tmp_path / "model.hccs")(*given).scores, expected)
 
 
+def test_weights_may_lie_the_other_way():
+    program = decoder()
+    turned = tuple(
+        replace(step, params=replace(step.params, weight=np.asfortranarray(step.params.weight)))
+        if isinstance(step, op.Linear)
+        else step
+        for step in program.operators
+    )
+    ids = np.arange(12)[None]
+    found = IntegerModel(replace(program, operators=turned))(ids).scores
+    assert np.array_equal(found, IntegerModel(program)(ids).scores)
+
+
 def test_images_go_through_patches(tmp_path):
     model = IntegerModel(decoder(embed=op.EmbedPatches("x", patches()), causal=False))
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 12)).astype(np.uint8)

@@ -94,7 +94,7 @@ def _add(engine: Any, step: Step, numbers: dict[str, int], planned: Plan) -> Non
             rows = step.outputs or slice(None)
             factors = None if linear.multiplier is None else linear.multiplier[rows]
             table = step.behind.entries if isinstance(step.behind, op.Table) else None
-            weight, bias = linear.weight[rows], linear.bias[rows]
+            weight, bias = np.ascontiguousarray(linear.weight[rows]), linear.bias[rows]
             engine.linear(given[0], made[0], weight, bias, factors, linear.limit, table)
         case op.Attention():
             _add_attention(engine, step, step.main, given, made[0], planned)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 MOST, SHARE = 64, 16
 """Channels that may be cut off, and one in how many: more are no outliers."""
 
-GAIN = 10 ** (3 / 10)
-"""By how much the noise must fall for a cut: 3 dB."""
+GAIN = 10 ** (6 / 10)
+"""By how much the noise must fall for a cut: 6 dB, one bit; less is not worth the operators."""
 
 
 def outliers(largest: NDArray[np.float32]) -> NDArray[np.int64] | None:
