@@ -229,3 +229,34 @@ def test_names_and_shapes():
     ) and theta == hccs.HeadParams.from_packed(theta.packed)
     with pytest.raises(errors.ShapeError, match="the six"):
         hccs.HeadParams.from_packed(np.ones((2, 4), int))
+
+
+def test_targets_that_know_one_line_say_so(tmp_path):
+    from hccs.aie import emulator
+    from hccs.aie.export import plan
+    from hccs.export.c import export_c
+
+    theta = hccs.HeadParams(1023, 4, 50, 41, 20)
+    table = hccs.ParamTable([[1023]], [[4]], [[50]], [[0.1]], 64, S2=[[41]], D2=[[20]])
+    for refused in (
+        lambda: emulator.softmax(np.zeros((1, 32), np.int8), theta),
+        lambda: emulator.trace("blocked", "u8_clb", 64, theta),
+        lambda: plan(table),
+        lambda: export_c(table, tmp_path / "c"),
+    ):
+        with pytest.raises(errors.ParameterError, match="one line"):
+            refused()
+
+
+def test_gpu_kernels_that_know_one_line_say_so():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from hccs.backends.triton.attention.launch import attention
+    from hccs.backends.triton.softmax import heads_of
+
+    theta = hccs.HeadParams(1023, 4, 50, 41, 20)
+    with pytest.raises(errors.ParameterError, match="on a GPU"):
+        heads_of(torch.tensor(theta.packed), torch.Size((2,)))
+    q = torch.zeros((1, 1, 4, 16), dtype=torch.int8)
+    with pytest.raises(errors.ParameterError, match="on a GPU"):
+        attention(q, q, q, theta, hccs.Requant(hccs.FixedPoint(1, 1)))

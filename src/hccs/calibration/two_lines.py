@@ -15,6 +15,7 @@ from hccs.errors import DataError, ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import UINT8_MAX, Mode
 from hccs.numbers.region import NARROW, WIDE, Region
+from hccs.numbers.table import ParamTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,6 +56,12 @@ def form_of(lines: int, scores: str, sum_bits: int | None) -> Form | None:
     if lines == 1 and SCORES[scores]:
         raise ParameterError("lines=2 for uint8 scores", "lines=1", "One line has no shift f.")
     return None if (lines, sum_bits) == (1, NARROW) else Form(lines, SCORES[scores], sum_bits)
+
+
+def options_of(table: ParamTable) -> dict[str, Any]:
+    """The options of a search for another table of the same form."""
+    shifted = table.f is not None and bool(table.f.any())
+    return {"lines": table.lines, "scores": "uint8" if shifted else "int16", "sum_bits": table.sum_bits}
 
 
 def search(

@@ -45,6 +45,7 @@ class Vector:
 
 def export_c(table: ParamTable, out: str | os.PathLike[str], *, seed: int = 0) -> Path:
     """Write the C project folder `out`; an earlier export there is replaced."""
+    table.require_one_line("in the C row functions", "Calibrate with lines=1 for this target.")
     _folder.require_free(out, earlier=FILES.__eq__, products=PRODUCTS)
     folder = resources.files("hccs.export") / "c_sources"
     contents: dict[str, str | bytes] = {

@@ -87,6 +87,7 @@ def export_onnx(
     """
     _require_exporter()
     table = current_table(model)
+    table.require_one_line("in an ONNX file", "Attach a table calibrated with lines=1.")
     chosen = Mode(mode or table.mode)
     if next(model.parameters()).dtype != torch.float32:
         raise ModelError("a float32 model", str(next(model.parameters()).dtype), "Call model.float() first.")

@@ -15,6 +15,7 @@ struct SampledRow {
   std::array<int16_t, kScores> counts;
   double weight;
   const int64_t* exp_table;
+  double tail;
 };
 
 // A product of this many row sums below 2^24 is far from overflow, and needs one logarithm.
@@ -51,10 +52,13 @@ SampledRows::SampledRows(const std::vector<const HeadState*>& heads, const std::
     for (const auto& [key, weight] : heads[h]->sample.rows()) sampled += static_cast<double>(weight);
     const double share = static_cast<double>(heads[h]->weight()) / everything / sampled;
     for (const auto& [key, weight] : heads[h]->sample.rows()) {
-      SampledRow row{{}, static_cast<double>(weight) * share, exp_tables[h]};
+      SampledRow row{{}, static_cast<double>(weight) * share, exp_tables[h], 0.0};
       for (uint8_t delta : key.row) ++row.counts[std::min<int>(delta, kMaxD)];
       double total = 0;
-      for (uint8_t delta : key.row) total += static_cast<double>(row.exp_table[delta]);
+      for (uint8_t delta : key.row) {
+        total += static_cast<double>(row.exp_table[delta]);
+        if (delta >= kMaxD) row.tail += static_cast<double>(row.exp_table[delta]);
+      }
       for (uint8_t delta : key.row) {
         const double p = static_cast<double>(row.exp_table[delta]) / total;
         mass_[std::min<int>(delta, kMaxD)] += row.weight * p;
@@ -70,6 +74,7 @@ SampledRows::SampledRows(const std::vector<const HeadState*>& heads, const std::
     counts_.insert(counts_.end(), row.counts.begin(), row.counts.end());
     weights_.push_back(row.weight);
     exp_tables_.push_back(row.exp_table);
+    tails_.push_back(row.tail);
   }
 }
 
@@ -110,7 +115,7 @@ Fidelity SampledRows::deployed(const Lines& theta, bool u8, bool clb) const {
     for (int d = 0; d < kScores; ++d) {
       if (counts(r)[d] == 0) continue;
       const int32_t p = std::min((int32_t(scores[d]) * rho) >> (k + spare), T);
-      const double mass = counts(r)[d] * static_cast<double>(exp_tables_[r][d]);
+      const double mass = d < kMaxD ? counts(r)[d] * static_cast<double>(exp_tables_[r][d]) : tails_[r];
       exponentials += mass;
       logs += mass * std::log(p > 0 ? double(p) : 0.5);
       total += int64_t(counts(r)[d]) * p;

@@ -55,6 +55,7 @@ class SampledRows {
   std::vector<int16_t> counts_;             // [rows][kScores]: logits at each distance
   std::vector<double> weights_;             // sum to 1; equal ones side by side
   std::vector<const int64_t*> exp_tables_;  // by row
+  std::vector<double> tails_;               // by row: the exponentials of distances from kMaxD on, together
   std::vector<double> mass_;                // P(d)
   std::vector<double> extra_mass_;
   double entropy_ = 0, extra_entropy_ = 0;
