@@ -1,8 +1,7 @@
-"""Two lines: the search against brute force, the objective against the formula, the sample against its law."""
+"""Two lines: the search against brute force, the objective against the formula, the sample as defined."""
 
 from __future__ import annotations
 
-import itertools
 import pickle
 
 import numpy as np

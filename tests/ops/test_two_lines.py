@@ -231,10 +231,9 @@ def test_names_and_shapes():
         hccs.HeadParams.from_packed(np.ones((2, 4), int))
 
 
-def test_targets_that_know_one_line_say_so(tmp_path):
+def test_targets_that_know_one_line_say_so():
     from hccs.aie import emulator
     from hccs.aie.export import plan
-    from hccs.export.c import export_c
 
     theta = hccs.HeadParams(1023, 4, 50, 41, 20)
     table = hccs.ParamTable([[1023]], [[4]], [[50]], [[0.1]], 64, S2=[[41]], D2=[[20]])
@@ -242,7 +241,6 @@ def test_targets_that_know_one_line_say_so(tmp_path):
         lambda: emulator.softmax(np.zeros((1, 32), np.int8), theta),
         lambda: emulator.trace("blocked", "u8_clb", 64, theta),
         lambda: plan(table),
-        lambda: export_c(table, tmp_path / "c"),
     ):
         with pytest.raises(errors.ParameterError, match="one line"):
             refused()

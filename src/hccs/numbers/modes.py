@@ -34,7 +34,7 @@ RECIPROCAL_SHIFT = 15
 """The paper's INV_SHIFT: fraction bits of the u8 reciprocal (eq. 8)."""
 
 DIVISOR_BITS = 15
-"""Wide sums whose leading bit lies beyond this are divided by as their upper bits, rounded up."""
+"""Wide sums are brought to this leading bit before they divide."""
 
 
 class Mode(str, enum.Enum):

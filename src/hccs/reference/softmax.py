@@ -61,10 +61,10 @@ def wide_reciprocal(Z: int, mode: Mode) -> tuple[int, int]:
     k = leading_bit(Z)
     j = k + mode.spare_bits
     if mode.is_clb:
-        return mode.T << (j - k), j
-    h = max(k - DIVISOR_BITS, 0)
-    divisor = -(-Z >> h)  # the upper bits of Z, rounded up: 32 bits suffice for the division
-    return (mode.T << (j - h)) // divisor, j
+        return mode.T << mode.spare_bits, j
+    # Z brought to 16 bits, those beyond rounded up: 32 bits suffice for the division.
+    M = -((-Z << DIVISOR_BITS) >> k)
+    return (mode.T << (DIVISOR_BITS + mode.spare_bits)) // M, j
 
 
 def leading_bit(Z: int) -> int:

@@ -93,18 +93,19 @@ class WideOutputs {
       : head_(head),
         rho_(Avx512::splat_word(norm.rho[r])),
         up_(_mm_cvtsi32_si128(norm.e[r])),
-        down_(_mm_cvtsi32_si128(norm.down[r])),
+        down_(Avx512::splat_word(norm.down_words[r])),
         shifts_up_(up) {}
   HCCS_INLINE __m512i operator()(int i) const {
     __m512i s = head_.scores[i];
     if (shifts_up_) s = _mm512_sll_epi16(s, up_);
-    return _mm512_srl_epi16(_mm512_mulhi_epu16(s, rho_), down_);
+    return _mm512_srlv_epi16(_mm512_mulhi_epu16(s, rho_), down_);
   }
 
  private:
   const WideAvx512::HeadVectors<kMode>& head_;
   __m512i rho_;
-  __m128i up_, down_;
+  __m128i up_;
+  __m512i down_;
   bool shifts_up_;
 };
 
