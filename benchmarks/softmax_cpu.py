@@ -35,6 +35,13 @@ def theta_for(n: int) -> hccs.HeadParams:
     return hccs.HeadParams(region.max_base, region.max_slope(28), 28)
 
 
+TWO_LINES = {
+    "int16 scores": hccs.HeadParams(B=2047, S=5, D=54, S2=77, D2=22),
+    "uint8 scores": hccs.HeadParams(B=1023, S=3, D=53, S2=39, D2=21, f=2),
+}
+"""What calibration finds on BERT-tiny."""
+
+
 def ours(mode: str, rows: int, n: int, threads: int = 1, valid=None) -> Callable[[], object]:
     x, theta = logits(rows, n), theta_for(n)
     out = np.empty(x.shape, hccs.Mode(mode).dtype)
@@ -119,6 +126,20 @@ def mask_costs(n: int, turns: int) -> dict[str, float]:
 
     best = best_times({name: call(valid) for name, valid in selections.items()}, turns)
     return {name: seconds / best["unmasked"] for name, seconds in best.items() if name != "unmasked"}
+
+
+def two_line_costs(n: int, mode: str, turns: int) -> dict[str, float]:
+    """Time of two lines over the time of one."""
+    x = logits(IN_CACHE // 2 // n, n)
+    out = np.empty(x.shape, hccs.Mode(mode).dtype)
+
+    def call(theta):
+        return lambda: hccs.softmax(x, theta, mode, out=out, threads=1)
+
+    best = best_times(
+        {name: call(theta) for name, theta in {"one": theta_for(n), **TWO_LINES}.items()}, turns
+    )
+    return {name: best[name] / best["one"] for name in TWO_LINES}
 
 
 def call_overhead(turns: int) -> float:
@@ -229,6 +250,10 @@ def main() -> None:
     for name in next(iter(masks.values())):
         wanted = "<= 1.15" if "lengths" in name else "<= 1.5"
         bar(f"cost of {name}", wanted, {n: found[name] for n, found in masks.items()})
+    for mode, wanted in (("u8_div", "<= 1.15"), ("u8_clb", "<= 1.15"), ("i16_div", "")):
+        costs = {n: two_line_costs(n, mode, turns) for n in lengths}
+        for name in TWO_LINES:
+            bar(f"two lines over one, {mode}, {name}", wanted, {n: found[name] for n, found in costs.items()})
     bar("one call on 1 x 64, us", "<= 3", call_overhead(turns))
 
     shown = Table(title="ratios")

@@ -83,6 +83,7 @@ def test_softmax_cpu(run):
         math.isfinite(x) and x > 0 for x in numbers([found["cached"], found["memory"], found["masks"]])
     )
     assert {bar[0] for bar in found["bars"]} >= {"u8_div over the fastest float32", "two threads over one"}
+    assert "two lines over one, u8_div, uint8 scores" in {bar[0] for bar in found["bars"]}
 
 
 def test_attention_cpu(run):

@@ -76,6 +76,7 @@ def record(file, x, theta, mode, valid):
         selection = valid if valid.dtype == bool else valid.astype(np.int32)
     shared = masking and selection.size == (columns if masking == 2 else 1)
     header = [rows, columns, modes.index(mode), masking, x.shape[0], x.shape[1], 1 if shared else rows]
+    header.append(theta.packed.shape[-1])
     file.write(np.array(header, np.int64).tobytes())
     file.write(x.tobytes() + theta.packed.tobytes() + np.arange(x.shape[0], dtype=np.int32).tobytes())
     file.write(selection.tobytes() + reference_softmax(x, theta, mode, valid).tobytes())
@@ -93,6 +94,12 @@ def test_replayed_cases_agree(programs, tmp_path, isa):
         B = rng.integers(S * D + region.floor, region.max_base + 1)
         small = hccs.HeadParams(3, 1, 3)
         thetas = [hccs.HeadParams(B, S, D), hccs.HeadParams([small.B] * 3, [small.S] * 3, [small.D] * 3)]
+        thetas.append(
+            hccs.HeadParams(
+                [1023, 2047, 32767], [4, 5, 0], [50, 90, 127], [40, 20, 127], [20, 60, 127], [2, 0, 0]
+            )
+        )
+        thetas.append(hccs.HeadParams([5, 9, 255], [0, 1, 1], [1, 5, 100], [0, 3, 1], [1, 1, 9], [1, 0, 3]))
         x = logits(columns, (3, queries, columns))
         selections = [
             None,

@@ -61,6 +61,27 @@ def test_compiles_without_warnings_and_passes(project: Path, compiler: str, flag
     assert re.fullmatch(r"264 rows, 0 outputs differ: PASS\n", done.stdout)
 
 
+TWO_LINES = ParamTable(
+    B=[[1023, 2047, 32767], [255, 300, 1020]],
+    S=[[4, 5, 0], [0, 4, 3]],
+    D=[[50, 54, 127], [127, 60, 51]],
+    S2=[[40, 77, 127], [2, 0, 41]],
+    D2=[[20, 22, 127], [100, 1, 20]],
+    f=[[2, 0, 0], [0, 0, 2]],
+    scale=[[0.1, 1.0, 1e-7], [1 / 3, 20.0, 0.01]],
+    n=300,
+)
+
+
+@pytest.mark.parametrize("flags", [("-O2",), SANITIZED], ids=["optimised", "sanitized"])
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_two_lines_pass_as_well(tmp_path: Path, compiler: str, flags: tuple[str, ...]) -> None:
+    folder = export_c(TWO_LINES, tmp_path / "project")
+    assert "{1023, 4, 50, 40, 20, 2}" in (folder / "hccs_parameters.h").read_text()
+    done = run(compiled(folder, compiler, *flags), folder / "vectors.txt")
+    assert re.fullmatch(r"264 rows, 0 outputs differ: PASS\n", done.stdout), done.stdout + done.stderr
+
+
 @pytest.mark.skipif(not COMPILERS, reason="no C compiler")
 def test_the_check_notices_a_wrong_output_and_a_wrong_parameter(project: Path, tmp_path: Path) -> None:
     lines = (project / "vectors.txt").read_text().splitlines()

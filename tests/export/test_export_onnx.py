@@ -25,15 +25,16 @@ from hccs.reference.softmax import softmax as reference_softmax
 from tests.nn.conftest import ALL, batch_for, sentences
 
 
-def softmax_session(mode: hccs.Mode) -> Any:
+def softmax_session(mode: hccs.Mode, wide: bool = False) -> Any:
     """ONNX Runtime on a graph that only calls the mode's function."""
+    fields = 6 if wide else 3
     model = onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["" : 18, "hccs" : 1]>
-        graph (float[b, h, q, k] z, int32[h, 3] theta, float[h] scale, bool[b, 1, q, k] valid)
+        graph (float[b, h, q, k] z, int32[h, {fields}] theta, float[h] scale, bool[b, 1, q, k] valid)
             => (float[b, h, q, k] p)
-        {{ p = hccs.{function_name(mode)} (z, theta, scale, valid) }}"""
+        {{ p = hccs.{function_name(mode, wide)} (z, theta, scale, valid) }}"""
     )
-    model.functions.append(function(mode))
+    model.functions.append(function(mode, wide))
     onnx.checker.check_model(model, full_check=True)
     return onnxruntime.InferenceSession(model.SerializeToString())
 
@@ -65,6 +66,36 @@ def test_the_function_returns_the_reference_integers(mode: hccs.Mode) -> None:
         p = session.run(None, {"z": z, "theta": theta.packed, "scale": scale, "valid": valid})[0]
         x = np.clip(np.rint(z / scale[:, None, None]), -128, 127).astype(np.int8)
         assert np.array_equal(p * np.float32(mode.T), reference_softmax(x, theta, mode, valid))
+
+
+@pytest.mark.parametrize("mode", list(hccs.Mode))
+def test_two_lines_return_the_reference_integers(mode: hccs.Mode) -> None:
+    session, rng = softmax_session(mode, wide=True), np.random.default_rng(0)
+    theta = hccs.HeadParams(
+        [1023, 2047, 32767, 255, 1], [4, 5, 0, 0, 0], [50, 54, 127, 127, 1], [40, 77, 127, 2, 0],
+        [20, 22, 127, 100, 1], [2, 0, 0, 0, 0],
+    )  # fmt: skip
+    scale = rng.uniform(0.01, 0.2, 5).astype(np.float32)
+    for q, k, spread in ((7, 64, 30.0), (3, 1, 30.0), (2, 500, 100.0)):
+        z = rng.normal(0, spread, (3, 5, q, k)).astype(np.float32) * scale[:, None, None]
+        valid = rng.random((3, 1, q, k)) < 0.6
+        valid[0] = True
+        valid[1, :, 0] = False
+        p = session.run(None, {"z": z, "theta": theta.packed, "scale": scale, "valid": valid})[0]
+        x = np.clip(np.rint(z / scale[:, None, None]), -128, 127).astype(np.int8)
+        assert np.array_equal(p * np.float32(mode.T), reference_softmax(x, theta, mode, valid))
+
+
+def test_a_model_of_two_lines_has_the_same_answers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ALL["bert"]().eval()
+    table = hccs.calibrate(hccs.nn.collect(model, [batch_for("bert")], n=64), n=64, lines=2)
+    hccs.nn.attach(model, table, "i16_div")
+    batch = batch_for("bert")
+    path = export_onnx(model, batch, tmp_path / "m.onnx")
+    with torch.no_grad():
+        expected = model(**batch).logits.numpy()
+    np.testing.assert_allclose(run(path, batch)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_every_row_sum_gets_the_reference_reciprocal() -> None:

@@ -11,6 +11,7 @@ namespace {
 bool replay(std::FILE* file, const std::vector<int64_t>& header, hccs::SoftmaxRows kernel) {
   const int64_t rows = header[0], columns = header[1], heads = header[4], rows_per_group = header[5];
   const int64_t selection_rows = header[6];  // 1: all rows share it
+  const int64_t fields = header[7];          // of a head: 3, or 6 of the wide form
   hccs::SoftmaxJob job{};
   job.rows = rows;
   job.columns = columns;
@@ -18,7 +19,7 @@ bool replay(std::FILE* file, const std::vector<int64_t>& header, hccs::SoftmaxRo
   job.masking = static_cast<hccs::Masking>(header[3]);
   job.rows_per_group = rows_per_group;
   const auto x = read_array<int8_t>(file, rows * columns);
-  const auto theta = read_array<hccs::Head>(file, heads);
+  const auto theta = read_array<int32_t>(file, heads * fields);
   const auto groups = read_array<int32_t>(file, rows / rows_per_group);
   const bool lengths = job.masking == hccs::Masking::kLengths, mask = job.masking == hccs::Masking::kMask;
   const auto selection = read_array<char>(file, selection_rows * (lengths ? 4 : mask ? columns : 0));
@@ -27,7 +28,10 @@ bool replay(std::FILE* file, const std::vector<int64_t>& header, hccs::SoftmaxRo
   std::vector<char> out(out_bytes, 0x55);
   job.x = x.data();
   job.out = out.data();
-  job.heads = theta.data();
+  if (fields == 6)
+    job.wide_heads = reinterpret_cast<const hccs::WideHead*>(theta.data());
+  else
+    job.heads = reinterpret_cast<const hccs::Head*>(theta.data());
   job.head_of_group = groups.data();
   if (lengths || mask) {
     job.valid.base = selection.data();
@@ -51,7 +55,7 @@ int main(int argc, char** argv) {
   if (!kernel || !file) return 2;
   const int64_t cases = read_array<int64_t>(file, 1)[0];
   for (int64_t i = 0; i < cases; ++i)
-    if (!replay(file, read_array<int64_t>(file, 7), kernel)) {
+    if (!replay(file, read_array<int64_t>(file, 8), kernel)) {
       std::printf("case %lld differs\n", static_cast<long long>(i));
       return 1;
     }

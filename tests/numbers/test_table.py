@@ -117,8 +117,8 @@ def test_missing_foreign_and_newer_files_are_refused(table, tmp_path):
     newer = tmp_path / "newer"
     table.save(newer)
     arrays, metadata = _safetensors.read(newer)
-    _safetensors.write(newer, arrays, {**metadata, "version": "3"})
-    with pytest.raises(errors.FileError, match=r"version 1 or 2; got hccs.ParamTable version 3"):
+    _safetensors.write(newer, arrays, {**metadata, "version": "4"})
+    with pytest.raises(errors.FileError, match=r"version 1 or 2 or 3; got hccs.ParamTable version 4"):
         hccs.ParamTable.load(newer)
 
 
@@ -225,3 +225,54 @@ def test_bad_operand_scales_are_refused(table):
     for bad in (0.0, -1.0, np.nan, np.inf):
         with pytest.raises(errors.ParameterError, match="qkv_scale > 0"):
             dataclasses.replace(table, qkv_scale=np.full((2, 2, 3), bad))
+
+
+@pytest.fixture
+def two_lines():
+    return hccs.ParamTable(
+        B=[[1023, 900]], S=[[4, 3]], D=[[50, 60]], S2=[[41, 20]], D2=[[20, 30]],
+        scale=[[0.1, 0.05]], n=64, mode="u8_div", provenance={"model": "tiny"},
+    )  # fmt: skip
+
+
+def test_two_lines_are_read_back_and_named(two_lines, table, tmp_path):
+    assert (two_lines.lines, two_lines.sum_bits, two_lines.f.tolist()) == (2, 24, [[0, 0]])
+    assert two_lines.head(0, 1) == hccs.HeadParams(900, 3, 60, 20, 30)
+    assert two_lines.layer(0).packed.tolist() == [[1023, 4, 50, 41, 20, 0], [900, 3, 60, 20, 30, 0]]
+    two_lines.save(tmp_path / "two")
+    again = hccs.ParamTable.load(tmp_path / "two")
+    assert again == two_lines and again != table
+    assert hccs.ParamTable.from_dict(json.loads(two_lines.to_json())) == two_lines
+    assert dataclasses.replace(two_lines, n=32).layer(0) == two_lines.layer(0)
+
+
+def test_one_line_may_have_wide_sums(table, tmp_path):
+    wide = dataclasses.replace(table, sum_bits=24, B=table.B + 600)
+    assert wide.lines == 1 and wide.layer(0).wide and not table.layer(0).wide
+    wide.save(tmp_path / "wide")
+    assert hccs.ParamTable.load(tmp_path / "wide") == wide
+
+
+def test_files_of_one_line_are_still_of_version_2(table, two_lines, tmp_path):
+    for name, kind, version in (("one", table, "2"), ("two", two_lines, "3")):
+        kind.save(tmp_path / name)
+        assert _safetensors.read(tmp_path / name)[1]["version"] == version
+    assert "sum_bits" not in table.as_dict() and "S2" not in table.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"S2": None}, "S2 and D2 of the second line; got no S2"),
+        ({"D2": [[20, 61]]}, "1 <= D2 <= D = 60, but D2 = 61"),
+        ({"S2": [[41, 36]]}, r"B >= S\*D \+ S2\*D2 \+ 1 \* 2\^f = 1261"),
+        ({"f": [[0, 1]]}, "B >> f <= 255, but B >> f = 450"),
+        ({"sum_bits": 15, "S2": [[30, 20]]}, r"B <= floor\(32767/n\) = 511"),
+        ({"sum_bits": 20}, "sum_bits to be 15 or 24"),
+        ({"S2": [[1]], "D2": [[1]]}, "all seven values"),
+        ({"n": 20000}, r"B <= min\(32767, floor\(16777215/n\)\) = 838"),
+    ],
+)
+def test_inadmissible_second_lines_are_refused(two_lines, changes, says):
+    with pytest.raises(errors.HccsError, match=says):
+        dataclasses.replace(two_lines, **changes)

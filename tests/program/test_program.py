@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from hccs._files import safetensors
 from hccs.errors import DataError, DtypeError, FileError, HccsError, MaskError, ShapeError
 from hccs.numbers.embeddings import EmbeddingParams, word_step
 from hccs.numbers.heads import HeadParams
@@ -16,10 +17,11 @@ from hccs.numbers.multipliers import quantise_linear, quantise_scores
 from hccs.numbers.requant import Requant
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
+from hccs.program.interpreter import run
 from hccs.reference.table import table
 
 
-def small_program(seed=0, h=16, heads=2, words=40, longest=12):
+def small_program(seed=0, h=16, heads=2, words=40, longest=12, theta=None):
     """One attention layer and a head, of random weights: no torch needed."""
     rng = np.random.default_rng(seed)
 
@@ -44,7 +46,7 @@ def small_program(seed=0, h=16, heads=2, words=40, longest=12):
         op.Narrow(("x",), "x8", 7),
         op.Linear(("x8",), "qkv", layer(3 * h, h, in_scale=int8, out_scale=0.02)),
         op.Attention(
-            ("qkv",), "context", HeadParams(B=[300] * heads, S=[5] * heads, D=[40] * heads), requant
+            ("qkv",), "context", theta or HeadParams(B=[300] * heads, S=[5] * heads, D=[40] * heads), requant
         ),
         op.Linear(
             ("context",), "part", layer(h, h, in_scale=0.02, out_scale=stream, limit=32767, input_limit=128)
@@ -164,3 +166,20 @@ def test_running_a_model_needs_numpy_alone(model, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(model([[1, 2, 3]]).scores.tolist())
+
+
+def test_programs_hold_two_lines(tmp_path):
+    theta = HeadParams(B=[1023, 2000], S=[4, 5], D=[50, 60], S2=[40, 70], D2=[20, 22], f=[2, 0])
+    one, two = IntegerModel(small_program()), IntegerModel(small_program(theta=theta))
+    ids = np.random.default_rng(1).integers(0, 40, (3, 12))
+    for name, model, version in (("one", one, "1"), ("two", two, "2")):
+        model.save(tmp_path / name)
+        assert safetensors.read(tmp_path / name)[1]["version"] == version
+        again = IntegerModel.load(tmp_path / name)
+        np.testing.assert_array_equal(again(ids).scores, model(ids).scores)
+        np.testing.assert_array_equal(
+            run(model.program, ids, np.full(3, 12), np.zeros_like(ids), reference=True), model(ids).scores
+        )
+    attention = next(step for step in again.program.operators if isinstance(step, op.Attention))
+    assert attention.theta == theta
+    assert (one(ids).scores != two(ids).scores).any()

@@ -34,10 +34,17 @@ class Format:
     last_arrays_only: int = 0
 
     def save(
-        self, path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+        self,
+        path: str | os.PathLike[str],
+        arrays: Mapping[str, NDArray[Any]],
+        metadata: Mapping[str, str],
+        version: int | None = None,
     ) -> None:
-        """Write a file of the newest version; it replaces an old one only once it is complete."""
-        described = {"format": self.name, "version": str(self.version), **metadata}
+        """Write a file of the newest version, or of an older one that can hold it.
+
+        It replaces an old file only once it is complete.
+        """
+        described = {"format": self.name, "version": str(version or self.version), **metadata}
         safetensors.write(path, arrays, {**described, _CHECKSUM: _digest(arrays, described)})
 
     def load(self, path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

@@ -76,6 +76,7 @@ def _require_theta(theta: HeadParams, n: int) -> None:
         raise DtypeError(
             "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
         )
+    theta.require_one_line("in the AI Engine kernels", "Calibrate with lines=1 for this target.")
     theta.require_columns(n)
 
 

@@ -14,10 +14,20 @@ class Statistics:
     def merge(self, other: Statistics) -> None: ...
     def count_pending(self) -> None: ...
     def exp_table(self, head: int) -> NDArray[np.int64]: ...
-    def sums(self, heads: list[int]) -> tuple[int, list[tuple[int, NDArray[np.int64]]]]: ...
+    def sums(
+        self, heads: list[int], quantised: bool = False
+    ) -> tuple[int, list[tuple[int, NDArray[np.int64]]]]: ...
     def state(
         self, heads: list[int]
-    ) -> list[tuple[NDArray[np.int64], list[tuple[int, int, int, Any, Any, Any]]]]: ...
+    ) -> list[
+        tuple[
+            NDArray[np.int64],
+            list[tuple[int, int, int, Any, Any, Any]],
+            tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]] | None,
+        ]
+    ]: ...
+    def restore_sample(self, head: int, lengths: Any, weights: Any, rows: Any, quantised: Any) -> None: ...
+    def sampled(self, head: int) -> int: ...
     def restore_sums(self, head: int, halves: Any) -> None: ...
     def totals(self, head: int) -> list[tuple[int, int, int]]: ...
     def restore_bucket(
@@ -54,6 +64,36 @@ def evaluate(
 def objectives(
     statistics: Statistics, heads: list[int], mass: Any, negative_entropy: float, version: int, triples: Any
 ) -> NDArray[np.float64]: ...
+def search_lines(
+    statistics: Statistics,
+    heads: list[int],
+    extra_mass: Any,
+    extra_entropy: float,
+    version: int,
+    max_base: int,
+    floor: int,
+    f: int,
+    lines: int,
+    interruption: Interruption,
+) -> tuple[tuple[int, int, int, int, int, int, float], tuple[int, int, int, int, int, int, float], int]: ...
+def lines_objectives(
+    statistics: Statistics,
+    heads: list[int],
+    extra_mass: Any,
+    extra_entropy: float,
+    version: int,
+    thetas: Any,
+) -> NDArray[np.float64]: ...
+def evaluate_lines(
+    statistics: Statistics,
+    heads: list[int],
+    extra_mass: Any,
+    extra_entropy: float,
+    version: int,
+    theta: Any,
+    u8: bool,
+    clb: bool,
+) -> tuple[float, float, float]: ...
 def deployed_objectives(
     statistics: Statistics, heads: list[int], u8: bool, clb: bool, triples: Any
 ) -> NDArray[np.float64]: ...

@@ -42,12 +42,13 @@ def save_figure(path: str | os.PathLike[str], stats: HeadStatistics, calibration
 
 def _draw(panel: Any, record: HeadRecord, mass: NDArray[np.float64]) -> None:
     d = np.arange(128)
-    B, S, D = record.params.packed.tolist()
+    theta = record.params
+    scores = (theta.B - theta.S * np.minimum(d, theta.D) - theta.S2 * np.minimum(d, theta.D2)) >> theta.f
     # The maximum itself holds most of the mass; the bars are drawn to the scale of what lies beyond it.
     tallest = max(mass[1:].max(), 1e-300)
     panel.bar(d, np.minimum(mass[:128] / tallest, 1.0), width=1.0, color="0.85", label="mass (beyond 0)")
     panel.plot(d, np.exp(-d * record.scale), color="C0", lw=1.2, label="softmax")
-    panel.plot(d, (B - S * np.minimum(d, D)) / B, color="C3", lw=1.2, label="surrogate")
+    panel.plot(d, scores / scores[0], color="C3", lw=1.2, label="surrogate")
     panel.set_title(f"layer {record.layer} head {record.head}   KL {record.kl:.3f}", fontsize=7)
     panel.tick_params(labelsize=6)
     panel.set_xlim(0, 127)

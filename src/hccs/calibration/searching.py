@@ -1,4 +1,4 @@
-"""The search: for every head, layer or all heads together, the triple of least mean KL (eq. 10)."""
+"""The search: for every head, layer or all heads together, the parameters of least mean KL (eq. 10)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 
 from hccs._progress import track
 from hccs.backends.cpu.instruction_sets import cores
-from hccs.calibration import _native
+from hccs.calibration import _native, two_lines
 from hccs.calibration.grid import coarse_grid, deployed_objective
 from hccs.calibration.statistics import GroupSummary, HeadStatistics
-from hccs.errors import DataError, DtypeError, ParameterError
-from hccs.numbers.heads import HeadParams
+from hccs.errors import DtypeError, ParameterError
+from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.modes import Mode
-from hccs.numbers.region import Region
+from hccs.numbers.region import NARROW, Region
 from hccs.numbers.table import ParamTable
 from hccs.ops.arguments import require_threads
 
@@ -56,7 +56,7 @@ class HeadRecord:
     """Of the head's softmax, mean over rows."""
     runner_up: HeadParams
     runner_up_kl: float
-    """The second best triple of the head (of its group), and the group's KL with it."""
+    """The second best parameters of the head (of its group), and the group's KL with them."""
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,19 @@ class Calibration:
 @dataclass(frozen=True)
 class _Job:
     stats: HeadStatistics
-    n: int
+    region: Region
     mode: Mode
     exact: bool
     in_mode: bool
+    form: two_lines.Form | None
     interruption: _native.Interruption
 
 
 @dataclass(frozen=True)
 class _Found:
     heads: list[int]
-    best: tuple[int, int, int]
-    runner_up: tuple[int, int, int]
+    best: HeadParams
+    runner_up: HeadParams
     runner_up_kl: float
 
 
@@ -96,7 +97,8 @@ def calibrate(
     """The exact optimum of every head's (B, S, D) for rows of up to `n` (default: the statistics' own n).
 
     `granularity` is "head", "layer" or "global": how many heads share a triple. The options are those of
-    `hccs.calibration.search`, which returns the record of every head beside the table.
+    `hccs.calibration.search`, which returns the record of every head beside the table: `lines=2` finds two
+    lines, which come far closer to softmax.
 
     >>> from hccs.calibration import HeadStatistics
     >>> stats = HeadStatistics(shape=(1, 1), n=64, scale=0.1)
@@ -113,17 +115,24 @@ def search(
     granularity: str = "head",
     mode: Mode | str = "i16_div",
     *,
+    lines: int = 1,
+    scores: str = "int16",
+    sum_bits: int | None = None,
     search: str = "exact",
     objective: str = "kl_i16",
     provenance: Mapping[str, object] | None = None,
     threads: int | None = None,
 ) -> Calibration:
-    """The admissible triple of least mean KL for every head, and how well each head is served.
+    """The admissible parameters of least mean KL for every head, and how well each head is served.
 
     `n` is the longest row to serve (default: the statistics' own). `granularity`: a triple per "head",
     "layer" or "global". `mode` is the deployed mode that the table records. `search="exact"` finds the global
     minimum over the whole region; `"grid"` is the paper's coarse scan. The objective is computed in int16
     space whatever the mode, as the paper advises; `"kl_mode"` takes the deployed mode (coarse scan only).
+
+    `lines=2` finds a second line, with int16 `scores` or with "uint8" ones (f = 2), and sums of 24 bits;
+    `sum_bits` is for one line with wide sums, or two lines that keep the paper's 15 bits. Both are fitted to
+    a sample of the rows (docs/calibration.md).
     """
     if not isinstance(stats, HeadStatistics):
         raise DtypeError(
@@ -135,14 +144,22 @@ def search(
     if threads is not None:
         require_threads(threads)
     mode = Mode(mode)
+    form = two_lines.form_of(lines, scores, sum_bits)
     job = _Job(
         stats,
-        _serving(stats, n),
+        _serving(stats, n, NARROW if form is None else form.sum_bits),
         mode,
         _one_of("search", search, SEARCHES) == "exact",
         _one_of("objective", objective, OBJECTIVES) == "kl_mode",
+        form,
         _native.Interruption(),
     )
+    if form is not None and not (job.exact and not job.in_mode):
+        raise ParameterError(
+            "the default search and objective for two lines and wide sums",
+            f"search={search!r}, objective={objective!r}",
+            "The coarse scan and KL in the deployed mode are the paper's, of one line.",
+        )
     if job.exact and job.in_mode:
         raise ParameterError(
             "search='grid' with objective='kl_mode'",
@@ -152,13 +169,15 @@ def search(
     groups = _groups(stats, granularity)
     found = list(_search_all(job, groups, threads or cores()))
     records = sorted((r for f in found for r in _records(stats, f)), key=lambda r: (r.layer, r.head))
-    packed = np.array([r.params.packed for r in records]).reshape(*stats.shape, 3)
+    named = NAMES if form is not None and form.lines > 1 else NAMES[:3]
+    theta = {
+        name: np.array([getattr(r.params, name) for r in records]).reshape(stats.shape) for name in named
+    }
     table = ParamTable(
-        B=packed[..., 0],
-        S=packed[..., 1],
-        D=packed[..., 2],
+        **theta,
         scale=stats.scale,
-        n=job.n,
+        n=job.region.n,
+        sum_bits=job.region.sum_bits,
         mode=mode,
         provenance=provenance,
         qkv_scale=stats.qkv_scale,
@@ -178,9 +197,12 @@ def fidelity(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:
 def deployed_kl(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:
     """Renormalised KL of every head in the table's own mode, [layers, heads], from rows still kept."""
     _require_match(stats, table)
+    thetas = [table.head(*divmod(h, stats.shape[1])) for h in range(stats.scale.size)]
     values = [
-        deployed_objective(stats, [h], table.head(*divmod(h, stats.shape[1])).packed[None], table.mode)[0]
-        for h in range(stats.scale.size)
+        two_lines.deployed(stats, [h], theta, table.mode)[1]
+        if theta.wide
+        else deployed_objective(stats, [h], theta.packed[None], table.mode)[0]
+        for h, theta in enumerate(thetas)
     ]
     return np.array(values).reshape(stats.shape)
 
@@ -212,14 +234,14 @@ def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _serving(stats: HeadStatistics, n: int | None) -> int:
-    """The n to calibrate for: at least that of the statistics, and with some slope left."""
+def _serving(stats: HeadStatistics, n: int | None, sum_bits: int) -> Region:
+    """The region to calibrate in: for at least the n of the statistics, and with some slope left."""
     n = stats.n if n is None else Region(n).n
     if n < stats.n:
         raise ParameterError(
             f"n >= {stats.n}, the longest row of the statistics", str(n), "Collect statistics with this n."
         )
-    region = Region(n)
+    region = Region(n, sum_bits)
     if region.max_base < region.floor:
         region.require(1, 0, 1)
     if region.max_slope(1) < 1:
@@ -229,7 +251,7 @@ def _serving(stats: HeadStatistics, n: int | None) -> int:
             CalibrationWarning,
             stacklevel=3,
         )
-    return n
+    return region
 
 
 def _groups(stats: HeadStatistics, granularity: str) -> list[list[int]]:
@@ -242,7 +264,7 @@ def _groups(stats: HeadStatistics, granularity: str) -> list[list[int]]:
 def _search_all(job: _Job, groups: list[list[int]], threads: int) -> Iterator[_Found]:
     job.stats._native.count_pending()  # once, and not again for every group and D
     summaries = [job.stats.summary(group) for group in groups]
-    one = _exact if job.exact else _coarse
+    one = _sampled if job.form is not None else _exact if job.exact else _coarse
     with ThreadPoolExecutor(min(threads, len(groups))) as pool:
         jobs: list[Future[_Found]] = []
         try:
@@ -273,12 +295,20 @@ def _submit(
 
 
 def _exact(job: _Job, group: list[int], means: GroupSummary) -> _Found:
-    best, runner_up, _, _ = _with_means(_native.search, job.stats, group, means, job.n, job.interruption)
-    return _Found(group, best[:3], runner_up[:3], runner_up[3])
+    best, runner_up, _, _ = _with_means(
+        _native.search, job.stats, group, means, job.region.n, job.interruption
+    )
+    return _Found(group, HeadParams(*best[:3]), HeadParams(*runner_up[:3]), runner_up[3])
+
+
+def _sampled(job: _Job, group: list[int], means: GroupSummary) -> _Found:
+    assert job.form is not None
+    best, runner_up, kl = two_lines.search(job.stats, group, means, job.form, job.region, job.interruption)
+    return _Found(group, best, runner_up, kl)
 
 
 def _coarse(job: _Job, group: list[int], means: GroupSummary) -> _Found:
-    triples = coarse_grid(job.n)
+    triples = coarse_grid(job.region.n)
     if job.in_mode:
         kl = deployed_objective(job.stats, group, triples, job.mode)
     else:
@@ -286,35 +316,32 @@ def _coarse(job: _Job, group: list[int], means: GroupSummary) -> _Found:
     best = int(np.argmax(kl <= kl.min() + TIE))  # the first: the grid is in the order of preference
     rest = np.where(np.arange(len(kl)) == best, np.inf, kl)
     second = int(np.argmax(rest <= rest.min() + TIE))
-    return _Found(group, _triple(triples[best]), _triple(triples[second]), float(kl[second]))
-
-
-def _triple(row: NDArray[np.int32]) -> tuple[int, int, int]:
-    B, S, D = row.tolist()
-    return B, S, D
+    first, other = (HeadParams.from_packed(triples[index]) for index in (best, second))
+    return _Found(group, first, other, float(kl[second]))
 
 
 def _records(stats: HeadStatistics, found: _Found) -> Iterator[HeadRecord]:
-    params = HeadParams(*found.best)
     for h in found.heads:
-        kl, renormalised, deficit = _evaluate(stats, [h], params)
+        kl, renormalised, deficit = _evaluate(stats, [h], found.best)
         layer, head = divmod(h, stats.shape[1])
         yield HeadRecord(
             layer=layer,
             head=head,
-            params=params,
+            params=found.best,
             scale=float(stats.scale[layer, head]),
             rows=int(stats.rows[layer, head]),
             kl=kl,
             kl_renormalised=renormalised,
             mass_deficit=deficit,
             entropy=-stats.summary([h]).negative_entropy,
-            runner_up=HeadParams(*found.runner_up),
+            runner_up=found.runner_up,
             runner_up_kl=found.runner_up_kl,
         )
 
 
 def _evaluate(stats: HeadStatistics, heads: list[int], params: HeadParams) -> tuple[float, float, float]:
+    if params.wide:
+        return two_lines.deployed(stats, heads, params, Mode.I16_DIV)
     found: tuple[float, float, float] = _with_means(
         _native.evaluate, stats, heads, stats.summary(heads), *params.packed.tolist()
     )
@@ -325,14 +352,8 @@ def _with_means(
     call: Callable[..., Any], stats: HeadStatistics, heads: list[int], means: GroupSummary, *arguments: Any
 ) -> Any:
     """What the native code finds for a group of heads; it reads rows, which must be those of the means."""
-    try:
+    with two_lines.unchanged_rows():
         return call(stats._native, heads, means.mass, means.negative_entropy, means.version, *arguments)
-    except _native.Changed as error:
-        raise DataError(
-            "statistics that stay as they are during a search",
-            "rows added meanwhile",
-            "Search when all rows are in, or search a copy.",
-        ) from error
 
 
 def _warn_of_constant_heads(stats: HeadStatistics, records: Sequence[HeadRecord]) -> None:

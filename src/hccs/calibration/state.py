@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
     State = tuple[dict[str, NDArray[Any]], dict[str, str]]
 
-FORMAT = Format("hccs.HeadStatistics", version=2, last_arrays_only=1)
+FORMAT = Format("hccs.HeadStatistics", version=3, last_arrays_only=1)
+_WITHOUT_SAMPLE = 2
+"""The version of files in which every row is kept, or whose rows were counted before there was a sample."""
 
 _BLOBS = {"rows": np.uint8, "weights": np.int64, "cells": np.uint8}
 """What every bucket, a head's rows of one length, holds; their sizes end its line of the index."""
+
+_SAMPLE = {"sample_index": np.int64, "sample_rows": np.uint8, "quantised_sums": np.int64}
+"""The sampled rows of heads with counted rows: (head, length, weight) of each, their distances, and of float
+logits the sums of the int8 softmax of those heads, in their order."""
 
 _SUMS = 2 * 257
 """Two halves of each sum of a head: one per distance, and the logarithms."""
@@ -34,17 +40,18 @@ def of(stats: HeadStatistics) -> State:
     held = stats._native.state(list(range(stats.scale.size)))  # of one moment, whatever other threads add
     index = []
     parts = {name: [np.empty(0, dtype)] for name, dtype in _BLOBS.items()}
-    for head, (_, buckets) in enumerate(held):
+    for head, (_, buckets, _) in enumerate(held):
         for length, count, weight, *blobs in buckets:
             index.append([head, length, count, weight, *(blob.size for blob in blobs)])
             for part, blob in zip(parts.values(), blobs, strict=True):
                 part.append(blob)
     arrays: dict[str, NDArray[Any]] = {
         "scale": stats.scale,
-        "sums": np.stack([sums for sums, _ in held]),
+        "sums": np.stack([sums for sums, _, _ in held]),
         "index": np.array(index, np.int64).reshape(-1, 4 + len(_BLOBS)),
         **{name: np.concatenate(part) for name, part in parts.items()},
         **({} if stats.qkv_scale is None else {"qkv_scale": stats.qkv_scale}),
+        **_sampled([sample for _, _, sample in held]),
     }
     metadata = {
         "n": str(stats.n),
@@ -53,6 +60,48 @@ def of(stats: HeadStatistics) -> State:
         **({} if stats.layers is None else {"layers": json.dumps(stats.layers)}),
     }
     return arrays, metadata
+
+
+def _sampled(samples: list[Any]) -> dict[str, NDArray[Any]]:
+    """The arrays of `_SAMPLE`, unless every row of every head is kept."""
+    if all(sample is None for sample in samples):
+        return {}
+    index, rows, sums = [], [], []
+    for head, sample in enumerate(samples):
+        if sample is not None:
+            lengths, weights, blob, quantised = sample
+            index.append(np.stack([np.full(len(lengths), head), lengths, weights], -1))
+            rows.append(blob)
+            sums.append(quantised)
+    return {
+        "sample_index": np.concatenate(index).astype(np.int64),
+        "sample_rows": np.concatenate(rows),
+        "quantised_sums": np.stack(sums),
+    }
+
+
+def _restore_samples(stats: HeadStatistics, arrays: dict[str, NDArray[Any]]) -> None:
+    if not any(name in arrays for name in _SAMPLE):
+        return
+    index, rows, sums = (arrays[name] for name in _SAMPLE)
+    if any(arrays[name].dtype != dtype for name, dtype in _SAMPLE.items()):
+        raise ValueError("a sample of other types")
+    if index.ndim != 2 or index.shape[1] != 3 or sums.ndim != 2 or rows.ndim != 1:
+        raise ValueError(f"a sample of shapes {index.shape}, {rows.shape}, {sums.shape}")
+    heads = np.unique(index[:, 0])
+    if len(heads) != len(sums) or (np.diff(index[:, 0]) < 0).any() or (index[:, 1] < 1).any():
+        raise ValueError("a sample of heads out of order")
+    if index[:, 1].max(initial=0) > stats.n or index[:, 1].sum() != len(rows):
+        raise ValueError("sampled rows of other lengths")
+    begin = 0
+    for head, quantised in zip(heads.tolist(), sums, strict=True):
+        of_head = index[index[:, 0] == head]
+        end = begin + int(of_head[:, 1].sum())
+        lengths, weights = np.ascontiguousarray(of_head[:, 1]), np.ascontiguousarray(of_head[:, 2])
+        stats._native.restore_sample(
+            head, lengths, weights, np.ascontiguousarray(rows[begin:end]), np.ascontiguousarray(quantised)
+        )
+        begin = end
 
 
 def restored(
@@ -83,6 +132,7 @@ def restored(
     # After the rows: the native code checks that they could have left these sums behind.
     for head, halves in enumerate(arrays["sums"]):
         stats._native.restore_sums(head, np.ascontiguousarray(halves))
+    _restore_samples(stats, arrays)
     stats.progress = progress
     return stats
 
@@ -105,7 +155,8 @@ def save(stats: HeadStatistics, path: str | os.PathLike[str]) -> None:
     """Write a state, and how far a collection from files has come, under a checksum."""
     arrays, metadata = of(stats)
     noted = {} if stats.progress is None else {"progress": stats.progress.to_json()}
-    FORMAT.save(path, arrays, {**metadata, **noted})
+    version = None if any(name in arrays for name in _SAMPLE) else _WITHOUT_SAMPLE
+    FORMAT.save(path, arrays, {**metadata, **noted}, version)
 
 
 def load(kind: type[HeadStatistics], path: str | os.PathLike[str]) -> HeadStatistics:

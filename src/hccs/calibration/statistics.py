@@ -139,13 +139,23 @@ class HeadStatistics:
         return np.array(counts, np.int64).reshape(self.shape)
 
     @property
+    def sampled(self) -> NDArray[np.int64]:
+        """Different rows that two lines are fitted to, [layers, heads]; -1 where an old file has none."""
+        counts = [self._native.sampled(h) for h in range(self.scale.size)]
+        return np.array(counts, np.int64).reshape(self.shape)
+
+    @property
     def memory(self) -> NDArray[np.int64]:
         """Bytes in use, [layers, heads]."""
         return np.array([self._native.bytes(h) for h in range(self.scale.size)], np.int64).reshape(self.shape)
 
-    def summary(self, heads: Sequence[int]) -> GroupSummary:
-        """The means over all rows of some heads, by flat index layer * heads + head."""
-        version, of_heads = self._native.sums(list(heads))
+    def summary(self, heads: Sequence[int], *, quantised: bool = False) -> GroupSummary:
+        """The means over all rows of some heads, by flat index layer * heads + head.
+
+        With `quantised` those of the int8 softmax, also where the reference is that of float logits.
+        """
+        int8 = self.reference == "int8" or quantised
+        version, of_heads = self._native.sums(list(heads), quantised and self.reference == "float")
         weight = sum(head_weight for head_weight, _ in of_heads)
         if weight == 0:
             names = ", ".join(f"layer {h // self.shape[1]} head {h % self.shape[1]}" for h in heads[:4])
@@ -163,19 +173,19 @@ class HeadStatistics:
                 for high, low in zip(halves[::2], halves[1::2], strict=True)
             ]
             logarithms += sums[DISTANCES]
-            if self.reference == "int8":
+            if int8:
                 sums = [w * e for w, e in zip(sums, self._native.exp_table(h).tolist(), strict=False)]
                 moment = sum(d * m for d, m in enumerate(sums))
                 linear += float(self.scale.flat[h]) * (
                     moment / (weight << (_native.EXP_BITS + _native.MASS_BITS))
                 )
             mass = [a + b for a, b in zip(mass, sums, strict=False)]
-        bits = _native.MASS_BITS + (_native.EXP_BITS if self.reference == "int8" else 0)
+        bits = _native.MASS_BITS + (_native.EXP_BITS if int8 else 0)
         logarithm = logarithms / (weight << _native.MASS_BITS)
         return GroupSummary(
             mass=np.array([m / (weight << bits) for m in mass]),
             # sum p log p = -scale * sum_d d P(d) - log sum exp for int8; summed row by row for float.
-            negative_entropy=-linear - logarithm if self.reference == "int8" else logarithm,
+            negative_entropy=-linear - logarithm if int8 else logarithm,
             weight=weight / self.weight_unit,
             version=version,
         )
@@ -189,10 +199,12 @@ class HeadStatistics:
             reference=self.reference,
             weight_unit=self.weight_unit,
         )
-        for new, (sums, buckets) in enumerate(self._native.state(heads.reshape(-1).tolist())):
+        for new, (sums, buckets, sample) in enumerate(self._native.state(heads.reshape(-1).tolist())):
             for bucket in buckets:
                 chosen._native.restore_bucket(new, *bucket)
             chosen._native.restore_sums(new, sums)
+            if sample is not None:
+                chosen._native.restore_sample(new, *sample)
         return chosen
 
     def merge(self, other: HeadStatistics) -> None:

@@ -17,6 +17,7 @@ from hccs.calibration.figure import save_figure
 from hccs.calibration.files import collect_files
 from hccs.cli.tables import show
 from hccs.errors import FileError, ParameterError
+from hccs.numbers.heads import NAMES
 from hccs.numbers.modes import Mode
 
 MOST_LINES = 64
@@ -29,6 +30,13 @@ class Granularity(str, Enum):
     HEAD = "head"
     LAYER = "layer"
     GLOBAL = "global"
+
+
+class Scores(str, Enum):
+    """The width of two lines' scores."""
+
+    INT16 = "int16"
+    UINT8 = "uint8"
 
 
 class SearchKind(str, Enum):
@@ -62,6 +70,12 @@ def calibrate(
     ] = "auto",
     granularity: Annotated[Granularity, typer.Option(help="Heads that share a triple.")] = Granularity.HEAD,
     mode: Annotated[Mode, typer.Option(help="The deployed mode that the table records.")] = Mode.I16_DIV,
+    lines: Annotated[
+        int, typer.Option(min=1, max=2, help="1 is the paper's line; 2 come far closer to softmax.")
+    ] = 1,
+    scores: Annotated[
+        Scores, typer.Option(help="Of two lines: 'uint8' scores feed int8 products.")
+    ] = Scores.INT16,
     kind: Annotated[
         SearchKind, typer.Option("--search", help="'grid' is the paper's scan.")
     ] = SearchKind.EXACT,
@@ -73,7 +87,7 @@ def calibrate(
         Path | None, typer.Option(help="Save a picture of every head (.png, .pdf, .svg).")
     ] = None,
 ) -> None:
-    """Find every head's (B, S, D), and its logit scale, from representative logits."""
+    """Find every head's parameters, and its logit scale, from representative logits."""
     for path in (out, *filter(None, (statistics, figure))):
         require_writable(path)
     if figure is not None:
@@ -84,6 +98,8 @@ def calibrate(
         n,
         granularity.value,
         mode,
+        lines=lines,
+        scores=scores.value,
         search=kind.value,
         provenance={"hccs": hccs.__version__, "inputs": [path.name for path in inputs]},
     )
@@ -144,7 +160,8 @@ def _number(text: str) -> float | None:
 def _print(found: Calibration, out: Path) -> None:
     console = Console()
     title = f"{len(found.heads)} heads, n = {found.table.n}, mean KL {found.kl:.4f}"
-    header = ("head", "B", "S", "D", "scale", "rows", "entropy", "KL", "renorm.", "deficit", "second")
+    theta = NAMES[: found.heads[0].params.packed.shape[-1]]
+    header = ("head", *theta, "scale", "rows", "entropy", "KL", "renorm.", "deficit", "second")
     rows = [
         (
             f"{r.layer}.{r.head}",

@@ -60,7 +60,10 @@ def export_c(table: ParamTable, out: str | os.PathLike[str], *, seed: int = 0) -
 def parameter_header(table: ParamTable) -> str:
     """`hccs_parameters.h`: the table as constants."""
     layers, heads = table.shape
-    theta = [[f"{{{B}, {S}, {D}}}" for B, S, D in table.layer(i).packed.tolist()] for i in range(layers)]
+    theta = [
+        [f"{{{', '.join(map(str, head))}}}" for head in table.layer(i).packed.tolist()] for i in range(layers)
+    ]
+    kind, fields = ("hccs_lines", "B, S, D, S2, D2, f") if table.wide else ("hccs_head", "B, S, D")
     scale = [[_c_float(value) for value in row] for row in float32_scales(table)]
     order = "".join(f" *   {index} {_comment(name)}\n" for index, name in enumerate(table.layers or ()))
     return f"""/* Parameters of every head, written by `hccs export c`.{" Layers:" if order else ""}
@@ -74,9 +77,9 @@ def parameter_header(table: ParamTable) -> str:
 #define HCCS_HEADS {heads}
 #define HCCS_COLUMNS {table.n} /* the longest row that these parameters serve */
 #define HCCS_MODE HCCS_{table.mode.value.upper()}
-
-/* B, S, D */
-static const hccs_head hccs_theta[HCCS_LAYERS][HCCS_HEADS] = {_c_grid(theta)};
+{"#define HCCS_WIDE" + chr(10) if table.wide else ""}
+/* {fields} */
+static const {kind} hccs_theta[HCCS_LAYERS][HCCS_HEADS] = {_c_grid(theta)};
 
 /* The logit value of one int8 step. */
 static const float hccs_scale[HCCS_LAYERS][HCCS_HEADS] = {_c_grid(scale)};

@@ -1,8 +1,8 @@
 """HCCS as an ONNX function of standard operators, one per mode, with integers inside.
 
-Input: float logits z [batch, heads, q, k], theta int32 [heads, 3], scale float32 [heads] and valid, booleans
-that broadcast to z. Output: probabilities p_hat / T in float32. Every runtime of the standard operators can
-run it; the integers before the last division are the reference's.
+Input: float logits z [batch, heads, q, k], theta int32 [heads, 3], of the wide form [heads, 6], scale float32
+[heads] and valid, booleans that broadcast to z. Output: probabilities p_hat / T in float32. Every runtime of
+the standard operators can run it; the integers before the last division are the reference's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from hccs._extras import require
-from hccs.numbers.modes import RECIPROCAL_SHIFT, Mode
+from hccs.numbers.modes import DIVISOR_BITS, RECIPROCAL_SHIFT, Mode
 
 DOMAIN = "hccs"
 DOMAIN_VERSION = 1
@@ -19,6 +19,9 @@ OPSET = 18
 _LEADING_BITS = range(15)
 """Z <= 32767, so its leading bit is one of these."""
 
+_WIDE_LEADING_BITS = range(24)
+"""Those of wide sums."""
+
 
 def onnx() -> Any:
     """The onnx package, or what to install."""
@@ -26,14 +29,15 @@ def onnx() -> Any:
     return require("onnx", "onnx")
 
 
-def function_name(mode: Mode) -> str:
-    """`SoftmaxI16Div` and so on: an operator of the domain "hccs"."""
-    return "Softmax" + "".join(part.capitalize() for part in mode.value.split("_"))
+def function_name(mode: Mode, wide: bool = False) -> str:
+    """`SoftmaxI16Div`, `WideSoftmaxI16Div` and so on: an operator of the domain "hccs"."""
+    name = "Softmax" + "".join(part.capitalize() for part in mode.value.split("_"))
+    return f"Wide{name}" if wide else name
 
 
-def function(mode: Mode) -> Any:
-    """The FunctionProto of a mode."""
-    made = onnx().parser.parse_function(function_text(mode))
+def function(mode: Mode, wide: bool = False) -> Any:
+    """The FunctionProto of a mode, for one line or for the wide form."""
+    made = onnx().parser.parse_function(wide_function_text(mode) if wide else function_text(mode))
     made.doc_string = f"HCCS, mode {mode.value}: clipped-linear softmax of quantised logits, in integers."
     return made
 
@@ -80,6 +84,84 @@ def function_text(mode: Mode) -> str:
     Z = Cast <to = {_type("INT32")}> (total)
     {_factor(mode)}
     {_scaled(mode)}
+    real = Cast <to = {_type("FLOAT")}> (p_hat)
+    T = Constant <value = float {{{mode.T}.0}}> ()
+    p = Div (real, T)
+}}
+"""
+
+
+def wide_function_text(mode: Mode) -> str:
+    """The function of two lines and wide sums: p_hat = min((s * rho) >> (k + t), T), Z below 2^24."""
+    names = ("base", "slope", "bound", "slope2", "bound2", "shift")
+    by_head = "\n    ".join(f"{name}_of = Reshape ({name}, heads_only)" for name in names)
+    numerator = mode.T << (DIVISOR_BITS + mode.spare_bits)
+    reciprocal = f"""one_wide = Constant <value = int64 {{1}}> ()
+    unit_bits = Constant <value = int64 {{{1 << DIVISOR_BITS}}}> ()
+    some_wide = Cast <to = {_type("INT64")}> (some)
+    scaled = Mul (some_wide, unit_bits)
+    {_numbers("int64", "wide_powers", [1 << k for k in _WIDE_LEADING_BITS])}
+    leading = Gather (wide_powers, k)
+    below = Sub (leading, one_wide)
+    raised = Add (scaled, below)
+    M_wide = Div (raised, leading)
+    M = Cast <to = {_type("INT32")}> (M_wide)
+    numerator = Constant <value = int32 {{{numerator}}}> ()
+    rho = Div (numerator, M)"""
+    if mode.is_clb:
+        reciprocal = f"rho = Constant <value = int32 {{{mode.T << mode.spare_bits}}}> ()"
+    return f"""
+<domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>
+{function_name(mode, wide=True)} (z, theta, scale, valid) => (p)
+{{
+    heads = Shape (scale)
+    zero = Constant <value = int8[1] {{0}}> ()
+    zeros = Expand (zero, heads)
+    logits = QuantizeLinear <axis = 1> (z, scale, zeros)
+    x = Cast <to = {_type("INT32")}> (logits)
+    heads_only = Constant <value = int64[3] {{-1, 1, 1}}> ()
+    {", ".join(names)} = Split <axis = 1, num_outputs = 6> (theta)
+    {by_head}
+    columns = Constant <value = int64[1] {{-1}}> ()
+    lowest = Constant <value = int32 {{-128}}> ()
+    highest = Constant <value = int32 {{127}}> ()
+    logit_cap = Where (valid, highest, lowest)
+    attended = Min (x, logit_cap)
+    m = ReduceMax (attended, columns)
+    signed_distance = Sub (m, x)
+    nothing = Constant <value = int32 {{0}}> ()
+    distance = Max (signed_distance, nothing)
+    delta = Min (distance, bound_of)
+    lost = Mul (slope_of, delta)
+    delta2 = Min (distance, bound2_of)
+    lost2 = Mul (slope2_of, delta2)
+    lower = Sub (base_of, lost)
+    line = Sub (lower, lost2)
+    unshifted = Cast <to = {_type("UINT32")}> (line)
+    f = Cast <to = {_type("UINT32")}> (shift_of)
+    narrowed = BitShift <direction = "RIGHT"> (unshifted, f)
+    score = Cast <to = {_type("INT32")}> (narrowed)
+    largest = Constant <value = int32 {{32767}}> ()
+    score_cap = Where (valid, largest, nothing)
+    s = Min (score, score_cap)
+    exact = Cast <to = {_type("FLOAT")}> (s)
+    total = ReduceSum (exact, columns)
+    Z = Cast <to = {_type("INT32")}> (total)
+    unit = Constant <value = int32 {{1}}> ()
+    some = Max (Z, unit)
+    {_int32("powers", [1 << k for k in _WIDE_LEADING_BITS[1:]])}
+    reached = GreaterOrEqual (some, powers)
+    counted = Cast <to = {_type("INT32")}> (reached)
+    k = ReduceSum (counted, columns)
+    {reciprocal}
+    product = Mul (s, rho)
+    unsigned = Cast <to = {_type("UINT32")}> (product)
+    spare = Constant <value = int32 {{{mode.spare_bits}}}> ()
+    fraction = Add (k, spare)
+    fraction_bits = Cast <to = {_type("UINT32")}> (fraction)
+    shifted = BitShift <direction = "RIGHT"> (unsigned, fraction_bits)
+    top = Constant <value = uint32 {{{mode.T}}}> ()
+    p_hat = Min (shifted, top)
     real = Cast <to = {_type("FLOAT")}> (p_hat)
     T = Constant <value = float {{{mode.T}.0}}> ()
     p = Div (real, T)
@@ -141,8 +223,12 @@ def _scaled(mode: Mode) -> str:
 
 
 def _int32(name: str, values: list[int]) -> str:
+    return _numbers("int32", name, values)
+
+
+def _numbers(kind: str, name: str, values: list[int]) -> str:
     listed = ", ".join(map(str, values))
-    return f"{name} = Constant <value = int32[{len(values)}] {{{listed}}}> ()"
+    return f"{name} = Constant <value = {kind}[{len(values)}] {{{listed}}}> ()"
 
 
 def _type(name: str) -> int:

@@ -40,7 +40,7 @@ class SymbolicSoftmax(SoftmaxSlot):
 
     def __init__(self, table: ParamTable, layer: int, mode: Mode) -> None:
         super().__init__()
-        self.operator = f"{DOMAIN}::{function_name(mode)}"
+        self.operator = f"{DOMAIN}::{function_name(mode, table.wide)}"
         self.register_buffer("theta", torch.tensor(table.layer(layer).packed))
         self.register_buffer("scale", torch.tensor(float32_scales(table)[layer]))
         self.register_buffer("everything", torch.ones(1, dtype=torch.bool))
@@ -143,7 +143,7 @@ def _quiet() -> Iterator[None]:
 
 def _write(model: Any, table: ParamTable, mode: Mode, path: Path) -> Path:
     standard = onnx()
-    model.functions.append(function(mode))
+    model.functions.append(function(mode, table.wide))
     standard.helper.set_model_props(
         model,
         {

@@ -24,6 +24,7 @@ from hccs.nn.integer import IntegerAttention
 from hccs.nn.interface import NAME, SLOT, attention_layers, register, switch
 from hccs.nn.layers import HeadSoftmax, LearnableHeadSoftmax
 from hccs.nn.slots import AttentionSlot
+from hccs.numbers.heads import NAMES, ONE_LINE
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 
@@ -153,8 +154,11 @@ def current_table(model: nn.Module) -> ParamTable:
     if not all(hasattr(slot, "theta_and_scale") for slot in slots):
         raise ModelError("a model with HCCS attached", "one without", "hccs.nn.restore(model) attaches it.")
     values = np.stack([slot.theta_and_scale() for slot in slots])  # type: ignore[union-attr]
-    B, S, D = (values[..., i].round().astype(np.int32) for i in range(3))
-    return replace(before, B=B, S=S, D=D, scale=values[..., 3])
+    integers = values[..., :-1].round().astype(np.int32)
+    theta = {name: integers[..., i] for i, name in enumerate(NAMES) if i < integers.shape[-1]}
+    if before.lines == 1:  # wide sums alone: their second line says nothing
+        theta = {name: theta[name] for name in NAMES[:ONE_LINE]}
+    return replace(before, **theta, scale=values[..., -1])
 
 
 def fill(slots: Mapping[str, AttentionSlot], model: nn.Module) -> None:

@@ -31,8 +31,9 @@ def hccs_softmax(
 ) -> torch.Tensor:
     """HCCS probabilities p_hat / T of float logits `z` [..., q, k], in z's dtype and differentiable.
 
-    `theta` is `HeadParams` or a tensor [..., 3] of (B, S, D); its shape and that of `scale` broadcast against
-    z.shape[:-2]. A float tensor theta is rounded, and it and `scale` get gradients if they ask for them.
+    `theta` is `HeadParams` or a tensor [..., 3] of (B, S, D), or [..., 6] of (B, S, D, S2, D2, f); its shape
+    and that of `scale` broadcast against z.shape[:-2]. A float tensor theta is rounded, and it and `scale`
+    get gradients if they ask for them.
     `valid` is a boolean mask that broadcasts to z.shape, or integer row lengths that broadcast to
     z.shape[:-1]; other columns get exactly zero. NaN logits, a theta that no integers could run and scales
     that are not positive are refused; on CUDA such rows become NaN, and the refusal comes with the next call
@@ -68,15 +69,19 @@ def surrogate(x: torch.Tensor, theta: torch.Tensor, valid: torch.Tensor | None =
     """The real-valued function whose gradient stands in for the integers': p = s / Z on real x [..., q, k].
 
     Plain differentiable torch, written to be read: the fast backward passes are held against its autograd.
+    The shift f of two lines scales all scores alike and is left out.
     """
-    B, S, D = (theta[..., i, None, None].to(x.dtype) for i in range(3))
+    B, S, D, *second = (theta[..., i, None, None].to(x.dtype) for i in range(theta.shape[-1]))
     if valid is None:
         valid = torch.ones_like(x, dtype=torch.bool)
     m = x.masked_fill(~valid, -torch.inf).amax(-1, keepdim=True)
     distance = m - x
-    delta = torch.where(distance <= D, distance, D)  #  eq. 2
-    s = (B - S * delta).masked_fill(~valid, 0)  #       eq. 3
-    return s / s.sum(-1, keepdim=True)  #               eq. 5
+    s = B - S * torch.where(distance <= D, distance, D)  #          eq. 2, 3
+    if second:
+        S2, D2, _ = second
+        s = s - S2 * torch.where(distance <= D2, distance, D2)
+    s = s.masked_fill(~valid, 0)
+    return s / s.sum(-1, keepdim=True)  #                           eq. 5
 
 
 # --- the operators ------------------------------------------------------------------------------------------
@@ -147,7 +152,8 @@ def _backward_shapes(
     valid: torch.Tensor | None,
     learn: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = (*g.shape[:-1], 4) if learn else (0, 4)
+    learnt = theta.shape[-1] + 1
+    rows = (*g.shape[:-1], learnt) if learn else (0, learnt)
     return torch.empty(g.shape, dtype=g.dtype, device=g.device), torch.empty(rows, device=g.device)
 
 
@@ -172,10 +178,10 @@ def _parameter_gradients(
     wants_theta: bool,
     wants_scale: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of every row's (B, S, D, scale), summed over the rows each parameter serves."""
+    """Gradients of every row's theta and scale, summed over the rows that each parameter serves."""
     groups = rows.sum(-2) if x.ndim > 1 and rows.numel() else rows
-    d_theta = groups[..., :3].sum_to_size(theta.shape).to(theta.dtype) if wants_theta else None
-    d_scale = groups[..., 3].sum_to_size(scale.shape).to(scale.dtype) if wants_scale else None
+    d_theta = groups[..., :-1].sum_to_size(theta.shape).to(theta.dtype) if wants_theta else None
+    d_scale = groups[..., -1].sum_to_size(scale.shape).to(scale.dtype) if wants_scale else None
     return d_theta, d_scale
 
 

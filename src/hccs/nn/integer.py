@@ -95,7 +95,7 @@ class IntegerAttention(AttentionSlot):
         return self._requant_by_scaling[scaling]
 
     def theta_and_scale(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """(B, S, D, scale) of every head, [heads, 4]."""
+        """theta and scale of every head, [heads, 4] or, of two lines, [heads, 7]."""
         return np.concatenate([self.theta.packed.astype(np.float64), self.logit_scale[:, None]], axis=-1)
 
 

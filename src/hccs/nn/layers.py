@@ -8,7 +8,8 @@ from torch import nn
 
 from hccs.nn.functional import hccs_softmax
 from hccs.nn.slots import SoftmaxSlot
-from hccs.numbers.modes import MAX_DISTANCE, MAX_SLOPE, Mode
+from hccs.numbers.heads import ONE_LINE
+from hccs.numbers.modes import INT16_MAX, MAX_DISTANCE, MAX_SLOPE, UINT8_MAX, Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import ParamTable
 
@@ -62,34 +63,39 @@ class HeadSoftmax(SoftmaxSlot):
         return hccs_softmax(z, self.theta, self.scale_bits.view(torch.float32), self.mode, valid)
 
     def theta_and_scale(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """(B, S, D, scale) of every head, [heads, 4]."""
+        """theta and scale of every head, [heads, 4] or, of two lines, [heads, 7]."""
         scale = self.scale_bits.view(torch.float32).double()
         return torch.cat([self.theta.double(), scale[:, None]], -1).cpu().numpy()  # type: ignore[no-any-return]
 
 
 class LearnableHeadSoftmax(SoftmaxSlot):
-    """HCCS whose (B, S, D) and scale are trained with the model, always inside the admissible region.
+    """HCCS whose theta and scale are trained with the model, always inside the admissible region.
 
     What is learnt is the logarithm of each value's ratio to where it started, so that one learning rate suits
-    all four. The forward pass rounds and projects; gradients pass straight through both.
+    all. A shift f stays as it is. The forward pass rounds and projects; gradients pass straight through both.
     """
 
     start: torch.Tensor
 
     def __init__(self, table: ParamTable, layer: int, mode: Mode) -> None:
         super().__init__()
-        self.mode, self.region = mode, Region(table.n)
+        self.mode, self.region = mode, Region(table.n, table.sum_bits)
         values = np.concatenate([table.layer(layer).packed, table.scale[layer][:, None]], axis=-1)
         # A slope of 0 could never grow by a ratio: start it just below the rounding threshold.
-        values[:, 1] = np.maximum(values[:, 1], 0.49)
+        slopes = [1] if values.shape[-1] == ONE_LINE + 1 else [1, 3]
+        values[:, slopes] = np.maximum(values[:, slopes], 0.49)
         self.register_buffer("start", torch.tensor(values, dtype=torch.float32), persistent=False)
         self.log_ratio = nn.Parameter(torch.zeros(values.shape))
 
     def rounded_parameters(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """theta [heads, 3], integers carried in float32, and scale [heads]."""
+        """theta [heads, 3] or [heads, 6], integers carried in float32, and scale [heads]."""
         real = self.start * self.log_ratio.clamp(-2, 2).exp()
-        theta = real[:, :3] + (self._projected(real.detach()) - real[:, :3]).detach()
-        return theta, real[:, 3]
+        projected = (
+            self._projected(real.detach())
+            if real.shape[-1] == ONE_LINE + 1
+            else self._two_lines(real.detach())
+        )
+        return real[:, :-1] + (projected - real[:, :-1]).detach(), real[:, -1]
 
     def _projected(self, real: torch.Tensor) -> torch.Tensor:
         B, S, D = real[:, :3].round().unbind(-1)
@@ -98,13 +104,27 @@ class LearnableHeadSoftmax(SoftmaxSlot):
         S = torch.minimum(S.clamp(0, MAX_SLOPE), ((top - floor) / D).floor())
         return torch.stack([torch.clamp(torch.maximum(B, S * D + floor), max=top), S, D], -1)
 
+    def _two_lines(self, real: torch.Tensor) -> torch.Tensor:
+        B, S, D, S2, D2 = real[:, :5].round().unbind(-1)
+        f = self.start[:, 5]
+        unit = 2**f
+        floor = self.region.floor * unit
+        most = torch.where(f > 0, min(self.region.max_base, UINT8_MAX), self.region.max_base)
+        top = ((most + 1) * unit - 1).clamp(max=INT16_MAX)
+        D = D.clamp(1, MAX_DISTANCE)
+        D2 = torch.minimum(D2.clamp(min=1), D)
+        S = torch.minimum(S.clamp(0, MAX_SLOPE), ((top - floor) / D).floor())
+        S2 = torch.minimum(S2.clamp(0, MAX_SLOPE), ((top - floor - S * D) / D2).floor())
+        B = torch.minimum(torch.maximum(B, S * D + S2 * D2 + floor), top)
+        return torch.stack([B, S, D, S2, D2, f], -1)
+
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
         """Probabilities of logits [batch, heads, q, k]; masked positions get exactly 0."""
         theta, scale = self.rounded_parameters()
         return hccs_softmax(z, theta, scale, self.mode, valid)
 
     def theta_and_scale(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """(B, S, D, scale) of every head, [heads, 4]."""
+        """theta and scale of every head, [heads, 4] or, of two lines, [heads, 7]."""
         with torch.no_grad():
             theta, scale = self.rounded_parameters()
         return torch.cat([theta, scale[:, None]], -1).double().cpu().numpy()  # type: ignore[no-any-return]

@@ -38,23 +38,26 @@ def backward(
     valid: torch.Tensor | None,
     learn: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """dL/dz in g's dtype and, when learning, dL/d(B, S, D, scale) of every row [..., q, 4]."""
+    """dL/dz in g's dtype and, when learning, dL/d(theta, scale) of every row [..., q, 4], of two lines 7."""
     theta = theta.detach().round()
-    B, S, D = (theta[..., i, None, None].to(g.dtype) for i in range(3))
+    B, S, D, *second = (theta[..., i, None, None].to(g.dtype) for i in range(theta.shape[-1]))
+    S2, D2 = (second[0], second[1]) if second else (torch.zeros_like(S), torch.ones_like(D))
     per_step = scale[..., None, None].to(g.dtype)
     valid = torch.as_tensor(as_mask(valid, tuple(x.shape), "z.shape"))
     clamped = x.clamp(INT8_MIN, INT8_MAX).to(g.dtype)
     distance = clamped.masked_fill(~valid, INT8_MIN).amax(-1, keepdim=True) - clamped
-    free, peak = (distance <= D) & valid, (distance == 0) & valid
-    delta = torch.minimum(distance, D)  #                             eq. 2
-    s = (B - S * delta) * valid  #                                    eq. 3
-    Z = s.sum(-1, keepdim=True).clamp(min=1)  #                       eq. 5
-    t = (g - (g * s).sum(-1, keepdim=True) / Z) / Z * valid  #        dL/ds
-    share = (t * free).sum(-1, keepdim=True) / peak.sum(-1, keepdim=True).clamp(min=1)
-    dx = S * (t * free - share * peak) * (x == clamped)
+    free, free2, peak = (distance <= D) & valid, (distance <= D2) & valid, (distance == 0) & valid
+    delta, delta2 = torch.minimum(distance, D), torch.minimum(distance, D2)  # eq. 2
+    s = (B - S * delta - S2 * delta2) * valid  #                              eq. 3
+    Z = s.sum(-1, keepdim=True).clamp(min=1)  #                               eq. 5
+    t = (g - (g * s).sum(-1, keepdim=True) / Z) / Z * valid  #                dL/ds
+    lost = t * (S * free + S2 * free2)
+    share = lost.sum(-1, keepdim=True) / peak.sum(-1, keepdim=True).clamp(min=1)
+    dx = (lost - share * peak) * (x == clamped)
     if not learn:
-        return dx / per_step, torch.empty(0, 4)
-    beyond = -(t * ~free * S).sum(-1)
-    return dx / per_step, torch.stack(
-        [t.sum(-1), -(t * delta).sum(-1), beyond, -(dx * clamped).sum(-1) / per_step[..., 0]], -1
-    )
+        return dx / per_step, torch.empty(0, theta.shape[-1] + 1)
+    of_theta = [t.sum(-1), -(t * delta).sum(-1), -(t * ~free * S).sum(-1)]
+    if second:
+        # f scales all scores alike: nothing depends on it.
+        of_theta += [-(t * delta2).sum(-1), -(t * ~free2 * S2).sum(-1), torch.zeros_like(of_theta[0])]
+    return dx / per_step, torch.stack([*of_theta, -(dx * clamped).sum(-1) / per_step[..., 0]], -1)

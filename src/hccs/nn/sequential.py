@@ -15,6 +15,7 @@ from hccs.nn.collecting import StatisticsObserver, observing, ranges, run
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax, HeadSoftmax
 from hccs.nn.slots import AttentionSlot
+from hccs.numbers.heads import NAMES, ONE_LINE
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 
@@ -26,11 +27,13 @@ def calibrate_in_sequence(
     n: int,
     granularity: str = "head",
     mode: Mode | str = "i16_div",
+    lines: int = 1,
+    scores: str = "int16",
 ) -> ParamTable:
     """The table of a float model, where each layer is fitted behind the already converted ones.
 
-    Runs the model once per layer over `batches` and leaves it as it was. Granularity "global" has no order of
-    layers and is refused.
+    Runs the model once per layer over `batches` and leaves it as it was. `lines` and `scores` are those of
+    `hccs.calibration.search`. Granularity "global" has no order of layers and is refused.
     """
     batches = listed(batches)
     if granularity == "global":
@@ -46,11 +49,12 @@ def calibrate_in_sequence(
     names = list(attention_layers(model))
     for name in names:
         stats = _one_layer(model, batches, name, done, n)
-        tables.append(search(stats, n, granularity, mode).table)
+        tables.append(search(stats, n, granularity, mode, lines=lines, scores=scores).table)
         done[name] = HeadSoftmax(tables[-1], 0, Mode(mode))
-    joined = {
+    theta = NAMES if lines > 1 else NAMES[:ONE_LINE]
+    joined: dict[str, Any] = {
         part: np.concatenate([getattr(table, part) for table in tables])
-        for part in ("B", "S", "D", "scale", "qkv_scale")
+        for part in (*theta, "scale", "qkv_scale")
     }
     return ParamTable(**joined, n=n, mode=mode, layers=names, provenance={"calibration": "in sequence"})
 

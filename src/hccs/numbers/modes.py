@@ -10,7 +10,16 @@ import numpy as np
 from hccs.errors import ModeError
 
 INT16_MAX = 32767
-"""Row sums Z stay at or below this, so that rho = floor(32767 / Z) is at least 1."""
+"""Row sums Z of one line stay at or below this, so that rho = floor(32767 / Z) is at least 1."""
+
+WIDE_MAX = 2**24 - 1
+"""Wide row sums stay at or below this: exact in float32, and 128 * Z fits int32."""
+
+UINT8_MAX = 255
+"""Scores that a shift f makes narrow stay at or below this."""
+
+MAX_SHIFT = 7
+"""The largest f: it brings B <= 32767 to uint8 scores."""
 
 MAX_DISTANCE = 127
 """Clamped distances fit a signed int8."""
@@ -23,6 +32,9 @@ MIN_ROW_SUM = 256
 
 RECIPROCAL_SHIFT = 15
 """The paper's INV_SHIFT: fraction bits of the u8 reciprocal (eq. 8)."""
+
+DIVISOR_BITS = 15
+"""Wide sums are brought to this leading bit before they divide."""
 
 
 class Mode(str, enum.Enum):
@@ -56,6 +68,11 @@ class Mode(str, enum.Enum):
     def T(self) -> int:
         """The integer that stands for probability one."""
         return 255 if self.is_u8 else INT16_MAX
+
+    @property
+    def spare_bits(self) -> int:
+        """How far T is shifted to fill 15 bits: the wide reciprocal's fraction bits beyond those of Z."""
+        return 7 if self.is_u8 else 0
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -14,13 +14,16 @@ from hccs._files.checked import Format
 from hccs.errors import DataError, DtypeError, FileError, HccsError, ParameterError, ShapeError
 from hccs.numbers.heads import HeadParams, integers
 from hccs.numbers.modes import Mode
-from hccs.numbers.region import Region
+from hccs.numbers.region import NARROW, WIDE, Region
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-FORMAT = Format("hccs.ParamTable", version=2, last_unchecked=1)
+FORMAT = Format("hccs.ParamTable", version=3, last_unchecked=1)
+_ONE_LINE_VERSION = 2
+"""What tables of one line and 15-bit sums are still written as: whoever reads version 2 reads them."""
 _GRIDS = ("B", "S", "D", "scale")
+_SECOND_LINE = ("S2", "D2", "f")
 _OPERANDS = "qkv_scale"
 
 
@@ -37,6 +40,9 @@ class ParamTable:
     integer attention needs besides. `provenance` is for people: whatever JSON can hold about where the table
     came from, such as model, data, versions.
 
+    Tables of two lines hold S2, D2 and f besides; those of one line have None there. `sum_bits` is the width
+    of row sums, 15 for one line and 24 for two unless told: with 24 one line may serve long rows, too.
+
     >>> table = ParamTable(B=[[444, 300]], S=[[11, 4]], D=[[40, 60]], scale=[[0.1, 0.05]], n=64)
     >>> table.head(layer=0, head=1)
     HeadParams(B=300, S=4, D=60)
@@ -51,6 +57,10 @@ class ParamTable:
     provenance: Mapping[str, object]
     qkv_scale: NDArray[np.float64] | None
     layers: tuple[str, ...] | None
+    S2: NDArray[np.int32] | None
+    D2: NDArray[np.int32] | None
+    f: NDArray[np.int32] | None
+    sum_bits: int
 
     def __init__(
         self,
@@ -63,21 +73,30 @@ class ParamTable:
         provenance: Mapping[str, object] | None = None,
         qkv_scale: ArrayLike | None = None,
         layers: Sequence[str] | None = None,
+        S2: ArrayLike | None = None,
+        D2: ArrayLike | None = None,
+        f: ArrayLike | None = None,
+        sum_bits: int | None = None,
     ) -> None:
         triples = {name: integers(name, value) for name, value in (("B", B), ("S", S), ("D", D))}
-        numbers: dict[str, NDArray[Any]] = {**triples, "scale": _reals("scale", scale)}
+        second = _second_line(S2, D2, f, triples["B"].shape)
+        numbers: dict[str, NDArray[Any]] = {**triples, **second, "scale": _reals("scale", scale)}
         grids = {name: _frozen(_grid(name, array)) for name, array in numbers.items()}
         shapes = {name: grid.shape for name, grid in grids.items()}
         if len(set(shapes.values())) != 1:
             raise ShapeError(
-                "B, S, D and scale of one shape [layers, heads]",
+                f"{', '.join(list(grids)[:-1])} and scale of one shape [layers, heads]",
                 ", ".join(f"{name} {shape}" for name, shape in shapes.items()),
-                "Give every head all four values.",
+                f"Give every head all {'seven' if second else 'four'} values.",
             )
-        region = Region(n)
+        if sum_bits is None:
+            sum_bits = WIDE if second else NARROW
+        region = Region(n, sum_bits)
         values: dict[str, object] = {
+            **dict.fromkeys(_SECOND_LINE),
             **grids,
             "n": region.n,
+            "sum_bits": region.sum_bits,
             "mode": Mode(mode),
             "provenance": _for_people({} if provenance is None else provenance),
             _OPERANDS: None if qkv_scale is None else _frozen(operand_scales(qkv_scale, shapes["B"])),
@@ -87,13 +106,26 @@ class ParamTable:
             object.__setattr__(self, name, value)
         for layer, head in np.ndindex(self.shape):
             where = f"layer {layer} head {head}: "
-            region.require(*self._triple(layer, head), where=where)
+            region.require(*self._parameters(layer, head), where=where)
             if not self.scale[layer, head] > 0:
                 step = str(self.scale[layer, head])
                 raise ParameterError(f"{where}scale > 0", step, "A scale maps int8 steps to logits.")
 
-    def _triple(self, layer: int, head: int) -> tuple[int, int, int]:
-        return int(self.B[layer, head]), int(self.S[layer, head]), int(self.D[layer, head])
+    def _parameters(self, *index: int) -> tuple[Any, ...]:
+        """(B, S, D), or all six, of one head as integers or of a layer as arrays."""
+        second = [] if self.S2 is None else [self.S2, self.D2, self.f]
+        found = [grid[index] for grid in (self.B, self.S, self.D, *second) if grid is not None]
+        return tuple(int(value) for value in found) if len(index) > 1 else tuple(found)
+
+    @property
+    def lines(self) -> int:
+        """Of how many lines a score is made: 1, the paper's, or 2."""
+        return 1 if self.S2 is None else 2
+
+    @property
+    def wide(self) -> bool:
+        """Whether theta has a form of its own: two lines, or sums of 24 bits."""
+        return self.lines > 1 or self.sum_bits > NARROW
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -103,18 +135,28 @@ class ParamTable:
 
     def layer(self, index: int) -> HeadParams:
         """theta of one layer: arrays [heads], ready for logits [batch, heads, q, k]."""
-        return HeadParams(self.B[index], self.S[index], self.D[index])
+        return HeadParams(*self._parameters(index), wide=self.wide)
 
     def head(self, layer: int, head: int) -> HeadParams:
         """theta of one head."""
-        return HeadParams(*self._triple(layer, head))
+        return HeadParams(*self._parameters(layer, head), wide=self.wide)
+
+    def require_one_line(self, where: str, instead: str) -> None:
+        """Refuse two lines and wide sums where only the paper's form is implemented."""
+        if self.wide:
+            raise ParameterError(
+                f"a table of one line and sums of 15 bits {where}",
+                f"{self.lines} line{'s' if self.lines > 1 else ''} and sums of {self.sum_bits} bits",
+                instead,
+            )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ParamTable):
             return NotImplemented
         mine, theirs = self._arrays(), other._arrays()
         return (
-            (self.n, self.mode, self.layers) == (other.n, other.mode, other.layers)
+            (self.n, self.mode, self.layers, self.sum_bits)
+            == (other.n, other.mode, other.layers, other.sum_bits)
             and dict(self.provenance) == dict(other.provenance)
             and mine.keys() == theirs.keys()
             and all(np.array_equal(array, theirs[name]) for name, array in mine.items())
@@ -123,7 +165,8 @@ class ParamTable:
     __hash__ = None  # type: ignore[assignment]
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        arrays: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in _GRIDS}
+        names = _GRIDS if self.S2 is None else (*_GRIDS, *_SECOND_LINE)
+        arrays: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in names}
         return arrays if self.qkv_scale is None else {**arrays, _OPERANDS: self.qkv_scale}
 
     def as_dict(self) -> dict[str, Any]:
@@ -131,6 +174,7 @@ class ParamTable:
         return {
             "n": self.n,
             "mode": self.mode.value,
+            **({"sum_bits": self.sum_bits} if self.wide else {}),
             **({} if self.layers is None else {"layers": list(self.layers)}),
             **{name: array.tolist() for name, array in self._arrays().items()},
             "provenance": dict(self.provenance),
@@ -156,8 +200,9 @@ class ParamTable:
             "mode": self.mode.value,
             "provenance": json.dumps(self.provenance),
             **({} if self.layers is None else {"layers": json.dumps(self.layers)}),
+            **({"sum_bits": str(self.sum_bits)} if self.wide else {}),
         }
-        FORMAT.save(path, self._arrays(), metadata)
+        FORMAT.save(path, self._arrays(), metadata, None if self.wide else _ONE_LINE_VERSION)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ParamTable:
@@ -170,6 +215,7 @@ class ParamTable:
                 "mode": metadata["mode"],
                 "provenance": json.loads(metadata["provenance"]),
                 **({"layers": json.loads(metadata["layers"])} if "layers" in metadata else {}),
+                **({"sum_bits": int(metadata["sum_bits"])} if "sum_bits" in metadata else {}),
             }
             return cls.from_dict(values)
         except HccsError as error:
@@ -185,6 +231,21 @@ class ParamTable:
             inner = ",\n    ".join(map(json.dumps, value)) if rows else ""
             lines.append(f'  "{name}": ' + (f"[\n    {inner}\n  ]" if rows else json.dumps(value)))
         return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _second_line(
+    S2: ArrayLike | None, D2: ArrayLike | None, f: ArrayLike | None, shape: tuple[int, ...]
+) -> dict[str, NDArray[np.int32]]:
+    """S2, D2 and f where the table has two lines; no shift unless told."""
+    if S2 is None and D2 is None and f is None:
+        return {}
+    if S2 is None or D2 is None:
+        missing = " and ".join(name for name, value in (("S2", S2), ("D2", D2)) if value is None)
+        raise ParameterError(
+            "S2 and D2 of the second line", f"no {missing}", "Give both, or none of S2, D2, f."
+        )
+    shift = np.zeros(shape, np.int32) if f is None else integers("f", f)
+    return {"S2": integers("S2", S2), "D2": integers("D2", D2), "f": shift}
 
 
 def _with_layers_of_old(values: dict[str, Any]) -> dict[str, Any]:

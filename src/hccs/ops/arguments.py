@@ -233,7 +233,7 @@ def require_shapes(
 
 
 def heads_of(theta: NDArray[Any], columns: int) -> HeadParams:
-    """Parameters [..., 3] that arrived as numbers, floats rounded, if rows of so many columns can run."""
+    """Parameters [..., 3 or 6] that came as numbers, floats rounded, if rows of so many columns can run."""
     heads = _heads_of(theta.tobytes(), theta.dtype.str, theta.shape)
     heads.require_columns(columns)
     return heads
@@ -243,13 +243,11 @@ def heads_of(theta: NDArray[Any], columns: int) -> HeadParams:
 def _heads_of(content: bytes, dtype: str, shape: tuple[int, ...]) -> HeadParams:
     """Kept: a layer's parameters are the same in every call but while they are being learnt."""
     values: NDArray[Any] = np.frombuffer(content, dtype).reshape(shape)
-    if values.ndim == 0 or values.shape[-1] != 3:
-        raise ShapeError("theta [..., 3] of B, S and D", f"shape {shape}", "Stack the three last.")
     if values.dtype.kind == "f":
         if not (np.abs(values) < 2**31).all():
             raise ParameterError("finite B, S and D", str(values[~(np.abs(values) < 2**31)][0]), "Clip them.")
         values = np.rint(values).astype(np.int64)
-    return HeadParams(*np.moveaxis(values, -1, 0))
+    return HeadParams.from_packed(values)
 
 
 def require_scale(scale: Any) -> None:

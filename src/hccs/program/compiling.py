@@ -46,14 +46,14 @@ def compiled(program: op.Program) -> Any | None:
 
 
 def _taken(step: op.Operator, program: op.Program) -> bool:
-    """Whether the constants are such as the reference runs too; what it refuses, it explains."""
+    """Whether the constants are such as the kernels and the reference run; NumPy explains what it refuses."""
     if program.values[step.output].width < 1:
         return False
     match step:
         case op.Attention(theta=theta, requant=requant):
             dim = program.values[step.output].width // step.heads
             heads = (step.heads,)
-            fits = theta.shape == heads and requant.shape in ((), heads)
+            fits = not theta.wide and theta.shape == heads and requant.shape in ((), heads)
             return fits and dim <= MAX_HEAD_DIM and requant.output is not None
         case op.Embed(limit=limit) | op.Add(limit=limit):
             return limit is None or 0 < limit <= INT16_LIMIT
@@ -66,7 +66,7 @@ def _taken(step: op.Operator, program: op.Program) -> bool:
 
 def _longest(program: op.Program) -> int:
     """Tokens of a sequence or an image: with more, attention's sums could leave int16, as NumPy explains."""
-    bases = [step.theta.max_base for step in program.operators if isinstance(step, op.Attention)]
+    bases = [step.theta.max_score for step in program.operators if isinstance(step, op.Attention)]
     embed = program.embed
     given = embed.params.tokens if isinstance(embed, op.EmbedPatches) else program.longest
     return min([given, *(INT16_MAX // base for base in bases)])

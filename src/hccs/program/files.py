@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     Parts = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 
-FORMAT = Format("hccs.Program", version=1)
+FORMAT = Format("hccs.Program", version=2)
+_ONE_LINE_VERSION = 1
+"""What programs whose attention has one line are still written as: older readers know no theta of six."""
 
 IN_RUN = "model.hccs"
 """The file's name in the folder of a run."""
@@ -49,7 +51,8 @@ def save(program: op.Program, path: str | os.PathLike[str]) -> None:
             "facts": dict(program.facts),
         }
     )
-    FORMAT.save(path, arrays, {"program": described})
+    wide = any(isinstance(step, op.Attention) and step.theta.wide for step in program.operators)
+    FORMAT.save(path, arrays, {"program": described}, None if wide else _ONE_LINE_VERSION)
 
 
 def load(path: str | os.PathLike[str]) -> op.Program:
@@ -133,14 +136,15 @@ def _operator(entry: Mapping[str, Any], arrays: dict[str, Any]) -> op.Operator:
         case "Linear":
             return op.Linear(**place, params=LinearParams(**{"multiplier": None, **arrays}, **rest))
         case "Attention":
-            B, S, D = np.moveaxis(arrays["theta"], -1, 0)
             logits, shift, out, out_shift, v_scale = np.moveaxis(arrays["requant"], -1, 0)
             requant = Requant(
                 FixedPoint(logits, shift),
                 np.ascontiguousarray(v_scale).view(np.float32),
                 FixedPoint(out, out_shift),
             )
-            return op.Attention(**place, theta=HeadParams(B, S, D), requant=requant, **rest)
+            return op.Attention(
+                **place, theta=HeadParams.from_packed(arrays["theta"]), requant=requant, **rest
+            )
         case "Table":
             return op.Table(**place, **arrays)
         case "Narrow":

@@ -58,13 +58,16 @@ def requantise(acc: NDArray[np.int64], factor: FixedPoint) -> NDArray[np.int8]:
 
 
 def _round_half_up(acc: NDArray[np.int64], multiplier: Any, shift: Any) -> NDArray[np.int8]:
-    """clamp(floor((acc * multiplier + 2^(shift - 1)) / 2^shift), -128, 127); |acc * multiplier| <= 2^48."""
+    """clamp(floor((acc * multiplier + 2^(shift - 1)) / 2^shift), -128, 127); |acc * multiplier| <= 2^55."""
     rounded: NDArray[np.int64] = (acc * multiplier + (np.int64(1) << (shift - 1))) >> shift
     return np.clip(rounded, -128, 127).astype(np.int8)
 
 
 def as_float32(N: NDArray[np.int64], Z: NDArray[np.int64], requant: Requant) -> NDArray[np.float32]:
-    """N / Z * v_scale: one float32 division, one float32 multiplication; 0 where nothing was attended."""
+    """N / Z * v_scale: one float32 division, one float32 multiplication; 0 where nothing was attended.
+
+    Wide sums can take |N| beyond 2^24: it is rounded to float32 first, once.
+    """
     denominator = np.maximum(Z, 1).astype(np.float32)[..., None]
     v_scale = np.asarray(requant.v_scale, np.float32)[..., None, None]
     return (N.astype(np.float32) / denominator) * v_scale
@@ -76,5 +79,6 @@ def as_int8(N: NDArray[np.int64], Z: NDArray[np.int64], requant: Requant) -> NDA
     Z = np.maximum(Z, 1)
     k = np.vectorize(lambda z: leading_bit(int(z)), otypes=[np.int64])(Z)
     multiplier = (np.asarray(requant.output.multiplier, np.int64)[..., None] << k) // Z
-    shift = np.asarray(requant.output.shift, np.int64)[..., None] + k
+    # Beyond 2^62 everything rounds to 0, |N * R| being at most 2^55.
+    shift = np.minimum(np.asarray(requant.output.shift, np.int64)[..., None] + k, 62)
     return _round_half_up(N, multiplier[..., None], shift[..., None])

@@ -1,4 +1,4 @@
-"""HCCS as the paper writes it (Algorithm 1), with masks and short rows."""
+"""HCCS as the paper writes it (Algorithm 1), with masks and short rows; and its wide form, with two lines."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.numbers.heads import HeadParams
-from hccs.numbers.modes import RECIPROCAL_SHIFT, Mode
+from hccs.numbers.modes import DIVISOR_BITS, RECIPROCAL_SHIFT, Mode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def score_row(x: list[int], B: int, S: int, D: int, valid: list[bool]) -> list[int]:
+def score_row(
+    x: list[int], B: int, S: int, D: int, valid: list[bool], S2: int = 0, D2: int = 1, f: int = 0
+) -> list[int]:
     """Scores s of one row of int8 logits; positions that are not valid get 0."""
     if not any(valid):
         return [0] * len(x)
     m = max(x_i for x_i, v_i in zip(x, valid, strict=True) if v_i)  #         Algorithm 1, line 3
-    delta = [min(m - x_i, D) for x_i in x]  #                                  eq. 2
-    return [B - S * d_i if v_i else 0 for d_i, v_i in zip(delta, valid, strict=True)]  # eq. 3
+    d = [m - x_i for x_i in x]  #                                              eq. 1
+    s = [(B - S * min(d_i, D) - S2 * min(d_i, D2)) >> f for d_i in d]  #       eq. 2, 3
+    return [s_i if v_i else 0 for s_i, v_i in zip(s, valid, strict=True)]
 
 
 def softmax_row(x: list[int], B: int, S: int, D: int, mode: Mode, valid: list[bool]) -> list[int]:
@@ -42,6 +45,28 @@ def softmax_row(x: list[int], B: int, S: int, D: int, mode: Mode, valid: list[bo
     return [min((s_i * rho) >> shift, mode.T) for s_i in s]  #                 eq. 7
 
 
+def wide_row(x: list[int], six: list[int], mode: Mode, valid: list[bool]) -> list[int]:
+    """`softmax_row` of the wide form, whose reciprocal keeps 15 bits for every Z from 1 to 2^24 - 1."""
+    if not any(valid):
+        return [0] * len(x)
+
+    B, S, D, S2, D2, f = six
+    s = score_row(x, B, S, D, valid, S2, D2, f)
+    rho, shift = wide_reciprocal(sum(s), mode)
+    return [min((s_i * rho) >> shift, mode.T) for s_i in s]
+
+
+def wide_reciprocal(Z: int, mode: Mode) -> tuple[int, int]:
+    """rho and j with rho / 2^j next below T / Z (of CLB: T / 2^k), 2^14 <= rho + 1 and rho < 2^15."""
+    k = leading_bit(Z)
+    j = k + mode.spare_bits
+    if mode.is_clb:
+        return mode.T << mode.spare_bits, j
+    # Z brought to 16 bits, those beyond rounded up: 32 bits suffice for the division.
+    M = -((-Z << DIVISOR_BITS) >> k)
+    return (mode.T << (DIVISOR_BITS + mode.spare_bits)) // M, j
+
+
 def leading_bit(Z: int) -> int:
     """k = floor(log2 Z) for Z >= 1."""
     return Z.bit_length() - 1
@@ -53,7 +78,7 @@ def softmax(
     mode: Mode | str = Mode.I16_DIV,
     valid: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """`softmax_row` over int8 `x` [..., q, k]; theta's shape broadcasts against x.shape[:-2].
+    """`softmax_row`, or `wide_row`, over int8 `x` [..., q, k]; theta's shape broadcasts against x.shape[:-2].
 
     `valid` is a boolean mask that broadcasts to x.shape, or integer row lengths that broadcast to
     x.shape[:-1]. Input is taken as correct: `hccs.softmax` is the door that checks it.
@@ -62,8 +87,12 @@ def softmax(
     params, mask = _per_row(theta, x.shape), mask_of(valid, x.shape)
     out = np.zeros(x.shape, mode.dtype)
     for row in np.ndindex(x.shape[:-1]):
-        B, S, D = params[row].tolist()
-        out[row] = softmax_row(x[row].tolist(), B, S, D, mode, mask[row].tolist())
+        logits, parameters, takes_part = x[row].tolist(), params[row].tolist(), mask[row].tolist()
+        if theta.wide:
+            out[row] = wide_row(logits, parameters, mode, takes_part)
+        else:
+            B, S, D = parameters
+            out[row] = softmax_row(logits, B, S, D, mode, takes_part)
     return out
 
 
@@ -72,14 +101,17 @@ def scores(x: NDArray[np.int8], theta: HeadParams, valid: NDArray[Any] | None = 
     params, mask = _per_row(theta, x.shape), mask_of(valid, x.shape)
     out = np.zeros(x.shape, np.int64)
     for row in np.ndindex(x.shape[:-1]):
-        B, S, D = params[row].tolist()
-        out[row] = score_row(x[row].tolist(), B, S, D, mask[row].tolist())
+        B, S, D, *second = params[row].tolist()
+        out[row] = score_row(x[row].tolist(), B, S, D, mask[row].tolist(), *second)
     return out
 
 
 def _per_row(theta: HeadParams, shape: tuple[int, ...]) -> NDArray[np.int32]:
-    """One triple per row: a head's parameters serve all its query rows."""
-    return np.broadcast_to(theta.packed[..., None, :] if len(shape) > 1 else theta.packed, (*shape[:-1], 3))
+    """The parameters of every row: a head's serve all its query rows."""
+    packed = theta.packed
+    return np.broadcast_to(
+        packed[..., None, :] if len(shape) > 1 else packed, (*shape[:-1], packed.shape[-1])
+    )
 
 
 def mask_of(valid: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -102,6 +102,7 @@ def fitting_tiles(theta: HeadParams, mode: Mode, columns: int, rows: int) -> lis
             str(rows),
             "Pad the queries; extra rows cost little.",
         )
+    theta.require_one_line("in the AI Engine kernels", "Calibrate with lines=1 for this target.")
     theta.require_columns(columns)
     batches = theta.shape[0] * rows // batch
     memory = 2 * batch * columns * (1 + mode.dtype.itemsize)

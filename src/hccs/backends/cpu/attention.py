@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hccs.backends.cpu import _native
+from hccs.backends.cpu import _native, wide_attention
 from hccs.backends.cpu.codes import DEFERRED, DONE, MASK_LAYOUT, MASKING, MODES, OUTPUTS
 from hccs.backends.cpu.instruction_sets import cores
 from hccs.backends.cpu.refusals import refusal
@@ -43,6 +43,14 @@ def attention(
     if tensors:
         q, k, v = q.detach().numpy(), k.detach().numpy(), v.detach().numpy()
     exact = out if out in _DTYPES else "float32"
+    if theta.wide:
+        found, row_sums = wide_attention.attention(
+            q, k, v, theta, requant, masking, valid, causal, mode, exact, threads
+        )
+        wide_sums = row_sums if out == "pair" else None
+        if tensors:
+            return _as_tensors(found, wide_sums, out)
+        return found if wide_sums is None else (found, wide_sums)
     q, k, v = _with_contiguous_rows(q), _with_contiguous_rows(k), _with_contiguous_rows(v)
     if threads is None:
         work = 2 * q.size * k.shape[-2]

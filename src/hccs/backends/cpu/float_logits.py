@@ -38,10 +38,11 @@ def backward(
     valid: torch.Tensor | None,
     learn: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """dL/dz in g's dtype and, when learning, dL/d(B, S, D, scale) of every row [..., q, 4]."""
+    """dL/dz in g's dtype and, when learning, dL/d(theta, scale) of every row [..., q, 4], of two lines 7."""
     given = g.detach().to(torch.float32).contiguous()
     dz = torch.empty_like(given)
-    rows = torch.empty((*g.shape[:-1], 4) if learn else (0, 4))
+    learnt = theta.shape[-1] + 1
+    rows = torch.empty((*g.shape[:-1], learnt) if learn else (0, learnt))
     _run(False, given, theta, scale, valid, Mode.I16_DIV, x.contiguous(), dz, rows if learn else None)
     return dz.to(g.dtype), rows
 
@@ -96,7 +97,7 @@ def _layout(
     common = np.broadcast_shapes(heads.shape, shape)
     numbers = np.arange(math.prod(common), dtype=np.int32).reshape(common)
     return (
-        np.ascontiguousarray(np.broadcast_to(heads.packed, (*common, 3))),
+        np.ascontiguousarray(np.broadcast_to(heads.packed, (*common, heads.packed.shape[-1]))),
         np.ascontiguousarray(np.broadcast_to(scales, common)),
         np.ascontiguousarray(np.broadcast_to(numbers, lead)).reshape(-1),
     )

@@ -21,6 +21,7 @@ from hccs.backends.triton.formulas import (
 )
 from hccs.backends.triton.packed_rows import MOST_COLUMNS, can_run, softmax_words
 from hccs.backends.triton.parameters import heads_on
+from hccs.errors import ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
@@ -103,6 +104,12 @@ def rows_in(full: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
 
 def heads_of(theta: torch.Tensor, lead: torch.Size) -> tuple[torch.Tensor, int]:
     """Head parameters [..., 3] laid out so that group g uses entry g % heads."""
+    if theta.shape[-1] != 3:
+        raise ParameterError(
+            "one line (B, S, D) and sums of 15 bits on a GPU",
+            f"theta of shape {tuple(theta.shape)}",
+            "Move the logits to the CPU, or calibrate with lines=1.",
+        )
     shape = theta.shape[:-1]
     if shape == lead[len(lead) - len(shape) :]:
         return theta.contiguous(), max(theta.numel() // 3, 1)

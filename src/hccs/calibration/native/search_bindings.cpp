@@ -4,6 +4,7 @@
 #include "bindings.hpp"
 #include "common/interruption.hpp"
 #include "deployed.hpp"
+#include "lines.hpp"
 #include "search.hpp"
 
 namespace hccs::calibration {
@@ -98,6 +99,82 @@ Output<double> deployed_objectives_of_group(const Statistics& statistics, const 
   }));
 }
 
+// --- two lines, or wide sums: over the sampled rows ---
+
+struct Extra {
+  std::vector<double> mass;
+  double negative_entropy;
+
+  Extra(const Input<double, 1>& masses, double entropy) : mass(vector(masses)), negative_entropy(entropy) {
+    require(mass.size() == kDistances, "256 masses");
+  }
+};
+
+template <class Run>
+auto with_sample(const Statistics& statistics, const std::vector<int>& heads, const Extra& extra, int64_t version,
+                 const Run& run) {
+  return without_gil([&] {
+    const auto lock = statistics.lock_to_read();
+    if (statistics.version() != version) throw Changed("rows came in the meantime");
+    std::vector<const HeadState*> states;
+    std::vector<const int64_t*> tables;
+    for (int head : heads) {
+      const HeadState& state = statistics.heads().at(head);
+      require(state.sample.complete() && !state.sample.rows().empty(), "rows without a sample");
+      states.push_back(&state);
+      tables.push_back(statistics.exp_table(head));
+    }
+    return run(SampledRows(states, tables, extra.mass, extra.negative_entropy));
+  });
+}
+
+Lines lines_of(const Statistics& statistics, const int32_t* at) {
+  const Lines theta{at[0], at[1], at[2], at[3], at[4], at[5]};
+  require(theta.f >= 0 && theta.f <= 7 && theta.B <= kT && LinesRegion{kT, 1, theta.f, 2}.contains(theta) &&
+              int64_t(theta.B >> theta.f) * statistics.n() < int64_t{1} << 24,
+          "lines that are not admissible");
+  return theta;
+}
+
+nb::tuple six(const Lines& theta, double kl) {
+  return nb::make_tuple(theta.B, theta.S, theta.D, theta.S2, theta.D2, theta.f, kl);
+}
+
+nb::tuple search_lines_of_group(const Statistics& statistics, const std::vector<int>& heads, Input<double, 1> mass,
+                                double negative_entropy, int64_t version, int max_base, int floor, int f, int lines,
+                                const Interruption& interruption) {
+  require(f >= 0 && f <= 7 && max_base >= 1 && max_base <= kT && floor >= 1 && floor << f <= max_base &&
+              (lines == 1 || lines == 2) && int64_t(max_base >> f) * statistics.n() < int64_t{1} << 24,
+          "a region out of range");
+  const LinesRegion region{max_base, floor, f, lines};
+  const LinesResult found =
+      with_sample(statistics, heads, Extra(mass, negative_entropy), version,
+                  [&](const SampledRows& rows) { return search_lines(rows, region, interruption); });
+  return nb::make_tuple(six(found.best, found.kl), six(found.runner_up, found.runner_up_kl), found.evaluated);
+}
+
+Output<double> lines_objectives(const Statistics& statistics, const std::vector<int>& heads, Input<double, 1> mass,
+                                double negative_entropy, int64_t version, Input<int32_t, 2> thetas) {
+  require(thetas.shape(1) == 6, "B, S, D, S2, D2, f");
+  std::vector<Lines> asked;
+  for (const int32_t* at = thetas.data(); at != thetas.data() + thetas.size(); at += 6)
+    asked.push_back(lines_of(statistics, at));
+  return array(with_sample(statistics, heads, Extra(mass, negative_entropy), version, [&](const SampledRows& rows) {
+    std::vector<double> kl;
+    for (const Lines& theta : asked) kl.push_back(rows.objective(theta));
+    return kl;
+  }));
+}
+
+nb::tuple evaluate_lines(const Statistics& statistics, const std::vector<int>& heads, Input<double, 1> mass,
+                         double negative_entropy, int64_t version, Input<int32_t, 1> theta, bool u8, bool clb) {
+  require(theta.size() == 6, "B, S, D, S2, D2, f");
+  const Lines lines = lines_of(statistics, theta.data());
+  const Fidelity found = with_sample(statistics, heads, Extra(mass, negative_entropy), version,
+                                     [&](const SampledRows& rows) { return rows.deployed(lines, u8, clb); });
+  return nb::make_tuple(found.kl, found.kl_renormalised, found.mass_deficit);
+}
+
 }  // namespace
 
 void bind_search(nb::module_& m) {
@@ -112,6 +189,13 @@ void bind_search(nb::module_& m) {
         nb::arg("negative_entropy"), nb::arg("version"), nb::arg("B"), nb::arg("S"), nb::arg("D"));
   m.def("objectives", &objectives_of_group, nb::arg("statistics"), nb::arg("heads"), nb::arg("mass"),
         nb::arg("negative_entropy"), nb::arg("version"), nb::arg("triples"));
+  m.def("search_lines", &search_lines_of_group, nb::arg("statistics"), nb::arg("heads"), nb::arg("extra_mass"),
+        nb::arg("extra_entropy"), nb::arg("version"), nb::arg("max_base"), nb::arg("floor"), nb::arg("f"),
+        nb::arg("lines"), nb::arg("interruption"));
+  m.def("lines_objectives", &lines_objectives, nb::arg("statistics"), nb::arg("heads"), nb::arg("extra_mass"),
+        nb::arg("extra_entropy"), nb::arg("version"), nb::arg("thetas"));
+  m.def("evaluate_lines", &evaluate_lines, nb::arg("statistics"), nb::arg("heads"), nb::arg("extra_mass"),
+        nb::arg("extra_entropy"), nb::arg("version"), nb::arg("theta"), nb::arg("u8"), nb::arg("clb"));
   m.def("deployed_objectives", &deployed_objectives_of_group, nb::arg("statistics"), nb::arg("heads"), nb::arg("u8"),
         nb::arg("clb"), nb::arg("triples"));
 }

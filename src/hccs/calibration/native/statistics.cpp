@@ -65,20 +65,27 @@ const T* compress(const T* x, const uint8_t* mask, int64_t columns, T* space, in
   return space;
 }
 
-void add_row(HeadState& head, MassSums& sums, const int64_t* exp_table, const int8_t* x, int length, int64_t weight) {
-  int8_t m = -128;
-  for (int i = 0; i < length; ++i) m = std::max(m, x[i]);
-  uint8_t* delta = head.bucket(length).append(weight);
-  for (int i = 0; i < length; ++i) delta[i] = static_cast<uint8_t>(m - x[i]);  // eq. 1, before the clamp
+// The int8 softmax of a row given by its distances: into the sums, and into the sample.
+void add_distances(MassSums& sums, RowSample& sample, const int64_t* exp_table, const uint8_t* delta, int length,
+                   int64_t weight) {
   int64_t total = 0;
   for (int i = 0; i < length; ++i) total += exp_table[delta[i]];
   const double sum = static_cast<double>(total);
   sums.add(delta, length, std::llrint(std::ldexp(1.0, kExpBits + kMassBits) / sum), weight);
   sums.add_logarithm(std::log(std::ldexp(sum, -kExpBits)), weight);
+  sample.offer(delta, length, RowSample::place(delta, length, total), weight);
 }
 
-void add_float_row(HeadState& head, MassSums& sums, double scale, const float* z, int length, int64_t weight,
-                   std::vector<double>& p) {
+void add_row(HeadState& head, MassSums& sums, const int64_t* exp_table, const int8_t* x, int length, int64_t weight) {
+  int8_t m = -128;
+  for (int i = 0; i < length; ++i) m = std::max(m, x[i]);
+  uint8_t* delta = head.bucket(length).append(weight);
+  for (int i = 0; i < length; ++i) delta[i] = static_cast<uint8_t>(m - x[i]);  // eq. 1, before the clamp
+  add_distances(sums, head.sample, exp_table, delta, length, weight);
+}
+
+void add_float_row(HeadState& head, MassSums& sums, MassSums& quantised_sums, const int64_t* exp_table, double scale,
+                   const float* z, int length, int64_t weight, std::vector<double>& p) {
   const auto quantised = [&](double value) {
     return static_cast<int>(std::clamp(std::nearbyint(value / scale), -128.0, 127.0));
   };
@@ -97,9 +104,14 @@ void add_float_row(HeadState& head, MassSums& sums, double scale, const float* z
   }
   sums.add_each(delta, p.data(), length, weight);
   sums.add_logarithm(negative_entropy - std::log(total), weight);
+  add_distances(quantised_sums, head.sample, exp_table, delta, length, weight);
 }
 
 }  // namespace
+
+bool HeadState::counted() const {
+  return std::any_of(lengths.begin(), lengths.end(), [](const auto& entry) { return entry.second.counted(); });
+}
 
 Int128 HeadState::weight() const {
   Int128 sum = 0;
@@ -113,6 +125,7 @@ Statistics::Statistics(int n, std::vector<double> scale, bool from_float)
   for (size_t h = 0; h < scale_.size(); ++h) {
     if (!(scale_[h] > 0)) throw std::invalid_argument("scale out of range");
     for (int d = 0; d < kDistances; ++d) exp_[h][d] = std::llrint(std::ldexp(std::exp(-d * scale_[h]), kExpBits));
+    heads_[h].sample = RowSample(RowSample::most_rows(n));
   }
 }
 
@@ -137,7 +150,7 @@ void Statistics::update(const Batch& batch, int threads) {
     for (int64_t g = 0; g < batch.groups; ++g) {
       const int h = batch.head_of_group[g];
       if (h % threads != part) continue;
-      MassSums sums(heads_[h].sums);
+      MassSums sums(heads_[h].sums), quantised(heads_[h].quantised);
       for (int64_t row = g * batch.rows; row < (g + 1) * batch.rows; ++row) {
         const int64_t at = row * batch.columns, weight = batch.weights ? batch.weights[row] : 1;
         int length = static_cast<int>(batch.columns);
@@ -154,7 +167,7 @@ void Statistics::update(const Batch& batch, int threads) {
         if (x)
           add_row(heads_[h], sums, exp_[h].data(), x, length, weight);
         else
-          add_float_row(heads_[h], sums, scale_[h], z, length, weight, p);
+          add_float_row(heads_[h], sums, quantised, exp_[h].data(), scale_[h], z, length, weight, p);
       }
     }
   };
@@ -180,6 +193,9 @@ void Statistics::merge(const Statistics& other) {
     const HeadState& from = other.heads_[h];
     for (int d = 0; d < kDistances; ++d) heads_[h].sums.mass[d] += from.sums.mass[d];
     heads_[h].sums.logarithm += from.sums.logarithm;
+    for (int d = 0; d < kDistances; ++d) heads_[h].quantised.mass[d] += from.quantised.mass[d];
+    heads_[h].quantised.logarithm += from.quantised.logarithm;
+    heads_[h].sample.merge(from.sample);
     for (const auto& [length, bucket] : from.lengths) {
       if (itself)
         heads_[h].bucket(length).merge(LengthBucket(bucket));
@@ -198,30 +214,77 @@ void Statistics::restore_bucket(int head, LengthBucket bucket) {
     throw std::invalid_argument("lengths that do not rise");
   if (state.weight() + bucket.weight() > INT64_MAX) throw std::overflow_error("the weight of a head's rows");
   ++version_;
+  sample_kept_rows(head, bucket);
   state.lengths.emplace(length, std::move(bucket));
 }
 
-// Every row adds its weight to the softmax mass: exactly, but for roundings that are some 1e-10 of it at most.
-void Statistics::restore_sums(int head, const HeadSums& sums) {
-  constexpr double kRounding = 1e-9;
+// Rows that are still there bring themselves into the sample; of counted ones only a file's own sample tells.
+void Statistics::sample_kept_rows(int head, const LengthBucket& bucket) {
+  HeadState& state = heads_[head];
+  if (bucket.counted()) state.sample.lose();
+  HeadSums unused;
+  MassSums quantised(from_float_ ? state.quantised : unused);
+  for (int64_t r = 0; r < bucket.pending(); ++r)
+    add_distances(quantised, state.sample, exp_[head].data(), bucket.row(r), bucket.length(), bucket.row_weight(r));
+}
+
+void Statistics::restore_sample(int head, const std::vector<int64_t>& lengths, const std::vector<int64_t>& weights,
+                                const std::vector<uint8_t>& rows, const HeadSums& quantised) {
   const std::unique_lock lock(mutex_);
   HeadState& state = heads_.at(head);
-  const Int128 weight = state.weight();
+  RowSample sample(state.sample.most());
+  const auto require = [](bool condition, const char* what) {
+    if (!condition) throw std::invalid_argument(what);
+  };
+  require(state.counted(), "a sample where every row is kept");
+  require(lengths.size() == weights.size() && !lengths.empty() && int(lengths.size()) <= sample.most(),
+          "a sample of another size");
+  size_t at = 0;
+  Int128 weight = 0;
+  for (size_t r = 0; r < lengths.size(); ++r) {
+    require(lengths[r] >= 1 && lengths[r] <= n_ && at + lengths[r] <= rows.size(), "a sampled row out of range");
+    const uint8_t* row = rows.data() + at;
+    require(row[0] == 0 && std::is_sorted(row, row + lengths[r]), "a sampled row without its maximum, or unsorted");
+    require(weights[r] >= 1 && state.lengths.count(static_cast<int>(lengths[r])), "a sampled row that was not seen");
+    int64_t total = 0;
+    for (int64_t i = 0; i < lengths[r]; ++i) total += exp_[head][row[i]];
+    const int length = static_cast<int>(lengths[r]);
+    sample.offer(row, length, RowSample::place(row, length, total), weights[r]);
+    weight += weights[r];
+    at += lengths[r];
+  }
+  require(at == rows.size() && sample.rows().size() == lengths.size(), "sampled rows that repeat or are left over");
+  require(weight <= state.weight(), "a sample heavier than its rows");
+  if (from_float_) require_sums(head, quantised, false);
+  ++version_;
+  state.sample = std::move(sample);
+  if (from_float_) state.quantised = quantised;
+}
+
+// Every row adds its weight to the softmax mass: exactly, but for roundings that are some 1e-10 of it at most.
+void Statistics::require_sums(int head, const HeadSums& sums, bool from_float) const {
+  constexpr double kRounding = 1e-9;
+  const Int128 weight = heads_.at(head).weight();
   const Int128 most = weight * n_ << kMassBits;
   double total = 0;
   for (int d = 0; d < kDistances; ++d) {
     if (sums.mass[d] < 0 || sums.mass[d] > most) throw std::invalid_argument("a mass out of range");
     const double mass = std::ldexp(static_cast<double>(sums.mass[d]), -kMassBits);
-    total += from_float_ ? mass : std::ldexp(mass * static_cast<double>(exp_[head][d]), -kExpBits);
+    total += from_float ? mass : std::ldexp(mass * static_cast<double>(exp_[head][d]), -kExpBits);
   }
   const double rows = static_cast<double>(weight);
   if (!(std::abs(total - rows) <= kRounding * rows)) throw std::invalid_argument("masses that differ from the rows");
   // For int8 the logarithm of sum exp, in 0..log n; for float sum p log p, in -log n..0.
-  const double logarithm = std::ldexp(static_cast<double>(sums.logarithm), -kMassBits) * (from_float_ ? -1 : 1);
+  const double logarithm = std::ldexp(static_cast<double>(sums.logarithm), -kMassBits) * (from_float ? -1 : 1);
   if (!(logarithm >= -kRounding * rows && logarithm <= (std::log(double(n_)) + kRounding) * rows))
     throw std::invalid_argument("logarithms out of range");
+}
+
+void Statistics::restore_sums(int head, const HeadSums& sums) {
+  const std::unique_lock lock(mutex_);
+  require_sums(head, sums, from_float_);
   ++version_;
-  state.sums = sums;
+  heads_.at(head).sums = sums;
 }
 
 void Statistics::count_pending() {

@@ -1,8 +1,9 @@
 // Sufficient statistics of the calibration objective (eq. 10) for many heads, streamed row by row.
 //
-// Of a row only two things matter. Its softmax mass at each distance from the maximum: 256 sums per head. And, for
-// every D, the pair (c, A(D)) of its valid length c and its sum of clamped distances A(D) = sum_i min(delta_i, D):
-// a count per pair. Everything is kept in integers, so neither order nor split of the data changes a bit.
+// Of a row only two things matter to one line. Its softmax mass at each distance from the maximum: 256 sums per head.
+// And, for every D, the pair (c, A(D)) of its valid length c and its sum of clamped distances A(D) = sum_i min(delta_i,
+// D): a count per pair. Two lines need both clamped sums of a row at once: a sample of the rows themselves serves them.
+// Everything is kept in integers, so neither order nor split of the data changes a bit.
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "common/valid.hpp"
+#include "row_sample.hpp"
 
 namespace hccs::calibration {
 
@@ -118,9 +120,12 @@ struct HeadSums {
 
 struct HeadState {
   HeadSums sums;
+  HeadSums quantised;  // of float logits: the sums of their int8 softmax, which is all that a sample of rows knows
   std::map<int, LengthBucket> lengths;
+  RowSample sample;
 
   LengthBucket& bucket(int length) { return lengths.try_emplace(length, length).first->second; }
+  bool counted() const;  // some rows are known by their counts alone
   Int128 weight() const;
 };
 
@@ -156,6 +161,9 @@ class Statistics {
   // are not what rows leave behind.
   void restore_bucket(int head, LengthBucket bucket);
   void restore_sums(int head, const HeadSums& sums);
+  // After the buckets, wherever rows were counted: the sampled rows, which the buckets no longer have.
+  void restore_sample(int head, const std::vector<int64_t>& lengths, const std::vector<int64_t>& weights,
+                      const std::vector<uint8_t>& rows, const HeadSums& quantised);
 
   std::shared_lock<std::shared_mutex> lock_to_read() const { return std::shared_lock(mutex_); }
 
@@ -168,6 +176,8 @@ class Statistics {
 
  private:
   void require_room(const std::vector<Int128>& more) const;
+  void require_sums(int head, const HeadSums& sums, bool from_float) const;
+  void sample_kept_rows(int head, const LengthBucket& bucket);
 
   const int n_;
   const bool from_float_;

@@ -2,6 +2,9 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
+#include <tuple>
+
 #include "bindings.hpp"
 #include "statistics.hpp"
 
@@ -61,7 +64,7 @@ std::vector<int64_t> halves_of(const HeadSums& sums) {
   return halves;
 }
 
-void restore_sums(Statistics& statistics, int head, Input<int64_t, 1> halves) {
+HeadSums sums_of(const Input<int64_t, 1>& halves) {
   require(halves.size() == 2 * (kDistances + 1), "257 sums of two halves");
   HeadSums sums;
   const auto value = [&](int i) {
@@ -70,7 +73,18 @@ void restore_sums(Statistics& statistics, int head, Input<int64_t, 1> halves) {
   };
   for (int d = 0; d < kDistances; ++d) sums.mass[d] = value(d);
   sums.logarithm = value(kDistances);
+  return sums;
+}
+
+void restore_sums(Statistics& statistics, int head, Input<int64_t, 1> halves) {
+  const HeadSums sums = sums_of(halves);
   without_gil([&] { statistics.restore_sums(head, sums); });
+}
+
+void restore_sample(Statistics& statistics, int head, Input<int64_t, 1> lengths, Input<int64_t, 1> weights,
+                    Input<uint8_t, 1> rows, Input<int64_t, 1> quantised) {
+  const HeadSums sums = statistics.from_float() ? sums_of(quantised) : HeadSums();
+  without_gil([&] { statistics.restore_sample(head, vector(lengths), vector(weights), vector(rows), sums); });
 }
 
 void restore_bucket(Statistics& statistics, int head, int length, int64_t count, int64_t weight, Input<uint8_t, 1> rows,
@@ -81,8 +95,9 @@ void restore_bucket(Statistics& statistics, int head, int length, int64_t count,
   });
 }
 
-// The version of the statistics, and the sums of some heads in it, with the weight of each one's rows.
-nb::tuple sums(const Statistics& statistics, const std::vector<int>& heads) {
+// The version of the statistics, and the sums of some heads in it, with the weight of each one's rows: those of the
+// logits, or of float logits those of their int8 softmax.
+nb::tuple sums(const Statistics& statistics, const std::vector<int>& heads, bool quantised) {
   int64_t version = 0;
   std::vector<std::pair<int64_t, std::vector<int64_t>>> found;
   without_gil([&] {
@@ -90,7 +105,7 @@ nb::tuple sums(const Statistics& statistics, const std::vector<int>& heads) {
     version = statistics.version();
     for (int head : heads) {
       const HeadState& state = statistics.heads().at(head);
-      found.emplace_back(static_cast<int64_t>(state.weight()), halves_of(state.sums));
+      found.emplace_back(static_cast<int64_t>(state.weight()), halves_of(quantised ? state.quantised : state.sums));
     }
   });
   nb::list list;
@@ -99,7 +114,8 @@ nb::tuple sums(const Statistics& statistics, const std::vector<int>& heads) {
 }
 
 // For each of some heads: its sums, and (length, rows, weight, kept rows, their weights, the cells' bytes) of each
-// length. All in one form for one multiset of rows, and at one time.
+// length; and where rows were counted, (lengths, weights, rows, quantised sums) of the sample of them, else None. All
+// in one form for one multiset of rows, and at one time.
 nb::list state(Statistics& statistics, const std::vector<int>& heads) {
   struct Bucket {
     int length;
@@ -108,24 +124,42 @@ nb::list state(Statistics& statistics, const std::vector<int>& heads) {
     std::vector<int64_t> weights;
     std::vector<uint8_t> cells;
   };
-  std::vector<std::pair<std::vector<int64_t>, std::vector<Bucket>>> found;
+  struct Sample {
+    std::vector<int64_t> lengths, weights;
+    std::vector<uint8_t> rows;
+    std::vector<int64_t> quantised;
+  };
+  std::vector<std::tuple<std::vector<int64_t>, std::vector<Bucket>, std::optional<Sample>>> found;
   without_gil([&] {
     const auto lock = statistics.settle();
     for (int head : heads) {
       const HeadState& from = statistics.heads().at(head);
-      auto& [halves, buckets] = found.emplace_back();
+      auto& [halves, buckets, sample] = found.emplace_back();
       halves = halves_of(from.sums);
+      if (from.counted() && from.sample.complete()) {
+        sample.emplace();
+        for (const auto& [key, weight] : from.sample.rows()) {
+          sample->lengths.push_back(static_cast<int64_t>(key.row.size()));
+          sample->weights.push_back(weight);
+          sample->rows.insert(sample->rows.end(), key.row.begin(), key.row.end());
+        }
+        if (statistics.from_float()) sample->quantised = halves_of(from.quantised);
+      }
       for (const auto& [length, of] : from.lengths)
         buckets.push_back({length, of.count(), of.weight(), of.rows(), of.weights(), of.raw_cells()});
     }
   });
   nb::list list;
-  for (auto& [halves, buckets] : found) {
+  for (auto& [halves, buckets, sample] : found) {
     nb::list of_head;
     for (Bucket& of : buckets)
       of_head.append(nb::make_tuple(of.length, of.count, of.weight, array(std::move(of.rows)),
                                     array(std::move(of.weights)), array(std::move(of.cells))));
-    list.append(nb::make_tuple(array(std::move(halves)), of_head));
+    nb::object sampled = nb::none();
+    if (sample)
+      sampled = nb::make_tuple(array(std::move(sample->lengths)), array(std::move(sample->weights)),
+                               array(std::move(sample->rows)), array(std::move(sample->quantised)));
+    list.append(nb::make_tuple(array(std::move(halves)), of_head, sampled));
   }
   return list;
 }
@@ -146,7 +180,7 @@ nb::list totals(const Statistics& statistics, int head) {
 int64_t bytes(const Statistics& statistics, int head) {
   return without_gil([&] {
     const auto lock = statistics.lock_to_read();
-    int64_t bytes = sizeof(HeadSums);
+    int64_t bytes = sizeof(HeadSums) + statistics.heads().at(head).sample.bytes();
     for (const auto& [length, bucket] : statistics.heads().at(head).lengths) bytes += bucket.bytes();
     return bytes;
   });
@@ -167,11 +201,21 @@ void bind_statistics(nb::module_& m) {
            [](const Statistics& s, int head) {
              return array(std::vector<int64_t>(s.exp_table(head), s.exp_table(head) + kDistances));
            })
-      .def("sums", &sums, nb::arg("heads"))
+      .def("sums", &sums, nb::arg("heads"), nb::arg("quantised") = false)
       .def("state", &state, nb::arg("heads"))
       .def("restore_bucket", &restore_bucket, nb::arg("head"), nb::arg("length"), nb::arg("count"), nb::arg("weight"),
            nb::arg("rows").noconvert(), nb::arg("weights").noconvert(), nb::arg("cells").noconvert())
       .def("restore_sums", &restore_sums, nb::arg("head"), nb::arg("halves").noconvert())
+      .def("restore_sample", &restore_sample, nb::arg("head"), nb::arg("lengths").noconvert(),
+           nb::arg("weights").noconvert(), nb::arg("rows").noconvert(), nb::arg("quantised").noconvert())
+      .def("sampled",
+           [](const Statistics& s, int head) {
+             return without_gil([&] {
+               const auto lock = s.lock_to_read();
+               const RowSample& sample = s.heads().at(head).sample;
+               return sample.complete() ? static_cast<int64_t>(sample.rows().size()) : int64_t{-1};
+             });
+           })
       .def("totals", &totals, nb::arg("head"))
       .def("bytes", &bytes, nb::arg("head"));
 }

@@ -7,6 +7,16 @@
 
 #include "hccs_parameters.h"
 
+#ifdef HCCS_WIDE /* hccs_parameters.h holds two lines, or wide sums */
+typedef hccs_lines head_type;
+#define ROW_I16 hccs_lines_row_i16
+#define ROW_U8 hccs_lines_row_u8
+#else
+typedef hccs_head head_type;
+#define ROW_I16 hccs_softmax_row_i16
+#define ROW_U8 hccs_softmax_row_u8
+#endif
+
 static const char* const mode_names[] = {"i16_div", "i16_clb", "u8_div", "u8_clb"};
 
 static int read_mode(FILE* file, hccs_mode* mode) {
@@ -31,13 +41,13 @@ static int read_values(FILE* file, size_t count, int* values) {
 }
 
 /* Outputs of one row as ints; -1 when the row function refuses. */
-static int run(const hccs_head* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+static int run(const head_type* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
                const uint8_t* valid, int* out) {
   static int16_t wide[HCCS_COLUMNS];
   static uint8_t narrow[HCCS_COLUMNS];
   const int is_u8 = mode == HCCS_U8_DIV || mode == HCCS_U8_CLB;
-  const hccs_status status = is_u8 ? hccs_softmax_row_u8(theta, mode, x, columns, length, valid, narrow)
-                                   : hccs_softmax_row_i16(theta, mode, x, columns, length, valid, wide);
+  const hccs_status status = is_u8 ? ROW_U8(theta, mode, x, columns, length, valid, narrow)
+                                   : ROW_I16(theta, mode, x, columns, length, valid, wide);
   size_t i;
   if (status != HCCS_OK) return -1;
   for (i = 0; i < columns; ++i) out[i] = is_u8 ? narrow[i] : wide[i];

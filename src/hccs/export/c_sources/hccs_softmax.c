@@ -1,13 +1,20 @@
 #include "hccs_softmax.h"
 
 #define INT16_LIMIT 32767
+#define WIDE_LIMIT 16777215
 #define RECIPROCAL_SHIFT 15 /* fraction bits of the u8 reciprocal, eq. 8 of the paper */
+
+/* A head of either form. */
+typedef struct {
+  hccs_lines of;
+  int wide;
+} form;
 
 /* All a row needs besides its logits: the maximum, the reciprocal, and how far scores are shifted. */
 typedef struct {
   int32_t max;
   uint32_t rho;
-  unsigned up;   /* short rows of u8 modes: scores are scaled by 2^up so that Z >= 256 */
+  unsigned up;   /* short rows of u8 modes, not of the wide form: scores are scaled by 2^up so that Z >= 256 */
   unsigned down; /* fraction bits of s * rho */
   uint32_t one;  /* outputs saturate here */
 } row;
@@ -16,10 +23,13 @@ static int attended(size_t i, size_t length, const uint8_t* valid) {
   return i < length && (valid == NULL || valid[i] != 0);
 }
 
-static uint32_t score(const hccs_head* theta, int32_t max, int8_t x) {
-  int32_t distance = max - x;                        /* eq. 1 */
-  if (distance > theta->D) distance = theta->D;      /* eq. 2 */
-  return (uint32_t)(theta->B - theta->S * distance); /* eq. 3, not negative by eq. 4 */
+static int32_t at_most(int32_t distance, int16_t bound) { return distance < bound ? distance : bound; }
+
+static uint32_t score(const hccs_lines* theta, int32_t max, int8_t x) {
+  const int32_t distance = max - x;                             /* eq. 1 */
+  const int32_t first = theta->S * at_most(distance, theta->D); /* eq. 2 */
+  const int32_t second = theta->S2 * at_most(distance, theta->D2);
+  return (uint32_t)(theta->B - first - second) >> theta->f; /* eq. 3, not negative by eq. 4 */
 }
 
 static unsigned leading_bit(uint32_t Z) {
@@ -28,22 +38,43 @@ static unsigned leading_bit(uint32_t Z) {
   return k;
 }
 
-static hccs_status check(const hccs_head* theta, size_t columns, size_t length) {
-  if (theta->D < 1 || theta->D > 127 || theta->S < 0 || theta->S > 127 || theta->B < 1 ||
-      (int32_t)theta->S * theta->D > theta->B) {
+static hccs_status check(const form* head, size_t columns, size_t length) {
+  const hccs_lines* theta = &head->of;
+  if (theta->D < 1 || theta->D > 127 || theta->S < 0 || theta->S > 127 || theta->B < 1 || theta->S2 < 0 ||
+      theta->S2 > 127 || theta->D2 < 1 || theta->D2 > theta->D || theta->f < 0 || theta->f > 7 ||
+      (int32_t)theta->S * theta->D + (int32_t)theta->S2 * theta->D2 > theta->B ||
+      (theta->f > 0 && (theta->B >> theta->f < 1 || theta->B >> theta->f > 255))) {
     return HCCS_BAD_HEAD;
   }
   if (length > columns) return HCCS_BAD_LENGTH;
-  if (columns > (size_t)(INT16_LIMIT / theta->B)) return HCCS_ROW_TOO_LONG;
+  if (columns > (size_t)((head->wide ? WIDE_LIMIT : INT16_LIMIT) / (theta->B >> theta->f))) return HCCS_ROW_TOO_LONG;
   return HCCS_OK;
 }
 
+/* The reciprocal of the paper's form. */
+static void divide(uint32_t Z, int is_u8, int is_clb, row* r) {
+  uint32_t numerator;
+  r->up = is_u8 && leading_bit(Z) < 8 ? 8 - leading_bit(Z) : 0;
+  r->down = is_u8 ? RECIPROCAL_SHIFT : 0;
+  Z <<= r->up;
+  numerator = r->one << r->down;
+  r->rho = is_clb ? numerator >> leading_bit(Z) : numerator / Z; /* eq. 6, 8, 9 */
+}
+
+/* That of the wide form: 15 bits of it, for every Z. */
+static void divide_wide(uint32_t Z, int is_u8, int is_clb, row* r) {
+  const unsigned k = leading_bit(Z), spare = is_u8 ? 7 : 0;
+  const uint32_t M = k > 15 ? (Z + (1u << (k - 15)) - 1) >> (k - 15) : Z << (15 - k);
+  r->up = 0;
+  r->down = k + spare;
+  r->rho = is_clb ? r->one << spare : (r->one << (15 + spare)) / M;
+}
+
 /* Maximum, sum and reciprocal of a row; 0 when no column takes part. */
-static int prepare(const hccs_head* theta, hccs_mode mode, const int8_t* x, size_t length, const uint8_t* valid,
-                   row* r) {
+static int prepare(const form* head, hccs_mode mode, const int8_t* x, size_t length, const uint8_t* valid, row* r) {
   const int is_u8 = mode == HCCS_U8_DIV || mode == HCCS_U8_CLB;
   const int is_clb = mode == HCCS_I16_CLB || mode == HCCS_U8_CLB;
-  uint32_t Z = 0, numerator;
+  uint32_t Z = 0;
   int found = 0;
   size_t i;
   r->max = INT8_MIN;
@@ -55,48 +86,86 @@ static int prepare(const hccs_head* theta, hccs_mode mode, const int8_t* x, size
   }
   if (!found) return 0;
   for (i = 0; i < length; ++i) {
-    if (attended(i, length, valid)) Z += score(theta, r->max, x[i]); /* eq. 5 */
+    if (attended(i, length, valid)) Z += score(&head->of, r->max, x[i]); /* eq. 5 */
   }
-  r->up = is_u8 && leading_bit(Z) < 8 ? 8 - leading_bit(Z) : 0;
-  r->down = is_u8 ? RECIPROCAL_SHIFT : 0;
   r->one = is_u8 ? HCCS_U8_ONE : HCCS_I16_ONE;
-  Z <<= r->up;
-  numerator = r->one << r->down;
-  r->rho = is_clb ? numerator >> leading_bit(Z) : numerator / Z; /* eq. 6, 8, 9 */
+  if (head->wide) {
+    divide_wide(Z, is_u8, is_clb, r);
+  } else {
+    divide(Z, is_u8, is_clb, r);
+  }
   return 1;
 }
 
-static uint32_t probability(const hccs_head* theta, const row* r, int8_t x) {
+static uint32_t probability(const hccs_lines* theta, const row* r, int8_t x) {
   const uint32_t p = ((score(theta, r->max, x) << r->up) * r->rho) >> r->down; /* eq. 7 */
   return p < r->one ? p : r->one;
 }
 
-hccs_status hccs_softmax_row_i16(const hccs_head* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
-                                 const uint8_t* valid, int16_t* p) {
-  const hccs_status status = check(theta, columns, length);
+static hccs_status row_i16(const form* head, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+                           const uint8_t* valid, int16_t* p) {
+  const hccs_status status = check(head, columns, length);
   row r;
   int any;
   size_t i;
   if (status != HCCS_OK) return status;
   if (mode != HCCS_I16_DIV && mode != HCCS_I16_CLB) return HCCS_BAD_MODE;
-  any = prepare(theta, mode, x, length, valid, &r);
+  any = prepare(head, mode, x, length, valid, &r);
   for (i = 0; i < columns; ++i) {
-    p[i] = any && attended(i, length, valid) ? (int16_t)probability(theta, &r, x[i]) : (int16_t)0;
+    p[i] = any && attended(i, length, valid) ? (int16_t)probability(&head->of, &r, x[i]) : (int16_t)0;
   }
   return HCCS_OK;
 }
 
-hccs_status hccs_softmax_row_u8(const hccs_head* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
-                                const uint8_t* valid, uint8_t* p) {
-  const hccs_status status = check(theta, columns, length);
+static hccs_status row_u8(const form* head, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+                          const uint8_t* valid, uint8_t* p) {
+  const hccs_status status = check(head, columns, length);
   row r;
   int any;
   size_t i;
   if (status != HCCS_OK) return status;
   if (mode != HCCS_U8_DIV && mode != HCCS_U8_CLB) return HCCS_BAD_MODE;
-  any = prepare(theta, mode, x, length, valid, &r);
+  any = prepare(head, mode, x, length, valid, &r);
   for (i = 0; i < columns; ++i) {
-    p[i] = any && attended(i, length, valid) ? (uint8_t)probability(theta, &r, x[i]) : (uint8_t)0;
+    p[i] = any && attended(i, length, valid) ? (uint8_t)probability(&head->of, &r, x[i]) : (uint8_t)0;
   }
   return HCCS_OK;
+}
+
+static form one_line(const hccs_head* theta) {
+  form head = {{0, 0, 0, 0, 1, 0}, 0};
+  head.of.B = theta->B;
+  head.of.S = theta->S;
+  head.of.D = theta->D;
+  return head;
+}
+
+static form lines(const hccs_lines* theta) {
+  form head = {{0, 0, 0, 0, 1, 0}, 1};
+  head.of = *theta;
+  return head;
+}
+
+hccs_status hccs_softmax_row_i16(const hccs_head* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+                                 const uint8_t* valid, int16_t* p) {
+  const form head = one_line(theta);
+  return row_i16(&head, mode, x, columns, length, valid, p);
+}
+
+hccs_status hccs_softmax_row_u8(const hccs_head* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+                                const uint8_t* valid, uint8_t* p) {
+  const form head = one_line(theta);
+  return row_u8(&head, mode, x, columns, length, valid, p);
+}
+
+hccs_status hccs_lines_row_i16(const hccs_lines* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+                               const uint8_t* valid, int16_t* p) {
+  const form head = lines(theta);
+  return row_i16(&head, mode, x, columns, length, valid, p);
+}
+
+hccs_status hccs_lines_row_u8(const hccs_lines* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+                              const uint8_t* valid, uint8_t* p) {
+  const form head = lines(theta);
+  return row_u8(&head, mode, x, columns, length, valid, p);
 }

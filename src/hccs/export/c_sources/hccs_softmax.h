@@ -16,6 +16,16 @@ typedef struct {
   int16_t D;
 } hccs_head;
 
+/* The wide form: s = (B - S min(d, D) - S2 min(d, D2)) >> f at distance d, and row sums of up to 24 bits. */
+typedef struct {
+  int16_t B;
+  int16_t S;
+  int16_t D;
+  int16_t S2;
+  int16_t D2;
+  int16_t f;
+} hccs_lines;
+
 /* Width of the output, and how the reciprocal of the row sum is found: by division or from its leading bit. */
 typedef enum { HCCS_I16_DIV, HCCS_I16_CLB, HCCS_U8_DIV, HCCS_U8_CLB } hccs_mode;
 
@@ -26,10 +36,11 @@ typedef enum { HCCS_I16_DIV, HCCS_I16_CLB, HCCS_U8_DIV, HCCS_U8_CLB } hccs_mode;
 /* What was wrong with a call; the output is then untouched. */
 typedef enum {
   HCCS_OK,
-  HCCS_BAD_HEAD,    /* not 1 <= D <= 127, 0 <= S <= 127, S*D <= B, 1 <= B */
+  HCCS_BAD_HEAD,    /* not 1 <= D <= 127, 0 <= S <= 127, S*D <= B, 1 <= B; of lines, not 1 <= D2 <= D, 0 <= S2 <= 127,
+                       S*D + S2*D2 <= B, 0 <= f <= 7, and 1 <= B >> f <= 255 where f > 0 */
   HCCS_BAD_MODE,    /* a mode of the other output width */
   HCCS_BAD_LENGTH,  /* length > columns */
-  HCCS_ROW_TOO_LONG /* columns * B > 32767: the row sum could leave int16 */
+  HCCS_ROW_TOO_LONG /* columns * B > 32767: the row sum could leave int16; of lines, columns * (B >> f) >= 2^24 */
 } hccs_status;
 
 /* Probabilities of one row. Column i takes part if i < length and, where `valid` is given, valid[i] is not 0;
@@ -38,6 +49,11 @@ hccs_status hccs_softmax_row_i16(const hccs_head* theta, hccs_mode mode, const i
                                  const uint8_t* valid, int16_t* p);
 hccs_status hccs_softmax_row_u8(const hccs_head* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
                                 const uint8_t* valid, uint8_t* p);
+
+hccs_status hccs_lines_row_i16(const hccs_lines* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+                               const uint8_t* valid, int16_t* p);
+hccs_status hccs_lines_row_u8(const hccs_lines* theta, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
+                              const uint8_t* valid, uint8_t* p);
 
 #ifdef __cplusplus
 }

@@ -39,6 +39,7 @@ class Tokens:
 
 def attention(graph: Graph, x: str, step: Attention, tokens: Tokens, width: int) -> str:
     """uint8 rows of q, k and v side by side, [m, 3 * heads * d], to rows of the heads' outputs."""
+    step.theta.require_one_line("in whole models in ONNX", "Calibrate with lines=1 for this target.")
     heads, d = step.heads, width // (3 * step.heads)
     by_head = graph("Concat", tokens.sizes, shape(heads, d), axis=0)
     q, k, v = graph.several("Split", 3, x, axis=1, num_outputs=3)

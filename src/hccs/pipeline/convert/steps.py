@@ -10,6 +10,7 @@ from typing import Any
 
 import hccs.nn
 from hccs.calibration import Calibration, search
+from hccs.calibration.two_lines import options_of
 from hccs.nn import IntegerPlan
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
@@ -86,7 +87,7 @@ def retrain(
 
     def fit(now: Any) -> ParamTable:
         stats = hccs.nn.collect(now, list(calibration_data.batches(64)), n=table.n)
-        return search(stats, table.n, granularity, table.mode).table
+        return search(stats, table.n, granularity, table.mode, **options_of(table)).table
 
     return train(model, data, dev, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric)
 

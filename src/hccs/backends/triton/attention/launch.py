@@ -57,6 +57,7 @@ def attention(
 
     `tile` overrides the table. A GPU has its own number of threads: `threads` is not looked at.
     """
+    theta.require_one_line("in attention on a GPU", "Move q, k and v to the CPU, or calibrate with lines=1.")
     faults = word(q.device)
     result = torch.empty(q.shape, dtype=_DTYPES[out], device=q.device)
     Z = torch.empty(q.shape[:-1], dtype=torch.int32, device=q.device) if out == "pair" else None

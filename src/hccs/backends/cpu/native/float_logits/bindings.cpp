@@ -12,7 +12,8 @@ namespace {
 using namespace arrays;
 
 // Forward (input z, output p, rounded written) and backward (input dL/dp, output dL/dz, rounded read) of the
-// training kernels. `heads` int32 [H, 3], `scales` float32 [H]; `parameters` float32 [rows, 4] or None.
+// training kernels. `heads` int32 [H, 3] or, wide, [H, 6], `scales` float32 [H]; `parameters` float32 [rows, 4 or 7] or
+// None.
 bool logits(bool forward, nb::handle input_array, nb::handle heads, nb::handle scales_array, nb::handle head_of_group,
             int64_t rows_per_group, int mode, nb::handle valid, nb::handle rounded_array, nb::handle output_array,
             nb::handle parameters, nb::handle threads) {
@@ -28,7 +29,12 @@ bool logits(bool forward, nb::handle input_array, nb::handle heads, nb::handle s
   job.rows.columns = view.shape[view.ndim - 1];
   job.rows.rows = size / job.rows.columns;
   job.rows.mode = mode_of(mode);
-  job.rows.heads = theta.data<Head>();
+  const bool wide = holds(theta.view(), 6);
+  const int fields = wide ? 6 : 3;
+  if (wide)
+    job.rows.wide_heads = theta.data<WideHead>();
+  else
+    job.rows.heads = theta.data<Head>();
   job.rows.head_of_group = groups.data<int32_t>();
   job.rows.rows_per_group = rows_per_group;
   job.scales = scales.data<float>();
@@ -37,7 +43,7 @@ bool logits(bool forward, nb::handle input_array, nb::handle heads, nb::handle s
   job.output = output.data<float>();
   require(view.itemsize == 4 && output.view().itemsize == 4 && rounded.view().itemsize == 2, "wrong item size");
   require(output.elements() == size && rounded.elements() == size, "arrays differ in size");
-  require(theta.view().itemsize == 4 && scales.view().itemsize == 4 && theta.elements() == 3 * scales.elements(),
+  require(theta.view().itemsize == 4 && scales.view().itemsize == 4 && theta.elements() == fields * scales.elements(),
           "heads and scales differ");
   require(groups.view().itemsize == 4 && rows_per_group > 0 && groups.elements() * rows_per_group == job.rows.rows,
           "wrong number of groups");
@@ -64,7 +70,7 @@ bool logits(bool forward, nb::handle input_array, nb::handle heads, nb::handle s
   };
   if (parameters.is_none()) return with_valid();
   const Buffer learn(parameters, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
-  require(learn.view().itemsize == 4 && learn.elements() == 4 * job.rows.rows, "parameters must be float32 [rows, 4]");
+  require(learn.view().itemsize == 4 && learn.elements() == (fields + 1) * job.rows.rows, "wrong number of parameters");
   job.parameters = learn.data<float>();
   return with_valid();
 }

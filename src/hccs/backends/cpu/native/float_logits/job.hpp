@@ -8,11 +8,11 @@ namespace hccs {
 
 struct LogitsJob {
   SoftmaxJob rows;      // x, out unused; `valid` is a mask or absent
-  const float* scales;  // one per head of rows.heads
+  const float* scales;  // one per head
   const float* input;   // forward: logits z; backward: dL/dp
   int16_t* rounded;     // z / scale rounded half to even and clamped to int16 only: written forward, read backward
   float* output;        // forward: p_hat / T; backward: dL/dz
-  float* parameters;    // backward: dL/d(B, S, D, scale) of every row [rows, 4], or null
+  float* parameters;    // backward: dL/d(B, S, D, scale) of every row [rows, 4], of the wide form [rows, 7], or null
 };
 
 // Computes rows begin..end-1; false when a logit is NaN.

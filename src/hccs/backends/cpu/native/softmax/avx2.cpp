@@ -1,131 +1,83 @@
-// AVX2: 32 columns per vector, 8 rows per block.
-#include <immintrin.h>
-
-#include "softmax/blocks.hpp"
+#include "softmax/avx2.hpp"
 
 namespace hccs {
 namespace {
 
-// Sliding over this gives a byte mask whose first lanes are on.
-alignas(32) constexpr int8_t kFirstLanes[64] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
-                                                -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
-
-alignas(32) constexpr uint8_t kColumnNumbers[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
-                                                    16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
-
-struct Avx2 {
-  static constexpr int kRows = 8;
-  static constexpr int kBytes = 32;
-  static constexpr bool kStreams = true;
-  using Bytes = __m256i;
-  using Sums = __m256i;
-
-  struct AllLanes {};
-  using Lanes = __m256i;
-
-  static AllLanes lanes(Full) { return {}; }
-  static Lanes lanes(Tail tail) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kFirstLanes + 32 - tail.count));
-  }
-  static Lanes lanes_below(uint32_t length_bytes, int first) {
-    const Bytes column = _mm256_add_epi8(_mm256_load_si256(reinterpret_cast<const __m256i*>(kColumnNumbers)),
-                                         splat(static_cast<int8_t>(first)));
-    return _mm256_cmpgt_epi8(splat_word(length_bytes), column);
-  }
-  static Lanes lanes(const uint8_t* mask, Full part) { return nonzero(load(mask, part)); }
-  static Lanes lanes(const uint8_t* mask, Tail part) { return nonzero(load(mask, part)); }
-  static Lanes nonzero(Bytes v) { return _mm256_sub_epi8(_mm256_setzero_si256(), _mm256_min_epu8(v, splat(1))); }
-  static int count(Lanes on) { return __builtin_popcount(static_cast<unsigned>(_mm256_movemask_epi8(on))); }
-
-  static Bytes load(const void* p, Full) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-  // AVX2 has no masked byte load: a tail goes through the stack, so that nothing past the row is read.
-  static Bytes load(const void* p, Tail tail) {
-    alignas(32) char bytes[32] = {};
-    std::memcpy(bytes, p, tail.count);
-    return _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes));
-  }
-
-  static void stream(void* out, Bytes v) { _mm256_stream_si256(static_cast<__m256i*>(out), v); }
-  static void end_streaming() { _mm_sfence(); }
-
-  static void store_zeros(void* out) { _mm256_storeu_si256(static_cast<__m256i*>(out), _mm256_setzero_si256()); }
-
-  static Bytes splat(int8_t value) { return _mm256_set1_epi8(value); }
-  static Bytes splat_word(uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
-  static Bytes max(AllLanes, Bytes top, Bytes v) { return _mm256_max_epi8(top, v); }
-  static Bytes max(Lanes on, Bytes top, Bytes v) {
-    return _mm256_max_epi8(top, _mm256_blendv_epi8(splat(-128), v, on));
-  }
-  static Bytes keep(AllLanes, Bytes v) { return v; }
-  static Bytes keep(Lanes on, Bytes v) { return _mm256_and_si256(on, v); }
-
-  // m - x wraps to the right unsigned byte; eq. 2. Zero where off.
-  template <class On>
-  static Bytes distance(On on, Bytes m, Bytes x, Bytes D) {
-    return keep(on, _mm256_min_epu8(_mm256_sub_epi8(m, x), D));
-  }
-
-  static Sums no_sums() { return _mm256_setzero_si256(); }
-  static Sums add_bytes(Sums sums, Bytes v) {
-    return _mm256_add_epi64(sums, _mm256_sad_epu8(v, _mm256_setzero_si256()));
-  }
-
-  // Reduces 8 vectors at once, interleaving them level by level: 32-bit lane r of the result is row r's.
-  template <class Op>
-  static HCCS_INLINE __m256i reduce_rows(const __m256i (&v)[kRows], Op op) {
-    __m256i quad[2];
-    for (int i = 0; i < 2; ++i) {
-      const __m256i a =
-          op(_mm256_unpacklo_epi32(v[4 * i], v[4 * i + 1]), _mm256_unpackhi_epi32(v[4 * i], v[4 * i + 1]));
-      const __m256i b =
-          op(_mm256_unpacklo_epi32(v[4 * i + 2], v[4 * i + 3]), _mm256_unpackhi_epi32(v[4 * i + 2], v[4 * i + 3]));
-      quad[i] = op(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-    }
-    return op(_mm256_permute2x128_si256(quad[0], quad[1], 0x20), _mm256_permute2x128_si256(quad[0], quad[1], 0x31));
-  }
-  static HCCS_INLINE void reduce_max(const Bytes (&v)[kRows], uint32_t* m) {
-    __m256i top = reduce_rows(v, [](__m256i a, __m256i b) { return _mm256_max_epi8(a, b); });
-    top = _mm256_max_epi8(top, _mm256_srli_epi32(top, 16));
-    top = _mm256_max_epi8(top, _mm256_srli_epi32(top, 8));
-    const __m256i low_byte =
-        _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(m), _mm256_shuffle_epi8(top, low_byte));
-  }
-  static HCCS_INLINE void reduce_sum(const Sums (&v)[kRows], int32_t* sum) {
-    _mm256_store_si256(reinterpret_cast<__m256i*>(sum),
-                       reduce_rows(v, [](__m256i a, __m256i b) { return _mm256_add_epi32(a, b); }));
-  }
-
-  static bool any(const int32_t (&e)[kRows]) {
-    const __m256i v = _mm256_load_si256(reinterpret_cast<const __m256i*>(e));
-    return !_mm256_testz_si256(v, v);
-  }
-
-  static void store(void* out, Bytes v) { _mm256_storeu_si256(static_cast<__m256i*>(out), v); }
-
-  using HeadTable = Head;
+// The wide form: scores are made of their two lines wherever they are needed.
+struct WideAvx2 : Avx2 {
+  using HeadKind = WideHead;
+  using HeadTable = WideHead;
+  template <Mode kMode>
+  using Normaliser = WideNormaliser<kMode, kRows>;
 
   template <Mode kMode>
   struct HeadVectors {
     HCCS_INLINE explicit HeadVectors(const HeadTable& head)
         : D(splat(static_cast<int8_t>(head.D))),
-          B2(_mm256_set1_epi16(static_cast<short>(2 * head.B))),
-          S2(_mm256_set1_epi16(static_cast<short>(2 * head.S))) {}
-    Bytes D, B2, S2;
+          D2(splat(static_cast<int8_t>(head.D2))),
+          S_bytes(splat(static_cast<int8_t>(head.S))),
+          S2_bytes(splat(static_cast<int8_t>(head.S2))),
+          B(words(head.B)),
+          S(words(head.S)),
+          S2(words(head.S2)),
+          top(words(head.B >> head.f)),
+          f(_mm_cvtsi32_si128(head.f)),
+          shifted(head.f != 0) {}
+    static HCCS_INLINE __m256i words(int value) { return _mm256_set1_epi16(static_cast<short>(value)); }
+    // Scores of 16 distances, and of the same clamped at D2.
+    HCCS_INLINE __m256i scores(__m256i delta, __m256i delta2) const {
+      const __m256i s = _mm256_sub_epi16(B, _mm256_mullo_epi16(S, delta));
+      return _mm256_srl_epi16(_mm256_sub_epi16(s, _mm256_mullo_epi16(S2, delta2)), f);
+    }
+    Bytes D, D2, S_bytes, S2_bytes;
+    __m256i B, S, S2, top;
+    __m128i f;
+    bool shifted;
+  };
+
+  template <class HeadVectors>
+  static HCCS_INLINE Sums add_lost(Sums sums, Bytes delta, const HeadVectors& head) {
+    const Bytes delta2 = _mm256_min_epu8(delta, head.D2);
+    const __m256i one = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
+    if (!head.shifted) {  // two products of bytes side by side stay below 2^15
+      sums = _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(delta, head.S_bytes), one));
+      return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(delta2, head.S2_bytes), one));
+    }
+    const __m256i low = head.scores(_mm256_unpacklo_epi8(delta, zero), _mm256_unpacklo_epi8(delta2, zero));
+    const __m256i high = head.scores(_mm256_unpackhi_epi8(delta, zero), _mm256_unpackhi_epi8(delta2, zero));
+    const __m256i lost = _mm256_sub_epi16(_mm256_add_epi16(head.top, head.top), _mm256_add_epi16(low, high));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(lost, one));
+  }
+
+  template <Mode kMode>
+  class Outputs {
+   public:
+    HCCS_INLINE Outputs(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r)
+        : head_(head),
+          rho_(splat_word(norm.rho[r])),
+          up_(_mm_cvtsi32_si128(norm.e[r])),
+          down_(_mm_cvtsi32_si128(norm.down[r])) {}
+    HCCS_INLINE __m256i of(__m256i delta, __m256i delta2) const {
+      const __m256i s = _mm256_sll_epi16(head_.scores(delta, delta2), up_);
+      return _mm256_srl_epi16(_mm256_mulhi_epu16(s, rho_), down_);
+    }
+    HCCS_INLINE Bytes clamped(Bytes delta) const { return _mm256_min_epu8(delta, head_.D2); }
+
+   private:
+    const HeadVectors<kMode>& head_;
+    __m256i rho_;
+    __m128i up_, down_;
   };
 
   template <Mode kMode, bool kU8 = is_u8(kMode)>
   class Emitter;
 };
 
-// uint8: (s * rho) >> 15 = (2s * rho) >> 16 is one multiply-high; packing saturates at 255 (the CLB mode).
 template <Mode kMode>
-class Avx2::Emitter<kMode, true> {
+class WideAvx2::Emitter<kMode, true> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode, kRows>& norm, int r, bool short_rows)
-      : B2_(short_rows ? splat_word(norm.base[r]) : head.B2),
-        S2_(short_rows ? splat_word(norm.slope[r]) : head.S2),
-        rho_(splat_word(norm.rho[r])) {}
+  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool)
+      : outputs_(head, norm, r) {}
   template <class On>
   void store(uint8_t* out, Bytes delta, On on, Full) const {
     Avx2::store(out, keep(on, probabilities(delta)));
@@ -139,29 +91,25 @@ class Avx2::Emitter<kMode, true> {
  private:
   Bytes probabilities(Bytes delta) const {
     const __m256i zero = _mm256_setzero_si256();
-    return _mm256_packus_epi16(scaled(_mm256_unpacklo_epi8(delta, zero)), scaled(_mm256_unpackhi_epi8(delta, zero)));
+    const Bytes delta2 = outputs_.clamped(delta);
+    return _mm256_packus_epi16(outputs_.of(_mm256_unpacklo_epi8(delta, zero), _mm256_unpacklo_epi8(delta2, zero)),
+                               outputs_.of(_mm256_unpackhi_epi8(delta, zero), _mm256_unpackhi_epi8(delta2, zero)));
   }
-  __m256i scaled(__m256i delta) const {
-    return _mm256_mulhi_epu16(_mm256_sub_epi16(B2_, _mm256_mullo_epi16(S2_, delta)), rho_);
-  }
-  __m256i B2_, S2_, rho_;
+  Outputs<kMode> outputs_;
 };
 
-// int16: p = B*rho - (S*rho)*delta. It fits 16 unsigned bits (below 2T), so wrap-around does no harm.
 template <Mode kMode>
-class Avx2::Emitter<kMode, false> {
+class WideAvx2::Emitter<kMode, false> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>&, const Normaliser<kMode, kRows>& norm, int r, bool)
-      : B_rho_(splat_word(norm.base[r])), S_rho_(splat_word(norm.slope[r])) {}
+  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool)
+      : outputs_(head, norm, r) {}
   void store(int16_t* out, Bytes delta, AllLanes, Full) const {
-    Avx2::store(out, probabilities(_mm256_castsi256_si128(delta)));
-    Avx2::store(out + 16, probabilities(_mm256_extracti128_si256(delta, 1)));
+    Avx2::store(out, half<0>(delta));
+    Avx2::store(out + 16, half<1>(delta));
   }
   void store(int16_t* out, Bytes delta, Lanes on, Full) const {
-    Avx2::store(out,
-                keep(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(on)), probabilities(_mm256_castsi256_si128(delta))));
-    Avx2::store(out + 16, keep(_mm256_cvtepi8_epi16(_mm256_extracti128_si256(on, 1)),
-                               probabilities(_mm256_extracti128_si256(delta, 1))));
+    Avx2::store(out, keep(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(on)), half<0>(delta)));
+    Avx2::store(out + 16, keep(_mm256_cvtepi8_epi16(_mm256_extracti128_si256(on, 1)), half<1>(delta)));
   }
   void store(int16_t* out, Bytes delta, Lanes on, Tail tail) const {
     alignas(32) int16_t words[32];
@@ -170,18 +118,25 @@ class Avx2::Emitter<kMode, false> {
   }
 
  private:
-  __m256i probabilities(__m128i delta) const {
-    const __m256i p = _mm256_sub_epi16(B_rho_, _mm256_mullo_epi16(S_rho_, _mm256_cvtepu8_epi16(delta)));
+  template <int kHalf>
+  __m256i half(Bytes delta) const {
+    const auto wide = [](Bytes bytes) { return _mm256_cvtepu8_epi16(_mm256_extracti128_si256(bytes, kHalf)); };
+    const __m256i p = outputs_.of(wide(delta), wide(outputs_.clamped(delta)));
     return is_clb(kMode) ? _mm256_min_epu16(p, _mm256_set1_epi16(32767)) : p;
   }
-  __m256i B_rho_, S_rho_;
+  Outputs<kMode> outputs_;
 };
 
 template <Mode kMode, Masking kMasking>
 struct Avx2Rows : BlockRows<Avx2, kMode, kMasking> {};
+template <Mode kMode, Masking kMasking>
+struct WideAvx2Rows : BlockRows<WideAvx2, kMode, kMasking> {};
 
 }  // namespace
 
-void softmax_rows_avx2(const SoftmaxJob& job, int64_t begin, int64_t end) { for_job<Avx2Rows>(job, begin, end); }
+void softmax_rows_avx2(const SoftmaxJob& job, int64_t begin, int64_t end) {
+  if (job.wide_heads) return for_job<WideAvx2Rows>(job, begin, end);
+  for_job<Avx2Rows>(job, begin, end);
+}
 
 }  // namespace hccs

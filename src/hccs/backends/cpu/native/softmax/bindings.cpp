@@ -18,7 +18,8 @@ bool overlap(const Py_buffer& a, const Py_buffer& b) {
   return a_begin < b_begin + b.len && b_begin < a_begin + a.len;
 }
 
-// x and out are contiguous; heads is int32 [..., 3]; `valid` is booleans (kMask) or integers (kLengths).
+// x and out are contiguous; heads is int32 [..., 3], or [..., 6] of the wide form; `valid` is booleans (kMask) or
+// integers (kLengths).
 int softmax(nb::handle x_array, nb::handle heads, int mode, int masking, nb::handle valid, nb::handle out_array,
             nb::handle threads) {
   const Buffer x(x_array, PyBUF_C_CONTIGUOUS), theta(heads, PyBUF_C_CONTIGUOUS);
@@ -26,7 +27,8 @@ int softmax(nb::handle x_array, nb::handle heads, int mode, int masking, nb::han
   const int ndim = x.view().ndim, lead = ndim < 2 ? 0 : ndim - 2;
   const Py_ssize_t* const shape = x.view().shape;
   require(ndim >= 1 && ndim <= StridedRows::kMaxDims, "x has the wrong number of dimensions");
-  require(x.view().itemsize == 1 && holds(theta.view(), 3), "x must be int8 and heads int32 [..., 3]");
+  const bool wide = holds(theta.view(), 6);
+  require(x.view().itemsize == 1 && (wide || holds(theta.view(), 3)), "x must be int8 and heads int32 [..., 3 or 6]");
 
   SoftmaxJob job{};
   job.mode = mode_of(mode);
@@ -34,7 +36,10 @@ int softmax(nb::handle x_array, nb::handle heads, int mode, int masking, nb::han
   job.x = x.data<int8_t>();
   job.out = out.data<void>();
   job.columns = shape[ndim - 1];
-  job.heads = theta.data<Head>();
+  if (wide)
+    job.wide_heads = theta.data<WideHead>();
+  else
+    job.heads = theta.data<Head>();
   job.rows_per_group = ndim < 2 ? 1 : shape[ndim - 2];
   require(out.view().itemsize == (is_u8(job.mode) ? 1 : 2) && out.elements() == x.elements(),
           "out differs from x in size, or has the wrong item size");
@@ -45,7 +50,8 @@ int softmax(nb::handle x_array, nb::handle heads, int mode, int masking, nb::han
     const Broadcast one_each(theta.view().buf, theta_ndim, theta.view().shape, theta.view().strides, shape, lead);
     if (!one_each.possible) return kThetaShape;
     one_each.for_each(lead, [&](const char* at) {
-      head_of_group.push_back(static_cast<int32_t>(reinterpret_cast<const Head*>(at) - job.heads));
+      const int64_t bytes = at - theta.data<char>();
+      head_of_group.push_back(static_cast<int32_t>(bytes / (wide ? sizeof(WideHead) : sizeof(Head))));
     });
     job.head_of_group = head_of_group.data();
   }

@@ -1,10 +1,11 @@
-// The vector kernel, written once. `Isa` supplies the instructions; each softmax_<isa>.cpp defines one.
+// The vector kernel, written once. `Isa` supplies the instructions; each <isa>.hpp defines one.
 //
 // Rows go in blocks of Isa::kRows through three passes over data that stays in the L1 cache: maxima,
 // distance sums, output. A row's reductions have long latency and little work, so the block's rows are
 // reduced together (a transpose folded into the reduction), and one vector division serves them all.
 //
-// The sum needs no multiply per lane: Z = n_valid * B - S * sum(delta), and sum(delta) is a byte sum.
+// The sum needs no multiply per lane: Z = n_valid * B - S * sum(delta), and sum(delta) is a byte sum. In the wide form
+// it is what every column loses against the row's maximum: Z = n_valid * (B >> f) - sum((B >> f) - s).
 #pragma once
 
 #include "softmax/normaliser.hpp"
@@ -23,7 +24,8 @@ struct Tail {
 template <class Isa>
 struct BlockHeads {
   static constexpr int kRows = Isa::kRows;
-  alignas(64) int32_t B[kRows];
+  using Kind = typename Isa::HeadKind;
+  alignas(64) int32_t B[kRows];  // of the wide form: B >> f
   alignas(64) int32_t S[kRows];
   const typename Isa::HeadTable* table[kRows];
 
@@ -31,8 +33,8 @@ struct BlockHeads {
   // mostly the head of the block before: then nothing is to do.
   bool load(HeadCursor& cursor, int live) {
     if (cursor.left() >= live) {
-      if (&cursor.head() != common_) {
-        common_ = &cursor.head();
+      if (&cursor.head<Kind>() != common_) {
+        common_ = &cursor.head<Kind>();
         tables_[0] = typename Isa::HeadTable(*common_);
         for (int r = 0; r < kRows; ++r) set(r, *common_, &tables_[0]);
       }
@@ -41,20 +43,23 @@ struct BlockHeads {
     }
     common_ = nullptr;
     for (int r = 0; r < live; ++r, cursor.advance(1)) {
-      tables_[r] = typename Isa::HeadTable(cursor.head());
-      set(r, cursor.head(), &tables_[r]);
+      tables_[r] = typename Isa::HeadTable(cursor.head<Kind>());
+      set(r, cursor.head<Kind>(), &tables_[r]);
     }
     for (int r = live; r < kRows; ++r) set(r, {}, &tables_[0]);
     return false;
   }
 
  private:
-  void set(int r, const Head& head, const typename Isa::HeadTable* head_table) {
-    B[r] = head.B;
+  void set(int r, const Kind& head, const typename Isa::HeadTable* head_table) {
+    if constexpr (std::is_same_v<Kind, WideHead>)
+      B[r] = head.B >> head.f;
+    else
+      B[r] = head.B;
     S[r] = head.S;
     table[r] = head_table;
   }
-  const Head* common_ = nullptr;
+  const Kind* common_ = nullptr;
   typename Isa::HeadTable tables_[kRows];
 };
 
@@ -79,7 +84,7 @@ struct Block {
   alignas(64) int32_t length[kRows];
   alignas(64) uint32_t length_bytes[kRows];  // the length in all four bytes, for rows of fewer than 256 columns
   alignas(64) uint32_t m[kRows];             // the maximum in all four bytes
-  Normaliser<kMode, kRows> norm;
+  typename Isa::template Normaliser<kMode> norm;
 
   HCCS_INLINE void set_lengths(const char* lengths, int64_t stride) {
     if (live == kRows && stride == sizeof(int32_t)) {
@@ -214,7 +219,7 @@ class BlockPasses {
     const Bytes top = Isa::splat_word(block.m[r]);
     for_columns(r, [&](int64_t k, auto on, auto part) HCCS_INLINE_LAMBDA {
       const Bytes delta = Isa::distance(on, top, Isa::load(x + r * columns() + k, part), head.D);
-      sum = Isa::add_bytes(sum, delta);
+      sum = Isa::add_lost(sum, delta, head);
     });
   }
 

@@ -35,6 +35,11 @@ struct Head {
   int32_t B, S, D;
 };
 
+// The wide form: s = (B - S min(d, D) - S2 min(d, D2)) >> f, sums of 24 bits and a scaled reciprocal.
+struct WideHead {
+  int32_t B, S, D, S2, D2, f;
+};
+
 struct SoftmaxJob {
   const int8_t* x;  // rows x columns, contiguous
   void* out;        // same shape, uint8 or int16
@@ -42,7 +47,8 @@ struct SoftmaxJob {
   int64_t columns;
   Mode mode;
   const Head* heads;
-  const int32_t* head_of_group;  // null: heads[0] serves every row
+  const WideHead* wide_heads;    // in place of `heads`, or null
+  const int32_t* head_of_group;  // null: the first head serves every row
   int64_t rows_per_group;
   bool past_caches;  // the output is too large to stay in them
   Masking masking;
@@ -56,6 +62,9 @@ void softmax_rows_scalar(const SoftmaxJob&, int64_t begin, int64_t end);
 void softmax_rows_avx2(const SoftmaxJob&, int64_t begin, int64_t end);
 void softmax_rows_avx512(const SoftmaxJob&, int64_t begin, int64_t end);
 void softmax_rows_neon(const SoftmaxJob&, int64_t begin, int64_t end);
+
+// The wide form with VNNI, which the other kernels of AVX-512 do without.
+void wide_rows_avx512(const SoftmaxJob&, int64_t begin, int64_t end);
 
 // Runs the kernel over all rows of the job, on up to `threads` threads.
 void run_softmax(SoftmaxJob& job, SoftmaxRows kernel, int threads, Interruption& interruption);

@@ -19,6 +19,9 @@ struct Neon {
   static constexpr bool kStreams = false;  // no intrinsic stores past the caches
   using Bytes = uint8x16_t;
   using Sums = uint32x4_t;
+  using HeadKind = Head;
+  template <Mode kMode>
+  using Normaliser = hccs::Normaliser<kMode, kRows>;
 
   struct AllLanes {};
   using Lanes = uint8x16_t;
@@ -59,7 +62,10 @@ struct Neon {
   }
 
   static Sums no_sums() { return vdupq_n_u32(0); }
-  static Sums add_bytes(Sums sums, Bytes v) { return vpadalq_u16(sums, vpaddlq_u8(v)); }
+  template <class HeadVectors>
+  static Sums add_lost(Sums sums, Bytes delta, const HeadVectors&) {
+    return vpadalq_u16(sums, vpaddlq_u8(delta));
+  }
 
   static void reduce_max(const Bytes (&v)[kRows], uint32_t* m) {
     for (int r = 0; r < kRows; ++r) m[r] = static_cast<uint8_t>(vmaxvq_s8(vreinterpretq_s8_u8(v[r])));
@@ -90,7 +96,7 @@ struct Neon {
 template <Mode kMode>
 class Neon::Emitter<kMode, true> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode, kRows>& norm, int r, bool short_rows)
+  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool short_rows)
       : B_(head.B), S_(head.S), rho_(vdupq_n_s16(static_cast<int16_t>(norm.rho[r]))) {
     if (short_rows) {
       B_ = vshlq_s16(B_, vdupq_n_s16(static_cast<int16_t>(norm.e[r])));
@@ -121,7 +127,7 @@ class Neon::Emitter<kMode, true> {
 template <Mode kMode>
 class Neon::Emitter<kMode, false> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>&, const Normaliser<kMode, kRows>& norm, int r, bool)
+  HCCS_INLINE Emitter(const HeadVectors<kMode>&, const Normaliser<kMode>& norm, int r, bool)
       : B_rho_(vdupq_n_u16(static_cast<uint16_t>(norm.base[r]))),
         S_rho_(vdupq_n_u16(static_cast<uint16_t>(norm.slope[r]))) {}
   void store(int16_t* out, Bytes delta, AllLanes, Full) const { store(out, delta, vdupq_n_u8(255), Full{}); }
@@ -145,11 +151,120 @@ class Neon::Emitter<kMode, false> {
   uint16x8_t B_rho_, S_rho_;
 };
 
+// The wide form: scores are made of their two lines wherever they are needed.
+struct WideNeon : Neon {
+  using HeadKind = WideHead;
+  using HeadTable = WideHead;
+  template <Mode kMode>
+  using Normaliser = WideNormaliser<kMode, kRows>;
+
+  template <Mode kMode>
+  struct HeadVectors {
+    HCCS_INLINE explicit HeadVectors(const HeadTable& head)
+        : D(splat(static_cast<int8_t>(head.D))),
+          D2(splat(static_cast<int8_t>(head.D2))),
+          S(vdup_n_u8(static_cast<uint8_t>(head.S))),
+          S2(vdup_n_u8(static_cast<uint8_t>(head.S2))),
+          B(vdupq_n_u16(static_cast<uint16_t>(head.B))),
+          top(vdupq_n_u16(static_cast<uint16_t>(head.B >> head.f))),
+          f(vdupq_n_s16(static_cast<int16_t>(-head.f))) {}
+    // Scores of 8 distances, and of the same clamped at D2.
+    HCCS_INLINE uint16x8_t scores(uint8x8_t delta, uint8x8_t delta2) const {
+      return vshlq_u16(vmlsl_u8(vmlsl_u8(B, S, delta), S2, delta2), f);
+    }
+    Bytes D, D2;
+    uint8x8_t S, S2;
+    uint16x8_t B, top;
+    int16x8_t f;
+  };
+
+  template <class HeadVectors>
+  static HCCS_INLINE Sums add_lost(Sums sums, Bytes delta, const HeadVectors& head) {
+    const Bytes delta2 = vminq_u8(delta, head.D2);
+    sums = vpadalq_u16(sums, vsubq_u16(head.top, head.scores(vget_low_u8(delta), vget_low_u8(delta2))));
+    return vpadalq_u16(sums, vsubq_u16(head.top, head.scores(vget_high_u8(delta), vget_high_u8(delta2))));
+  }
+
+  template <Mode kMode>
+  class Outputs {
+   public:
+    HCCS_INLINE Outputs(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r)
+        : head_(head),
+          rho_(vdup_n_u16(static_cast<uint16_t>(norm.rho[r]))),
+          up_(vdupq_n_s16(static_cast<int16_t>(norm.e[r]))),
+          down_(vdupq_n_s32(-16 - norm.down[r])) {}
+    HCCS_INLINE uint16x8_t of(uint8x8_t delta) const {
+      const uint16x8_t s = vshlq_u16(head_.scores(delta, vmin_u8(delta, vget_low_u8(head_.D2))), up_);
+      const uint16x4_t low = vmovn_u32(vshlq_u32(vmull_u16(vget_low_u16(s), rho_), down_));
+      const uint16x8_t p = vcombine_u16(low, vmovn_u32(vshlq_u32(vmull_u16(vget_high_u16(s), rho_), down_)));
+      return is_clb(kMode) ? vminq_u16(p, vdupq_n_u16(is_u8(kMode) ? 255 : 32767)) : p;
+    }
+
+   private:
+    const HeadVectors<kMode>& head_;
+    uint16x4_t rho_;
+    int16x8_t up_;
+    int32x4_t down_;
+  };
+
+  template <Mode kMode, bool kU8 = is_u8(kMode)>
+  class Emitter;
+};
+
+template <Mode kMode>
+class WideNeon::Emitter<kMode, true> {
+ public:
+  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool)
+      : outputs_(head, norm, r) {}
+  template <class On>
+  void store(uint8_t* out, Bytes delta, On on, Full) const {
+    vst1q_u8(out, keep(on, vcombine_u8(vmovn_u16(outputs_.of(vget_low_u8(delta))),
+                                       vmovn_u16(outputs_.of(vget_high_u8(delta))))));
+  }
+  void store(uint8_t* out, Bytes delta, Lanes on, Tail tail) const {
+    uint8_t bytes[16];
+    store(bytes, delta, on, Full{});
+    std::memcpy(out, bytes, tail.count);
+  }
+
+ private:
+  Outputs<kMode> outputs_;
+};
+
+template <Mode kMode>
+class WideNeon::Emitter<kMode, false> {
+ public:
+  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool)
+      : outputs_(head, norm, r) {}
+  void store(int16_t* out, Bytes delta, AllLanes, Full) const { store(out, delta, vdupq_n_u8(255), Full{}); }
+  void store(int16_t* out, Bytes delta, Lanes on, Full) const {
+    half(out, vget_low_u8(delta), vget_low_u8(on));
+    half(out + 8, vget_high_u8(delta), vget_high_u8(on));
+  }
+  void store(int16_t* out, Bytes delta, Lanes on, Tail tail) const {
+    int16_t words[16];
+    store(words, delta, on, Full{});
+    std::memcpy(out, words, tail.count * sizeof(int16_t));
+  }
+
+ private:
+  void half(int16_t* out, uint8x8_t delta, uint8x8_t on) const {
+    const int16x8_t wide_on = vmovl_s8(vreinterpret_s8_u8(on));
+    vst1q_s16(out, vandq_s16(vreinterpretq_s16_u16(outputs_.of(delta)), wide_on));
+  }
+  Outputs<kMode> outputs_;
+};
+
 template <Mode kMode, Masking kMasking>
 struct NeonRows : BlockRows<Neon, kMode, kMasking> {};
+template <Mode kMode, Masking kMasking>
+struct WideNeonRows : BlockRows<WideNeon, kMode, kMasking> {};
 
 }  // namespace
 
-void softmax_rows_neon(const SoftmaxJob& job, int64_t begin, int64_t end) { for_job<NeonRows>(job, begin, end); }
+void softmax_rows_neon(const SoftmaxJob& job, int64_t begin, int64_t end) {
+  if (job.wide_heads) return for_job<WideNeonRows>(job, begin, end);
+  for_job<NeonRows>(job, begin, end);
+}
 
 }  // namespace hccs

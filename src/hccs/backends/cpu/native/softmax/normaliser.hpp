@@ -27,6 +27,25 @@ struct RowLanes<16> {
   typedef float Floats __attribute__((vector_size(64)));
 };
 
+// A 16-bit value in both halves of its word: vectors of it are broadcast from memory without a shuffle.
+template <class Ints>
+HCCS_INLINE Ints in_both_halves(Ints v) {
+  return (v & 0xffff) | (v << 16);
+}
+
+template <class Ints, class Floats>
+HCCS_INLINE Ints bits_of(Floats value) {
+  Ints bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+// From the exponent of the float, exact below 2^24.
+template <class Ints, class Floats>
+HCCS_INLINE Ints leading_bits(Ints Z) {
+  return (bits_of<Ints>(__builtin_convertvector(Z, Floats)) >> 23) - 127;
+}
+
 // Z and its reciprocal for every row of a block, and the words from which a row's output is made.
 template <Mode kMode, int kRows>
 struct Normaliser {
@@ -72,14 +91,59 @@ struct Normaliser {
     return v;
   }
   static HCCS_INLINE void store(void* to, Ints v) { std::memcpy(to, &v, sizeof v); }
-  // A 16-bit value in both halves of its word: vectors of it are broadcast from memory without a shuffle.
-  static HCCS_INLINE Ints twice(Ints v) { return (v & 0xffff) | (v << 16); }
-  // From the exponent of the float, exact below 2^24.
-  static HCCS_INLINE Ints leading_bit(Ints Z) {
-    const Floats value = __builtin_convertvector(Z, Floats);
-    Ints bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return (bits >> 23) - 127;
+  static HCCS_INLINE Ints twice(Ints v) { return in_both_halves(v); }
+  static HCCS_INLINE Ints leading_bit(Ints Z) { return leading_bits<Ints, Floats>(Z); }
+};
+
+// As above for the wide form. p = (s rho) >> j is ((s 2^e) rho') >> 16 >> down: 16 bits throughout, since s < 2^(k+1).
+template <Mode kMode, int kRows>
+struct WideNormaliser {
+  alignas(64) int32_t valid[kRows];
+  alignas(64) int32_t sum[kRows];
+  alignas(64) int32_t e[kRows];
+  alignas(64) int32_t down[kRows];
+  alignas(64) uint32_t down_words[kRows];  // in both halves, as rho
+  alignas(64) uint32_t rho[kRows];
+
+  using Ints = typename RowLanes<kRows>::Ints;
+  using Floats = typename RowLanes<kRows>::Floats;
+
+  HCCS_INLINE void solve(const int32_t (&top_score)[kRows], const int32_t (&)[kRows]) {
+    constexpr int32_t kT = is_u8(kMode) ? 255 : 32767, kSpare = is_u8(kMode) ? 7 : 0;
+    Ints top, lost, count;
+    std::memcpy(&top, top_score, sizeof top);
+    std::memcpy(&lost, sum, sizeof lost);
+    std::memcpy(&count, valid, sizeof count);
+    Ints Z = count * top - lost;
+    Z = Z > 1 ? Z : 1;  // a row without valid columns: its output is masked
+    const Ints bits = bits_of<Ints>(__builtin_convertvector(Z, Floats)), k = (bits >> 23) - 127;
+    Ints reciprocal = Ints{} + (kT << kSpare);
+    if constexpr (!is_clb(kMode)) {
+      // M = ceil(Z 2^(15 - k)): the float's mantissa, rounded up to 16 bits.
+      const Ints M = ((bits & 0x7fffff) + 0x8000ff) >> 8;
+      constexpr int32_t kNumerator = kT << (15 + kSpare);
+      // The float quotient reaches the next integer at most: rounding keeps the order.
+      reciprocal = __builtin_convertvector(float(kNumerator) / __builtin_convertvector(M, Floats), Ints);
+      reciprocal += (kNumerator - reciprocal * M) >> 31;
+    }
+    // From the leading bit kFits on, s rho is shifted down behind its upper 16 bits; below, s is shifted up before.
+    constexpr int32_t kFits = 16 - kSpare;
+    Ints up, behind;
+    if constexpr (is_u8(kMode)) {
+      up = k < kFits ? kFits - k : Ints{};
+      behind = k > kFits ? k - kFits : Ints{};
+    } else {
+      // s 2^(16 - k) might need 17 bits, rho has 15: it takes the last of the shift.
+      up = k < kFits - 1 ? kFits - 1 - k : Ints{};
+      behind = k > kFits ? k - kFits : Ints{};
+      reciprocal = k < kFits ? reciprocal * 2 : reciprocal;
+    }
+    reciprocal = in_both_halves(reciprocal);
+    const Ints twice_behind = in_both_halves(behind);
+    std::memcpy(down_words, &twice_behind, sizeof behind);
+    std::memcpy(e, &up, sizeof up);
+    std::memcpy(down, &behind, sizeof behind);
+    std::memcpy(rho, &reciprocal, sizeof reciprocal);
   }
 };
 

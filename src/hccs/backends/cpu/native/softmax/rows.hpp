@@ -4,6 +4,8 @@
 // and a function shared between them would let the linker keep a copy that this machine cannot run.
 #pragma once
 
+#include <type_traits>
+
 #include "softmax/job.hpp"
 
 namespace hccs {
@@ -47,7 +49,14 @@ class HeadCursor {
  public:
   HeadCursor(const SoftmaxJob& job, int64_t first)
       : job_(job), group_(first / job.rows_per_group), left_(job.rows_per_group - first % job.rows_per_group) {}
-  const Head& head() const { return job_.heads[job_.head_of_group ? job_.head_of_group[group_] : 0]; }
+  int64_t index() const { return job_.head_of_group ? job_.head_of_group[group_] : 0; }
+  template <class Kind = Head>
+  const Kind& head() const {
+    if constexpr (std::is_same_v<Kind, WideHead>)
+      return job_.wide_heads[index()];
+    else
+      return job_.heads[index()];
+  }
   // How many rows from here on have this head, at least.
   int64_t left() const { return job_.head_of_group ? left_ : INT64_MAX; }
   void advance(int64_t rows) {

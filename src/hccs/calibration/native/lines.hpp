@@ -1,0 +1,73 @@
+// Two lines, or one with wide sums: the calibration objective over a sample of rows, and its minimum.
+//
+// s(d) = (B - S min(d, D) - S2 min(d, D2)) >> f and Z = sum s over a row. The reciprocal of the wide form keeps 15
+// bits, so that p_hat / T is s / Z but for rounding, and the objective is the divergence from that:
+//
+//     mean KL = mean sum p log p - sum_d P(d) log s(d) + mean log Z.
+#pragma once
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "search.hpp"
+#include "statistics.hpp"
+
+namespace hccs::calibration {
+
+struct Lines {
+  int B = 1, S = 0, D = 1, S2 = 0, D2 = 1, f = 0;
+  auto operator<=>(const Lines&) const = default;
+  int score(int d) const { return (B - S * std::min(d, D) - S2 * std::min(d, D2)) >> f; }
+};
+
+// What the search may choose among: B up to max_base, scores of at least `floor`, f as given, S2 only with two lines.
+struct LinesRegion {
+  int max_base, floor, f, lines;
+  bool contains(const Lines& theta) const;
+};
+
+// Distances from kMaxD on have one score.
+constexpr int kScores = kMaxD + 1;
+
+// The sampled rows of a group of heads, each head's as heavy as all its rows.
+class SampledRows {
+ public:
+  // `extra_mass` [256] and `extra_entropy`: what the means over all rows have beyond those of the rows' int8 softmax.
+  SampledRows(const std::vector<const HeadState*>& heads, const std::vector<const int64_t*>& exp_tables,
+              const std::vector<double>& extra_mass, double extra_entropy);
+
+  int rows() const { return static_cast<int>(weights_.size()); }
+  double weight(int r) const { return weights_[r]; }
+  const int16_t* counts(int r) const { return &counts_[size_t(r) * kScores]; }
+  const std::vector<double>& mass() const { return mass_; }
+
+  // Mean KL from s / Z.
+  double objective(const Lines& theta) const;
+
+  // In a mode, with the rounding of every output: as it is (a zero output counting as half a step), renormalised, and
+  // what is missing to 1. Without a mode's name, that of i16_div.
+  Fidelity deployed(const Lines& theta, bool u8, bool clb) const;
+
+ private:
+  double score_term(const std::array<int16_t, kScores>& scores, const std::vector<double>& mass) const;
+
+  std::vector<int16_t> counts_;             // [rows][kScores]: logits at each distance
+  std::vector<double> weights_;             // sum to 1; equal ones side by side
+  std::vector<const int64_t*> exp_tables_;  // by row
+  std::vector<double> tails_;               // by row: the exponentials of distances from kMaxD on, together
+  std::vector<double> mass_;                // P(d)
+  std::vector<double> extra_mass_;
+  double entropy_ = 0, extra_entropy_ = 0;
+};
+
+struct LinesResult {
+  Lines best, runner_up;
+  double kl = 0, runner_up_kl = 0;
+  int64_t evaluated = 0;
+};
+
+// Knees and slopes in real numbers, then a descent in integers. Throws Interrupted once that is requested.
+LinesResult search_lines(const SampledRows& rows, const LinesRegion& region, const Interruption& interruption);
+
+}  // namespace hccs::calibration

@@ -1,0 +1,138 @@
+"""Two lines, and one line with wide sums: their forms, and the search over a sample of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.calibration import _native
+from hccs.calibration.statistics import GroupSummary, HeadStatistics
+from hccs.errors import DataError, ParameterError
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import UINT8_MAX, Mode
+from hccs.numbers.region import NARROW, WIDE, Region
+from hccs.numbers.table import ParamTable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SCORES = {"int16": 0, "uint8": 2}
+"""The shift f of each kind of scores: two bits more than uint8 leave slopes fine enough."""
+
+LARGEST_BASE = 2047
+"""B of int16 scores: slopes are as fine as data can tell, and half precision still holds every score."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a search looks for beyond the paper's form."""
+
+    lines: int
+    f: int
+    sum_bits: int
+
+    def largest_base(self, region: Region) -> int:
+        """The largest B it tries."""
+        if self.f:
+            return (min(region.max_base, UINT8_MAX) + 1 << self.f) - 1
+        return min(region.max_base, LARGEST_BASE)
+
+
+def form_of(lines: int, scores: str, sum_bits: int | None) -> Form | None:
+    """The form of these options; None for the paper's own."""
+    if lines not in (1, 2) or isinstance(lines, bool):
+        raise ParameterError("lines to be 1 or 2", repr(lines), "Two lines are nearly an exponential.")
+    if scores not in SCORES:
+        raise ParameterError(
+            f"scores to be one of {', '.join(SCORES)}", repr(scores), "See hccs.calibration.search."
+        )
+    if sum_bits is None:
+        sum_bits = NARROW if lines == 1 else WIDE
+    sum_bits = Region(1, sum_bits).sum_bits
+    if lines == 1 and SCORES[scores]:
+        raise ParameterError("lines=2 for uint8 scores", "lines=1", "One line has no shift f.")
+    return None if (lines, sum_bits) == (1, NARROW) else Form(lines, SCORES[scores], sum_bits)
+
+
+def options_of(table: ParamTable) -> dict[str, Any]:
+    """The options of a search for another table of the same form."""
+    shifted = table.f is not None and bool(table.f.any())
+    return {"lines": table.lines, "scores": "uint8" if shifted else "int16", "sum_bits": table.sum_bits}
+
+
+def search(
+    stats: HeadStatistics,
+    heads: list[int],
+    means: GroupSummary,
+    form: Form,
+    region: Region,
+    interruption: _native.Interruption,
+) -> tuple[HeadParams, HeadParams, float]:
+    """The best parameters of a group of heads, the second best, and the KL of those."""
+    floor, base = region.floor, form.largest_base(region)
+    with unchanged_rows():
+        best, second, _ = _native.search_lines(
+            stats._native, heads, *_beyond_int8(stats, heads, means), means.version, base, floor, form.f,
+            form.lines, interruption,
+        )  # fmt: skip
+    return HeadParams(*best[:6], wide=True), HeadParams(*second[:6], wide=True), second[6]
+
+
+def objectives(stats: HeadStatistics, heads: Sequence[int], thetas: Any) -> NDArray[np.float64]:
+    """Mean KL(softmax || s / Z) of each of `thetas` [count, 6], over the sampled rows."""
+    of, means = list(heads), stats.summary(heads)
+    array = np.ascontiguousarray(thetas, np.int32)
+    with unchanged_rows():
+        return _native.lines_objectives(
+            stats._native, of, *_beyond_int8(stats, of, means), means.version, array
+        )
+
+
+def deployed(
+    stats: HeadStatistics, heads: list[int], theta: HeadParams, mode: Mode
+) -> tuple[float, float, float]:
+    """KL as it is, renormalised KL and mass deficit of wide parameters in `mode`, over the sampled rows.
+
+    Every output is rounded as the mode rounds it; one that is zero counts as half a step.
+    """
+    means = stats.summary(heads)
+    with unchanged_rows():
+        return _native.evaluate_lines(
+            stats._native, heads, *_beyond_int8(stats, heads, means), means.version, theta.packed, mode.is_u8,
+            mode.is_clb,
+        )  # fmt: skip
+
+
+def _beyond_int8(
+    stats: HeadStatistics, heads: list[int], means: GroupSummary
+) -> tuple[NDArray[np.float64], float]:
+    """What the means of float logits have beyond those of their int8 softmax, which the sampled rows know."""
+    lost = [h for h in heads if stats._native.sampled(h) < 0]
+    if lost:
+        layer, head = divmod(lost[0], stats.shape[1])
+        raise DataError(
+            "statistics with a sample of their rows",
+            f"layer {layer} head {head} from a file of an earlier version, which counted rows without one",
+            "Collect the statistics anew to fit two lines.",
+        )
+    if stats.reference == "int8":
+        return np.zeros_like(means.mass), 0.0
+    quantised = stats.summary(heads, quantised=True)
+    return means.mass - quantised.mass, means.negative_entropy - quantised.negative_entropy
+
+
+@contextmanager
+def unchanged_rows() -> Iterator[None]:
+    """Refuse, in words, rows that arrive while the native code reads them."""
+    try:
+        yield
+    except _native.Changed as error:
+        raise DataError(
+            "statistics that stay as they are during a search",
+            "rows added meanwhile",
+            "Search when all rows are in, or search a copy.",
+        ) from error
