@@ -7,8 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hccs.errors import DataError, DtypeError, MaskError, ShapeError
+from hccs.errors import DataError, DtypeError, MaskError, ParameterError, ShapeError
+from hccs.export.freestanding.write import export_c_model
+from hccs.export.onnx_program.model import onnx_program
 from hccs.numbers.embeddings import EmbeddingParams
+from hccs.numbers.heads import HeadParams
 from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import LinearParams, quantise_linear, quantise_scores
 from hccs.numbers.patches import PatchParams
@@ -158,3 +161,22 @@ def test_operators_that_do_not_fit_are_refused():
 
 def _rest(step, count=None):
     return step.params.bias[:count], step.params.multiplier[:count]
+
+
+def test_two_lines_run_as_the_reference_and_are_not_exported_as_one(tmp_path):
+    program = decoder()
+    wide = HeadParams(B=[900, 700], S=[3, 4], D=[60, 50], S2=[20, 10], D2=[30, 20])
+    changed = tuple(
+        replace(step, theta=wide) if isinstance(step, op.Attention) else step for step in program.operators
+    )
+    model = IntegerModel(replace(program, operators=changed))
+    ids = np.arange(24).reshape(2, 12)
+    found = model(ids).scores
+    assert np.array_equal(found, model(ids, reference=True).scores)
+    assert not np.array_equal(found, IntegerModel(program)(ids).scores)
+    model.save(tmp_path / "model.hccs")
+    assert np.array_equal(IntegerModel.load(tmp_path / "model.hccs")(ids).scores, found)
+    with pytest.raises(ParameterError, match=r"one line .* in whole models in C"):
+        export_c_model(model, tmp_path / "c")
+    with pytest.raises(ParameterError, match=r"one line .* in whole models in ONNX"):
+        onnx_program(model.program)
