@@ -16,8 +16,8 @@ HCCS_INLINE auto inside(const Length& length, unsigned piece) {
 }
 
 // Padding takes no part in the maximum nor, at -128, in sum(g). The copy goes where the output will be.
-HCCS_INLINE void copy_masked(const int8* __restrict x, const int16* __restrict lengths, unsigned rows, unsigned n,
-                             int8* __restrict out) {
+inline void copy_masked(const int8* __restrict x, const int16* __restrict lengths, unsigned rows, unsigned n,
+                        int8* __restrict out) {
   const aie::vector<int8, 32> padding = aie::broadcast<int8, 32>(int8(-128));
   HCCS_LOOP(masked_rows, row, rows, 16) {
     const auto length = HCCS_LOAD(lengths + row);
@@ -48,119 +48,156 @@ HCCS_INLINE sums spread_offset(const scratch& __restrict s, unsigned r, const ui
   return product.to_accum();
 }
 
-// What one row's 32-element pieces share, and the rule from widened y to stored probabilities.
+HCCS_INLINE auto leading_zeros(const scratch& __restrict s, unsigned r) {
+  return HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r * total_columns)));
+}
+
+// What one row's 32-element pieces share, and the rule from widened y to probabilities.
 template <mode M>
 struct normaliser;
 
 template <>
 struct normaliser<mode::u8_clb> {
+  struct row {
+    sums start;
+    HCCS_SCALAR k;
+  };
   halves slope255;
   HCCS_INLINE explicit normaliser(const head& theta) : slope255(aie::broadcast<int16, 32>(int16(255 * theta.S))) {}
-  HCCS_INLINE auto row(const scratch& __restrict s, unsigned r) const {
-    const auto k = 31 - HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r)));
-    const sums start = spread_offset(s, r, spread_255);
-    return [this, k, start](const halves& y)
-               HCCS_INLINE_LAMBDA { return aie::mac(start, y, slope255).template to_vector<uint8>(k); };
+  HCCS_INLINE row load(const scratch& __restrict s, unsigned r) const {
+    return {spread_offset(s, r, spread_255), 31 - leading_zeros(s, r)};
+  }
+  HCCS_INLINE auto operator()(const row& terms, const halves& y) const {
+    return aie::mac(terms.start, y, slope255).template to_vector<uint8>(terms.k);
   }
 };
 
 template <>
 struct normaliser<mode::u8_div> {
+  struct row {
+    sums start;
+    halves rho;
+    HCCS_SCALAR shift;
+  };
   halves slope;
   HCCS_INLINE explicit normaliser(const head& theta) : slope(aie::broadcast<int16, 32>(int16(theta.S))) {}
-  HCCS_INLINE auto row(const scratch& __restrict s, unsigned r) const {
-    const auto short_by = HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r))) - 23;  // 8 - k
-    const auto shift = 15 - (short_by & ~(short_by >> 31));
-    const halves rho = aie::broadcast<int16, 32>(HCCS_LOAD(s.reciprocal + r));
-    const sums start = spread_offset(s, r, spread_1);
-    return [this, shift, rho, start](const halves& y) HCCS_INLINE_LAMBDA {
-      const halves score = aie::mac(start, y, slope).template to_vector<int16>(0);
-      return aie::mul<acc32>(score, rho).template to_vector<uint8>(shift);
-    };
+  HCCS_INLINE row load(const scratch& __restrict s, unsigned r) const {
+    const auto short_by = leading_zeros(s, r) - 23;  // 8 - k
+    return {spread_offset(s, r, spread_1), aie::broadcast<int16, 32>(HCCS_LOAD(s.reciprocal + r)),
+            15 - (short_by & ~(short_by >> 31))};
+  }
+  HCCS_INLINE auto operator()(const row& terms, const halves& y) const {
+    const halves score = aie::mac(terms.start, y, slope).template to_vector<int16>(0);
+    return aie::mul<acc32>(score, terms.rho).template to_vector<uint8>(terms.shift);
   }
 };
 
 // rho*S may pass 32767 in i16_clb, where rho is up to twice the exact reciprocal; it always fits uint16.
-struct int16_rule {
+struct int16_row {
   sums start;
   aie::vector<uint16, 32> slope;
-  HCCS_INLINE auto operator()(const halves& y) const { return aie::mac(start, y, slope).template to_vector<int16>(0); }
 };
+
+HCCS_INLINE auto int16_probabilities(const int16_row& terms, const halves& y) {
+  return aie::mac(terms.start, y, terms.slope).template to_vector<int16>(0);
+}
 
 template <>
 struct normaliser<mode::i16_div> {
+  using row = int16_row;
   HCCS_INLINE explicit normaliser(const head&) {}
-  HCCS_INLINE int16_rule row(const scratch& __restrict s, unsigned r) const {
+  HCCS_INLINE row load(const scratch& __restrict s, unsigned r) const {
     const halves offset = aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r));
     return {aie::mul<acc32>(offset, aie::broadcast<int16, 32>(HCCS_LOAD(s.reciprocal + r))),
             aie::broadcast<uint16, 32>(HCCS_LOAD(s.slope + r))};
   }
+  HCCS_INLINE auto operator()(const row& terms, const halves& y) const { return int16_probabilities(terms, y); }
 };
 
 template <>
 struct normaliser<mode::i16_clb> {
+  using row = int16_row;
   int32 S;
   HCCS_INLINE explicit normaliser(const head& theta) : S(theta.S) {}
-  HCCS_INLINE int16_rule row(const scratch& __restrict s, unsigned r) const {
-    const auto rho = 32767 >> (31 - HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r))));
+  HCCS_INLINE row load(const scratch& __restrict s, unsigned r) const {
+    const auto rho = 32767 >> (31 - leading_zeros(s, r));
     const halves offset = aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r));
     return {aie::mul<acc32>(offset, aie::broadcast<int16, 32>(rho)), aie::broadcast<uint16, 32>(rho * S)};
   }
+  HCCS_INLINE auto operator()(const row& terms, const halves& y) const { return int16_probabilities(terms, y); }
 };
 
-// 64 elements of a row. AIE-MLv2 loads them at once, from rows that all begin on 64 bytes.
-template <unsigned Chunks>
-HCCS_INLINE bytes load_64(const int8* __restrict p) {
-  if constexpr (Chunks > 0 && Chunks % 2 == 0)
-    return aie::load_v<64>(p);
-  else
-    return aie::concat(aie::load_v<32>(p), aie::load_v<32>(p + 32));
+// Rows and pieces of one iteration: together eight pieces, which the nine accumulators and the vector registers hold
+// from the first load to the last store. Rows whose terms fill a register each come four at a time.
+template <mode M, unsigned Chunks>
+struct shape {
+  static constexpr unsigned pieces = Chunks == 0 ? 1 : Chunks < 4 ? Chunks : 4;
+  static constexpr unsigned rows = Chunks > 2 ? 2 : Chunks == 1 && M == mode::u8_clb ? 8 : 4;
+  static constexpr unsigned segments = Chunks > 4 ? Chunks / 4 : 1;  // iterations that share a row
+};
+
+// The terms of several rows, alive while their pieces are worked on.
+template <mode M, unsigned Rows>
+struct row_terms {
+  bytes low[Rows / 2];
+  typename normaliser<M>::row row[Rows];
+};
+
+template <mode M, unsigned Rows>
+HCCS_INLINE row_terms<M, Rows> load_terms(const normaliser<M>& rule, const scratch& __restrict s, unsigned first) {
+  row_terms<M, Rows> terms;
+  HCCS_UNROLL(pair, Rows / 2) { terms.low[pair] = aie::load_v<64>(s.low + (first + 2 * pair) * lanes); }
+  HCCS_UNROLL(r, Rows) { terms.row[r] = rule.load(s, first + r); }
+  return terms;
+}
+
+// Loads every piece, then computes, then stores.
+template <mode M, unsigned Rows, unsigned Pieces, bool Masked>
+HCCS_INLINE void put_pieces(const int8* __restrict x, const normaliser<M>& rule, const row_terms<M, Rows>& terms,
+                            const int16* __restrict lengths, unsigned n, unsigned first, unsigned piece,
+                            typename output<M>::type* __restrict out) {
+  using result = typename output<M>::type;
+  bytes y[Pieces][Rows / 2];
+  HCCS_UNROLL(p, Pieces) {
+    HCCS_UNROLL(pair, Rows / 2) { y[p][pair] = load_pair(x + (first + 2 * pair) * n, n, piece + p); }
+  }
+  HCCS_UNROLL(p, Pieces) {
+    HCCS_UNROLL(pair, Rows / 2) { y[p][pair] = aie::max(y[p][pair], terms.low[pair]); }
+  }
+  aie::vector<result, 32> out_of[Pieces][Rows];
+  HCCS_UNROLL(p, Pieces) {
+    HCCS_UNROLL(r, Rows) {
+      out_of[p][r] = rule(terms.row[r], y[p][r / 2].template extract<32>(r % 2).unpack());
+      if constexpr (Masked)
+        out_of[p][r] = aie::select(aie::zeros<result, 32>(), out_of[p][r],
+                                   inside(HCCS_LOAD(lengths + first + r), piece + p));
+    }
+  }
+  HCCS_UNROLL(p, Pieces) {
+    HCCS_UNROLL(r, Rows) { aie::store_v(out + (first + r) * n + (piece + p) * lanes, out_of[p][r]); }
+  }
 }
 
 template <mode M, unsigned Chunks, bool Masked>
-HCCS_INLINE void normalise(const int8* __restrict x, const head& theta, const int16* __restrict lengths, unsigned rows,
-                           unsigned n, const scratch& __restrict s, typename output<M>::type* __restrict out) {
-  using result = typename output<M>::type;
+void normalise(const int8* __restrict x, const head& theta, const int16* __restrict lengths, unsigned rows,
+               unsigned columns, const scratch& __restrict s, typename output<M>::type* __restrict out) {
+  using block = shape<M, Chunks>;
+  const unsigned n = Chunks > 0 ? Chunks * lanes : columns;
   const normaliser<M> rule(theta);
-  const auto one_row = [&](unsigned row) HCCS_INLINE_LAMBDA {
-    const bytes low = aie::broadcast<int8, 64>(HCCS_LOAD(s.low + row));
-    const auto probabilities = rule.row(s, row);
-    const auto put = [&](const halves& y, unsigned piece) HCCS_INLINE_LAMBDA {
-      aie::vector<result, 32> p = probabilities(y);
-      if constexpr (Masked) p = aie::select(aie::zeros<result, 32>(), p, inside(HCCS_LOAD(lengths + row), piece));
-      aie::store_v(out + row * n + piece * lanes, p);
-    };
-    const auto put_two = [&](unsigned pair) HCCS_INLINE_LAMBDA {
-      const bytes y = aie::max(load_64<Chunks>(x + row * n + 64 * pair), low);
-      put(y.template extract<32>(0).unpack(), 2 * pair);
-      put(y.template extract<32>(1).unpack(), 2 * pair + 1);
-    };
-    const auto put_last = [&](unsigned piece) HCCS_INLINE_LAMBDA {
-      const aie::vector<int8, 32> tail = aie::load_v<32>(x + row * n + piece * lanes);
-      put(aie::max(tail, low.template extract<32>(0)).unpack(), piece);
-    };
-    if constexpr (Chunks > 0) {
-      HCCS_UNROLL(pair, Chunks / 2) { put_two(pair); }
-      if constexpr (Chunks % 2 == 1) put_last(Chunks - 1);
-    } else {
-      HCCS_LOOP(pieces, pair, n / 64, 1) { put_two(pair); }
-      if (n % 64 != 0) put_last(n / lanes - 1);
-    }
-  };
-  // Several rows an iteration: one alone would mostly wait, pipelined or not. Long int16 rows keep more in registers.
-  if constexpr (sizeof(result) == 1 || Chunks == 1 || Chunks == 2) {
-    const auto four_rows = [&](unsigned group) HCCS_INLINE_LAMBDA {
-      HCCS_UNROLL(row, 4) { one_row(4 * group + row); }
-    };
-    if constexpr (short_rows<Chunks>) {
-      HCCS_LOOP(row_groups, group, rows / 4, 8) { four_rows(group); }
-    } else {
-      HCCS_LOOP(row_groups, group, rows / 4, 4) { four_rows(group); }
+  if constexpr (Chunks == 0) {
+    HCCS_LOOP(row_groups, group, rows / block::rows, 4) {
+      const unsigned first = block::rows * group;
+      const row_terms<M, block::rows> terms = load_terms<M, block::rows>(rule, s, first);
+      HCCS_LOOP(pieces, piece, n / lanes, 5) {
+        put_pieces<M, block::rows, 1, Masked>(x, rule, terms, lengths, n, first, piece, out);
+      }
     }
   } else {
-    HCCS_LOOP(row_groups, group, rows / 2, 8) {
-      one_row(2 * group);
-      one_row(2 * group + 1);
+    HCCS_LOOP(row_groups, group, rows / block::rows * block::segments, 4) {
+      const unsigned first = group / block::segments * block::rows;
+      const unsigned piece = group % block::segments * block::pieces;
+      const row_terms<M, block::rows> terms = load_terms<M, block::rows>(rule, s, first);
+      put_pieces<M, block::rows, block::pieces, Masked>(x, rule, terms, lengths, n, first, piece, out);
     }
   }
 }
@@ -180,15 +217,14 @@ void softmax(const int8* __restrict x, typename output<M>::type* __restrict out,
     const int16* __restrict tile_lengths = Masked ? lengths + done : lengths;
     constexpr bool fours = M == mode::u8_div || M == mode::u8_clb;
     int16* offsets = fours ? s.offset_fours : s.offset;
+    const int8* __restrict seen = tile;
     if constexpr (Masked) {
       int8* masked = reinterpret_cast<int8*>(tile_out);
       copy_masked(tile, tile_lengths, count, n, masked);
-      clamp_levels<Chunks, true, fours>(masked, theta, tile_lengths, count, n, s.low_bytes, s.low, offsets, s.floor);
-      row_totals<Chunks, true>(masked, theta, count, n, s.low_bytes, s.floor, s.sum);
-    } else {
-      clamp_levels<Chunks, false, fours>(tile, theta, tile_lengths, count, n, s.low_bytes, s.low, offsets, s.floor);
-      row_totals<Chunks, false>(tile, theta, count, n, s.low_bytes, s.floor, s.sum);
+      seen = masked;
     }
+    clamp_levels<Chunks, Masked, fours>(seen, theta, tile_lengths, count, n, s.low, offsets, s.floor);
+    row_totals<Chunks, Masked>(seen, theta, count, n, s.low, s.floor, s.sum);
     if constexpr (M == mode::i16_div || M == mode::u8_div)
       reciprocals<M, Masked>(theta, count, n, s.sum, s.reciprocal, s.slope);
     normalise<M, Chunks, Masked>(tile, theta, tile_lengths, count, n, s, tile_out);
