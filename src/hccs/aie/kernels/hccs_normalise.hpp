@@ -41,31 +41,40 @@ alignas(32) static const uint8 spread_1[4][32] = {
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1}};
 
-// factor * c of row r in every lane.
-HCCS_INLINE sums spread_offset(const scratch& __restrict s, unsigned r, const uint8 (&matrices)[4][32]) {
+// factor * c of row r in every lane; `fours` holds c of r's four rows.
+HCCS_INLINE sums spread_offset(const aie::vector<int16, 16>& fours, unsigned r, const uint8 (&matrices)[4][32]) {
   aie::mmul<4, 4, 8, int16, uint8> product;
-  product.mul(aie::load_v<16>(s.offset_fours + r / 4 * 16), aie::load_v<32>(matrices[r % 4]));
+  product.mul(fours, aie::load_v<32>(matrices[r % 4]));
   return product.to_accum();
 }
 
-HCCS_INLINE auto leading_zeros(const scratch& __restrict s, unsigned r) {
-  return HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r * total_columns)));
-}
+// What a row's terms are made of. Read for all rows of an iteration before any is used: a scalar that is used where it
+// is read takes the same register for every row, and the rows then wait for each other.
+struct row_scalars {
+  HCCS_SCALAR z, offset, reciprocal, slope, length;
+};
 
-// What one row's 32-element pieces share, and the rule from widened y to probabilities.
+HCCS_INLINE auto leading_zeros(const row_scalars& of) { return HCCS_SIGNED(clb(of.z)); }
+
+// What one row's 32-element pieces share, and the rule from widened y to probabilities. `fours` says that c comes from
+// the rows' 4x4 matrix and not as a scalar.
 template <mode M>
 struct normaliser;
 
 template <>
 struct normaliser<mode::u8_clb> {
+  static constexpr bool fours = true;
   struct row {
     sums start;
     HCCS_SCALAR k;
   };
   halves slope255;
   HCCS_INLINE explicit normaliser(const head& theta) : slope255(aie::broadcast<int16, 32>(int16(255 * theta.S))) {}
-  HCCS_INLINE row load(const scratch& __restrict s, unsigned r) const {
-    return {spread_offset(s, r, spread_255), 31 - leading_zeros(s, r)};
+  HCCS_INLINE void read(const scratch& __restrict s, unsigned r, row_scalars& of) const {
+    of.z = HCCS_LOAD(s.sum + r * total_columns);
+  }
+  HCCS_INLINE row terms(const aie::vector<int16, 16>& offsets, unsigned r, const row_scalars& of) const {
+    return {spread_offset(offsets, r, spread_255), 31 - leading_zeros(of)};
   }
   HCCS_INLINE auto operator()(const row& terms, const halves& y) const {
     return aie::mac(terms.start, y, slope255).template to_vector<uint8>(terms.k);
@@ -74,6 +83,7 @@ struct normaliser<mode::u8_clb> {
 
 template <>
 struct normaliser<mode::u8_div> {
+  static constexpr bool fours = true;
   struct row {
     sums start;
     halves rho;
@@ -81,9 +91,13 @@ struct normaliser<mode::u8_div> {
   };
   halves slope;
   HCCS_INLINE explicit normaliser(const head& theta) : slope(aie::broadcast<int16, 32>(int16(theta.S))) {}
-  HCCS_INLINE row load(const scratch& __restrict s, unsigned r) const {
-    const auto short_by = leading_zeros(s, r) - 23;  // 8 - k
-    return {spread_offset(s, r, spread_1), aie::broadcast<int16, 32>(HCCS_LOAD(s.reciprocal + r)),
+  HCCS_INLINE void read(const scratch& __restrict s, unsigned r, row_scalars& of) const {
+    of.z = HCCS_LOAD(s.sum + r * total_columns);
+    of.reciprocal = HCCS_LOAD(s.reciprocal + r);
+  }
+  HCCS_INLINE row terms(const aie::vector<int16, 16>& offsets, unsigned r, const row_scalars& of) const {
+    const auto short_by = leading_zeros(of) - 23;  // 8 - k
+    return {spread_offset(offsets, r, spread_1), aie::broadcast<int16, 32>(of.reciprocal),
             15 - (short_by & ~(short_by >> 31))};
   }
   HCCS_INLINE auto operator()(const row& terms, const halves& y) const {
@@ -104,100 +118,149 @@ HCCS_INLINE auto int16_probabilities(const int16_row& terms, const halves& y) {
 
 template <>
 struct normaliser<mode::i16_div> {
+  static constexpr bool fours = false;
   using row = int16_row;
   HCCS_INLINE explicit normaliser(const head&) {}
-  HCCS_INLINE row load(const scratch& __restrict s, unsigned r) const {
-    const halves offset = aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r));
-    return {aie::mul<acc32>(offset, aie::broadcast<int16, 32>(HCCS_LOAD(s.reciprocal + r))),
-            aie::broadcast<uint16, 32>(HCCS_LOAD(s.slope + r))};
+  HCCS_INLINE void read(const scratch& __restrict s, unsigned r, row_scalars& of) const {
+    of.offset = HCCS_LOAD(s.offset + r);
+    of.reciprocal = HCCS_LOAD(s.reciprocal + r);
+    of.slope = HCCS_LOAD(s.slope + r);
+  }
+  HCCS_INLINE row terms(const aie::vector<int16, 16>&, unsigned, const row_scalars& of) const {
+    const halves offset = aie::broadcast<int16, 32>(of.offset);
+    return {aie::mul<acc32>(offset, aie::broadcast<int16, 32>(of.reciprocal)), aie::broadcast<uint16, 32>(of.slope)};
   }
   HCCS_INLINE auto operator()(const row& terms, const halves& y) const { return int16_probabilities(terms, y); }
 };
 
 template <>
 struct normaliser<mode::i16_clb> {
+  static constexpr bool fours = false;
   using row = int16_row;
   int32 S;
   HCCS_INLINE explicit normaliser(const head& theta) : S(theta.S) {}
-  HCCS_INLINE row load(const scratch& __restrict s, unsigned r) const {
-    const auto rho = 32767 >> (31 - leading_zeros(s, r));
-    const halves offset = aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r));
+  HCCS_INLINE void read(const scratch& __restrict s, unsigned r, row_scalars& of) const {
+    of.z = HCCS_LOAD(s.sum + r * total_columns);
+    of.offset = HCCS_LOAD(s.offset + r);
+  }
+  HCCS_INLINE row terms(const aie::vector<int16, 16>&, unsigned, const row_scalars& of) const {
+    const auto rho = 32767 >> (31 - leading_zeros(of));
+    const halves offset = aie::broadcast<int16, 32>(of.offset);
     return {aie::mul<acc32>(offset, aie::broadcast<int16, 32>(rho)), aie::broadcast<uint16, 32>(rho * S)};
   }
   HCCS_INLINE auto operator()(const row& terms, const halves& y) const { return int16_probabilities(terms, y); }
 };
 
-// Rows and pieces of one iteration: together eight pieces, which the nine accumulators and the vector registers hold
-// from the first load to the last store. Rows whose terms fill a register each come four at a time.
+// An iteration takes two blocks of rows x pieces. At most eight pieces a block: from its first product to its last
+// store it fills eight of nine accumulators.
 template <mode M, unsigned Chunks>
 struct shape {
-  static constexpr unsigned pieces = Chunks == 0 ? 1 : Chunks < 4 ? Chunks : 4;
-  static constexpr unsigned rows = Chunks > 2 ? 2 : Chunks == 1 && M == mode::u8_clb ? 8 : 4;
-  static constexpr unsigned segments = Chunks > 4 ? Chunks / 4 : 1;  // iterations that share a row
+  // Two products a piece leave u8_div fewer registers.
+  static constexpr bool heavy = M == mode::u8_div;
+  static constexpr unsigned most = heavy && Chunks % 2 == 0 ? 2 : 4;
+  static constexpr unsigned pieces = Chunks == 0 ? 1 : Chunks < most ? Chunks : most;
+  static constexpr unsigned rows = pieces > 2 || (heavy && pieces == 2) || (M == mode::i16_clb && Chunks == 1) ? 2 : 4;
+  static constexpr unsigned segments = Chunks > pieces ? Chunks / pieces : 1;  // iterations that share a row
 };
 
-// The terms of several rows, alive while their pieces are worked on.
-template <mode M, unsigned Rows>
-struct row_terms {
+// What is read of an iteration's rows before anything is computed.
+template <unsigned Rows>
+struct row_inputs {
+  row_scalars scalars[Rows];
   bytes low[Rows / 2];
-  typename normaliser<M>::row row[Rows];
+  aie::vector<int16, 16> offsets[Rows / 4];
 };
 
-template <mode M, unsigned Rows>
-HCCS_INLINE row_terms<M, Rows> load_terms(const normaliser<M>& rule, const scratch& __restrict s, unsigned first) {
-  row_terms<M, Rows> terms;
-  HCCS_UNROLL(pair, Rows / 2) { terms.low[pair] = aie::load_v<64>(s.low + (first + 2 * pair) * lanes); }
-  HCCS_UNROLL(r, Rows) { terms.row[r] = rule.load(s, first + r); }
-  return terms;
+template <mode M, unsigned Rows, bool Masked>
+HCCS_INLINE void read_rows(const normaliser<M>& rule, const scratch& __restrict s, const int16* __restrict lengths,
+                           unsigned first, row_inputs<Rows>& in) {
+  HCCS_UNROLL(r, Rows) { rule.read(s, first + r, in.scalars[r]); }
+  if constexpr (Masked) {
+    HCCS_UNROLL(r, Rows) { in.scalars[r].length = HCCS_LOAD(lengths + first + r); }
+  }
+  if constexpr (normaliser<M>::fours) {
+    HCCS_UNROLL(four, Rows / 4) { in.offsets[four] = aie::load_v<16>(s.offset_fours + (first / 4 + four) * 16); }
+  }
+  HCCS_UNROLL(pair, Rows / 2) { in.low[pair] = aie::load_v<64>(s.low + (first + 2 * pair) * lanes); }
 }
 
-// Loads every piece, then computes, then stores.
-template <mode M, unsigned Rows, unsigned Pieces, bool Masked>
-HCCS_INLINE void put_pieces(const int8* __restrict x, const normaliser<M>& rule, const row_terms<M, Rows>& terms,
-                            const int16* __restrict lengths, unsigned n, unsigned first, unsigned piece,
-                            typename output<M>::type* __restrict out) {
+template <mode M, unsigned Rows, unsigned Pieces>
+struct block_outputs {
+  aie::vector<typename output<M>::type, 32> of[Pieces][Rows];
+};
+
+// Clamped logits of the block's pieces: two rows to a register.
+template <unsigned Rows, unsigned Pieces, unsigned All>
+HCCS_INLINE void clamped(const int8* __restrict x, const row_inputs<All>& in, unsigned skip, unsigned n,
+                         unsigned piece, bytes (&y)[Pieces][Rows / 2]) {
+  HCCS_UNROLL(p, Pieces) {
+    HCCS_UNROLL(pair, Rows / 2) { y[p][pair] = load_pair(x + 2 * pair * n, n, piece + p); }
+  }
+  HCCS_UNROLL(p, Pieces) {
+    HCCS_UNROLL(pair, Rows / 2) { y[p][pair] = aie::max(y[p][pair], in.low[skip / 2 + pair]); }
+  }
+}
+
+template <mode M, unsigned Rows, unsigned Pieces, bool Masked, unsigned All>
+HCCS_INLINE void probabilities(const normaliser<M>& rule, const row_inputs<All>& in, unsigned skip, unsigned piece,
+                               const bytes (&y)[Pieces][Rows / 2], block_outputs<M, Rows, Pieces>& p) {
   using result = typename output<M>::type;
-  bytes y[Pieces][Rows / 2];
-  HCCS_UNROLL(p, Pieces) {
-    HCCS_UNROLL(pair, Rows / 2) { y[p][pair] = load_pair(x + (first + 2 * pair) * n, n, piece + p); }
-  }
-  HCCS_UNROLL(p, Pieces) {
-    HCCS_UNROLL(pair, Rows / 2) { y[p][pair] = aie::max(y[p][pair], terms.low[pair]); }
-  }
-  aie::vector<result, 32> out_of[Pieces][Rows];
-  HCCS_UNROLL(p, Pieces) {
+  typename normaliser<M>::row terms[Rows];
+  HCCS_UNROLL(r, Rows) { terms[r] = rule.terms(in.offsets[(skip + r) / 4], skip + r, in.scalars[skip + r]); }
+  HCCS_UNROLL(i, Pieces) {
     HCCS_UNROLL(r, Rows) {
-      out_of[p][r] = rule(terms.row[r], y[p][r / 2].template extract<32>(r % 2).unpack());
+      p.of[i][r] = rule(terms[r], y[i][r / 2].template extract<32>(r % 2).unpack());
       if constexpr (Masked)
-        out_of[p][r] = aie::select(aie::zeros<result, 32>(), out_of[p][r],
-                                   inside(HCCS_LOAD(lengths + first + r), piece + p));
+        p.of[i][r] = aie::select(aie::zeros<result, 32>(), p.of[i][r], inside(in.scalars[skip + r].length, piece + i));
     }
   }
-  HCCS_UNROLL(p, Pieces) {
-    HCCS_UNROLL(r, Rows) { aie::store_v(out + (first + r) * n + (piece + p) * lanes, out_of[p][r]); }
+}
+
+template <mode M, unsigned Rows, unsigned Pieces>
+HCCS_INLINE void store_block(typename output<M>::type* __restrict out, unsigned n,
+                             const block_outputs<M, Rows, Pieces>& p) {
+  HCCS_UNROLL(i, Pieces) {
+    HCCS_UNROLL(r, Rows) { aie::store_v(out + r * n + i * lanes, p.of[i][r]); }
   }
+}
+
+// Two blocks of `Rows` rows: the second's logits are read before the first's probabilities are written.
+template <mode M, unsigned Rows, unsigned Pieces, bool Masked>
+HCCS_INLINE void two_blocks(const int8* __restrict x, const normaliser<M>& rule, const row_inputs<2 * Rows>& in,
+                            unsigned n, unsigned piece, typename output<M>::type* __restrict out) {
+  bytes first[Pieces][Rows / 2], second[Pieces][Rows / 2];
+  block_outputs<M, Rows, Pieces> p, q;
+  clamped<Rows, Pieces>(x, in, 0, n, piece, first);
+  probabilities<M, Rows, Pieces, Masked>(rule, in, 0, piece, first, p);
+  clamped<Rows, Pieces>(x + Rows * n, in, Rows, n, piece, second);
+  store_block<M>(out + piece * lanes, n, p);
+  probabilities<M, Rows, Pieces, Masked>(rule, in, Rows, piece, second, q);
+  store_block<M>(out + Rows * n + piece * lanes, n, q);
 }
 
 template <mode M, unsigned Chunks, bool Masked>
 void normalise(const int8* __restrict x, const head& theta, const int16* __restrict lengths, unsigned rows,
                unsigned columns, const scratch& __restrict s, typename output<M>::type* __restrict out) {
   using block = shape<M, Chunks>;
+  constexpr unsigned together = 2 * block::rows;
   const unsigned n = Chunks > 0 ? Chunks * lanes : columns;
   const normaliser<M> rule(theta);
   if constexpr (Chunks == 0) {
-    HCCS_LOOP(row_groups, group, rows / block::rows, 4) {
-      const unsigned first = block::rows * group;
-      const row_terms<M, block::rows> terms = load_terms<M, block::rows>(rule, s, first);
+    HCCS_LOOP(row_groups, group, rows / together, 2) {
+      const unsigned first = together * group;
+      row_inputs<together> in;
+      read_rows<M, together, Masked>(rule, s, lengths, first, in);
       HCCS_LOOP(pieces, piece, n / lanes, 5) {
-        put_pieces<M, block::rows, 1, Masked>(x, rule, terms, lengths, n, first, piece, out);
+        two_blocks<M, block::rows, 1, Masked>(x + first * n, rule, in, n, piece, out + first * n);
       }
     }
   } else {
-    HCCS_LOOP(row_groups, group, rows / block::rows * block::segments, 4) {
-      const unsigned first = group / block::segments * block::rows;
+    HCCS_LOOP(row_groups, group, rows / together * block::segments, 2) {
+      const unsigned first = group / block::segments * together;
       const unsigned piece = group % block::segments * block::pieces;
-      const row_terms<M, block::rows> terms = load_terms<M, block::rows>(rule, s, first);
-      put_pieces<M, block::rows, block::pieces, Masked>(x, rule, terms, lengths, n, first, piece, out);
+      row_inputs<together> in;
+      read_rows<M, together, Masked>(rule, s, lengths, first, in);
+      two_blocks<M, block::rows, block::pieces, Masked>(x + first * n, rule, in, n, piece, out + first * n);
     }
   }
 }
@@ -215,7 +278,7 @@ void softmax(const int8* __restrict x, typename output<M>::type* __restrict out,
     const int8* __restrict tile = x + done * n;
     typename output<M>::type* __restrict tile_out = out + done * n;
     const int16* __restrict tile_lengths = Masked ? lengths + done : lengths;
-    constexpr bool fours = M == mode::u8_div || M == mode::u8_clb;
+    constexpr bool fours = normaliser<M>::fours;
     int16* offsets = fours ? s.offset_fours : s.offset;
     const int8* __restrict seen = tile;
     if constexpr (Masked) {

@@ -1,7 +1,7 @@
 // HCCS softmax for the AI Engine, written for throughput: many rows at a time, short passes over a tile.
 //
 // 1. statistics   per sixteen rows: the row maxima m, the clamp level lo = max(m, D - 128) - D, then the row sums Z
-// 2. reciprocal   (division modes) thirty-two exact quotients at once
+// 2. reciprocal   (division modes) sixteen exact quotients at once
 // 3. normalise    per row: one MAC and one shift-round-saturate store per 32 elements
 //
 // Every loop body loads first, computes next and stores last, over values that do not depend on each other, because a
@@ -40,7 +40,7 @@ struct head {
 
 constexpr unsigned tile_rows = 64;   // rows of one pass over the scratch arrays
 constexpr unsigned clamp_rows = 16;  // rows whose maxima are folded together
-constexpr unsigned batch_rows = 32;  // rows that share one division
+constexpr unsigned batch_rows = 16;  // rows that share one division
 constexpr unsigned lanes = 32;       // n comes in multiples of this
 
 // Rows come in multiples of this: short rows in enough of them that a pipelined loop is worth its prologue.
@@ -346,40 +346,34 @@ void row_totals(const int8* __restrict x, const head& theta, unsigned rows, unsi
   }
 }
 
-// Every Copies-th of 32 * Copies numbers.
+// Sixteen numbers twice each, from Copies of each.
 template <unsigned Copies>
-HCCS_INLINE halves compacted(const int16* __restrict p) {
-  if constexpr (Copies == 1)
+HCCS_INLINE halves two_copies(const int16* __restrict p) {
+  if constexpr (Copies == 2)
     return aie::load_v<32>(p);
   else
-    return aie::interleave_unzip(compacted<Copies / 2>(p), compacted<Copies / 2>(p + 16 * Copies), 1).first;
+    return aie::interleave_unzip(two_copies<Copies / 2>(p), two_copies<Copies / 2>(p + 8 * Copies), 1).first;
 }
 
 using words = aie::vector<uint32, 16>;
+using shorts = aie::vector<int16, 16>;
 
-// Exact floor(numerator / Z), 32 rows at once. Each 32-bit lane holds the remainder above bit 16 and the numerator's
-// waiting bits below, into whose place the quotient grows: doubling brings in a bit, and subtracting (Z << 16) - 1 sets
-// a quotient bit. Where Z does not fit the subtraction wraps to a huge unsigned number, so the minimum keeps the lane as
-// it was. The doubled minimum is a sum of two minima with their operands exchanged: a value added to itself would
-// become a shift, for which there is no vector instruction.
-HCCS_INLINE words divide_step(const words& doubled, const words& divisor) {
-  const words less = aie::sub(doubled, divisor);
-  return aie::add(aie::min(doubled, less), aie::min(less, doubled));
-}
-
-HCCS_INLINE halves divide(uint32 doubled_numerator, const halves& z, unsigned bits) {
-  const auto [low, high] = aie::interleave_zip(aie::zeros<int16, 32>(), z, 1);
-  const words one = aie::broadcast<uint32, 16>(uint32(1));
-  const words divisor_a = aie::sub(low.template cast_to<uint32>(), one);
-  const words divisor_b = aie::sub(high.template cast_to<uint32>(), one);
-  words a = aie::broadcast<uint32, 16>(doubled_numerator), b = a;
+// Exact floor(numerator / Z), sixteen rows at once, four operations per quotient bit. Each 32-bit lane holds the
+// remainder above bit 16 and the numerator's waiting bits below, into whose place the quotient grows: doubling brings
+// in a bit, and subtracting (Z << 16) - 1 sets a quotient bit. Where Z does not fit the subtraction wraps to a huge
+// unsigned number, so the minimum keeps the lane as it was. The doubled minimum is a sum of two minima with their
+// operands exchanged: a value added to itself would become a shift, for which there is no vector instruction.
+HCCS_INLINE shorts divide(uint32 doubled_numerator, const shorts& z, unsigned bits) {
+  const auto [first, second] = aie::interleave_zip(aie::zeros<int16, 16>(), z, 1);
+  const words divisor =
+      aie::sub(aie::concat(first, second).template cast_to<uint32>(), aie::broadcast<uint32, 16>(uint32(1)));
+  words doubled = aie::broadcast<uint32, 16>(doubled_numerator);
   HCCS_PLAIN_LOOP(quotient_bits, bit, bits - 1) {
-    a = divide_step(a, divisor_a);
-    b = divide_step(b, divisor_b);
+    const words less = aie::sub(doubled, divisor);
+    doubled = aie::add(aie::min(doubled, less), aie::min(less, doubled));
   }
-  a = aie::min(a, aie::sub(a, divisor_a));
-  b = aie::min(b, aie::sub(b, divisor_b));
-  return aie::interleave_unzip(a.template cast_to<int16>(), b.template cast_to<int16>(), 1).first;
+  const words last = aie::min(doubled, aie::sub(doubled, divisor));
+  return aie::filter_even(last.template cast_to<int16>(), 1);
 }
 
 // Quotient bits that floor(32767 / Z) can have: Z is at least B, and at least n times the smallest score.
@@ -391,27 +385,26 @@ HCCS_INLINE unsigned quotient_bits(const head& theta, unsigned n, bool masked) {
   return bits;
 }
 
-// z where it is at least `enough`, else z * factor. A product, for the reason divide_step gives.
-HCCS_INLINE halves raised(const halves& z, int16 enough, int16 factor) {
-  const halves more = aie::mul<acc32>(z, aie::broadcast<int16, 32>(factor)).template to_vector<int16>(0);
-  return aie::select(z, more, aie::lt(z, aie::broadcast<int16, 32>(enough)));
+// z where it is at least `enough`, else z * factor. A product, for the reason divide() gives.
+HCCS_INLINE shorts raised(const shorts& z, int16 enough, int16 factor) {
+  const shorts more = aie::mul<acc32>(z, aie::broadcast<int16, 16>(factor)).template to_vector<int16>(0);
+  return aie::select(z, more, aie::lt(z, aie::broadcast<int16, 16>(enough)));
 }
 
-// Whole batches of 32, so on the last one may be computed rows that do not exist: the scratch arrays have room.
 template <mode M, bool Masked>
 void reciprocals(const head& theta, unsigned rows, unsigned n, const int16* __restrict sums_in,
                  int16* __restrict reciprocal_out, uint16* __restrict slope_out) {
   const unsigned bits = M == mode::u8_div ? 15 : quotient_bits(theta, n, Masked);
   const uint32 doubled = M == mode::u8_div ? uint32(255) << 17 : uint32(32767) << (17 - bits);
-  const halves slope = aie::broadcast<int16, 32>(int16(theta.S));
-  HCCS_LOOP(batches, batch, (rows + batch_rows - 1) / batch_rows, 1) {
-    halves z = compacted<total_columns>(sums_in + batch * batch_rows * total_columns);
+  const shorts slope = aie::broadcast<int16, 16>(int16(theta.S));
+  HCCS_LOOP(batches, batch, rows / batch_rows, 1) {
+    shorts z = aie::filter_even(two_copies<total_columns>(sums_in + batch * batch_rows * total_columns), 1);
     // Rows with Z < 256 are doubled until they have nine bits.
     if constexpr (M == mode::u8_div) z = raised(raised(raised(raised(z, 16, 16), 64, 4), 128, 2), 256, 2);
-    const halves rho = divide(doubled, z, bits);
+    const shorts rho = divide(doubled, z, bits);
+    aie::store_v(reciprocal_out + batch * batch_rows, rho);
     if constexpr (M == mode::i16_div)
       aie::store_v(slope_out + batch * batch_rows, aie::mul<acc32>(rho, slope).template to_vector<uint16>(0));
-    aie::store_v(reciprocal_out + batch * batch_rows, rho);
   }
 }
 
