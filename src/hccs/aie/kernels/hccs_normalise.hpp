@@ -159,7 +159,7 @@ struct shape {
   static constexpr bool heavy = M == mode::u8_div;
   static constexpr unsigned most = heavy && Chunks % 2 == 0 ? 2 : 4;
   static constexpr unsigned pieces = Chunks == 0 ? 1 : Chunks < most ? Chunks : most;
-  static constexpr unsigned rows = pieces > 2 || (heavy && pieces == 2) || (M == mode::i16_clb && Chunks == 1) ? 2 : 4;
+  static constexpr unsigned rows = pieces > 2 || (heavy && pieces == 2) || (M != mode::u8_clb && Chunks == 1) ? 2 : 4;
   static constexpr unsigned segments = Chunks > pieces ? Chunks / pieces : 1;  // iterations that share a row
 };
 
