@@ -213,7 +213,7 @@ int main() {
     check_products<int16, int16>();
     check_products<int16, uint16>();
     check_matrix();
-  check_layouts();
+    check_layouts();
   }
   check_srs<int8>();
   check_srs<uint8>();

@@ -1,8 +1,9 @@
 """The open compiler's profile against bundles counted in that compiler's output.
 
-`compiled/first_kernels.txt.gz` holds traces of this project's first AI Engine kernels (u8_clb, n = 32, 64 and
-128; 64 rows blocked, 8 rows one by one), which were compiled with the open-source AIE2 compiler of late 2024. A
-line is an operation: name, lanes, bits, address, bytes, and how many operations ago each operand was made.
+`compiled/first_kernels.txt.gz` holds traces of this project's first AI Engine kernels (u8_clb, n = 32, 64
+and 128; 64 rows blocked, 8 rows one by one), which were compiled with the open-source AIE2 compiler of late
+2024. A line is an operation: name, lanes, bits, address, bytes, and how many operations ago each operand was
+made.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ COMPILED_LOOPS = {
 """Bundles per row inside its loops."""
 
 COMPILED_REWRITTEN = {64: (46, 31.0), 128: (52, 37.0)}
-"""Bundles per four rows of its normalise loop after a rewrite that loads first and stores last; per row in all."""
+"""Its normalise loop rewritten to load first and store last: bundles per four rows, and per row in all."""
 
 COMPILED_BY_ROW = {32: 116.0, 64: 99.0, 128: 173.0}
 """The first row-at-a-time kernel, whose row length was no compile-time constant."""

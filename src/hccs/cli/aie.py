@@ -281,3 +281,24 @@ def build(
     table.add_row("all, by the compiler", str(made.total), style="bold")
     table.add_row("kernel, by the model", str(made.modelled_bundles), style="bold")
     console.print(table)
+    console.print(_loop_table(made))
+
+
+def _loop_table(made: toolchain.Build) -> Table:
+    issued = made.issued
+    table = Table(title=f"bundles issued for {issued.rows} rows: loops times trips, the rest once")
+    for name in ("loop", "bundles", "trips", "per row, compiled", "per row, modelled"):
+        table.add_column(name, justify="left" if name == "loop" else "right")
+    for loop in issued.loops:
+        known = loop.name is not None and loop.iterations is not None
+        table.add_row(
+            escape(loop.name or f"one of {loop.function}"),
+            str(loop.bundles),
+            str(loop.iterations) if known else "?",
+            f"{loop.bundles * (loop.iterations or 0) / issued.rows:.1f}" if known else "?",
+            f"{made.modelled_loop(loop.name):.1f}" if loop.name is not None else "?",
+        )
+    table.add_row("outside loops", str(issued.outside), "1", f"{issued.outside / issued.rows:.1f}", "")
+    compiled = "?" if issued.per_row is None else f"{issued.per_row:.1f}"
+    table.add_row("all", "", "", compiled, f"{made.modelled.per_row:.1f}", style="bold")
+    return table

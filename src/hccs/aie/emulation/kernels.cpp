@@ -42,9 +42,7 @@ template <mode M, unsigned... Chunks>
 void by_row_of(const Rows& r, void* out, std::integer_sequence<unsigned, Chunks...>) {
   alignas(64) int16 scores[512];
   auto* typed = static_cast<typename output<M>::type*>(out);
-  ((r.n == (Chunks + 1) * lanes
-        ? softmax_by_row<M, Chunks + 1>(r.x, typed, {r.B, r.S, r.D}, r.rows, scores)
-        : void()),
+  ((r.n == (Chunks + 1) * lanes ? softmax_by_row<M, Chunks + 1>(r.x, typed, {r.B, r.S, r.D}, r.rows, scores) : void()),
    ...);
 }
 

@@ -191,8 +191,8 @@ struct block_outputs {
 
 // Clamped logits of the block's pieces: two rows to a register.
 template <unsigned Rows, unsigned Pieces, unsigned All>
-HCCS_INLINE void clamped(const int8* __restrict x, const row_inputs<All>& in, unsigned skip, unsigned n,
-                         unsigned piece, bytes (&y)[Pieces][Rows / 2]) {
+HCCS_INLINE void clamped(const int8* __restrict x, const row_inputs<All>& in, unsigned skip, unsigned n, unsigned piece,
+                         bytes (&y)[Pieces][Rows / 2]) {
   HCCS_UNROLL(p, Pieces) {
     HCCS_UNROLL(pair, Rows / 2) { y[p][pair] = load_pair(x + 2 * pair * n, n, piece + p); }
   }

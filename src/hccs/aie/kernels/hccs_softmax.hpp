@@ -329,10 +329,10 @@ void row_totals(const int8* __restrict x, const head& theta, unsigned rows, unsi
     // Two blocks fill each other's gaps.
     HCCS_LOOP(sum_blocks, block, rows / 16, 2) {
       const unsigned row = 16 * block, next = row + 8;
-      const eight_totals z = total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes,
-                                                         floors + row * total_columns);
-      const eight_totals more = total_block<Chunks, Masked>(x + next * n, n, terms, low + next * lanes,
-                                                            floors + next * total_columns);
+      const eight_totals z =
+          total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes, floors + row * total_columns);
+      const eight_totals more =
+          total_block<Chunks, Masked>(x + next * n, n, terms, low + next * lanes, floors + next * total_columns);
       store_totals(sum_out + row * total_columns, z);
       store_totals(sum_out + next * total_columns, more);
     }
@@ -340,8 +340,7 @@ void row_totals(const int8* __restrict x, const head& theta, unsigned rows, unsi
     HCCS_LOOP(sum_blocks, block, rows / 8, 2) {
       const unsigned row = 8 * block;
       store_totals(sum_out + row * total_columns,
-                   total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes,
-                                               floors + row * total_columns));
+                   total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes, floors + row * total_columns));
     }
   }
 }
