@@ -123,6 +123,7 @@ def cycles(
     console.width = max(console.width, 150)
     for chip in Generation:
         console.print(_throughput_table(chip, [entry for entry in entries if entry.generation is chip]))
+    console.print(_open_table())
     console.print(_bf16_table())
     errors = [abs(entry.model_error) for entry in entries if entry.model_error is not None]
     console.print(
@@ -164,6 +165,28 @@ def _throughput_table(generation: Generation, entries: list[throughput.Entry]) -
 
 def _billions(n: int, cycles: float) -> str:
     return f"{throughput.elements_per_second(n, cycles) / 1e9:.2f}"
+
+
+def _open_table() -> Table:
+    table = Table(title="AIE-ML by the open AIE2 compiler: bundles per row, modelled unless marked compiled")
+    for name in ("mode", "n", "authors' row kernel, compiled", "row kernel", "ours", "ours / compiled"):
+        table.add_column(name, justify="right")
+    for mode in (Mode.I16_DIV, Mode.U8_CLB):
+        for n in (32, 64, 128):
+            row, ours = (
+                throughput.modelled(Generation.AIE2, kernel, mode, n, Compiler.OPEN).per_row
+                for kernel in (Kernel.BY_ROW, Kernel.BLOCKED)
+            )
+            compiled = throughput.COMPILED_AUTHORS_KERNEL[n] if mode is Mode.U8_CLB else None
+            table.add_row(
+                mode.value,
+                str(n),
+                "-" if compiled is None else f"{compiled:.0f}",
+                f"{row:.1f}",
+                f"{ours:.1f}",
+                "-" if compiled is None else f"{ours / compiled:.2f}x",
+            )
+    return table
 
 
 def _bf16_table() -> Table:
