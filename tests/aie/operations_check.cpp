@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <random>
 
-#include "hccs_softmax.hpp"
+#include "hccs_reciprocals.hpp"
 
 static int failures = 0;
 static std::mt19937 generator(7);

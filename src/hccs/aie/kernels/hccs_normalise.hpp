@@ -1,7 +1,7 @@
 // The third pass and the whole kernel. See hccs_softmax.hpp for the arithmetic.
 #pragma once
 
-#include "hccs_softmax.hpp"
+#include "hccs_reciprocals.hpp"
 
 namespace hccs {
 
