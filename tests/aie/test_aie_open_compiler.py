@@ -62,7 +62,8 @@ TRACES = first_kernels()
 def loads_first(trace: Iterable[RawOperation]) -> list[RawOperation]:
     """The normalise loop rewritten: a group's loads, its arithmetic, its stores.
 
-    The scalars from which shift amounts come, every second scalar load, stay where they are used.
+    The scalars from which shift amounts come, every second scalar load, stay where they are used: an
+    assumption, as the text that was compiled is not at hand.
     """
     out: list[RawOperation] = []
     body: list[RawOperation] | None = None

@@ -1,6 +1,7 @@
 """What the open-source AIE2 compiler of late 2024 does to a kernel, as rules on traces and graphs.
 
-Learnt from bundles counted in its output, and from its public sources:
+Learnt from bundles counted in its output, and from its public sources; chosen, with the two constants below,
+on the same counts that tests/aie/test_aie_open_compiler.py holds them to:
 
 1. A loop whose count it knows is unrolled, and what straight-line code has stored it does not load again.
    Any other loop stays one, and unless it is pipelined each iteration is waited out.
