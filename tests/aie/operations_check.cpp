@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <random>
 
-#include "hccs_softmax.hpp"
+#include "hccs_reciprocals.hpp"
 
 static int failures = 0;
 static std::mt19937 generator(7);
@@ -144,23 +144,41 @@ static void check_matrix() {
       for (unsigned k = 0; k < 8; ++k) dot += long(a.data[i * 8 + k]) * b.data[k * 8 + j];
       expect(m.to_accum().data[i * 8 + j] == 2 * dot, "mmul");
     }
-  // The two generations' ways to add up partial sums agree.
-  hccs::halves rows03, rows47;
-  for (auto& x : rows03.data) x = int16(generator() % 8129);
-  for (auto& x : rows47.data) x = int16(generator() % 8129);
-  const auto four = hccs::totals_first<4>(rows03, rows47), eight = hccs::totals_first<8>(rows03, rows47);
-  for (unsigned r = 0; r < 8; ++r) {
-    long total = 0;
-    for (unsigned j = 0; j < 8; ++j) total += (r < 4 ? rows03 : rows47).data[r % 4 * 8 + j];
-    expect(four.data[r] == total && eight.data[r] == total, "totals_first");
+  const auto start = random_vector<int16, 32>();
+  aie::mmul<4, 8, 8, int8, int8> started(start, 0);
+  started.mac(a, b);
+  aie::mmul<4, 8, 8, int8, int8> fresh;
+  fresh.mul(a, b);
+  for (unsigned i = 0; i < 32; ++i)
+    expect(started.to_accum().data[i] == start.data[i] + fresh.to_accum().data[i], "mmul from a vector");
+}
+
+static void check_layouts() {
+  // Sixteen rows' numbers, periodic: as the totals come out, and as the matrices that spread them.
+  hccs::halves periodic;
+  for (unsigned i = 0; i < 32; ++i) periodic.data[i] = int16(100 + i % 16);
+  alignas(64) int16 copies[16 * hccs::total_columns], fours[64];
+  hccs::store_copies(copies, periodic);
+  hccs::store_fours(fours, periodic);
+  for (unsigned i = 0; i < 16 * hccs::total_columns; ++i)
+    expect(copies[i] == int16(100 + i / hccs::total_columns), "store_copies");
+  for (unsigned i = 0; i < 64; ++i) expect(fours[i] == int16(100 + i / 16 * 4 + i % 4), "store_fours");
+  const hccs::halves two = hccs::two_copies<hccs::total_columns>(copies);
+  for (unsigned i = 0; i < 32; ++i) expect(two.data[i] == int16(100 + i / 2), "two_copies");
+  for (int z = 1; z < 600; ++z) {
+    int lifted = z;
+    while (lifted < 256) lifted *= 2;
+    using hccs::raised;
+    const auto v = aie::broadcast<int16, 16>(int16(z));
+    expect(raised(raised(raised(raised(v, 16, 16), 64, 4), 128, 2), 256, 2).data[5] == lifted, "raised");
   }
 }
 
 static void check_division() {
   for (int z = 1; z <= 32767; z += 1 + z / 97) {
     const auto divisor = aie::broadcast<int16, 16>(int16(z));
-    expect(hccs::divide(uint32(32767) << 1, divisor, 15).data[3] == 32767 / z, "15-bit division");
-    if (z >= 256) expect(hccs::divide(uint32(255) << 16, divisor, 15).data[0] == (255 << 15) / z, "u8 division");
+    expect(hccs::divide(uint32(32767) << 2, divisor, 15).data[3] == 32767 / z, "15-bit division");
+    if (z >= 256) expect(hccs::divide(uint32(255) << 17, divisor, 15).data[0] == (255 << 15) / z, "u8 division");
   }
 }
 
@@ -195,6 +213,7 @@ int main() {
     check_products<int16, int16>();
     check_products<int16, uint16>();
     check_matrix();
+    check_layouts();
   }
   check_srs<int8>();
   check_srs<uint8>();

@@ -45,7 +45,13 @@ CHESS = [
 ]
 
 
-@pytest.mark.parametrize("flags", [["-Wno-unknown-pragmas"], CHESS], ids=["peano", "chess"])
+SECOND_GENERATION = ["-Wno-unknown-pragmas", "-D__AIE_ARCH__=22"]
+"""Where sixteen-bit products have eight columns."""
+
+
+@pytest.mark.parametrize(
+    "flags", [["-Wno-unknown-pragmas"], CHESS, SECOND_GENERATION], ids=["peano", "chess", "second generation"]
+)
 def test_the_device_compilers_hints_change_no_bit(flags: list[str], tmp_path: Path) -> None:
     done = build_and_run("g++", "device_hints_check.cpp", flags, tmp_path)
     assert done.returncode == 0, done.stdout

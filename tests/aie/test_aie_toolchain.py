@@ -12,6 +12,7 @@ from hccs.aie.export import export, plan
 from hccs.aie.toolchain import ToolchainError, build, count_bundles, modelled_code_size
 from hccs.errors import FileError
 from hccs.numbers.modes import Mode
+from tests.aie.test_aie_listing import code, hardware_loop
 
 LISTING = """
 hccs_tile.o:	file format elf32-aie
@@ -174,6 +175,28 @@ def test_names_of_functions_are_printed_as_they_are(
     result = typer_testing.CliRunner().invoke(app, ["aie", "build", str(project)], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.exception
     assert "helper[abi:cxx11][/]" in result.output
+
+
+def test_loops_are_printed_beside_the_model(
+    project: Path, peano: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typer_testing = pytest.importorskip("typer.testing")
+    app = pytest.importorskip("hccs.cli.app").app
+    bodies: list[str] = []
+    for body in (93, 66, 43):
+        bodies += hardware_loop(9, body, 2, start=16 * len(bodies))
+    (Path(peano["PEANO_INSTALL_DIR"]) / "listing").write_text(code("hccs_tile", *bodies))
+    for name, value in peano.items():
+        monkeypatch.setenv(name, value)
+    result = typer_testing.CliRunner().invoke(app, ["aie", "build", str(project)], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.exception
+    per_row = (93 * 4 + 66 * 4 + 43 * 8 + 3 * 14) / 64
+    assert build(project, environment=peano).issued.per_row == per_row
+    rows = {
+        line.split("│")[1].strip(): line.split("│")[2:] for line in result.output.splitlines() if "│" in line
+    }
+    assert [cell.strip() for cell in rows["row_groups"][:3]] == ["43", "8", f"{43 * 8 / 64:.1f}"]
+    assert f"{per_row:.1f}" in rows["all"][2]
 
 
 def test_not_a_project(tmp_path: Path) -> None:

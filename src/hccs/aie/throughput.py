@@ -35,6 +35,9 @@ PAPER_RATES = {
 AMD_BF16_CYCLES_1024 = {"first": 5657, "optimised": 1845}
 """AMD's own AIE-ML softmax with max-subtraction at n = 1024 (mlir-aie), before and after optimisation."""
 
+COMPILED_AUTHORS_KERNEL = {32: 45.0, 64: 65.0, 128: 75.0}
+"""Bundles per row of the paper authors' own row kernel, u8_clb, in the open AIE2 compiler's output."""
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -7,14 +7,17 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hccs.aie import throughput
+from hccs.aie import emulator, throughput
 from hccs.aie.cycles.machine import Generation
+from hccs.aie.cycles.model import Compiler, KernelCycles
+from hccs.aie.cycles.program import parse
 from hccs.aie.emulator import Kernel
 from hccs.aie.export.project import Project, Target
 from hccs.aie.export.project_file import ProjectFile
+from hccs.aie.listing import CodeFunction, PassBundles, count, functions, source_loops
 from hccs.errors import FileError, HccsError
 from hccs.numbers.modes import Mode
 
@@ -22,8 +25,6 @@ PEANO_VARIABLE = "PEANO_INSTALL_DIR"
 VITIS_VARIABLE = "XILINX_VITIS"
 API_VARIABLE = "AIE_API_INCLUDE"
 
-_SYMBOL = re.compile(r"^[0-9a-f]+ <(?P<name>[^>]+)>:$")
-_BUNDLE = re.compile(r"^\s*(?P<address>[0-9a-f]+):\s")
 _TARGETS = {Generation.AIE2: "aie2-none-unknown-elf", Generation.AIE2PS: "aie2ps-none-unknown-elf"}
 _PLATFORM = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
 """make expands what it is given, and a shell reads that: only what means itself to both."""
@@ -35,12 +36,19 @@ class ToolchainError(HccsError, RuntimeError):
 
 @dataclass(frozen=True)
 class Build:
-    """What a compiler made of a kernel: bundles per function, and the model's for the same code."""
+    """What a compiler made of a kernel: bundles per function, per loop and per row, beside the model's."""
 
     compiler: str
     object_file: Path
     bundles: dict[str, int]
     modelled_bundles: int
+    issued: PassBundles
+    modelled: KernelCycles
+
+    def modelled_loop(self, name: str) -> float:
+        """The model's bundles per row in a loop of the source."""
+        regions = [region for region in self.modelled.regions if region.name == name]
+        return sum(region.cycles for region in regions) / self.modelled.rows
 
     @property
     def total(self) -> int:
@@ -50,15 +58,7 @@ class Build:
 
 def count_bundles(disassembly: str) -> dict[str, int]:
     """Bundles per function in `llvm-objdump -d` output: one address is one bundle."""
-    counts: dict[str, int] = {}
-    current = ""
-    for line in disassembly.splitlines():
-        if symbol := _SYMBOL.match(line):
-            current = symbol["name"]
-            counts[current] = 0
-        elif current and _BUNDLE.match(line):
-            counts[current] += 1
-    return counts
+    return {function.name: function.bundles for function in functions(disassembly)}
 
 
 def modelled_code_size(generation: Generation, mode: Mode, n: int) -> int:
@@ -118,12 +118,26 @@ def _require_target(root: Path, exported: ProjectFile, target: Target, source: s
 
 
 def _made(
-    compiler: str, object_file: Path, counts: dict[str, int], generation: Generation, project: Project
+    compiler: str,
+    object_file: Path,
+    code: list[CodeFunction],
+    generation: Generation,
+    project: Project,
+    profile: Compiler,
 ) -> Build:
-    if not counts:
+    if not code:
         raise ToolchainError(f"functions in what {compiler} made", "none", "Look at the compiler's output.")
-    modelled = modelled_code_size(generation, project.mode, project.columns)
-    return Build(compiler, object_file, counts, modelled)
+    mode, n = project.mode, project.columns
+    modelled = throughput.modelled(generation, Kernel.BLOCKED, mode, n, profile)
+    loops = source_loops(parse(emulator.trace(Kernel.BLOCKED, mode, n, throughput.representative_theta(n))))
+    return Build(
+        compiler,
+        object_file,
+        {function.name: function.bundles for function in code},
+        modelled_code_size(generation, mode, n),
+        count(code, loops, emulator.MODELLED_ROWS),
+        modelled,
+    )
 
 
 def _with_peano(
@@ -149,8 +163,8 @@ def _with_peano(
         "-Isrc",
     ]
     _run([str(tools / "clang++"), *flags, "-c", "src/hccs_tile.cc", "-o", object_file.name], root)
-    counts = count_bundles(_run([str(tools / "llvm-objdump"), "-d", object_file.name], root))
-    return _made("peano", object_file, counts, generation, exported.project)
+    code = functions(_run([str(tools / "llvm-objdump"), "-d", "-r", object_file.name], root))
+    return _made("peano", object_file, code, generation, exported.project, Compiler.OPEN)
 
 
 def _with_vitis(root: Path, generation: Generation, exported: ProjectFile, platform: str | None) -> Build:
@@ -168,8 +182,8 @@ def _with_vitis(root: Path, generation: Generation, exported: ProjectFile, platf
         )
     _require_target(root, exported, Target.VITIS, "graph.cpp")
     _run(["make", f"PLATFORM={platform}"], root)
-    counts: dict[str, int] = {}
+    code: list[CodeFunction] = []
     for listing in sorted((root / "Work" / "aie").rglob("*.lst")):
-        for name, bundles in count_bundles(listing.read_text(encoding="utf-8", errors="replace")).items():
-            counts[f"{listing.stem}:{name}"] = bundles
-    return _made("vitis", root / "libadf.a", counts, generation, exported.project)
+        for function in functions(listing.read_text(encoding="utf-8", errors="replace")):
+            code.append(replace(function, name=f"{listing.stem}:{function.name}"))
+    return _made("vitis", root / "libadf.a", code, generation, exported.project, Compiler.PIPELINED)

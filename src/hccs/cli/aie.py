@@ -123,6 +123,7 @@ def cycles(
     console.width = max(console.width, 150)
     for chip in Generation:
         console.print(_throughput_table(chip, [entry for entry in entries if entry.generation is chip]))
+    console.print(_open_table())
     console.print(_bf16_table())
     errors = [abs(entry.model_error) for entry in entries if entry.model_error is not None]
     console.print(
@@ -164,6 +165,28 @@ def _throughput_table(generation: Generation, entries: list[throughput.Entry]) -
 
 def _billions(n: int, cycles: float) -> str:
     return f"{throughput.elements_per_second(n, cycles) / 1e9:.2f}"
+
+
+def _open_table() -> Table:
+    table = Table(title="AIE-ML by the open AIE2 compiler: bundles per row, modelled unless marked compiled")
+    for name in ("mode", "n", "authors' row kernel, compiled", "row kernel", "ours", "ours / compiled"):
+        table.add_column(name, justify="right")
+    for mode in (Mode.I16_DIV, Mode.U8_CLB):
+        for n in (32, 64, 128):
+            row, ours = (
+                throughput.modelled(Generation.AIE2, kernel, mode, n, Compiler.OPEN).per_row
+                for kernel in (Kernel.BY_ROW, Kernel.BLOCKED)
+            )
+            compiled = throughput.COMPILED_AUTHORS_KERNEL[n] if mode is Mode.U8_CLB else None
+            table.add_row(
+                mode.value,
+                str(n),
+                "-" if compiled is None else f"{compiled:.0f}",
+                f"{row:.1f}",
+                f"{ours:.1f}",
+                "-" if compiled is None else f"{ours / compiled:.2f}x",
+            )
+    return table
 
 
 def _bf16_table() -> Table:
@@ -281,3 +304,24 @@ def build(
     table.add_row("all, by the compiler", str(made.total), style="bold")
     table.add_row("kernel, by the model", str(made.modelled_bundles), style="bold")
     console.print(table)
+    console.print(_loop_table(made))
+
+
+def _loop_table(made: toolchain.Build) -> Table:
+    issued = made.issued
+    table = Table(title=f"bundles issued for {issued.rows} rows: loops times trips, the rest once")
+    for name in ("loop", "bundles", "trips", "per row, compiled", "per row, modelled"):
+        table.add_column(name, justify="left" if name == "loop" else "right")
+    for loop in issued.loops:
+        known = loop.name is not None and loop.iterations is not None
+        table.add_row(
+            escape(loop.name or f"one of {loop.function}"),
+            str(loop.bundles),
+            str(loop.iterations) if known else "?",
+            f"{loop.bundles * (loop.iterations or 0) / issued.rows:.1f}" if known else "?",
+            f"{made.modelled_loop(loop.name):.1f}" if loop.name is not None else "?",
+        )
+    table.add_row("outside loops", str(issued.outside), "1", f"{issued.outside / issued.rows:.1f}", "")
+    compiled = "?" if issued.per_row is None else f"{issued.per_row:.1f}"
+    table.add_row("all", "", "", compiled, f"{made.modelled.per_row:.1f}", style="bold")
+    return table

@@ -14,15 +14,16 @@ Addresses are post-incremented by the loads and stores themselves and cost nothi
 
 `Compiler.STRAIGHT` and `Compiler.SERIAL` model weaker compilers: the first pipelines nothing but still
 unrolls what rule 2 unrolls; the second also leaves every loop of more than two trips a loop and waits out
-each iteration.
+each iteration. `Compiler.OPEN` is the open-source AIE2 compiler, see `open_compiler`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hccs.aie.arguments import Choice
+from hccs.aie.cycles import open_compiler
 from hccs.aie.cycles.graph import build, registers
 from hccs.aie.cycles.machine import SLOTS, Generation, Machine, machine
 from hccs.aie.cycles.pressure import Pressure, pressure
@@ -36,6 +37,7 @@ from hccs.aie.cycles.program import (
     parse,
     shared,
     split_invariant,
+    without_unread,
 )
 from hccs.aie.cycles.schedule import (
     BundleSchedule,
@@ -58,6 +60,7 @@ class Compiler(Choice):
     PIPELINED = "pipelined"
     STRAIGHT = "straight"
     SERIAL = "serial"
+    OPEN = "open"
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,12 @@ class CodeRegion:
     times: int
     pressure: Pressure
     fits: bool
+    entering: int = 0
 
     @property
     def cycles(self) -> int:
         """Modelled bundles of all its runs, loop set-up included."""
-        once = self.schedule.cycles(self.trips)
-        return self.times * (once + (LOOP_SETUP if self.schedule.ii is not None else 0))
+        return self.times * self.schedule.cycles(self.trips) + self.entering
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,12 @@ class KernelCycles:
     generation: Generation
     rows: int
     regions: tuple[CodeRegion, ...]
+    call: int = CALL
 
     @property
     def cycles(self) -> int:
         """All regions and the call."""
-        return CALL + sum(region.cycles for region in self.regions)
+        return self.call + sum(region.cycles for region in self.regions)
 
     @property
     def per_row(self) -> float:
@@ -146,7 +150,7 @@ class _Modeller:
         for item in items:
             if isinstance(item, Operation):
                 pending.append(item)
-            elif item.trips <= UNROLL_TRIPS:
+            elif item.trips == 0 or (item.trips <= UNROLL_TRIPS and self.compiler is not Compiler.OPEN):
                 pending.extend(operations([item]))
             else:
                 hoisted, made = self.loop(item, times)
@@ -158,6 +162,9 @@ class _Modeller:
 
     def straight(self, name: str, body: Sequence[Operation], times: int) -> CodeRegion:
         graph = build(body, self.chip)
+        if self.compiler is Compiler.OPEN:
+            open_compiler.assign_registers(graph, self.chip, self._constants(body), around=False)
+            open_compiler.keep_memory_order(graph, self.chip, around=False)
         schedule = list_schedule(graph, self.chip)
         used = pressure(schedule, self.chip)
         return CodeRegion(name, schedule, 1, times, used, used.fits(self.chip))
@@ -167,6 +174,8 @@ class _Modeller:
         at = min(2, loop.trips - 1)
         flat = [operations(iteration) for iteration in loop.iterations[: at + 1]]
         inside = {operation.result for iteration in loop.iterations for operation in operations(iteration)}
+        if self.compiler is Compiler.OPEN:
+            return self.open_loop(loop, flat, inside, times)
         hoisted, body = split_invariant(flat[at - 1], flat[at], inside)
         _, before = split_invariant(flat[at], flat[at - 1], inside)
         innermost = all(not isinstance(i, Loop) or i.trips <= UNROLL_TRIPS for i in loop.iterations[at])
@@ -181,6 +190,33 @@ class _Modeller:
             if innermost or sum(r.cycles for r in unrolled) <= sum(r.cycles for r in inner):
                 return hoisted, unrolled
         return hoisted, inner
+
+    def open_loop(
+        self, loop: Loop, flat: list[list[Operation]], inside: set[int], times: int
+    ) -> tuple[list[Operation], list[CodeRegion]]:
+        """The same by the open compiler: inner loops stay loops, and only short bodies are pipelined."""
+        hoisted, body = ([], flat[0]) if loop.trips == 1 else split_invariant(flat[-2], flat[-1], inside)
+        entering = open_compiler.LOOP_ENTRY * times
+        moved = {operation.result for operation in hoisted}
+        inner = _without(loop.iterations[len(flat) - 1], moved)
+        if any(isinstance(item, Loop) for item in inner) or any(o.name in self._calls() for o in body):
+            regions = self.block(loop.label, inner, loop.trips * times)
+            return hoisted, [replace(regions[0], entering=regions[0].entering + entering), *regions[1:]]
+        best = self.straight(loop.label, shared(body), loop.trips * times)
+        if loop.trips > 1:
+            _, before = split_invariant(flat[-1], flat[-2], inside)
+            graph = build(shared(body), self.chip, shared(before))
+            constants = self._constants(body)
+            open_compiler.assign_registers(graph, self.chip, constants, around=True)
+            open_compiler.keep_memory_order(graph, self.chip, around=True)
+            largest = min(open_compiler.LARGEST_INTERVAL, best.schedule.length - 1)
+            for ii in range(resource_interval(graph, self.chip), largest + 1):
+                schedule = modulo_schedule(graph, self.chip, ii)
+                if schedule is not None and schedule.cycles(loop.trips) < best.schedule.length * loop.trips:
+                    used = pressure(schedule, self.chip, constants)
+                    best = CodeRegion(loop.label, schedule, loop.trips, times, used, used.fits(self.chip))
+                    break
+        return hoisted, [replace(best, entering=entering)]
 
     def _calls(self) -> set[str]:
         return {low.operation for low in self.chip.lowerings.values() if "call(" in low.recipe}
@@ -203,7 +239,7 @@ class _Modeller:
         if best is None or not best[1].fits(self.chip):
             used = pressure(straight, self.chip, constants)
             return CodeRegion(loop.label, straight, 1, times * loop.trips, used, used.fits(self.chip))
-        return CodeRegion(loop.label, best[0], loop.trips, times, best[1], True)
+        return CodeRegion(loop.label, best[0], loop.trips, times, best[1], True, LOOP_SETUP * times)
 
     def _constants(self, body: Sequence[Operation]) -> tuple[int, int]:
         made = {operation.result for operation in body}
@@ -216,7 +252,7 @@ def _without(items: Sequence[Item], values: set[int]) -> list[Item]:
     kept: list[Item] = []
     for item in items:
         if isinstance(item, Loop):
-            kept.append(Loop(item.label, [_without(iteration, values) for iteration in item.iterations]))
+            kept.append(replace(item, iterations=[_without(i, values) for i in item.iterations]))
         elif item.result not in values:
             kept.append(item)
     return kept
@@ -229,7 +265,11 @@ def kernel_cycles(
     compiler: Compiler | str = Compiler.PIPELINED,
 ) -> KernelCycles:
     """Model the cycles of a traced kernel call on `rows` rows."""
-    chip = machine(generation)
-    items = fuse_stores(parse(trace))
-    regions = _Modeller(chip, items, Compiler(compiler)).block("set-up", items, 1)
-    return KernelCycles(chip.generation, rows, tuple(regions))
+    chip, compiler = machine(generation), Compiler(compiler)
+    items = parse(trace)
+    if compiler is Compiler.OPEN:
+        items = without_unread(open_compiler.forwarded(open_compiler.unrolled(items)))
+    items = fuse_stores(items)
+    regions = _Modeller(chip, items, compiler).block("set-up", items, 1)
+    call = open_compiler.CALL if compiler is Compiler.OPEN else CALL
+    return KernelCycles(chip.generation, rows, tuple(regions), call)

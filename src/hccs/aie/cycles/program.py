@@ -48,6 +48,8 @@ class Loop:
 
     label: str
     iterations: list[list[Item]] = field(default_factory=list)
+    fixed: bool = False
+    """Whether the source tells a compiler the count."""
 
     @property
     def trips(self) -> int:
@@ -67,7 +69,7 @@ def parse(trace: Iterable[RawOperation]) -> list[Item]:
     body = root
     for name, label, lanes, bits, result, reads, address, size in trace:
         if name == "loop_begin":
-            loop = Loop(label)
+            loop = Loop(label, fixed=bool(bits))
             body.append(loop)
             stack.append(loop)
         elif name == "iteration":
@@ -84,7 +86,7 @@ def parse(trace: Iterable[RawOperation]) -> list[Item]:
                 views[result] = (name, address, lanes, *looks)
             else:
                 body.append(Operation(name, lanes, bits, result, operands, looks, address, size))
-    return _without_unread(root)
+    return without_unread(root)
 
 
 def operations(items: Sequence[Item]) -> list[Operation]:
@@ -99,7 +101,8 @@ def operations(items: Sequence[Item]) -> list[Operation]:
     return flat
 
 
-def _without_unread(root: list[Item]) -> list[Item]:
+def without_unread(root: list[Item]) -> list[Item]:
+    """The tree without results that neither a store nor another operation reads."""
     read: set[int] = set()
     for operation in reversed(operations(root)):
         if operation.is_store or operation.result in read:
@@ -109,7 +112,7 @@ def _without_unread(root: list[Item]) -> list[Item]:
         out: list[Item] = []
         for item in items:
             if isinstance(item, Loop):
-                out.append(Loop(item.label, [kept(iteration) for iteration in item.iterations]))
+                out.append(replace(item, iterations=[kept(iteration) for iteration in item.iterations]))
             elif item.is_store or item.result in read:
                 out.append(item)
         return out
@@ -135,7 +138,7 @@ def fuse_stores(items: list[Item]) -> list[Item]:
         out: list[Item] = []
         for item in body:
             if isinstance(item, Loop):
-                out.append(Loop(item.label, [rewrite(iteration) for iteration in item.iterations]))
+                out.append(replace(item, iterations=[rewrite(iteration) for iteration in item.iterations]))
             elif item.result in fused:
                 continue
             elif item.name == "store" and (source := fused.get(item.operands[0][0])) is not None:

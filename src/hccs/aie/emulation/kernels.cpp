@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <utility>
 
 #include "bf16_softmax.hpp"
 #include "hccs_normalise.hpp"
@@ -36,10 +37,18 @@ void blocked(const Rows& r, void* out) {
     by_chunks<M, false>(r, typed, *s);
 }
 
+// Every row length that the kernels take is a kernel of its own.
+template <mode M, unsigned... Chunks>
+void by_row_of(const Rows& r, void* out, std::integer_sequence<unsigned, Chunks...>) {
+  alignas(64) int16 scores[512];
+  auto* typed = static_cast<typename output<M>::type*>(out);
+  ((r.n == (Chunks + 1) * lanes ? softmax_by_row<M, Chunks + 1>(r.x, typed, {r.B, r.S, r.D}, r.rows, scores) : void()),
+   ...);
+}
+
 template <mode M>
 void by_row(const Rows& r, void* out) {
-  alignas(64) int16 scores[512];
-  softmax_by_row<M>(r.x, static_cast<typename output<M>::type*>(out), {r.B, r.S, r.D}, r.rows, r.n, scores);
+  by_row_of<M>(r, out, std::make_integer_sequence<unsigned, 16>());
 }
 
 }  // namespace

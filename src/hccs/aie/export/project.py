@@ -167,7 +167,7 @@ struct layer {{
 def kernel_sources() -> dict[str, str]:
     """The kernel headers by name, as they ship in the package."""
     folder = resources.files("hccs.aie") / "kernels"
-    names = ("hints.hpp", "hccs_softmax.hpp", "hccs_normalise.hpp", "hccs_tile.hpp")
+    names = ("hints.hpp", "hccs_softmax.hpp", "hccs_reciprocals.hpp", "hccs_normalise.hpp", "hccs_tile.hpp")
     return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in names}
 
 

@@ -1,7 +1,7 @@
 // The third pass and the whole kernel. See hccs_softmax.hpp for the arithmetic.
 #pragma once
 
-#include "hccs_softmax.hpp"
+#include "hccs_reciprocals.hpp"
 
 namespace hccs {
 
@@ -16,8 +16,8 @@ HCCS_INLINE auto inside(const Length& length, unsigned piece) {
 }
 
 // Padding takes no part in the maximum nor, at -128, in sum(g). The copy goes where the output will be.
-HCCS_INLINE void copy_masked(const int8* __restrict x, const int16* __restrict lengths, unsigned rows, unsigned n,
-                             int8* __restrict out) {
+inline void copy_masked(const int8* __restrict x, const int16* __restrict lengths, unsigned rows, unsigned n,
+                        int8* __restrict out) {
   const aie::vector<int8, 32> padding = aie::broadcast<int8, 32>(int8(-128));
   HCCS_LOOP(masked_rows, row, rows, 16) {
     const auto length = HCCS_LOAD(lengths + row);
@@ -41,126 +41,226 @@ alignas(32) static const uint8 spread_1[4][32] = {
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1}};
 
-// factor * c of row r in every lane.
-HCCS_INLINE sums spread_offset(const scratch& __restrict s, unsigned r, const uint8 (&matrices)[4][32]) {
+// factor * c of row r in every lane; `fours` holds c of r's four rows.
+HCCS_INLINE sums spread_offset(const aie::vector<int16, 16>& fours, unsigned r, const uint8 (&matrices)[4][32]) {
   aie::mmul<4, 4, 8, int16, uint8> product;
-  product.mul(aie::load_v<16>(s.offset_fours + r / 4 * 16), aie::load_v<32>(matrices[r % 4]));
+  product.mul(fours, aie::load_v<32>(matrices[r % 4]));
   return product.to_accum();
 }
 
-// What one row's 32-element pieces share, and the rule from widened y to stored probabilities.
+// What a row's terms are made of. Read for all rows of an iteration before any is used: a scalar that is used where it
+// is read takes the same register for every row, and the rows then wait for each other.
+struct row_scalars {
+  HCCS_SCALAR z, offset, reciprocal, slope, length;
+};
+
+HCCS_INLINE auto leading_zeros(const row_scalars& of) { return HCCS_SIGNED(clb(of.z)); }
+
+// What one row's 32-element pieces share, and the rule from widened y to probabilities. `fours` says that c comes from
+// the rows' 4x4 matrix and not as a scalar.
 template <mode M>
 struct normaliser;
 
 template <>
 struct normaliser<mode::u8_clb> {
+  static constexpr bool fours = true;
+  struct row {
+    sums start;
+    HCCS_SCALAR k;
+  };
   halves slope255;
   HCCS_INLINE explicit normaliser(const head& theta) : slope255(aie::broadcast<int16, 32>(int16(255 * theta.S))) {}
-  HCCS_INLINE auto row(const scratch& __restrict s, unsigned r) const {
-    const auto k = 31 - HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r)));
-    const sums start = spread_offset(s, r, spread_255);
-    return [this, k, start](const halves& y)
-               HCCS_INLINE_LAMBDA { return aie::mac(start, y, slope255).template to_vector<uint8>(k); };
+  HCCS_INLINE void read(const scratch& __restrict s, unsigned r, row_scalars& of) const {
+    of.z = HCCS_LOAD(s.sum + r * total_columns);
+  }
+  HCCS_INLINE row terms(const aie::vector<int16, 16>& offsets, unsigned r, const row_scalars& of) const {
+    return {spread_offset(offsets, r, spread_255), 31 - leading_zeros(of)};
+  }
+  HCCS_INLINE auto operator()(const row& terms, const halves& y) const {
+    return aie::mac(terms.start, y, slope255).template to_vector<uint8>(terms.k);
   }
 };
 
 template <>
 struct normaliser<mode::u8_div> {
+  static constexpr bool fours = true;
+  struct row {
+    sums start;
+    halves rho;
+    HCCS_SCALAR shift;
+  };
   halves slope;
   HCCS_INLINE explicit normaliser(const head& theta) : slope(aie::broadcast<int16, 32>(int16(theta.S))) {}
-  HCCS_INLINE auto row(const scratch& __restrict s, unsigned r) const {
-    const auto short_by = HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r))) - 23;  // 8 - k
-    const auto shift = 15 - (short_by & ~(short_by >> 31));
-    const halves rho = aie::broadcast<int16, 32>(HCCS_LOAD(s.reciprocal + r));
-    const sums start = spread_offset(s, r, spread_1);
-    return [this, shift, rho, start](const halves& y) HCCS_INLINE_LAMBDA {
-      const halves score = aie::mac(start, y, slope).template to_vector<int16>(0);
-      return aie::mul<acc32>(score, rho).template to_vector<uint8>(shift);
-    };
+  HCCS_INLINE void read(const scratch& __restrict s, unsigned r, row_scalars& of) const {
+    of.z = HCCS_LOAD(s.sum + r * total_columns);
+    of.reciprocal = HCCS_LOAD(s.reciprocal + r);
+  }
+  HCCS_INLINE row terms(const aie::vector<int16, 16>& offsets, unsigned r, const row_scalars& of) const {
+    const auto short_by = leading_zeros(of) - 23;  // 8 - k
+    return {spread_offset(offsets, r, spread_1), aie::broadcast<int16, 32>(of.reciprocal),
+            15 - (short_by & ~(short_by >> 31))};
+  }
+  HCCS_INLINE auto operator()(const row& terms, const halves& y) const {
+    const halves score = aie::mac(terms.start, y, slope).template to_vector<int16>(0);
+    return aie::mul<acc32>(score, terms.rho).template to_vector<uint8>(terms.shift);
   }
 };
 
 // rho*S may pass 32767 in i16_clb, where rho is up to twice the exact reciprocal; it always fits uint16.
-struct int16_rule {
+struct int16_row {
   sums start;
   aie::vector<uint16, 32> slope;
-  HCCS_INLINE auto operator()(const halves& y) const { return aie::mac(start, y, slope).template to_vector<int16>(0); }
 };
+
+HCCS_INLINE auto int16_probabilities(const int16_row& terms, const halves& y) {
+  return aie::mac(terms.start, y, terms.slope).template to_vector<int16>(0);
+}
 
 template <>
 struct normaliser<mode::i16_div> {
+  static constexpr bool fours = false;
+  using row = int16_row;
   HCCS_INLINE explicit normaliser(const head&) {}
-  HCCS_INLINE int16_rule row(const scratch& __restrict s, unsigned r) const {
-    const halves offset = aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r));
-    return {aie::mul<acc32>(offset, aie::broadcast<int16, 32>(HCCS_LOAD(s.reciprocal + r))),
-            aie::broadcast<uint16, 32>(HCCS_LOAD(s.slope + r))};
+  HCCS_INLINE void read(const scratch& __restrict s, unsigned r, row_scalars& of) const {
+    of.offset = HCCS_LOAD(s.offset + r);
+    of.reciprocal = HCCS_LOAD(s.reciprocal + r);
+    of.slope = HCCS_LOAD(s.slope + r);
   }
+  HCCS_INLINE row terms(const aie::vector<int16, 16>&, unsigned, const row_scalars& of) const {
+    const halves offset = aie::broadcast<int16, 32>(of.offset);
+    return {aie::mul<acc32>(offset, aie::broadcast<int16, 32>(of.reciprocal)), aie::broadcast<uint16, 32>(of.slope)};
+  }
+  HCCS_INLINE auto operator()(const row& terms, const halves& y) const { return int16_probabilities(terms, y); }
 };
 
 template <>
 struct normaliser<mode::i16_clb> {
+  static constexpr bool fours = false;
+  using row = int16_row;
   int32 S;
   HCCS_INLINE explicit normaliser(const head& theta) : S(theta.S) {}
-  HCCS_INLINE int16_rule row(const scratch& __restrict s, unsigned r) const {
-    const auto rho = 32767 >> (31 - HCCS_SIGNED(clb(HCCS_LOAD(s.sum + r))));
-    const halves offset = aie::broadcast<int16, 32>(HCCS_LOAD(s.offset + r));
+  HCCS_INLINE void read(const scratch& __restrict s, unsigned r, row_scalars& of) const {
+    of.z = HCCS_LOAD(s.sum + r * total_columns);
+    of.offset = HCCS_LOAD(s.offset + r);
+  }
+  HCCS_INLINE row terms(const aie::vector<int16, 16>&, unsigned, const row_scalars& of) const {
+    const auto rho = 32767 >> (31 - leading_zeros(of));
+    const halves offset = aie::broadcast<int16, 32>(of.offset);
     return {aie::mul<acc32>(offset, aie::broadcast<int16, 32>(rho)), aie::broadcast<uint16, 32>(rho * S)};
   }
+  HCCS_INLINE auto operator()(const row& terms, const halves& y) const { return int16_probabilities(terms, y); }
 };
 
-// 64 elements of a row. AIE-MLv2 loads them at once, from rows that all begin on 64 bytes.
-template <unsigned Chunks>
-HCCS_INLINE bytes load_64(const int8* __restrict p) {
-  if constexpr (Chunks > 0 && Chunks % 2 == 0)
-    return aie::load_v<64>(p);
-  else
-    return aie::concat(aie::load_v<32>(p), aie::load_v<32>(p + 32));
+// An iteration takes two blocks of rows x pieces. At most eight pieces a block: from its first product to its last
+// store it fills eight of nine accumulators.
+template <mode M, unsigned Chunks>
+struct shape {
+  // Two products a piece leave u8_div fewer registers.
+  static constexpr bool heavy = M == mode::u8_div;
+  static constexpr unsigned most = heavy && Chunks % 2 == 0 ? 2 : 4;
+  static constexpr unsigned pieces = Chunks == 0 ? 1 : Chunks < most ? Chunks : most;
+  static constexpr unsigned rows = pieces > 2 || (heavy && pieces == 2) || (M != mode::u8_clb && Chunks == 1) ? 2 : 4;
+  static constexpr unsigned segments = Chunks > pieces ? Chunks / pieces : 1;  // iterations that share a row
+};
+
+// What is read of an iteration's rows before anything is computed.
+template <unsigned Rows>
+struct row_inputs {
+  row_scalars scalars[Rows];
+  bytes low[Rows / 2];
+  aie::vector<int16, 16> offsets[Rows / 4];
+};
+
+template <mode M, unsigned Rows, bool Masked>
+HCCS_INLINE void read_rows(const normaliser<M>& rule, const scratch& __restrict s, const int16* __restrict lengths,
+                           unsigned first, row_inputs<Rows>& in) {
+  HCCS_UNROLL(r, Rows) { rule.read(s, first + r, in.scalars[r]); }
+  if constexpr (Masked) {
+    HCCS_UNROLL(r, Rows) { in.scalars[r].length = HCCS_LOAD(lengths + first + r); }
+  }
+  if constexpr (normaliser<M>::fours) {
+    HCCS_UNROLL(four, Rows / 4) { in.offsets[four] = aie::load_v<16>(s.offset_fours + (first / 4 + four) * 16); }
+  }
+  HCCS_UNROLL(pair, Rows / 2) { in.low[pair] = aie::load_v<64>(s.low + (first + 2 * pair) * lanes); }
+}
+
+template <mode M, unsigned Rows, unsigned Pieces>
+struct block_outputs {
+  aie::vector<typename output<M>::type, 32> of[Pieces][Rows];
+};
+
+// Clamped logits of the block's pieces: two rows to a register.
+template <unsigned Rows, unsigned Pieces, unsigned All>
+HCCS_INLINE void clamped(const int8* __restrict x, const row_inputs<All>& in, unsigned skip, unsigned n, unsigned piece,
+                         bytes (&y)[Pieces][Rows / 2]) {
+  HCCS_UNROLL(p, Pieces) {
+    HCCS_UNROLL(pair, Rows / 2) { y[p][pair] = load_pair(x + 2 * pair * n, n, piece + p); }
+  }
+  HCCS_UNROLL(p, Pieces) {
+    HCCS_UNROLL(pair, Rows / 2) { y[p][pair] = aie::max(y[p][pair], in.low[skip / 2 + pair]); }
+  }
+}
+
+template <mode M, unsigned Rows, unsigned Pieces, bool Masked, unsigned All>
+HCCS_INLINE void probabilities(const normaliser<M>& rule, const row_inputs<All>& in, unsigned skip, unsigned piece,
+                               const bytes (&y)[Pieces][Rows / 2], block_outputs<M, Rows, Pieces>& p) {
+  using result = typename output<M>::type;
+  typename normaliser<M>::row terms[Rows];
+  HCCS_UNROLL(r, Rows) { terms[r] = rule.terms(in.offsets[(skip + r) / 4], skip + r, in.scalars[skip + r]); }
+  HCCS_UNROLL(i, Pieces) {
+    HCCS_UNROLL(r, Rows) {
+      p.of[i][r] = rule(terms[r], y[i][r / 2].template extract<32>(r % 2).unpack());
+      if constexpr (Masked)
+        p.of[i][r] = aie::select(aie::zeros<result, 32>(), p.of[i][r], inside(in.scalars[skip + r].length, piece + i));
+    }
+  }
+}
+
+template <mode M, unsigned Rows, unsigned Pieces>
+HCCS_INLINE void store_block(typename output<M>::type* __restrict out, unsigned n,
+                             const block_outputs<M, Rows, Pieces>& p) {
+  HCCS_UNROLL(i, Pieces) {
+    HCCS_UNROLL(r, Rows) { aie::store_v(out + r * n + i * lanes, p.of[i][r]); }
+  }
+}
+
+// Two blocks of `Rows` rows: the second's logits are read before the first's probabilities are written.
+template <mode M, unsigned Rows, unsigned Pieces, bool Masked>
+HCCS_INLINE void two_blocks(const int8* __restrict x, const normaliser<M>& rule, const row_inputs<2 * Rows>& in,
+                            unsigned n, unsigned piece, typename output<M>::type* __restrict out) {
+  bytes first[Pieces][Rows / 2], second[Pieces][Rows / 2];
+  block_outputs<M, Rows, Pieces> p, q;
+  clamped<Rows, Pieces>(x, in, 0, n, piece, first);
+  probabilities<M, Rows, Pieces, Masked>(rule, in, 0, piece, first, p);
+  clamped<Rows, Pieces>(x + Rows * n, in, Rows, n, piece, second);
+  store_block<M>(out + piece * lanes, n, p);
+  probabilities<M, Rows, Pieces, Masked>(rule, in, Rows, piece, second, q);
+  store_block<M>(out + Rows * n + piece * lanes, n, q);
 }
 
 template <mode M, unsigned Chunks, bool Masked>
-HCCS_INLINE void normalise(const int8* __restrict x, const head& theta, const int16* __restrict lengths, unsigned rows,
-                           unsigned n, const scratch& __restrict s, typename output<M>::type* __restrict out) {
-  using result = typename output<M>::type;
+void normalise(const int8* __restrict x, const head& theta, const int16* __restrict lengths, unsigned rows,
+               unsigned columns, const scratch& __restrict s, typename output<M>::type* __restrict out) {
+  using block = shape<M, Chunks>;
+  constexpr unsigned together = 2 * block::rows;
+  const unsigned n = Chunks > 0 ? Chunks * lanes : columns;
   const normaliser<M> rule(theta);
-  const auto one_row = [&](unsigned row) HCCS_INLINE_LAMBDA {
-    const bytes low = aie::broadcast<int8, 64>(HCCS_LOAD(s.low + row));
-    const auto probabilities = rule.row(s, row);
-    const auto put = [&](const halves& y, unsigned piece) HCCS_INLINE_LAMBDA {
-      aie::vector<result, 32> p = probabilities(y);
-      if constexpr (Masked) p = aie::select(aie::zeros<result, 32>(), p, inside(HCCS_LOAD(lengths + row), piece));
-      aie::store_v(out + row * n + piece * lanes, p);
-    };
-    const auto put_two = [&](unsigned pair) HCCS_INLINE_LAMBDA {
-      const bytes y = aie::max(load_64<Chunks>(x + row * n + 64 * pair), low);
-      put(y.template extract<32>(0).unpack(), 2 * pair);
-      put(y.template extract<32>(1).unpack(), 2 * pair + 1);
-    };
-    const auto put_last = [&](unsigned piece) HCCS_INLINE_LAMBDA {
-      const aie::vector<int8, 32> tail = aie::load_v<32>(x + row * n + piece * lanes);
-      put(aie::max(tail, low.template extract<32>(0)).unpack(), piece);
-    };
-    if constexpr (Chunks > 0) {
-      HCCS_UNROLL(pair, Chunks / 2) { put_two(pair); }
-      if constexpr (Chunks % 2 == 1) put_last(Chunks - 1);
-    } else {
-      HCCS_LOOP(pieces, pair, n / 64, 1) { put_two(pair); }
-      if (n % 64 != 0) put_last(n / lanes - 1);
-    }
-  };
-  // Several rows an iteration: one alone would mostly wait, pipelined or not. Long int16 rows keep more in registers.
-  if constexpr (sizeof(result) == 1 || Chunks == 1 || Chunks == 2) {
-    const auto four_rows = [&](unsigned group) HCCS_INLINE_LAMBDA {
-      HCCS_UNROLL(row, 4) { one_row(4 * group + row); }
-    };
-    if constexpr (short_rows<Chunks>) {
-      HCCS_LOOP(row_groups, group, rows / 4, 8) { four_rows(group); }
-    } else {
-      HCCS_LOOP(row_groups, group, rows / 4, 4) { four_rows(group); }
+  if constexpr (Chunks == 0) {
+    HCCS_LOOP(row_groups, group, rows / together, 2) {
+      const unsigned first = together * group;
+      row_inputs<together> in;
+      read_rows<M, together, Masked>(rule, s, lengths, first, in);
+      HCCS_LOOP(pieces, piece, n / lanes, 5) {
+        two_blocks<M, block::rows, 1, Masked>(x + first * n, rule, in, n, piece, out + first * n);
+      }
     }
   } else {
-    HCCS_LOOP(row_groups, group, rows / 2, 8) {
-      one_row(2 * group);
-      one_row(2 * group + 1);
+    HCCS_LOOP(row_groups, group, rows / together * block::segments, 2) {
+      const unsigned first = group / block::segments * together;
+      const unsigned piece = group % block::segments * block::pieces;
+      row_inputs<together> in;
+      read_rows<M, together, Masked>(rule, s, lengths, first, in);
+      two_blocks<M, block::rows, block::pieces, Masked>(x + first * n, rule, in, n, piece, out + first * n);
     }
   }
 }
@@ -178,17 +278,16 @@ void softmax(const int8* __restrict x, typename output<M>::type* __restrict out,
     const int8* __restrict tile = x + done * n;
     typename output<M>::type* __restrict tile_out = out + done * n;
     const int16* __restrict tile_lengths = Masked ? lengths + done : lengths;
-    constexpr bool fours = M == mode::u8_div || M == mode::u8_clb;
+    constexpr bool fours = normaliser<M>::fours;
     int16* offsets = fours ? s.offset_fours : s.offset;
+    const int8* __restrict seen = tile;
     if constexpr (Masked) {
       int8* masked = reinterpret_cast<int8*>(tile_out);
       copy_masked(tile, tile_lengths, count, n, masked);
-      clamp_levels<Chunks, true, fours>(masked, theta, tile_lengths, count, n, s.low_bytes, s.low, offsets, s.floor);
-      row_totals<Chunks, true>(masked, theta, count, n, s.low_bytes, s.floor, s.sum);
-    } else {
-      clamp_levels<Chunks, false, fours>(tile, theta, tile_lengths, count, n, s.low_bytes, s.low, offsets, s.floor);
-      row_totals<Chunks, false>(tile, theta, count, n, s.low_bytes, s.floor, s.sum);
+      seen = masked;
     }
+    clamp_levels<Chunks, Masked, fours>(seen, theta, tile_lengths, count, n, s.low, offsets, s.floor);
+    row_totals<Chunks, Masked>(seen, theta, count, n, s.low, s.floor, s.sum);
     if constexpr (M == mode::i16_div || M == mode::u8_div)
       reciprocals<M, Masked>(theta, count, n, s.sum, s.reciprocal, s.slope);
     normalise<M, Chunks, Masked>(tile, theta, tile_lengths, count, n, s, tile_out);

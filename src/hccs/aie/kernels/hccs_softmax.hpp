@@ -1,8 +1,12 @@
-// HCCS softmax for the AI Engine, written for throughput: eight rows at a time, three short passes over a tile.
+// HCCS softmax for the AI Engine, written for throughput: many rows at a time, short passes over a tile.
 //
-// 1. statistics   per eight rows: the row maxima m, the clamp level lo = max(m, D - 128) - D, then the row sums Z
+// 1. statistics   per sixteen rows: the row maxima m, the clamp level lo = max(m, D - 128) - D, then the row sums Z
 // 2. reciprocal   (division modes) sixteen exact quotients at once
 // 3. normalise    per row: one MAC and one shift-round-saturate store per 32 elements
+//
+// Every loop body loads first, computes next and stores last, over values that do not depend on each other, because a
+// compiler that cannot tell two buffers apart keeps loads behind the stores before them. For the same reason each pass
+// is a function whose pointer arguments are all __restrict and in which no closure stands between a loop and memory.
 //
 // With y = max(x, lo) the clamped distance is delta = m - y, so the score (paper, eq. 3) is
 //     s = B - S*delta = c + S*y,   c = B - S*m,
@@ -35,6 +39,7 @@ struct head {
 };
 
 constexpr unsigned tile_rows = 64;   // rows of one pass over the scratch arrays
+constexpr unsigned clamp_rows = 16;  // rows whose maxima are folded together
 constexpr unsigned batch_rows = 16;  // rows that share one division
 constexpr unsigned lanes = 32;       // n comes in multiples of this
 
@@ -43,20 +48,20 @@ constexpr unsigned rows_multiple(unsigned n) { return n <= 128 ? 32 : 16; }
 template <unsigned Chunks>
 constexpr bool short_rows = Chunks >= 1 && Chunks <= 4;
 
+// AIE-ML multiplies 16-bit tiles to four columns, later generations to eight. Row totals come out once per column.
 #if defined(__AIE_ARCH__) && __AIE_ARCH__ > 20
 constexpr unsigned total_columns = 8;
 #else
 constexpr unsigned total_columns = 4;
 #endif
 
-// Per-row results of the statistics pass, one tile long.
+// Per-row results of the statistics passes, one tile long.
 struct scratch {
-  alignas(64) int8 low_bytes[tile_rows * 8];  // per eight rows: lane i holds row i % 8
-  alignas(64) int16 low[tile_rows];
-  alignas(64) int16 offset[tile_rows];            // c
-  alignas(64) int16 offset_fours[4 * tile_rows];  // c of four rows, four times over: a 4x4 matrix of equal rows
-  alignas(64) int16 floor[tile_rows];             // Z without S*sum(g)
-  alignas(64) int16 sum[tile_rows];               // Z
+  alignas(64) int8 low[tile_rows * lanes];             // lo in 32 lanes a row: a register holds two rows
+  alignas(64) int16 offset[tile_rows];                 // c
+  alignas(64) int16 offset_fours[4 * tile_rows];       // c of four rows, four times over: a 4x4 matrix of equal rows
+  alignas(64) int16 floor[total_columns * tile_rows];  // Z without S*sum(g), total_columns times a row
+  alignas(64) int16 sum[total_columns * tile_rows];    // Z, likewise
   alignas(64) int16 reciprocal[tile_rows];
   alignas(64) uint16 slope[tile_rows];  // rho * S
 };
@@ -107,47 +112,143 @@ HCCS_INLINE pairs pair_maxima(const int8* __restrict x, unsigned n) {
   }
 }
 
-// The maximum of each of eight rows, repeated: lane i holds the maximum of row i % 8.
-template <unsigned Chunks>
-HCCS_INLINE bytes row_maxima(const int8* __restrict x, unsigned n) {
-  const pairs m = pair_maxima<Chunks>(x, n);
-  // Fold two registers into one by pairing the halves of every row: 32 candidates a row become 16, then 8.
-  const auto [even03, odd03] = aie::interleave_unzip(m.rows01, m.rows23, 16);
-  const auto [even47, odd47] = aie::interleave_unzip(m.rows45, m.rows67, 16);
-  const auto [even, odd] = aie::interleave_unzip(aie::max(even03, odd03), aie::max(even47, odd47), 8);
-  // Row index fastest, so that rotations by whole groups of eight fold all rows at once.
-  bytes folded = aie::transpose(aie::max(even, odd), 8, 8);
-  folded = aie::max(folded, aie::shuffle_down_rotate(folded, 32));
-  folded = aie::max(folded, aie::shuffle_down_rotate(folded, 16));
-  return aie::max(folded, aie::shuffle_down_rotate(folded, 8));
+// Pairs the halves of every row's candidates: twice as many rows in a register, half as many candidates of each.
+HCCS_INLINE bytes fold(const bytes& first_rows, const bytes& next_rows, unsigned left) {
+  const auto [even, odd] = aie::interleave_unzip(first_rows, next_rows, left);
+  return aie::max(even, odd);
 }
 
-// From lane i = value of row i % 8 to each pair's layout: 32 lanes of one row, 32 lanes of the next.
-HCCS_INLINE pairs spread(const bytes& periodic) {
-  const bytes grouped = aie::transpose(periodic, 8, 8);
-  const auto [rows03, rows47] = aie::interleave_zip(grouped, grouped, 8);
+// Eight candidates for the maximum of each of eight rows.
+template <unsigned Chunks>
+HCCS_INLINE bytes eight_candidates(const int8* __restrict x, unsigned n) {
+  const pairs m = pair_maxima<Chunks>(x, n);
+  return fold(fold(m.rows01, m.rows23, 16), fold(m.rows45, m.rows67, 16), 8);
+}
+
+// The maximum of each of sixteen rows, repeated: lane i holds the maximum of row i % 16.
+template <unsigned Chunks>
+HCCS_INLINE bytes row_maxima(const int8* __restrict x, unsigned n) {
+  const bytes four = fold(eight_candidates<Chunks>(x, n), eight_candidates<Chunks>(x + 8 * n, n), 4);
+  // Row index fastest, so that rotations by whole groups of sixteen fold all rows at once.
+  bytes folded = aie::transpose(four, 16, 4);
+  folded = aie::max(folded, aie::shuffle_down_rotate(folded, 32));
+  return aie::max(folded, aie::shuffle_down_rotate(folded, 16));
+}
+
+// 32 lanes of one row and 32 of the next in each register, from eight rows of eight lanes each.
+HCCS_INLINE pairs spread(const bytes& eights) {
+  const auto [rows03, rows47] = aie::interleave_zip(eights, eights, 8);
   const auto [rows01, rows23] = aie::interleave_zip(rows03, rows03, 16);
   const auto [rows45, rows67] = aie::interleave_zip(rows47, rows47, 16);
   return {rows01, rows23, rows45, rows67};
 }
 
-// From 8 partial sums of each of eight rows to their totals in lanes 0 to 7. AIE-ML multiplies 16-bit tiles to four
-// columns, later generations to eight; every column is the same.
-template <unsigned Columns>
-HCCS_INLINE aie::vector<uint16, 32> totals_first(const halves& rows03, const halves& rows47) {
-  aie::mmul<4, 8, Columns, int16, int8> first, second;
-  const aie::vector<int8, 8 * Columns> ones = aie::broadcast<int8, 8 * Columns>(int8(1));
-  first.mul(rows03, ones);
-  second.mul(rows47, ones);
-  const auto totals03 = first.template to_vector<uint16>(0);
-  const auto totals47 = second.template to_vector<uint16>(0);
-  if constexpr (Columns == 4)
-    return aie::transpose(aie::concat(totals03, totals47), 8, 4);
+HCCS_INLINE void store_pairs(int8* __restrict out, const pairs& p) {
+  aie::store_v(out, p.rows01);
+  aie::store_v(out + 64, p.rows23);
+  aie::store_v(out + 128, p.rows45);
+  aie::store_v(out + 192, p.rows67);
+}
+
+// Sixteen rows' numbers, each total_columns times in a row: the layout in which the row totals come out.
+HCCS_INLINE void store_copies(int16* __restrict out, const halves& periodic) {
+  const halves twice = aie::interleave_zip(periodic, periodic, 1).first;
+  const auto [rows07, rows8f] = aie::interleave_zip(twice, twice, 2);
+  if constexpr (total_columns == 4) {
+    aie::store_v(out, rows07);
+    aie::store_v(out + 32, rows8f);
+  } else {
+    const auto [rows03, rows47] = aie::interleave_zip(rows07, rows07, 4);
+    const auto [rows8b, rowscf] = aie::interleave_zip(rows8f, rows8f, 4);
+    aie::store_v(out, rows03);
+    aie::store_v(out + 32, rows47);
+    aie::store_v(out + 64, rows8b);
+    aie::store_v(out + 96, rowscf);
+  }
+}
+
+// Sixteen rows' c as four 4x4 matrices of equal rows.
+HCCS_INLINE void store_fours(int16* __restrict out, const halves& periodic) {
+  const halves twice = aie::interleave_zip(periodic, periodic, 4).first;
+  const auto [rows07, rows8f] = aie::interleave_zip(twice, twice, 8);
+  aie::store_v(out, rows07);
+  aie::store_v(out + 32, rows8f);
+}
+
+// What every block of the first pass shares.
+struct clamp_terms {
+  bytes least, width;
+  halves slope, slope_n;
+  sums base, base_n;
+  HCCS_INLINE clamp_terms(const head& theta, unsigned n)
+      : least(aie::broadcast<int8, 64>(int8(theta.D - 128))),
+        width(aie::broadcast<int8, 64>(int8(theta.D))),
+        slope(aie::broadcast<int16, 32>(int16(theta.S))),
+        slope_n(aie::broadcast<int16, 32>(int16(theta.S * int32(n)))),
+        base(aie::broadcast<int16, 32>(int16(theta.B))),
+        base_n(aie::broadcast<int16, 32>(int16(theta.B * int32(n)))) {}
+};
+
+// Sixteen rows of the first pass.
+template <unsigned Chunks, bool Masked, bool Fours>
+HCCS_INLINE void clamp_block(const int8* __restrict x, unsigned n, const clamp_terms& terms,
+                             const int16* __restrict lengths, int8* __restrict low_out, int16* __restrict offset_out,
+                             int16* __restrict floor_out) {
+  const bytes maxima = row_maxima<Chunks>(x, n);
+  const bytes low = aie::sub(aie::max(maxima, terms.least), terms.width);
+  const halves maxima16 = maxima.template extract<32>(0).unpack();
+  const halves low16 = low.template extract<32>(0).unpack();
+  const sums offset = aie::msc(terms.base, maxima16, terms.slope);
+  const halves offset16 = offset.template to_vector<int16>(0);
+  halves floor;
+  if constexpr (Masked) {
+    const halves least_score = aie::mac(offset, low16, terms.slope).template to_vector<int16>(0);
+    const aie::vector<int16, 16> length = aie::load_v<16>(lengths);
+    floor = aie::mul<acc32>(least_score, aie::concat(length, length)).template to_vector<int16>(0);
+  } else {
+    const sums most = aie::msc(terms.base_n, maxima16, terms.slope_n);
+    floor = aie::mac(most, low16, terms.slope_n).template to_vector<int16>(0);
+  }
+  // Row after row four times, then eight, then 32.
+  const bytes fours = aie::transpose(low, 4, 16);
+  const auto [eights07, eights8f] = aie::interleave_zip(fours, fours, 4);
+  store_pairs(low_out, spread(eights07));
+  store_pairs(low_out + 8 * lanes, spread(eights8f));
+  if constexpr (Fours)
+    store_fours(offset_out, offset16);
   else
-    return aie::transpose(aie::interleave_unzip(totals03, totals47, 4).first, 8, 4);
+    aie::store_v(offset_out, offset16.template extract<16>(0));
+  store_copies(floor_out, floor);
+}
+
+// First half of the statistics: the maxima, the clamp level, c, and the part of Z without sum(g). A loop of its own, so
+// that no compiler keeps a whole block of logits in registers for the second half. c goes out as one number a row, or
+// (Fours) as the 4x4 matrices from which normalise() spreads it by a product.
+template <unsigned Chunks, bool Masked, bool Fours>
+void clamp_levels(const int8* __restrict x, const head& theta, const int16* __restrict lengths, unsigned rows,
+                  unsigned columns, int8* __restrict low_out, int16* __restrict offset_out,
+                  int16* __restrict floor_out) {
+  const unsigned n = Chunks > 0 ? Chunks * lanes : columns;
+  const clamp_terms terms(theta, n);
+  constexpr unsigned per_row = Fours ? 4 : 1;
+  if constexpr (short_rows<Chunks>) {
+    HCCS_LOOP(clamp_blocks, block, rows / clamp_rows, 2) {
+      const unsigned row = block * clamp_rows;
+      clamp_block<Chunks, Masked, Fours>(x + row * n, n, terms, Masked ? lengths + row : lengths, low_out + row * lanes,
+                                         offset_out + row * per_row, floor_out + row * total_columns);
+    }
+  } else {
+    HCCS_LOOP(clamp_blocks, block, rows / clamp_rows, 1) {
+      const unsigned row = block * clamp_rows;
+      clamp_block<Chunks, Masked, Fours>(x + row * n, n, terms, Masked ? lengths + row : lengths, low_out + row * lanes,
+                                         offset_out + row * per_row, floor_out + row * total_columns);
+    }
+  }
 }
 
 using block_sums = aie::mmul<4, 8, 8, int8, int8>;
+using block_totals = aie::mmul<4, 8, total_columns, int16, int8>;
+using totals = aie::vector<int16, 4 * total_columns>;
 
 // Adds y = max(x, lo) of two pairs of rows to their accumulators. Two at a time: each waits out the other's latency,
 // and only two pairs' clamp levels are alive.
@@ -168,144 +269,79 @@ HCCS_INLINE void add_chunks(const int8* __restrict pair_a, const int8* __restric
   }
 }
 
-// sum(g) of eight rows, g = max(x, lo) - lo, in lanes 0 to 7. At most 512 * 127, so it fits uint16.
-template <unsigned Chunks>
-HCCS_INLINE aie::vector<uint16, 32> row_sums(const int8* __restrict x, unsigned n, const pairs& low,
-                                             const aie::vector<int8, 32>& less_low01,
-                                             const aie::vector<int8, 32>& less_low23) {
-  const aie::vector<int8, 32> sum01 = aie::load_v<32>(sum_into_rows_0_1);
-  const aie::vector<int8, 32> sum23 = aie::load_v<32>(sum_into_rows_2_3);
-  block_sums rows03, rows47;
-  rows03.mul(less_low01, low.rows01);
-  rows47.mul(less_low01, low.rows45);
-  add_chunks<Chunks>(x, x + 4 * n, n, low.rows01, low.rows45, sum01, rows03, rows47);
-  rows03.mac(less_low23, low.rows23);
-  rows47.mac(less_low23, low.rows67);
-  add_chunks<Chunks>(x + 2 * n, x + 6 * n, n, low.rows23, low.rows67, sum23, rows03, rows47);
-  // Eight partial sums a row, each at most 64 * 127: a second product with ones adds them up.
-  return totals_first<total_columns>(rows03.template to_vector<int16>(0), rows47.template to_vector<int16>(0));
-}
-
-// First half of the statistics: per eight rows the maxima, the clamp level, c, and the part of Z without sum(g).
-// A loop of its own, so that no compiler keeps a whole block of logits in registers for the second half. c goes out as
-// one number a row, or (Fours) as the 4x4 matrices from which normalise() spreads it by a product.
-template <unsigned Chunks, bool Masked, bool Fours>
-HCCS_INLINE void clamp_levels(const int8* __restrict x, const head& theta, const int16* __restrict lengths,
-                              unsigned rows, unsigned n, int8* __restrict low_bytes, int16* __restrict low_out,
-                              int16* __restrict offset_out, int16* __restrict floor_out) {
-  const bytes least = aie::broadcast<int8, 64>(int8(theta.D - 128));
-  const bytes width = aie::broadcast<int8, 64>(int8(theta.D));
-  const halves slope = aie::broadcast<int16, 32>(int16(theta.S));
-  const halves slope_n = aie::broadcast<int16, 32>(int16(theta.S * int32(n)));
-  const sums base(aie::broadcast<int16, 32>(int16(theta.B)));
-  const sums base_n(aie::broadcast<int16, 32>(int16(theta.B * int32(n))));
-  const auto one_block = [&](unsigned block) HCCS_INLINE_LAMBDA {
-    const bytes maxima = row_maxima<Chunks>(x + block * 8 * n, n);
-    const bytes low = aie::sub(aie::max(maxima, least), width);
-    const halves maxima16 = maxima.template extract<32>(0).unpack();
-    const halves low16 = low.template extract<32>(0).unpack();
-    const sums offset = aie::msc(base, maxima16, slope);
-    halves floor;
-    if constexpr (Masked) {
-      const halves least_score = aie::mac(offset, low16, slope).template to_vector<int16>(0);
-      const halves length = aie::load_v<8>(lengths + block * 8).template grow<32>();
-      floor = aie::mul<acc32>(least_score, length).template to_vector<int16>(0);
-    } else {
-      floor = aie::mac(aie::msc(base_n, maxima16, slope_n), low16, slope_n).template to_vector<int16>(0);
-    }
-    aie::store_v(low_bytes + block * 64, low);
-    aie::store_v(low_out + block * 8, low16.template extract<8>(0));
-    const halves offset16 = offset.template to_vector<int16>(0);
-    if constexpr (Fours) {
-      const auto [rows03, rows47] = aie::interleave_unzip(offset16, offset16, 4);
-      aie::store_v(offset_out + block * 32, rows03.template extract<16>(0));
-      aie::store_v(offset_out + block * 32 + 16, rows47.template extract<16>(0));
-    } else {
-      aie::store_v(offset_out + block * 8, offset16.template extract<8>(0));
-    }
-    aie::store_v(floor_out + block * 8, floor.template extract<8>(0));
-  };
-  if constexpr (Chunks == 1) {
-    // The shortest rows leave a block mostly waiting for its own fold: two of them fill each other's gaps.
-    HCCS_LOOP(clamp_blocks, pair, rows / 16, 2) {
-      one_block(2 * pair);
-      one_block(2 * pair + 1);
-    }
-  } else if constexpr (short_rows<Chunks>) {
-    HCCS_LOOP(clamp_blocks, block, rows / 8, 4) { one_block(block); }
-  } else {
-    HCCS_LOOP(clamp_blocks, block, rows / 8, 2) { one_block(block); }
+// What every block of the second pass shares.
+struct sum_terms {
+  aie::vector<int8, 32> sum01, sum23, less01, less23;
+  aie::vector<int8, 8 * total_columns> slope;
+  HCCS_INLINE sum_terms(const head& theta, unsigned n)
+      : sum01(aie::load_v<32>(sum_into_rows_0_1)),
+        sum23(aie::load_v<32>(sum_into_rows_2_3)),
+        slope(aie::broadcast<int8, 8 * total_columns>(int8(theta.S))) {
+    const aie::vector<int8, 32> minus_chunks = aie::broadcast<int8, 32>(int8(-int32(n / lanes)));
+    less01 = aie::mul<acc32>(sum01, minus_chunks).template to_vector<int8>(0);
+    less23 = aie::mul<acc32>(sum23, minus_chunks).template to_vector<int8>(0);
   }
-}
+};
 
-// Second half: Z of eight rows.
+struct eight_totals {
+  totals rows03, rows47;
+};
+
+// Z of eight rows. With g = y - lo: eight partial sums of g a row, each at most 64 * 127; a second product adds them
+// up, times S, onto the floor.
 template <unsigned Chunks, bool Masked>
-HCCS_INLINE void row_totals(const int8* __restrict x, const head& theta, unsigned rows, unsigned n,
-                            const int8* __restrict low_bytes, const int16* __restrict floors,
-                            int16* __restrict sum_out) {
-  const halves slope = aie::broadcast<int16, 32>(int16(theta.S));
-  const aie::vector<int8, 32> minus_chunks = aie::broadcast<int8, 32>(int8(-int32(n / lanes)));
-  const aie::vector<int8, 32> less_low01 =
-      aie::mul<acc32>(aie::load_v<32>(sum_into_rows_0_1), minus_chunks).template to_vector<int8>(0);
-  const aie::vector<int8, 32> less_low23 =
-      aie::mul<acc32>(aie::load_v<32>(sum_into_rows_2_3), minus_chunks).template to_vector<int8>(0);
-  const auto one_block = [&](unsigned block) HCCS_INLINE_LAMBDA {
-    const pairs low = spread(aie::load_v<64>(low_bytes + block * 64));
-    const aie::vector<uint16, 32> excess = row_sums<Chunks>(x + block * 8 * n, n, low, less_low01, less_low23);
-    const sums floor(aie::load_v<8>(floors + block * 8).template grow<32>());
-    halves z = aie::mac(floor, excess, slope).template to_vector<int16>(0);
+HCCS_INLINE eight_totals total_block(const int8* __restrict x, unsigned n, const sum_terms& terms,
+                                     const int8* __restrict low, const int16* __restrict floors) {
+  const bytes low01 = aie::load_v<64>(low), low45 = aie::load_v<64>(low + 128);
+  block_sums rows03, rows47;
+  rows03.mul(terms.less01, low01);
+  rows47.mul(terms.less01, low45);
+  add_chunks<Chunks>(x, x + 4 * n, n, low01, low45, terms.sum01, rows03, rows47);
+  const bytes low23 = aie::load_v<64>(low + 64), low67 = aie::load_v<64>(low + 192);
+  rows03.mac(terms.less23, low23);
+  rows47.mac(terms.less23, low67);
+  add_chunks<Chunks>(x + 2 * n, x + 6 * n, n, low23, low67, terms.sum23, rows03, rows47);
+  block_totals first(aie::load_v<4 * total_columns>(floors), 0);
+  block_totals second(aie::load_v<4 * total_columns>(floors + 4 * total_columns), 0);
+  first.mac(rows03.template to_vector<int16>(0), terms.slope);
+  second.mac(rows47.template to_vector<int16>(0), terms.slope);
+  eight_totals z{first.template to_vector<int16>(0), second.template to_vector<int16>(0)};
+  if constexpr (Masked) {
     // An empty row divides by one; its outputs are masked to zero.
-    if constexpr (Masked) z = aie::max(z, aie::broadcast<int16, 32>(int16(1)));
-    aie::store_v(sum_out + block * 8, z.template extract<8>(0));
-  };
+    const totals one = aie::broadcast<int16, 4 * total_columns>(int16(1));
+    z = {aie::max(z.rows03, one), aie::max(z.rows47, one)};
+  }
+  return z;
+}
+
+HCCS_INLINE void store_totals(int16* __restrict out, const eight_totals& z) {
+  aie::store_v(out, z.rows03);
+  aie::store_v(out + 4 * total_columns, z.rows47);
+}
+
+// Second half: Z, total_columns times a row.
+template <unsigned Chunks, bool Masked>
+void row_totals(const int8* __restrict x, const head& theta, unsigned rows, unsigned columns,
+                const int8* __restrict low, const int16* __restrict floors, int16* __restrict sum_out) {
+  const unsigned n = Chunks > 0 ? Chunks * lanes : columns;
+  const sum_terms terms(theta, n);
   if constexpr (short_rows<Chunks>) {
-    HCCS_LOOP(sum_blocks, block, rows / 8, 4) { one_block(block); }
-  } else {
-    HCCS_LOOP(sum_blocks, block, rows / 8, 2) { one_block(block); }
-  }
-}
-
-// Exact floor(numerator / Z), sixteen rows at once, three operations per quotient bit. Each 32-bit lane holds the
-// remainder above bit 16 and the numerator's waiting bits below, into whose place the quotient grows: doubling brings
-// in a bit, and subtracting (Z << 16) - 1 sets a quotient bit. Where Z does not fit the subtraction wraps to a huge
-// unsigned number, so the minimum keeps the lane as it was.
-HCCS_INLINE aie::vector<int16, 16> divide(uint32 numerator_high, const aie::vector<int16, 16>& z, unsigned bits) {
-  const auto [first, second] = aie::interleave_zip(aie::zeros<int16, 16>(), z, 1);
-  const aie::vector<uint32, 16> divisor =
-      aie::sub(aie::concat(first, second).template cast_to<uint32>(), aie::broadcast<uint32, 16>(uint32(1)));
-  aie::vector<uint32, 16> state = aie::broadcast<uint32, 16>(numerator_high);
-  HCCS_LOOP(quotient_bits, bit, bits, 1) {
-    state = aie::add(state, state);
-    state = aie::min(state, aie::sub(state, divisor));
-  }
-  return aie::filter_even(state.template cast_to<int16>(), 1);
-}
-
-// Quotient bits that floor(32767 / Z) can have: Z is at least B, and at least n times the smallest score.
-HCCS_INLINE unsigned quotient_bits(const head& theta, unsigned n, bool masked) {
-  const int32 floor = theta.B - theta.S * theta.D;
-  const int32 least = masked ? theta.B : (int32(n) * floor > theta.B ? int32(n) * floor : theta.B);
-  unsigned bits = 15;
-  while (bits > 1 && (least >> (16 - bits)) > 0) --bits;
-  return bits;
-}
-
-template <mode M, bool Masked>
-HCCS_INLINE void reciprocals(const head& theta, unsigned rows, unsigned n, const int16* __restrict sums_in,
-                             int16* __restrict reciprocal_out, uint16* __restrict slope_out) {
-  const unsigned bits = M == mode::u8_div ? 15 : quotient_bits(theta, n, Masked);
-  const uint32 numerator = M == mode::u8_div ? uint32(255) << 16 : uint32(32767) << (16 - bits);
-  const aie::vector<int16, 16> slope = aie::broadcast<int16, 16>(int16(theta.S));
-  HCCS_LOOP(batches, batch, rows / batch_rows, 1) {
-    aie::vector<int16, 16> z = aie::load_v<16>(sums_in + batch * batch_rows);
-    if constexpr (M == mode::u8_div) {
-      const aie::vector<int16, 16> enough = aie::broadcast<int16, 16>(int16(256));
-      HCCS_LOOP(doublings, step, 8, 8) { z = aie::select(z, aie::add(z, z), aie::lt(z, enough)); }
+    // Two blocks fill each other's gaps.
+    HCCS_LOOP(sum_blocks, block, rows / 16, 2) {
+      const unsigned row = 16 * block, next = row + 8;
+      const eight_totals z =
+          total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes, floors + row * total_columns);
+      const eight_totals more =
+          total_block<Chunks, Masked>(x + next * n, n, terms, low + next * lanes, floors + next * total_columns);
+      store_totals(sum_out + row * total_columns, z);
+      store_totals(sum_out + next * total_columns, more);
     }
-    const aie::vector<int16, 16> rho = divide(numerator, z, bits);
-    aie::store_v(reciprocal_out + batch * batch_rows, rho);
-    if constexpr (M == mode::i16_div)
-      aie::store_v(slope_out + batch * batch_rows, aie::mul<acc32>(rho, slope).template to_vector<uint16>(0));
+  } else {
+    HCCS_LOOP(sum_blocks, block, rows / 8, 2) {
+      const unsigned row = 8 * block;
+      store_totals(sum_out + row * total_columns,
+                   total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes, floors + row * total_columns));
+    }
   }
 }
 

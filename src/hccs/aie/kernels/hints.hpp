@@ -2,17 +2,20 @@
 //
 //   HCCS_LOOP(name, i, count, least)   a counted loop worth software-pipelining; it runs at least `least` >= 1 times
 //   HCCS_PLAIN_LOOP(name, i, count)    a counted loop without hints; it may run no time at all
+//   HCCS_FIXED_LOOP(name, i, count)    the same with a compile-time count, which a compiler may unroll or not
 //   HCCS_UNROLL(i, count)              a loop whose count is a compile-time constant, to be unrolled whole
 //   HCCS_LOAD(p)                       one scalar read through p
 //   HCCS_SIGNED(v)                     v as a signed 32-bit scalar
+//   HCCS_SCALAR                        the type of such a scalar
 #pragma once
 
 #if !defined(HCCS_AIE_EMULATION)
 #define HCCS_PLAIN_LOOP(name, i, count) for (unsigned i = 0; i < (count); ++i)
+#define HCCS_FIXED_LOOP(name, i, count) HCCS_PLAIN_LOOP(name, i, count)
 #define HCCS_LOAD(p) (*(p))
 #define HCCS_SIGNED(v) (int32(v))
+#define HCCS_SCALAR int32
 #define HCCS_INLINE inline __attribute__((always_inline))
-#define HCCS_INLINE_LAMBDA __attribute__((always_inline))
 #if defined(__chess__)
 #define HCCS_LOOP(name, i, count, least) \
   for (unsigned i = 0; i < (count); ++i) chess_prepare_for_pipelining chess_loop_range(least, )
@@ -28,13 +31,15 @@
   for (unsigned i = 0; i < (count); ++i)
 #endif
 #else
-#define HCCS_LOOP(name, i, count, least)                                                \
-  for (::aie::emulation::loop name##_loop(#name, unsigned(count)); name##_loop.next();) \
+#define HCCS_TRACED_LOOP(name, i, count, fixed)                                                \
+  for (::aie::emulation::loop name##_loop(#name, unsigned(count), fixed); name##_loop.next();) \
     if ([[maybe_unused]] const unsigned i = name##_loop.index(); true)
-#define HCCS_PLAIN_LOOP(name, i, count) HCCS_LOOP(name, i, count, 0)
+#define HCCS_LOOP(name, i, count, least) HCCS_TRACED_LOOP(name, i, count, false)
+#define HCCS_PLAIN_LOOP(name, i, count) HCCS_TRACED_LOOP(name, i, count, false)
+#define HCCS_FIXED_LOOP(name, i, count) HCCS_TRACED_LOOP(name, i, count, true)
 #define HCCS_UNROLL(i, count) for (unsigned i = 0; i < (count); ++i)
 #define HCCS_LOAD(p) (::aie::emulation::load_scalar(p))
 #define HCCS_SIGNED(v) (v)
+#define HCCS_SCALAR ::aie::emulation::scalar<int>
 #define HCCS_INLINE inline
-#define HCCS_INLINE_LAMBDA
 #endif

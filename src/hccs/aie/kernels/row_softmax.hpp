@@ -1,5 +1,6 @@
 // The paper's kernel (section IV-A) in our own words: one row after the other, 32 elements at a time, five stages,
-// scores kept in a scratch row. The yardstick for hccs_softmax.hpp; it takes full rows of one head only.
+// scores kept in a scratch row. The yardstick for hccs_softmax.hpp; it takes full rows of one head only. As in the
+// authors' own kernel the row length is a compile-time constant, so that a compiler may unroll the loops over a row.
 #pragma once
 
 #include <aie_api/aie.hpp>
@@ -20,9 +21,10 @@ HCCS_INLINE auto row_reciprocal(const Sum& z) {
     return (255 << 15) >> (31 - HCCS_SIGNED(clb(z)));
 }
 
-template <mode M>
+template <mode M, unsigned Chunks>
 void softmax_by_row(const int8* __restrict x, typename output<M>::type* __restrict out, const head& theta,
-                    unsigned rows, unsigned n, int16* __restrict scores) {
+                    unsigned rows, int16* __restrict scores) {
+  constexpr unsigned n = Chunks * lanes;
   aie::set_rounding(aie::rounding_mode::floor);
   aie::set_saturation(aie::saturation_mode::saturate);
   const int shift = M == mode::u8_div || M == mode::u8_clb ? 15 : 0;
@@ -34,12 +36,12 @@ void softmax_by_row(const int8* __restrict x, typename output<M>::type* __restri
     const int8* __restrict in = x + row * n;
     // Stage 1: the row's maximum.
     aie::vector<int8, 32> candidates = aie::load_v<32>(in);
-    HCCS_PLAIN_LOOP(maximum, i, n / 32 - 1) { candidates = aie::max(candidates, aie::load_v<32>(in + 32 * (i + 1))); }
+    HCCS_FIXED_LOOP(maximum, i, Chunks - 1) { candidates = aie::max(candidates, aie::load_v<32>(in + 32 * (i + 1))); }
     const aie::vector<uint8, 32> maximum = aie::broadcast<uint8, 32>(aie::reduce_max(candidates));
 
     // Stages 2 to 4: clamped distance in uint8 (eq. 2), score by int8 MAC (eq. 3), running sum (eq. 5).
     aie::accum<acc32, 32> total = aie::zeros<acc32, 32>();
-    HCCS_PLAIN_LOOP(scores, i, n / 32) {
+    HCCS_FIXED_LOOP(scores, i, Chunks) {
       const aie::vector<uint8, 32> v = aie::load_v<32>(in + 32 * i).template cast_to<uint8>();
       const aie::vector<uint8, 32> distance = aie::min(aie::sub(maximum, v), clamp);
       const aie::accum<acc32, 32> score = aie::mac(base, distance.template cast_to<int8>(), slope);
@@ -50,7 +52,7 @@ void softmax_by_row(const int8* __restrict x, typename output<M>::type* __restri
 
     // Stage 5: one reciprocal, one product per element (eq. 7).
     const aie::vector<int16, 32> rho = aie::broadcast<int16, 32>(row_reciprocal<M>(z));
-    HCCS_PLAIN_LOOP(normalise, i, n / 32) {
+    HCCS_FIXED_LOOP(normalise, i, Chunks) {
       const aie::vector<int16, 32> score = aie::load_v<32>(scores + 32 * i);
       aie::store_v(out + row * n + 32 * i,
                    aie::mul<acc32>(score, rho).template to_vector<typename output<M>::type>(shift));

@@ -230,6 +230,9 @@ accum<Tag, N> add(const accum<Tag, N>& a, const accum<Tag, N>& b) {
 template <unsigned M, unsigned K, unsigned N, typename A, typename B = A, typename Tag = acc32>
 class mmul {
  public:
+  mmul() = default;
+  template <typename T>
+  explicit mmul(const vector<T, M * N>& v, int shift = 0) : acc_(v, shift) {}
   void mul(const vector<A, M * K>& a, const vector<B, K * N>& b) { product(a, b, false); }
   void mac(const vector<A, M * K>& a, const vector<B, K * N>& b) { product(a, b, true); }
   accum<Tag, M * N> to_accum() const { return acc_; }

@@ -71,8 +71,9 @@ scalar<T> operator~(const scalar<T>& a) {
   return {T(~a.v), record("scalar_and", 1, 32, {a.id})};
 }
 
+// A scalar load fills a 32-bit register.
 template <typename T>
-scalar<T> load_scalar(const T* p) {
+scalar<std::int32_t> load_scalar(const T* p) {
   return {*p, record("scalar_load", 1, 8 * sizeof(T), {}, p, sizeof(T))};
 }
 

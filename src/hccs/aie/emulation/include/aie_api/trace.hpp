@@ -49,11 +49,11 @@ inline value record_with(std::uint64_t immediate, const char* name, unsigned lan
   return result;
 }
 
-// Marks a counted loop, so that the cycle model knows what repeats.
+// Marks a counted loop, so that the cycle model knows what repeats, and (`fixed`) whether a compiler knows the count.
 class loop {
  public:
-  loop(const char* label, unsigned count) : label_(label), count_(count) {
-    record("loop_begin", count, 0, {}, nullptr, 0, label_);
+  loop(const char* label, unsigned count, bool fixed) : label_(label), count_(count) {
+    record("loop_begin", count, fixed, {}, nullptr, 0, label_);
   }
   bool next() {
     if (started_) ++index_;
