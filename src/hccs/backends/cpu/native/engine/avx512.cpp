@@ -15,13 +15,28 @@ struct Avx512Norm {
   static HCCS_INLINE __m256i upper(__m512i x) { return _mm512_extracti64x4_epi64(x, 1); }
   static HCCS_INLINE __m256i lower(__m512i x) { return _mm512_castsi512_si256(x); }
 
-  static HCCS_INLINE RowStatistics load_sum(const int16_t* a, const int16_t* b, int64_t begin, int64_t channels,
-                                            Kept* v) {
+  static HCCS_INLINE __m512i clamped(__m512i x, int32_t limit) {
+    return _mm512_min_epi32(_mm512_max_epi32(x, _mm512_set1_epi32(-limit)), _mm512_set1_epi32(limit));
+  }
+  // v_i to v_(i + 15)
+  static HCCS_INLINE __m512i values(const Int32Of& of, int64_t i) { return _mm512_loadu_si512(of.a + i); }
+  static HCCS_INLINE __m512i values(const Int16Of& of, int64_t i) { return widened(of.a + i); }
+  static HCCS_INLINE __m512i values(const SumOf& of, int64_t i) {
+    return clamped(_mm512_add_epi32(widened(of.a + i), widened(of.b + i)), of.limit);
+  }
+  static HCCS_INLINE __m512i values(const EmbeddingOf& of, int64_t i) {
+    const __m512i word = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(of.word + i)));
+    const __m512i others = _mm512_add_epi32(widened(of.position + i), widened(of.type + i));
+    return clamped(_mm512_add_epi32(_mm512_sll_epi32(word, _mm_cvtsi32_si128(of.shift)), others), of.limit);
+  }
+
+  template <class Source>
+  static HCCS_INLINE RowStatistics load(const Source& source, int64_t begin, int64_t channels, Kept* v) {
     __m512i sum = _mm512_setzero_si512();
     __m512d squares[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
     int64_t i = begin;
     for (; i + kLanes <= channels; i += kLanes) {
-      const __m512i x = _mm512_add_epi32(widened(a + i), widened(b + i));
+      const __m512i x = values(source, i);
       sum = _mm512_add_epi32(sum, x);
       const __m512d low = _mm512_cvtepi32_pd(lower(x)), high = _mm512_cvtepi32_pd(upper(x));
       _mm512_storeu_pd(v + i, low);
@@ -29,9 +44,10 @@ struct Avx512Norm {
       squares[0] = _mm512_fmadd_pd(low, low, squares[0]);
       squares[1] = _mm512_fmadd_pd(high, high, squares[1]);
     }
-    const RowStatistics rest = PlainNorm::load_sum(a, b, i, channels, v);
-    return {rest.sum + _mm512_reduce_add_epi32(sum),
-            rest.squares + _mm512_reduce_add_pd(_mm512_add_pd(squares[0], squares[1]))};
+    const RowStatistics row{_mm512_reduce_add_epi32(sum), _mm512_reduce_add_pd(_mm512_add_pd(squares[0], squares[1]))};
+    if (i == channels) return row;
+    const RowStatistics rest = PlainNorm::load(source, i, channels, v);
+    return {row.sum + rest.sum, row.squares + rest.squares};
   }
 
   static HCCS_INLINE void normalise(const NormConstants& norm, const RowStatistics& row, const InverseRoot& by,
@@ -51,7 +67,7 @@ struct Avx512Norm {
       const __m256i words = _mm256_max_epi16(_mm512_cvtsepi32_epi16(y), _mm256_set1_epi16(-32767));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), words);
     }
-    PlainNorm::normalise(norm, row, by, i, v, out);
+    if (i < norm.channels) PlainNorm::normalise(norm, row, by, i, v, out);
   }
 };
 

@@ -140,8 +140,9 @@ class Run : public PhasedWork {
 };
 
 const std::byte* Engine::run(Arena& arena, const Batch& batch, int threads, Interruption& interruption) const {
-  // More threads than cores are of no use, and each takes memory.
-  threads = std::min(threads, std::max<int>(kFewThreads, static_cast<int>(std::thread::hardware_concurrency())));
+  // More threads than cores are of no use, and each takes memory. Counting cores reads files.
+  static const int most = std::max<int>(kFewThreads, static_cast<int>(std::thread::hardware_concurrency()));
+  threads = std::min(threads, most);
   Run run(*this, arena, batch, threads, interruption);
   run_phases(run, threads, interruption);
   if (interruption.requested()) return nullptr;

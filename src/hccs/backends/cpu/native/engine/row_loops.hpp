@@ -47,21 +47,29 @@ struct RowStatistics {
   double squares;  // exact: below 2^43
 };
 
-// Writes v_begin to v_(end - 1) of a row and sums them up; `value(i)` is v_i.
-template <class ValueOf>
-HCCS_INLINE RowStatistics load_values(int64_t begin, int64_t end, Kept* v, const ValueOf& value) {
-  int32_t sum = 0;
-  double squares = 0;
-#pragma omp simd reduction(+ : sum, squares)
-  for (int64_t i = begin; i < end; ++i) {
-    const int32_t x = value(i);
-    const auto real = static_cast<double>(x);
-    v[i] = static_cast<Kept>(x);
-    sum += x;
-    squares += real * real;
+// What v_i of a row is, for each source.
+struct Int32Of {
+  const int32_t* a;
+  HCCS_INLINE int32_t operator()(int64_t i) const { return a[i]; }
+};
+struct Int16Of {
+  const int16_t* a;
+  HCCS_INLINE int32_t operator()(int64_t i) const { return a[i]; }
+};
+struct SumOf {
+  const int16_t *a, *b;
+  int32_t limit;
+  HCCS_INLINE int32_t operator()(int64_t i) const { return clamp(a[i] + b[i], limit); }
+};
+struct EmbeddingOf {
+  const int8_t* word;
+  const int16_t *position, *type;
+  int shift;
+  int32_t limit;
+  HCCS_INLINE int32_t operator()(int64_t i) const {
+    return clamp(word[i] * (1 << shift) + position[i] + type[i], limit);
   }
-  return {sum, squares};
-}
+};
 
 // sqrt(h / Q) = reciprocal / 2^(shift + 20)
 struct InverseRoot {
@@ -86,10 +94,20 @@ HCCS_INLINE InverseRoot inverse_root(const NormConstants& norm, const RowStatist
 
 // The steps of LayerNorm that an instruction set may have its own form of.
 struct PlainNorm {
-  // v = a + b
-  static HCCS_INLINE RowStatistics load_sum(const int16_t* a, const int16_t* b, int64_t begin, int64_t channels,
-                                            Kept* v) {
-    return load_values(begin, channels, v, [a, b](int64_t i) HCCS_INLINE_LAMBDA { return a[i] + b[i]; });
+  // Writes v_begin to v_(channels - 1) of a row and sums them up.
+  template <class Source>
+  static HCCS_INLINE RowStatistics load(const Source& source, int64_t begin, int64_t channels, Kept* v) {
+    int32_t sum = 0;
+    double squares = 0;
+#pragma omp simd reduction(+ : sum, squares)
+    for (int64_t i = begin; i < channels; ++i) {
+      const int32_t x = source(i);
+      const auto real = static_cast<double>(x);
+      v[i] = static_cast<Kept>(x);
+      sum += x;
+      squares += real * real;
+    }
+    return {sum, squares};
   }
 
   // y = clamp(rhe((rhe(d * r / 2^e) * G + B * 2^20) / 2^(20 + k)), -32767, 32767) from channel `begin` on.
@@ -141,33 +159,25 @@ HCCS_INLINE void narrow_row(const int16_t* x, int64_t count, int bits, uint8_t t
 
 template <class Norm>
 HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, Kept* v) {
+  constexpr int32_t kUnlimited = 1 << 20;  // beyond what three int16 add up to
   const int64_t channels = job.norm->channels;
   const auto at = [row](const void* base, int64_t stride) { return static_cast<const char*>(base) + row * stride; };
   switch (job.source) {
-    case NormSource::kInt32: {
-      const auto* const a = reinterpret_cast<const int32_t*>(at(job.a, job.a_stride));
-      return load_values(0, channels, v, [a](int64_t i) HCCS_INLINE_LAMBDA { return a[i]; });
-    }
-    case NormSource::kInt16: {
-      const auto* const a = reinterpret_cast<const int16_t*>(at(job.a, job.a_stride));
-      return load_values(0, channels, v, [a](int64_t i) HCCS_INLINE_LAMBDA { return int32_t{a[i]}; });
-    }
+    case NormSource::kInt32:
+      return Norm::load(Int32Of{reinterpret_cast<const int32_t*>(at(job.a, job.a_stride))}, 0, channels, v);
+    case NormSource::kInt16:
+      return Norm::load(Int16Of{reinterpret_cast<const int16_t*>(at(job.a, job.a_stride))}, 0, channels, v);
     case NormSource::kSum: {
       const auto* const a = reinterpret_cast<const int16_t*>(at(job.a, job.a_stride));
       const auto* const b = reinterpret_cast<const int16_t*>(at(job.b, job.b_stride));
-      if (job.limit == 0) return Norm::load_sum(a, b, 0, channels, v);
-      return load_values(0, channels, v,
-                         [a, b, limit = job.limit](int64_t i) HCCS_INLINE_LAMBDA { return clamp(a[i] + b[i], limit); });
+      return Norm::load(SumOf{a, b, job.limit ? job.limit : kUnlimited}, 0, channels, v);
     }
     case NormSource::kEmbedding: {
       const EmbeddingConstants& e = *job.embedding;
-      const int8_t* const word = e.words + job.tokens.token[row] * channels;
-      const int16_t* const position = e.positions + job.tokens.position[row] * channels;
-      const int16_t* const type = e.types + job.tokens.type[row] * channels;
-      const int32_t limit = e.limit ? e.limit : 1 << 20, factor = 1 << e.shift;
-      return load_values(0, channels, v, [=](int64_t i) HCCS_INLINE_LAMBDA {
-        return clamp(word[i] * factor + position[i] + type[i], limit);
-      });
+      const EmbeddingOf sum{e.words + job.tokens.token[row] * channels,
+                            e.positions + job.tokens.position[row] * channels,
+                            e.types + job.tokens.type[row] * channels, e.shift, e.limit ? e.limit : kUnlimited};
+      return Norm::load(sum, 0, channels, v);
     }
   }
   return {};
