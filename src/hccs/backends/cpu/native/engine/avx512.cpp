@@ -69,6 +69,25 @@ struct Avx512Norm {
     }
     if (i < norm.channels) PlainNorm::normalise(norm, row, by, i, v, out);
   }
+
+  static HCCS_INLINE void narrow(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
+    int64_t i = 0;
+    if (bits <= 14) {  // what is counted here fits int16
+      const __m512i one = _mm512_set1_epi16(1),
+                    half = _mm512_set1_epi16(static_cast<int16_t>(bits ? 1 << (bits - 1) : 1));
+      const __m512i below = _mm512_set1_epi16(static_cast<int16_t>((1 << bits) - 1));
+      const __m128i by = _mm_cvtsi32_si128(bits);
+      const __m256i turned = _mm256_set1_epi8(static_cast<char>(turn));
+      for (; i + 32 <= count; i += 32) {
+        const __m512i from = _mm512_loadu_si512(x + i), floor = _mm512_sra_epi16(from, by);
+        const __m512i rest = _mm512_add_epi16(_mm512_and_si512(from, below), _mm512_and_si512(floor, one));
+        const __m512i y = _mm512_mask_add_epi16(floor, _mm512_cmpgt_epi16_mask(rest, half), floor, one);
+        const __m256i bytes = _mm256_max_epi8(_mm512_cvtsepi16_epi8(y), _mm256_set1_epi8(-127));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_xor_si256(bytes, turned));
+      }
+    }
+    if (i < count) PlainNorm::narrow(x + i, count - i, bits, turn, out + i);
+  }
 };
 
 }  // namespace

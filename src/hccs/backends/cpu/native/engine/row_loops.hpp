@@ -137,25 +137,26 @@ struct PlainNorm {
       }
     }
   }
-};
 
-HCCS_INLINE void narrow_row(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
-  if (bits > 14) {  // what follows counts in int16
-    for (int64_t i = 0; i < count; ++i)
-      out[i] = static_cast<int8_t>(clamp(static_cast<int32_t>(shift_half_even(x[i], bits)), 127) ^ turn);
-    return;
-  }
-  const auto mask = static_cast<int16_t>((1 << bits) - 1), half = static_cast<int16_t>(bits ? 1 << (bits - 1) : 1);
+  // clamp(rhe(x / 2^bits), -127, 127) ^ turn
+  static HCCS_INLINE void narrow(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
+    if (bits > 14) {  // what follows counts in int16
+      for (int64_t i = 0; i < count; ++i)
+        out[i] = static_cast<int8_t>(clamp(static_cast<int32_t>(shift_half_even(x[i], bits)), 127) ^ turn);
+      return;
+    }
+    const auto mask = static_cast<int16_t>((1 << bits) - 1), half = static_cast<int16_t>(bits ? 1 << (bits - 1) : 1);
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    const auto floor = static_cast<int16_t>(x[i] >> bits);
-    const auto rest = static_cast<int16_t>((x[i] & mask) + (floor & 1));
-    auto y = static_cast<int16_t>(floor + (rest > half ? 1 : 0));
-    y = y < -127 ? int16_t{-127} : y;
-    y = y > 127 ? int16_t{127} : y;
-    out[i] = static_cast<int8_t>(y ^ turn);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto floor = static_cast<int16_t>(x[i] >> bits);
+      const auto rest = static_cast<int16_t>((x[i] & mask) + (floor & 1));
+      auto y = static_cast<int16_t>(floor + (rest > half ? 1 : 0));
+      y = y < -127 ? int16_t{-127} : y;
+      y = y > 127 ? int16_t{127} : y;
+      out[i] = static_cast<int8_t>(y ^ turn);
+    }
   }
-}
+};
 
 template <class Norm>
 HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, Kept* v) {
@@ -203,7 +204,7 @@ void norm_rows(const NormJob& job, int64_t rows) {
       int16_t* const out =
           job.out ? reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.out) + row * job.out_stride) : unwanted;
       Norm::normalise(norm, statistics[r], by[r], 0, v[r], out);
-      if (job.narrowed) narrow_row(out, norm.channels, job.bits, job.turn, job.narrowed + row * job.narrowed_stride);
+      if (job.narrowed) Norm::narrow(out, norm.channels, job.bits, job.turn, job.narrowed + row * job.narrowed_stride);
     }
   }
 }
@@ -222,8 +223,9 @@ void embed_row(const EmbeddingConstants& e, int32_t token, int32_t position, int
   }
 }
 
+template <class Norm>
 void narrow_values(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
-  narrow_row(x, count, bits, turn, out);
+  Norm::narrow(x, count, bits, turn, out);
 }
 
 void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out) {
@@ -237,7 +239,7 @@ void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, 
 }
 
 template <class Norm>
-constexpr RowKernels kRowLoops{norm_rows<Norm>, embed_row, narrow_values, add_rows};
+constexpr RowKernels kRowLoops{norm_rows<Norm>, embed_row, narrow_values<Norm>, add_rows};
 
 }  // namespace
 }  // namespace hccs
