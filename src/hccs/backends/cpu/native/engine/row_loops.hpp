@@ -29,7 +29,7 @@ using Kept = std::conditional_t<kFused, double, int32_t>;
 
 constexpr int kXhatBits = 20;
 constexpr int64_t kMostChannels = 1024;
-constexpr int kTogether = 4;  // rows whose roots and divisions overlap
+constexpr int kTogether = 4;  // rows whose roots and divisions overlap, and which share gains and biases
 
 // Adding it to |x| <= 2^51 rounds x to the nearest integer, ties to the even one, in the last bits of the sum.
 constexpr double kRounder = 0x1.8p52;
@@ -58,17 +58,19 @@ struct Int16Of {
 };
 struct SumOf {
   const int16_t *a, *b;
-  int32_t limit;
-  HCCS_INLINE int32_t operator()(int64_t i) const { return clamp(a[i] + b[i], limit); }
+  HCCS_INLINE int32_t operator()(int64_t i) const { return a[i] + b[i]; }
 };
 struct EmbeddingOf {
   const int8_t* word;
   const int16_t *position, *type;
   int shift;
+  HCCS_INLINE int32_t operator()(int64_t i) const { return word[i] * (1 << shift) + position[i] + type[i]; }
+};
+template <class Source>
+struct Clamped {
+  Source source;
   int32_t limit;
-  HCCS_INLINE int32_t operator()(int64_t i) const {
-    return clamp(word[i] * (1 << shift) + position[i] + type[i], limit);
-  }
+  HCCS_INLINE int32_t operator()(int64_t i) const { return clamp(source(i), limit); }
 };
 
 // sqrt(h / Q) = reciprocal / 2^(shift + 20)
@@ -92,6 +94,14 @@ HCCS_INLINE InverseRoot inverse_root(const NormConstants& norm, const RowStatist
   return {static_cast<uint32_t>(norm.root / exact), norm.root_shift - t - kXhatBits};
 }
 
+// A row between the passes over it.
+struct NormRow {
+  RowStatistics statistics;
+  InverseRoot by;
+  const Kept* v;
+  int16_t* out;
+};
+
 // The steps of LayerNorm that an instruction set may have its own form of.
 struct PlainNorm {
   // Writes v_begin to v_(channels - 1) of a row and sums them up.
@@ -111,11 +121,12 @@ struct PlainNorm {
   }
 
   // y = clamp(rhe((rhe(d * r / 2^e) * G + B * 2^20) / 2^(20 + k)), -32767, 32767) from channel `begin` on.
-  static HCCS_INLINE void normalise(const NormConstants& norm, const RowStatistics& row, const InverseRoot& by,
-                                    int64_t begin, const Kept* v, int16_t* out) {
+  static HCCS_INLINE void normalise(const NormConstants& norm, const NormRow& row, int64_t begin) {
     const int64_t channels = norm.channels;
+    const Kept* const v = row.v;
+    int16_t* const out = row.out;
     if constexpr (kFused) {
-      const double h = static_cast<double>(channels), sum = row.sum, factor = by.factor();
+      const double h = static_cast<double>(channels), sum = row.statistics.sum, factor = row.by.factor();
       const double *const gain = norm.real_gain, *const bias = norm.real_bias;
 #pragma omp simd
       for (int64_t i = begin; i < channels; ++i) {
@@ -127,15 +138,19 @@ struct PlainNorm {
         out[i] = static_cast<int16_t>(std::bit_cast<int64_t>(y + kRounder));
       }
     } else {
-      const int64_t r = by.reciprocal;
+      const int64_t r = row.by.reciprocal;
       for (int64_t i = begin; i < channels; ++i) {
-        const int64_t d = channels * static_cast<int64_t>(v[i]) - row.sum;
+        const int64_t d = channels * static_cast<int64_t>(v[i]) - row.statistics.sum;
         const int64_t bias = int64_t{norm.bias[i]} * (1 << kXhatBits);
-        const int64_t scaled = shift_half_even(d * r, by.shift) * norm.gain[i] + bias;
+        const int64_t scaled = shift_half_even(d * r, row.by.shift) * norm.gain[i] + bias;
         const int64_t y = shift_half_even(scaled, kXhatBits + norm.gain_bits);
         out[i] = static_cast<int16_t>(y < -32767 ? -32767 : y > 32767 ? 32767 : y);
       }
     }
+  }
+  template <int kRows>
+  static HCCS_INLINE void normalise(const NormConstants& norm, const NormRow* rows) {
+    for (int r = 0; r < kRows; ++r) normalise(norm, rows[r], 0);
   }
 
   // clamp(rhe(x / 2^bits), -127, 127) ^ turn
@@ -160,25 +175,26 @@ struct PlainNorm {
 
 template <class Norm>
 HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, Kept* v) {
-  constexpr int32_t kUnlimited = 1 << 20;  // beyond what three int16 add up to
   const int64_t channels = job.norm->channels;
   const auto at = [row](const void* base, int64_t stride) { return static_cast<const char*>(base) + row * stride; };
+  const auto load = [&](const auto& source, int32_t limit) HCCS_INLINE_LAMBDA {
+    return limit ? Norm::load(Clamped{source, limit}, 0, channels, v) : Norm::load(source, 0, channels, v);
+  };
   switch (job.source) {
     case NormSource::kInt32:
       return Norm::load(Int32Of{reinterpret_cast<const int32_t*>(at(job.a, job.a_stride))}, 0, channels, v);
     case NormSource::kInt16:
       return Norm::load(Int16Of{reinterpret_cast<const int16_t*>(at(job.a, job.a_stride))}, 0, channels, v);
-    case NormSource::kSum: {
-      const auto* const a = reinterpret_cast<const int16_t*>(at(job.a, job.a_stride));
-      const auto* const b = reinterpret_cast<const int16_t*>(at(job.b, job.b_stride));
-      return Norm::load(SumOf{a, b, job.limit ? job.limit : kUnlimited}, 0, channels, v);
-    }
+    case NormSource::kSum:
+      return load(SumOf{reinterpret_cast<const int16_t*>(at(job.a, job.a_stride)),
+                        reinterpret_cast<const int16_t*>(at(job.b, job.b_stride))},
+                  job.limit);
     case NormSource::kEmbedding: {
       const EmbeddingConstants& e = *job.embedding;
-      const EmbeddingOf sum{e.words + job.tokens.token[row] * channels,
-                            e.positions + job.tokens.position[row] * channels,
-                            e.types + job.tokens.type[row] * channels, e.shift, e.limit ? e.limit : kUnlimited};
-      return Norm::load(sum, 0, channels, v);
+      return load(
+          EmbeddingOf{e.words + job.tokens.token[row] * channels, e.positions + job.tokens.position[row] * channels,
+                      e.types + job.tokens.type[row] * channels, e.shift},
+          e.limit);
     }
   }
   return {};
@@ -188,23 +204,28 @@ template <class Norm>
 void norm_rows(const NormJob& job, int64_t rows) {
   const NormConstants& norm = *job.norm;
   alignas(64) Kept v[kTogether][kMostChannels];
-  alignas(64) int16_t unwanted[kMostChannels];
+  alignas(64) int16_t unwanted[kTogether][kMostChannels];
   for (int64_t first = 0; first < rows; first += kTogether) {
     const int count = static_cast<int>(rows - first < kTogether ? rows - first : kTogether);
-    RowStatistics statistics[kTogether];
-    InverseRoot by[kTogether];
-    for (int r = 0; r < count; ++r) statistics[r] = load_source<Norm>(job, first + r, v[r]);
-    for (int r = 0; r < count; ++r) by[r] = inverse_root(norm, statistics[r]);
+    NormRow at_hand[kTogether];
+    for (int r = 0; r < count; ++r) {
+      auto* const out = reinterpret_cast<char*>(job.out) + (first + r) * job.out_stride;
+      at_hand[r] = {
+          load_source<Norm>(job, first + r, v[r]), {}, v[r], job.out ? reinterpret_cast<int16_t*>(out) : unwanted[r]};
+    }
+    for (int r = 0; r < count; ++r) at_hand[r].by = inverse_root(norm, at_hand[r].statistics);
+    if (count == kTogether)
+      Norm::template normalise<kTogether>(norm, at_hand);
+    else
+      for (int r = 0; r < count; ++r) Norm::template normalise<1>(norm, at_hand + r);
     for (int r = 0; r < count; ++r) {
       const int64_t row = first + r;
       if (job.clamped) {
         auto* const to = reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.clamped) + row * job.clamped_stride);
         for (int64_t i = 0; i < norm.channels; ++i) to[i] = static_cast<int16_t>(v[r][i]);
       }
-      int16_t* const out =
-          job.out ? reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.out) + row * job.out_stride) : unwanted;
-      Norm::normalise(norm, statistics[r], by[r], 0, v[r], out);
-      if (job.narrowed) Norm::narrow(out, norm.channels, job.bits, job.turn, job.narrowed + row * job.narrowed_stride);
+      if (job.narrowed)
+        Norm::narrow(at_hand[r].out, norm.channels, job.bits, job.turn, job.narrowed + row * job.narrowed_stride);
     }
   }
 }
