@@ -52,6 +52,7 @@ class IntegerModel:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._engine = compiled(program)
+        self._sees = isinstance(program.embed, EmbedPatches)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> IntegerModel:
@@ -100,7 +101,7 @@ class IntegerModel:
         """None where there is no engine, or something about the input is to be converted or explained."""
         if self._engine is None:
             return None
-        if isinstance(self.program.embed, EmbedPatches):
+        if self._sees:
             alone = mask is None and types is None
             scores = self._engine.run_images(ids, threads) if alone else None
         else:

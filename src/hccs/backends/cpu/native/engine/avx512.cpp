@@ -15,13 +15,30 @@ struct Avx512Norm {
   static HCCS_INLINE __m256i upper(__m512i x) { return _mm512_extracti64x4_epi64(x, 1); }
   static HCCS_INLINE __m256i lower(__m512i x) { return _mm512_castsi512_si256(x); }
 
-  static HCCS_INLINE RowStatistics load_sum(const int16_t* a, const int16_t* b, int64_t begin, int64_t channels,
-                                            Kept* v) {
+  // v_i to v_(i + 15)
+  static HCCS_INLINE __m512i values(const Int32Of& of, int64_t i) { return _mm512_loadu_si512(of.a + i); }
+  static HCCS_INLINE __m512i values(const Int16Of& of, int64_t i) { return widened(of.a + i); }
+  static HCCS_INLINE __m512i values(const SumOf& of, int64_t i) {
+    return _mm512_add_epi32(widened(of.a + i), widened(of.b + i));
+  }
+  static HCCS_INLINE __m512i values(const EmbeddingOf& of, int64_t i) {
+    const __m512i word = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(of.word + i)));
+    const __m512i others = _mm512_add_epi32(widened(of.position + i), widened(of.type + i));
+    return _mm512_add_epi32(_mm512_sll_epi32(word, _mm_cvtsi32_si128(of.shift)), others);
+  }
+  template <class Source>
+  static HCCS_INLINE __m512i values(const Clamped<Source>& of, int64_t i) {
+    const __m512i limit = _mm512_set1_epi32(of.limit), least = _mm512_set1_epi32(-of.limit);
+    return _mm512_min_epi32(_mm512_max_epi32(values(of.source, i), least), limit);
+  }
+
+  template <class Source>
+  static HCCS_INLINE RowStatistics load(const Source& source, int64_t begin, int64_t channels, Kept* v) {
     __m512i sum = _mm512_setzero_si512();
     __m512d squares[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
     int64_t i = begin;
     for (; i + kLanes <= channels; i += kLanes) {
-      const __m512i x = _mm512_add_epi32(widened(a + i), widened(b + i));
+      const __m512i x = values(source, i);
       sum = _mm512_add_epi32(sum, x);
       const __m512d low = _mm512_cvtepi32_pd(lower(x)), high = _mm512_cvtepi32_pd(upper(x));
       _mm512_storeu_pd(v + i, low);
@@ -29,29 +46,62 @@ struct Avx512Norm {
       squares[0] = _mm512_fmadd_pd(low, low, squares[0]);
       squares[1] = _mm512_fmadd_pd(high, high, squares[1]);
     }
-    const RowStatistics rest = PlainNorm::load_sum(a, b, i, channels, v);
-    return {rest.sum + _mm512_reduce_add_epi32(sum),
-            rest.squares + _mm512_reduce_add_pd(_mm512_add_pd(squares[0], squares[1]))};
+    const RowStatistics row{_mm512_reduce_add_epi32(sum), _mm512_reduce_add_pd(_mm512_add_pd(squares[0], squares[1]))};
+    if (i == channels) return row;
+    const RowStatistics rest = PlainNorm::load(source, i, channels, v);
+    return {row.sum + rest.sum, row.squares + rest.squares};
   }
 
-  static HCCS_INLINE void normalise(const NormConstants& norm, const RowStatistics& row, const InverseRoot& by,
-                                    int64_t begin, const Kept* v, int16_t* out) {
-    const __m512d h = _mm512_set1_pd(static_cast<double>(norm.channels)), sum = _mm512_set1_pd(row.sum);
-    const __m512d factor = _mm512_set1_pd(by.factor()), rounder = _mm512_set1_pd(kRounder);
-    // Behind the conversion, which takes what lies below int32 to its least, the narrowing to int16 clamps.
-    const auto scaled = [&](int64_t i) HCCS_INLINE_LAMBDA {
-      const __m512d d = _mm512_fmsub_pd(_mm512_loadu_pd(v + i), h, sum);
-      const __m512d xhat = _mm512_sub_pd(_mm512_fmadd_pd(d, factor, rounder), rounder);
-      const __m512d y = _mm512_fmadd_pd(xhat, _mm512_loadu_pd(norm.real_gain + i), _mm512_loadu_pd(norm.real_bias + i));
-      return _mm512_cvtpd_epi32(_mm512_min_pd(y, _mm512_set1_pd(32767.0)));
-    };
-    int64_t i = begin;
-    for (; i + kLanes <= norm.channels; i += kLanes) {
-      const __m512i y = _mm512_inserti64x4(_mm512_castsi256_si512(scaled(i)), scaled(i + 8), 1);
-      const __m256i words = _mm256_max_epi16(_mm512_cvtsepi32_epi16(y), _mm256_set1_epi16(-32767));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), words);
+  template <int kRows>
+  static HCCS_INLINE void normalise(const NormConstants& norm, const NormRow* rows) {
+    alignas(64) static constexpr uint16_t kLowest[32] = {0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60};
+    const __m512i lowest = _mm512_load_si512(kLowest);  // words of two vectors' float64
+    const __m512d rounder = _mm512_set1_pd(kRounder), most = _mm512_set1_pd(32767), least = _mm512_set1_pd(-32767);
+    const __m512d h = _mm512_set1_pd(static_cast<double>(norm.channels));
+    const double *const gain = norm.real_gain, *const bias = norm.real_bias;
+    const int64_t channels = norm.channels;
+    __m512d sum[kRows], factor[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      sum[r] = _mm512_set1_pd(rows[r].statistics.sum);
+      factor[r] = _mm512_set1_pd(rows[r].by.factor());
     }
-    PlainNorm::normalise(norm, row, by, i, v, out);
+    int64_t i = 0;
+    for (; i + kLanes <= channels; i += kLanes) {
+      const __m512d gains[2] = {_mm512_loadu_pd(gain + i), _mm512_loadu_pd(gain + i + 8)};
+      const __m512d biases[2] = {_mm512_loadu_pd(bias + i), _mm512_loadu_pd(bias + i + 8)};
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const auto rounded = [&](int half) HCCS_INLINE_LAMBDA {
+          const __m512d d = _mm512_fmsub_pd(_mm512_loadu_pd(rows[r].v + i + 8 * half), h, sum[r]);
+          const __m512d xhat = _mm512_sub_pd(_mm512_fmadd_pd(d, factor[r], rounder), rounder);
+          const __m512d y = _mm512_fmadd_pd(xhat, gains[half], biases[half]);
+          return _mm512_castpd_si512(_mm512_add_pd(_mm512_max_pd(_mm512_min_pd(y, most), least), rounder));
+        };
+        const __m512i words = _mm512_permutex2var_epi16(rounded(0), lowest, rounded(1));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(rows[r].out + i), lower(words));
+      }
+    }
+    if (i < channels)
+      for (int r = 0; r < kRows; ++r) PlainNorm::normalise(norm, rows[r], i);
+  }
+
+  static HCCS_INLINE void narrow(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
+    int64_t i = 0;
+    if (bits <= 14) {  // what is counted here fits int16
+      const __m512i one = _mm512_set1_epi16(1),
+                    half = _mm512_set1_epi16(static_cast<int16_t>(bits ? 1 << (bits - 1) : 1));
+      const __m512i below = _mm512_set1_epi16(static_cast<int16_t>((1 << bits) - 1));
+      const __m128i by = _mm_cvtsi32_si128(bits);
+      const __m256i turned = _mm256_set1_epi8(static_cast<char>(turn));
+      for (; i + 32 <= count; i += 32) {
+        const __m512i from = _mm512_loadu_si512(x + i), floor = _mm512_sra_epi16(from, by);
+        const __m512i rest = _mm512_add_epi16(_mm512_and_si512(from, below), _mm512_and_si512(floor, one));
+        const __m512i y = _mm512_mask_add_epi16(floor, _mm512_cmpgt_epi16_mask(rest, half), floor, one);
+        const __m256i bytes = _mm256_max_epi8(_mm512_cvtsepi16_epi8(y), _mm256_set1_epi8(-127));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_xor_si256(bytes, turned));
+      }
+    }
+    if (i < count) PlainNorm::narrow(x + i, count - i, bits, turn, out + i);
   }
 };
 

@@ -15,6 +15,7 @@ constexpr int64_t kMostBlockRows = 256;
 constexpr int64_t kRowsPerThread = 72;
 constexpr int64_t kPiecesPerThread = 2;
 constexpr int64_t kNormRows = 8;  // worth handing over
+constexpr int64_t kFewRows = 64;  // that go through a segment before a clock is worth reading
 constexpr int kFewThreads = 4;
 
 constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
@@ -67,7 +68,7 @@ class Run : public PhasedWork {
       const int64_t row = part * phase.rows, row_end = std::min(row + phase.rows, rows);
       memory.local_first = row;
       for (const auto& step : phase.segment->steps) {
-        if (interruption_.poll()) return;
+        if (row_end - row > kFewRows && interruption_.poll()) return;
         step->run(batch_, memory, row, row_end, 0, step->pieces());
       }
     }
@@ -77,8 +78,9 @@ class Run : public PhasedWork {
   void plan(const Segment& segment) {
     const int64_t rows = batch_.rows(segment.space), block = engine_.block_rows_;
     if (segment.attention) {
-      // A sequence's heads together where there are sequences enough to share.
-      const int64_t pieces = batch_.sequences >= 4 * threads_ ? 1 : std::min<int64_t>(segment.attention->heads(), 64);
+      // A sequence's heads together where there are sequences enough to share, or no one to share them with.
+      const bool together = threads_ == 1 || batch_.sequences >= 4 * threads_;
+      const int64_t pieces = together ? 1 : std::min<int64_t>(segment.attention->heads(), 64);
       const int64_t each = parts_of(segment.attention->heads(), pieces);
       const int64_t per_sequence = parts_of(segment.attention->heads(), each);
       arena_.phases.push_back({&segment, nullptr, 0, per_sequence, batch_.sequences * per_sequence});
@@ -140,8 +142,9 @@ class Run : public PhasedWork {
 };
 
 const std::byte* Engine::run(Arena& arena, const Batch& batch, int threads, Interruption& interruption) const {
-  // More threads than cores are of no use, and each takes memory.
-  threads = std::min(threads, std::max<int>(kFewThreads, static_cast<int>(std::thread::hardware_concurrency())));
+  // More threads than cores are of no use, and each takes memory. Counting cores reads files.
+  static const int most = std::max<int>(kFewThreads, static_cast<int>(std::thread::hardware_concurrency()));
+  threads = std::min(threads, most);
   Run run(*this, arena, batch, threads, interruption);
   run_phases(run, threads, interruption);
   if (interruption.requested()) return nullptr;

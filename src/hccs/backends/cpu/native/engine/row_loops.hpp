@@ -29,7 +29,7 @@ using Kept = std::conditional_t<kFused, double, int32_t>;
 
 constexpr int kXhatBits = 20;
 constexpr int64_t kMostChannels = 1024;
-constexpr int kTogether = 4;  // rows whose roots and divisions overlap
+constexpr int kTogether = 4;  // rows whose roots and divisions overlap, and which share gains and biases
 
 // Adding it to |x| <= 2^51 rounds x to the nearest integer, ties to the even one, in the last bits of the sum.
 constexpr double kRounder = 0x1.8p52;
@@ -47,21 +47,31 @@ struct RowStatistics {
   double squares;  // exact: below 2^43
 };
 
-// Writes v_begin to v_(end - 1) of a row and sums them up; `value(i)` is v_i.
-template <class ValueOf>
-HCCS_INLINE RowStatistics load_values(int64_t begin, int64_t end, Kept* v, const ValueOf& value) {
-  int32_t sum = 0;
-  double squares = 0;
-#pragma omp simd reduction(+ : sum, squares)
-  for (int64_t i = begin; i < end; ++i) {
-    const int32_t x = value(i);
-    const auto real = static_cast<double>(x);
-    v[i] = static_cast<Kept>(x);
-    sum += x;
-    squares += real * real;
-  }
-  return {sum, squares};
-}
+// What v_i of a row is, for each source.
+struct Int32Of {
+  const int32_t* a;
+  HCCS_INLINE int32_t operator()(int64_t i) const { return a[i]; }
+};
+struct Int16Of {
+  const int16_t* a;
+  HCCS_INLINE int32_t operator()(int64_t i) const { return a[i]; }
+};
+struct SumOf {
+  const int16_t *a, *b;
+  HCCS_INLINE int32_t operator()(int64_t i) const { return a[i] + b[i]; }
+};
+struct EmbeddingOf {
+  const int8_t* word;
+  const int16_t *position, *type;
+  int shift;
+  HCCS_INLINE int32_t operator()(int64_t i) const { return word[i] * (1 << shift) + position[i] + type[i]; }
+};
+template <class Source>
+struct Clamped {
+  Source source;
+  int32_t limit;
+  HCCS_INLINE int32_t operator()(int64_t i) const { return clamp(source(i), limit); }
+};
 
 // sqrt(h / Q) = reciprocal / 2^(shift + 20)
 struct InverseRoot {
@@ -84,20 +94,39 @@ HCCS_INLINE InverseRoot inverse_root(const NormConstants& norm, const RowStatist
   return {static_cast<uint32_t>(norm.root / exact), norm.root_shift - t - kXhatBits};
 }
 
+// A row between the passes over it.
+struct NormRow {
+  RowStatistics statistics;
+  InverseRoot by;
+  const Kept* v;
+  int16_t* out;
+};
+
 // The steps of LayerNorm that an instruction set may have its own form of.
 struct PlainNorm {
-  // v = a + b
-  static HCCS_INLINE RowStatistics load_sum(const int16_t* a, const int16_t* b, int64_t begin, int64_t channels,
-                                            Kept* v) {
-    return load_values(begin, channels, v, [a, b](int64_t i) HCCS_INLINE_LAMBDA { return a[i] + b[i]; });
+  // Writes v_begin to v_(channels - 1) of a row and sums them up.
+  template <class Source>
+  static HCCS_INLINE RowStatistics load(const Source& source, int64_t begin, int64_t channels, Kept* v) {
+    int32_t sum = 0;
+    double squares = 0;
+#pragma omp simd reduction(+ : sum, squares)
+    for (int64_t i = begin; i < channels; ++i) {
+      const int32_t x = source(i);
+      const auto real = static_cast<double>(x);
+      v[i] = static_cast<Kept>(x);
+      sum += x;
+      squares += real * real;
+    }
+    return {sum, squares};
   }
 
   // y = clamp(rhe((rhe(d * r / 2^e) * G + B * 2^20) / 2^(20 + k)), -32767, 32767) from channel `begin` on.
-  static HCCS_INLINE void normalise(const NormConstants& norm, const RowStatistics& row, const InverseRoot& by,
-                                    int64_t begin, const Kept* v, int16_t* out) {
+  static HCCS_INLINE void normalise(const NormConstants& norm, const NormRow& row, int64_t begin) {
     const int64_t channels = norm.channels;
+    const Kept* const v = row.v;
+    int16_t* const out = row.out;
     if constexpr (kFused) {
-      const double h = static_cast<double>(channels), sum = row.sum, factor = by.factor();
+      const double h = static_cast<double>(channels), sum = row.statistics.sum, factor = row.by.factor();
       const double *const gain = norm.real_gain, *const bias = norm.real_bias;
 #pragma omp simd
       for (int64_t i = begin; i < channels; ++i) {
@@ -109,65 +138,63 @@ struct PlainNorm {
         out[i] = static_cast<int16_t>(std::bit_cast<int64_t>(y + kRounder));
       }
     } else {
-      const int64_t r = by.reciprocal;
+      const int64_t r = row.by.reciprocal;
       for (int64_t i = begin; i < channels; ++i) {
-        const int64_t d = channels * static_cast<int64_t>(v[i]) - row.sum;
+        const int64_t d = channels * static_cast<int64_t>(v[i]) - row.statistics.sum;
         const int64_t bias = int64_t{norm.bias[i]} * (1 << kXhatBits);
-        const int64_t scaled = shift_half_even(d * r, by.shift) * norm.gain[i] + bias;
+        const int64_t scaled = shift_half_even(d * r, row.by.shift) * norm.gain[i] + bias;
         const int64_t y = shift_half_even(scaled, kXhatBits + norm.gain_bits);
         out[i] = static_cast<int16_t>(y < -32767 ? -32767 : y > 32767 ? 32767 : y);
       }
     }
   }
-};
+  template <int kRows>
+  static HCCS_INLINE void normalise(const NormConstants& norm, const NormRow* rows) {
+    for (int r = 0; r < kRows; ++r) normalise(norm, rows[r], 0);
+  }
 
-HCCS_INLINE void narrow_row(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
-  if (bits > 14) {  // what follows counts in int16
-    for (int64_t i = 0; i < count; ++i)
-      out[i] = static_cast<int8_t>(clamp(static_cast<int32_t>(shift_half_even(x[i], bits)), 127) ^ turn);
-    return;
-  }
-  const auto mask = static_cast<int16_t>((1 << bits) - 1), half = static_cast<int16_t>(bits ? 1 << (bits - 1) : 1);
+  // clamp(rhe(x / 2^bits), -127, 127) ^ turn
+  static HCCS_INLINE void narrow(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
+    if (bits > 14) {  // what follows counts in int16
+      for (int64_t i = 0; i < count; ++i)
+        out[i] = static_cast<int8_t>(clamp(static_cast<int32_t>(shift_half_even(x[i], bits)), 127) ^ turn);
+      return;
+    }
+    const auto mask = static_cast<int16_t>((1 << bits) - 1), half = static_cast<int16_t>(bits ? 1 << (bits - 1) : 1);
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    const auto floor = static_cast<int16_t>(x[i] >> bits);
-    const auto rest = static_cast<int16_t>((x[i] & mask) + (floor & 1));
-    auto y = static_cast<int16_t>(floor + (rest > half ? 1 : 0));
-    y = y < -127 ? int16_t{-127} : y;
-    y = y > 127 ? int16_t{127} : y;
-    out[i] = static_cast<int8_t>(y ^ turn);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto floor = static_cast<int16_t>(x[i] >> bits);
+      const auto rest = static_cast<int16_t>((x[i] & mask) + (floor & 1));
+      auto y = static_cast<int16_t>(floor + (rest > half ? 1 : 0));
+      y = y < -127 ? int16_t{-127} : y;
+      y = y > 127 ? int16_t{127} : y;
+      out[i] = static_cast<int8_t>(y ^ turn);
+    }
   }
-}
+};
 
 template <class Norm>
 HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, Kept* v) {
   const int64_t channels = job.norm->channels;
   const auto at = [row](const void* base, int64_t stride) { return static_cast<const char*>(base) + row * stride; };
+  const auto load = [&](const auto& source, int32_t limit) HCCS_INLINE_LAMBDA {
+    return limit ? Norm::load(Clamped{source, limit}, 0, channels, v) : Norm::load(source, 0, channels, v);
+  };
   switch (job.source) {
-    case NormSource::kInt32: {
-      const auto* const a = reinterpret_cast<const int32_t*>(at(job.a, job.a_stride));
-      return load_values(0, channels, v, [a](int64_t i) HCCS_INLINE_LAMBDA { return a[i]; });
-    }
-    case NormSource::kInt16: {
-      const auto* const a = reinterpret_cast<const int16_t*>(at(job.a, job.a_stride));
-      return load_values(0, channels, v, [a](int64_t i) HCCS_INLINE_LAMBDA { return int32_t{a[i]}; });
-    }
-    case NormSource::kSum: {
-      const auto* const a = reinterpret_cast<const int16_t*>(at(job.a, job.a_stride));
-      const auto* const b = reinterpret_cast<const int16_t*>(at(job.b, job.b_stride));
-      if (job.limit == 0) return Norm::load_sum(a, b, 0, channels, v);
-      return load_values(0, channels, v,
-                         [a, b, limit = job.limit](int64_t i) HCCS_INLINE_LAMBDA { return clamp(a[i] + b[i], limit); });
-    }
+    case NormSource::kInt32:
+      return Norm::load(Int32Of{reinterpret_cast<const int32_t*>(at(job.a, job.a_stride))}, 0, channels, v);
+    case NormSource::kInt16:
+      return Norm::load(Int16Of{reinterpret_cast<const int16_t*>(at(job.a, job.a_stride))}, 0, channels, v);
+    case NormSource::kSum:
+      return load(SumOf{reinterpret_cast<const int16_t*>(at(job.a, job.a_stride)),
+                        reinterpret_cast<const int16_t*>(at(job.b, job.b_stride))},
+                  job.limit);
     case NormSource::kEmbedding: {
       const EmbeddingConstants& e = *job.embedding;
-      const int8_t* const word = e.words + job.tokens.token[row] * channels;
-      const int16_t* const position = e.positions + job.tokens.position[row] * channels;
-      const int16_t* const type = e.types + job.tokens.type[row] * channels;
-      const int32_t limit = e.limit ? e.limit : 1 << 20, factor = 1 << e.shift;
-      return load_values(0, channels, v, [=](int64_t i) HCCS_INLINE_LAMBDA {
-        return clamp(word[i] * factor + position[i] + type[i], limit);
-      });
+      return load(
+          EmbeddingOf{e.words + job.tokens.token[row] * channels, e.positions + job.tokens.position[row] * channels,
+                      e.types + job.tokens.type[row] * channels, e.shift},
+          e.limit);
     }
   }
   return {};
@@ -177,23 +204,28 @@ template <class Norm>
 void norm_rows(const NormJob& job, int64_t rows) {
   const NormConstants& norm = *job.norm;
   alignas(64) Kept v[kTogether][kMostChannels];
-  alignas(64) int16_t unwanted[kMostChannels];
+  alignas(64) int16_t unwanted[kTogether][kMostChannels];
   for (int64_t first = 0; first < rows; first += kTogether) {
     const int count = static_cast<int>(rows - first < kTogether ? rows - first : kTogether);
-    RowStatistics statistics[kTogether];
-    InverseRoot by[kTogether];
-    for (int r = 0; r < count; ++r) statistics[r] = load_source<Norm>(job, first + r, v[r]);
-    for (int r = 0; r < count; ++r) by[r] = inverse_root(norm, statistics[r]);
+    NormRow at_hand[kTogether];
+    for (int r = 0; r < count; ++r) {
+      auto* const out = reinterpret_cast<char*>(job.out) + (first + r) * job.out_stride;
+      at_hand[r] = {
+          load_source<Norm>(job, first + r, v[r]), {}, v[r], job.out ? reinterpret_cast<int16_t*>(out) : unwanted[r]};
+    }
+    for (int r = 0; r < count; ++r) at_hand[r].by = inverse_root(norm, at_hand[r].statistics);
+    if (count == kTogether)
+      Norm::template normalise<kTogether>(norm, at_hand);
+    else
+      for (int r = 0; r < count; ++r) Norm::template normalise<1>(norm, at_hand + r);
     for (int r = 0; r < count; ++r) {
       const int64_t row = first + r;
       if (job.clamped) {
         auto* const to = reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.clamped) + row * job.clamped_stride);
         for (int64_t i = 0; i < norm.channels; ++i) to[i] = static_cast<int16_t>(v[r][i]);
       }
-      int16_t* const out =
-          job.out ? reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.out) + row * job.out_stride) : unwanted;
-      Norm::normalise(norm, statistics[r], by[r], 0, v[r], out);
-      if (job.narrowed) narrow_row(out, norm.channels, job.bits, job.turn, job.narrowed + row * job.narrowed_stride);
+      if (job.narrowed)
+        Norm::narrow(at_hand[r].out, norm.channels, job.bits, job.turn, job.narrowed + row * job.narrowed_stride);
     }
   }
 }
@@ -212,8 +244,9 @@ void embed_row(const EmbeddingConstants& e, int32_t token, int32_t position, int
   }
 }
 
+template <class Norm>
 void narrow_values(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
-  narrow_row(x, count, bits, turn, out);
+  Norm::narrow(x, count, bits, turn, out);
 }
 
 void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out) {
@@ -227,7 +260,7 @@ void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, 
 }
 
 template <class Norm>
-constexpr RowKernels kRowLoops{norm_rows<Norm>, embed_row, narrow_values, add_rows};
+constexpr RowKernels kRowLoops{norm_rows<Norm>, embed_row, narrow_values<Norm>, add_rows};
 
 }  // namespace
 }  // namespace hccs

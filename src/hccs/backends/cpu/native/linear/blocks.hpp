@@ -167,7 +167,8 @@ class LinearRows {
   }
   // A function of its own: what the callers keep in registers would push sums out of them.
   template <LinearOutput kOutput, bool kCareful, int kTileRows>
-  static __attribute__((noinline)) void tile(const Tiles& tiles, Target<kOutput> target, int64_t row) {
+  static __attribute__((noinline)) void tile(const Tiles& tiles, const Target<kOutput>& all, int64_t row) {
+    Target<kOutput> target = all;
     target.out += row * target.stride;
     if (adds_stream(kOutput)) target.stream += row * target.stream_stride;
     const Element* const x = tiles.x + row * tiles.x_stride;
