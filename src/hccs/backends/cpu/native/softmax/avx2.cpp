@@ -5,6 +5,8 @@ namespace {
 
 // The wide form: scores are made of their two lines wherever they are needed.
 struct WideAvx2 : Avx2 {
+  template <Mode>
+  static constexpr bool kUnrolls = false;  // they would take as long to compile as everything else
   using HeadKind = WideHead;
   using HeadTable = WideHead;
   template <Mode kMode>

@@ -19,6 +19,9 @@ struct Avx2 {
   static constexpr int kRows = 8;
   static constexpr int kBytes = 32;
   static constexpr bool kStreams = true;
+  static constexpr bool kUnrollsMasked = true;
+  template <Mode>
+  static constexpr bool kUnrolls = true;  // has loops of its own for common lengths
   using Bytes = __m256i;
   using Sums = __m256i;
   using HeadKind = Head;

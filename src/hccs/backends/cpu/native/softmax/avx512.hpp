@@ -18,6 +18,9 @@ struct Avx512 {
   static constexpr int kRows = 16;
   static constexpr int kBytes = 64;
   static constexpr bool kStreams = true;
+  static constexpr bool kUnrollsMasked = true;
+  template <Mode>
+  static constexpr bool kUnrolls = true;  // has loops of its own for common lengths
   using Bytes = __m512i;
   using Sums = __m512i;
   using HeadKind = Head;

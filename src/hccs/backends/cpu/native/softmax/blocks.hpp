@@ -249,10 +249,12 @@ class BlockRows {
  public:
   static void run(const SoftmaxJob& job, int64_t begin, int64_t end) {
     // The lengths in use, mostly: 32 to 512 with 64-byte vectors, 32 to 256 with 32-byte ones.
-    if (job.columns == Isa::kBytes) return blocks<1>(job, begin, end);
-    if (job.columns == 2 * Isa::kBytes) return blocks<2>(job, begin, end);
-    if (job.columns == 4 * Isa::kBytes) return blocks<4>(job, begin, end);
-    if (job.columns == 8 * Isa::kBytes) return blocks<8>(job, begin, end);
+    if constexpr (Isa::template kUnrolls<kMode>) {
+      if (job.columns == Isa::kBytes) return blocks<1>(job, begin, end);
+      if (job.columns == 2 * Isa::kBytes) return blocks<2>(job, begin, end);
+      if (job.columns == 4 * Isa::kBytes) return blocks<4>(job, begin, end);
+      if (job.columns == 8 * Isa::kBytes) return blocks<8>(job, begin, end);
+    }
     return blocks<0>(job, begin, end);
   }
 
@@ -361,7 +363,7 @@ class BlockRows {
   template <int kVectors>
   static constexpr bool unrolled(Columns kind) {
     const bool own_lanes = kind == Columns::kLengths || kind == Columns::kMask;
-    return kVectors && (!own_lanes || kVectors <= 2);
+    return kVectors && (!own_lanes || kVectors <= 2) && (Isa::kUnrollsMasked || kind == Columns::kAll);
   }
 
   template <Columns kKind, int kVectors>

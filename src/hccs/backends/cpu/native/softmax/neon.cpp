@@ -17,6 +17,9 @@ struct Neon {
   static constexpr int kRows = 8;
   static constexpr int kBytes = 16;
   static constexpr bool kStreams = false;  // no intrinsic stores past the caches
+  static constexpr bool kUnrollsMasked = true;
+  template <Mode>
+  static constexpr bool kUnrolls = true;
   using Bytes = uint8x16_t;
   using Sums = uint32x4_t;
   using HeadKind = Head;

@@ -10,6 +10,10 @@ constexpr int packed_place(int delta) {
 }
 
 struct WideAvx512 : Avx512 {
+  // Loops of their own for common lengths take their time to compile: uint8 rows without a mask have them.
+  static constexpr bool kUnrollsMasked = false;
+  template <Mode kMode>
+  static constexpr bool kUnrolls = is_u8(kMode);
   using HeadKind = WideHead;
   template <Mode kMode>
   using Normaliser = WideNormaliser<kMode, kRows>;
