@@ -1,4 +1,5 @@
-// The wide form in AVX-512: what depends on the distance alone is looked up, and VNNI weighs distances as it sums them.
+// The wide form in AVX-512, for uint8 outputs: what depends on the distance alone is looked up, and VNNI weighs
+// distances as it sums them.
 #include "softmax/avx512.hpp"
 
 namespace hccs {
@@ -10,10 +11,7 @@ constexpr int packed_place(int delta) {
 }
 
 struct WideAvx512 : Avx512 {
-  // Loops of their own for common lengths take their time to compile: uint8 rows without a mask have them.
-  static constexpr bool kUnrollsMasked = false;
-  template <Mode kMode>
-  static constexpr bool kUnrolls = is_u8(kMode);
+  static constexpr bool kUnrollsMasked = false;  // loops for common lengths take their time to compile
   using HeadKind = WideHead;
   template <Mode kMode>
   using Normaliser = WideNormaliser<kMode, kRows>;
@@ -58,8 +56,7 @@ struct WideAvx512 : Avx512 {
           shifted(table.head.f != 0),
           needs_high(table.head.D >= 64),
           of(table) {
-      for (int i = 0; i < 4; ++i)
-        scores[i] = _mm512_load_si512((is_u8(kMode) ? table.packed_scores : table.scores) + 32 * i);
+      for (int i = 0; i < 4; ++i) scores[i] = _mm512_load_si512(table.packed_scores + 32 * i);
     }
     Bytes D, D2, S, S2;
     bool shifted, needs_high;
@@ -136,52 +133,21 @@ class WideAvx512::Emitter<kMode, true> {
   __m512i low_, high_;
 };
 
-// int16: the same with tables of words.
-template <Mode kMode>
-class WideAvx512::Emitter<kMode, false> {
- public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool)
-      : needs_high_(head.needs_high) {
-    const WideOutputs<kMode> outputs(head, norm, r, true);
-    for (int i = 0; i < (needs_high_ ? 4 : 2); ++i)
-      table_[i] = is_clb(kMode) ? _mm512_min_epu16(outputs(i), _mm512_set1_epi16(32767)) : outputs(i);
-    if (!needs_high_) table_[2] = table_[3] = table_[0];
-  }
-  void store(int16_t* out, Bytes delta, AllLanes, Full) const {
-    _mm512_storeu_si512(out, probabilities(_mm512_castsi512_si256(delta)));
-    _mm512_storeu_si512(out + 32, probabilities(_mm512_extracti64x4_epi64(delta, 1)));
-  }
-  void store(int16_t* out, Bytes delta, Lanes on, Full) const {
-    _mm512_storeu_si512(out, _mm512_maskz_mov_epi16(low(on), probabilities(_mm512_castsi512_si256(delta))));
-    _mm512_storeu_si512(out + 32, _mm512_maskz_mov_epi16(high(on), probabilities(_mm512_extracti64x4_epi64(delta, 1))));
-  }
-  void store(int16_t* out, Bytes delta, Lanes on, Tail tail) const {
-    const __m512i first = probabilities(_mm512_castsi512_si256(delta));
-    _mm512_mask_storeu_epi16(out, low(lanes(tail)), _mm512_maskz_mov_epi16(low(on), first));
-    if (tail.count <= 32) return;
-    const __m512i second = probabilities(_mm512_extracti64x4_epi64(delta, 1));
-    _mm512_mask_storeu_epi16(out + 32, high(lanes(tail)), _mm512_maskz_mov_epi16(high(on), second));
-  }
-
- private:
-  static __mmask32 low(Lanes on) { return static_cast<__mmask32>(on); }
-  static __mmask32 high(Lanes on) { return static_cast<__mmask32>(on >> 32); }
-  __m512i probabilities(__m256i delta) const {
-    const __m512i d = _mm512_cvtepu8_epi16(delta);
-    const __m512i near = _mm512_permutex2var_epi16(table_[0], d, table_[1]);
-    if (!needs_high_) return near;
-    const __m512i far = _mm512_permutex2var_epi16(table_[2], d, table_[3]);
-    return _mm512_mask_mov_epi16(near, _mm512_test_epi16_mask(d, _mm512_set1_epi16(64)), far);
-  }
-  __m512i table_[4];
-  bool needs_high_;
-};
-
 template <Mode kMode, Masking kMasking>
 struct WideAvx512Rows : BlockRows<WideAvx512, kMode, kMasking> {};
 
 }  // namespace
 
-void wide_rows_avx512(const SoftmaxJob& job, int64_t begin, int64_t end) { for_job<WideAvx512Rows>(job, begin, end); }
+void wide_rows_avx512(const SoftmaxJob& job, int64_t begin, int64_t end) {
+  const auto with_mode = [&]<Mode kMode>() {
+    switch (job.masking) {
+      case Masking::kNone: return WideAvx512Rows<kMode, Masking::kNone>::run(job, begin, end);
+      case Masking::kLengths: return WideAvx512Rows<kMode, Masking::kLengths>::run(job, begin, end);
+      case Masking::kMask: return WideAvx512Rows<kMode, Masking::kMask>::run(job, begin, end);
+    }
+  };
+  job.mode == Mode::kU8Div ? with_mode.template operator()<Mode::kU8Div>()
+                           : with_mode.template operator()<Mode::kU8Clb>();
+}
 
 }  // namespace hccs
