@@ -9,7 +9,7 @@ SANITIZED := build/sanitized
 # Templates are no C++ before they are filled in.
 CXX_FILES := $(shell find src tests benchmarks \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' \) -not -path '*/templates/*')
 
-.PHONY: demo test bench coverage docs lint format sanitize wheel clean
+.PHONY: demo test slow bench coverage docs lint format sanitize wheel clean
 
 demo: $(VENV)/.core
 	@echo "== demo"
@@ -20,7 +20,6 @@ test: lint $(VENV)/.dev
 	@echo "== tests"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/backends/triton_interpreter
-	@$(MAKE) --no-print-directory sanitize
 
 # A report, not a gate: which branches of the package no test takes. Native code and Triton kernels do not count.
 coverage: $(VENV)/.dev
@@ -73,6 +72,11 @@ fuzz: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -rP -m fuzz tests/files
 
 # The tests of the native code once more, on a build that traps every access outside an array and all undefined behaviour.
+# What takes too long for every change: the slow benchmarks once, and the native code under the sanitizers.
+slow: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	@$(MAKE) --no-print-directory sanitize
+
 # Its environment holds the sanitized package and borrows everything else from .venv.
 sanitize: $(SANITIZED)/.built
 	@echo "== tests of the native code under the address and undefined-behaviour sanitizers"

@@ -16,16 +16,20 @@ import json
 import logging
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from encoder_cpu import encoder, fastest, float_onnx, in_onnxruntime, quantised, table_for, tokens
+from encoder_cpu import fastest
+from encoder_variants import encoder, table_for, tokens
 
 import hccs
 import hccs.nn
 from hccs.export.onnx_program import write_onnx
+from hccs.pipeline.bench.files import dynamic_int8_onnx, float_onnx
+from hccs.pipeline.bench.opening import open_onnxruntime
 
 OURS = "integer program"
 PEERS = ("static int8", "static int8, fused attention", "dynamic int8, fused attention")
@@ -76,6 +80,12 @@ def static_int8(path: Path, batches: list[dict[str, torch.Tensor]]) -> Path:
     return out
 
 
+def in_onnxruntime(path: Path, inputs: dict[str, torch.Tensor]) -> Callable[[], Any]:
+    """A call on one thread."""
+    answer, arrays = open_onnxruntime(path, 1), {name: value.numpy() for name, value in inputs.items()}
+    return lambda: answer(arrays)
+
+
 class Variants:
     """The files of one model; they serve every size."""
 
@@ -88,7 +98,7 @@ class Variants:
         self.files = {
             "static int8": static_int8(plain, batches),
             "static int8, fused attention": static_int8(fused, batches),
-            "dynamic int8, fused attention": quantised(fused),
+            "dynamic int8, fused attention": dynamic_int8_onnx(fused),
         }
         table = table_for(model, longest)
         hccs.nn.attach(model, table)

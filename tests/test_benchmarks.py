@@ -95,6 +95,7 @@ def test_attention_cpu(run):
     assert all(x > 0 for x in numbers(found["microseconds"]))
 
 
+@pytest.mark.slow
 def test_encoder_cpu(run):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -155,6 +156,7 @@ def test_the_fixed_point_softmax_that_mcu_measures_is_one(tmp_path):
         assert abs((y.astype(np.float64) + 128) - expected).max() < 0.51
 
 
+@pytest.mark.slow
 def test_onnx_program_cpu(run):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -179,6 +181,7 @@ def test_calibration_model(run, capsys):
     assert "4 heads, 8 sentences, n = 64" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_training_step(run):
     found = run("training_step", "--device", "cpu", "--shapes", "2,2,16,8", into="--out")
     assert [row["masked"] for row in found["rows"]] == [False, True]

@@ -64,7 +64,7 @@ def test_a_summary_shows_all_modes_before_and_after_and_what_is_delivered(retrai
     assert "mean KL over heads: 0.1260 as calibrated, 0.2011 as delivered" in file.getvalue()
     assert ["all", "in", "integers", "0.7910", "-0.90"] in lines
     last = file.getvalue().splitlines()[-1]
-    assert last.startswith("all in integers: -0.90 points, 98.5 % of answers as delivered, 4.0 MiB")
+    assert last.startswith("all in integers: -0.90 points, 98.5 % agreement with floats around HCCS, 4.0 MiB")
     stages["whole"] = {"refused": "expected a; got [b]. c."}
     show_summary(Console(file=file, width=100), {"stages": stages})
     assert file.getvalue().splitlines()[-1] == "not all in integers: expected a; got [b]. c."
