@@ -20,7 +20,7 @@ MODEL = tasks.EMBEDDED / "bert_tiny"
 
 def settings() -> ConversionSettings:
     """The embedded model and task, with a short retraining."""
-    recipe = replace(RETRAINING, epochs=1, learning_rate=1e-4, batch_size=64)
+    recipe = replace(RETRAINING, epochs=0.5, learning_rate=1e-4, batch_size=64)
     return ConversionSettings(model=str(MODEL), task=tasks.TASKS["movies"], sentences=512, retraining=recipe)
 
 
