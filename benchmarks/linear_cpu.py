@@ -13,11 +13,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from softmax_cpu import best_times
 
 from hccs.backends.cpu import _native
 from hccs.backends.cpu import instruction_sets as isa
@@ -33,6 +33,7 @@ SQUARES = tuple((size, size) for size in (128, 256, 1024, 2048))
 OUTPUTS = _native.LINEAR_OUTPUTS
 BARS = ((128, 512, 512), (1024, 512, 512))
 BAR = 0.9
+SECONDS = 0.004  # of one contender's turn
 
 
 def vnni_peak() -> Callable[[], float] | None:
@@ -118,29 +119,10 @@ def onnx_runtime(rows: int, inputs: int, outputs: int) -> dict[str, Callable[[],
     return calls
 
 
-def best_times(
-    calls: dict[str, Callable[[], object]], turns: int, seconds: float = 0.004
-) -> dict[str, float]:
-    """Best seconds per call of each, timed in turns."""
-    counts, best = {}, dict.fromkeys(calls, float("inf"))
-    for name, call in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        counts[name] = max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
-    for _ in range(turns):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(counts[name]):
-                call()
-            best[name] = min(best[name], (time.perf_counter() - start) / counts[name])
-    return best
-
-
 def measure(shape: tuple[int, int, int], peak: Callable[[], float] | None, turns: int) -> dict[str, float]:
     """Byte products per second of each contender, and of the peak."""
     calls = ours(*shape) | onnx_runtime(*shape)
-    rates = {name: np.prod(shape) / seconds for name, seconds in best_times(calls, turns).items()}
+    rates = {name: np.prod(shape) / seconds for name, seconds in best_times(calls, turns, SECONDS).items()}
     if peak:
         rates["peak"] = max(peak() for _ in range(5))
     return {name: float(rate) for name, rate in rates.items()}

@@ -66,6 +66,13 @@ def programs(tmp_path_factory):
     return folder
 
 
+def replay(program, recorded, isa, expected, cpu=None):
+    """Runs a program on recorded cases, on an emulated processor, and compares what it says."""
+    emulator = [EMULATOR] if cpu is None else [EMULATOR, "-cpu", cpu]
+    result = subprocess.run([*emulator, program, recorded, isa], capture_output=True, text=True)
+    assert result.stdout == expected, result.stdout + result.stderr
+
+
 def record(file, x, theta, mode, valid):
     """One case in the order in which replay.cpp reads it."""
     rows, columns = x.shape[0] * x.shape[1], x.shape[2]
@@ -113,8 +120,7 @@ def test_replayed_cases_agree(programs, tmp_path, isa):
             cases += 1
     recorded = tmp_path / "cases"
     recorded.write_bytes(np.int64(cases).tobytes() + file.getvalue())
-    result = subprocess.run([EMULATOR, programs / "replay", recorded, isa], capture_output=True, text=True)
-    assert result.stdout == f"{cases} cases agree\n", result.stdout + result.stderr
+    replay(programs / "replay", recorded, isa, f"{cases} cases agree\n")
 
 
 def record_attention(file, arrays, theta, requant, **options):
@@ -171,9 +177,7 @@ def attention_cases(tmp_path_factory):
 def test_replayed_attention_agrees(programs, attention_cases, isa, cpu, kernel):
     # A Cortex-A57 has no dot product: there the portable kernel must be chosen.
     path, cases = attention_cases
-    command = [EMULATOR, "-cpu", cpu, programs / "replay_attention", path, isa]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.stdout == f"{cases} cases agree, {kernel}\n", result.stdout + result.stderr
+    replay(programs / "replay_attention", path, isa, f"{cases} cases agree, {kernel}\n", cpu)
 
 
 def record_linear(file, rng, x, layer, output, forms):
@@ -216,9 +220,7 @@ def linear_cases(tmp_path_factory):
 )
 def test_replayed_linear_layers_agree(programs, linear_cases, isa, cpu, kernel):
     path, cases = linear_cases
-    command = [EMULATOR, "-cpu", cpu, programs / "replay_linear", path, isa]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.stdout == f"{cases} cases agree, {kernel}\n", result.stdout + result.stderr
+    replay(programs / "replay_linear", path, isa, f"{cases} cases agree, {kernel}\n", cpu)
 
 
 def record_norm(file, rng, h, limit, bits, turned):
@@ -251,6 +253,4 @@ def test_replayed_layer_norms_agree(programs, tmp_path, isa):
             cases += 1
     path = tmp_path / "cases"
     path.write_bytes(np.int64(cases).tobytes() + file.getvalue())
-    command = [EMULATOR, programs / "replay_norm", path, isa]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.stdout == f"{cases} cases agree\n", result.stdout + result.stderr
+    replay(programs / "replay_norm", path, isa, f"{cases} cases agree\n")

@@ -1,9 +1,8 @@
 // As replay.cpp, for linear layers: runs recorded cases through one instruction set and compares the outputs.
 #include <cstring>
 
-#include "common/instruction_sets.hpp"
 #include "common/interruption.hpp"
-#include "recorded.hpp"
+#include "replaying.hpp"
 
 namespace {
 
@@ -45,18 +44,7 @@ bool replay(std::FILE* file, const hccs::LinearKernel& kernel) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  const hccs::InstructionSet* chosen = nullptr;
-  for (const hccs::InstructionSet& isa : hccs::instruction_sets())
-    if (isa.supported && std::strcmp(isa.name, argv[2]) == 0) chosen = &isa;
-  std::FILE* file = std::fopen(argv[1], "rb");
-  if (!chosen || !file) return 2;
-  const int64_t cases = read_array<int64_t>(file, 1)[0];
-  for (int64_t i = 0; i < cases; ++i)
-    if (!replay(file, *chosen->linear)) {
-      std::printf("case %lld differs\n", static_cast<long long>(i));
-      return 1;
-    }
-  const bool portable = chosen->linear == &hccs::linear_scalar;
-  std::printf("%lld cases agree, %s\n", static_cast<long long>(cases), portable ? "portable" : "vector");
+  return replay_all(
+      argc, argv, [](std::FILE* file, const hccs::InstructionSet& isa) { return replay(file, *isa.linear); },
+      [](const hccs::InstructionSet& isa) { return isa.linear == &hccs::linear_scalar ? ", portable" : ", vector"; });
 }

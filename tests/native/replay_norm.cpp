@@ -2,8 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/instruction_sets.hpp"
-#include "recorded.hpp"
+#include "replaying.hpp"
 
 namespace {
 
@@ -54,17 +53,7 @@ bool replay(std::FILE* file, const hccs::RowKernels& kernels) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  const hccs::InstructionSet* chosen = nullptr;
-  for (const hccs::InstructionSet& isa : hccs::instruction_sets())
-    if (isa.supported && std::strcmp(isa.name, argv[2]) == 0) chosen = &isa;
-  std::FILE* file = std::fopen(argv[1], "rb");
-  if (!chosen || !file) return 2;
-  const int64_t cases = read_array<int64_t>(file, 1)[0];
-  for (int64_t i = 0; i < cases; ++i)
-    if (!replay(file, *chosen->rows)) {
-      std::printf("case %lld differs\n", static_cast<long long>(i));
-      return 1;
-    }
-  std::printf("%lld cases agree\n", static_cast<long long>(cases));
+  return replay_all(
+      argc, argv, [](std::FILE* file, const hccs::InstructionSet& isa) { return replay(file, *isa.rows); },
+      [](const hccs::InstructionSet&) { return ""; });
 }

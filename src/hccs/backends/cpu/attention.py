@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hccs.backends.cpu import _native, wide_attention
 from hccs.backends.cpu.codes import DEFERRED, DONE, MASK_LAYOUT, MASKING, MODES, OUTPUTS
-from hccs.backends.cpu.instruction_sets import cores
+from hccs.backends.cpu.instruction_sets import threads_for
 from hccs.backends.cpu.refusals import refusal
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.ops.arguments import LOGITS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "pair": np.dtype(np.int32),
@@ -43,25 +46,37 @@ def attention(
     if tensors:
         q, k, v = q.detach().numpy(), k.detach().numpy(), v.detach().numpy()
     exact = out if out in _DTYPES else "float32"
-    if theta.wide:
-        found, row_sums = wide_attention.attention(
-            q, k, v, theta, requant, masking, valid, causal, mode, exact, threads
-        )
-        wide_sums = row_sums if out == "pair" else None
-        if tensors:
-            return _as_tensors(found, wide_sums, out)
-        return found if wide_sums is None else (found, wide_sums)
+    run = wide_attention.attention if theta.wide else _by_kernels
+    result, sums = run(q, k, v, theta, requant, masking, valid, causal, mode, exact, threads)
+    if tensors:
+        return _as_tensors(result, sums, out)
+    return result if sums is None else (result, sums)
+
+
+def _by_kernels(
+    q: NDArray[np.int8],
+    k: NDArray[np.int8],
+    v: NDArray[np.int8],
+    theta: HeadParams,
+    requant: Requant,
+    masking: int,
+    valid: Any,
+    causal: bool,
+    mode: Mode | None,
+    out: str,
+    threads: int | None,
+) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
+    """The output "pair", "float32" or "int8" and, for "pair", the row sums."""
     q, k, v = _with_contiguous_rows(q), _with_contiguous_rows(k), _with_contiguous_rows(v)
     if threads is None:
-        work = 2 * q.size * k.shape[-2]
-        threads = 1 if work < 2 * _WORK_PER_THREAD else min(cores(), work // _WORK_PER_THREAD)
-    result = np.empty(q.shape, _DTYPES[exact])
+        threads = threads_for(2 * q.size * k.shape[-2], _WORK_PER_THREAD)
+    result = np.empty(q.shape, _DTYPES[out])
     sums = np.empty(q.shape[:-1], np.int32) if out == "pair" else None
     operation = DEFERRED if mode is None else MODES[mode]
 
     def run() -> int:
         return _native.attention(
-            q, k, v, theta.packed, requant.packed, MASKING[masking], valid, causal, operation, OUTPUTS[exact],
+            q, k, v, theta.packed, requant.packed, MASKING[masking], valid, causal, operation, OUTPUTS[out],
             result, sums, int(threads),
         )  # fmt: skip
 
@@ -72,9 +87,7 @@ def attention(
         status = run()
     if status != DONE:
         raise refusal(status, LOGITS, logits, theta, masking, valid, requant)
-    if tensors:
-        return _as_tensors(result, sums, out)
-    return result if sums is None else (result, sums)
+    return result, sums
 
 
 def _with_contiguous_rows(x: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from numpy import empty, int32, ndarray, uint8
 
 from hccs.backends.cpu import _native
-from hccs.backends.cpu.instruction_sets import cores
+from hccs.backends.cpu.instruction_sets import threads_for
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,5 +74,4 @@ class Engine(_native.Engine):
         return empty((batch, n, self._labels) if self._per_token else (batch, self._labels), int32)
 
     def _threads(self, tokens: int) -> int:
-        work = tokens * self._products
-        return 1 if work < 2 * _WORK_PER_THREAD else min(cores(), work // _WORK_PER_THREAD)
+        return threads_for(tokens * self._products, _WORK_PER_THREAD)

@@ -26,6 +26,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def threads_for(work: int, each: int) -> int:
+    """As many threads as have at least `each` of the work, up to the cores; one if two would not."""
+    return 1 if work < 2 * each else min(cores(), work // each)
+
+
 def available() -> tuple[str, ...]:
     """The instruction sets of this build that this machine runs, the fastest last."""
     return tuple(name for name, supported in _native.known_isas() if supported)

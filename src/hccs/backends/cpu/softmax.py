@@ -9,7 +9,7 @@ from numpy import ndarray
 
 from hccs.backends.cpu import _native
 from hccs.backends.cpu.codes import DONE, MASK_LAYOUT, MASKING, MODES
-from hccs.backends.cpu.instruction_sets import cores
+from hccs.backends.cpu.instruction_sets import threads_for
 from hccs.backends.cpu.refusals import refusal
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -27,8 +27,7 @@ def softmax(
     if not x.flags.c_contiguous:
         x = np.ascontiguousarray(x)
     if threads is None:
-        elements = x.size
-        threads = 1 if elements < 2 * _ELEMENTS_PER_THREAD else min(cores(), elements // _ELEMENTS_PER_THREAD)
+        threads = threads_for(x.size, _ELEMENTS_PER_THREAD)
     heads, number, kind = theta.packed, MODES[mode], MASKING[masking]
     status = _native.softmax(x, heads, number, kind, valid, out, threads)
     if status == MASK_LAYOUT:

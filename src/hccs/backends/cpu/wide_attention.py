@@ -35,7 +35,7 @@ def attention(
     mode: Mode | None,
     out: str,
     threads: int | None,
-) -> tuple[NDArray[Any], NDArray[np.int32]]:
+) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
     """The output "pair", "float32" or "int8" and, for "pair", the row sums."""
     shape = (*q.shape[:-1], k.shape[-2])
     require_shapes(LOGITS, shape, theta, masking, valid, requant)
@@ -51,10 +51,9 @@ def attention(
         softmax(x, theta, mode, MASK, mask, weights, threads)
         Z = np.full(shape[:-1], mode.T, np.int64)
     N = _product(weights, v)
-    sums = Z.astype(np.int32)
     if out == "pair":
-        return N.astype(np.int32), sums
-    return (_as_int8 if out == "int8" else _as_float32)(N, Z, requant), sums
+        return N.astype(np.int32), Z.astype(np.int32)
+    return (_as_int8 if out == "int8" else _as_float32)(N, Z, requant), None
 
 
 def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.int64]:
