@@ -1,4 +1,4 @@
-"""`hccs reproduce`: the paper's accuracy tables and fidelity figures from local data."""
+"""`hccs reproduce`: the paper's tables and everything beyond them, from local data."""
 
 from __future__ import annotations
 
@@ -9,85 +9,45 @@ import typer
 
 from hccs.cli.boundary import require_models
 
-app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True)
+app = typer.Typer(help="Reproduce the paper's tables and what goes beyond them.", no_args_is_help=True)
 
 Data = Annotated[Path, typer.Option(help="Folder with sst2/, mnli/, the encoders' folders and vocab.txt.")]
 Out = Annotated[Path, typer.Option(help="Folder for results; a run that was interrupted goes on.")]
+Work = Annotated[
+    Path | None, typer.Option(help="Folder for what is large and can be made again; --out by default.")
+]
+Jobs = Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)]
 
 
 @app.command()
-def accuracy(
+def run(
     data: Data,
     out: Out,
+    work: Work = None,
     models: Annotated[
         str, typer.Option(help="Encoders, separated by commas: tiny, small, minilm.")
     ] = "tiny,small,minilm",
     tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "sst2,mnli",
     seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
-    variants: Annotated[
+    stages: Annotated[
         str,
         typer.Option(
-            help="Retraining variants, separated by commas: head, global, layer, u8_clb, paper, learnt, "
-            "recalibrated, float-same-budget; all by default. More can be added to the same --out."
+            help="Stages, separated by commas; all but the ablations (retrained layer, retrained global, "
+            "retrained float) by default. More can be added to the same --out."
         ),
     ] = "",
-    jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
-    keep_models: Annotated[
-        bool, typer.Option(help="Keep the retrained weights, too: `reproduce fidelity` needs them.")
-    ] = False,
+    jobs: Jobs = 1,
 ) -> None:
-    """Baseline, without retraining, retrained and delta; granularities; over seeds."""
+    """One float model per encoder, task and seed, and everything that is measured from it."""
     require_models()
-    from hccs.pipeline.reproduce import accuracy as grid
-    from hccs.pipeline.reproduce import tables
+    from hccs.pipeline.reproduce import plan as plans
+    from hccs.pipeline.reproduce.run import run as run_all
+    from hccs.pipeline.reproduce.stages import EXTRA, STAGES
 
-    plan = grid.Plan(data, out, _names(variants) or tuple(grid.VARIANTS), keep_models)
-    grid.run(plan, grid.experiments(_names(models), _names(tasks), seeds), jobs)
-    tables.write(out)
-    typer.echo((out / "accuracy.md").read_text())
-
-
-@app.command()
-def integers(
-    data: Data,
-    out: Out,
-    models: Annotated[
-        str, typer.Option(help="Encoders, separated by commas: tiny, small, minilm.")
-    ] = "tiny,small,minilm",
-    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "sst2,mnli",
-    seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
-    jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
-) -> None:
-    """Whole encoders in integers beside float and HCCS: without training, and trained; over seeds."""
-    require_models()
-    from hccs.pipeline.reproduce import accuracy as grid
-    from hccs.pipeline.reproduce import integers as whole
-
-    chosen = grid.experiments(_names(models), _names(tasks), seeds)
-    whole.run(grid.Plan(data, out), chosen, jobs, typer.echo)
-    options = f"--models {models} --tasks {tasks} --seeds {seeds}"
-    whole.write(out, f"hccs reproduce integers --data DATA --out OUT {options} --jobs {jobs}")
-    typer.echo((out / "whole_encoder.md").read_text())
-
-
-@app.command()
-def fidelity(
-    data: Data,
-    out: Out,
-    models: Annotated[str, typer.Option(help="Encoders, separated by commas.")] = "tiny,small,minilm",
-    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "sst2,mnli",
-    seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 1,
-) -> None:
-    """KL per head before and after retraining, in every mode, and the figure of probability curves."""
-    require_models()
-    from hccs.pipeline.report import fidelity as measured
-    from hccs.pipeline.reproduce import accuracy as grid
-
-    chosen = grid.experiments(_names(models), _names(tasks), seeds)
-    measured.measure_cells(grid.Plan(data, out), chosen)
-    for figure in measured.draw_cells(out):
-        typer.echo(f"drew {figure}")
-    typer.echo((out / "fidelity.md").read_text())
+    wanted = _names(stages) or tuple(name for name in STAGES if name not in EXTRA)
+    plans.require_known("stages", wanted, STAGES)
+    chosen = plans.experiments(_names(models), _names(tasks), seeds)
+    run_all(plans.Plan(data, out, work or out, wanted), chosen, jobs, typer.echo)
 
 
 def _names(text: str) -> tuple[str, ...]:
