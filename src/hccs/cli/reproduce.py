@@ -50,6 +50,61 @@ def run(
     run_all(plans.Plan(data, out, work or out, wanted), chosen, jobs, typer.echo)
 
 
+@app.command()
+def long(
+    data: Data,
+    out: Out,
+    work: Work = None,
+    models: Annotated[str, typer.Option(help="Encoders, separated by commas.")] = "small,minilm",
+    seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
+    jobs: Jobs = 1,
+) -> None:
+    """KL and accuracy of long rows on documents: n = 128, 256, 512 and 1024, without training."""
+    require_models()
+    from hccs.pipeline.reproduce import long as rows
+    from hccs.pipeline.reproduce import plan as plans
+
+    plans.require_known("models", _names(models), dict.fromkeys(rows.MODELS))
+    chosen = list(rows.experiments(_names(models), seeds))
+    rows.run(plans.Plan(data, out, work or out), chosen, jobs, typer.echo)
+
+
+@app.command()
+def tables(
+    out: Annotated[Path, typer.Argument(help="A folder of results.")],
+    page: Annotated[
+        list[Path] | None, typer.Option(help="A page whose marked blocks are replaced; may be repeated.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="A file for the results of all experiments.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="A folder for figures of probability curves.")] = None,
+) -> None:
+    """All tables of a folder of results as Markdown, printed and put into pages."""
+    from hccs.pipeline.reproduce import long_tables, pages
+    from hccs.pipeline.reproduce import tables as own
+
+    cells = own.load(out) if (out / "cells").exists() else {}
+    found = own.groups(cells)
+    made = {name: table(found) for name, table in own.TABLES.items()} if found else {}
+    long = long_tables.load(out)
+    made |= long_tables.tables(long)
+    if not made:
+        own.load(out)  # refuses
+    for name, table in made.items():
+        typer.echo(f"\n### {name}\n\n{table}")
+    for path in page or []:
+        typer.echo(f"{path}: {', '.join(pages.fill(path, made)) or 'nothing to fill'}")
+    if json is not None:
+        from hccs.pipeline.reproduce.run import settings
+
+        pages.write_json(json, {"settings": settings(), "cells": cells, "long": long})
+    if figures is not None:
+        from hccs.pipeline.report.figures import fidelity_figure
+
+        for name, stages in cells.items():
+            if "fidelity" in stages.get("retrained", {}):
+                fidelity_figure(stages["retrained"]["fidelity"], figures / f"{name}.png", name)
+
+
 def _names(text: str) -> tuple[str, ...]:
     """Names that were separated by commas."""
     return tuple(name for part in text.split(",") if (name := part.strip()))

@@ -44,6 +44,11 @@ def hold_back(examples: Examples, most: int = HELD_BACK, seed: int = 0) -> tuple
     return examples.at(rest), examples.at(sorted(held))
 
 
+def whole_texts(examples: Examples) -> Examples:
+    """The examples whose text is part of no other's: of SST-2 its sentences, without their phrases."""
+    return examples.at(sorted(group[0] for group in _related(examples)))
+
+
 def _related(examples: Examples) -> list[list[int]]:
     """The places of examples, together where the longer text of one contains that of the other."""
     by_text: dict[tuple[str, ...], list[int]] = defaultdict(list)

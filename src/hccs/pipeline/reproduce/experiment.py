@@ -117,7 +117,7 @@ class ExperimentRun:
         recipe = replace(self.recipe.fine_tuning, seed=self.experiment.seed)
         data, held = self.sets["train"], self.sets["held"]
         outcome = train(model, data, held, recipe, self.checkpoints("float"), resumable=False)
-        _save_whole(model, self.plan.model(self.experiment))
+        save_whole(model, self.plan.model(self.experiment))
         reached = scores.measured(
             ACCURACY, predictions(model, self.sets["dev"], BATCH), self.sets["dev"].labels
         )
@@ -222,7 +222,7 @@ class ExperimentRun:
         return folder
 
 
-def _save_whole(model: Any, folder: Path) -> None:
+def save_whole(model: Any, folder: Path) -> None:
     """Save a model so that its folder appears whole or not at all."""
     fresh = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(fresh, ignore_errors=True)

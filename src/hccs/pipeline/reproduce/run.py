@@ -50,7 +50,7 @@ def run(plan: Plan, chosen: Sequence[Experiment], jobs: int = 1, say: Callable[[
 def opened(plan: Plan, chosen: Sequence[Experiment]) -> Iterator[None]:
     """Hold the results folder, made for these experiments; folders of other settings are refused."""
     require_data(plan.data, [name for e in chosen for name in (e.task, ENCODERS[e.model].folder)])
-    with RunFolder(plan.out, settings()):
+    with RunFolder(plan.out, settings(), marker="long"):
         (plan.out / "cells").mkdir(exist_ok=True)
         yield
 
