@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,9 +187,8 @@ def _before(model: nn.Module, first: nn.Module, batch: Any) -> tuple[torch.Tenso
 
     handle = first.register_forward_pre_hook(stop, with_kwargs=True)
     try:
-        call(model, batch)
-    except _Reached:
-        pass
+        with suppress(_Reached):
+            call(model, batch)
     finally:
         handle.remove()
     if not found:
@@ -197,9 +196,7 @@ def _before(model: nn.Module, first: nn.Module, batch: Any) -> tuple[torch.Tenso
     return found[0]
 
 
-def _mend_all(
-    layers: list[KnownLayer], theirs: list[KnownLayer], states: list[_State]
-) -> tuple[Mended, ...]:
+def _mend_all(layers: list[KnownLayer], theirs: list[KnownLayer], states: list[_State]) -> tuple[Mended, ...]:
     found: list[Mended] = []
     for i, (layer, their) in enumerate(zip(layers, theirs, strict=True)):
         attention, narrow = _sums(layer.parts.attention_output), _sums(layer.parts.narrow)
@@ -224,7 +221,8 @@ def _mend_all(
 
 def _run_teacher(layer: KnownLayer, state: _State) -> torch.Tensor:
     """The teacher's stream behind the attention; what it is behind the layer goes into the state."""
-    parts, kept = layer.parts, {}
+    parts = layer.parts
+    kept: dict[str, torch.Tensor] = {}
     if isinstance(parts, Layer):
         readers = {"attended": parts.attention_norm, "summed": parts.output_norm}
     else:
@@ -237,9 +235,7 @@ def _run_teacher(layer: KnownLayer, state: _State) -> torch.Tensor:
     return kept["attended"]
 
 
-def _inputs(
-    layer: KnownLayer, state: _State, *readers: nn.Module, until: nn.Module
-) -> list[torch.Tensor]:
+def _inputs(layer: KnownLayer, state: _State, *readers: nn.Module, until: nn.Module) -> list[torch.Tensor]:
     """What some modules of the student's layer read, the last of which does not run any more."""
     kept: list[torch.Tensor] = []
 
@@ -251,10 +247,8 @@ def _inputs(
         for reader in readers:
             stack.enter_context(_hooked(reader, kept.append))
         stack.enter_context(_hooked(until, stop))
-        try:
+        with suppress(_Reached):
             state.call(layer.module, state.student)
-        except _Reached:
-            pass
     return kept
 
 
