@@ -85,7 +85,10 @@ def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tm
         measured = found["modes"]["i16_div"]
         assert measured["points"] == pytest.approx(100 * (measured["accuracy"] - right))
     assert sum(record["two lines"]["two lines"]["kl"]) < 0.5 * sum(record["one line"]["one line"]["kl"])
-    assert record["whole"]["two lines"]["equal"] == record["whole trained"]["equal"] == 1.0
+    assert record["whole two lines"]["equal"] == record["whole trained"]["equal"] == 1.0
+    delivered = record["mended"]["two lines"]["delivered"]
+    assert delivered["steps"][0] == "calibrated"
+    assert delivered["points"] == record["mended"]["two lines"][delivered["steps"][-1]]["points"]
     assert record["retrained"]["fidelity"]["kl_before"] and len(record["retrained"]["history"]) == 1
 
     # Nothing is done twice, and every table can be made.
