@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -302,7 +302,7 @@ def budget(found: Sequence[Group]) -> str:
     )
 
 
-def _paper(numbers: dict[tuple[str, str], tuple[float, ...]], g: Group) -> str:
+def _paper(numbers: Mapping[tuple[str, str], tuple[float, ...]], g: Group) -> str:
     own = numbers.get((g.task, g.model))
     return NOTHING if own is None else " / ".join(f"{value:.3f}" for value in own)
 
