@@ -297,8 +297,12 @@ class Conversion:
         stats = HeadStatistics.load(self.path / "statistics.safetensors")
         found = search(stats, self.n, self.settings.granularity, self.settings.mode)
         table = found.table
+        step: dict[str, Any] = {}
         if self._refines and not self.settings.reconstructs:
-            table = hccs.nn.refine(self.model, table, list(self.sets["calibration"].batches(64)))
+            batches = list(self.sets["calibration"].batches(64))
+            step = {"refined": refine(self.model, None, table, batches, self._judge)}
+            table = hccs.nn.current_table(self.model)
+            hccs.nn.detach(self.model)
         if state().is_main_process:
             table.save(self.path / "table.hccs.safetensors")
         heads = [
@@ -311,7 +315,7 @@ class Conversion:
             }
             for h in found.heads
         ]
-        return {"kl": found.kl, "heads": heads}
+        return {"kl": found.kl, **step, "heads": heads}
 
     @cached_property
     def table(self) -> ParamTable:
