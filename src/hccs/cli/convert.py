@@ -220,6 +220,7 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
             console.print(
                 f"{label}: {points:+.2f} ± {error:.2f} points, the standard error of the difference"
             )
+    console.print(_mended(stages.get("reconstruct", {})), end="", soft_wrap=True)
     whole = stages.get("whole")
     if whole is None:
         return
@@ -234,6 +235,15 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
         f"{whole['bytes'] / 2**20:.1f} MiB instead of {whole['float32_bytes'] / 2**20:.1f} in float32",
         soft_wrap=True,
     )
+
+
+def _mended(stage: dict[str, Any]) -> str:
+    """What mending weights has brought, in a line, or nothing of a run without it."""
+    if "kl" not in stage:
+        return ""
+    before, after = stage["kl"]
+    verdict = "" if stage["kept"] else "; weights stay as they were"
+    return f"KL to float's answers on held-back sentences: {before:.5f}, mended {after:.5f}{verdict}\n"
 
 
 def evaluate(
