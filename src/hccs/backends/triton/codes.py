@@ -13,10 +13,28 @@ MASK = tl.constexpr(arguments.MASK)
 COMMON_MASK = tl.constexpr(arguments.MASK + 1)
 """Attention's own: a mask that is the same for all queries of a head."""
 
-DEFERRED, U8_DIV, U8_CLB = (tl.constexpr(number) for number in range(3))
+DEFERRED, U8_DIV, U8_CLB, U8_LIN = (tl.constexpr(number) for number in range(4))
 """Attention's normalisation: of the output alone, or probabilities first, in one of the uint8 modes."""
+
+DIVISION, LEADING_BIT, LINE = (tl.constexpr(number) for number in range(3))
+"""How a reciprocal comes about; `MODE - 1` of attention's uint8 modes."""
+
+ONE_LINE, TWO_LINES, SHIFTED, BYTES = (tl.constexpr(number) for number in range(4))
+"""How scores come about: the paper's; of two lines; those shifted by f in some heads, or in all of them."""
+
+PACKED, BY_BLOCK, APART = (tl.constexpr(number) for number in range(3))
+"""How attention adds two scores of a word: halves of one sum, of each block's sum, or one by one."""
 
 FLOATS, INT8, PAIR = (tl.constexpr(number) for number in range(3))
 """Attention's outputs; any of the float formats is FLOATS."""
 
-MODES = {None: DEFERRED.value, Mode.U8_DIV: U8_DIV.value, Mode.U8_CLB: U8_CLB.value}
+
+
+def reciprocal_of(mode: Mode) -> int:
+    """DIVISION, LEADING_BIT or LINE."""
+    return {"div": DIVISION, "clb": LEADING_BIT, "lin": LINE}[mode.value[-3:]].value
+
+
+def normalisation(mode: Mode | None) -> int:
+    """Attention's MODE."""
+    return DEFERRED.value if mode is None else U8_DIV.value + reciprocal_of(mode)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import LENGTHS, NO_MASK
+from hccs.backends.triton.codes import LEADING_BIT, LENGTHS, LINE, NO_MASK
 from hccs.backends.triton.faults import LENGTH
 
 # A float32 near 1.5 * 2^23 has no fraction bits and its low bits are an integer: adding this rounds half to
@@ -105,13 +105,16 @@ def scores(x, valid, columns, B, S, D, LOWEST: tl.constexpr, ALL: tl.constexpr):
 
 
 @triton.jit
-def reciprocal(Z, IS_U8: tl.constexpr, IS_CLB: tl.constexpr):
+def reciprocal(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr):
     """rho * 2^e (eq. 6, 8, 9): the short-row scaling by 2^e of s moves into the reciprocal."""
     numerator: tl.constexpr = 255 << 15 if IS_U8 else 32767
     k = (Z.to(tl.int32, bitcast=True) >> 23) - 127
     e = tl.maximum(8 - k, 0) if IS_U8 else 0
-    if IS_CLB:
+    if RECIPROCAL == LEADING_BIT:
         rho = (numerator >> (k + e)).to(tl.float32)
+    elif RECIPROCAL == LINE:
+        # k <= 14: Z stays below 2^15, and what e moves it by is part of what brings it to 16 bits.
+        rho = ((255 * (47976 - ((Z.to(tl.int32) << (15 - k)) >> 1))) >> (k + e)).to(tl.float32)
     else:
         # The quick quotient may be one off; its remainder, exact in float32, says which way.
         scaled = (Z.to(tl.int32) << e).to(tl.float32) if IS_U8 else Z
@@ -124,16 +127,31 @@ def reciprocal(Z, IS_U8: tl.constexpr, IS_CLB: tl.constexpr):
 
 
 @triton.jit
-def probabilities(delta, valid, Z, B, S, IS_U8: tl.constexpr, IS_CLB: tl.constexpr, ALL: tl.constexpr):
-    """OFFSET + p_hat (eq. 7): s * rho, shifted for uint8, saturated where the leading bit overestimates."""
-    rho = reciprocal(Z, IS_U8, IS_CLB)
+def wide_reciprocal(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr):
+    """rho and k of the wide form (docs/spec.md): a probability is (s * rho) >> (k + 7), >> k of int16 modes."""
+    k = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+    left, right = tl.maximum(15 - k, 0), tl.maximum(k - 15, 0)
+    if RECIPROCAL == LEADING_BIT:
+        rho = tl.zeros_like(Z) + (255 << 7 if IS_U8 else 32767)
+    elif RECIPROCAL == LINE:
+        rho = (255 * (47976 - (((Z << left) >> right) >> 1))) >> 8
+    else:
+        numerator: tl.constexpr = 255 << 22 if IS_U8 else 32767 << 15
+        rho = numerator // (((Z << left) + (1 << right) - 1) >> right)
+    return rho, k
+
+
+@triton.jit
+def probabilities(delta, valid, Z, B, S, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, ALL: tl.constexpr):
+    """OFFSET + p_hat (eq. 7): s * rho, shifted for uint8, saturated where the reciprocal overestimates."""
+    rho = reciprocal(Z, IS_U8, RECIPROCAL)
     if IS_U8:
         # Multiples of 2^-15 moved down by just under a half: rounding to nearest is then the shift's floor.
         rho = rho * 0.000030517578125
         p = ((B * rho - 0.4999847412109375) - (S * rho) * delta) + OFFSET
     else:
         p = (B * rho + OFFSET) - (S * rho) * delta
-    if IS_CLB:
+    if RECIPROCAL == LEADING_BIT or RECIPROCAL == LINE:
         p = tl.minimum(p, OFFSET + (255.0 if IS_U8 else 32767.0))
     if not ALL:
         p = tl.where(valid, p, OFFSET)

@@ -1,0 +1,247 @@
+"""What shapes and parameters decide of a launch: kernel, block sizes, table of parameters, arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from hccs.backends.triton.attention import few_queries
+from hccs.backends.triton.attention.prefetched import attention_prefetched
+from hccs.backends.triton.attention.resident import attention_resident
+from hccs.backends.triton.attention.streamed import attention_streamed
+from hccs.backends.triton.attention.tiles import Tile, tile_for
+from hccs.backends.triton.codes import (
+    APART,
+    BY_BLOCK,
+    BYTES,
+    FLOATS,
+    INT8,
+    ONE_LINE,
+    PACKED,
+    PAIR,
+    SHIFTED,
+    TWO_LINES,
+    normalisation,
+)
+from hccs.backends.triton.devices import HOPPER, capability, multiprocessors
+from hccs.backends.triton.parameters import heads_and_factors_on
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.requant import Requant
+from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
+
+_OUTPUTS = {torch.int8: INT8.value, torch.int32: PAIR.value}
+
+Again = Callable[..., None]
+"""The launch of tensors (q, k, v, valid, faults, result, Z) laid out like those of the first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All of a launch that shapes and parameters decide."""
+
+    tile: Tile
+    kernel: Any
+    grid: tuple[int, ...]
+    table: torch.Tensor
+    sizes: tuple[int, ...]
+    options: dict[str, Any]
+
+    def launch(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: torch.Tensor | None,
+        faults: torch.Tensor | None, places: list[int], result: torch.Tensor, Z: torch.Tensor | None,
+    ) -> Again | None:  # fmt: skip
+        """Fill `result`, and Z where there is one; how to do so again, where that is known."""
+        steps = *self.table.stride()[:2], *places
+        if self.tile.prefetched:
+            words, rows = v.view(torch.int32), self.tile.rows
+            self.kernel[self.grid](
+                _tiles(q, rows), _tiles(k, self.tile.keys), words, self.table, chosen, faults,
+                _tiles(result.view(q.shape), rows), Z, *self.sizes, *words.stride()[:3], *steps,
+                **self.options,
+            )  # fmt: skip
+            return None
+        numbers = *self.sizes, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *steps
+        compiled = self.kernel[self.grid](
+            q, k, v, self.table, chosen, faults, result, Z, *numbers, **self.options
+        )
+        rest = *numbers, *_constants(self.kernel, self.options)
+        start, table = _launcher(compiled, self.grid), self.table
+        if start is None:
+            return None
+
+        def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
+            start(q, k, v, table, chosen, faults, result, Z, *rest)
+
+        return again
+
+
+@dataclass(frozen=True, eq=False)
+class SplitPlan:
+    """The same for the two kernels of few queries."""
+
+    tile: Tile
+    grid: tuple[int, int]
+    table: torch.Tensor
+    sizes: tuple[int, ...]
+    scratch: tuple[int, ...]
+    logits: dict[str, Any]
+    sums: dict[str, Any]
+
+    def launch(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: torch.Tensor | None,
+        faults: torch.Tensor | None, places: list[int], result: torch.Tensor, Z: torch.Tensor | None,
+    ) -> Again | None:  # fmt: skip
+        """As `Plan.launch`."""
+        steps = *self.table.stride()[:2], *places
+        first: Any = few_queries.logits_of_split
+        second: Any = few_queries.sums_of_split
+        of_logits = *self.sizes, *q.stride()[:3], *k.stride()[:3], *steps
+        of_sums = *self.sizes, *v.stride()[:3], *steps
+        table, scratch, device = self.table, self.scratch, q.device
+
+        def rooms() -> tuple[torch.Tensor, ...]:
+            return torch.empty(sum(scratch), dtype=torch.int32, device=device).split_with_sizes(scratch)
+
+        parts = rooms()
+        compiled = first[self.grid](q, k, table, chosen, faults, *parts, *of_logits, **self.logits)
+        start = _launcher(compiled, self.grid)
+        compiled = second[self.grid](
+            v, table, chosen, faults, *parts, result, Z, *of_sums, **self.sums
+        )
+        finish = _launcher(compiled, self.grid)
+        if start is None or finish is None:
+            return None
+        of_logits = *of_logits, *_constants(first, self.logits)
+        of_sums = *of_sums, *_constants(second, self.sums)
+
+        def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
+            parts = rooms()
+            start(q, k, table, chosen, faults, *parts, *of_logits)
+            finish(v, table, chosen, faults, *parts, result, Z, *of_sums)
+
+        return again
+
+
+def _constants(kernel: Any, options: dict[str, Any]) -> list[Any]:
+    """The compile-time arguments in the kernel's order, which a compiled kernel is given too."""
+    return [options[name] for name in kernel.arg_names if name in options]
+
+
+def _launcher(compiled: Any, grid: tuple[int, ...]) -> Callable[..., None] | None:
+    """Of a compiled kernel, past Triton's look at every argument; None for the interpreter's."""
+    if not hasattr(compiled, "packed_metadata"):
+        return None
+    runner: Callable[..., None] = compiled[(*grid, *[1] * (3 - len(grid)))]
+    return runner
+
+
+def _tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """The heads in tiles of `rows`."""
+    steps = [step if size > 1 else 16 for step, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)]
+    return TensorDescriptor(x, [*x.shape], [*steps, 1], [1, 1, rows, x.shape[-1]])
+
+
+def _by_batch(table: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
+    """Parameters [..., numbers] of every head as [batch, heads, numbers], steps of 0 where they are shared."""
+    full = table.expand(*lead, table.shape[-1])
+    return full.reshape(-1, *full.shape[-2:]) if len(lead) > 2 else full[(None,) * (2 - len(lead))]
+
+
+def _how_scores_come_about(theta: HeadParams) -> int:
+    if not theta.wide or not (np.any(theta.S2) or np.any(theta.f)):
+        return ONE_LINE.value
+    if not np.any(theta.f):
+        return TWO_LINES.value
+    return BYTES.value if np.all(theta.f) else SHIFTED.value
+
+
+def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
+    """By the largest score: half a block's fit 16 bits or not; an eighth of all keys' do, or not."""
+    if keys // 2 * largest > 0xFFFF:
+        return APART.value
+    return PACKED.value if -(-nk // 8) * largest <= 0xFFFF else BY_BLOCK.value
+
+
+@lru_cache(maxsize=256)
+def plan_for(
+    shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
+    device: torch.device, masking: int, one_length: bool, causal: bool, mode: Mode | None, dtype: torch.dtype,
+    many_heads: bool, tile: Tile | None,
+) -> Plan | SplitPlan:  # fmt: skip
+    """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows."""
+    batches, heads, nq, d = shape
+    kv_heads, nk = keys
+    sharing = heads // kv_heads
+    able = capability(device)
+    tile = tile or tile_for(
+        nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
+        mask_per_row=masking == MASK, many_heads=many_heads,
+        rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None,
+    )  # fmt: skip
+    block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
+    table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
+    largest = theta.max_score
+    options: dict[str, Any] = {
+        "MASKING": masking, "CAUSAL": causal, "OUT": _OUTPUTS.get(dtype, FLOATS.value),
+        "SCORES": _how_scores_come_about(theta), "HIGH": mode is None and largest >= 2**11,
+        "LONG": mode is None and nk * largest > 2**17, "HOPPER": able >= HOPPER,
+        "BLOCK_D": block_d, "KEYS": tile.keys,
+        "num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers,
+    }  # fmt: skip
+    plain = masking == NO_MASK and not causal
+    if tile.split:
+        return _split(shape, keys, tile, table, {**options, "ALL": plain and nk % tile.keys == 0 and d == block_d})
+    chunks = -(-d // block_d)
+    resident = nk <= tile.keys * tile.tiles
+    repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1
+    blocks = -(-nq // (tile.rows * repeat))
+    tasks = batches * blocks  # per head, as programs
+    programs = tasks
+    if resident and tile.persistent:
+        programs = min(tasks, max(tile.persistent * multiprocessors(device) // heads, 1))
+    whole = nk > 0 and nk % (tile.keys * (tile.tiles if resident else 1)) == 0
+    options |= {
+        "ALL": plain and whole, "MODE": normalisation(mode), "IS_WIDE": theta.wide, "ROWS": tile.rows,
+        "SUMS": _how_scores_are_added(largest, nk, tile.keys),
+    }  # fmt: skip
+    if resident:
+        options |= {"REPEAT": repeat, "SHARED": table.stride(0) == 0 or batches == 1}
+    if tile.prefetched:
+        sizes = nq, nk, heads, sharing, blocks, tasks
+        return Plan(tile, attention_prefetched, (heads * programs,), table, sizes, options)
+    options |= {"CHUNKS": chunks, "FULL": whole and nq % (tile.rows * repeat) == 0 and d % block_d == 0}
+    kernel: Any = attention_resident if resident else attention_streamed
+    if resident:
+        # Blocks of queries whose keys all end in the same block of keys.
+        aligned = not causal or ((nk - nq) % tile.rows == 0 and tile.keys % tile.rows == 0)
+        alike = masking == NO_MASK or (masking == LENGTHS and one_length)
+        stepwise = tile.tiles > 1 and masking in (NO_MASK, LENGTHS) and (causal or one_length)
+        options |= {
+            "TILES": tile.tiles, "LOOP": repeat > 1 and not tile.persistent, "STEPWISE": stepwise,
+            "LAST": stepwise and aligned and alike, "ONE_LENGTH": one_length,
+        }  # fmt: skip
+    sizes = nq, nk, d, heads, sharing, blocks, tasks
+    return Plan(tile, kernel, (heads * programs, chunks), table, sizes, options)
+
+
+def _split(
+    shape: tuple[int, ...], keys: tuple[int, int], tile: Tile, table: torch.Tensor, options: dict[str, Any]
+) -> SplitPlan:
+    batches, heads, nq, d = shape
+    kv_heads, nk = keys
+    tasks, rows = batches * kv_heads, batches * heads * nq
+    splits = -(-nk // tile.split)
+    width = -(-nk // tile.keys) * tile.keys // 2
+    scratch = rows * width, rows * splits, rows * d, rows, tasks
+    options |= {"ROWS": few_queries.ROWS, "SPLIT": tile.split}
+    sizes = nq, nk, d, kv_heads, heads // kv_heads, splits, width
+    logits = {name: value for name, value in options.items() if name not in ("OUT", "SCORES", "HIGH", "LONG")}
+    sums = {**options, "SPLITS": 1 << (splits - 1).bit_length()}
+    return SplitPlan(tile, (tasks, splits), table, sizes, scratch, logits, sums)
