@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import triton.language as tl
 
+from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
 
@@ -38,3 +40,12 @@ def reciprocal_of(mode: Mode) -> int:
 def normalisation(mode: Mode | None) -> int:
     """Attention's MODE."""
     return DEFERRED.value if mode is None else U8_DIV.value + reciprocal_of(mode)
+
+
+def how_scores_come_about(theta: HeadParams) -> int:
+    """ONE_LINE, TWO_LINES, SHIFTED or BYTES."""
+    if not theta.wide or not (np.any(theta.S2) or np.any(theta.f)):
+        return ONE_LINE.value
+    if not np.any(theta.f):
+        return TWO_LINES.value
+    return BYTES.value if np.all(theta.f) else SHIFTED.value

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import NO_MASK, reciprocal_of
+from hccs.backends.triton.codes import NO_MASK, how_scores_come_about, reciprocal_of
 from hccs.backends.triton.devices import made_current
 from hccs.backends.triton.faults import word
 from hccs.backends.triton.formulas import (
@@ -22,7 +21,7 @@ from hccs.backends.triton.formulas import (
 )
 from hccs.backends.triton.packed_rows import MOST_COLUMNS, can_run, softmax_words
 from hccs.backends.triton.parameters import heads_on
-from hccs.backends.triton.wide_rows import MOST_SHIFTED, wide_rows, wide_words
+from hccs.backends.triton.wide_rows import wide_rows, wide_words
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
@@ -139,12 +138,11 @@ def softmax(
     kernel: Any = _softmax_rows
     if theta.wide:
         words, kernel = wide_words, wide_rows
-        largest = columns * theta.max_score
-        whole = whole and (largest <= MOST_SHIFTED or not np.any(theta.f))
     with made_current(x.device):
         if whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device):
             if theta.wide:
-                options |= {"SHIFTED": bool(np.any(theta.f)), "LARGE": largest >= 2**17}
+                large = columns * theta.max_score >= 2**17
+                options |= {"SCORES": how_scores_come_about(theta), "LARGE": large}
             words[grid](
                 x.view(torch.int32), packed, out.view(torch.int32 if mode.is_u8 else torch.int64),
                 rows_per_group, heads, BLOCK_ROWS=block["BLOCK_ROWS"], WORDS=columns // 4,

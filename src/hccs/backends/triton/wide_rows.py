@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import DIVISION, NO_MASK
+from hccs.backends.triton.codes import BYTES, DIVISION, NO_MASK, SHIFTED
 from hccs.backends.triton.formulas import group_of, valid_columns, wide_reciprocal
 from hccs.backends.triton.packed_rows import (
     SPELLED_OUT,
@@ -20,21 +20,22 @@ from hccs.backends.triton.packed_rows import (
     split,
 )
 
-MOST_SHIFTED = 131070
-"""Columns times the largest score where shifted scores are added as halves of words: half of them each."""
-
-# Four scores times the reciprocal; what is left beyond the top, of sums from 2^17 on, is moved down.
-_PRODUCTS = """
+# Scores times the reciprocal; what is left beyond the top, of sums from 2^17 on, is moved down.
+_HALVES_APART = """
     .reg .b32 a, b, c, d;
-    and.b32 a, $1, 0xffff;
-    shr.u32 b, $1, 16;
-    and.b32 c, $2, 0xffff;
-    shr.u32 d, $2, 16;
-    mul.lo.u32 a, a, $3;
-    mul.lo.u32 b, b, $3;
-    mul.lo.u32 c, c, $3;
-    mul.lo.u32 d, d, $3;
+    prmt.b32 a, $1, 0, 0x4410;
+    prmt.b32 b, $1, 0, 0x4432;
+    prmt.b32 c, $2, 0, 0x4410;
+    prmt.b32 d, $2, 0, 0x4432;
 """
+_UPPER_BYTES_APART = """
+    .reg .b32 a, b, c, d;
+    prmt.b32 a, $1, 0, 0x4441;
+    prmt.b32 b, $1, 0, 0x4443;
+    prmt.b32 c, $2, 0, 0x4441;
+    prmt.b32 d, $2, 0, 0x4443;
+"""
+_TIMES = "mul.lo.u32 a, a, $3; mul.lo.u32 b, b, $3; mul.lo.u32 c, c, $3; mul.lo.u32 d, d, $3;"
 _MOVED_DOWN = "shr.u32 a, a, $4; shr.u32 b, b, $4; shr.u32 c, c, $4; shr.u32 d, d, $4;"
 _TOP_BYTES = "prmt.b32 a, a, c, 0x0073; prmt.b32 b, b, d, 0x0073; prmt.b32 $0, a, b, 0x5410;"
 # One bit lower, so that a result up to 511 fits: saturated in halves of words.
@@ -49,21 +50,69 @@ _SATURATED_BYTES = """
     shr.u32 c, c, 7;
     prmt.b32 $0, a, c, 0x6240;
 """
-EXACT = tl.constexpr("{" + _PRODUCTS + _TOP_BYTES + "}")
-EXACT_LARGE = tl.constexpr("{" + _PRODUCTS + _MOVED_DOWN + _TOP_BYTES + "}")
-SATURATED = tl.constexpr("{" + _PRODUCTS + _SATURATED_BYTES + "}")
-SATURATED_LARGE = tl.constexpr("{" + _PRODUCTS + _MOVED_DOWN + _SATURATED_BYTES + "}")
-_TOP_HALVES = "prmt.b32 $0, a, b, 0x7632;"
-_PRODUCTS_OF_TWO = """
+_OF_HALVES, _OF_BYTES = "{" + _HALVES_APART + _TIMES, "{" + _UPPER_BYTES_APART + _TIMES
+EXACT = tl.constexpr(_OF_HALVES + _TOP_BYTES + "}")
+EXACT_LARGE = tl.constexpr(_OF_HALVES + _MOVED_DOWN + _TOP_BYTES + "}")
+EXACT_BYTES = tl.constexpr(_OF_BYTES + _TOP_BYTES + "}")
+SATURATED = tl.constexpr(_OF_HALVES + _SATURATED_BYTES + "}")
+SATURATED_LARGE = tl.constexpr(_OF_HALVES + _MOVED_DOWN + _SATURATED_BYTES + "}")
+SATURATED_BYTES = tl.constexpr(_OF_BYTES + _SATURATED_BYTES + "}")
+HALVES = tl.constexpr("""{
     .reg .b32 a, b;
-    and.b32 a, $1, 0xffff;
-    shr.u32 b, $1, 16;
+    prmt.b32 a, $1, 0, 0x4410;
+    prmt.b32 b, $1, 0, 0x4432;
     mul.lo.u32 a, a, $2;
     mul.lo.u32 b, b, $2;
     shr.u32 a, a, $3;
     shr.u32 b, b, $3;
-"""
-HALVES = tl.constexpr("{" + _PRODUCTS_OF_TWO + _TOP_HALVES + "}")
+    prmt.b32 $0, a, b, 0x7632;
+}""")
+# t = clamp(x - m + D, 0, D), one instruction for a pair; then S*t + S2*t2 + (B - S*D - S2*D2).
+_SCORES = tl.constexpr("""{
+    .reg .b32 t, u;
+    add.s16x2 t, $1, $2;
+    min.relu.s16x2 t, t, $3;
+    add.s16x2 u, $1, $4;
+    min.relu.s16x2 u, u, $5;
+    mad.lo.s32 t, t, $6, $8;
+    mad.lo.s32 $0, u, $7, t;
+}""")
+# The sum of two halves, or of the upper bytes of four.
+_SUM_OF_HALVES = tl.constexpr("{ .reg .b32 t; dp2a.lo.u32.u32 t, $1, 0x0101, 0; dp2a.lo.u32.u32 $0, $2, 0x0101, t; }")
+_SUM_OF_BYTES = tl.constexpr("{ .reg .b32 t; prmt.b32 t, $1, $2, 0x7531; dp4a.u32.u32 $0, t, 0x01010101, 0; }")
+
+
+@triton.jit
+def pair_of_scores(x, m, B, S, D, S2, D2):
+    """B - S*min(m - x, D) - S2*min(m - x, D2) of two logits, each in a half."""
+    least = B - S * D - S2 * D2
+    if SPELLED_OUT:
+        far, near = m * 0x10001 - x, m * 0x10001 - x
+        far, near = smaller_halves(far, D * 0x10001), smaller_halves(near, D2 * 0x10001)
+        scores = B * 0x10001 - S * far - S2 * near
+    else:
+        scores = tl.inline_asm_elementwise(
+            _SCORES, "=r,r,r,r,r,r,r,r,r",
+            [
+                x, ((D - m) & 0xFFFF) * 0x10001, D * 0x10001, ((D2 - m) & 0xFFFF) * 0x10001, D2 * 0x10001,
+                S, S2, least * 0x10001,
+            ],
+            dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    return scores
+
+
+@triton.jit
+def sum_of_four(even, odd, IN_UPPER_BYTES: tl.constexpr):
+    """Of the scores of a word."""
+    if SPELLED_OUT:
+        if IN_UPPER_BYTES:
+            even, odd = (even >> 8) & 0x00FF00FF, (odd >> 8) & 0x00FF00FF
+        total = (even & 0xFFFF) + ((even >> 16) & 0xFFFF) + (odd & 0xFFFF) + ((odd >> 16) & 0xFFFF)
+    else:
+        CODE: tl.constexpr = _SUM_OF_BYTES if IN_UPPER_BYTES else _SUM_OF_HALVES
+        total = tl.inline_asm_elementwise(CODE, "=r,r,r", [even, odd], dtype=tl.int32, is_pure=True, pack=1)
+    return total
 
 
 @triton.jit
@@ -105,27 +154,32 @@ def wide_rows(
 
 
 @triton.jit
-def bytes_of(even, odd, rho, k, RECIPROCAL: tl.constexpr, LARGE: tl.constexpr):
+def bytes_of(even, odd, rho, k, RECIPROCAL: tl.constexpr, IN_UPPER_BYTES: tl.constexpr, LARGE: tl.constexpr):
     """min((s * rho) >> (k + 7), 255) of the four scores of a word, as bytes in order."""
     if SPELLED_OUT:
+        if IN_UPPER_BYTES:
+            even, odd = (even >> 8) & 0x00FF00FF, (odd >> 8) & 0x00FF00FF
         j = k + 7
         word = tl.minimum(((even & 0xFFFF) * rho) >> j, 255)
         word |= tl.minimum(((odd & 0xFFFF) * rho) >> j, 255) << 8
         word |= tl.minimum((((even >> 16) & 0xFFFF) * rho) >> j, 255) << 16
         word |= tl.minimum((((odd >> 16) & 0xFFFF) * rho) >> j, 255) << 24
     else:
-        TOP: tl.constexpr = 17 if RECIPROCAL == DIVISION else 16
+        IS_EXACT: tl.constexpr = RECIPROCAL == DIVISION
+        TOP: tl.constexpr = 17 if IS_EXACT else 16
         raised = rho << tl.maximum(TOP - k, 0)
         if LARGE:
-            CODE: tl.constexpr = EXACT_LARGE if RECIPROCAL == DIVISION else SATURATED_LARGE
+            CODE: tl.constexpr = EXACT_LARGE if IS_EXACT else SATURATED_LARGE
             word = tl.inline_asm_elementwise(
                 CODE, "=r,r,r,r,r", [even, odd, raised, tl.maximum(k - TOP, 0)],
                 dtype=tl.int32, is_pure=True, pack=1,
             )  # fmt: skip
         else:
-            SHORT_CODE: tl.constexpr = EXACT if RECIPROCAL == DIVISION else SATURATED
+            OF_HALVES: tl.constexpr = EXACT if IS_EXACT else SATURATED
+            OF_BYTES: tl.constexpr = EXACT_BYTES if IS_EXACT else SATURATED_BYTES
+            SMALL: tl.constexpr = OF_BYTES if IN_UPPER_BYTES else OF_HALVES
             word = tl.inline_asm_elementwise(
-                SHORT_CODE, "=r,r,r,r", [even, odd, raised], dtype=tl.int32, is_pure=True, pack=1
+                SMALL, "=r,r,r,r", [even, odd, raised], dtype=tl.int32, is_pure=True, pack=1
             )
     return word
 
@@ -149,39 +203,32 @@ def halves_of(pair, rho, k, RECIPROCAL: tl.constexpr):
 @triton.jit
 def wide_words(
     x_ptr, theta_ptr, out_ptr, rows_per_group, heads,
-    IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, SHIFTED: tl.constexpr, LARGE: tl.constexpr,
+    IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, SCORES: tl.constexpr, LARGE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """Rows of 4 * WORDS logits, blocks inside one head, no mask; `out_ptr` steps by four outputs.
 
-    Without a shift Z is linear in two clamped distances, each of which fits a half of a word even when half a
-    row of them is added; shifted scores are added themselves. LARGE says that Z may reach 2^17.
+    Scores of BYTES come out in the upper bytes of the halves, for the parameters are moved up as far. LARGE
+    says that Z may reach 2^17.
     """
     first = tl.program_id(0) * BLOCK_ROWS
     row = first + tl.arange(0, BLOCK_ROWS)
     place = row.to(tl.int64)[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
     even, odd = split(tl.load(x_ptr + place) ^ -0x7F7F7F80)
     B, S, D, S2, D2, f = six_parameters(theta_ptr, (first // rows_per_group % heads) * 6)
+    IN_UPPER_BYTES: tl.constexpr = SCORES == BYTES and IS_U8 and not LARGE
+    if IN_UPPER_BYTES:
+        B, S, S2 = B << (8 - f), S << (8 - f), S2 << (8 - f)
     pair = tl.reduce(larger_halves(even, odd), 1, larger_halves)
-    m = (tl.maximum(pair & 0xFFFF, pair >> 16) * 0x10001)[:, None]
-    even, odd = m - even, m - odd
-    far_even, far_odd = smaller_halves(even, D * 0x10001), smaller_halves(odd, D * 0x10001)
-    even, odd = smaller_halves(even, D2 * 0x10001), smaller_halves(odd, D2 * 0x10001)
-    far, near = far_even + far_odd, even + odd
-    even = B * 0x10001 - S * far_even - S2 * even
-    odd = B * 0x10001 - S * far_odd - S2 * odd
-    if SHIFTED:
+    m = tl.maximum(pair & 0xFFFF, pair >> 16)[:, None]
+    even, odd = pair_of_scores(even, m, B, S, D, S2, D2), pair_of_scores(odd, m, B, S, D, S2, D2)
+    if (SCORES == BYTES or SCORES == SHIFTED) and not IN_UPPER_BYTES:
         kept = (0xFFFF >> f) * 0x10001
         even, odd = (even >> f) & kept, (odd >> f) & kept
-        total = tl.sum(even + odd, axis=1)
-        Z = (total & 0xFFFF) + ((total >> 16) & 0xFFFF)
-    else:
-        far, near = tl.sum(far, axis=1), tl.sum(near, axis=1)
-        far, near = (far & 0xFFFF) + ((far >> 16) & 0xFFFF), (near & 0xFFFF) + ((near >> 16) & 0xFFFF)
-        Z = 4 * WORDS * B - S * far - S2 * near
+    Z = tl.sum(sum_of_four(even, odd, IN_UPPER_BYTES), axis=1)
     rho, k = wide_reciprocal(tl.maximum(Z, 1)[:, None], IS_U8, RECIPROCAL)
     if IS_U8:
-        tl.store(out_ptr + place, bytes_of(even, odd, rho, k, RECIPROCAL, LARGE))
+        tl.store(out_ptr + place, bytes_of(even, odd, rho, k, RECIPROCAL, IN_UPPER_BYTES, LARGE))
     else:
         low, high = interleaved(halves_of(even, rho, k, RECIPROCAL), halves_of(odd, rho, k, RECIPROCAL))
         four = low.to(tl.uint32, bitcast=True).to(tl.int64) | (high.to(tl.int64) << 32)

@@ -14,16 +14,17 @@ import triton.language as tl
 from hccs.backends.triton.attention.packed_logits import (
     as_halves,
     distances,
+    larger_of_pairs,
+    larger_of_plain_pairs,
     logits_of_pairs,
     maximum_of_pairs,
     ones_below,
     scores_of_pairs,
-    sum_of_pairs,
     times_values,
     whole_steps,
 )
 from hccs.backends.triton.attention.steps import limits_of, output_of, parameters_of, products, rows_of
-from hccs.backends.triton.codes import APART, PAIR
+from hccs.backends.triton.codes import PAIR
 
 ROWS = 16
 """Of a tile: queries times the heads that share keys."""
@@ -40,8 +41,8 @@ def rows_of_task(task, kv_heads, sharing, nq, ROWS: tl.constexpr):
 
 @triton.jit
 def logits_of_split(
-    q_ptr, k_ptr, table_ptr, valid_ptr, fault_ptr, words_ptr, maxima_ptr, sums_ptr, totals_ptr, counts_ptr,
-    nq, nk, d, kv_heads, sharing, splits, width, q0, q1, q2, k0, k1, k2, t0, t1, n1, s0, s1, s2,
+    q_ptr, k_ptr, table_ptr, valid_ptr, fault_ptr, scratch_ptr,
+    nq, nk, d, kv_heads, sharing, splits, width, sums_at, maxima_at, totals_at, counts_at, q0, q1, q2, k0, k1, k2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, HOPPER: tl.constexpr,
     BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
@@ -59,9 +60,9 @@ def logits_of_split(
     limit = limits_of(valid_ptr, fault_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL)
     first = split * SPLIT
     row = tl.arange(0, ROWS)
-    words = words_ptr + ((task * sharing * nq).to(tl.int64) + row) * width
+    words = scratch_ptr + ((task * sharing * nq).to(tl.int64) + row) * width
     pair = tl.arange(0, KEYS // 2)
-    largest = tl.zeros([ROWS], tl.int32)
+    peaks = tl.zeros([ROWS, KEYS // 2], tl.int32)
     for start in tl.range(first, tl.minimum(first + SPLIT, nk), KEYS):
         key = start + tl.arange(0, KEYS)
         k = rows_of(k_ptr, key, column, k2, nk, d, ALL)
@@ -69,23 +70,22 @@ def logits_of_split(
         pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
         if not ALL:
             pairs = pairs & ones_below(limit, start, ROWS, KEYS, HOPPER)
-        largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
+        peaks = larger_of_pairs(peaks, pairs) if HOPPER else larger_of_plain_pairs(peaks, pairs)
         tl.store(words[:, None] + (start // 2 + pair)[None, :], pairs, mask=live[:, None])
     own = task * sharing * nq + row
-    tl.store(maxima_ptr + own * splits + split, largest, mask=live)
+    tl.store(scratch_ptr + maxima_at + own * splits + split, maximum_of_pairs(peaks, HOPPER), mask=live)
     if split == 0:
         inside = live[:, None] & (column < d)[None, :]
         nothing = tl.zeros([ROWS, BLOCK_D], tl.int32)
-        tl.store(sums_ptr + own[:, None] * d + column[None, :], nothing, mask=inside)
-        tl.store(totals_ptr + own, tl.zeros([ROWS], tl.int32), mask=live)
-        tl.store(counts_ptr + task, 0)
+        tl.store(scratch_ptr + sums_at + own[:, None] * d + column[None, :], nothing, mask=inside)
+        tl.store(scratch_ptr + totals_at + own, tl.zeros([ROWS], tl.int32), mask=live)
+        tl.store(scratch_ptr + counts_at + task, 0)
 
 
 @triton.jit
 def sums_of_split(
-    v_ptr, table_ptr, valid_ptr, fault_ptr, words_ptr, maxima_ptr, sums_ptr, totals_ptr, counts_ptr,
-    out_ptr, sum_ptr,
-    nq, nk, d, kv_heads, sharing, splits, width, v0, v1, v2, t0, t1, n1, s0, s1, s2,
+    v_ptr, table_ptr, valid_ptr, fault_ptr, scratch_ptr, out_ptr, sum_ptr,
+    nq, nk, d, kv_heads, sharing, splits, width, sums_at, maxima_at, totals_at, counts_at, v0, v1, v2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr,
     HIGH: tl.constexpr, LONG: tl.constexpr, HOPPER: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr,
@@ -100,7 +100,7 @@ def sums_of_split(
     own = task * sharing * nq + tl.arange(0, ROWS)
     other = tl.arange(0, SPLITS)
     found = tl.load(
-        maxima_ptr + own[:, None] * splits + other[None, :],
+        scratch_ptr + maxima_at + own[:, None] * splits + other[None, :],
         mask=live[:, None] & (other < splits)[None, :], other=0,
     )  # fmt: skip
     line = distances(tl.max(found, axis=1), B, S, D, S2, D2, SCORES)
@@ -108,28 +108,29 @@ def sums_of_split(
     g = batch * (kv_heads * sharing) + head
     limit = limits_of(valid_ptr, fault_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL)
     v_ptr += batch.to(tl.int64) * v0 + kv_head.to(tl.int64) * v1
-    words = words_ptr + own.to(tl.int64) * width
+    words = scratch_ptr + own.to(tl.int64) * width
     pair = tl.arange(0, KEYS // 2)
     first = split * SPLIT
     sums = tl.zeros([ROWS, BLOCK_D], tl.int32 if LONG else tl.float32)
-    Z = tl.zeros([ROWS], tl.int32)
+    totals = tl.zeros([ROWS, KEYS // 2], tl.int32)
     for start in tl.range(first, tl.minimum(first + SPLIT, nk), KEYS):
         v = as_halves(rows_of(v_ptr, start + tl.arange(0, KEYS), column, v2, nk, d, ALL), HOPPER)
         pairs = tl.load(words[:, None] + (start // 2 + pair)[None, :], mask=live[:, None], other=0)
         scores = scores_of_pairs(pairs, line, S[:, None], S2[:, None], f[:, None], SCORES, HOPPER)
         if not ALL:
             scores = scores & ones_below(limit, start, ROWS, KEYS, HOPPER)
-        Z += sum_of_pairs(scores, APART)
+        totals += (scores & 0xFFFF) + ((scores >> 16) & 0xFFFF)
         sums = times_values(scores, v, sums, HIGH, LONG, ROWS, KEYS)
-    N = sums if LONG else whole_steps(sums)
+    N, Z = sums if LONG else whole_steps(sums), tl.sum(totals, axis=1)
     inside = live[:, None] & (column < d)[None, :]
     places = own[:, None] * d + column[None, :]
     last = True
+    sums_ptr, totals_ptr = scratch_ptr + sums_at, scratch_ptr + totals_at
     if SPLITS > 1:
         tl.atomic_add(sums_ptr + places, N, mask=inside, sem="relaxed")
         tl.atomic_add(totals_ptr + own, Z, mask=live, sem="relaxed")
         tl.debug_barrier()  # all of the program's, before it says that they are there
-        last = tl.atomic_add(counts_ptr + task, 1, sem="acq_rel") == splits - 1
+        last = tl.atomic_add(scratch_ptr + counts_at + task, 1, sem="acq_rel") == splits - 1
     if last:
         if SPLITS > 1:
             tl.debug_barrier()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -19,14 +18,11 @@ from hccs.backends.triton.attention.tiles import Tile, tile_for
 from hccs.backends.triton.codes import (
     APART,
     BY_BLOCK,
-    BYTES,
     FLOATS,
     INT8,
-    ONE_LINE,
     PACKED,
     PAIR,
-    SHIFTED,
-    TWO_LINES,
+    how_scores_come_about,
     normalisation,
 )
 from hccs.backends.triton.devices import HOPPER, capability, multiprocessors
@@ -59,27 +55,38 @@ class Plan:
     ) -> Again | None:  # fmt: skip
         """Fill `result`, and Z where there is one; how to do so again, where that is known."""
         steps = *self.table.stride()[:2], *places
-        if self.tile.prefetched:
-            words, rows = v.view(torch.int32), self.tile.rows
-            self.kernel[self.grid](
-                _tiles(q, rows), _tiles(k, self.tile.keys), words, self.table, chosen, faults,
-                _tiles(result.view(q.shape), rows), Z, *self.sizes, *words.stride()[:3], *steps,
-                **self.options,
-            )  # fmt: skip
-            return None
-        numbers = *self.sizes, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *steps
+        prepared = self._prepared(q, k, v, result)
+        numbers = *self.sizes, *prepared[2].stride()[:3], *steps
+        if not self.tile.prefetched:
+            numbers = *self.sizes, *q.stride()[:3], *k.stride()[:3], *prepared[2].stride()[:3], *steps
         compiled = self.kernel[self.grid](
-            q, k, v, self.table, chosen, faults, result, Z, *numbers, **self.options
+            *prepared[:3], self.table, chosen, faults, prepared[3], Z, *numbers, **self.options
         )
         rest = *numbers, *_constants(self.kernel, self.options)
         start, table = _launcher(compiled, self.grid), self.table
         if start is None:
             return None
+        if self.tile.prefetched or self.options.get("HALVES"):
 
-        def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
-            start(q, k, v, table, chosen, faults, result, Z, *rest)
+            def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
+                q, k, v, result = self._prepared(q, k, v, result)
+                start(q, k, v, table, chosen, faults, result, Z, *rest)
+
+        else:
+
+            def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
+                start(q, k, v, table, chosen, faults, result, Z, *rest)
 
         return again
+
+    def _prepared(self, q: Any, k: Any, v: Any, result: Any) -> tuple[Any, Any, Any, Any]:
+        """What the kernel takes for q, k, v and the result."""
+        if self.options.get("HALVES"):
+            return q, k, v.to(torch.float16), result
+        if not self.tile.prefetched:
+            return q, k, v, result
+        rows = self.tile.rows
+        return _tiles(q, rows), _tiles(k, self.tile.keys), v.view(torch.int32), _tiles(result, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +97,7 @@ class SplitPlan:
     grid: tuple[int, int]
     table: torch.Tensor
     sizes: tuple[int, ...]
-    scratch: tuple[int, ...]
+    room: int
     logits: dict[str, Any]
     sums: dict[str, Any]
 
@@ -104,17 +111,13 @@ class SplitPlan:
         second: Any = few_queries.sums_of_split
         of_logits = *self.sizes, *q.stride()[:3], *k.stride()[:3], *steps
         of_sums = *self.sizes, *v.stride()[:3], *steps
-        table, scratch, device = self.table, self.scratch, q.device
-
-        def rooms() -> tuple[torch.Tensor, ...]:
-            return torch.empty(sum(scratch), dtype=torch.int32, device=device).split_with_sizes(scratch)
-
-        parts = rooms()
-        compiled = first[self.grid](q, k, table, chosen, faults, *parts, *of_logits, **self.logits)
+        table, room, device = self.table, self.room, q.device
+        scratch = torch.empty(room, dtype=torch.int32, device=device)
+        compiled = first[self.grid](q, k, table, chosen, faults, scratch, *of_logits, **self.logits)
         start = _launcher(compiled, self.grid)
         compiled = second[self.grid](
-            v, table, chosen, faults, *parts, result, Z, *of_sums, **self.sums
-        )
+            v, table, chosen, faults, scratch, result, Z, *of_sums, **self.sums
+        )  # fmt: skip
         finish = _launcher(compiled, self.grid)
         if start is None or finish is None:
             return None
@@ -122,9 +125,9 @@ class SplitPlan:
         of_sums = *of_sums, *_constants(second, self.sums)
 
         def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
-            parts = rooms()
-            start(q, k, table, chosen, faults, *parts, *of_logits)
-            finish(v, table, chosen, faults, *parts, result, Z, *of_sums)
+            scratch = torch.empty(room, dtype=torch.int32, device=device)
+            start(q, k, table, chosen, faults, scratch, *of_logits)
+            finish(v, table, chosen, faults, scratch, result, Z, *of_sums)
 
         return again
 
@@ -152,14 +155,6 @@ def _by_batch(table: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
     """Parameters [..., numbers] of every head as [batch, heads, numbers], steps of 0 where they are shared."""
     full = table.expand(*lead, table.shape[-1])
     return full.reshape(-1, *full.shape[-2:]) if len(lead) > 2 else full[(None,) * (2 - len(lead))]
-
-
-def _how_scores_come_about(theta: HeadParams) -> int:
-    if not theta.wide or not (np.any(theta.S2) or np.any(theta.f)):
-        return ONE_LINE.value
-    if not np.any(theta.f):
-        return TWO_LINES.value
-    return BYTES.value if np.all(theta.f) else SHIFTED.value
 
 
 def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
@@ -190,7 +185,7 @@ def plan_for(
     largest = theta.max_score
     options: dict[str, Any] = {
         "MASKING": masking, "CAUSAL": causal, "OUT": _OUTPUTS.get(dtype, FLOATS.value),
-        "SCORES": _how_scores_come_about(theta), "HIGH": mode is None and largest >= 2**11,
+        "SCORES": how_scores_come_about(theta), "HIGH": mode is None and largest >= 2**11,
         "LONG": mode is None and nk * largest > 2**17, "HOPPER": able >= HOPPER,
         "BLOCK_D": block_d, "KEYS": tile.keys,
         "num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers,
@@ -216,6 +211,8 @@ def plan_for(
     if tile.prefetched:
         sizes = nq, nk, heads, sharing, blocks, tasks
         return Plan(tile, attention_prefetched, (heads * programs,), table, sizes, options)
+    if not resident:
+        options |= {"HALVES": tile.halves, "FLUSH": max(2**17 // (largest * tile.keys), 1)}
     options |= {"CHUNKS": chunks, "FULL": whole and nq % (tile.rows * repeat) == 0 and d % block_d == 0}
     kernel: Any = attention_resident if resident else attention_streamed
     if resident:
@@ -239,9 +236,10 @@ def _split(
     tasks, rows = batches * kv_heads, batches * heads * nq
     splits = -(-nk // tile.split)
     width = -(-nk // tile.keys) * tile.keys // 2
-    scratch = rows * width, rows * splits, rows * d, rows, tasks
+    # Logits, then sums, then maxima, sums of scores and counts: see `few_queries.py`.
+    places = rows * width, rows * (width + d), rows * (width + d + splits), rows * (width + d + splits + 1)
     options |= {"ROWS": few_queries.ROWS, "SPLIT": tile.split}
-    sizes = nq, nk, d, kv_heads, heads // kv_heads, splits, width
+    sizes = nq, nk, d, kv_heads, heads // kv_heads, splits, width, *places
     logits = {name: value for name, value in options.items() if name not in ("OUT", "SCORES", "HIGH", "LONG")}
     sums = {**options, "SPLITS": 1 << (splits - 1).bit_length()}
-    return SplitPlan(tile, (tasks, splits), table, sizes, scratch, logits, sums)
+    return SplitPlan(tile, (tasks, splits), table, sizes, places[-1] + tasks, logits, sums)

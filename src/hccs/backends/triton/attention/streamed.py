@@ -27,6 +27,7 @@ from hccs.backends.triton.attention.packed_logits import (
     sums_of_pairs,
     times_values,
     total_of_parts,
+    whole_steps,
 )
 from hccs.backends.triton.attention.steps import (
     attended,
@@ -62,6 +63,36 @@ def scores_of_block(
 
 
 @triton.jit
+def step_of_block(
+    q, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, written, start,
+    q2, k2, v2, nq, nk, d, n1, s0, s1, s2, weights, sums, parts, Z,
+    MASKED: tl.constexpr, FULL: tl.constexpr, MASKING: tl.constexpr, CAUSAL: tl.constexpr, MODE: tl.constexpr,
+    SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr, IS_LONG: tl.constexpr,
+    IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, HALVES: tl.constexpr,
+):  # fmt: skip
+    """The block before `start` times v, and the weights of the block there: both at once."""
+    key = start + tl.arange(0, KEYS)
+    k = rows_of(k_ptr, key, tl.arange(0, BLOCK_D), k2, nk, d, FULL)
+    acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+    v = rows_of(v_ptr, key - KEYS, written, v2, nk, d, FULL)
+    if not HALVES:
+        v = as_halves(v, HOPPER)
+    sums = times_values(weights, v, sums, HIGH, IS_LONG, ROWS, KEYS)
+    weights = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
+    weights = scores_of_pairs(weights, line, S, S2, f, SCORES, HOPPER)
+    if MASKED:
+        weights = weights & attended(
+            valid_ptr, limit, g, query, start, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL, HOPPER, ROWS, KEYS
+        )
+    if MODE != DEFERRED:
+        weights = probabilities_of_pairs(weights, Z, MODE - U8_DIV, IS_WIDE)
+    else:
+        parts += sums_of_pairs(weights, SUMS, ROWS, KEYS)
+    return weights, sums, parts
+
+
+@triton.jit
 def attention_streamed(
     q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr,
     nq, nk, d, heads, sharing, blocks, tasks,
@@ -69,7 +100,7 @@ def attention_streamed(
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr, LONG: tl.constexpr,
     IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, HALVES: tl.constexpr, FLUSH: tl.constexpr,
 ):  # fmt: skip
     """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more.
 
@@ -134,20 +165,49 @@ def attention_streamed(
             parts += sums_of_pairs(pairs, SUMS, ROWS, KEYS)
     Z = total_of_parts(parts, SUMS)
 
-    sums = tl.zeros([ROWS, BLOCK_D], tl.int32 if LONG else tl.float32)
+    # Sums of a FLUSH of blocks are exact in float32, of more in int32. Scores above 2047 take two products,
+    # of which only int32 takes up the sum.
+    IS_LONG: tl.constexpr = LONG and HIGH
+    sums = tl.zeros([ROWS, BLOCK_D], tl.int32 if IS_LONG else tl.float32)
+    N = tl.zeros([ROWS, BLOCK_D], tl.int32)
+    weights = scores_of_block(
+        q, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query,
+        0, q2, k2, nq, nk, d, n1, s0, s1, s2,
+        not ALL, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+    )  # fmt: skip
+    if MODE != DEFERRED:
+        weights = probabilities_of_pairs(weights, Z, MODE - U8_DIV, IS_WIDE)
+    else:
+        parts += sums_of_pairs(weights, SUMS, ROWS, KEYS)
     for MASKED in tl.static_range(1 if ALL else 2):
-        for start in tl.range(whole if MASKED else 0, stop if MASKED else whole, KEYS):
-            v = as_halves(rows_of(v_ptr, start + tl.arange(0, KEYS), written, v2, nk, d, FULL), HOPPER)
-            pairs = scores_of_block(
-                q, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query,
-                start, q2, k2, nq, nk, d, n1, s0, s1, s2,
-                MASKED, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
-            )  # fmt: skip
-            if MODE != DEFERRED:
-                pairs = probabilities_of_pairs(pairs, Z, MODE - U8_DIV, IS_WIDE)
-            else:
-                parts += sums_of_pairs(pairs, SUMS, ROWS, KEYS)
-            sums = times_values(pairs, v, sums, HIGH, LONG, ROWS, KEYS)
+        first = tl.maximum(whole, KEYS) if MASKED else KEYS
+        end = stop if MASKED else whole
+        if LONG and not HIGH:
+            for chunk in tl.range(first, end, FLUSH * KEYS):
+                for start in tl.range(chunk, tl.minimum(chunk + FLUSH * KEYS, end), KEYS):
+                    weights, sums, parts = step_of_block(
+                        q, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
+                        query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, weights, sums, parts, Z,
+                        MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
+                        CHUNKS, BLOCK_D, ROWS, KEYS, HALVES,
+                    )  # fmt: skip
+                N += whole_steps(sums)
+                sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        else:
+            for start in tl.range(first, end, KEYS):
+                weights, sums, parts = step_of_block(
+                    q, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
+                    query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, weights, sums, parts, Z,
+                    MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
+                    CHUNKS, BLOCK_D, ROWS, KEYS, HALVES,
+                )  # fmt: skip
+    last = tl.maximum((stop - 1) // KEYS, 0) * KEYS
+    v = rows_of(v_ptr, last + tl.arange(0, KEYS), written, v2, nk, d, FULL)
+    if not HALVES:
+        v = as_halves(v, HOPPER)
+    sums = times_values(weights, v, sums, HIGH, IS_LONG, ROWS, KEYS)
+    if LONG and not HIGH:
+        sums = N + whole_steps(sums)
     if MODE != DEFERRED:
         Z = tl.full([ROWS], 255, tl.int32)
     else:

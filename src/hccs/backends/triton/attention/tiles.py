@@ -27,6 +27,8 @@ class Tile:
     # The kernel of `prefetched.py`, which needs one block of keys, heads of 32 or 64 columns and steps of
     # whole 16 bytes.
     prefetched: bool = False
+    # Streamed keys: v becomes float16 in memory first, so that its product runs while scores are computed.
+    halves: bool = False
     # Keys of a program of `few_queries.py`; 0 for the other kernels.
     split: int = 0
 
