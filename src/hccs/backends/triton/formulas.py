@@ -137,7 +137,11 @@ def wide_reciprocal(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr):
         rho = (255 * (47976 - (((Z << left) >> right) >> 1))) >> 8
     else:
         numerator: tl.constexpr = 255 << 22 if IS_U8 else 32767 << 15
-        rho = numerator // (((Z << left) + (1 << right) - 1) >> right)
+        M = ((Z << left) + (1 << right) - 1) >> right
+        # As above: the quick quotient, below 2^15, may be one off, which its remainder tells.
+        rho = ((numerator * 1.0) / M.to(tl.float32)).to(tl.int32)
+        remainder = numerator - rho * M
+        rho = rho + tl.where(remainder >= M, 1, 0) - tl.where(remainder < 0, 1, 0)
     return rho, k
 
 

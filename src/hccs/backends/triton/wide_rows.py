@@ -215,7 +215,9 @@ def wide_words(
     row = first + tl.arange(0, BLOCK_ROWS)
     place = row.to(tl.int64)[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
     even, odd = split(tl.load(x_ptr + place) ^ -0x7F7F7F80)
-    B, S, D, S2, D2, f = six_parameters(theta_ptr, (first // rows_per_group % heads) * 6)
+    # Divisions of unsigned numbers, which take half as long.
+    group = first.to(tl.uint32) // rows_per_group.to(tl.uint32)
+    B, S, D, S2, D2, f = six_parameters(theta_ptr, (group % heads.to(tl.uint32)).to(tl.int32) * 6)
     IN_UPPER_BYTES: tl.constexpr = SCORES == BYTES and IS_U8 and not LARGE
     if IN_UPPER_BYTES:
         B, S, S2 = B << (8 - f), S << (8 - f), S2 << (8 - f)

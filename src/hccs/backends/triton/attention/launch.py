@@ -64,7 +64,7 @@ def attention(
             plan = plan_for(
                 tuple(q.shape), tuple(k.shape[1:3]), tuple(lead), theta, requant, q.device, kind,
                 kind == LENGTHS and places[3] == 0, bool(causal), mode, result.dtype,
-                tile is None and _are_many(q, k, v), tile,
+                tile is None and _are_many(q, k, v), q.shape[-2] == 1 and _are_words(q, k, v), tile,
             )  # fmt: skip
             again = plan.launch(q, k, v, chosen, faults if kind == LENGTHS else None, places, result, Z)
         if asked is not None and kind in (NO_MASK, LENGTHS) and again is not None and q.ndim == len(lead) + 2:
@@ -144,6 +144,11 @@ def _selection(
     words = packed(valid, shape[-1])
     full, places = rows_in(words.expand(*shape[:-1], words.shape[-1]))
     return full, [places[0], *places[2:5]], MASK if full.stride(-2) else COMMON_MASK.value
+
+
+def _are_words(*parts: torch.Tensor) -> bool:
+    """Whether every row starts at a whole word."""
+    return all(x.data_ptr() % 4 == 0 and all(step % 4 == 0 for step in x.stride()[:-1]) for x in parts)
 
 
 def _are_many(*parts: torch.Tensor) -> bool:

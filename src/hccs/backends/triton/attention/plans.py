@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from hccs.backends.triton.attention import few_queries
+from hccs.backends.triton.attention import few_queries, one_query
 from hccs.backends.triton.attention.prefetched import attention_prefetched
 from hccs.backends.triton.attention.resident import attention_resident
 from hccs.backends.triton.attention.streamed import attention_streamed
@@ -66,7 +66,7 @@ class Plan:
         start, table = _launcher(compiled, self.grid), self.table
         if start is None:
             return None
-        if self.tile.prefetched or self.options.get("HALVES"):
+        if self.tile.prefetched:
 
             def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
                 q, k, v, result = self._prepared(q, k, v, result)
@@ -81,8 +81,6 @@ class Plan:
 
     def _prepared(self, q: Any, k: Any, v: Any, result: Any) -> tuple[Any, Any, Any, Any]:
         """What the kernel takes for q, k, v and the result."""
-        if self.options.get("HALVES"):
-            return q, k, v.to(torch.float16), result
         if not self.tile.prefetched:
             return q, k, v, result
         rows = self.tile.rows
@@ -94,6 +92,7 @@ class SplitPlan:
     """The same for the two kernels of few queries."""
 
     tile: Tile
+    kernels: tuple[Any, Any]
     grid: tuple[int, int]
     table: torch.Tensor
     sizes: tuple[int, ...]
@@ -106,18 +105,18 @@ class SplitPlan:
         faults: torch.Tensor | None, places: list[int], result: torch.Tensor, Z: torch.Tensor | None,
     ) -> Again | None:  # fmt: skip
         """As `Plan.launch`."""
-        steps = *self.table.stride()[:2], *places
-        first: Any = few_queries.logits_of_split
-        second: Any = few_queries.sums_of_split
-        of_logits = *self.sizes, *q.stride()[:3], *k.stride()[:3], *steps
-        of_sums = *self.sizes, *v.stride()[:3], *steps
         table, room, device = self.table, self.room, q.device
         scratch = torch.empty(room, dtype=torch.int32, device=device)
+        first, second = self.kernels
+        steps, one = table.stride()[:2], self.tile.single
+        if one:
+            q, k, v = q.view(torch.int32), k.view(torch.int32), v.view(torch.int32)
+        of_logits = *self.sizes, *q.stride()[: 2 if one else 3], *k.stride()[:3], *steps, *places
+        of_sums = *self.sizes, *v.stride()[:3], *steps, *(() if one else places)
+        selected = () if one else (chosen, faults)
         compiled = first[self.grid](q, k, table, chosen, faults, scratch, *of_logits, **self.logits)
         start = _launcher(compiled, self.grid)
-        compiled = second[self.grid](
-            v, table, chosen, faults, scratch, result, Z, *of_sums, **self.sums
-        )  # fmt: skip
+        compiled = second[self.grid](v, table, *selected, scratch, result, Z, *of_sums, **self.sums)
         finish = _launcher(compiled, self.grid)
         if start is None or finish is None:
             return None
@@ -127,7 +126,10 @@ class SplitPlan:
         def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
             scratch = torch.empty(room, dtype=torch.int32, device=device)
             start(q, k, table, chosen, faults, scratch, *of_logits)
-            finish(v, table, chosen, faults, scratch, result, Z, *of_sums)
+            if one:
+                finish(v, table, scratch, result, Z, *of_sums)
+            else:
+                finish(v, table, chosen, faults, scratch, result, Z, *of_sums)
 
         return again
 
@@ -168,7 +170,7 @@ def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
 def plan_for(
     shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
     device: torch.device, masking: int, one_length: bool, causal: bool, mode: Mode | None, dtype: torch.dtype,
-    many_heads: bool, tile: Tile | None,
+    many_heads: bool, words: bool, tile: Tile | None,
 ) -> Plan | SplitPlan:  # fmt: skip
     """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows."""
     batches, heads, nq, d = shape
@@ -178,7 +180,7 @@ def plan_for(
     tile = tile or tile_for(
         nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
         mask_per_row=masking == MASK, many_heads=many_heads,
-        rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None,
+        rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
@@ -212,7 +214,9 @@ def plan_for(
         sizes = nq, nk, heads, sharing, blocks, tasks
         return Plan(tile, attention_prefetched, (heads * programs,), table, sizes, options)
     if not resident:
-        options |= {"HALVES": tile.halves, "FLUSH": max(2**17 // (largest * tile.keys), 1)}
+        aligned = (nk - nq) % tile.rows == 0 and tile.keys % tile.rows == 0
+        cut = causal and aligned and masking == NO_MASK and not options["LONG"]
+        options |= {"FLUSH": max(2**17 // (largest * tile.keys), 1), "CUT": cut}
     options |= {"CHUNKS": chunks, "FULL": whole and nq % (tile.rows * repeat) == 0 and d % block_d == 0}
     kernel: Any = attention_resident if resident else attention_streamed
     if resident:
@@ -238,8 +242,17 @@ def _split(
     width = -(-nk // tile.keys) * tile.keys // 2
     # Logits, then sums, then maxima, sums of scores and counts: see `few_queries.py`.
     places = rows * width, rows * (width + d), rows * (width + d + splits), rows * (width + d + splits + 1)
-    options |= {"ROWS": few_queries.ROWS, "SPLIT": tile.split}
-    sizes = nq, nk, d, kv_heads, heads // kv_heads, splits, width, *places
-    logits = {name: value for name, value in options.items() if name not in ("OUT", "SCORES", "HIGH", "LONG")}
-    sums = {**options, "SPLITS": 1 << (splits - 1).bit_length()}
-    return SplitPlan(tile, (tasks, splits), table, sizes, places[-1] + tasks, logits, sums)
+    sums = {**options, "SPLIT": tile.split, "SPLITS": 1 << (splits - 1).bit_length()}
+    if tile.single:
+        kernels: tuple[Any, Any] = one_query.logits_of_one, one_query.sums_of_one
+        sizes: tuple[int, ...] = nk, heads, splits, width, *places
+        sums["D"] = d
+    else:
+        kernels = few_queries.logits_of_split, few_queries.sums_of_split
+        sizes = nq, nk, d, kv_heads, heads // kv_heads, splits, width, *places
+        sums["ROWS"] = few_queries.ROWS
+    passed = [
+        {name: value for name, value in sums.items() if not name.isupper() or name in kernel.arg_names}
+        for kernel in kernels
+    ]
+    return SplitPlan(tile, kernels, (tasks, splits), table, sizes, places[-1] + tasks, *passed)

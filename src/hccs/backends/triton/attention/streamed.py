@@ -42,15 +42,16 @@ from hccs.backends.triton.codes import DEFERRED, MASK, U8_DIV
 
 @triton.jit
 def scores_of_block(
-    q, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, start, q2, k2,
+    q, k, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, start, q2, k2,
     nq, nk, d, n1, s0, s1, s2,
     MASKED: tl.constexpr, FULL: tl.constexpr, MASKING: tl.constexpr, CAUSAL: tl.constexpr,
     SCORES: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Of queries on the block of keys at `start`; the logits themselves where `line` is None."""
+    """Of queries on the block of keys at `start`, unless it is given; the logits where `line` is None."""
     key = start + tl.arange(0, KEYS)
-    k = rows_of(k_ptr, key, tl.arange(0, BLOCK_D), k2, nk, d, FULL)
+    if k is None:
+        k = rows_of(k_ptr, key, tl.arange(0, BLOCK_D), k2, nk, d, FULL)
     acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
     pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
     if line is not None:
@@ -64,32 +65,27 @@ def scores_of_block(
 
 @triton.jit
 def step_of_block(
-    q, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, written, start,
-    q2, k2, v2, nq, nk, d, n1, s0, s1, s2, weights, sums, parts, Z,
+    q, k, v, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, written, start,
+    q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
     MASKED: tl.constexpr, FULL: tl.constexpr, MASKING: tl.constexpr, CAUSAL: tl.constexpr, MODE: tl.constexpr,
     SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr, IS_LONG: tl.constexpr,
     IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, HALVES: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """The block before `start` times v, and the weights of the block there: both at once."""
-    key = start + tl.arange(0, KEYS)
-    k = rows_of(k_ptr, key, tl.arange(0, BLOCK_D), k2, nk, d, FULL)
-    acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
-    v = rows_of(v_ptr, key - KEYS, written, v2, nk, d, FULL)
-    if not HALVES:
-        v = as_halves(v, HOPPER)
-    sums = times_values(weights, v, sums, HIGH, IS_LONG, ROWS, KEYS)
-    weights = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
-    weights = scores_of_pairs(weights, line, S, S2, f, SCORES, HOPPER)
-    if MASKED:
-        weights = weights & attended(
-            valid_ptr, limit, g, query, start, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL, HOPPER, ROWS, KEYS
-        )
+    """The second pass over a block: what it adds to the product with v and to the sums of scores."""
+    if v is None:
+        v = rows_of(v_ptr, start + tl.arange(0, KEYS), written, v2, nk, d, FULL)
+    v = as_halves(v, HOPPER)
+    pairs = scores_of_block(
+        q, k, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query,
+        start, q2, k2, nq, nk, d, n1, s0, s1, s2,
+        MASKED, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+    )  # fmt: skip
     if MODE != DEFERRED:
-        weights = probabilities_of_pairs(weights, Z, MODE - U8_DIV, IS_WIDE)
+        pairs = probabilities_of_pairs(pairs, Z, MODE - U8_DIV, IS_WIDE)
     else:
-        parts += sums_of_pairs(weights, SUMS, ROWS, KEYS)
-    return weights, sums, parts
+        parts += sums_of_pairs(pairs, SUMS, ROWS, KEYS)
+    return times_values(pairs, v, sums, HIGH, IS_LONG, ROWS, KEYS), parts
 
 
 @triton.jit
@@ -100,12 +96,13 @@ def attention_streamed(
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr, LONG: tl.constexpr,
     IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, HALVES: tl.constexpr, FLUSH: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, FLUSH: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more.
 
     Each pass takes first the blocks that all its queries see in full, then those that need masking. Causal
-    programs start with the last queries, which take longest.
+    programs start with the last queries, which take longest. CUT says that every program has exactly one
+    block to mask: its rows are loaded first of all, for they are not part of any loop that loads ahead.
     """
     g = tl.program_id(0) // blocks
     batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
@@ -129,6 +126,11 @@ def attention_streamed(
     if MASKING >= MASK:
         whole = 0
 
+    k_cut, v_cut = None, None
+    if CUT:
+        key = whole + tl.arange(0, KEYS)
+        k_cut = rows_of(k_ptr, key, column, k2, nk, d, FULL)
+        v_cut = rows_of(v_ptr, key, written, v2, nk, d, FULL)
     maximum = tl.full([ROWS, 8], LOWEST, tl.int32)
     for start in tl.range(0, whole, KEYS):
         key = start + tl.arange(0, KEYS)
@@ -136,11 +138,18 @@ def attention_streamed(
         acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
         maximum = tl.maximum(maximum, maxima(acc, ROWS, KEYS))
     largest = round_half_up(tl.max(maximum, axis=1).to(tl.float32), multiplier, shift, HOPPER) + ZERO
-    if not ALL:
+    if CUT:
+        pairs = scores_of_block(
+            q, k_cut, q_ptr, k_ptr, valid_ptr, limit, None, S, S2, f, multiplier, shift, g, query,
+            whole, q2, k2, nq, nk, d, n1, s0, s1, s2,
+            True, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+        )  # fmt: skip
+        largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
+    elif not ALL:
         peaks = tl.zeros([ROWS, 4], tl.int32)
         for start in tl.range(whole, stop, KEYS):
             pairs = scores_of_block(
-                q, q_ptr, k_ptr, valid_ptr, limit, None, S, S2, f, multiplier, shift, g, query,
+                q, None, q_ptr, k_ptr, valid_ptr, limit, None, S, S2, f, multiplier, shift, g, query,
                 start, q2, k2, nq, nk, d, n1, s0, s1, s2,
                 True, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
             )  # fmt: skip
@@ -158,56 +167,48 @@ def attention_streamed(
     if MODE != DEFERRED:
         for start in tl.range(0, stop, KEYS):
             pairs = scores_of_block(
-                q, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query,
+                q, None, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query,
                 start, q2, k2, nq, nk, d, n1, s0, s1, s2,
                 not ALL, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
             )  # fmt: skip
             parts += sums_of_pairs(pairs, SUMS, ROWS, KEYS)
     Z = total_of_parts(parts, SUMS)
 
-    # Sums of a FLUSH of blocks are exact in float32, of more in int32. Scores above 2047 take two products,
-    # of which only int32 takes up the sum.
+    # The sums of FLUSH blocks are exact in float32, those of more in int32. Scores above 2047 take two
+    # products, which are added in int32 at once.
     IS_LONG: tl.constexpr = LONG and HIGH
     sums = tl.zeros([ROWS, BLOCK_D], tl.int32 if IS_LONG else tl.float32)
-    N = tl.zeros([ROWS, BLOCK_D], tl.int32)
-    weights = scores_of_block(
-        q, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query,
-        0, q2, k2, nq, nk, d, n1, s0, s1, s2,
-        not ALL, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
-    )  # fmt: skip
-    if MODE != DEFERRED:
-        weights = probabilities_of_pairs(weights, Z, MODE - U8_DIV, IS_WIDE)
-    else:
-        parts += sums_of_pairs(weights, SUMS, ROWS, KEYS)
-    for MASKED in tl.static_range(1 if ALL else 2):
-        first = tl.maximum(whole, KEYS) if MASKED else KEYS
-        end = stop if MASKED else whole
-        if LONG and not HIGH:
-            for chunk in tl.range(first, end, FLUSH * KEYS):
+    if LONG and not HIGH:
+        N = tl.zeros([ROWS, BLOCK_D], tl.int32)
+        for MASKED in tl.static_range(1 if ALL else 2):
+            end = stop if MASKED else whole
+            for chunk in tl.range(whole if MASKED else 0, end, FLUSH * KEYS):
                 for start in tl.range(chunk, tl.minimum(chunk + FLUSH * KEYS, end), KEYS):
-                    weights, sums, parts = step_of_block(
-                        q, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
-                        query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, weights, sums, parts, Z,
+                    sums, parts = step_of_block(
+                        q, None, None, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
+                        query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
                         MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
-                        CHUNKS, BLOCK_D, ROWS, KEYS, HALVES,
+                        CHUNKS, BLOCK_D, ROWS, KEYS,
                     )  # fmt: skip
                 N += whole_steps(sums)
                 sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
-        else:
-            for start in tl.range(first, end, KEYS):
-                weights, sums, parts = step_of_block(
-                    q, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
-                    query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, weights, sums, parts, Z,
+        sums = N
+    else:
+        for MASKED in tl.static_range(1 if ALL or CUT else 2):
+            for start in tl.range(whole if MASKED else 0, stop if MASKED else whole, KEYS):
+                sums, parts = step_of_block(
+                    q, None, None, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
+                    query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
                     MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
-                    CHUNKS, BLOCK_D, ROWS, KEYS, HALVES,
+                    CHUNKS, BLOCK_D, ROWS, KEYS,
                 )  # fmt: skip
-    last = tl.maximum((stop - 1) // KEYS, 0) * KEYS
-    v = rows_of(v_ptr, last + tl.arange(0, KEYS), written, v2, nk, d, FULL)
-    if not HALVES:
-        v = as_halves(v, HOPPER)
-    sums = times_values(weights, v, sums, HIGH, IS_LONG, ROWS, KEYS)
-    if LONG and not HIGH:
-        sums = N + whole_steps(sums)
+    if CUT:
+        sums, parts = step_of_block(
+            q, k_cut, v_cut, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
+            query, written, whole, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
+            True, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
+            CHUNKS, BLOCK_D, ROWS, KEYS,
+        )  # fmt: skip
     if MODE != DEFERRED:
         Z = tl.full([ROWS], 255, tl.int32)
     else:

@@ -27,10 +27,10 @@ class Tile:
     # The kernel of `prefetched.py`, which needs one block of keys, heads of 32 or 64 columns and steps of
     # whole 16 bytes.
     prefetched: bool = False
-    # Streamed keys: v becomes float16 in memory first, so that its product runs while scores are computed.
-    halves: bool = False
     # Keys of a program of `few_queries.py`; 0 for the other kernels.
     split: int = 0
+    # Those of `one_query.py` instead, which need heads of 32, 64 or 128 columns, four to a word.
+    single: bool = False
 
 
 FITTING = 0
@@ -57,6 +57,8 @@ class Entry:
     multiple: int = 1
     # Queries of heads that share keys are so few that they fit one tile together.
     few: bool | None = None
+    # Only one query, whose keys no other head shares, and rows of whole words.
+    one: bool | None = None
     least_keys: int = 0
 
 
@@ -73,6 +75,7 @@ class _Launch:
     mask_per_row: bool
     many_heads: bool
     few: bool
+    one: bool
 
     def meets(self, entry: Entry) -> bool:
         bounds = ((self.keys, entry.most_keys), (self.queries, entry.most_queries))
@@ -81,6 +84,7 @@ class _Launch:
             (self.masked, entry.masked),
             (self.causal, entry.causal),
             (self.few, entry.few),
+            (self.one, entry.one),
             (self.mask_per_row, entry.mask_per_row),
             (self.many_heads, entry.many_heads),
         )
@@ -94,6 +98,7 @@ class _Launch:
 
 
 _ANY_GPU = (
+    Entry(Tile(16, 64, split=512, single=True), one=True, least_keys=256),
     Entry(Tile(16, 64, stages=3, split=512), few=True, least_keys=512),
     Entry(Tile(FITTING, FITTING, stages=2), most_keys=64),
     Entry(Tile(FITTING, 64, stages=2)),
@@ -101,7 +106,8 @@ _ANY_GPU = (
 
 # Measured on an H200 (benchmarks/attention_gpu.py --tune), heads of 64 columns; the first that fits is taken.
 _H200 = (
-    Entry(Tile(16, 128, stages=4, split=512), few=True, least_keys=512),
+    Entry(Tile(16, 64, split=512, single=True), one=True, least_keys=256),
+    Entry(Tile(16, 128, stages=4, split=2048), few=True, least_keys=512),
     *(replace(entry, least_columns=65) for entry in _ANY_GPU),
     Entry(Tile(FITTING, FITTING, stages=2, persistent=6, registers=80), 64, whole=True),
     Entry(Tile(FITTING, FITTING, stages=2, persistent=4, registers=112), 64, mask_per_row=True),
@@ -139,14 +145,19 @@ def tile_for(
     mask_per_row: bool = False,
     many_heads: bool = False,
     rows: int | None = None,
+    words: bool = False,
 ) -> Tile:
     """The tile for nq queries on nk keys of d columns, on a GPU of this compute capability.
 
-    `rows` counts the queries of heads that share keys, where the kernels of few queries can run.
+    `rows` counts the queries of heads that share keys, where the kernels of few queries can run; `words`
+    tells that q, k and v can be read as words of four columns.
     """
     keys = max(1 << (nk - 1).bit_length(), 32)
     few = rows is not None and rows <= 16
-    launch = _Launch(nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, few)
+    launch = _Launch(
+        nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, few,
+        rows == 1 and words and d in (32, 64, 128),
+    )  # fmt: skip
     table = TABLES[max(least for least in TABLES if least <= capability)]
     tile = next(entry.tile for entry in table if launch.meets(entry))
     return replace(tile, rows=tile.rows or (16 if nq <= 16 else 64), keys=tile.keys or keys)
