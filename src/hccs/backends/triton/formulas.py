@@ -11,10 +11,12 @@ import triton.language as tl
 
 from hccs.backends.triton.codes import LEADING_BIT, LENGTHS, LINE, NO_MASK
 from hccs.backends.triton.faults import LENGTH
+from hccs.numbers.modes import LINEAR_TOP
 
 # A float32 near 1.5 * 2^23 has no fraction bits and its low bits are an integer: adding this rounds half to
 # even, and the bits of OFFSET + p are those of p. Conversion instructions, four times slower, are not needed.
 OFFSET = tl.constexpr(12582912.0)
+LINEAR = tl.constexpr(LINEAR_TOP)
 
 
 @triton.jit
@@ -105,6 +107,12 @@ def scores(x, valid, columns, B, S, D, LOWEST: tl.constexpr, ALL: tl.constexpr):
 
 
 @triton.jit
+def linear_reciprocal(M):
+    """Eight bits of a line in M, which is Z brought to 16 bits."""
+    return (255 * (LINEAR - (M >> 1))) >> 15
+
+
+@triton.jit
 def reciprocal(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr):
     """rho * 2^e (eq. 6, 8, 9): the short-row scaling by 2^e of s moves into the reciprocal."""
     numerator: tl.constexpr = 255 << 15 if IS_U8 else 32767
@@ -114,7 +122,7 @@ def reciprocal(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr):
         rho = (numerator >> (k + e)).to(tl.float32)
     elif RECIPROCAL == LINE:
         # k <= 14: Z stays below 2^15, and what e moves it by is part of what brings it to 16 bits.
-        rho = ((255 * (47976 - ((Z.to(tl.int32) << (15 - k)) >> 1))) >> (k + e)).to(tl.float32)
+        rho = (linear_reciprocal(Z.to(tl.int32) << (15 - k)) << (15 - k - e)).to(tl.float32)
     else:
         # The quick quotient may be one off; its remainder, exact in float32, says which way.
         scaled = (Z.to(tl.int32) << e).to(tl.float32) if IS_U8 else Z
@@ -134,7 +142,7 @@ def wide_reciprocal(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr):
     if RECIPROCAL == LEADING_BIT:
         rho = tl.zeros_like(Z) + (255 << 7 if IS_U8 else 32767)
     elif RECIPROCAL == LINE:
-        rho = (255 * (47976 - (((Z << left) >> right) >> 1))) >> 8
+        rho = linear_reciprocal((Z << left) >> right) << 7
     else:
         numerator: tl.constexpr = 255 << 22 if IS_U8 else 32767 << 15
         M = ((Z << left) + (1 << right) - 1) >> right

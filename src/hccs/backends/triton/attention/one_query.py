@@ -19,10 +19,19 @@ from hccs.backends.triton.devices import INTERPRETED
 SPELLED_OUT = tl.constexpr(INTERPRETED)
 
 
+# A byte, and its sign in all bytes above.
+_BYTES = tl.constexpr(("prmt.b32 $0, $1, 0, 0x8880;", "prmt.b32 $0, $1, 0, 0x9991;", "prmt.b32 $0, $1, 0, 0xAAA2;"))
+
+
 @triton.jit
-def byte_of(words, NUMBER: tl.constexpr):
+def byte_of(words, NUMBER: tl.constexpr, HOPPER: tl.constexpr):
     """The signed byte of a word, as int32."""
-    return (words << (24 - 8 * NUMBER)) >> 24
+    if HOPPER and not SPELLED_OUT and NUMBER < 3:
+        CODE: tl.constexpr = _BYTES[NUMBER]
+        byte = tl.inline_asm_elementwise(CODE, "=r,r", [words], dtype=tl.int32, is_pure=True, pack=1)
+    else:
+        byte = (words << (24 - 8 * NUMBER)) >> 24
+    return byte
 
 
 @triton.jit
@@ -33,8 +42,8 @@ def four_products(a, b, HOPPER: tl.constexpr):
             "dp4a.s32.s32 $0, $1, $2, 0;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
         )
     else:
-        total = byte_of(a, 0) * byte_of(b, 0) + byte_of(a, 1) * byte_of(b, 1)
-        total += byte_of(a, 2) * byte_of(b, 2) + byte_of(a, 3) * byte_of(b, 3)
+        total = byte_of(a, 0, False) * byte_of(b, 0, False) + byte_of(a, 1, False) * byte_of(b, 1, False)
+        total += byte_of(a, 2, False) * byte_of(b, 2, False) + byte_of(a, 3, False) * byte_of(b, 3, False)
     return total
 
 
@@ -110,8 +119,8 @@ def sums_of_one(
             s = tl.where(x != 0, s, 0)
         totals += s
         s = s[:, None]
-        a0, a1 = a0 + s * byte_of(v, 0), a1 + s * byte_of(v, 1)
-        a2, a3 = a2 + s * byte_of(v, 2), a3 + s * byte_of(v, 3)
+        a0, a1 = a0 + s * byte_of(v, 0, HOPPER), a1 + s * byte_of(v, 1, HOPPER)
+        a2, a3 = a2 + s * byte_of(v, 2, HOPPER), a3 + s * byte_of(v, 3, HOPPER)
     even = tl.join(tl.sum(a0, axis=0), tl.sum(a2, axis=0))
     odd = tl.join(tl.sum(a1, axis=0), tl.sum(a3, axis=0))
     N, Z = tl.reshape(tl.join(even, odd), [D]), tl.sum(totals, axis=0)

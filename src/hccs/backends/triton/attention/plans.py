@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hccs.backends.triton.attention import few_queries, one_query
@@ -143,8 +144,15 @@ def _launcher(compiled: Any, grid: tuple[int, ...]) -> Callable[..., None] | Non
     """Of a compiled kernel, past Triton's look at every argument; None for the interpreter's."""
     if not hasattr(compiled, "packed_metadata"):
         return None
-    runner: Callable[..., None] = compiled[(*grid, *[1] * (3 - len(grid)))]
-    return runner
+    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    x, y, z = *grid, *[1] * (3 - len(grid))
+    active = triton.runtime.driver.active
+
+    def start(*arguments: Any) -> None:
+        stream = active.get_current_stream(active.get_current_device())
+        run(x, y, z, stream, function, metadata, None, None, None, *arguments)
+
+    return start
 
 
 def _tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
