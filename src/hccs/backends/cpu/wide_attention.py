@@ -14,6 +14,7 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import FixedPoint, Requant
 from hccs.ops.arguments import LOGITS, MASK, NO_MASK, as_mask, require_lengths, require_shapes
+from hccs.ops.operands import sharing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,6 +39,8 @@ def attention(
 ) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
     """The output "pair", "float32" or "int8" and, for "pair", the row sums."""
     shape = (*q.shape[:-1], k.shape[-2])
+    if (shared := sharing(q, k)) > 1:
+        k, v = np.repeat(k, shared, axis=-3), np.repeat(v, shared, axis=-3)
     require_shapes(LOGITS, shape, theta, masking, valid, requant)
     if masking not in (NO_MASK, MASK):
         require_lengths(valid, shape[-1])
