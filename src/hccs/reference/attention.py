@@ -33,7 +33,7 @@ def attention(
     Where k and v have fewer heads [..., heads, nk, d], query head h of g times as many takes theirs h // g.
 
     `out` is "pair" for the integers (N, Z), "float32" or "int8". Without a mode normalisation is deferred;
-    with "u8_div" or "u8_clb" probabilities come first. Input is taken as correct, as in `softmax`.
+    with "u8_div", "u8_clb" or "u8_lin" probabilities come first. Input is taken as correct, as in `softmax`.
     """
     k, v = for_every_head(k, q), for_every_head(v, q)
     x = requantise(q.astype(np.int64) @ np.swapaxes(k, -1, -2).astype(np.int64), requant.logits)
