@@ -238,18 +238,3 @@ def test_heads_that_share_keys_and_values(heads, shared, wide):
                 hccs.attention(q, k, v, theta, requant, mode=mode, **options),
                 hccs.attention(q, *repeated, theta, requant, mode=mode, **options),
             )
-
-
-def test_a_cache_with_room_for_more_keys_is_read_in_place():
-    q = logits(1, (2, 4, 1, 16), spread=60.0)
-    room = [logits(seed, (2, 2, 50, 16), spread=60.0) for seed in (2, 3)]
-    k, v = (x[:, :, :37] for x in room)
-    assert_same(
-        q,
-        k,
-        v,
-        hccs.HeadParams(400, 3, 60),
-        scales(16).__class__.from_scales(
-            q_scale=0.03, k_scale=0.03, v_scale=0.03, logit_scale=0.4, scaling=1.0, out_scale=0.02
-        ),
-    )

@@ -27,8 +27,9 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 FEW_QUERIES = 4
 """Up to so many of them it is not worth packing keys and values: they are read as they lie."""
 
-# Multiply-adds that are worth starting a thread for; and, of few queries, giving work to one that waits for it.
+# Multiply-adds that are worth starting a thread for.
 _WORK_PER_THREAD = 1 << 25
+# Those that a thread is worth which waits for work already, as those for few queries do.
 _WORK_PER_WAITING_THREAD = 1 << 20
 
 
