@@ -105,9 +105,9 @@ class Work:
         import torch
         from transformers import AutoModelForCausalLM
 
-        return AutoModelForCausalLM.from_pretrained(
-            self.plan.model, dtype=torch.float32, **self._format
-        ).eval()
+        model = AutoModelForCausalLM.from_pretrained(self.plan.model, dtype=torch.float32, **self._format)
+        model.config.use_cache = False
+        return model.eval()
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -168,7 +168,7 @@ class AtContext:
         for batch in self.work.windows(plan.text, self.context, plan.tokens):
             ids = batch["input_ids"]
             with torch.no_grad():
-                logits = self.model(ids, use_cache=False).logits[:, :-1]
+                logits = self.model(ids).logits[:, :-1]
             each = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
             yield from each.reshape(len(ids), -1).double().mean(1).tolist()
 
@@ -236,8 +236,7 @@ class AtContext:
 
     def _calibration(self) -> Sequence[Mapping[str, Any]]:
         plan = self.work.plan
-        batches = self.work.windows(plan.calibration_text, self.context, plan.calibration_tokens)
-        return [{**batch, "use_cache": False} for batch in batches]
+        return self.work.windows(plan.calibration_text, self.context, plan.calibration_tokens)
 
     def heads(self) -> dict[str, Any]:
         """Of every head: how well one line and two serve it, and what makes it hard."""
