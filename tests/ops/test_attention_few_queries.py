@@ -61,7 +61,9 @@ def test_every_form_and_mode_on_pieces_of_the_keys(form, mode):
         assert_reference(q, k, v, theta, factors(4, 64), (1, 3), mode=mode, **options)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 3, 1), (2, 3, 65, 20), (3, 2, 257, 80), (4, 4, 130, 128), (4, 1, 66, 200)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 3, 1), (2, 3, 65, 20), (3, 2, 257, 80), (4, 4, 130, 128), (4, 1, 66, 200)]
+)
 def test_shapes_around_every_boundary(shape):
     nq, shared, nk, d = shape
     heads = 2 * shared

@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     import torch
 
     from hccs.calibration import HeadStatistics
+    from hccs.pipeline.reproduce.decoder_rows import Seen
 
 AT_ONCE = 1024
 """Tokens of one forward pass."""
-
-MARGIN = 10.0
-"""Logits so far below a row's largest one take no part in its softmax: exp(-10) is 1 / 22000."""
 
 SOFTMAX = "softmax"
 TABLES: dict[str, dict[str, Any]] = {
@@ -210,33 +208,16 @@ class AtContext:
 
     def statistics(self, fitted: bool) -> HeadStatistics:
         """Of the calibration text: with the scale that reaches every logit, or every logit that matters."""
-        return self._statistics_fitted if fitted else self._statistics
+        return self.seen.fitted if fitted else self.seen.plain
 
     @cached_property
-    def _statistics(self) -> HeadStatistics:
-        import hccs.nn
+    def seen(self) -> Seen:
+        """The model's logits over the calibration text."""
+        from hccs.pipeline.reproduce.decoder_rows import look
 
-        return hccs.nn.collect(self.model, self._calibration(), n=self.context)
-
-    @cached_property
-    def _statistics_fitted(self) -> HeadStatistics:
-        import hccs.nn
-
-        seen = self._seen
-        reach = np.maximum(seen["highest"], MARGIN - seen["lowest"])
-        # Never coarser than the largest magnitude asks for.
-        scale = np.minimum(np.maximum(reach, 1e-6) / 127, self._statistics.scale)
-        return hccs.nn.collect(self.model, self._calibration(), n=self.context, scale=scale)
-
-    @cached_property
-    def _seen(self) -> dict[str, Any]:
-        from hccs.pipeline.reproduce.row_maxima import row_maxima
-
-        return row_maxima(self.model, self._calibration())
-
-    def _calibration(self) -> Sequence[Mapping[str, Any]]:
         plan = self.work.plan
-        return self.work.windows(plan.calibration_text, self.context, plan.calibration_tokens)
+        windows = self.work.windows(plan.calibration_text, self.context, plan.calibration_tokens)
+        return look(self.model, windows, self.context)
 
     def heads(self) -> dict[str, Any]:
         """Of every head: how well one line and two serve it, and what makes it hard."""
@@ -246,9 +227,9 @@ class AtContext:
         return {
             **rounded,
             "entropy": np.round(entropy, 4).tolist(),
-            "scale": np.round(self._statistics.scale.ravel(), 5).tolist(),
-            "fitted scale": np.round(self._statistics_fitted.scale.ravel(), 5).tolist(),
-            "weight of the first token": np.round(self._seen["first"].ravel(), 4).tolist(),
+            "scale": np.round(self.seen.plain.scale.ravel(), 5).tolist(),
+            "fitted scale": np.round(self.seen.fitted.scale.ravel(), 5).tolist(),
+            "weight of the first token": np.round(self.seen.first.ravel(), 4).tolist(),
         }
 
 

@@ -16,7 +16,8 @@ namespace {
 using namespace arrays;
 
 // Where each group's rows and parameters lie: heads int32 [..., 3], or [..., 6] of the wide form, and requant [..., 5]
-// broadcast over the leading dimensions, those of q. Of these k and v have fewer heads where neighbouring ones share them.
+// broadcast over the leading dimensions, those of q. Of these k and v have fewer heads where neighbouring ones share
+// them.
 Status take_groups(const Buffer (&qkv)[3], const Buffer& out, const Buffer& heads, const Buffer& requant,
                    const Py_ssize_t* lead_shape, int lead, std::vector<AttentionGroup>& groups) {
   const auto each = [&](const Buffer& array, int own_ndim, auto assign) {

@@ -65,7 +65,8 @@ void logits(const DecodeJob& job, const DecodeGroup& group, int64_t begin, int64
       if (one && left >= kKeys) {
 #pragma GCC unroll 16
         for (int i = 0; i < kKeys; ++i)
-          sums[i] = dot(_mm512_setzero_si512(), _mm512_xor_si512(_mm512_loadu_si512(keys + i * job.k_stride), turn), only);
+          sums[i] =
+              dot(_mm512_setzero_si512(), _mm512_xor_si512(_mm512_loadu_si512(keys + i * job.k_stride), turn), only);
       } else {
 #pragma GCC unroll 16
         for (int i = 0; i < kKeys; ++i) {
@@ -196,8 +197,7 @@ void columns_of(const DecodeJob& job, const DecodeGroup& group, int64_t begin, i
   }
   if (j < end) {  // the weights behind the last key are 0
     __m512i row[4];
-    for (int i = 0; i < 4; ++i)
-      row[i] = _mm512_maskz_loadu_epi8(present, at + (j + i < end ? i : 0) * job.v_stride);
+    for (int i = 0; i < 4; ++i) row[i] = _mm512_maskz_loadu_epi8(present, at + (j + i < end ? i : 0) * job.v_stride);
     add(j, interleaved(row));
   }
 #pragma GCC unroll 4
@@ -216,8 +216,8 @@ void products_of(const DecodeJob& job, const DecodeGroup& group, int64_t begin, 
   for (int64_t column = 0; column < job.dim; column += 64)
     for (int64_t r = 0; r < rows;) {
       const auto run = [&]<int kRows>() {
-        columns_of<kRows, kHigh>(job, group, begin, end, low + r * stride, high + (kHigh ? r * stride : 0), stride, column,
-                                 products + r * job.dim);
+        columns_of<kRows, kHigh>(job, group, begin, end, low + r * stride, high + (kHigh ? r * stride : 0), stride,
+                                 column, products + r * job.dim);
         r += kRows;
       };
       const int64_t left = rows - r;
@@ -241,6 +241,7 @@ void products(const DecodeJob& job, const DecodeGroup& group, int64_t begin, int
 
 }  // namespace
 
-const DecodeKernel decode_avx512{scores_by_distance, probabilities_by_distance, logits, most, weights, products, write_row};
+const DecodeKernel decode_avx512{scores_by_distance, probabilities_by_distance, logits, most, weights, products,
+                                 write_row};
 
 }  // namespace hccs

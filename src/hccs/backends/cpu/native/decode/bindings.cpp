@@ -44,8 +44,8 @@ bool for_heads(std::vector<DecodeRow>& rows, const Buffer& array, int own_ndim, 
 
 // As the function `attention` of the module, for few queries: heads may have three or six fields, and k and v fewer
 // heads than q.
-int decode(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::handle heads, nb::handle requant, int masking,
-           nb::handle valid, bool causal, int mode, int output, nb::handle out_array, nb::handle sums,
+int decode(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::handle heads, nb::handle requant,
+           int masking, nb::handle valid, bool causal, int mode, int output, nb::handle out_array, nb::handle sums,
            nb::handle threads) {
   const Buffer qs(q_array, PyBUF_STRIDES), ks(k_array, PyBUF_STRIDES), vs(v_array, PyBUF_STRIDES);
   const Py_buffer &q = qs.view(), &k = ks.view(), &v = vs.view();

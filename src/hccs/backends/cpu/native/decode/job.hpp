@@ -15,7 +15,7 @@ constexpr int kDistances = 128;
 // One query row.
 struct DecodeRow {
   const int8_t* q;
-  void* out;  // N int32, float32 or int8
+  void* out;            // N int32, float32 or int8
   int32_t* sum;         // where pairs want their Z
   const int32_t* head;  // B, S, D, and S2, D2, f where wide
   const Requant* requant;

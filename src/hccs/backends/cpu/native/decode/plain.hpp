@@ -83,8 +83,9 @@ struct PlainDecode {
   }
 };
 
-constexpr DecodeKernel kPlainDecode{scores_by_distance, probabilities_by_distance, PlainDecode::logits, PlainDecode::most,
-                                    PlainDecode::weights, PlainDecode::products, write_row};
+constexpr DecodeKernel kPlainDecode{scores_by_distance, probabilities_by_distance, PlainDecode::logits,
+                                    PlainDecode::most,  PlainDecode::weights,      PlainDecode::products,
+                                    write_row};
 
 }  // namespace
 }  // namespace hccs

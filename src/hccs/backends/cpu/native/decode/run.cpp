@@ -9,8 +9,8 @@
 namespace hccs {
 namespace {
 
-constexpr int64_t kAlign = 64;       // keys; pieces of them begin at its multiples
-constexpr int64_t kFewKeys = 256;    // what a thread of its own is worth
+constexpr int64_t kAlign = 64;     // keys; pieces of them begin at its multiples
+constexpr int64_t kFewKeys = 256;  // what a thread of its own is worth
 constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 // One phase where each part is a whole group. Pieces of keys need three: a score depends on the largest logit of all
@@ -28,9 +28,10 @@ class DecodeWork : public PhasedWork {
     worker_bytes_ = own;
     const int64_t parts = job.group_count * pieces_;
     threads = static_cast<int>(std::min<int64_t>(threads, parts));
-    const int64_t shared = pieces_ == 1 ? 0
-                                        : job.group_count * job.rows * stride_ + parts * row_sums_ +
-                                              round_up(parts * job.rows * static_cast<int64_t>(sizeof(int32_t)), kAlign);
+    const int64_t shared = pieces_ == 1
+                               ? 0
+                               : job.group_count * job.rows * stride_ + parts * row_sums_ +
+                                     round_up(parts * job.rows * static_cast<int64_t>(sizeof(int32_t)), kAlign);
     memory_.reset(static_cast<std::byte*>(::operator new[](own * threads + shared, std::align_val_t{64})));
     std::byte* at = memory_.get() + own * threads;
     logits_ = reinterpret_cast<int8_t*>(at);
@@ -84,13 +85,13 @@ class DecodeWork : public PhasedWork {
   void multiply(const DecodeGroup& group, int64_t begin, int64_t end, const int8_t* x, int worker, int32_t* N,
                 int32_t* Z) {
     for (int64_t first = 0; first < job_.rows; first += kMostAtOnce)
-      multiply_rows(group, first, std::min(kMostAtOnce, job_.rows - first), begin, end, x, worker,
-                    N + first * job_.dim, Z + first);
+      multiply_rows(group, first, std::min(kMostAtOnce, job_.rows - first), begin, end, x, worker, N + first * job_.dim,
+                    Z + first);
   }
 
   // N and Z of some rows over keys begin..end-1, from the logits of all keys.
-  void multiply_rows(const DecodeGroup& group, int64_t first, int64_t count, int64_t begin, int64_t end, const int8_t* x,
-                     int worker, int32_t* N, int32_t* Z) {
+  void multiply_rows(const DecodeGroup& group, int64_t first, int64_t count, int64_t begin, int64_t end,
+                     const int8_t* x, int worker, int32_t* N, int32_t* Z) {
     auto* const low = reinterpret_cast<uint8_t*>(memory_.get() + worker * worker_bytes_);
     uint8_t* const high = low + job_.rows * stride_;
     bool has_high = false;
@@ -136,8 +137,7 @@ class DecodeWork : public PhasedWork {
         N[c] = static_cast<int32_t>(static_cast<uint32_t>(N[c]) + static_cast<uint32_t>(more[c]));
       for (int64_t r = 0; r < job_.rows; ++r) Z[r] += Z[piece * job_.rows + r];
     }
-    for (int64_t r = 0; r < job_.rows; ++r)
-      kernel_.write(job_, job_.groups[index].rows[r], N + r * job_.dim, Z[r]);
+    for (int64_t r = 0; r < job_.rows; ++r) kernel_.write(job_, job_.groups[index].rows[r], N + r * job_.dim, Z[r]);
   }
 };
 
