@@ -19,7 +19,8 @@ def mistral():
     """Layers that see the last eight tokens only."""
     config = transformers.MistralConfig(
         vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=37, max_position_embeddings=64, initializer_range=0.15, sliding_window=8,
+        num_key_value_heads=2, intermediate_size=37, max_position_embeddings=64, initializer_range=0.15,
+        sliding_window=8,
     )  # fmt: skip
     torch.manual_seed(0)
     return transformers.MistralForCausalLM(config).eval()

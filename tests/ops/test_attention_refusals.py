@@ -26,7 +26,7 @@ GOOD = {
         ({"k": K.tolist()}, errors.DtypeError, "k to be a NumPy array like q.*got list"),
         ({"q": Q[0, 0, 0]}, errors.ShapeError, r"q of shape \[..., heads, nq, d\]; got shape \(16,\)"),
         ({"k": K[..., :8]}, errors.ShapeError, "k and v of one shape"),
-        ({"k": K[:, :2], "v": K[:, :2]}, errors.ShapeError, "Repeat k and v"),
+        ({"k": K[:, :2], "v": K[:, :2]}, errors.ShapeError, "Heads may share k and v"),
         ({"k": K[0], "v": K[0]}, errors.ShapeError, r"like q's \(2, 3, 4, 16\)"),
         ({"q": Q[..., :0], "k": K[..., :0], "v": K[..., :0]}, errors.ShapeError, "d = 0"),
         (

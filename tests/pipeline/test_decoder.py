@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from hccs.errors import DataError, FileError  # noqa: E402
-from hccs.nn.interface import SLOT  # noqa: E402
-from hccs.pipeline.reproduce import decoder  # noqa: E402
+from hccs.errors import DataError, FileError
+from hccs.nn.interface import SLOT
+from hccs.pipeline.reproduce import decoder
 
 WORDS = [f"word{i}" for i in range(30)]
 

@@ -46,13 +46,16 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
         """Append the states, quantised; returns all keys and values, int8."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        k, v = self.slot.quantised_keys(key_states, value_states)
-        before = self.keys.shape[-2]
-        tokens = before + k.shape[-2]
-        if self.room is None or not self._fits(tokens):
-            self.room = self._with_room(self.keys, tokens), self._with_room(self.values, tokens)
-        for room, new in zip(self.room, (k, v), strict=True):
-            room[:, :, before:tokens] = new
+        held: tuple[Any, Any] = self.keys, self.values
+        new = self.slot.quantised_keys(key_states, value_states)
+        before = held[0].shape[-2]
+        tokens = before + new[0].shape[-2]
+        if self.room is None or not all(
+            _has_room(*pair, tokens) for pair in zip(self.room, held, strict=True)
+        ):
+            self.room = _with_room(held[0], tokens), _with_room(held[1], tokens)
+        for room, appended in zip(self.room, new, strict=True):
+            room[:, :, before:tokens] = appended
         self.keys, self.values = (room[:, :, :tokens] for room in self.room)
         return self.keys, self.values
 
@@ -66,20 +69,18 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
         self.room = None
         super().reset()
 
-    def _fits(self, tokens: int) -> bool:
-        """Whether keys and values still begin where the room does, whatever was done to them since."""
-        return all(
-            room.data_ptr() == held.data_ptr() and len(room) == len(held) and tokens <= room.shape[-2]
-            for room, held in zip(self.room or (), (self.keys, self.values), strict=True)
-        )
 
-    @staticmethod
-    def _with_room(held: torch.Tensor, tokens: int) -> torch.Tensor:
-        """A tensor that begins with what is held and has room for these tokens and more."""
-        capacity = (max(tokens, 2 * held.shape[-2]) + ROOM - 1) // ROOM * ROOM
-        room = held.new_empty(*held.shape[:2], capacity, held.shape[-1])
-        room[:, :, : held.shape[-2]] = held
-        return room
+def _has_room(room: torch.Tensor, held: Any, tokens: int) -> bool:
+    """Whether what is held still begins where the room does, whatever was done to it since, and more fits."""
+    return room.data_ptr() == held.data_ptr() and len(room) == len(held) and tokens <= room.shape[-2]
+
+
+def _with_room(held: Any, tokens: int) -> torch.Tensor:
+    """A tensor that begins with what is held and has room for these tokens and more."""
+    capacity = (max(tokens, 2 * held.shape[-2]) + ROOM - 1) // ROOM * ROOM
+    room: torch.Tensor = held.new_empty(*held.shape[:2], capacity, held.shape[-1])
+    room[:, :, : held.shape[-2]] = held
+    return room
 
 
 def keep_integers(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ def run(plan: Plan, say: Callable[[str], None] = print) -> dict[str, Any]:
             continue
         at = work.at(context)
         for method in cells:
-            found = record.stage(_cell(context, method), lambda at=at, method=method: at.measured(method))
+            found = record.stage(_cell(context, method), partial(at.measured, method))
             say(f"context {context}, {method}: perplexity {found['perplexity']:.2f}")
         record.stage(_heads(context), at.heads)
     return record.stages

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,12 +67,12 @@ def look(model: nn.Module, windows: Sequence[Any], n: int) -> Seen:
     ranges: dict[str, RangeObserver] = {}
     maxima: dict[str, MaximaObserver] = {}
 
-    def first_pass(name: str, inner: AttentionSlot) -> AttentionSlot:
+    def first_pass(inner: AttentionSlot, name: str) -> AttentionSlot:
         maxima[name] = MaximaObserver(inner)
         ranges[name] = RangeObserver(maxima[name])
         return ranges[name]
 
-    with observing(model, {name: lambda inner, name=name: first_pass(name, inner) for name in layers}):
+    with observing(model, {name: partial(first_pass, name=name) for name in layers}):
         run(model, windows, "looking at rows")
     largest, qkv = (
         torch.stack([getattr(ranges[name], part) for name in layers]).double().numpy()
@@ -94,13 +95,12 @@ def look(model: nn.Module, windows: Sequence[Any], n: int) -> Seen:
         for limit in (largest, reach)
     ]
 
-    def second_pass(layer: int, inner: AttentionSlot) -> AttentionSlot:
+    def second_pass(inner: AttentionSlot, layer: int) -> AttentionSlot:
         for stats in made:
             inner = StatisticsObserver(inner, stats, layer)
         return inner
 
-    watch = {name: lambda inner, i=i: second_pass(i, inner) for i, name in enumerate(layers)}
-    with observing(model, watch):
+    with observing(model, {name: partial(second_pass, layer=i) for i, name in enumerate(layers)}):
         run(model, windows, "collecting")
     rows = np.array([[maxima[name].rows] for name in layers])
     return Seen(made[0], made[1], first / rows)
