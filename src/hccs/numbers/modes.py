@@ -37,7 +37,7 @@ DIVISOR_BITS = 15
 """Wide sums are brought to this leading bit before they divide."""
 
 LINEAR_TOP = 47976
-"""1.4641 * 2^15: 1/z of z = M / 2^15 from 1 to 2 is (LINEAR_TOP - M/2) / 2^15, to 7.2 %; no other top does better."""
+"""1.4641 * 2^15: 1/z of z = M / 2^15 from 1 to 2 is (LINEAR_TOP - M/2) / 2^15, to 7.2 %: the best line."""
 
 
 class Mode(str, enum.Enum):
