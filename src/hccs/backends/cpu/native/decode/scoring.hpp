@@ -35,14 +35,14 @@ inline void probabilities_by_distance(const ScoreTable& scores, int32_t Z, bool 
     shift = k + kSpare;
     const int64_t M = ((static_cast<int64_t>(Z) << 15) + (int64_t{1} << k) - 1) >> k;
     rho = is_clb(mode)           ? kT << kSpare
-          : mode == Mode::kU8Lin ? kT * linear_reciprocal(Z, k) >> (15 - kSpare)
+          : mode == Mode::kU8Lin ? linear_reciprocal(Z, k) << kSpare
                                  : static_cast<int32_t>((int64_t{kT} << (15 + kSpare)) / M);
   } else {
     up = k < 8 ? 8 - k : 0;  // the short-row rule
     Z <<= up;
     k += up;
     rho = is_clb(mode)           ? numerator(mode) >> k
-          : mode == Mode::kU8Lin ? kT * linear_reciprocal(Z, k) >> k
+          : mode == Mode::kU8Lin ? linear_reciprocal(Z, k) << (15 - k)
                                  : numerator(mode) / Z;
   }
 #pragma omp simd
