@@ -57,7 +57,7 @@ GOOD = {
         ({"valid": np.zeros(9)}, errors.DtypeError, "booleans or integer lengths"),
         ({"q": K, "k": Q, "v": Q, "causal": True}, errors.MaskError, "9 queries, 4 keys"),
         ({"causal": 1}, errors.DtypeError, "causal to be True or False; got 1"),
-        ({"mode": "i16_div"}, errors.ModeError, "mode None, 'u8_div' or 'u8_clb'; got 'i16_div'"),
+        ({"mode": "i16_div"}, errors.ModeError, "mode None, 'u8_div', 'u8_clb' or 'u8_lin'; got 'i16_div'"),
         ({"mode": "fast"}, errors.ModeError, "got 'fast'"),
         ({"out": "float64"}, errors.ParameterError, "out to be one of float32"),
         ({"out": np.zeros(3)}, errors.ParameterError, "out to be one of float32"),

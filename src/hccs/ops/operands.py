@@ -64,11 +64,6 @@ def _are_shared(of_keys: tuple[int, ...], of_queries: tuple[int, ...]) -> bool:
     return of_keys[:-1] == of_queries[:-1] and of_keys[-1] > 0 and of_queries[-1] % of_keys[-1] == 0
 
 
-def sharing(q: Any, k: Any) -> int:
-    """How many query heads share each key head: query head h attends to key head h // sharing."""
-    return q.shape[-3] // k.shape[-3] if len(q.shape) > 2 and k.shape[-3] else 1
-
-
 def require_requant(requant: Any, out: Any, tensors: bool) -> None:
     """Refuse outputs that do not exist, and what are no factors, or none for this output."""
     if not isinstance(requant, Requant):

@@ -220,13 +220,15 @@ class AtContext:
         return look(self.model, windows, self.context)
 
     def heads(self) -> dict[str, Any]:
-        """Of every head: how well one line and two serve it, and what makes it hard."""
-        found = {form: [record.kl for record in self._search(form).heads] for form in TABLES}
-        entropy = [record.entropy for record in self._search("two lines, int16").heads]
-        rounded = {f"KL, {form}": np.round(kl, 5).tolist() for form, kl in found.items()}
+        """Of every head: how well the forms that are measured serve it, and what makes it hard."""
+        forms = [form for form in TABLES if form in self.work.plan.methods]
+        found = {form: self._search(form).heads for form in forms}
+        served = {
+            f"KL, {form}": [round(record.kl, 5) for record in records] for form, records in found.items()
+        }
         return {
-            **rounded,
-            "entropy": np.round(entropy, 4).tolist(),
+            **served,
+            "entropy": [round(record.entropy, 4) for record in next(iter(found.values()), ())],
             "scale": np.round(self.seen.plain.scale.ravel(), 5).tolist(),
             "fitted scale": np.round(self.seen.fitted.scale.ravel(), 5).tolist(),
             "weight of the first token": np.round(self.seen.first.ravel(), 4).tolist(),

@@ -23,7 +23,6 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
-from hccs.ops.operands import sharing
 
 _DTYPES = {
     "float32": torch.float32,
@@ -59,8 +58,6 @@ def attention(
     `tile` overrides the table. A GPU has its own number of threads: `threads` is not looked at.
     """
     theta.require_one_line("in attention on a GPU", "Move q, k and v to the CPU, or calibrate with lines=1.")
-    if (shared := sharing(q, k)) > 1:
-        k, v = k.repeat_interleave(shared, -3), v.repeat_interleave(shared, -3)
     faults = word(q.device)
     result = torch.empty(q.shape, dtype=_DTYPES[out], device=q.device)
     Z = torch.empty(q.shape[:-1], dtype=torch.int32, device=q.device) if out == "pair" else None
