@@ -31,21 +31,20 @@ FLOATS, INT8, PAIR = (tl.constexpr(number) for number in range(3))
 """Attention's outputs; any of the float formats is FLOATS."""
 
 
-
 def reciprocal_of(mode: Mode) -> int:
     """DIVISION, LEADING_BIT or LINE."""
-    return {"div": DIVISION, "clb": LEADING_BIT, "lin": LINE}[mode.value[-3:]].value
+    return int({"div": DIVISION, "clb": LEADING_BIT, "lin": LINE}[mode.value[-3:]].value)
 
 
 def normalisation(mode: Mode | None) -> int:
     """Attention's MODE."""
-    return DEFERRED.value if mode is None else U8_DIV.value + reciprocal_of(mode)
+    return int(DEFERRED.value) if mode is None else int(U8_DIV.value) + reciprocal_of(mode)
 
 
 def how_scores_come_about(theta: HeadParams) -> int:
     """ONE_LINE, TWO_LINES, SHIFTED or BYTES."""
     if not theta.wide or not (np.any(theta.S2) or np.any(theta.f)):
-        return ONE_LINE.value
+        return int(ONE_LINE.value)
     if not np.any(theta.f):
-        return TWO_LINES.value
-    return BYTES.value if np.all(theta.f) else SHIFTED.value
+        return int(TWO_LINES.value)
+    return int(BYTES.value if np.all(theta.f) else SHIFTED.value)

@@ -155,7 +155,9 @@ def forward(
         grid, tensors, numbers, options = _layout(z, theta, scale, valid)
         kernel: Any = _forward
         with made_current(z.device):
-            kernel[grid](z, *tensors, p, x, *numbers, IS_U8=mode.is_u8, RECIPROCAL=reciprocal_of(mode), **options)
+            kernel[grid](
+                z, *tensors, p, x, *numbers, IS_U8=mode.is_u8, RECIPROCAL=reciprocal_of(mode), **options
+            )
     return p, x
 
 

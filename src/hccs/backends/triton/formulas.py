@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import LEADING_BIT, LENGTHS, LINE, NO_MASK
+from hccs.backends.triton.codes import DIVISION, LEADING_BIT, LENGTHS, LINE, NO_MASK
 from hccs.backends.triton.faults import LENGTH
 from hccs.numbers.modes import LINEAR_TOP
 
@@ -136,7 +136,7 @@ def reciprocal(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr):
 
 @triton.jit
 def wide_reciprocal(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr):
-    """rho and k of the wide form (docs/spec.md): a probability is (s * rho) >> (k + 7), >> k of int16 modes."""
+    """rho and k of the wide form (docs/spec.md): p_hat is (s * rho) >> (k + 7), of int16 modes >> k."""
     k = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
     left, right = tl.maximum(15 - k, 0), tl.maximum(k - 15, 0)
     if RECIPROCAL == LEADING_BIT:
@@ -163,7 +163,7 @@ def probabilities(delta, valid, Z, B, S, IS_U8: tl.constexpr, RECIPROCAL: tl.con
         p = ((B * rho - 0.4999847412109375) - (S * rho) * delta) + OFFSET
     else:
         p = (B * rho + OFFSET) - (S * rho) * delta
-    if RECIPROCAL == LEADING_BIT or RECIPROCAL == LINE:
+    if RECIPROCAL != DIVISION:
         p = tl.minimum(p, OFFSET + (255.0 if IS_U8 else 32767.0))
     if not ALL:
         p = tl.where(valid, p, OFFSET)

@@ -1,7 +1,7 @@
 """Rows of the wide form, two lines and sums of 24 bits: any rows, and whole rows four logits to a word.
 
-As in `packed_rows.py` the work on words is what memory leaves time for. A probability is (s * rho) >> j with a
-shift j of the row's own: the reciprocal is moved up so that it ends at the top of the product, where one
+As in `packed_rows.py` the work on words is what memory leaves time for. A probability is (s * rho) >> j with
+a shift j of the row's own: the reciprocal is moved up so that it ends at the top of the product, where one
 instruction gathers the bytes of several.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import BYTES, DIVISION, NO_MASK, SHIFTED
+from hccs.backends.triton.codes import BYTES, DIVISION, NO_MASK, ONE_LINE, TWO_LINES
 from hccs.backends.triton.formulas import group_of, valid_columns, wide_reciprocal
 from hccs.backends.triton.packed_rows import (
     SPELLED_OUT,
@@ -78,8 +78,12 @@ _SCORES = tl.constexpr("""{
     mad.lo.s32 $0, u, $7, t;
 }""")
 # The sum of two halves, or of the upper bytes of four.
-_SUM_OF_HALVES = tl.constexpr("{ .reg .b32 t; dp2a.lo.u32.u32 t, $1, 0x0101, 0; dp2a.lo.u32.u32 $0, $2, 0x0101, t; }")
-_SUM_OF_BYTES = tl.constexpr("{ .reg .b32 t; prmt.b32 t, $1, $2, 0x7531; dp4a.u32.u32 $0, t, 0x01010101, 0; }")
+_SUM_OF_HALVES = tl.constexpr(
+    "{ .reg .b32 t; dp2a.lo.u32.u32 t, $1, 0x0101, 0; dp2a.lo.u32.u32 $0, $2, 0x0101, t; }"
+)
+_SUM_OF_BYTES = tl.constexpr(
+    "{ .reg .b32 t; prmt.b32 t, $1, $2, 0x7531; dp4a.u32.u32 $0, t, 0x01010101, 0; }"
+)
 
 
 @triton.jit
@@ -224,7 +228,7 @@ def wide_words(
     pair = tl.reduce(larger_halves(even, odd), 1, larger_halves)
     m = tl.maximum(pair & 0xFFFF, pair >> 16)[:, None]
     even, odd = pair_of_scores(even, m, B, S, D, S2, D2), pair_of_scores(odd, m, B, S, D, S2, D2)
-    if (SCORES == BYTES or SCORES == SHIFTED) and not IN_UPPER_BYTES:
+    if SCORES != TWO_LINES and SCORES != ONE_LINE and not IN_UPPER_BYTES:
         kept = (0xFFFF >> f) * 0x10001
         even, odd = (even >> f) & kept, (odd >> f) & kept
     Z = tl.sum(sum_of_four(even, odd, IN_UPPER_BYTES), axis=1)

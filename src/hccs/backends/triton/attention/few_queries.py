@@ -1,8 +1,8 @@
 """Few queries on many keys, as when a decoder writes token after token: the keys are split over programs.
 
-All queries of the heads that share keys are the rows of one tile, so that k and v are read once. A score needs
-the maximum of its whole row, so there are two kernels: one takes k to logits, which it leaves in memory (a
-hundredth of what k takes), and to maxima; the other takes them with v to sums. Those are integers: programs
+All queries of the heads that share keys are the rows of one tile, so that k and v are read once. A score
+needs the maximum of its whole row, so there are two kernels: one takes k to logits, which it leaves in memory
+(a thirtieth of what k takes), and to maxima; the other takes them with v to sums. Those are integers: programs
 add theirs in any order, and the last one to finish divides.
 """
 
@@ -36,13 +36,20 @@ def rows_of_task(task, kv_heads, sharing, nq, ROWS: tl.constexpr):
     row = tl.arange(0, ROWS)
     batch, kv_head = task // kv_heads, task % kv_heads
     live = row < sharing * nq
-    return batch, kv_head, tl.where(live, row % nq, nq), kv_head * sharing + tl.where(live, row // nq, 0), live
+    return (
+        batch,
+        kv_head,
+        tl.where(live, row % nq, nq),
+        kv_head * sharing + tl.where(live, row // nq, 0),
+        live,
+    )
 
 
 @triton.jit
 def logits_of_split(
     q_ptr, k_ptr, table_ptr, valid_ptr, fault_ptr, scratch_ptr,
-    nq, nk, d, kv_heads, sharing, splits, width, sums_at, maxima_at, totals_at, counts_at, q0, q1, q2, k0, k1, k2, t0, t1, n1, s0, s1, s2,
+    nq, nk, d, kv_heads, sharing, splits, width, sums_at, maxima_at, totals_at, counts_at,
+    q0, q1, q2, k0, k1, k2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, HOPPER: tl.constexpr,
     BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
@@ -85,7 +92,8 @@ def logits_of_split(
 @triton.jit
 def sums_of_split(
     v_ptr, table_ptr, valid_ptr, fault_ptr, scratch_ptr, out_ptr, sum_ptr,
-    nq, nk, d, kv_heads, sharing, splits, width, sums_at, maxima_at, totals_at, counts_at, v0, v1, v2, t0, t1, n1, s0, s1, s2,
+    nq, nk, d, kv_heads, sharing, splits, width, sums_at, maxima_at, totals_at, counts_at,
+    v0, v1, v2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr,
     HIGH: tl.constexpr, LONG: tl.constexpr, HOPPER: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hccs.backends.triton.attention.mask_bits import packed
-from hccs.backends.triton.attention.plans import Plan, plan_for
+from hccs.backends.triton.attention.plans import Again, plan_for
 from hccs.backends.triton.attention.tiles import Tile
 from hccs.backends.triton.codes import COMMON_MASK
 from hccs.backends.triton.devices import INTERPRETED, made_current, multiprocessors
@@ -31,7 +31,7 @@ _DTYPES = {
 _MANY_HEADS = 64
 
 _MOST_KNOWN = 512
-_known: dict[tuple[Any, ...], tuple[Plan, HeadParams, Requant]] = {}
+_known: dict[tuple[Any, ...], tuple[Again, HeadParams, Requant]] = {}
 
 
 def attention(

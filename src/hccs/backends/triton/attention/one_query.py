@@ -20,7 +20,9 @@ SPELLED_OUT = tl.constexpr(INTERPRETED)
 
 
 # A byte, and its sign in all bytes above.
-_BYTES = tl.constexpr(("prmt.b32 $0, $1, 0, 0x8880;", "prmt.b32 $0, $1, 0, 0x9991;", "prmt.b32 $0, $1, 0, 0xAAA2;"))
+_BYTES = tl.constexpr(
+    ("prmt.b32 $0, $1, 0, 0x8880;", "prmt.b32 $0, $1, 0, 0x9991;", "prmt.b32 $0, $1, 0, 0xAAA2;")
+)
 
 
 @triton.jit

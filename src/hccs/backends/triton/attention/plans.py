@@ -170,8 +170,8 @@ def _by_batch(table: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
 def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
     """By the largest score: half a block's fit 16 bits or not; an eighth of all keys' do, or not."""
     if keys // 2 * largest > 0xFFFF:
-        return APART.value
-    return PACKED.value if -(-nk // 8) * largest <= 0xFFFF else BY_BLOCK.value
+        return int(APART.value)
+    return int(PACKED.value if -(-nk // 8) * largest <= 0xFFFF else BY_BLOCK.value)
 
 
 @lru_cache(maxsize=256)
@@ -202,7 +202,9 @@ def plan_for(
     }  # fmt: skip
     plain = masking == NO_MASK and not causal
     if tile.split:
-        return _split(shape, keys, tile, table, {**options, "ALL": plain and nk % tile.keys == 0 and d == block_d})
+        return _split(
+            shape, keys, tile, table, {**options, "ALL": plain and nk % tile.keys == 0 and d == block_d}
+        )
     chunks = -(-d // block_d)
     resident = nk <= tile.keys * tile.tiles
     repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1

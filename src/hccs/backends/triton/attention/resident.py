@@ -68,9 +68,8 @@ def on_resident_keys(
     weights = ()
     for j in tl.static_range(TILES):
         pairs = scores_of_pairs(words[j], line, S, S2, f, SCORES, HOPPER)
-        if not ALL:
-            if j == TILES - 1 or not LAST:
-                pairs = pairs & seen[j]
+        if not ALL and (j == TILES - 1 or not LAST):
+            pairs = pairs & seen[j]
         Z += sum_of_pairs(pairs, SUMS)
         if MODE == DEFERRED:
             sums = times_values(pairs, values[j], sums, HIGH, LONG, ROWS, KEYS)

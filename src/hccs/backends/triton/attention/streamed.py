@@ -65,8 +65,8 @@ def scores_of_block(
 
 @triton.jit
 def step_of_block(
-    q, k, v, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, written, start,
-    q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
+    q, k, v, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, written,
+    start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
     MASKED: tl.constexpr, FULL: tl.constexpr, MASKING: tl.constexpr, CAUSAL: tl.constexpr, MODE: tl.constexpr,
     SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr, IS_LONG: tl.constexpr,
     IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -185,8 +185,8 @@ def attention_streamed(
             for chunk in tl.range(whole if MASKED else 0, end, FLUSH * KEYS):
                 for start in tl.range(chunk, tl.minimum(chunk + FLUSH * KEYS, end), KEYS):
                     sums, parts = step_of_block(
-                        q, None, None, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
-                        query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
+                        q, None, None, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier,
+                        shift, g, query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
                         MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
                         CHUNKS, BLOCK_D, ROWS, KEYS,
                     )  # fmt: skip
@@ -197,8 +197,8 @@ def attention_streamed(
         for MASKED in tl.static_range(1 if ALL or CUT else 2):
             for start in tl.range(whole if MASKED else 0, stop if MASKED else whole, KEYS):
                 sums, parts = step_of_block(
-                    q, None, None, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
-                    query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
+                    q, None, None, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier,
+                    shift, g, query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
                     MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
                     CHUNKS, BLOCK_D, ROWS, KEYS,
                 )  # fmt: skip

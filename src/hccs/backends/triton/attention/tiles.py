@@ -113,7 +113,9 @@ _H200 = (
     Entry(Tile(FITTING, FITTING, stages=2, persistent=4, registers=112), 64, mask_per_row=True),
     Entry(Tile(FITTING, FITTING, stages=2, persistent=5, registers=96), 64),
     Entry(Tile(FITTING, 128, stages=2, persistent=3), 128, most_queries=64),
-    Entry(Tile(64, 128, repeat=2, stages=3, persistent=9, registers=168, prefetched=True), 128, many_heads=True),
+    Entry(
+        Tile(64, 128, repeat=2, stages=3, persistent=9, registers=168, prefetched=True), 128, many_heads=True,
+    ),
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, whole=True),
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, mask_per_row=True),
     Entry(Tile(64, 128, repeat=2, stages=2), 128),
