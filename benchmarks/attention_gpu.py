@@ -2,9 +2,9 @@
 
 Ratios over its backends (flash, cuDNN, efficient, in float16 and bfloat16; SageAttention where installed) in
 one run: int8 in, bfloat16 out, d = 64, a full GPU; all keys, batches padded to lengths from n / 4 to n,
-causal rows, a mask with rows of its own, two lines, and a decoder's step. `hccs.attention` and SDPA are timed as a
-user calls them, one call after the other, and beside that recorded in CUDA graphs, which leave out the host's
-part.
+causal rows, a mask with rows of its own, two lines, and a decoder's step. `hccs.attention` and SDPA are timed
+as a user calls them, one call after the other, and beside that recorded in CUDA graphs, which leave out the
+host's part.
 
     python benchmarks/attention_gpu.py [--n 64 128 ...] [--kinds plain ...] [--tune] [--json results.json]
 """

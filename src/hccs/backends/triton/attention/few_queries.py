@@ -2,8 +2,8 @@
 
 All queries of the heads that share keys are the rows of one tile, so that k and v are read once. A score
 needs the maximum of its whole row, so there are two kernels: one takes k to logits, which it leaves in memory
-(a thirtieth of what k takes), and to maxima; the other takes them with v to sums. Those are integers: programs
-add theirs in any order, and the last one to finish divides.
+(a thirtieth of what k takes), and to maxima; the other takes them with v to sums. Those are integers:
+programs add theirs in any order, and the last one to finish divides.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
 
 
 def _by_batch(table: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
-    """Parameters [..., numbers] of every head as [batch, heads, numbers], steps of 0 where they are shared."""
+    """Parameters [..., numbers] of every head as [batch, heads, numbers], steps of 0 where shared."""
     full = table.expand(*lead, table.shape[-1])
     return full.reshape(-1, *full.shape[-2:]) if len(lead) > 2 else full[(None,) * (2 - len(lead))]
 

@@ -186,8 +186,8 @@ def attention_streamed(
                 for start in tl.range(chunk, tl.minimum(chunk + FLUSH * KEYS, end), KEYS):
                     sums, parts = step_of_block(
                         q, None, None, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier,
-                        shift, g, query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
-                        MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
+                        shift, g, query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts,
+                        Z, MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
                         CHUNKS, BLOCK_D, ROWS, KEYS,
                     )  # fmt: skip
                 N += whole_steps(sums)
