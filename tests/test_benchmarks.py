@@ -86,6 +86,12 @@ def test_softmax_cpu(run):
     assert "two lines over one, u8_div, uint8 scores" in {bar[0] for bar in found["bars"]}
 
 
+def test_decode_cpu(run):
+    pytest.importorskip("rich")
+    found = run("decode_cpu", "--turns", "1", "--keys", "64", "--threads", "1")["microseconds"]
+    assert len(found) == 3 and all(x > 0 for x in numbers(found))
+
+
 def test_attention_cpu(run):
     pytest.importorskip("rich")
     found = run("attention_cpu", "--turns", "1", "--lengths", "16")

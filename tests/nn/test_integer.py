@@ -65,7 +65,7 @@ def test_a_layer_returns_the_reference(make_model, name, mode):
     q, k, v = (x.numpy() for x in layer.integers(inputs.query, inputs.key, inputs.value))
     factors = layer.factor_bits.view(torch.float32)[0, :, None, None].numpy()
     assert np.array_equal(q, np.clip(np.rint(inputs.query.numpy() * factors), -128, 127))
-    assert k.shape == v.shape == q.shape
+    assert k.shape == v.shape == inputs.key.shape
     expected = reference_attention(
         q,
         k,

@@ -212,3 +212,29 @@ def test_heads_are_written_side_by_side_and_turned(shape, mode):
         np.testing.assert_array_equal(written.view(np.uint8), expected.view(np.uint8) ^ np.uint8(turn))
         rows[..., 1 : 2 * d + 1] = 0x55
         assert (rows == 0x55).all()  # nothing beside them is touched
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(("heads", "shared"), [(4, 2), (6, 3), (3, 3), (2, 1)])
+def test_heads_that_share_keys_and_values(heads, shared, wide):
+    key_heads = heads // shared
+    q = logits(1, (2, heads, 5, 20), spread=60.0)
+    k, v = (logits(seed, (2, key_heads, 33, 20), spread=60.0) for seed in (2, 3))
+    rng = np.random.default_rng(heads)
+    theta = hccs.HeadParams(rng.integers(300, 500, heads), rng.integers(1, 4, heads), 60, wide=wide)
+    requant = hccs.Requant.from_scales(
+        q_scale=0.03,
+        k_scale=0.03,
+        v_scale=rng.random(heads) + 0.1,
+        logit_scale=0.4,
+        scaling=1.0,
+        out_scale=0.02,
+    )
+    repeated = [np.repeat(x, shared, axis=1) for x in (k, v)]
+    for mode in MODES:
+        for options in ({}, {"causal": True}, {"valid": rng.random((2, 1, 5, 33)) < 0.7}):
+            assert_same(q, k, v, theta, requant, mode=mode, **options)
+            np.testing.assert_array_equal(
+                hccs.attention(q, k, v, theta, requant, mode=mode, **options),
+                hccs.attention(q, *repeated, theta, requant, mode=mode, **options),
+            )

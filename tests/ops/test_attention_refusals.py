@@ -26,7 +26,7 @@ GOOD = {
         ({"k": K.tolist()}, errors.DtypeError, "k to be a NumPy array like q.*got list"),
         ({"q": Q[0, 0, 0]}, errors.ShapeError, r"q of shape \[..., heads, nq, d\]; got shape \(16,\)"),
         ({"k": K[..., :8]}, errors.ShapeError, "k and v of one shape"),
-        ({"k": K[:, :2], "v": K[:, :2]}, errors.ShapeError, "Repeat k and v"),
+        ({"k": K[:, :2], "v": K[:, :2]}, errors.ShapeError, "Heads may share k and v"),
         ({"k": K[0], "v": K[0]}, errors.ShapeError, r"like q's \(2, 3, 4, 16\)"),
         ({"q": Q[..., :0], "k": K[..., :0], "v": K[..., :0]}, errors.ShapeError, "d = 0"),
         (
@@ -57,7 +57,7 @@ GOOD = {
         ({"valid": np.zeros(9)}, errors.DtypeError, "booleans or integer lengths"),
         ({"q": K, "k": Q, "v": Q, "causal": True}, errors.MaskError, "9 queries, 4 keys"),
         ({"causal": 1}, errors.DtypeError, "causal to be True or False; got 1"),
-        ({"mode": "i16_div"}, errors.ModeError, "mode None, 'u8_div' or 'u8_clb'; got 'i16_div'"),
+        ({"mode": "i16_div"}, errors.ModeError, "mode None, 'u8_div', 'u8_clb' or 'u8_lin'; got 'i16_div'"),
         ({"mode": "fast"}, errors.ModeError, "got 'fast'"),
         ({"out": "float64"}, errors.ParameterError, "out to be one of float32"),
         ({"out": np.zeros(3)}, errors.ParameterError, "out to be one of float32"),

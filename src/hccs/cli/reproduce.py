@@ -105,6 +105,28 @@ def tables(
                 fidelity_figure(stages["retrained"]["fidelity"], figures / f"{name}.png", name)
 
 
+@app.command()
+def decoder(
+    model: Annotated[Path, typer.Option(help="A decoder's folder: safetensors, or one GGUF file.")],
+    text: Annotated[Path, typer.Option(help="The text whose perplexity is measured.")],
+    calibration_text: Annotated[Path, typer.Option(help="Another text, for calibration.")],
+    out: Out,
+    contexts: Annotated[str, typer.Option(help="Context lengths, separated by commas.")] = "128,256,512,1024",
+    tokens: Annotated[int, typer.Option(help="Tokens of a cell.", min=1)] = 4096,
+    calibration_tokens: Annotated[int, typer.Option(help="Tokens of calibration.", min=1)] = 4096,
+) -> None:
+    """Perplexity of a decoder without retraining: forms of HCCS and other methods, over context lengths."""
+    require_models()
+    from hccs.pipeline.reproduce import decoder as cells
+
+    lengths = tuple(int(length) for length in _names(contexts))
+    plan = cells.Plan(
+        model, text, calibration_text, out, lengths, tokens=tokens, calibration_tokens=calibration_tokens
+    )
+    cells.write(plan, cells.run(plan, typer.echo))
+    typer.echo((out / "decoder.md").read_text())
+
+
 def _names(text: str) -> tuple[str, ...]:
     """Names that were separated by commas."""
     return tuple(name for part in text.split(",") if (name := part.strip()))

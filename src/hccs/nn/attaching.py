@@ -76,6 +76,7 @@ def attach(
     kind: type[AttentionSlot] = IntegerAttention if backend == "integer" else on_logits
     order = table.layers or list(layers)
     fill({name: kind(table, index, chosen) for index, name in enumerate(order)}, model)
+    _let_caches_be(model, integers=backend == "integer")
     _config(model).hccs = {**table.as_dict(), "mode": chosen.value, "backend": backend}
     if learnable:
         _config(model).hccs["learnable"] = True
@@ -86,6 +87,7 @@ def attach(
 
 def detach(model: Model) -> Model:
     """Give the model its own softmax back and its configuration without our entries; returns the model."""
+    _let_caches_be(model, integers=False)
     for module in model.modules():
         if hasattr(module, SLOT):
             delattr(module, SLOT)
@@ -183,6 +185,15 @@ def fill(slots: Mapping[str, AttentionSlot], model: nn.Module) -> None:
         setattr(model, PREVIOUS, before or "eager")
         switch(model, layers, NAME)
     setattr(_config(model), ATTENTION, NAME)
+
+
+def _let_caches_be(model: nn.Module, *, integers: bool) -> None:
+    """Whether generation keeps int8 keys and values of the layers that hold a slot."""
+    from hccs.nn.cache import unwatch, watch
+
+    for module in model.modules():
+        if hasattr(module, SLOT):
+            (watch if integers else unwatch)(module)
 
 
 def is_ours(method: Any) -> bool:

@@ -71,15 +71,17 @@ class IntegerAttention(AttentionSlot):
     def integers(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """int8 q, k and v, each with the heads of q."""
-        groups = query.shape[1] // key.shape[1]
-        for_q, for_k, for_v = self.factor_bits.view(torch.float32)
-        q = by_factor(query.detach(), for_q)
-        # Heads of one group share k and v, and so their scales.
-        k, v = by_factor(key.detach(), for_k[::groups]), by_factor(value.detach(), for_v[::groups])
-        if groups > 1:
-            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        return q, k, v
+        """int8 q, k and v; keys and values that a cache keeps are int8 already."""
+        q = by_factor(query.detach(), self.factor_bits[0].view(torch.float32))
+        return q, *self.quantised_keys(key, value)
+
+    def quantised_keys(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """int8 k and v of the key heads. Query heads that share them share their scales."""
+        if key.dtype == torch.int8:
+            return key, value
+        shared = self.factor_bits.shape[1] // key.shape[1]
+        _, for_k, for_v = self.factor_bits.view(torch.float32)[:, ::shared]
+        return by_factor(key.detach(), for_k), by_factor(value.detach(), for_v)
 
     def requant(self, scaling: float) -> Requant:
         """The fixed-point factors of the layer's heads, where attention multiplies q.k by `scaling`."""

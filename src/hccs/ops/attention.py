@@ -105,6 +105,10 @@ def attention(
 ) -> Any:
     """Attention of int8 q [..., heads, nq, d] over int8 k and v [..., heads, nk, d], in integers throughout.
 
+    k and v may have fewer heads than q, a divisor of their number, as in grouped-query attention: each of
+    theirs then serves as many neighbouring heads of q. They may be views, as of a cache that has room for
+    more keys: rows must be contiguous, nothing else.
+
     `theta` and `requant` hold one value per head, or arrays that broadcast against q.shape[:-2]. `valid`
     tells which keys take part, as in `hccs.softmax` for logits [..., heads, nq, nk]: a boolean mask, or row
     lengths (faster). With `causal` the last query sees all keys, the one before all but one, and so on.
@@ -123,6 +127,10 @@ def attention(
     >>> attention(q, k, v, HeadParams(B=300, S=5, D=40), requant, valid=np.array([2]), out="pair")
     (array([[[-5250, 17000]]], dtype=int32), array([[575]], dtype=int32))
     """
+    if threads is None and type(q) is not np.ndarray and getattr(q, "is_cuda", False):
+        known = backend("attention", "cuda").again(q, k, v, theta, requant, valid, causal, mode, out)
+        if known is not None:
+            return known
     operands.require_operands(q, k, v)
     device, keys = arguments.device_of(q), k.shape[-2]
     if not isinstance(theta, HeadParams):

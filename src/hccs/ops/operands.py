@@ -40,11 +40,16 @@ def require_operands(q: Any, k: Any, v: Any) -> None:
         raise ShapeError(
             "q of shape [..., heads, nq, d]", f"shape {tuple(shape)}", "Add the missing dimensions."
         )
-    if keys != values or len(keys) != len(shape) or keys[:-2] != shape[:-2] or keys[-1] != shape[-1]:
+    if (
+        keys != values
+        or len(keys) != len(shape)
+        or (keys[:-2] != shape[:-2] and not _are_shared(keys[:-2], shape[:-2]))
+        or keys[-1] != shape[-1]
+    ):
         raise ShapeError(
             f"k and v of one shape, like q's {tuple(shape)} in all but the rows",
             f"k {tuple(keys)}, v {tuple(values)}",
-            "Repeat k and v for heads that share them.",
+            "Heads may share k and v: their number [..., heads, nk, d] then divides q's.",
         )
     if not 1 <= shape[-1] <= MAX_HEAD_DIM:
         raise ShapeError(
@@ -52,6 +57,11 @@ def require_operands(q: Any, k: Any, v: Any) -> None:
             f"d = {shape[-1]}",
             "Split the head.",
         )
+
+
+def _are_shared(of_keys: tuple[int, ...], of_queries: tuple[int, ...]) -> bool:
+    """Whether a whole number of query heads goes to every key head, and all before the heads is alike."""
+    return of_keys[:-1] == of_queries[:-1] and of_keys[-1] > 0 and of_queries[-1] % of_keys[-1] == 0
 
 
 def require_requant(requant: Any, out: Any, tensors: bool) -> None:

@@ -30,9 +30,12 @@ def attention(
 ) -> Any:
     """Integer attention of q [..., nq, d] over k, v [..., nk, d]; theta and requant per q.shape[:-2].
 
+    Where k and v have fewer heads [..., heads, nk, d], query head h of g times as many takes theirs h // g.
+
     `out` is "pair" for the integers (N, Z), "float32" or "int8". Without a mode normalisation is deferred;
     with "u8_div", "u8_clb" or "u8_lin" probabilities come first. Input is taken as correct, as in `softmax`.
     """
+    k, v = for_every_head(k, q), for_every_head(v, q)
     x = requantise(q.astype(np.int64) @ np.swapaxes(k, -1, -2).astype(np.int64), requant.logits)
     mask = mask_of(valid, x.shape)
     if causal:
@@ -48,6 +51,13 @@ def attention(
     if out == "pair":
         return N.astype(np.int32), Z.astype(np.int32)
     return as_int8(N, Z, requant) if out == "int8" else as_float32(N, Z, requant)
+
+
+def for_every_head(shared: NDArray[np.int8], q: NDArray[np.int8]) -> NDArray[np.int8]:
+    """k or v repeated for the heads of q that share them."""
+    if shared.shape[:-2] == q.shape[:-2]:
+        return shared
+    return np.repeat(shared, q.shape[-3] // shared.shape[-3], axis=-3)
 
 
 def requantise(acc: NDArray[np.int64], factor: FixedPoint) -> NDArray[np.int8]:

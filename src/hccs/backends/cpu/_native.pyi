@@ -16,6 +16,21 @@ def attention(
     sums: Any,
     threads: int,
 ) -> int: ...
+def decode(
+    q: Any,
+    k: Any,
+    v: Any,
+    heads: Any,
+    requant: Any,
+    masking: int,
+    valid: Any,
+    causal: bool,
+    mode: int,
+    output: int,
+    out: Any,
+    sums: Any,
+    threads: int,
+) -> int: ...
 def logits(
     forward: bool,
     input: Any,

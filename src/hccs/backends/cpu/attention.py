@@ -24,8 +24,13 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "int8": np.dtype(np.int8),
 }
 
+FEW_QUERIES = 4
+"""Up to so many of them it is not worth packing keys and values: they are read as they lie."""
+
 # Multiply-adds that are worth starting a thread for.
 _WORK_PER_THREAD = 1 << 25
+# Those that a thread is worth which waits for work already, as those for few queries do.
+_WORK_PER_WAITING_THREAD = 1 << 20
 
 
 def attention(
@@ -67,14 +72,16 @@ def _by_kernels(
 ) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
     """The output "pair", "float32" or "int8" and, for "pair", the row sums."""
     q, k, v = _with_contiguous_rows(q), _with_contiguous_rows(k), _with_contiguous_rows(v)
+    few = q.shape[-2] <= FEW_QUERIES
+    kernels = _native.decode if few else _native.attention
     if threads is None:
-        threads = threads_for(2 * q.size * k.shape[-2], _WORK_PER_THREAD)
+        threads = threads_for(2 * q.size * k.shape[-2], _WORK_PER_WAITING_THREAD if few else _WORK_PER_THREAD)
     result = np.empty(q.shape, _DTYPES[out])
     sums = np.empty(q.shape[:-1], np.int32) if out == "pair" else None
     operation = DEFERRED if mode is None else MODES[mode]
 
     def run() -> int:
-        return _native.attention(
+        return kernels(
             q, k, v, theta.packed, requant.packed, MASKING[masking], valid, causal, operation, OUTPUTS[out],
             result, sums, int(threads),
         )  # fmt: skip

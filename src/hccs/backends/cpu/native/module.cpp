@@ -51,6 +51,7 @@ void export_numbers(nb::module_& m) {
 NB_MODULE(_native, m) {
   hccs::bind_softmax(m);
   hccs::bind_attention(m);
+  hccs::bind_decode(m);
   hccs::bind_float_logits(m);
   hccs::bind_linear(m);
   hccs::bind_quantise(m);

@@ -16,7 +16,8 @@ namespace {
 using namespace arrays;
 
 // Where each group's rows and parameters lie: heads int32 [..., 3], or [..., 6] of the wide form, and requant [..., 5]
-// broadcast over the leading dimensions, which q, k and v share.
+// broadcast over the leading dimensions, those of q. Of these k and v have fewer heads where neighbouring ones share
+// them.
 Status take_groups(const Buffer (&qkv)[3], const Buffer& out, const Buffer& heads, const Buffer& requant,
                    const Py_ssize_t* lead_shape, int lead, std::vector<AttentionGroup>& groups) {
   const auto each = [&](const Buffer& array, int own_ndim, auto assign) {
@@ -31,8 +32,15 @@ Status take_groups(const Buffer (&qkv)[3], const Buffer& out, const Buffer& head
   groups.resize(count);
   using Group = AttentionGroup;
   const int8_t* Group::* const starts[] = {&Group::q, &Group::k, &Group::v};
-  for (int i = 0; i < 3; ++i)
-    each(qkv[i], lead, [&](Group& group, const char* at) { group.*starts[i] = reinterpret_cast<const int8_t*>(at); });
+  for (int i = 0; i < 3; ++i) {
+    const Py_buffer& view = qkv[i].view();
+    const Broadcast own(view.buf, lead, view.shape, view.strides, view.shape, lead);
+    const int64_t sharing = lead && view.shape[lead - 1] ? lead_shape[lead - 1] / view.shape[lead - 1] : 1;
+    size_t group = 0;
+    own.for_each(lead, [&](const char* at) {
+      for (int64_t j = 0; j < sharing; ++j) groups[group++].*starts[i] = reinterpret_cast<const int8_t*>(at);
+    });
+  }
   each(out, lead, [](Group& group, const char* at) { group.out = const_cast<char*>(at); });
   const bool wide = holds(heads.view(), 6);
   require((wide || holds(heads.view(), 3)) && holds(requant.view(), 5), "wrong heads or requant");
@@ -65,7 +73,8 @@ int attention(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::ha
   Py_ssize_t logits[StridedRows::kMaxDims];
   for (int d = 0; d < lead; ++d) {
     logits[d] = q.shape[d];
-    require(k.shape[d] == logits[d] && v.shape[d] == logits[d] && out.shape[d] == logits[d],
+    const bool shared = d == lead - 1 && k.shape[d] > 0 && logits[d] % k.shape[d] == 0;
+    require((k.shape[d] == logits[d] || shared) && v.shape[d] == k.shape[d] && out.shape[d] == logits[d],
             "q, k, v and out differ in groups");
   }
 

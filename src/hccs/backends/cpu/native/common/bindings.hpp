@@ -7,6 +7,7 @@ namespace hccs {
 
 void bind_softmax(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
+void bind_decode(nanobind::module_& m);
 void bind_float_logits(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
 void bind_quantise(nanobind::module_& m);

@@ -1,0 +1,122 @@
+"""The int8 key-value cache of generation: k and v are quantised once, when they are appended.
+
+transformers hands every attention layer its cache and calls `update` with new keys and values, rotary
+positions already applied. A layer of integer attention keeps int8 there, by the static scales of its table,
+and gets int8 back: a quarter of float32's bytes, and no step quantises what came before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from hccs.nn.integer import IntegerAttention
+from hccs.nn.interface import SLOT
+
+ROOM = 64
+"""Tokens for which a full cache makes room, at least: as many again as it holds, in blocks of so many."""
+
+
+class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's k and v as int8 [batch, key heads, tokens, d]: views of tensors with room for more tokens.
+
+    Cropping, reordering and selecting are those of transformers' own layer.
+    """
+
+    def __init__(self, slot: IntegerAttention) -> None:
+        super().__init__()
+        self.slot = slot
+        self.room: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """An empty cache beside these states."""
+        self.dtype, self.device = torch.int8, key_states.device
+        self.keys, self.values = (
+            torch.empty(*x.shape[:2], 0, x.shape[-1], dtype=torch.int8, device=x.device)
+            for x in (key_states, value_states)
+        )
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append the states, quantised; returns all keys and values, int8."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        held: tuple[Any, Any] = self.keys, self.values
+        new = self.slot.quantised_keys(key_states, value_states)
+        before = held[0].shape[-2]
+        tokens = before + new[0].shape[-2]
+        if self.room is None or not all(
+            _has_room(*pair, tokens) for pair in zip(self.room, held, strict=True)
+        ):
+            self.room = _with_room(held[0], tokens), _with_room(held[1], tokens)
+        for room, appended in zip(self.room, new, strict=True):
+            room[:, :, before:tokens] = appended
+        self.keys, self.values = (room[:, :, :tokens] for room in self.room)
+        return self.keys, self.values
+
+    def offload(self) -> None:
+        """Move the tokens to the CPU; the room they had is given back."""
+        self.room = None
+        super().offload()
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.room = None
+        super().reset()
+
+
+def _has_room(room: torch.Tensor, held: Any, tokens: int) -> bool:
+    """Whether what is held still begins where the room does, whatever was done to it since, and more fits."""
+    return room.data_ptr() == held.data_ptr() and len(room) == len(held) and tokens <= room.shape[-2]
+
+
+def _with_room(held: Any, tokens: int) -> torch.Tensor:
+    """A tensor that begins with what is held and has room for these tokens and more."""
+    capacity = (max(tokens, 2 * held.shape[-2]) + ROOM - 1) // ROOM * ROOM
+    room: torch.Tensor = held.new_empty(*held.shape[:2], capacity, held.shape[-1])
+    room[:, :, : held.shape[-2]] = held
+    return room
+
+
+def keep_integers(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before an attention layer runs: its part of a cache that is still empty becomes one of int8.
+
+    A forward pre-hook. Only what transformers makes for generation by itself is replaced, and only in layers
+    of integer attention; caches of another kind hold floats, which are then quantised in every step.
+    """
+    cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, DynamicCache)), None)
+    if cache is not None:
+        _keep_integers(layer, cache)
+
+
+@torch.compiler.disable  # a cache is a list of objects, not of tensors
+def _keep_integers(layer: nn.Module, cache: DynamicCache) -> None:
+    slot, index = getattr(layer, SLOT, None), getattr(layer, "layer_idx", None)
+    if not isinstance(slot, IntegerAttention) or index is None:
+        return
+    while len(cache.layers) <= index and cache.layer_class_to_replicate is not None:
+        cache.layers.append(cache.layer_class_to_replicate())
+    held = cache.layers[index]
+    if type(held) is DynamicLayer and held.get_seq_length() == 0:
+        cache.layers[index] = Int8CacheLayer(slot)
+    elif isinstance(held, Int8CacheLayer):
+        held.slot = slot
+
+
+def watch(layer: nn.Module) -> None:
+    """Let an attention layer keep integers in its cache; safe to call again."""
+    if keep_integers not in layer._forward_pre_hooks.values():
+        layer.register_forward_pre_hook(keep_integers, with_kwargs=True)
+
+
+def unwatch(layer: nn.Module) -> None:
+    """Leave the layer's cache alone again."""
+    for number, hook in list(layer._forward_pre_hooks.items()):
+        if hook is keep_integers:
+            del layer._forward_pre_hooks[number]
+            layer._forward_pre_hooks_with_kwargs.pop(number, None)

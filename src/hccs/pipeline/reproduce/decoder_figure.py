@@ -1,0 +1,56 @@
+"""The figure of a decoder: what each method costs over the context, and which heads are hard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hccs import _figures
+
+SHOWN = {
+    "one line": "o-",
+    "one line, wide sums": "o--",
+    "two lines, int16": "s-",
+    "two lines, uint8": "s--",
+    "two lines, int16, fitted scale": "d-",
+    "two lines, int16, fitted scale, integer q, k, v": "d--",
+    "IndexSoftmax": "^-",
+    "I-BERT": "v-",
+}
+
+
+def draw(found: Mapping[str, Any], stages: Mapping[str, Any], contexts: Sequence[int], path: Path) -> None:
+    """Left the perplexity over softmax's by context; right every head's KL by its first token's weight."""
+    figure = _figures.new(9, 3.4)
+    costs, heads = figure.subplots(1, 2)
+    for method, style in SHOWN.items():
+        cells = found.get(method, {})
+        if cells:
+            costs.plot(
+                list(cells),
+                [cell["ratio"] for cell in cells.values()],
+                style,
+                label=method,
+                linewidth=1,
+                markersize=4,
+            )
+    costs.set_xscale("log", base=2)
+    costs.set_yscale("log")
+    costs.set_xticks(list(contexts), [str(context) for context in contexts])
+    costs.set_xlabel("context, tokens", fontsize=8)
+    costs.set_ylabel("perplexity / softmax's", fontsize=8)
+    costs.legend(fontsize=6)
+    longest = next((c for c in reversed(contexts) if f"{c}/heads" in stages), None)
+    if longest is not None:
+        of_heads = stages[f"{longest}/heads"]
+        first = of_heads["weight of the first token"]
+        for form in ("one line", "two lines, int16"):
+            heads.scatter(first, of_heads[f"KL, {form}"], s=6, label=f"{form}, context {longest}")
+        heads.set_yscale("log")
+        heads.set_xlabel("mean weight of the first token", fontsize=8)
+        heads.set_ylabel("KL of a head, nats", fontsize=8)
+        heads.legend(fontsize=6)
+    for place in (costs, heads):
+        place.tick_params(labelsize=7)
+    _figures.save(figure, path)
