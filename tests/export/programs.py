@@ -20,7 +20,7 @@ STREAM = 0.0005
 def random_program(seed: int, lines: int = 1) -> Program:
     """Layers, widths, lengths, norms before or behind, and one answer or one per token, by the seed.
 
-    With two lines scores are int16, or uint8 by shifts from 1 to 7, layer by layer, and row sums reach 18 bits.
+    With two lines scores are int16, or uint8 by shifts from 1 to 7, layer by layer; row sums reach 18 bits.
     """
     rng = np.random.default_rng(seed)
     heads, d = int(rng.integers(1, 4)), int(rng.integers(1, 10))
