@@ -78,7 +78,7 @@ def convert(
         int | None, typer.Option(help="Longest sequence in tokens; the task's own, or 64, by default.")
     ] = None,
     granularity: Annotated[str, typer.Option(help="One triple per head, layer, or global.")] = "head",
-    mode: Annotated[str, typer.Option(help="i16_div, i16_clb, u8_div or u8_clb.")] = "i16_div",
+    mode: Annotated[str, typer.Option(help="i16_div, i16_clb, u8_div, u8_clb or u8_lin.")] = "i16_div",
     lines: Annotated[
         int | None,
         typer.Option(
@@ -235,7 +235,7 @@ def _form(calibrated: dict[str, Any]) -> str:
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    mode: Annotated[str, typer.Option(help="One mode; all four by default.")] = "",
+    mode: Annotated[str, typer.Option(help="One mode; all of them by default.")] = "",
     file: Annotated[str, typer.Option(help="Another file with the task's columns.")] = "",
     metric: Annotated[str, typer.Option(help="Another metric than the run's, as in hccs convert.")] = "",
     backend: Annotated[
