@@ -79,7 +79,7 @@ def c(
 def onnx(
     model: Annotated[Path, typer.Argument(help="A finished run, or an integer model (model.hccs).")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("model.onnx"),
-    mode: Annotated[str, typer.Option(help="One of the four modes; the run's own by default.")] = "",
+    mode: Annotated[str, typer.Option(help="One of the modes; the run's own by default.")] = "",
     attentions: Annotated[bool, typer.Option(help="Every layer's probabilities as outputs too.")] = False,
 ) -> None:
     """A run's converted model, float layers around HCCS; or a whole integer model, with the same scores."""

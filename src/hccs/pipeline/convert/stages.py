@@ -24,6 +24,7 @@ from hccs.nn.integer import NORMALISATION
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import CONVERTED, ParamTable
+from hccs.pipeline.convert.forms import LineForm, chosen_form
 from hccs.pipeline.convert.reconstructing import Judge, mend, refine
 from hccs.pipeline.convert.steps import (
     RETRAINING,
@@ -70,7 +71,8 @@ class ConversionSettings:
     computes, and lowered to it; with "attention" it is retrained with HCCS and floats around it. Without
     `retraining` the calibrated model is delivered, with `reconstruct` after its weights were mended in closed
     form on `reconstruction_sentences`. The labels of an unlabelled task are the float model's answers.
-    `metric` is a name, or `module:function`.
+    `lines` and `scores` are those of `chosen_form`, which chooses what is None. `metric` is a name, or
+    `module:function`.
     """
 
     model: str
@@ -91,6 +93,13 @@ class ConversionSettings:
     retraining: Recipe | None = field(default=RETRAINING)
     integer: str = "whole"
     metric: str = ""
+    lines: int | None = None
+    scores: str | None = None
+
+    @property
+    def form(self) -> LineForm:
+        """Of HCCS: what is not given depends on n and on whether there is retraining."""
+        return chosen_form(self.task.n, self.lines, self.scores, self.retraining is not None)
 
     @property
     def reconstructs(self) -> bool:
@@ -101,7 +110,7 @@ class ConversionSettings:
         Mode(self.mode)
         if self.task.n < 1:
             raise ParameterError("n of at least 1", str(self.task.n), "Raise --n.")
-        Region(self.task.n)
+        Region(self.task.n, self.form.sum_bits)
         if self.granularity not in GRANULARITIES:
             raise ParameterError(
                 f"granularity {', '.join(GRANULARITIES)}",
@@ -295,7 +304,9 @@ class Conversion:
 
     def _calibrate(self) -> dict[str, Any]:
         stats = HeadStatistics.load(self.path / "statistics.safetensors")
-        found = search(stats, self.n, self.settings.granularity, self.settings.mode)
+        form = self.settings.form
+        self.say(f"  {form}{form.reason(self.settings.retraining is not None)}")
+        found = search(stats, self.n, self.settings.granularity, self.settings.mode, **asdict(form))
         table = found.table
         step: dict[str, Any] = {}
         if self._refines and not self.settings.reconstructs:
@@ -315,7 +326,7 @@ class Conversion:
             }
             for h in found.heads
         ]
-        return {"kl": found.kl, **step, "heads": heads}
+        return {"kl": found.kl, **asdict(form), **step, "heads": heads}
 
     @cached_property
     def table(self) -> ParamTable:
