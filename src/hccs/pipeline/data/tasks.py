@@ -14,6 +14,9 @@ from hccs.pipeline.data import labels
 from hccs.pipeline.data.problems import CLASSIFICATION, REGRESSION, TOKENS, require_problem
 from hccs.pipeline.data.reading import read_table
 
+IDS = "input_ids"
+"""A column of text with this name holds token ids as they stand; `token_type_ids` may stand beside it."""
+
 EMBEDDED = Path(__file__).parents[2] / "embedded"
 
 
@@ -23,6 +26,8 @@ class Examples:
 
     texts: list[tuple[str, ...]]
     labels: list[Any]
+    tokenised: bool = False
+    """Whether the texts are token ids between blanks, and token types beside them."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -33,7 +38,8 @@ class Examples:
 
     def at(self, indices: Sequence[int]) -> Examples:
         """The examples at these places."""
-        return Examples([self.texts[i] for i in indices], [self.labels[i] for i in indices])
+        chosen = [self.texts[i] for i in indices], [self.labels[i] for i in indices]
+        return Examples(*chosen, self.tokenised)
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,10 @@ class Task:
 
     def __post_init__(self) -> None:
         require_problem(self.problem)
+        if self.problem == TOKENS and IDS in self.text:
+            raise ParameterError(
+                "words for a problem of tokens", "token ids", "Pass the words: their labels follow them."
+            )
         if self.problem == TOKENS and len(self.text) != 1:
             raise ParameterError(
                 "one column of words for a problem of tokens", ", ".join(self.text), "Name it with --text."
@@ -147,7 +157,7 @@ def custom_task(
     names: Sequence[str] = (),
     problem: str = CLASSIFICATION,
 ) -> Task:
-    """A task of the user's own: CSV, TSV or JSONL files with named columns."""
+    """A task of the user's own: CSV, TSV, JSONL or Parquet files, or saved folders, with named columns."""
     given = labels.checked(names) if names else None
     return Task(Path(train).stem, tuple(text), label, given, n, train, dev, custom=True, problem=problem)
 
@@ -203,8 +213,9 @@ def to_examples(rows: Sequence[Mapping[str, Any]], task: Task, where: str) -> Ex
     assert task.labels is not None
     found = [_joined(row[task.label]) for row in rows]
     texts = [tuple(_joined(row.get(column) or "") for column in task.text) for row in rows]
+    tokenised = task.text[0] == IDS
     if task.problem == REGRESSION:
-        return Examples(texts, labels.values(found, where))
+        return Examples(texts, labels.values(found, where), tokenised)
     labels.require_filled(found, where)
     known = labels.numbers(task.labels)
     numbers = []
@@ -219,7 +230,7 @@ def to_examples(rows: Sequence[Mapping[str, Any]], task: Task, where: str) -> Ex
                 )
         numbers.append([known[labels.key(one)] for one in given])
     if task.problem != TOKENS:
-        return Examples(texts, [only for (only,) in numbers])
+        return Examples(texts, [only for (only,) in numbers], tokenised)
     for row, ((words,), of_words) in enumerate(zip(texts, numbers, strict=True), 2):
         if len(words.split()) != len(of_words):
             raise DataError(

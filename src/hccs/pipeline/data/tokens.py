@@ -99,6 +99,8 @@ def as_batch(batch: Any) -> Any:
 
 def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
     """Examples as token ids of at most `n`; longer texts are cut, with a warning that counts them."""
+    if examples.tokenised:
+        return _as_they_stand(examples, tokenizer, n)
     columns: list[Any] = [[text[i] for text in examples.texts] for i in range(len(examples.texts[0]))]
     of_words = isinstance(examples.labels[0], list)
     if of_words:
@@ -121,6 +123,20 @@ def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
         encoded = tokenizer(*columns, truncation=True, max_length=limit, **how)
     labels = _of_tokens(encoded, examples.labels) if of_words else torch.tensor(examples.labels)
     return _padded(encoded, tokenizer, labels, cut)
+
+
+def _as_they_stand(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
+    """Token ids that somebody else has made, and their types."""
+    columns = [
+        [[int(word) for word in text[i].split()] for text in examples.texts]
+        for i in range(len(examples.texts[0]))
+    ]
+    longest = max(map(len, columns[0]))
+    if longest > n:
+        raise DataError(f"token ids of at most n = {n}", f"a row of {longest}", "Raise n.")
+    encoded = dict(zip(("input_ids", "token_type_ids"), columns, strict=False))
+    encoded["attention_mask"] = [[1] * len(ids) for ids in columns[0]]
+    return _padded(encoded, tokenizer, torch.tensor(examples.labels), 0)
 
 
 def _of_tokens(encoded: Any, labels: Sequence[Any]) -> torch.Tensor:
