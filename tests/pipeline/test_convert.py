@@ -126,7 +126,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(interrupted):
     assert done == [f"{name}: done before" for name in STAGES[:6]]
     assert {path.name for path in out.iterdir() if path.name[0] != "."} == {
         "settings.json", "results.json", "statistics.safetensors", "table.hccs.safetensors",
-        "model.hccs.safetensors", "model.hccs.json", "model.hccs", "float", "model", "answers",
+        "model.hccs.safetensors", "model.hccs.json", "model.hccs", "float", "model",
     }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ class Metric:
 
     def __call__(self, logits: Any, labels: Any) -> float:
         """The score of a model's logits, as it returned them, for a data set's labels."""
-        outputs, wanted = flat(logits, labels)
+        outputs, wanted = _arrays(logits, labels)
         try:
             score = float(self.function(outputs, wanted))
         except (TypeError, ValueError, IndexError) as error:
@@ -46,8 +46,7 @@ class Metric:
         return score
 
 
-def flat(logits: Any, labels: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Logits and labels as a metric's function takes them: one row per example, or per labelled token."""
+def _arrays(logits: Any, labels: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     outputs, wanted = np.asarray(logits.cpu()), np.asarray(labels.cpu())
     if outputs.ndim == 3:
         counted = wanted != IGNORED

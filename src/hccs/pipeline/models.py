@@ -179,10 +179,10 @@ def accuracy(model: Any, data: TokenisedSet) -> float:
     return score(model, data)
 
 
-def warn_below_chance(logits: torch.Tensor, data: TokenisedSet, labels: Sequence[str]) -> None:
-    """Warn of a float model's answers that are worse than chance, and say if another order would help."""
+def float_accuracy(model: Any, data: TokenisedSet, labels: Sequence[str]) -> float:
+    """`accuracy` of a float model; a warning says when it is below chance, and if another order helps."""
+    chosen = predictions(model, data).argmax(-1).cpu()
     count = len(labels)
-    chosen = logits.argmax(-1).cpu()
     confusion = torch.bincount(data.labels.cpu() * count + chosen, minlength=count**2).view(count, count)
     score = int(confusion.diagonal().sum()) / len(data)
     if score < 1 / count:
@@ -192,6 +192,7 @@ def warn_below_chance(logits: torch.Tensor, data: TokenisedSet, labels: Sequence
             + _better_order(confusion, labels, len(data)),
             stacklevel=2,
         )
+    return score
 
 
 def _better_order(confusion: torch.Tensor, labels: Sequence[str], examples: int) -> str:

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from hccs.nn.integer import NORMALISATION
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import CONVERTED, ParamTable
-from hccs.pipeline.convert.notes import Notes
 from hccs.pipeline.convert.steps import (
     RETRAINING,
     SCALES,
@@ -37,7 +36,7 @@ from hccs.pipeline.data import tasks
 from hccs.pipeline.data.problems import CLASSIFICATION
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
 from hccs.pipeline.metrics import ACCURACY, Function, metric_for
-from hccs.pipeline.models import Loaded, best_device, load_classifier, predictions, warn_below_chance
+from hccs.pipeline.models import Loaded, best_device, float_accuracy, load_classifier, predictions, score
 from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.runs.processes import state
 from hccs.pipeline.training import Outcome, Recipe, train
@@ -133,7 +132,6 @@ class Conversion:
             "calibration": self._tokenised(self.data.train.subset(settings.sentences, settings.seed)),
         }
         self.folder = RunFolder(out, asdict(settings), marker)
-        self._noted = Notes(self.path, self.metric, self.sets["dev"].labels)
 
     def _load(self, name: str) -> Loaded:
         """A model that an earlier stage has saved."""
@@ -172,7 +170,7 @@ class Conversion:
                     self.say(f"{name}: done before")
                     continue
                 self.say(f"{name} …")
-                result = self.folder.stage(name, partial(self._noted.around, name, work))
+                result = self.folder.stage(name, work)
                 reached = result.get(self.metric.name)
                 shown = "" if reached is None else f"{self.metric.name} {reached:.4f}, "
                 self.say(f"{name}: {shown}{result['seconds']:.1f} s")
@@ -188,36 +186,19 @@ class Conversion:
             where = self.path / "checkpoints" / "float"
             train(model, self.sets["train"], self.sets["dev"], recipe, where, metric=self.metric)
         self._keep(model, "float")
-        answers = self._answers(model, "float")
         if self.metric == ACCURACY and self.settings.task.problem == CLASSIFICATION:
-            warn_below_chance(answers, self.sets["dev"], self.data.labels)
+            reached = float_accuracy(model, self.sets["dev"], self.data.labels)
+        else:
+            reached = self._score(model)
         return {
-            self.metric.name: self.metric(answers, self.sets["dev"].labels),
+            self.metric.name: reached,
             "metric": self.metric.name,
-            "examples": len(self.sets["dev"]),
-            "cut": {part: examples.cut for part, examples in self.sets.items()},
             "fine_tuned": not self._start.has_head,
             "labels": list(self.data.labels),
         }
 
-    def _answers(self, model: Any, stage: str) -> torch.Tensor:
-        """A model's logits on the dev set, which the run keeps as those of a stage."""
-        found = predictions(model, self.sets["dev"])
-        self._noted.answers(stage, found)
-        return found
-
-    def _score(self, model: Any, stage: str) -> float:
-        return self.metric(self._answers(model, stage), self.sets["dev"].labels)
-
-    def _by_mode(self, stage: str, table: ParamTable) -> dict[str, float]:
-        """The scores of the model with this table in every mode; the answers kept are those of the run's."""
-        own = self.settings.mode
-
-        def keep(mode: Mode, logits: torch.Tensor) -> None:
-            if mode.value == own:
-                self._noted.answers(stage, logits)
-
-        return evaluate_modes(self.model, table, self.sets["dev"], metric=self.metric, keep=keep)
+    def _score(self, model: Any) -> float:
+        return score(model, self.sets["dev"], self.metric)
 
     def _keep(self, model: Any, name: str) -> None:
         """Write a model's folder, which appears whole or not at all."""
@@ -273,7 +254,7 @@ class Conversion:
         return ParamTable.load(self.path / "table.hccs.safetensors")
 
     def _without(self) -> dict[str, Any]:
-        scores = self._by_mode("without retraining", self.table)
+        scores = evaluate_modes(self.model, self.table, self.sets["dev"], metric=self.metric)
         hccs.nn.detach(self.model)
         return {self.metric.name: scores[self.settings.mode], "modes": scores}
 
@@ -286,7 +267,7 @@ class Conversion:
             hccs.nn.detach(self.model)
             return self._refused(error)
         with plan.training():
-            return {self.metric.name: self._score(self.model, "whole without training")}
+            return {self.metric.name: self._score(self.model)}
 
     def _refused(self, error: HccsError) -> dict[str, Any]:
         """Why a model has no integer form: another family, or numbers that no integer could hold."""
@@ -318,9 +299,8 @@ class Conversion:
                 metric=self.metric,
             )
             self._keep(self.model, "retrained")
-        # Trained as a whole the stage's answers are the integers', noted above; HCCS alone has its own.
-        stage = "retrained HCCS" if self._trains_whole else "retrain"
-        scores = self._by_mode(stage, hccs.nn.current_table(self.model))
+        table = hccs.nn.current_table(self.model)
+        scores = evaluate_modes(self.model, table, self.sets["dev"], metric=self.metric)
         return {self.metric.name: outcome.score, "history": outcome.history, "modes": scores}
 
     def _train_whole(self, recipe: Recipe, where: Path) -> Outcome:
@@ -329,7 +309,7 @@ class Conversion:
         train_set, dev = self.sets["train"], self.sets["dev"]
         outcome = train_whole(plan, train_set, dev, recipe, where, metric=self.metric)
         with plan.training():
-            answers = self._answers(self.model, "retrain").cpu().numpy()
+            answers = predictions(self.model, dev).cpu().numpy()
         self._keep(hccs.nn.attach(self.model, self.table), "retrained")
         if state().is_main_process:
             np.save(self.path / "retrained" / ANSWERS, answers)
@@ -350,7 +330,7 @@ class Conversion:
         if table.mode not in NORMALISATION:
             return {}
         hccs.nn.attach(model, table, backend="integer")
-        return {self.metric.name: self._score(model, "integer")}
+        return {self.metric.name: self._score(model)}
 
     def _delivered(self) -> Any:
         """The converted model as it was saved, on float q, k and v."""
@@ -371,15 +351,13 @@ class Conversion:
                 write_whole(plan.lower("model"), self.path)
             except HccsError as error:
                 return self._refused(error)
-        keep = partial(self._noted.answers, "whole")
-        return score_whole(self.path, model, self.sets["dev"], self.metric, trained, keep)
+        return score_whole(self.path, model, self.sets["dev"], self.metric, trained)
 
     def _save(self) -> dict[str, Any]:
         """The delivered model's table as a file beside it, and its KL; what only stages needed goes."""
         model = self._delivered()
         table = hccs.nn.current_table(model)
         stats = hccs.nn.collect(model, self._calibration_share(), n=self.n, scale=table.scale)
-        found = fidelity(stats, table)
         if state().is_main_process:
             table.save(self.path / CONVERTED)
             atomic.replace(self.path / "model.hccs.json", table.to_json().encode())
@@ -389,17 +367,7 @@ class Conversion:
             "model": "model",
             "table": CONVERTED,
             "mode": table.mode.value,
-            "kl": float(found[..., 0].mean()),
-            "heads": [
-                {
-                    "layer": layer,
-                    "head": head,
-                    "kl": float(found[layer, head, 0]),
-                    "kl_renormalised": float(found[layer, head, 1]),
-                    "entropy": -stats.summary([layer * table.shape[1] + head]).negative_entropy,
-                }
-                for layer, head in np.ndindex(table.shape)
-            ],
+            "kl": float(fidelity(stats, table)[..., 0].mean()),
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs.pipeline.data.tokens import TokenisedSet
 from hccs.pipeline.metrics import ACCURACY, Metric
-from hccs.pipeline.models import predictions
+from hccs.pipeline.models import score
 from hccs.pipeline.training import Outcome, Recipe, taught, train
 
 RETRAINING = Recipe(epochs=3, learning_rate=5e-5, batch_size=128, distil=0.8)
@@ -53,17 +53,12 @@ def evaluate_modes(
     dev: TokenisedSet,
     modes: Iterable[Mode] = Mode,
     metric: Metric = ACCURACY,
-    keep: Callable[[Mode, Any], None] = lambda mode, logits: None,
 ) -> dict[str, float]:
-    """The dev score of the model with this table in each mode; leaves the table's own mode attached.
-
-    `keep` is given the logits of every mode.
-    """
+    """The dev score of the model with this table in each mode; leaves the table's own mode attached."""
     scores = {}
     for mode in modes:
-        logits = predictions(hccs.nn.attach(model, table, mode), dev)
-        keep(mode, logits)
-        scores[mode.value] = metric(logits, dev.labels)
+        hccs.nn.attach(model, table, mode)
+        scores[mode.value] = score(model, dev, metric)
     hccs.nn.attach(model, table)
     return scores
 
