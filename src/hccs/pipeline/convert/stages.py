@@ -33,12 +33,14 @@ from hccs.pipeline.convert.steps import (
 )
 from hccs.pipeline.convert.whole import score_whole, write_whole
 from hccs.pipeline.data import tasks
+from hccs.pipeline.data.held import HELD_BACK, hold_back
 from hccs.pipeline.data.problems import CLASSIFICATION
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
 from hccs.pipeline.metrics import ACCURACY, Function, metric_for
-from hccs.pipeline.models import Loaded, best_device, float_accuracy, load_classifier, predictions, score
+from hccs.pipeline.models import Loaded, best_device, float_accuracy, load_classifier, predictions
 from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.runs.processes import state
+from hccs.pipeline.scores import difference, measured
 from hccs.pipeline.training import Outcome, Recipe, train
 
 FINE_TUNING = Recipe(epochs=3, learning_rate=1e-4)
@@ -71,6 +73,7 @@ class ConversionSettings:
     sentences: int = 512
     refine: bool = True
     seed: int = 0
+    held_back: int = HELD_BACK
     fine_tuning: Recipe = field(default=FINE_TUNING)
     retraining: Recipe | None = field(default=RETRAINING)
     integer: str = "whole"
@@ -126,10 +129,12 @@ class Conversion:
             problem=settings.task.problem,
         )
         self.data = data.numbered_as(self._start.labels)
+        rest, held = hold_back(self.data.train, settings.held_back)
         self.sets = {
-            "train": self._tokenised(self.data.train),
+            "train": self._tokenised(rest),
+            "held": self._tokenised(held),
             "dev": self._tokenised(self.data.dev),
-            "calibration": self._tokenised(self.data.train.subset(settings.sentences, settings.seed)),
+            "calibration": self._tokenised(rest.subset(settings.sentences, settings.seed)),
         }
         self.folder = RunFolder(out, asdict(settings), marker)
 
@@ -184,21 +189,38 @@ class Conversion:
             self.say(f"  {why}: fine-tuning it on the task")
             recipe = replace(self.settings.fine_tuning, seed=self.settings.seed)
             where = self.path / "checkpoints" / "float"
-            train(model, self.sets["train"], self.sets["dev"], recipe, where, metric=self.metric)
+            train(model, self.sets["train"], self.sets["held"], recipe, where, metric=self.metric)
         self._keep(model, "float")
         if self.metric == ACCURACY and self.settings.task.problem == CLASSIFICATION:
-            reached = float_accuracy(model, self.sets["dev"], self.data.labels)
-        else:
-            reached = self._score(model)
+            float_accuracy(model, self.sets["dev"], self.data.labels)  # warns of labels in another order
+        reached = measured(self.metric, predictions(model, self.sets["dev"]), self.sets["dev"].labels)
         return {
-            self.metric.name: reached,
+            self.metric.name: reached.value,
+            "error": reached.error,
             "metric": self.metric.name,
             "fine_tuned": not self._start.has_head,
             "labels": list(self.data.labels),
         }
 
-    def _score(self, model: Any) -> float:
-        return score(model, self.sets["dev"], self.metric)
+    @cached_property
+    def _float_answers(self) -> torch.Tensor:
+        """The float model's logits on dev."""
+        model = self._load("float").model.to(best_device()).eval()
+        return predictions(hccs.nn.detach(model), self.sets["dev"])
+
+    def _reached(self, answers: torch.Tensor) -> dict[str, Any]:
+        """The dev score of a model's answers and its difference from the float model, with their errors."""
+        labels, base = self.sets["dev"].labels, self._float_answers
+        own = measured(self.metric, answers, labels)
+        against = difference(self.metric, answers, base.to(answers.device), labels)
+        return {
+            self.metric.name: own.value,
+            "error": own.error,
+            "against_float": [against.value, against.error],
+        }
+
+    def _score(self, model: Any) -> dict[str, Any]:
+        return self._reached(predictions(model, self.sets["dev"]))
 
     def _keep(self, model: Any, name: str) -> None:
         """Write a model's folder, which appears whole or not at all."""
@@ -255,8 +277,9 @@ class Conversion:
 
     def _without(self) -> dict[str, Any]:
         scores = evaluate_modes(self.model, self.table, self.sets["dev"], metric=self.metric)
+        reached = self._score(self.model)
         hccs.nn.detach(self.model)
-        return {self.metric.name: scores[self.settings.mode], "modes": scores}
+        return {**reached, "modes": scores}
 
     def _whole_without(self) -> dict[str, Any]:
         """The float weights all in integers: the score of the model that is trained, before it is."""
@@ -267,7 +290,7 @@ class Conversion:
             hccs.nn.detach(self.model)
             return self._refused(error)
         with plan.training():
-            return {self.metric.name: self._score(self.model)}
+            return self._score(self.model)
 
     def _refused(self, error: HccsError) -> dict[str, Any]:
         """Why a model has no integer form: another family, or numbers that no integer could hold."""
@@ -285,13 +308,13 @@ class Conversion:
         recipe = replace(self.settings.retraining, seed=self.settings.seed)
         where = self.path / "checkpoints" / "retrain"
         if self._trains_whole:
-            outcome = self._train_whole(recipe, where)
+            outcome, answers = self._train_whole(recipe, where)
         else:
             outcome = retrain(
                 self.model,
                 self.table,
                 self.sets["train"],
-                self.sets["dev"],
+                self.sets["held"],
                 self.sets["calibration"],
                 recipe,
                 where,
@@ -299,22 +322,24 @@ class Conversion:
                 metric=self.metric,
             )
             self._keep(self.model, "retrained")
+            answers = predictions(self.model, self.sets["dev"])
         table = hccs.nn.current_table(self.model)
         scores = evaluate_modes(self.model, table, self.sets["dev"], metric=self.metric)
-        return {self.metric.name: outcome.score, "history": outcome.history, "modes": scores}
+        reached = self._reached(answers)
+        return {**reached, "held_back": outcome.score, "history": outcome.history, "modes": scores}
 
-    def _train_whole(self, recipe: Recipe, where: Path) -> Outcome:
+    def _train_whole(self, recipe: Recipe, where: Path) -> tuple[Outcome, torch.Tensor]:
         """Train as the program computes, and write it with the scales of the training."""
         plan = plan_whole(self.model, self.table, self.sets["calibration"])
-        train_set, dev = self.sets["train"], self.sets["dev"]
-        outcome = train_whole(plan, train_set, dev, recipe, where, metric=self.metric)
+        train_set, held = self.sets["train"], self.sets["held"]
+        outcome = train_whole(plan, train_set, held, recipe, where, metric=self.metric)
         with plan.training():
-            answers = predictions(self.model, dev).cpu().numpy()
+            answers = predictions(self.model, self.sets["dev"])
         self._keep(hccs.nn.attach(self.model, self.table), "retrained")
         if state().is_main_process:
-            np.save(self.path / "retrained" / ANSWERS, answers)
+            np.save(self.path / "retrained" / ANSWERS, answers.cpu().numpy())
         write_whole(plan.lower("model"), self.path)
-        return outcome
+        return outcome, answers
 
     def _to_deliver(self) -> Any:
         """The retrained model as its stage saved it; without retraining the float one with its table."""
@@ -330,7 +355,7 @@ class Conversion:
         if table.mode not in NORMALISATION:
             return {}
         hccs.nn.attach(model, table, backend="integer")
-        return {self.metric.name: self._score(model)}
+        return self._score(model)
 
     def _delivered(self) -> Any:
         """The converted model as it was saved, on float q, k and v."""
