@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from hccs.cli.boundary import require_models
+from hccs.cli.calibrate import Scores
 from hccs.cli.tables import show
 from hccs.errors import ParameterError
 
@@ -78,6 +79,21 @@ def convert(
     ] = None,
     granularity: Annotated[str, typer.Option(help="One triple per head, layer, or global.")] = "head",
     mode: Annotated[str, typer.Option(help="i16_div, i16_clb, u8_div or u8_clb.")] = "i16_div",
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=2,
+            help="Lines of a score: 1 is the paper's, the default with retraining; 2 come so close to "
+            "softmax that no training is needed, the default with --no-retrain.",
+        ),
+    ] = None,
+    scores: Annotated[
+        Scores | None,
+        typer.Option(
+            help="Of two lines: 'uint8', the default up to n = 128, is the fastest on CPUs; 'int16' is finer."
+        ),
+    ] = None,
     refine: Annotated[
         bool, typer.Option(help="Fit theta and scales to the model's answers after calibration.")
     ] = True,
@@ -125,6 +141,8 @@ def convert(
         retraining=replace(RETRAINING, **given) if retrain else None,
         integer=integer.value,
         metric=metric,
+        lines=lines,
+        scores=None if scores is None else scores.value,
     )
     console = Console(quiet=not state().is_main_process)
     if console.quiet:  # every process would give the same warnings
@@ -187,7 +205,7 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
     if reached[1] is not None:
         shown = [["", ""] if s is None else [f"{s:.4f}", f"{100 * (s - base):+.2f}"] for s in reached]
         rows.append(["all in integers", *(cell for pair in shown[2 - len(done) :] for cell in pair)])
-    show(console, "points are against the float model", header, rows)
+    show(console, f"points are against the float model{_form(stages['calibrate'])}", header, rows)
     calibrated, delivered = stages["calibrate"]["kl"], stages["save"]["kl"]
     console.print(f"mean KL over heads: {calibrated:.4f} as calibrated, {delivered:.4f} as delivered")
     whole = stages.get("whole")
@@ -204,6 +222,15 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
         f"{whole['bytes'] / 2**20:.1f} MiB instead of {whole['float32_bytes'] / 2**20:.1f} in float32",
         soft_wrap=True,
     )
+
+
+def _form(calibrated: dict[str, Any]) -> str:
+    """What a run's HCCS has that the paper's has not; runs of earlier versions say nothing."""
+    if calibrated.get("lines", 1) == 1 and calibrated.get("sum_bits", 15) == 15:
+        return ""
+    from hccs.pipeline.convert.forms import LineForm
+
+    return f"; HCCS of {LineForm(*(calibrated[name] for name in ('lines', 'scores', 'sum_bits')))}"
 
 
 def evaluate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hccs.numbers.heads import HeadParams
 from hccs.numbers.multipliers import LinearParams
 from hccs.program import operators as op
 
@@ -61,10 +62,18 @@ def shape_of(step: op.Operator) -> str:
         case op.LayerNorm(params=n):
             return f"{n.channels} int16"
         case op.Attention():
-            return f"{step.heads} heads" + (", causal" if step.causal else "")
+            return f"{step.heads} heads{_form(step.theta)}" + (", causal" if step.causal else "")
         case op.Narrow(bits=bits):
             return f">> {bits}"
     return ""
+
+
+def _form(theta: HeadParams) -> str:
+    """What is not the paper's about scores."""
+    if not theta.wide:
+        return ""
+    lines = "two lines" if np.any(theta.S2) else "wide sums"
+    return f", {lines}, {'uint8' if np.all(theta.f) else 'int16'} scores"
 
 
 def bytes_of(step: op.Operator) -> int:

@@ -23,6 +23,7 @@ from hccs.nn.integer import NORMALISATION
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import CONVERTED, ParamTable
+from hccs.pipeline.convert.forms import LineForm, chosen_form
 from hccs.pipeline.convert.steps import (
     RETRAINING,
     SCALES,
@@ -59,7 +60,8 @@ class ConversionSettings:
     `labels` are the data's in the order of the model's outputs, where its own names do not tell; `new_head`
     replaces the head that it has. With `integer` "whole" the model is trained as its integer program
     computes, and lowered to it; with "attention" it is retrained with HCCS and floats around it. Without
-    `retraining` the calibrated model is delivered. `metric` is a name, or `module:function`.
+    `retraining` the calibrated model is delivered. `lines` and `scores` are those of `chosen_form`, which
+    chooses what is None. `metric` is a name, or `module:function`.
     """
 
     model: str
@@ -78,12 +80,19 @@ class ConversionSettings:
     retraining: Recipe | None = field(default=RETRAINING)
     integer: str = "whole"
     metric: str = ""
+    lines: int | None = None
+    scores: str | None = None
+
+    @property
+    def form(self) -> LineForm:
+        """Of HCCS: what is not given depends on n and on whether there is retraining."""
+        return chosen_form(self.task.n, self.lines, self.scores, self.retraining is not None)
 
     def __post_init__(self) -> None:
         Mode(self.mode)
         if self.task.n < 1:
             raise ParameterError("n of at least 1", str(self.task.n), "Raise --n.")
-        Region(self.task.n)
+        Region(self.task.n, self.form.sum_bits)
         if self.granularity not in GRANULARITIES:
             raise ParameterError(
                 f"granularity {', '.join(GRANULARITIES)}",
@@ -252,7 +261,9 @@ class Conversion:
 
     def _calibrate(self) -> dict[str, Any]:
         stats = HeadStatistics.load(self.path / "statistics.safetensors")
-        found = search(stats, self.n, self.settings.granularity, self.settings.mode)
+        form = self.settings.form
+        self.say(f"  {form}{form.reason(self.settings.retraining is not None)}")
+        found = search(stats, self.n, self.settings.granularity, self.settings.mode, **asdict(form))
         table = found.table
         if self.settings.refine and self.settings.granularity == "head":
             table = hccs.nn.refine(self.model, table, list(self.sets["calibration"].batches(64)))
@@ -268,7 +279,7 @@ class Conversion:
             }
             for h in found.heads
         ]
-        return {"kl": found.kl, "heads": heads}
+        return {"kl": found.kl, **asdict(form), "heads": heads}
 
     @cached_property
     def table(self) -> ParamTable:
