@@ -36,7 +36,15 @@ from hccs.pipeline.data import tasks
 from hccs.pipeline.data.problems import CLASSIFICATION
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
 from hccs.pipeline.metrics import ACCURACY, Function, metric_for
-from hccs.pipeline.models import Loaded, best_device, float_accuracy, load_classifier, predictions, score
+from hccs.pipeline.models import (
+    Loaded,
+    best_device,
+    float_accuracy,
+    load_classifier,
+    longest_row,
+    predictions,
+    score,
+)
 from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.runs.processes import state
 from hccs.pipeline.training import Outcome, Recipe, train
@@ -113,7 +121,6 @@ class Conversion:
     ) -> None:
         self.settings, self.say = settings, say
         self.metric = metric_for(settings.task.problem, metric or settings.metric)
-        self.n = settings.task.n
         # Read before anything is written: a run on bad data leaves nothing behind.
         data = tasks.load(settings.task, settings.data)
         torch.manual_seed(settings.seed)
@@ -125,6 +132,7 @@ class Conversion:
             new_head=settings.new_head,
             problem=settings.task.problem,
         )
+        self.n = longest_row(self._start.model, settings.task)
         self.data = data.numbered_as(self._start.labels)
         self.sets = {
             "train": self._tokenised(self.data.train),
@@ -347,7 +355,8 @@ class Conversion:
         else:
             try:
                 batches = list(self.sets["calibration"].batches(64))
-                plan = IntegerPlan.measured(model, hccs.nn.current_table(model), batches, SCALES)
+                table, pixels = hccs.nn.current_table(model), self.sets["calibration"].pixels
+                plan = IntegerPlan.measured(model, table, batches, SCALES, pixels=pixels)
                 write_whole(plan.lower("model"), self.path)
             except HccsError as error:
                 return self._refused(error)
