@@ -1,4 +1,4 @@
-"""The problems that models solve: a label or a value of a text or of a pair, a label per word, of an image."""
+"""The problems that models solve: a label or a value of a text or a pair, a label per word, of an image."""
 
 from __future__ import annotations
 
