@@ -44,15 +44,18 @@ def convert(
     data: Annotated[
         str, typer.Option(help="Folder with the task's TSV files; without it the Hub is asked.")
     ] = "",
-    train: Annotated[str, typer.Option(help="A CSV, TSV or JSONL file of your own, instead of --task.")] = "",
+    train: Annotated[
+        str,
+        typer.Option(help="A CSV, TSV or JSONL file, or folder of images, of your own, instead of --task."),
+    ] = "",
     dev: Annotated[str, typer.Option(help="Its dev file; without one a tenth of --train is held out.")] = "",
     text: Annotated[str, typer.Option(help="Its text column, or two separated by a comma.")] = "sentence",
     label: Annotated[str, typer.Option(help="Its column of labels or values.")] = "label",
     problem: Annotated[
         str,
         typer.Option(
-            help="classification of texts or pairs; regression, one value each; or tokens, a label per word "
-            "(words and labels between blanks, or lists in JSON lines)."
+            help="classification of texts or pairs; regression, one value each; tokens, a label per word "
+            "(words and labels between blanks, or lists in JSON lines); or images, a folder by class."
         ),
     ] = "classification",
     metric: Annotated[
@@ -164,7 +167,7 @@ def _task(
 ) -> Any:
     from hccs.pipeline.data import tasks
 
-    columns = text.split(",")
+    columns = ["image"] if problem == "images" and text == "sentence" else text.split(",")
     if bool(task) == bool(train):
         raise ParameterError(
             "either --task or --train", "both" if task else "neither", "Name one source of data."

@@ -197,9 +197,7 @@ def _before(model: nn.Module, first: nn.Module, batch: Any) -> tuple[torch.Tenso
     return found[0]
 
 
-def _mend_all(
-    layers: list[KnownLayer], theirs: list[KnownLayer], states: list[_State]
-) -> tuple[Mended, ...]:
+def _mend_all(layers: list[KnownLayer], theirs: list[KnownLayer], states: list[_State]) -> tuple[Mended, ...]:
     found: list[Mended] = []
     for i, (layer, their) in enumerate(zip(layers, theirs, strict=True)):
         attention, narrow = _sums(layer.parts.attention_output), _sums(layer.parts.narrow)
@@ -237,9 +235,7 @@ def _run_teacher(layer: KnownLayer, state: _State) -> torch.Tensor:
     return kept["attended"]
 
 
-def _inputs(
-    layer: KnownLayer, state: _State, *readers: nn.Module, until: nn.Module
-) -> list[torch.Tensor]:
+def _inputs(layer: KnownLayer, state: _State, *readers: nn.Module, until: nn.Module) -> list[torch.Tensor]:
     """What some modules of the student's layer read, the last of which does not run any more."""
     kept: list[torch.Tensor] = []
 

@@ -38,7 +38,14 @@ from hccs.pipeline.data.held import HELD_BACK, hold_back
 from hccs.pipeline.data.problems import CLASSIFICATION
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
 from hccs.pipeline.metrics import ACCURACY, Function, metric_for
-from hccs.pipeline.models import Loaded, best_device, float_accuracy, load_classifier, predictions
+from hccs.pipeline.models import (
+    Loaded,
+    best_device,
+    float_accuracy,
+    load_classifier,
+    longest_row,
+    predictions,
+)
 from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.runs.processes import state
 from hccs.pipeline.scores import difference, measured
@@ -125,7 +132,6 @@ class Conversion:
     ) -> None:
         self.settings, self.say = settings, say
         self.metric = metric_for(settings.task.problem, metric or settings.metric)
-        self.n = settings.task.n
         # Read before anything is written: a run on bad data leaves nothing behind.
         data = tasks.load(settings.task, settings.data)
         torch.manual_seed(settings.seed)
@@ -137,6 +143,7 @@ class Conversion:
             new_head=settings.new_head,
             problem=settings.task.problem,
         )
+        self.n = longest_row(self._start.model, settings.task)
         self.data = data.numbered_as(self._start.labels)
         rest, held = hold_back(self.data.train, settings.held_back)
         self.sets = {
@@ -383,7 +390,8 @@ class Conversion:
         else:
             try:
                 batches = list(self.sets["calibration"].batches(64))
-                plan = IntegerPlan.measured(model, hccs.nn.current_table(model), batches, SCALES)
+                table, pixels = hccs.nn.current_table(model), self.sets["calibration"].pixels
+                plan = IntegerPlan.measured(model, table, batches, SCALES, pixels=pixels)
                 write_whole(plan.lower("model"), self.path)
             except HccsError as error:
                 return self._refused(error)

@@ -97,7 +97,9 @@ def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) ->
     """The scales of a float model's integers, measured with HCCS in it; HCCS is detached again."""
     hccs.nn.attach(model, table)
     batches = list(calibration_data.batches(64))  # all of them in every process: ranges do not merge
-    plan = IntegerPlan.measured(model, table, batches, SCALES, split_outliers=True)
+    plan = IntegerPlan.measured(
+        model, table, batches, SCALES, pixels=calibration_data.pixels, split_outliers=True
+    )
     hccs.nn.detach(model)
     return plan
 

@@ -75,8 +75,7 @@ def whole_logits(whole: IntegerModel, data: TokenisedSet) -> torch.Tensor:
     found = torch.zeros(len(data), *rows, len(whole.labels))
     batches = data.by_length(BATCH)  # of similar length: nothing is computed for padding
     for indices in track(batches, total=len(batches), description="the integer model's answers"):
-        batch = {name: column.cpu().numpy() for name, column in data.__getitems__(indices).items()}
-        answer = whole(batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids"))
+        answer = whole(*data.integers(indices))
         place = found[:, : answer.scores.shape[1]] if rows else found
         place[torch.tensor(indices)] = torch.from_numpy(answer.logits)
     return found

@@ -11,7 +11,7 @@ from typing import Any
 from hccs._extras import require
 from hccs.errors import DataError, FileError, ParameterError
 from hccs.pipeline.data import labels
-from hccs.pipeline.data.problems import CLASSIFICATION, REGRESSION, TOKENS, require_problem
+from hccs.pipeline.data.problems import CLASSIFICATION, IMAGES, REGRESSION, TOKENS, require_problem
 from hccs.pipeline.data.reading import read_table
 
 IDS = "input_ids"
@@ -22,9 +22,12 @@ EMBEDDED = Path(__file__).parents[2] / "embedded"
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts (one or two columns each) and their label numbers, values, or label numbers of every word."""
+    """Texts (one or two columns each) and their label numbers, values, or label numbers of every word.
 
-    texts: list[tuple[str, ...]]
+    Of images the one column holds files, or images as `datasets` have them.
+    """
+
+    texts: list[tuple[Any, ...]]
     labels: list[Any]
     tokenised: bool = False
     """Whether the texts are token ids between blanks, and token types beside them."""
@@ -190,6 +193,8 @@ def load(task: Task, folder: str | Path | None = None) -> TaskData:
 
 def load_file(path: str | Path, task: Task) -> Examples:
     """The examples of another file with the columns and labels of a task."""
+    if task.problem == IMAGES:
+        return to_examples(_read(Path(path), task, "--file"), task, str(path))
     rows = read_table(
         Path(path),
         (*task.text, task.label),
@@ -199,7 +204,11 @@ def load_file(path: str | Path, task: Task) -> Examples:
     return to_examples(rows, task, str(path))
 
 
-def _read(path: Path, task: Task, option: str) -> list[dict[str, str]]:
+def _read(path: Path, task: Task, option: str) -> list[dict[str, Any]]:
+    if task.problem == IMAGES:
+        from hccs.pipeline.data.images import read_images  # torch reads them, which tables do not need
+
+        return read_images(path, task.text[0], task.label, option)
     if task.custom:
         missing, other = f"Check {option}.", "Name the columns with --text and --label."
     else:
@@ -212,7 +221,10 @@ def to_examples(rows: Sequence[Mapping[str, Any]], task: Task, where: str) -> Ex
     """Rows as examples; an empty or unknown label is refused with its row."""
     assert task.labels is not None
     found = [_joined(row[task.label]) for row in rows]
-    texts = [tuple(_joined(row.get(column) or "") for column in task.text) for row in rows]
+    if task.problem == IMAGES:
+        texts: list[tuple[Any, ...]] = [(row[task.text[0]],) for row in rows]
+    else:
+        texts = [tuple(_joined(row.get(column) or "") for column in task.text) for row in rows]
     tokenised = task.text[0] == IDS
     if task.problem == REGRESSION:
         return Examples(texts, labels.values(found, where), tokenised)
