@@ -73,10 +73,10 @@ def _scores(run: Conversion) -> str:
         score = run.score(stage)
         if score is None:
             continue
-        ends, beside = run.ends(stage), run.stages[stage].get("against_float")
+        ends, beside = run.ends(stage), run.against(stage)
         reach = "" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
         points = "" if stage == "float" else f"{100 * (score - (run.score('float') or 0.0)):+.2f}"
-        paired = "" if beside is None else f"{100 * beside['low']:+.2f} to {100 * beside['high']:+.2f}"
+        paired = "" if beside is None else f"{100 * beside[0]:+.2f} to {100 * beside[1]:+.2f}"
         rows.append([words, f"{score:.4f}", reach, points, paired])
     return _table(["step", f"dev {run.metric}", "95 %", "points against float", "95 %, paired"], rows)
 

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import CONVERTED, ParamTable
 from hccs.pipeline.convert.forms import LineForm, chosen_form
+from hccs.pipeline.convert.notes import with_warnings
 from hccs.pipeline.convert.steps import (
     RETRAINING,
     SCALES,
@@ -191,7 +192,7 @@ class Conversion:
                     self.say(f"{name}: done before")
                     continue
                 self.say(f"{name} …")
-                result = self.folder.stage(name, work)
+                result = self.folder.stage(name, partial(with_warnings, work))
                 reached = result.get(self.metric.name)
                 shown = "" if reached is None else f"{self.metric.name} {reached:.4f}, "
                 self.say(f"{name}: {shown}{result['seconds']:.1f} s")
@@ -214,6 +215,8 @@ class Conversion:
             self.metric.name: reached.value,
             "error": reached.error,
             "metric": self.metric.name,
+            "examples": len(self.sets["dev"]),
+            "cut": {part: self.sets[part].cut for part in ("train", "dev")},
             "fine_tuned": not self._start.has_head,
             "labels": list(self.data.labels),
         }
@@ -402,6 +405,7 @@ class Conversion:
         model = self._delivered()
         table = hccs.nn.current_table(model)
         stats = hccs.nn.collect(model, self._calibration_share(), n=self.n, scale=table.scale)
+        found = fidelity(stats, table)
         if state().is_main_process:
             table.save(self.path / CONVERTED)
             atomic.replace(self.path / "model.hccs.json", table.to_json().encode())
@@ -411,7 +415,17 @@ class Conversion:
             "model": "model",
             "table": CONVERTED,
             "mode": table.mode.value,
-            "kl": float(fidelity(stats, table)[..., 0].mean()),
+            "kl": float(found[..., 0].mean()),
+            "heads": [
+                {
+                    "layer": layer,
+                    "head": head,
+                    "kl": float(found[layer, head, 0]),
+                    "kl_renormalised": float(found[layer, head, 1]),
+                    "entropy": -stats.summary([layer * table.shape[1] + head]).negative_entropy,
+                }
+                for layer, head in np.ndindex(table.shape)
+            ],
         }
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from hccs._html.charts import OURS, THEIRS, bar, interval, sparkline
 from hccs._html.elements import Markup, tag
 from hccs.errors import FileError
-from hccs.pipeline.intervals import of_share
 from hccs.pipeline.report.commands import convert_command
 from hccs.pipeline.report.cost import bench_section, size_section, speed_against_float
 from hccs.pipeline.report.heads import Head, heads_of, heads_section
+from hccs.pipeline.report.intervals import of_error, of_share
 from hccs.pipeline.report.page import Fact, Report, Section, boxed, command, key, said, signed, words
 from hccs.pipeline.report.places import where_section
 from hccs.pipeline.runs.record import StageRecord, read_json
@@ -92,10 +92,15 @@ class Conversion:
 
     def ends(self, stage: str) -> tuple[float, float] | None:
         """The interval of a stage's score: what it noted, or that of a share of its examples."""
-        noted = self.stages[stage].get("interval")
-        if noted:
-            return float(noted[0]), float(noted[1])
-        return self.share_ends(self.score(stage))
+        score, error = self.score(stage), self.stages[stage].get("error")
+        if score is None or self.metric == "accuracy" or error is None:
+            return self.share_ends(score)
+        return of_error(score, error)
+
+    def against(self, stage: str) -> tuple[float, float] | None:
+        """The interval of a stage's difference from the float model, on the same examples."""
+        noted = self.stages.get(stage, {}).get("against_float")
+        return None if noted is None else of_error(noted[0], noted[1])
 
     def share_ends(self, share: float | None) -> tuple[float, float] | None:
         """The interval of an accuracy on the run's dev examples, where their number is known."""
@@ -172,10 +177,10 @@ def _amount(run: Conversion, score: float) -> str:
 
 
 def _verdict(run: Conversion, difference: float) -> str:
-    beside = run.stages[run.delivered].get("against_float")
+    beside = run.against(run.delivered)
     if beside is None:
         return f" ({signed(100 * difference)} points)"
-    if beside["low"] <= 0 <= beside["high"]:
+    if beside[0] <= 0 <= beside[1]:
         return f" ({signed(100 * difference)} points, which chance alone explains)"
     return f" ({signed(100 * difference)} points, more than chance explains)"
 
@@ -187,7 +192,7 @@ def _mib(count: float) -> str:
 def facts(run: Conversion, bench: Mapping[str, Any] | None) -> list[Fact]:
     """The four numbers that matter first."""
     base, reached = run.score("float") or 0.0, run.score(run.delivered) or 0.0
-    beside = run.stages[run.delivered].get("against_float")
+    beside = run.against(run.delivered)
     reach = f"95 %: {_span(beside)}" if beside else run.metric
     found = [
         Fact(f"dev {run.metric}", run.shown(reached), f"float {run.shown(base)}"),
@@ -210,10 +215,10 @@ def warnings_of(run: Conversion, bench: Mapping[str, Any] | None) -> list[str]:
     refused = run.stages.get("whole", {}).get("refused")
     if refused:
         found.append(f"The model has no form all in integers: {refused}")
-    beside = run.stages[run.delivered].get("against_float")
-    if beside and beside["high"] < 0:
+    beside = run.against(run.delivered)
+    if beside and beside[1] < 0:
         found.append(
-            f"The loss of {-100 * beside['difference']:.2f} points is more than chance explains: "
+            f"The loss of {-50 * sum(beside):.2f} points is more than chance explains: "
             "more epochs, or another mode, may win it back."
         )
     examples = run.stages["float"].get("examples")
@@ -239,7 +244,7 @@ def _accuracy(run: Conversion) -> list[Markup]:
     base, reach = run.score("float"), _reach(values)
     rows = []
     for stage in stages:
-        score, pair, beside = run.score(stage) or 0.0, ends[stage], run.stages[stage].get("against_float")
+        score, pair, beside = run.score(stage) or 0.0, ends[stage], run.against(stage)
         rows.append(
             [
                 _step_name(run, stage),
@@ -247,11 +252,10 @@ def _accuracy(run: Conversion) -> list[Markup]:
                 "" if pair is None else f"{_bare(run, pair[0])} to {_bare(run, pair[1])}",
                 "" if stage == "float" else _points(score - (base or 0.0)),
                 "" if beside is None else _span(beside),
-                _changes(beside),
                 interval(score, pair, reach, base),
             ]
         )
-    header = ["step", run.metric, "95 %", "points", "95 %, paired", "right → wrong / wrong → right", ""]
+    header = ["step", run.metric, "95 %", "points", "95 %, paired", ""]
     examples = run.stages["float"].get("examples")
     told = f"{examples:,} dev examples. " if examples else ""
     content = [
@@ -287,14 +291,8 @@ def _points(difference: float) -> Markup:
     return tag("span", signed(100 * difference), class_=kind)
 
 
-def _span(beside: Mapping[str, Any]) -> str:
-    return f"{signed(100 * beside['low'])} to {signed(100 * beside['high'])}"
-
-
-def _changes(beside: Mapping[str, Any] | None) -> str:
-    if beside is None or beside.get("lost") is None:
-        return ""
-    return f"{beside['lost']} / {beside['gained']}"
+def _span(ends: tuple[float, float]) -> str:
+    return f"{signed(100 * ends[0])} to {signed(100 * ends[1])}"
 
 
 def _reach(values: Sequence[float]) -> tuple[float, float]:

@@ -1,9 +1,9 @@
-"""The report of `hccs reproduce`: its tables as they were written, and the curves that were measured."""
+"""The report of `hccs reproduce`: all its tables, and the curves that were measured."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,71 +11,52 @@ from hccs._html.charts import OURS, THEIRS, Curve, curves
 from hccs._html.elements import Markup, tag
 from hccs.errors import FileError
 from hccs.pipeline.report.page import Fact, Report, Section, boxed, key, said, words
+from hccs.pipeline.reproduce import long_tables, tables
 from hccs.pipeline.runs.record import read_json
-
-TABLES = {
-    "accuracy": "The paper's tables",
-    "whole_encoder": "Whole encoders in integers",
-    "fidelity": "Fidelity",
-}
-"""Markdown files of a reproduction, in the order of the page."""
 
 
 def reproduction_report(folder: Path) -> Report:
     """The report of a reproduction's folder."""
-    texts = {
-        name: (folder / f"{name}.md").read_text("utf-8")
-        for name in TABLES
-        if (folder / f"{name}.md").exists()
-    }
-    if not texts:
-        raise FileError(f"tables in {folder}", "none", "Let hccs reproduce come to its end first.")
-    cells = sorted(path.stem for path in (folder / "cells").glob("*.json"))
-    models, tasks = ({name.split("-")[i] for name in cells} for i in (0, 1))
-    seeds = len({name.split("-")[-1] for name in cells})
-    sections = [
-        Section(name, TABLES[name], [part for grid in markdown_tables(text) for part in grid])
-        for name, text in texts.items()
-    ]
+    cells = tables.load(folder) if (folder / "cells").is_dir() else {}
+    found = tables.groups(cells)
+    made = {name: table(found) for name, table in tables.TABLES.items()} if found else {}
+    made |= long_tables.tables(long_tables.load(folder))
+    if not made:
+        raise FileError(f"results in {folder}", "none", "Let hccs reproduce come further first.")
+    seeds = max((len(group.records) for group in found), default=0)
     return Report(
         kicker="hccs reproduce",
         title="The paper, reproduced",
-        sentence=f"{len(cells)} experiments: {_list(models)} on {_list(tasks)}, over {seeds} "
-        f"seed{'s' * (seeds > 1)}; beside every number of ours that has one stands the paper's.",
+        sentence=f"{len(cells)} experiments over {seeds} seed{'s' * (seeds != 1)}: "
+        f"{'; '.join(group.name for group in found) or 'long rows'}. Where the paper has a number, it "
+        "stands beside ours; errors are over the examples, in brackets those over seeds.",
         facts=[Fact("experiments", str(len(cells))), Fact("seeds", str(seeds))],
         warnings=[],
         sections=[
-            *sections,
-            Section("curves", "Curves", _curves(folder)),
-            Section("again", "Settings", _settings(folder)),
+            *(
+                Section(name.replace(" ", "-").replace(",", ""), name.capitalize(), _table(text))
+                for name, text in made.items()
+            ),
+            Section("curves", "Curves", _curves(cells)),
+            Section("settings", "Settings", _settings(folder)),
         ],
     )
 
 
-def _list(names: set[str]) -> str:
-    return ", ".join(sorted(names))
+def _table(text: str) -> list[Markup]:
+    """A Markdown table as one of the page; nothing of one without rows."""
+    lines = [line.strip().strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    return [boxed(cells[0], cells[2:])] if len(cells) > 2 else []
 
 
-def markdown_tables(text: str) -> Iterator[list[Markup]]:
-    """Every table of a Markdown text under the heading before it."""
-    heading, lines = "", []
-    for line in [*text.splitlines(), ""]:
-        if line.startswith("|"):
-            lines.append([cell.strip() for cell in line.strip().strip("|").split("|")])
-            continue
-        if len(lines) > 2:
-            yield [*([tag("h3", heading)] if heading else []), boxed(lines[0], lines[2:])]
-            heading = ""
-        lines = []
-        heading = line.lstrip("# ") if line.startswith("#") else heading
-
-
-def _curves(folder: Path) -> list[Markup]:
-    """Mean probability over key index of the broadest and the most focused head of every measured cell."""
-    panels = []
-    for path in sorted((folder / "fidelity").glob("*.json")):
-        for name, curve in json.loads(path.read_text())["curves"].items():
-            panels.append(_panel(f"{path.stem}: {name}, layer {curve['layer']}, head {curve['head']}", curve))
+def _curves(cells: Mapping[str, Any]) -> list[Markup]:
+    """Mean probability over key index of the broadest and the most focused head of every cell."""
+    panels = [
+        _panel(f"{cell}: {name}, layer {curve['layer']}, head {curve['head']}", curve)
+        for cell, stages in cells.items()
+        for name, curve in (tables.at(stages, "retrained", "fidelity", "curves") or {}).items()
+    ]
     if not panels:
         return []
     return [

@@ -19,7 +19,7 @@ def report_of(folder: str | Path) -> Report:
         from hccs.pipeline.report.comparison import comparison_report
 
         return comparison_report(place)
-    if (place / "cells").is_dir():
+    if (place / "cells").is_dir() or (place / "long" / "cells").is_dir():
         from hccs.pipeline.report.reproduction import reproduction_report
 
         return reproduction_report(place)
