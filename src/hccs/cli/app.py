@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 import hccs
-from hccs.cli import aie, bench, calibrate, compare, convert, demo, export, info, reproduce, show, where
+from hccs.cli import (
+    aie,
+    bench,
+    calibrate,
+    compare,
+    convert,
+    demo,
+    export,
+    info,
+    report,
+    reproduce,
+    show,
+    where,
+)
 from hccs.cli.boundary import Commands
 
 app = typer.Typer(
@@ -24,6 +37,7 @@ app.command()(convert.convert)
 app.command()(convert.evaluate)
 app.command()(show.show)
 app.command()(where.where)
+app.command()(report.report)
 app.command()(compare.compare)
 app.command()(bench.bench)
 app.command()(demo.demo)

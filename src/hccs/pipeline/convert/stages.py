@@ -206,7 +206,9 @@ class Conversion:
             self.say(f"  {why}: fine-tuning it on the task")
             recipe = replace(self.settings.fine_tuning, seed=self.settings.seed)
             where = self.path / "checkpoints" / "float"
-            train(model, self.sets["train"], self.sets["held"], recipe, where, metric=self.metric)
+            train(
+                model, self.sets["train"], self.sets["held"], recipe, where, metric=self.metric, say=self.say
+            )
         self._keep(model, "float")
         if self.metric == ACCURACY and self.settings.task.problem == CLASSIFICATION:
             float_accuracy(model, self.sets["dev"], self.data.labels)  # warns of labels in another order
@@ -341,6 +343,7 @@ class Conversion:
                 where,
                 granularity=self.settings.granularity,
                 metric=self.metric,
+                say=self.say,
             )
             self._keep(self.model, "retrained")
             answers = predictions(self.model, self.sets["dev"])
@@ -353,7 +356,7 @@ class Conversion:
         """Train as the program computes, and write it with the scales of the training."""
         plan = plan_whole(self.model, self.table, self.sets["calibration"])
         train_set, held = self.sets["train"], self.sets["held"]
-        outcome = train_whole(plan, train_set, held, recipe, where, metric=self.metric)
+        outcome = train_whole(plan, train_set, held, recipe, where, metric=self.metric, say=self.say)
         with plan.training():
             answers = predictions(self.model, self.sets["dev"])
         self._keep(hccs.nn.attach(self.model, self.table), "retrained")
@@ -398,7 +401,9 @@ class Conversion:
                 write_whole(plan.lower("model"), self.path)
             except HccsError as error:
                 return self._refused(error)
-        return score_whole(self.path, model, self.sets["dev"], self.metric, trained)
+        answers: list[torch.Tensor] = []
+        found = score_whole(self.path, model, self.sets["dev"], self.metric, trained, answers.append)
+        return {**found, **self._reached(*answers)}
 
     def _save(self) -> dict[str, Any]:
         """The delivered model's table as a file beside it, and its KL; what only stages needed goes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,7 @@ def retrain(
     granularity: str = "head",
     resumable: bool = True,
     metric: Metric = ACCURACY,
+    say: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Retrain a float model in place with HCCS attached; afterwards its best table is attached, frozen.
 
@@ -90,7 +91,9 @@ def retrain(
         stats = hccs.nn.collect(now, list(calibration_data.batches(64)), n=table.n)
         return search(stats, table.n, granularity, table.mode, **options_of(table)).table
 
-    return train(model, data, held, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric)
+    return train(
+        model, data, held, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric, say=say
+    )
 
 
 def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) -> IntegerPlan:
@@ -113,6 +116,7 @@ def train_whole(
     *,
     resumable: bool = True,
     metric: Metric = ACCURACY,
+    say: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Train a plan's float model in place with the forward pass of its program, which `plan.lower` returns.
 
@@ -121,7 +125,7 @@ def train_whole(
     if recipe.distil and data.predictions is None:
         data = taught(data, plan.model)
     with plan.training():
-        return train(plan.model, data, held, recipe, folder, resumable=resumable, metric=metric)
+        return train(plan.model, data, held, recipe, folder, resumable=resumable, metric=metric, say=say)
 
 
 def with_mode(table: ParamTable, mode: Mode | str) -> ParamTable:

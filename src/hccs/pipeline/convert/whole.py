@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,17 @@ def score_whole(
     dev: TokenisedSet,
     metric: Metric = ACCURACY,
     trained: torch.Tensor | None = None,
+    keep: Callable[[torch.Tensor], None] = lambda logits: None,
 ) -> dict[str, Any]:
     """What the integer model of a run costs and gains; the score is that of the file.
 
     `agreement` is the share of answers that are those of `model`, which it was lowered from, with floats
     around HCCS; of values their correlation. `equal` is the share that are those of the training model, whose
-    logits are `trained`.
+    logits are `trained`. `keep` is given the integer model's logits.
     """
     file = run / IN_RUN
     logits = whole_logits(IntegerModel.load(file), dev)
+    keep(logits)
     equal = {} if trained is None else {"equal": share_equal(logits, trained, dev.labels)}
     return {
         metric.name: metric(logits, dev.labels),

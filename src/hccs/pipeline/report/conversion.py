@@ -11,6 +11,7 @@ from typing import Any
 
 from hccs._html.charts import OURS, THEIRS, bar, interval, sparkline
 from hccs._html.elements import Markup, tag
+from hccs._progress import duration
 from hccs.errors import FileError
 from hccs.pipeline.report.commands import convert_command
 from hccs.pipeline.report.cost import bench_section, size_section, speed_against_float
@@ -154,10 +155,10 @@ def sentence(run: Conversion, bench: Mapping[str, Any] | None = None) -> str:
     base, reached = run.score("float") or 0.0, run.score(run.delivered) or 0.0
     form = "all in integers" if run.delivered == "whole" else "with HCCS in place of softmax"
     task = run.settings["task"]["name"]
-    parts = [
-        f"{run.name} on {task} reaches {_amount(run, reached)} {form}, "
-        f"where the float model has {run.shown(base)}{_verdict(run, reached - base)}"
-    ]
+    beside = f"where the float model has {run.shown(base)}{_verdict(run, reached - base)}"
+    if run.shown(reached) == run.shown(base):
+        beside = "as in float"
+    parts = [f"{run.name} on {task} reaches {_amount(run, reached)} {form}, {beside}"]
     whole = run.stages.get("whole", {})
     if run.delivered == "whole":
         ratio = whole["float32_bytes"] / whole["bytes"]
@@ -342,18 +343,10 @@ def _time(run: Conversion) -> list[Markup]:
         return []
     longest = max(seconds.values())
     rows = [
-        [stage, _duration(s), bar(s, longest, ours=False, described=_duration(s))]
+        [stage, duration(s), bar(s, longest, ours=False, described=duration(s))]
         for stage, s in seconds.items()
     ]
-    return [said(f"{_duration(sum(seconds.values()))} in all."), boxed(["stage", "time", ""], rows)]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    return [said(f"{duration(sum(seconds.values()))} in all."), boxed(["stage", "time", ""], rows)]
 
 
 def _again(run: Conversion) -> list[Markup]:
