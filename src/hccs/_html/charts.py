@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from hccs._html.elements import Markup, tag
 
-OURS, THEIRS, FAINT, TEXT = (
+OURS, THEIRS, OTHER, FAINT, TEXT = (
     "var(--ours, #b4551d)",
     "var(--theirs, #2f6aa8)",
+    "var(--good, #3a7d44)",
     "var(--faint, #8884)",
     "var(--quiet, #777)",
 )
-"""HCCS, what it is compared with, the background, and words."""
+"""HCCS, what it is compared with, a third, the background, and words."""
 
 
 @dataclass(frozen=True)

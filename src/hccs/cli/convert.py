@@ -124,7 +124,7 @@ def convert(
     epochs: Annotated[float | None, typer.Option(help="Epochs of retraining.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of retraining.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples per step and process.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     json: Json = False,
 ) -> None:
     """Collect, calibrate, evaluate, train in integers, lower to an integer model, evaluate and save."""

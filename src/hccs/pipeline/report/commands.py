@@ -68,5 +68,5 @@ def _recipe_words(chosen: Mapping[str, Any] | None, default: Any) -> list[str]:
 def _option(name: str, value: Any) -> list[str]:
     option = name.replace("_", "-")
     if isinstance(value, bool):
-        return [f"--{option}" if value else f"--no-{option}"]
+        return [f"--{'' if value else 'no-'}{option}"]
     return [f"--{option}", str(value)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hccs._html.charts import OURS, TEXT, THEIRS, Curve, Frame, curves, svg, ticks
+from hccs._html.charts import FAINT, OTHER, OURS, TEXT, THEIRS, Curve, Frame, curves, svg, ticks
 from hccs._html.elements import Markup, tag
 from hccs.pipeline.compare.curves import drawn_heads
 from hccs.pipeline.compare.entries import FLOAT
@@ -106,7 +106,7 @@ def _scatter(methods: Mapping[str, Any]) -> list[Markup]:
         (min(*down, -0.5) * 1.1, max(*down, 0.2) + 0.3),
         left=46,
     )
-    line = "stroke:var(--faint,#ccc);stroke-width:.6"
+    line = f"stroke:{FAINT};stroke-width:.6"
     label = f"fill:{TEXT};font:10.5px system-ui,sans-serif"
     drawn = []
     for value in ticks(*frame.y, 6):
@@ -161,7 +161,7 @@ def _curves(found: Mapping[str, Any]) -> list[Markup]:
             values = [math.nan if v is None else float(v) for v in record["curves"][name]]
             points = [(d * float(scale[head]), v) for d, v in enumerate(values)]
             shown = [(x, min(v, 1.2)) for x, v in points if x <= FARTHEST and math.isfinite(v)]
-            lines.append(Curve(name, shown, OURS if name == next(iter(heads)) else "var(--good,#3a7d44)"))
+            lines.append(Curve(name, shown, OURS if name == next(iter(heads)) else OTHER))
         chart = curves(
             lines,
             "distance, logits",
@@ -173,7 +173,7 @@ def _curves(found: Mapping[str, Any]) -> list[Markup]:
         panels.append(tag("figure", tag("figcaption", tag("strong", label)), chart))
     if not panels:
         return []
-    legend = {"exp(-distance)": THEIRS, **dict(zip(heads, (OURS, "var(--good,#3a7d44)"), strict=False))}
+    legend = {"exp(-distance)": THEIRS, **dict(zip(heads, (OURS, OTHER), strict=False))}
     return [
         said("A row's output over the distance from its largest logit."),
         tag("p", key(**legend)),
