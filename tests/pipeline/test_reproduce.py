@@ -3,6 +3,7 @@ import random
 import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from hccs.pipeline.training import Recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+PAGES = Path(__file__).parents[2] / "docs"
 SHORT = Recipe(epochs=1, learning_rate=1e-5, batch_size=32, evaluations_per_epoch=1)
 
 
@@ -85,7 +87,10 @@ def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tm
         measured = found["modes"]["i16_div"]
         assert measured["points"] == pytest.approx(100 * (measured["accuracy"] - right))
     assert sum(record["two lines"]["two lines"]["kl"]) < 0.5 * sum(record["one line"]["one line"]["kl"])
-    assert record["whole"]["two lines"]["equal"] == record["whole trained"]["equal"] == 1.0
+    assert record["whole two lines"]["equal"] == record["whole trained"]["equal"] == 1.0
+    delivered = record["mended"]["two lines"]["delivered"]
+    assert delivered["steps"][0] == "calibrated"
+    assert delivered["points"] == record["mended"]["two lines"][delivered["steps"][-1]]["points"]
     assert record["retrained"]["fidelity"]["kl_before"] and len(record["retrained"]["history"]) == 1
 
     # Nothing is done twice, and every table can be made.
@@ -234,3 +239,14 @@ def test_means_errors_and_spreads():
     assert group.points("whole trained") == tables.NOTHING
     shown = tables.accuracy([group])
     assert "one line, retrained" in shown and "all integers, trained" not in shown
+
+
+def test_the_pages_marks_are_tables():
+    known = {*tables.TABLES, "long rows", "long rows, KL"}
+    for name in ("reproduction.md", "integer_model.md"):
+        page = (PAGES / name).read_text()
+        marked = re.findall(r"<!-- table: (.*?) -->", page)
+        assert marked and set(marked) <= known
+        assert page.count(pages.END) == len(marked)
+        filled = pages.filled(page, dict.fromkeys(marked, "| new |"))
+        assert filled.count("| new |\n<!-- end of table -->") == len(marked)

@@ -69,6 +69,7 @@ class ExperimentRun:
         self.task = tasks.TASKS[experiment.task]
         self._found: dict[str, tuple[Calibration, float]] = {}
         self._refined: dict[tuple[str, Mode], ParamTable] = {}
+        self._mended: dict[str, Any] = {}
 
     @cached_property
     def sets(self) -> dict[str, TokenisedSet]:
@@ -214,6 +215,14 @@ class ExperimentRun:
             start = with_mode(self.calibrated(form)[0].table, mode)
             self._refined[form, mode] = hccs.nn.refine(self.copy(), start, self.batches)
         return self._refined[form, mode]
+
+    def mended(self, form: str) -> Any:
+        """A copy of the float model with a form attached and its weights mended in closed form; made once."""
+        if form not in self._mended:
+            model = hccs.nn.attach(self.copy(), self.calibrated(form)[0].table)
+            hccs.nn.reconstruct(model, self.mending, teacher=self.model)
+            self._mended[form] = model
+        return self._mended[form]
 
     def checkpoints(self, name: str) -> Path:
         """A folder for the checkpoints of a training, without those of one that was killed."""

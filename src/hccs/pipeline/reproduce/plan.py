@@ -50,7 +50,7 @@ ENCODERS = {
         "MiniLM-L6",
         {
             "mnli": TaskRecipe(_recipe(4, 1e-4), 4e-5),
-            "sst2": TaskRecipe(_recipe(3, 8e-5), 4e-5, whole_batch=256),
+            "sst2": TaskRecipe(_recipe(3, 8e-5), 4e-5, whole_batch=192),
         },
     ),
     "small": Encoder(
@@ -58,7 +58,7 @@ ENCODERS = {
         "BERT-small",
         {
             "mnli": TaskRecipe(_recipe(4, 1.5e-4), 6e-5),
-            "sst2": TaskRecipe(_recipe(4, 1.5e-4), 6e-5, whole_batch=256),
+            "sst2": TaskRecipe(_recipe(4, 1.5e-4), 6e-5, whole_batch=192),
         },
     ),
     "tiny": Encoder(
@@ -66,7 +66,7 @@ ENCODERS = {
         "BERT-tiny",
         {
             "mnli": TaskRecipe(_recipe(8, 3e-4), 1.5e-4, whole_epochs=4),
-            "sst2": TaskRecipe(_recipe(5, 3e-4), 1.5e-4, whole_epochs=4, whole_batch=256),
+            "sst2": TaskRecipe(_recipe(5, 3e-4), 1.5e-4, whole_epochs=4, whole_batch=192),
         },
     ),
 }

@@ -25,7 +25,7 @@ def prepared(task: str, data: Path, work: Path) -> Path:
         known = tasks.load(tasks.TASKS[task], data / task)
         tokenizer = load_tokenizer(str(data), data / "vocab.txt")
         rest, held = hold_back(known.train)
-        columns = {}
+        columns: dict[str, torch.Tensor] = {}
         for part, examples in zip(PARTS, (rest, held, known.dev), strict=True):
             columns |= packed(part, tokenise(examples, tokenizer, known.task.n))
         path.parent.mkdir(parents=True, exist_ok=True)

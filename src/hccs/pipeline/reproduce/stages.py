@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -71,9 +72,53 @@ def refined(work: ExperimentRun) -> dict[str, Any]:
     return found
 
 
+def mended(work: ExperimentRun) -> dict[str, Any]:
+    """Weights mended in closed form, then theta refined; each step kept if it does not lose beyond noise."""
+    return {form: _mended(work, form) for form in ("two lines", "one line")}
+
+
+def _mended(work: ExperimentRun, form: str) -> dict[str, Any]:
+    table = work.calibrated(form)[0].table
+    plain = hccs.nn.attach(work.copy(), table)
+    answers, model = [work.judge(plain)], work.mended(form)
+    found: dict[str, Any] = {"calibrated": work.measured(plain)}
+    answers.append(work.judge(model))
+    found["mended"] = {**work.measured(model), **work.kept_step(answers[1], answers[0])}
+    found[f"mended, {WITHOUT_DIVISION.value}"] = work.measured(hccs.nn.attach(model, table, WITHOUT_DIVISION))
+    hccs.nn.attach(model, table)
+    refined = hccs.nn.refine(model, table, work.batches, teacher=work.model)
+    answers.append(work.judge(hccs.nn.attach(model, refined)))
+    found["mended, refined"] = {**work.measured(model), **work.kept_step(answers[2], answers[1])}
+    hccs.nn.attach(model, table)
+    steps = ["calibrated"]
+    for step in ("mended", "mended, refined"):
+        if not found[step]["kept"]:
+            break
+        steps.append(step)
+    found["delivered"] = {**found[steps[-1]], "steps": steps}
+    return found
+
+
 def whole(work: ExperimentRun) -> dict[str, Any]:
-    """All in integers from the float weights, without training, from one line and from two."""
-    return {form: _whole(work, work.copy(), work.refined(form)) for form in ("one line", "two lines")}
+    """All in integers from the float weights, without training, from one line."""
+    return _whole(work, work.copy(), work.refined("one line"))
+
+
+def whole_two_lines(work: ExperimentRun) -> dict[str, Any]:
+    """All in integers from the float weights, without training, from two lines."""
+    return _whole(work, work.copy(), work.calibrated("two lines")[0].table)
+
+
+def whole_mended(work: ExperimentRun) -> dict[str, Any]:
+    """The same with weights mended first for two lines, then once more for the integers around them."""
+    model, table = copy.deepcopy(work.mended("two lines")), work.calibrated("two lines")[0].table
+    plan = plan_whole(model, table, work.calibration)
+    with plan.training():
+        found = {"mended once": work.measured(model)}
+        before = work.judge(model)
+        hccs.nn.reconstruct(model, work.mending, teacher=work.model)
+        step = work.kept_step(work.judge(model), before)
+        return {**work.measured(model), **step, **found}
 
 
 def _whole(work: ExperimentRun, model: Any, table: ParamTable) -> dict[str, Any]:
@@ -179,8 +224,11 @@ STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
     "float": fine_tuned,
     "one line": one_line,
     "two lines": two_lines,
+    "mended": mended,
     "refined": refined,
     "whole": whole,
+    "whole two lines": whole_two_lines,
+    "whole mended": whole_mended,
     "retrained": retrained,
     "whole trained": whole_trained,
     "wide": wide,

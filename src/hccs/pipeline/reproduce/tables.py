@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,9 +138,9 @@ def accuracy(found: Sequence[Group]) -> str:
                 g.accuracy("float"),
                 g.points("one line", "one line", "modes", "i16_div"),
                 g.points("two lines", "two lines", "modes", "i16_div"),
-                g.points("reconstructed", "two lines", "delivered"),
+                g.points("mended", "two lines", "delivered"),
                 g.points("retrained"),
-                g.points("whole", "two lines"),
+                g.points("whole mended"),
                 g.points("whole trained"),
                 _paper(PAPER, g),
             ]
@@ -154,14 +154,14 @@ def without_labels(found: Sequence[Group]) -> str:
     ways = {
         "one line": ("one line", "one line", "modes", "i16_div"),
         "one line, refined": ("refined", "one line, i16_div"),
-        "one line, mended": ("reconstructed", "one line", "mended"),
-        "one line, mended, refined": ("reconstructed", "one line", "mended, refined"),
+        "one line, mended": ("mended", "one line", "mended"),
+        "one line, mended, refined": ("mended", "one line", "mended, refined"),
         "one line, wide sums": ("wide", "one line, wide", "modes", "i16_div"),
         "two lines": ("two lines", "two lines", "modes", "i16_div"),
         "two lines, uint8 scores": ("two lines", "two lines, uint8", "modes", "i16_div"),
         "two lines, refined": ("refined", "two lines, i16_div"),
-        "two lines, mended": ("reconstructed", "two lines", "mended"),
-        "two lines, mended, refined": ("reconstructed", "two lines", "mended, refined"),
+        "two lines, mended": ("mended", "two lines", "mended"),
+        "two lines, mended, refined": ("mended", "two lines", "mended, refined"),
     }
     return markdown_table(
         ["way", *(g.name for g in found)],
@@ -220,7 +220,7 @@ def whole(found: Sequence[Group]) -> str:
     """All in integers: without training from one line and from two, and trained."""
 
     def equal(record: Record) -> float | None:
-        shares = [at(record, *path, "equal") for path in _WHOLE]
+        shares = [at(record, stage, "equal") for stage in _WHOLE]
         return min((100 * share for share in shares if share is not None), default=None)
 
     return markdown_table(
@@ -239,11 +239,11 @@ def whole(found: Sequence[Group]) -> str:
             [
                 g.name,
                 g.accuracy("float"),
-                g.points("whole", "one line", "attention"),
-                g.points("whole", "one line"),
-                g.points("whole", "two lines", "attention"),
-                g.points("whole", "two lines"),
-                g.points("whole mended", "two lines"),
+                g.points("whole", "attention"),
+                g.points("whole"),
+                g.points("whole two lines", "attention"),
+                g.points("whole two lines"),
+                g.points("whole mended"),
                 g.points("whole trained"),
                 g.mean(1, equal),
             ]
@@ -252,12 +252,7 @@ def whole(found: Sequence[Group]) -> str:
     )
 
 
-_WHOLE = (
-    ("whole", "one line"),
-    ("whole", "two lines"),
-    ("whole mended", "two lines"),
-    ("whole trained",),
-)
+_WHOLE = ("whole", "whole two lines", "whole trained")
 
 
 def fidelity(found: Sequence[Group]) -> str:
@@ -307,7 +302,7 @@ def budget(found: Sequence[Group]) -> str:
     )
 
 
-def _paper(numbers: dict[tuple[str, str], tuple[float, ...]], g: Group) -> str:
+def _paper(numbers: Mapping[tuple[str, str], tuple[float, ...]], g: Group) -> str:
     own = numbers.get((g.task, g.model))
     return NOTHING if own is None else " / ".join(f"{value:.3f}" for value in own)
 
