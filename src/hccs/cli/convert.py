@@ -60,6 +60,14 @@ def convert(
         typer.Option(help="A CSV, TSV or JSONL file, or folder of images, of your own, instead of --task."),
     ] = "",
     dev: Annotated[str, typer.Option(help="Its dev file; without one a tenth of --train is held out.")] = "",
+    unlabelled: Annotated[
+        str,
+        typer.Option(
+            help="Texts without labels, instead of --task or --train: CSV, TSV or JSONL with columns --text, "
+            "or a .txt file, one a line (pairs: a tab between). Training follows the float model alone; "
+            "scores are those on --dev or, without it, agreement with the float model."
+        ),
+    ] = "",
     text: Annotated[str, typer.Option(help="Its text column, or two separated by a comma.")] = "sentence",
     label: Annotated[str, typer.Option(help="Its column of labels or values.")] = "label",
     problem: Annotated[
@@ -111,6 +119,12 @@ def convert(
     refine: Annotated[
         bool, typer.Option(help="Fit theta and scales to the model's answers after calibration.")
     ] = True,
+    reconstruct: Annotated[
+        bool,
+        typer.Option(
+            help="Without retraining: mend weights in closed form, so that layers follow the float model's."
+        ),
+    ] = True,
     integer: Annotated[
         Integer,
         typer.Option(
@@ -146,7 +160,7 @@ def convert(
         )
     settings = pipeline.ConversionSettings(
         model=model,
-        task=_task(task, train, dev, text, label, names, n, problem.value),
+        task=_task(task, train, dev, text, label, names, n, problem.value, unlabelled),
         data=data or None,
         vocabulary=vocabulary or None,
         labels=names,
@@ -154,6 +168,7 @@ def convert(
         granularity=granularity.value,
         mode=mode.value,
         refine=refine,
+        reconstruct=reconstruct,
         seed=seed,
         retraining=replace(RETRAINING, **given) if retrain else None,
         integer=integer.value,
@@ -180,15 +195,24 @@ def _task(
     names: tuple[str, ...],
     n: int | None,
     problem: str,
+    unlabelled: str = "",
 ) -> Any:
     from hccs.pipeline.data import tasks
 
     columns = ["image"] if problem == "images" and text == "sentence" else text.split(",")
-    if bool(task) == bool(train):
+    sources = {"--task": task, "--train": train, "--unlabelled": unlabelled}
+    given = [option for option, value in sources.items() if value]
+    if len(given) != 1:
         raise ParameterError(
-            "either --task or --train", "both" if task else "neither", "Name one source of data."
+            "either --task, --train or --unlabelled",
+            " and ".join(given) or "none of them",
+            "Name one source of data.",
         )
     longest = LONGEST if n is None else n
+    if unlabelled:
+        return tasks.custom_task(
+            unlabelled, dev or None, columns, label, longest, names, problem, unlabelled=True
+        )
     if train:
         return tasks.custom_task(train, dev or None, columns, label, longest, names, problem)
     if task.startswith("hub:"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,9 +187,8 @@ def _before(model: nn.Module, first: nn.Module, batch: Any) -> tuple[torch.Tenso
 
     handle = first.register_forward_pre_hook(stop, with_kwargs=True)
     try:
-        call(model, batch)
-    except _Reached:
-        pass
+        with suppress(_Reached):
+            call(model, batch)
     finally:
         handle.remove()
     if not found:
@@ -222,7 +221,8 @@ def _mend_all(layers: list[KnownLayer], theirs: list[KnownLayer], states: list[_
 
 def _run_teacher(layer: KnownLayer, state: _State) -> torch.Tensor:
     """The teacher's stream behind the attention; what it is behind the layer goes into the state."""
-    parts, kept = layer.parts, {}
+    parts = layer.parts
+    kept: dict[str, torch.Tensor] = {}
     if isinstance(parts, Layer):
         readers = {"attended": parts.attention_norm, "summed": parts.output_norm}
     else:
@@ -247,10 +247,8 @@ def _inputs(layer: KnownLayer, state: _State, *readers: nn.Module, until: nn.Mod
         for reader in readers:
             stack.enter_context(_hooked(reader, kept.append))
         stack.enter_context(_hooked(until, stop))
-        try:
+        with suppress(_Reached):
             state.call(layer.module, state.student)
-        except _Reached:
-            pass
     return kept
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hccs.errors import ParameterError
+from hccs.errors import DataError, ParameterError
 from hccs.pipeline.convert.delivered import Converted
 from hccs.pipeline.convert.finishing import finish
 from hccs.pipeline.convert.stages import Conversion, ConversionSettings
@@ -33,7 +33,7 @@ def convert(
     out: str | os.PathLike[str],
     tokenizer: Any = None,
     text: Sequence[str] = ("sentence",),
-    label: str = "label",
+    label: str | None = "label",
     labels: Sequence[str] = (),
     problem: str = CLASSIFICATION,
     metric: str | Function | None = None,
@@ -50,24 +50,31 @@ def convert(
     `label`; `datasets` objects, of which a dictionary of splits brings its own `dev`; DataLoaders, whose
     batches of token ids are taken as they stand; or examples (text, label): a text may be a pair of texts,
     and where the problem is "tokens" a list of words with a list of labels. Without `dev` a tenth of `train`
-    is held out. With `retraining=None` the model is calibrated only, in seconds. `settings` are further
-    fields of `ConversionSettings`. All that is found and made lies in the folder `out`.
+    is held out. `train` needs no labels: texts alone, or (text, None), or a file with `label` None; then the
+    float model's answers are followed. With `retraining=None` the model is calibrated only. `settings` are
+    further fields of `ConversionSettings`. All that is found and made lies in the folder `out`.
     """
     folder = Path(out)
-    name = _named(model, tokenizer, folder / GIVEN / "model")
+    name = _saved(model, tokenizer, folder / GIVEN / "model")
     columns, names, longest = tuple(text), tuple(labels), n
+    named, unlabelled = label or "label", label is None
     files: list[str | None] = []
     for part, source in zip(("train", "dev"), parts_of(train, dev), strict=True):
         if source is None or isinstance(source, str | os.PathLike):
             files.append(None if source is None else os.fspath(source))
             continue
-        given: Given = given_as(source, text, label, part)
+        given: Given = given_as(source, text, named, part)
+        unlabelled = unlabelled or not given.labelled
+        if part == "dev" and not given.labelled:
+            raise DataError("labels in dev", "none", "Leave dev out: some of train are asked instead.")
         files.append(given.write(folder / GIVEN / f"{part}.jsonl"))
         columns, names = given.text, names or given.labels
         if n is None and given.longest is not None:
             longest = max(longest or 0, given.longest)
     assert files[0] is not None
-    task = tasks.custom_task(files[0], files[1], columns, label, longest or LONGEST, names, problem)
+    task = tasks.custom_task(
+        files[0], files[1], columns, named, longest or LONGEST, names, problem, unlabelled=unlabelled
+    )
     chosen = ConversionSettings(
         model=name,
         task=task,
@@ -83,7 +90,7 @@ def convert(
     return Converted(folder, results)
 
 
-def _named(model: Any, tokenizer: Any, folder: Path) -> str:
+def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
     """The name of a model, or the folder that an object is saved in."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)

@@ -1,8 +1,9 @@
-"""`hccs convert`: collect, calibrate, evaluate, retrain, evaluate, quantise, lower, save; stages resume."""
+"""`hccs convert`: collect, calibrate, mend or retrain, evaluate, quantise, lower, save; stages resume."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +26,7 @@ from hccs.numbers.region import Region
 from hccs.numbers.table import CONVERTED, ParamTable
 from hccs.pipeline.convert.forms import LineForm, chosen_form
 from hccs.pipeline.convert.notes import with_warnings
+from hccs.pipeline.convert.reconstructing import Judge, mend, refine
 from hccs.pipeline.convert.steps import (
     RETRAINING,
     SCALES,
@@ -38,13 +40,14 @@ from hccs.pipeline.data import tasks
 from hccs.pipeline.data.held import HELD_BACK, hold_back
 from hccs.pipeline.data.problems import CLASSIFICATION
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
-from hccs.pipeline.metrics import ACCURACY, Function, metric_for
+from hccs.pipeline.metrics import ACCURACY, Function, agreement_for, metric_for
 from hccs.pipeline.models import (
     Loaded,
     best_device,
     float_accuracy,
     load_classifier,
     longest_row,
+    no_labels,
     predictions,
 )
 from hccs.pipeline.runs.folder import RunFolder
@@ -68,8 +71,10 @@ class ConversionSettings:
     `labels` are the data's in the order of the model's outputs, where its own names do not tell; `new_head`
     replaces the head that it has. With `integer` "whole" the model is trained as its integer program
     computes, and lowered to it; with "attention" it is retrained with HCCS and floats around it. Without
-    `retraining` the calibrated model is delivered. `lines` and `scores` are those of `chosen_form`, which
-    chooses what is None. `metric` is a name, or `module:function`.
+    `retraining` the calibrated model is delivered, with `reconstruct` after its weights were mended in closed
+    form on `reconstruction_sentences`. The labels of an unlabelled task are the float model's answers.
+    `lines` and `scores` are those of `chosen_form`, which chooses what is None. `metric` is a name, or
+    `module:function`.
     """
 
     model: str
@@ -82,6 +87,8 @@ class ConversionSettings:
     mode: str = "i16_div"
     sentences: int = 512
     refine: bool = True
+    reconstruct: bool = True
+    reconstruction_sentences: int = 2048
     seed: int = 0
     held_back: int = HELD_BACK
     fine_tuning: Recipe = field(default=FINE_TUNING)
@@ -95,6 +102,11 @@ class ConversionSettings:
     def form(self) -> LineForm:
         """Of HCCS: what is not given depends on n and on whether there is retraining."""
         return chosen_form(self.task.n, self.lines, self.scores, self.retraining is not None)
+
+    @property
+    def reconstructs(self) -> bool:
+        """Whether weights are mended in closed form: training does more where there is any."""
+        return self.reconstruct and self.retraining is None
 
     def __post_init__(self) -> None:
         Mode(self.mode)
@@ -114,6 +126,12 @@ class ConversionSettings:
         if self.sentences < 1:
             raise ParameterError(
                 "at least one sentence to calibrate on", str(self.sentences), "512 are plenty."
+            )
+        if self.reconstruction_sentences < 1:
+            raise ParameterError(
+                "at least one sentence to mend weights on",
+                str(self.reconstruction_sentences),
+                "2048 are plenty.",
             )
         if self.seed < 0:
             raise ParameterError("seed of at least 0", str(self.seed), "Choose another --seed.")
@@ -145,7 +163,11 @@ class Conversion:
             problem=settings.task.problem,
         )
         self.n = longest_row(self._start.model, settings.task)
+        if settings.task.unlabelled and not self._start.has_head:
+            raise no_labels(settings.model)
         self.data = data.numbered_as(self._start.labels)
+        if not self.data.dev.labelled and not (metric or settings.metric):
+            self.metric = agreement_for(settings.task.problem)
         rest, held = hold_back(self.data.train, settings.held_back)
         self.sets = {
             "train": self._tokenised(rest),
@@ -176,6 +198,7 @@ class Conversion:
             "float": self._float,
             "collect": self._collect,
             "calibrate": self._calibrate,
+            **({"reconstruct": self._reconstruct} if self.settings.reconstructs else {}),
             "without retraining": self._without,
             **({"whole without training": self._whole_without} if whole and trained else {}),
             **({"retrain": self._retrain} if trained else {}),
@@ -187,6 +210,8 @@ class Conversion:
     def run(self) -> dict[str, Any]:
         """All stages; returns the results."""
         with self.folder:
+            if self.settings.task.unlabelled and not self.folder.done("save"):
+                self._ask_the_float_model()
             for name, work in self.stages.items():
                 if self.folder.done(name):
                     self.say(f"{name}: done before")
@@ -197,6 +222,15 @@ class Conversion:
                 shown = "" if reached is None else f"{self.metric.name} {reached:.4f}, "
                 self.say(f"{name}: {shown}{result['seconds']:.1f} s")
         return self.folder.results
+
+    def _ask_the_float_model(self) -> None:
+        """Label what nobody has labelled by the float model's answers, which training then follows."""
+        model = hccs.nn.detach(self._start.model.to(best_device()))
+        unlabelled = [] if self.settings.retraining is None else ["train", "held"]
+        for name in [*unlabelled, *([] if self.data.dev.labelled else ["dev"])]:
+            answers = predictions(model, self.sets[name], progress="the float model's answers")
+            labelled = self.sets[name].labelled_by(answers)
+            self.sets[name] = labelled.with_predictions(answers) if name == "train" else labelled
 
     def _float(self) -> dict[str, Any]:
         """Score the float model, fine-tuning it first if it came without a head for the problem."""
@@ -261,7 +295,10 @@ class Conversion:
 
     def _calibration_share(self) -> list[dict[str, Any]]:
         """This process's batches of the calibration sentences."""
-        processes, sentences = state().num_processes, self.sets["calibration"]
+        return self._share(self.sets["calibration"])
+
+    def _share(self, sentences: TokenisedSet) -> list[dict[str, Any]]:
+        processes = state().num_processes
         batches = list(sentences.batches(min(64, -(-len(sentences) // processes))))
         return batches[state().process_index :: processes]
 
@@ -277,7 +314,7 @@ class Conversion:
         self.say(f"  {form}{form.reason(self.settings.retraining is not None)}")
         found = search(stats, self.n, self.settings.granularity, self.settings.mode, **asdict(form))
         table = found.table
-        if self.settings.refine and self.settings.granularity == "head":
+        if self._refines and not self.settings.reconstructs:
             table = hccs.nn.refine(self.model, table, list(self.sets["calibration"].batches(64)))
         if state().is_main_process:
             table.save(self.path / "table.hccs.safetensors")
@@ -298,10 +335,49 @@ class Conversion:
         """The calibrated table."""
         return ParamTable.load(self.path / "table.hccs.safetensors")
 
+    @property
+    def _refines(self) -> bool:
+        return self.settings.refine and self.settings.granularity == "head"
+
+    @cached_property
+    def _mending(self) -> list[dict[str, Any]]:
+        """This process's batches of the sentences on which weights are mended."""
+        chosen = random.Random(self.settings.seed).sample(
+            range(len(self.sets["train"])),
+            min(self.settings.reconstruction_sentences, len(self.sets["train"])),
+        )
+        return self._share(self.sets["train"].at(chosen))
+
+    @cached_property
+    def _judge(self) -> Judge:
+        return Judge(self.model, self.sets["held"])
+
+    def _reconstruct(self) -> dict[str, Any]:
+        """The float weights mended for HCCS, then theta refined; what later stages go on with."""
+        model = hccs.nn.attach(self._load("float").model.to(best_device()).eval(), self.table)
+        try:
+            found = mend(model, self.model, self._mending, self._judge)
+        except HccsError as error:
+            self.say(f"  weights stay as they are: {error}")
+            found = {"refused": str(error)}
+        if self._refines:
+            batches = list(self.sets["calibration"].batches(64))
+            found["refined"] = refine(model, self.model, self.table, batches, self._judge)
+        self._keep(model, "reconstructed")
+        return found
+
+    def _calibrated(self) -> tuple[Any, ParamTable]:
+        """The model that no labels have changed, and its table."""
+        if not self.settings.reconstructs:
+            return self.model, self.table
+        model = hccs.nn.restore(self._load("reconstructed").model.to(best_device())).eval()
+        return model, hccs.nn.current_table(model)
+
     def _without(self) -> dict[str, Any]:
-        scores = evaluate_modes(self.model, self.table, self.sets["dev"], metric=self.metric)
-        reached = self._score(self.model)
-        hccs.nn.detach(self.model)
+        model, table = self._calibrated()
+        scores = evaluate_modes(model, table, self.sets["dev"], metric=self.metric)
+        reached = self._score(model)
+        hccs.nn.detach(model)
         return {**reached, "modes": scores}
 
     def _whole_without(self) -> dict[str, Any]:
@@ -329,6 +405,8 @@ class Conversion:
     def _retrain(self) -> dict[str, Any]:
         assert self.settings.retraining is not None
         recipe = replace(self.settings.retraining, seed=self.settings.seed)
+        if self.settings.task.unlabelled:
+            recipe = replace(recipe, distil=1.0)
         where = self.path / "checkpoints" / "retrain"
         if self._trains_whole:
             outcome, answers = self._train_whole(recipe, where)
@@ -366,9 +444,9 @@ class Conversion:
         return outcome, answers
 
     def _to_deliver(self) -> Any:
-        """The retrained model as its stage saved it; without retraining the float one with its table."""
+        """The retrained model as its stage saved it; without retraining the calibrated one."""
         if self.settings.retraining is None:
-            return hccs.nn.attach(self._load("float").model.to(best_device()).eval(), self.table)
+            return hccs.nn.attach(*self._calibrated()).eval()
         return hccs.nn.restore(self._load("retrained").model.to(best_device()))
 
     def _integer(self) -> dict[str, Any]:
@@ -390,20 +468,36 @@ class Conversion:
         before = self.folder.results["stages"].get("whole without training", {})
         if "refused" in before:
             return {"refused": before["refused"]}
-        model, trained = self._delivered(), None
+        trained, mended = None, {}
         if self._trains_whole:
             trained = torch.from_numpy(np.load(self.path / "retrained" / ANSWERS))
         else:
             try:
-                batches = list(self.sets["calibration"].batches(64))
-                table, pixels = hccs.nn.current_table(model), self.sets["calibration"].pixels
-                plan = IntegerPlan.measured(model, table, batches, SCALES, pixels=pixels)
-                write_whole(plan.lower("model"), self.path)
+                mended = self._lower_untrained()
             except HccsError as error:
                 return self._refused(error)
         answers: list[torch.Tensor] = []
-        found = score_whole(self.path, model, self.sets["dev"], self.metric, trained, answers.append)
-        return {**found, **self._reached(*answers)}
+        scored = score_whole(
+            self.path, self._delivered(), self.sets["dev"], self.metric, trained, answers.append
+        )
+        return {**scored, **self._reached(*answers), **({"reconstructed": mended} if mended else {})}
+
+    def _lower_untrained(self) -> dict[str, Any]:
+        """Write the delivered model all in integers, its weights mended once more for their rounding.
+
+        Scales of values come first and stay; those of weights are the mended weights' own.
+        """
+        model = self._delivered()
+        batches = list(self.sets["calibration"].batches(64))
+        table, pixels = hccs.nn.current_table(model), self.sets["calibration"].pixels
+        plan = IntegerPlan.measured(model, table, batches, SCALES, pixels=pixels)
+        plan.lower()  # refuses before anything is mended
+        found: dict[str, Any] = {}
+        if self.settings.reconstructs:
+            with plan.training():
+                found = mend(model, self.model, self._mending, self._judge)
+        write_whole(plan.lower("model"), self.path)
+        return found
 
     def _save(self) -> dict[str, Any]:
         """The delivered model's table as a file beside it, and its KL; what only stages needed goes."""
@@ -414,7 +508,7 @@ class Conversion:
         if state().is_main_process:
             table.save(self.path / CONVERTED)
             atomic.replace(self.path / "model.hccs.json", table.to_json().encode())
-            for needless in ("checkpoints", "retrained"):
+            for needless in ("checkpoints", "retrained", "reconstructed"):
                 shutil.rmtree(self.path / needless, ignore_errors=True)
         return {
             "model": "model",

@@ -25,6 +25,7 @@ class Given:
     rows: list[dict[str, Any]]
     text: tuple[str, ...]
     labels: tuple[str, ...] = ()
+    labelled: bool = True
 
     def write(self, path: Path) -> str:
         """The rows as JSON lines."""
@@ -130,11 +131,12 @@ def _of_batches(loader: Iterable[Any], label: str, part: str) -> Given:
 
 
 def _of_pairs(examples: Iterable[Any], label: str, part: str) -> Given:
+    """Pairs (text, label), or texts alone, which have no label."""
     rows = []
     names: tuple[str, ...] = ("text",)
     for number, example in enumerate(examples):
         try:
-            given, wanted = example
+            given, wanted = (example, None) if isinstance(example, str) else example
         except (TypeError, ValueError):
             raise DataError(
                 f"examples (text, label) in {part}", f"{example!r:.60} at {number}", "Pass pairs."
@@ -144,4 +146,11 @@ def _of_pairs(examples: Iterable[Any], label: str, part: str) -> Given:
         rows.append({**dict(zip(names, texts, strict=True)), label: wanted})
     if not rows:
         raise DataError(f"examples in {part}", "none", "Pass (text, label) pairs.")
-    return Given(rows, names)
+    without = [number for number, row in enumerate(rows) if row[label] is None]
+    if without and len(without) < len(rows):
+        raise DataError(
+            f"labels of all examples in {part}, or of none",
+            f"none at {without[0]}" if without[0] else "none at 0, but some further on",
+            "Leave out examples without a label, or all labels.",
+        )
+    return Given(rows, names, labelled=not without)

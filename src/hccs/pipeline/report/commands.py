@@ -8,7 +8,17 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-_SPELLED_APART = ("model", "task", "data", "labels", "retraining", "fine_tuning", "sentences")
+_SPELLED_APART = (
+    "model",
+    "task",
+    "data",
+    "labels",
+    "retraining",
+    "fine_tuning",
+    "sentences",
+    "held_back",
+    "reconstruction_sentences",
+)
 """Settings whose options have other names, or none."""
 
 _RECIPE = ("epochs", "learning_rate", "batch_size")
@@ -40,7 +50,7 @@ def _data_words(settings: Mapping[str, Any]) -> Iterator[str]:
 
     task = settings["task"]
     if task["custom"]:
-        yield from ("--train", task["train"])
+        yield from ("--unlabelled" if task.get("unlabelled") else "--train", task["train"])
         if task["dev"]:
             yield from ("--dev", task["dev"])
     elif task["name"] in TASKS:
