@@ -77,6 +77,10 @@ int hccs_program(void) {
   report("HCCS u8_clb", before, narrow, sizeof narrow);
 
   before = hccs_instructions();
+  for (row = 0; row < ROWS; ++row) hccs_softmax_row_u8(&theta, HCCS_U8_LIN, x[row], COLUMNS, COLUMNS, NULL, narrow);
+  report("HCCS u8_lin", before, narrow, sizeof narrow);
+
+  before = hccs_instructions();
   for (row = 0; row < ROWS; ++row) hccs_softmax_row_u8(&theta, HCCS_U8_DIV, x[row], COLUMNS, COLUMNS, NULL, narrow);
   report("HCCS u8_div", before, narrow, sizeof narrow);
 

@@ -3,6 +3,7 @@
 #define INT16_LIMIT 32767
 #define WIDE_LIMIT 16777215
 #define RECIPROCAL_SHIFT 15 /* fraction bits of the u8 reciprocal, eq. 8 of the paper */
+#define LINEAR_TOP 47976    /* 1.4641 * 2^15: 1/z is nearly 1.4641 - z/2 for z from 1 to 2 */
 
 /* A head of either form. */
 typedef struct {
@@ -38,6 +39,16 @@ static unsigned leading_bit(uint32_t Z) {
   return k;
 }
 
+static int is_u8(hccs_mode mode) { return mode == HCCS_U8_DIV || mode == HCCS_U8_CLB || mode == HCCS_U8_LIN; }
+
+static int is_clb(hccs_mode mode) { return mode == HCCS_I16_CLB || mode == HCCS_U8_CLB; }
+
+/* 2^(15 + k) / Z by a line; k is Z's leading bit. */
+static uint32_t linear_reciprocal(uint32_t Z, unsigned k) {
+  const uint32_t M = k > 15 ? Z >> (k - 15) : Z << (15 - k);
+  return LINEAR_TOP - (M >> 1);
+}
+
 static hccs_status check(const form* head, size_t columns, size_t length) {
   const hccs_lines* theta = &head->of;
   if (theta->D < 1 || theta->D > 127 || theta->S < 0 || theta->S > 127 || theta->B < 1 || theta->S2 < 0 ||
@@ -52,28 +63,37 @@ static hccs_status check(const form* head, size_t columns, size_t length) {
 }
 
 /* The reciprocal of the paper's form. */
-static void divide(uint32_t Z, int is_u8, int is_clb, row* r) {
-  uint32_t numerator;
-  r->up = is_u8 && leading_bit(Z) < 8 ? 8 - leading_bit(Z) : 0;
-  r->down = is_u8 ? RECIPROCAL_SHIFT : 0;
+static void divide(uint32_t Z, hccs_mode mode, row* r) {
+  unsigned k = leading_bit(Z);
+  r->up = is_u8(mode) && k < 8 ? 8 - k : 0;
+  r->down = is_u8(mode) ? RECIPROCAL_SHIFT : 0;
   Z <<= r->up;
-  numerator = r->one << r->down;
-  r->rho = is_clb ? numerator >> leading_bit(Z) : numerator / Z; /* eq. 6, 8, 9 */
+  k += r->up;
+  if (mode == HCCS_U8_LIN) {
+    r->rho = (r->one * linear_reciprocal(Z, k)) >> k;
+  } else {
+    const uint32_t numerator = r->one << r->down;
+    r->rho = is_clb(mode) ? numerator >> k : numerator / Z; /* eq. 6, 8, 9 */
+  }
 }
 
 /* That of the wide form: 15 bits of it, for every Z. */
-static void divide_wide(uint32_t Z, int is_u8, int is_clb, row* r) {
-  const unsigned k = leading_bit(Z), spare = is_u8 ? 7 : 0;
-  const uint32_t M = k > 15 ? (Z + (1u << (k - 15)) - 1) >> (k - 15) : Z << (15 - k);
+static void divide_wide(uint32_t Z, hccs_mode mode, row* r) {
+  const unsigned k = leading_bit(Z), spare = is_u8(mode) ? 7 : 0;
   r->up = 0;
   r->down = k + spare;
-  r->rho = is_clb ? r->one << spare : (r->one << (15 + spare)) / M;
+  if (mode == HCCS_U8_LIN) {
+    r->rho = (r->one * linear_reciprocal(Z, k)) >> (RECIPROCAL_SHIFT - spare);
+  } else if (is_clb(mode)) {
+    r->rho = r->one << spare;
+  } else {
+    const uint32_t M = k > 15 ? (Z + (1u << (k - 15)) - 1) >> (k - 15) : Z << (15 - k);
+    r->rho = (r->one << (15 + spare)) / M;
+  }
 }
 
 /* Maximum, sum and reciprocal of a row; 0 when no column takes part. */
 static int prepare(const form* head, hccs_mode mode, const int8_t* x, size_t length, const uint8_t* valid, row* r) {
-  const int is_u8 = mode == HCCS_U8_DIV || mode == HCCS_U8_CLB;
-  const int is_clb = mode == HCCS_I16_CLB || mode == HCCS_U8_CLB;
   uint32_t Z = 0;
   int found = 0;
   size_t i;
@@ -88,11 +108,11 @@ static int prepare(const form* head, hccs_mode mode, const int8_t* x, size_t len
   for (i = 0; i < length; ++i) {
     if (attended(i, length, valid)) Z += score(&head->of, r->max, x[i]); /* eq. 5 */
   }
-  r->one = is_u8 ? HCCS_U8_ONE : HCCS_I16_ONE;
+  r->one = is_u8(mode) ? HCCS_U8_ONE : HCCS_I16_ONE;
   if (head->wide) {
-    divide_wide(Z, is_u8, is_clb, r);
+    divide_wide(Z, mode, r);
   } else {
-    divide(Z, is_u8, is_clb, r);
+    divide(Z, mode, r);
   }
   return 1;
 }
@@ -124,7 +144,7 @@ static hccs_status row_u8(const form* head, hccs_mode mode, const int8_t* x, siz
   int any;
   size_t i;
   if (status != HCCS_OK) return status;
-  if (mode != HCCS_U8_DIV && mode != HCCS_U8_CLB) return HCCS_BAD_MODE;
+  if (!is_u8(mode)) return HCCS_BAD_MODE;
   any = prepare(head, mode, x, length, valid, &r);
   for (i = 0; i < columns; ++i) {
     p[i] = any && attended(i, length, valid) ? (uint8_t)probability(&head->of, &r, x[i]) : (uint8_t)0;
