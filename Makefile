@@ -34,8 +34,8 @@ wheel: $(VENV)/.dev
 
 docs: $(VENV)/.pip
 	@echo "== the site, into build/site"
-	$(BIN)/pip install -q "mkdocs-material>=9.5,<10"
-	$(BIN)/mkdocs build --strict -q
+	$(BIN)/pip install -q "mkdocs-material>=9.5,<10" "mkdocstrings[python]>=0.27"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 
 bench: $(VENV)/.bench
 	@echo "== benchmarks: close other programs, they share the cores"
