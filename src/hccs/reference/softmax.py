@@ -43,7 +43,7 @@ def softmax_row(x: list[int], B: int, S: int, D: int, mode: Mode, valid: list[bo
     if mode.is_clb:
         rho = numerator >> leading_bit(Z)  #                                   eq. 9
     elif mode.is_linear:
-        rho = (mode.T * linear_reciprocal(Z)) >> leading_bit(Z)
+        rho = linear_reciprocal(Z) << (RECIPROCAL_SHIFT - leading_bit(Z))
     else:
         rho = numerator // Z  #                                                eq. 6, 8
     shift = RECIPROCAL_SHIFT if mode.is_u8 else 0
@@ -68,16 +68,16 @@ def wide_reciprocal(Z: int, mode: Mode) -> tuple[int, int]:
     if mode.is_clb:
         return mode.T << mode.spare_bits, j
     if mode.is_linear:
-        return (mode.T * linear_reciprocal(Z)) >> (RECIPROCAL_SHIFT - mode.spare_bits), j
+        return linear_reciprocal(Z) << mode.spare_bits, j
     # Z brought to 16 bits, those beyond rounded up: 32 bits suffice for the division.
     M = -((-Z << DIVISOR_BITS) >> k)
     return (mode.T << (DIVISOR_BITS + mode.spare_bits)) // M, j
 
 
 def linear_reciprocal(Z: int) -> int:
-    """2^(15 + k) / Z by a line, without a division: 15 bits, off by 7.2 % at most. k is Z's leading bit."""
+    """255 * 2^k / Z by a line, without a division: 8 bits, off by 8 % at most. k is Z's leading bit."""
     M = (Z << DIVISOR_BITS) >> leading_bit(Z)
-    return LINEAR_TOP - (M >> 1)
+    return (255 * (LINEAR_TOP - (M >> 1))) >> DIVISOR_BITS
 
 
 def leading_bit(Z: int) -> int:

@@ -44,7 +44,7 @@ double row_kl(const Row& row, const Deployment& mode, const Candidate& theta, co
   const int numerator = mode.u8 ? 255 << 15 : kT;
   const int k = leading_bit(Z);
   const int rho = mode.reciprocal == Reciprocal::kLeadingBit ? numerator >> k
-                  : mode.reciprocal == Reciprocal::kLine     ? (255 * linear_reciprocal(Z, k)) >> k
+                  : mode.reciprocal == Reciprocal::kLine     ? linear_reciprocal(Z, k) << (15 - k)
                                                              : numerator / Z;
   double kl = row.negative_entropy;
   int64_t total = 0;

@@ -110,7 +110,7 @@ Fidelity SampledRows::deployed(const Lines& theta, const Deployment& mode) const
     const int k = std::bit_width(static_cast<unsigned>(Z)) - 1, h = std::max(k - 15, 0);
     const int32_t divisor = (Z + (1 << h) - 1) >> h;
     const int32_t rho = mode.reciprocal == Reciprocal::kLeadingBit ? T << spare
-                        : mode.reciprocal == Reciprocal::kLine     ? (255 * linear_reciprocal(Z, k)) >> 8
+                        : mode.reciprocal == Reciprocal::kLine     ? linear_reciprocal(Z, k) << spare
                                                                    : (T << (k - h + spare)) / divisor;
     double exponentials = 0, logs = 0;
     int64_t total = 0, twice_total = 0;

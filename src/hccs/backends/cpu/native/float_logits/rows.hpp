@@ -78,7 +78,7 @@ inline Scaling scaling(const Head&, int32_t Z, Mode mode) {
   const int k = 31 - __builtin_clz(static_cast<uint32_t>(Z));
   const int e = is_u8(mode) && k < 8 ? 8 - k : 0;
   const int32_t rho = is_clb(mode)           ? numerator(mode) >> (k + e)
-                      : mode == Mode::kU8Lin ? (255 * linear_reciprocal(Z, k)) >> (k + e)
+                      : mode == Mode::kU8Lin ? linear_reciprocal(Z, k) << (15 - k - e)
                                              : numerator(mode) / (Z << e);
   return {rho << e, is_u8(mode) ? 15 : 0};
 }
@@ -88,7 +88,7 @@ inline Scaling scaling(const WideHead&, int32_t Z, Mode mode) {
   const int k = 31 - __builtin_clz(static_cast<uint32_t>(Z)), h = std::max(k - 15, 0);
   const int32_t divisor = (Z + (1 << h) - 1) >> h;
   const int32_t rho = is_clb(mode)           ? T << spare
-                      : mode == Mode::kU8Lin ? (255 * linear_reciprocal(Z, k)) >> 8
+                      : mode == Mode::kU8Lin ? linear_reciprocal(Z, k) << spare
                                              : (T << (k - h + spare)) / divisor;
   return {rho, k + spare};
 }

@@ -21,11 +21,11 @@ enum class Width { kI16, kU8 };
 // Numerator of the reciprocal: T for int16, T * 2^15 for uint8 (eq. 6 and 8).
 constexpr int32_t numerator(Mode mode) { return is_u8(mode) ? 255 << 15 : 32767; }
 
-// u8_lin: 2^15 / z of z = M / 2^15 from 1 to 2 is 1.4641 * 2^15 - M / 2, to 7.2 %.
+// u8_lin: 255 / z of z = M / 2^15 from 1 to 2, in eight bits, by the line 1.4641 - z / 2.
 constexpr int32_t kLinearTop = 47976;
 constexpr int32_t linear_reciprocal(int32_t Z, int leading_bit) {
   const int32_t M = leading_bit > 15 ? Z >> (leading_bit - 15) : Z << (15 - leading_bit);
-  return kLinearTop - (M >> 1);
+  return (255 * (kLinearTop - (M >> 1))) >> 15;
 }
 
 template <Width kWidth>

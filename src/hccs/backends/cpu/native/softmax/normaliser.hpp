@@ -49,7 +49,8 @@ HCCS_INLINE Ints leading_bits(Ints Z) {
 // `linear_reciprocal` from the float's mantissa.
 template <class Ints, class Floats>
 HCCS_INLINE Ints linear_reciprocals(Ints Z) {
-  return kLinearTop - (((bits_of<Ints>(__builtin_convertvector(Z, Floats)) & 0x7fffff) | 0x800000) >> 9);
+  const Ints M = ((bits_of<Ints>(__builtin_convertvector(Z, Floats)) & 0x7fffff) | 0x800000) >> 8;
+  return (255 * (kLinearTop - (M >> 1))) >> 15;
 }
 
 // Z and its reciprocal for every row of a block, and the words from which a row's output is made.
@@ -84,7 +85,7 @@ struct Normaliser {
     if (is_clb(mode))
       reciprocal = (kNumerator - (Ints{})) >> k;  // eq. 9
     else if (mode == Mode::kU8Lin)
-      reciprocal = (255 * linear_reciprocals<Ints, Floats>(Z)) >> k;
+      reciprocal = linear_reciprocals<Ints, Floats>(Z) << (15 - k);
     else
       reciprocal = __builtin_convertvector(float(kNumerator) / __builtin_convertvector(Z, Floats), Ints);  // eq. 6, 8
     store(rho, twice(reciprocal));
@@ -127,7 +128,7 @@ struct WideNormaliser {
     const Ints bits = bits_of<Ints>(__builtin_convertvector(Z, Floats)), k = (bits >> 23) - 127;
     Ints reciprocal = Ints{} + (kT << kSpare);
     if (mode == Mode::kU8Lin) {
-      reciprocal = (255 * linear_reciprocals<Ints, Floats>(Z)) >> 8;
+      reciprocal = linear_reciprocals<Ints, Floats>(Z) << 7;
     } else if (!is_clb(mode)) {
       // M = ceil(Z 2^(15 - k)): the float's mantissa, rounded up to 16 bits.
       const Ints M = ((bits & 0x7fffff) + 0x8000ff) >> 8;

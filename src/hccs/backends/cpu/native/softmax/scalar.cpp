@@ -29,7 +29,7 @@ Scaling scaling(const Head&, int32_t Z, Mode mode) {
   if (is_clb(mode))
     found.rho = numerator(mode) >> k;  // eq. 9
   else if (mode == Mode::kU8Lin)
-    found.rho = (255 * linear_reciprocal(Z, k)) >> k;
+    found.rho = linear_reciprocal(Z, k) << (15 - k);
   else
     found.rho = numerator(mode) / Z;  // eq. 6, 8
   return found;
@@ -39,7 +39,7 @@ Scaling scaling(const WideHead&, int32_t Z, Mode mode) {
   if (Z <= 0) return {};
   const int k = leading_bit(Z), h = k > 15 ? k - 15 : 0;
   if (is_clb(mode)) return {T << spare, 0, k + spare};
-  if (mode == Mode::kU8Lin) return {(255 * linear_reciprocal(Z, k)) >> 8, 0, k + spare};
+  if (mode == Mode::kU8Lin) return {linear_reciprocal(Z, k) << spare, 0, k + spare};
   const int32_t divisor = (Z + (1 << h) - 1) >> h;
   return {(T << (k - h + spare)) / divisor, 0, k + spare};
 }
