@@ -251,6 +251,12 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
     show(console, f"points are against the float model{_form(stages['calibrate'])}", header, rows)
     calibrated, delivered = stages["calibrate"]["kl"], stages["save"]["kl"]
     console.print(f"mean KL over heads: {calibrated:.4f} as calibrated, {delivered:.4f} as delivered")
+    for stage, label in done.items():
+        if "against_float" in stages[stage]:  # runs of earlier versions have no errors
+            points, error = (100 * value for value in stages[stage]["against_float"])
+            console.print(
+                f"{label}: {points:+.2f} ± {error:.2f} points, the standard error of the difference"
+            )
     whole = stages.get("whole")
     if whole is None:
         return

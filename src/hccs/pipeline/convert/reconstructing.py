@@ -60,7 +60,10 @@ def mend(model: Any, teacher: Any, batches: Sequence[dict[str, Any]], judge: Jud
 def refine(
     model: Any, teacher: Any, table: ParamTable, batches: Sequence[dict[str, Any]], judge: Judge
 ) -> dict[str, Any]:
-    """Fit theta to the float model's answers, and attach it; the table is attached again where it loses."""
+    """Fit theta to the float model's answers, and attach it; the table is attached again where it loses.
+
+    Without a teacher the float model is the model itself with its own softmax.
+    """
     before = judge.answers(hccs.nn.attach(model, table))
     found = hccs.nn.refine(model, table, batches, teacher=teacher)
     verdict = judge.verdict(before, judge.answers(hccs.nn.attach(model, found)))

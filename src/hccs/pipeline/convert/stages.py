@@ -314,8 +314,12 @@ class Conversion:
         self.say(f"  {form}{form.reason(self.settings.retraining is not None)}")
         found = search(stats, self.n, self.settings.granularity, self.settings.mode, **asdict(form))
         table = found.table
+        step: dict[str, Any] = {}
         if self._refines and not self.settings.reconstructs:
-            table = hccs.nn.refine(self.model, table, list(self.sets["calibration"].batches(64)))
+            batches = list(self.sets["calibration"].batches(64))
+            step = {"refined": refine(self.model, None, table, batches, self._judge)}
+            table = hccs.nn.current_table(self.model)
+            hccs.nn.detach(self.model)
         if state().is_main_process:
             table.save(self.path / "table.hccs.safetensors")
         heads = [
@@ -328,7 +332,7 @@ class Conversion:
             }
             for h in found.heads
         ]
-        return {"kl": found.kl, **asdict(form), "heads": heads}
+        return {"kl": found.kl, **asdict(form), **step, "heads": heads}
 
     @cached_property
     def table(self) -> ParamTable:

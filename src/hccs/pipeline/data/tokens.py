@@ -110,7 +110,7 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 def _cut(values: torch.Tensor, per_token: int, width: int) -> torch.Tensor:
     """What has one row per token, cut to a batch's width; `per_token` is how many axes that takes."""
-    return values[:, :width] if values.ndim == per_token else values
+    return values[:, :width].contiguous() if values.ndim == per_token else values
 
 
 def as_batch(batch: Any) -> Any:
