@@ -92,10 +92,10 @@ def evaluate_lines(
     version: int,
     theta: Any,
     u8: bool,
-    clb: bool,
+    reciprocal: int,
 ) -> tuple[float, float, float]: ...
 def deployed_objectives(
-    statistics: Statistics, heads: list[int], u8: bool, clb: bool, triples: Any
+    statistics: Statistics, heads: list[int], u8: bool, reciprocal: int, triples: Any
 ) -> NDArray[np.float64]: ...
 
 ROWS_KEPT: int

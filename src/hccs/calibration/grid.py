@@ -61,4 +61,4 @@ def deployed_objective(
             f"{most} rows of one length",
             "Collect statistics of a smaller sample for KL in the deployed mode.",
         )
-    return _native.deployed_objectives(stats._native, list(heads), mode.is_u8, mode.is_clb, triples)
+    return _native.deployed_objectives(stats._native, list(heads), mode.is_u8, mode.reciprocal, triples)

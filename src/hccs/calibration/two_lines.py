@@ -103,7 +103,7 @@ def deployed(
     with unchanged_rows():
         return _native.evaluate_lines(
             stats._native, heads, *_beyond_int8(stats, heads, means), means.version, theta.packed, mode.is_u8,
-            mode.is_clb,
+            mode.reciprocal,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from hccs.numbers.requant import Requant
 from hccs.numbers.table import ParamTable
 from hccs.ops.quantise import by_factor
 
-NORMALISATION = {Mode.I16_DIV: None, Mode.U8_DIV: Mode.U8_DIV, Mode.U8_CLB: Mode.U8_CLB}
+NORMALISATION = {Mode.I16_DIV: None, **{mode: mode for mode in Mode if mode.is_u8}}
 """How `hccs.attention` normalises for a model of each mode. For i16_div it defers the division to the output,
 where i16_div rounds the reciprocal down. i16_clb has no integer form."""
 

@@ -36,9 +36,12 @@ RECIPROCAL_SHIFT = 15
 DIVISOR_BITS = 15
 """Wide sums are brought to this leading bit before they divide."""
 
+LINEAR_TOP = 47976
+"""1.4641 * 2^15: 1/z of z = M / 2^15 from 1 to 2 is (LINEAR_TOP - M/2) / 2^15, to 7.2 %: the best line."""
+
 
 class Mode(str, enum.Enum):
-    """How a row of scores is normalised: output width, and exact or leading-bit reciprocal.
+    """How a row of scores is normalised: output width, and a reciprocal by division, leading bit or line.
 
     >>> Mode("u8_clb").T, Mode("u8_clb").dtype
     (255, dtype('uint8'))
@@ -48,6 +51,7 @@ class Mode(str, enum.Enum):
     I16_CLB = "i16_clb"
     U8_DIV = "u8_div"
     U8_CLB = "u8_clb"
+    U8_LIN = "u8_lin"
 
     @classmethod
     def _missing_(cls, value: object) -> Mode:
@@ -57,12 +61,22 @@ class Mode(str, enum.Enum):
     @property
     def is_u8(self) -> bool:
         """True for uint8 output, False for int16."""
-        return self in (Mode.U8_DIV, Mode.U8_CLB)
+        return self in (Mode.U8_DIV, Mode.U8_CLB, Mode.U8_LIN)
 
     @property
     def is_clb(self) -> bool:
-        """True when the reciprocal comes from the leading bit of Z, False for the exact division."""
+        """True when the reciprocal is that of Z's leading bit alone."""
         return self in (Mode.I16_CLB, Mode.U8_CLB)
+
+    @property
+    def is_linear(self) -> bool:
+        """True when the reciprocal is a straight line in Z between two powers of two."""
+        return self is Mode.U8_LIN
+
+    @property
+    def reciprocal(self) -> int:
+        """0 by division, 1 by the leading bit, 2 by a line: the number under which native code knows it."""
+        return 2 if self.is_linear else int(self.is_clb)
 
     @property
     def T(self) -> int:

@@ -111,8 +111,8 @@ def attention(
 
     `out` names the result: "float32" [..., heads, nq, d]; "float16" or "bfloat16" for torch tensors; "int8",
     for which `requant` needs an output factor; or "pair" for the exact integers (N, Z), whose quotient times
-    v_scale is the output. `mode` "u8_div" or "u8_clb" rounds probabilities first, as the paper does;
-    otherwise only the output is divided. NumPy arrays give NumPy arrays, torch tensors torch tensors.
+    v_scale is the output. `mode`, a uint8 one, rounds probabilities first, as the paper does; otherwise only
+    the output is divided. NumPy arrays give NumPy arrays, torch tensors torch tensors.
 
     >>> q, k = np.array([[[3, 5]]], np.int8), np.array([[[7, -2], [-6, 4], [1, 1]]], np.int8)
     >>> v = np.array([[[10, 20], [-30, 40], [50, -60]]], np.int8)

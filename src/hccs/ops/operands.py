@@ -99,7 +99,7 @@ def probabilities_first(mode: Any) -> Mode | None:
     if found.is_u8:
         return found
     raise ModeError(
-        "mode None, 'u8_div' or 'u8_clb'",
+        "mode None, 'u8_div', 'u8_clb' or 'u8_lin'",
         repr(found.value),
         "Without a mode no probability is rounded at all; that is the most precise.",
     )

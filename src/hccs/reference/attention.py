@@ -31,7 +31,7 @@ def attention(
     """Integer attention of q [..., nq, d] over k, v [..., nk, d]; theta and requant per q.shape[:-2].
 
     `out` is "pair" for the integers (N, Z), "float32" or "int8". Without a mode normalisation is deferred;
-    with "u8_div" or "u8_clb" probabilities come first. Input is taken as correct, as in `softmax`.
+    with "u8_div", "u8_clb" or "u8_lin" probabilities come first. Input is taken as correct, as in `softmax`.
     """
     x = requantise(q.astype(np.int64) @ np.swapaxes(k, -1, -2).astype(np.int64), requant.logits)
     mask = mask_of(valid, x.shape)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.numbers.heads import HeadParams
-from hccs.numbers.modes import DIVISOR_BITS, RECIPROCAL_SHIFT, Mode
+from hccs.numbers.modes import DIVISOR_BITS, LINEAR_TOP, RECIPROCAL_SHIFT, Mode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +40,12 @@ def softmax_row(x: list[int], B: int, S: int, D: int, mode: Mode, valid: list[bo
         Z = Z << e
 
     numerator = mode.T << RECIPROCAL_SHIFT if mode.is_u8 else mode.T
-    rho = numerator >> leading_bit(Z) if mode.is_clb else numerator // Z  #    eq. 6, 8, 9
+    if mode.is_clb:
+        rho = numerator >> leading_bit(Z)  #                                   eq. 9
+    elif mode.is_linear:
+        rho = linear_reciprocal(Z) << (RECIPROCAL_SHIFT - leading_bit(Z))
+    else:
+        rho = numerator // Z  #                                                eq. 6, 8
     shift = RECIPROCAL_SHIFT if mode.is_u8 else 0
     return [min((s_i * rho) >> shift, mode.T) for s_i in s]  #                 eq. 7
 
@@ -57,14 +62,22 @@ def wide_row(x: list[int], six: list[int], mode: Mode, valid: list[bool]) -> lis
 
 
 def wide_reciprocal(Z: int, mode: Mode) -> tuple[int, int]:
-    """rho and j with rho / 2^j next below T / Z (of CLB: T / 2^k), 2^14 <= rho + 1 and rho < 2^15."""
+    """rho < 2^15 and j with rho / 2^j next below T / Z; of CLB below T / 2^k, of the line below its T / Z."""
     k = leading_bit(Z)
     j = k + mode.spare_bits
     if mode.is_clb:
         return mode.T << mode.spare_bits, j
+    if mode.is_linear:
+        return linear_reciprocal(Z) << mode.spare_bits, j
     # Z brought to 16 bits, those beyond rounded up: 32 bits suffice for the division.
     M = -((-Z << DIVISOR_BITS) >> k)
     return (mode.T << (DIVISOR_BITS + mode.spare_bits)) // M, j
+
+
+def linear_reciprocal(Z: int) -> int:
+    """255 * 2^k / Z by a line, without a division: 8 bits, off by 8 % at most. k is Z's leading bit."""
+    M = (Z << DIVISOR_BITS) >> leading_bit(Z)
+    return (255 * (LINEAR_TOP - (M >> 1))) >> DIVISOR_BITS
 
 
 def leading_bit(Z: int) -> int:

@@ -61,8 +61,8 @@ def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_
 def costs_by(mode: str = "i16_div", **theta: Any) -> Costs:
     """Those of a mode."""
     # CLB: the leading bit and a shift stand in for the division, and outputs saturate; u8: a shift by 15.
-    by_shift = Mode(mode) in (Mode.I16_CLB, Mode.U8_CLB)
-    narrow = Mode(mode) in (Mode.U8_DIV, Mode.U8_CLB)
+    by_shift = Mode(mode).is_clb or Mode(mode).is_linear
+    narrow = Mode(mode).is_u8
     return Costs(
         input="int8",
         output="uint8" if narrow else "int16",

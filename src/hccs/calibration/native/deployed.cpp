@@ -42,7 +42,10 @@ double row_kl(const Row& row, const Deployment& mode, const Candidate& theta, co
   const int e = mode.u8 ? std::max(8 - leading_bit(Z), 0) : 0;
   Z <<= e;
   const int numerator = mode.u8 ? 255 << 15 : kT;
-  const int rho = mode.clb ? numerator >> leading_bit(Z) : numerator / Z;
+  const int k = leading_bit(Z);
+  const int rho = mode.reciprocal == Reciprocal::kLeadingBit ? numerator >> k
+                  : mode.reciprocal == Reciprocal::kLine     ? linear_reciprocal(Z, k) << (15 - k)
+                                                             : numerator / Z;
   double kl = row.negative_entropy;
   int64_t total = 0;
   for (const Run& run : row.runs) {

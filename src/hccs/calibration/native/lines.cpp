@@ -99,9 +99,9 @@ double SampledRows::objective(const Lines& theta) const {
   return kl;
 }
 
-Fidelity SampledRows::deployed(const Lines& theta, bool u8, bool clb) const {
+Fidelity SampledRows::deployed(const Lines& theta, const Deployment& mode) const {
   const std::array<int16_t, kScores> scores = scores_of(theta);
-  const int T = u8 ? 255 : kT, spare = u8 ? 7 : 0;
+  const int T = mode.T(), spare = mode.u8 ? 7 : 0;
   const double beyond = extra_entropy_ - score_term(scores, extra_mass_);
   Fidelity found{beyond + entropy_, beyond + entropy_, 1.0};
   for (int r = 0; r < rows(); ++r) {
@@ -109,7 +109,9 @@ Fidelity SampledRows::deployed(const Lines& theta, bool u8, bool clb) const {
     const int32_t Z = row_sum(counts(r), scores);
     const int k = std::bit_width(static_cast<unsigned>(Z)) - 1, h = std::max(k - 15, 0);
     const int32_t divisor = (Z + (1 << h) - 1) >> h;
-    const int32_t rho = clb ? T << spare : (T << (k - h + spare)) / divisor;
+    const int32_t rho = mode.reciprocal == Reciprocal::kLeadingBit ? T << spare
+                        : mode.reciprocal == Reciprocal::kLine     ? linear_reciprocal(Z, k) << spare
+                                                                   : (T << (k - h + spare)) / divisor;
     double exponentials = 0, logs = 0;
     int64_t total = 0, twice_total = 0;
     for (int d = 0; d < kScores; ++d) {

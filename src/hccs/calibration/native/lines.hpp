@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "deployed.hpp"
 #include "search.hpp"
 #include "statistics.hpp"
 
@@ -47,7 +48,7 @@ class SampledRows {
 
   // In a mode, with the rounding of every output: as it is (a zero output counting as half a step), renormalised, and
   // what is missing to 1. Without a mode's name, that of i16_div.
-  Fidelity deployed(const Lines& theta, bool u8, bool clb) const;
+  Fidelity deployed(const Lines& theta, const Deployment& mode) const;
 
  private:
   double score_term(const std::array<int16_t, kScores>& scores, const std::vector<double>& mass) const;

@@ -84,8 +84,13 @@ Output<double> objectives_of_group(const Statistics& statistics, std::vector<int
   return array(with_group(statistics, means, [&](const Group& group) { return objectives(group, candidates); }));
 }
 
+Deployment deployment(bool u8, int reciprocal) {
+  require(reciprocal >= 0 && reciprocal <= static_cast<int>(Reciprocal::kLine), "no such reciprocal");
+  return {u8, static_cast<Reciprocal>(reciprocal)};
+}
+
 Output<double> deployed_objectives_of_group(const Statistics& statistics, const std::vector<int>& heads, bool u8,
-                                            bool clb, Input<int32_t, 2> triples) {
+                                            int reciprocal, Input<int32_t, 2> triples) {
   const std::vector<Candidate> candidates = candidates_of(statistics, triples);
   return array(without_gil([&] {
     const auto lock = statistics.lock_to_read();
@@ -95,7 +100,7 @@ Output<double> deployed_objectives_of_group(const Statistics& statistics, const 
         require(!bucket.counted(), "rows that are no longer kept");
       kept.push_back({&statistics.heads().at(head), statistics.exp_table(head)});
     }
-    return deployed_objectives(kept, {u8, clb}, candidates);
+    return deployed_objectives(kept, deployment(u8, reciprocal), candidates);
   }));
 }
 
@@ -167,11 +172,12 @@ Output<double> lines_objectives(const Statistics& statistics, const std::vector<
 }
 
 nb::tuple evaluate_lines(const Statistics& statistics, const std::vector<int>& heads, Input<double, 1> mass,
-                         double negative_entropy, int64_t version, Input<int32_t, 1> theta, bool u8, bool clb) {
+                         double negative_entropy, int64_t version, Input<int32_t, 1> theta, bool u8, int reciprocal) {
   require(theta.size() == 6, "B, S, D, S2, D2, f");
   const Lines lines = lines_of(statistics, theta.data());
-  const Fidelity found = with_sample(statistics, heads, Extra(mass, negative_entropy), version,
-                                     [&](const SampledRows& rows) { return rows.deployed(lines, u8, clb); });
+  const Fidelity found =
+      with_sample(statistics, heads, Extra(mass, negative_entropy), version,
+                  [&](const SampledRows& rows) { return rows.deployed(lines, deployment(u8, reciprocal)); });
   return nb::make_tuple(found.kl, found.kl_renormalised, found.mass_deficit);
 }
 
@@ -195,9 +201,9 @@ void bind_search(nb::module_& m) {
   m.def("lines_objectives", &lines_objectives, nb::arg("statistics"), nb::arg("heads"), nb::arg("extra_mass"),
         nb::arg("extra_entropy"), nb::arg("version"), nb::arg("thetas"));
   m.def("evaluate_lines", &evaluate_lines, nb::arg("statistics"), nb::arg("heads"), nb::arg("extra_mass"),
-        nb::arg("extra_entropy"), nb::arg("version"), nb::arg("theta"), nb::arg("u8"), nb::arg("clb"));
+        nb::arg("extra_entropy"), nb::arg("version"), nb::arg("theta"), nb::arg("u8"), nb::arg("reciprocal"));
   m.def("deployed_objectives", &deployed_objectives_of_group, nb::arg("statistics"), nb::arg("heads"), nb::arg("u8"),
-        nb::arg("clb"), nb::arg("triples"));
+        nb::arg("reciprocal"), nb::arg("triples"));
 }
 
 }  // namespace hccs::calibration

@@ -77,7 +77,9 @@ inline Scaling scaling(const Head&, int32_t Z, Mode mode) {
   if (Z <= 0) return {0, 0};
   const int k = 31 - __builtin_clz(static_cast<uint32_t>(Z));
   const int e = is_u8(mode) && k < 8 ? 8 - k : 0;
-  const int32_t rho = is_clb(mode) ? numerator(mode) >> (k + e) : numerator(mode) / (Z << e);
+  const int32_t rho = is_clb(mode)           ? numerator(mode) >> (k + e)
+                      : mode == Mode::kU8Lin ? linear_reciprocal(Z, k) << (15 - k - e)
+                                             : numerator(mode) / (Z << e);
   return {rho << e, is_u8(mode) ? 15 : 0};
 }
 inline Scaling scaling(const WideHead&, int32_t Z, Mode mode) {
@@ -85,7 +87,10 @@ inline Scaling scaling(const WideHead&, int32_t Z, Mode mode) {
   const int32_t T = is_u8(mode) ? 255 : 32767, spare = is_u8(mode) ? 7 : 0;
   const int k = 31 - __builtin_clz(static_cast<uint32_t>(Z)), h = std::max(k - 15, 0);
   const int32_t divisor = (Z + (1 << h) - 1) >> h;
-  return {is_clb(mode) ? T << spare : (T << (k - h + spare)) / divisor, k + spare};
+  const int32_t rho = is_clb(mode)           ? T << spare
+                      : mode == Mode::kU8Lin ? linear_reciprocal(Z, k) << spare
+                                             : (T << (k - h + spare)) / divisor;
+  return {rho, k + spare};
 }
 
 template <bool kMasked, class Kind>

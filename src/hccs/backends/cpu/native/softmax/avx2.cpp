@@ -5,14 +5,14 @@ namespace {
 
 // The wide form: scores are made of their two lines wherever they are needed.
 struct WideAvx2 : Avx2 {
-  template <Mode>
+  template <Width>
   static constexpr bool kUnrolls = false;  // they would take as long to compile as everything else
   using HeadKind = WideHead;
   using HeadTable = WideHead;
-  template <Mode kMode>
-  using Normaliser = WideNormaliser<kMode, kRows>;
+  template <Width kWidth>
+  using Normaliser = WideNormaliser<kWidth, kRows>;
 
-  template <Mode kMode>
+  template <Width kWidth>
   struct HeadVectors {
     HCCS_INLINE explicit HeadVectors(const HeadTable& head)
         : D(splat(static_cast<int8_t>(head.D))),
@@ -51,10 +51,10 @@ struct WideAvx2 : Avx2 {
     return _mm256_add_epi32(sums, _mm256_madd_epi16(lost, one));
   }
 
-  template <Mode kMode>
+  template <Width kWidth>
   class Outputs {
    public:
-    HCCS_INLINE Outputs(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r)
+    HCCS_INLINE Outputs(const HeadVectors<kWidth>& head, const Normaliser<kWidth>& norm, int r)
         : head_(head),
           rho_(splat_word(norm.rho[r])),
           up_(_mm_cvtsi32_si128(norm.e[r])),
@@ -66,19 +66,19 @@ struct WideAvx2 : Avx2 {
     HCCS_INLINE Bytes clamped(Bytes delta) const { return _mm256_min_epu8(delta, head_.D2); }
 
    private:
-    const HeadVectors<kMode>& head_;
+    const HeadVectors<kWidth>& head_;
     __m256i rho_;
     __m128i up_, down_;
   };
 
-  template <Mode kMode, bool kU8 = is_u8(kMode)>
+  template <Width kWidth, bool kU8 = kWidth == Width::kU8>
   class Emitter;
 };
 
-template <Mode kMode>
-class WideAvx2::Emitter<kMode, true> {
+template <Width kWidth>
+class WideAvx2::Emitter<kWidth, true> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool)
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>& head, const Normaliser<kWidth>& norm, int r, bool)
       : outputs_(head, norm, r) {}
   template <class On>
   void store(uint8_t* out, Bytes delta, On on, Full) const {
@@ -97,13 +97,13 @@ class WideAvx2::Emitter<kMode, true> {
     return _mm256_packus_epi16(outputs_.of(_mm256_unpacklo_epi8(delta, zero), _mm256_unpacklo_epi8(delta2, zero)),
                                outputs_.of(_mm256_unpackhi_epi8(delta, zero), _mm256_unpackhi_epi8(delta2, zero)));
   }
-  Outputs<kMode> outputs_;
+  Outputs<kWidth> outputs_;
 };
 
-template <Mode kMode>
-class WideAvx2::Emitter<kMode, false> {
+template <Width kWidth>
+class WideAvx2::Emitter<kWidth, false> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool)
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>& head, const Normaliser<kWidth>& norm, int r, bool)
       : outputs_(head, norm, r) {}
   void store(int16_t* out, Bytes delta, AllLanes, Full) const {
     Avx2::store(out, half<0>(delta));
@@ -124,15 +124,15 @@ class WideAvx2::Emitter<kMode, false> {
   __m256i half(Bytes delta) const {
     const auto wide = [](Bytes bytes) { return _mm256_cvtepu8_epi16(_mm256_extracti128_si256(bytes, kHalf)); };
     const __m256i p = outputs_.of(wide(delta), wide(outputs_.clamped(delta)));
-    return is_clb(kMode) ? _mm256_min_epu16(p, _mm256_set1_epi16(32767)) : p;
+    return _mm256_min_epu16(p, _mm256_set1_epi16(32767));
   }
-  Outputs<kMode> outputs_;
+  Outputs<kWidth> outputs_;
 };
 
-template <Mode kMode, Masking kMasking>
-struct Avx2Rows : BlockRows<Avx2, kMode, kMasking> {};
-template <Mode kMode, Masking kMasking>
-struct WideAvx2Rows : BlockRows<WideAvx2, kMode, kMasking> {};
+template <Width kWidth, Masking kMasking>
+struct Avx2Rows : BlockRows<Avx2, kWidth, kMasking> {};
+template <Width kWidth, Masking kMasking>
+struct WideAvx2Rows : BlockRows<WideAvx2, kWidth, kMasking> {};
 
 }  // namespace
 

@@ -20,13 +20,13 @@ struct Avx2 {
   static constexpr int kBytes = 32;
   static constexpr bool kStreams = true;
   static constexpr bool kUnrollsMasked = true;
-  template <Mode>
+  template <Width>
   static constexpr bool kUnrolls = true;  // has loops of its own for common lengths
   using Bytes = __m256i;
   using Sums = __m256i;
   using HeadKind = Head;
-  template <Mode kMode>
-  using Normaliser = hccs::Normaliser<kMode, kRows>;
+  template <Width kWidth>
+  using Normaliser = hccs::Normaliser<kWidth, kRows>;
 
   struct AllLanes {};
   using Lanes = __m256i;
@@ -114,7 +114,7 @@ struct Avx2 {
 
   using HeadTable = Head;
 
-  template <Mode kMode>
+  template <Width kWidth>
   struct HeadVectors {
     HCCS_INLINE explicit HeadVectors(const HeadTable& head)
         : D(splat(static_cast<int8_t>(head.D))),
@@ -123,15 +123,15 @@ struct Avx2 {
     Bytes D, B2, S2;
   };
 
-  template <Mode kMode, bool kU8 = is_u8(kMode)>
+  template <Width kWidth, bool kU8 = kWidth == Width::kU8>
   class Emitter;
 };
 
 // uint8: (s * rho) >> 15 = (2s * rho) >> 16 is one multiply-high; packing saturates at 255 (the CLB mode).
-template <Mode kMode>
-class Avx2::Emitter<kMode, true> {
+template <Width kWidth>
+class Avx2::Emitter<kWidth, true> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool short_rows)
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>& head, const Normaliser<kWidth>& norm, int r, bool short_rows)
       : B2_(short_rows ? splat_word(norm.base[r]) : head.B2),
         S2_(short_rows ? splat_word(norm.slope[r]) : head.S2),
         rho_(splat_word(norm.rho[r])) {}
@@ -157,10 +157,10 @@ class Avx2::Emitter<kMode, true> {
 };
 
 // int16: p = B*rho - (S*rho)*delta. It fits 16 unsigned bits (below 2T), so wrap-around does no harm.
-template <Mode kMode>
-class Avx2::Emitter<kMode, false> {
+template <Width kWidth>
+class Avx2::Emitter<kWidth, false> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>&, const Normaliser<kMode>& norm, int r, bool)
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>&, const Normaliser<kWidth>& norm, int r, bool)
       : B_rho_(splat_word(norm.base[r])), S_rho_(splat_word(norm.slope[r])) {}
   void store(int16_t* out, Bytes delta, AllLanes, Full) const {
     Avx2::store(out, probabilities(_mm256_castsi256_si128(delta)));
@@ -181,7 +181,7 @@ class Avx2::Emitter<kMode, false> {
  private:
   __m256i probabilities(__m128i delta) const {
     const __m256i p = _mm256_sub_epi16(B_rho_, _mm256_mullo_epi16(S_rho_, _mm256_cvtepu8_epi16(delta)));
-    return is_clb(kMode) ? _mm256_min_epu16(p, _mm256_set1_epi16(32767)) : p;
+    return _mm256_min_epu16(p, _mm256_set1_epi16(32767));
   }
   __m256i B_rho_, S_rho_;
 };

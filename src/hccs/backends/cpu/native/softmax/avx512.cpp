@@ -3,8 +3,8 @@
 namespace hccs {
 namespace {
 
-template <Mode kMode, Masking kMasking>
-struct Avx512Rows : BlockRows<Avx512, kMode, kMasking> {};
+template <Width kWidth, Masking kMasking>
+struct Avx512Rows : BlockRows<Avx512, kWidth, kMasking> {};
 
 bool has_vnni() {
   static const bool found = __builtin_cpu_supports("avx512vnni");

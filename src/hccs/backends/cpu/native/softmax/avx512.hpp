@@ -19,13 +19,13 @@ struct Avx512 {
   static constexpr int kBytes = 64;
   static constexpr bool kStreams = true;
   static constexpr bool kUnrollsMasked = true;
-  template <Mode>
+  template <Width>
   static constexpr bool kUnrolls = true;  // has loops of its own for common lengths
   using Bytes = __m512i;
   using Sums = __m512i;
   using HeadKind = Head;
-  template <Mode kMode>
-  using Normaliser = hccs::Normaliser<kMode, kRows>;
+  template <Width kWidth>
+  using Normaliser = hccs::Normaliser<kWidth, kRows>;
 
   struct AllLanes {};
   using Lanes = __mmask64;
@@ -87,17 +87,17 @@ struct Avx512 {
     Head head;
   };
 
-  template <Mode kMode, bool kU8 = is_u8(kMode)>
+  template <Width kWidth, bool kU8 = kWidth == Width::kU8>
   struct HeadVectors;
-  template <Mode kMode, bool kU8 = is_u8(kMode)>
+  template <Width kWidth, bool kU8 = kWidth == Width::kU8>
   class Emitter;
 };
 
 // uint8: the output depends on the distance alone, so each row gets a table of its 128 outputs, and one VPERMI2B
 // looks up 64 columns. (s * rho) >> 15 = (2s * rho) >> 16 is one multiply-high; packing saturates at 255 (the CLB
 // mode).
-template <Mode kMode>
-struct Avx512::HeadVectors<kMode, true> {
+template <Width kWidth>
+struct Avx512::HeadVectors<kWidth, true> {
   HCCS_INLINE explicit HeadVectors(const HeadTable& table)
       : D(splat(static_cast<int8_t>(table.head.D))), needs_high(table.head.D >= 64) {
     for (int i = 0; i < 4; ++i) doubled_scores[i] = _mm512_load_si512(table.doubled_scores + 32 * i);
@@ -106,10 +106,10 @@ struct Avx512::HeadVectors<kMode, true> {
   bool needs_high;
   __m512i doubled_scores[4];
 };
-template <Mode kMode>
-class Avx512::Emitter<kMode, true> {
+template <Width kWidth>
+class Avx512::Emitter<kWidth, true> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool short_rows) {
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>& head, const Normaliser<kWidth>& norm, int r, bool short_rows) {
     const __m512i rho = splat_word(norm.rho[r]);
     const auto outputs = [&](int i) HCCS_INLINE_LAMBDA {
       __m512i s2 = head.doubled_scores[i];
@@ -134,15 +134,15 @@ class Avx512::Emitter<kMode, true> {
 };
 
 // int16: p = B*rho - (S*rho)*delta. It fits 16 unsigned bits (below 2T), so wrap-around does no harm.
-template <Mode kMode>
-struct Avx512::HeadVectors<kMode, false> {
+template <Width kWidth>
+struct Avx512::HeadVectors<kWidth, false> {
   HCCS_INLINE explicit HeadVectors(const HeadTable& table) : D(splat(static_cast<int8_t>(table.head.D))) {}
   Bytes D;
 };
-template <Mode kMode>
-class Avx512::Emitter<kMode, false> {
+template <Width kWidth>
+class Avx512::Emitter<kWidth, false> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>&, const Normaliser<kMode>& norm, int r, bool)
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>&, const Normaliser<kWidth>& norm, int r, bool)
       : B_rho_(splat_word(norm.base[r])), S_rho_(splat_word(norm.slope[r])) {}
   void store(int16_t* out, Bytes delta, AllLanes, Full) const {
     _mm512_storeu_si512(out, probabilities(_mm512_castsi512_si256(delta)));
@@ -165,7 +165,7 @@ class Avx512::Emitter<kMode, false> {
   static __mmask32 high(Lanes on) { return static_cast<__mmask32>(on >> 32); }
   __m512i probabilities(__m256i delta) const {
     const __m512i p = _mm512_sub_epi16(B_rho_, _mm512_mullo_epi16(S_rho_, _mm512_cvtepu8_epi16(delta)));
-    return is_clb(kMode) ? _mm512_min_epu16(p, _mm512_set1_epi16(32767)) : p;
+    return _mm512_min_epu16(p, _mm512_set1_epi16(32767));
   }
   __m512i B_rho_, S_rho_;
 };

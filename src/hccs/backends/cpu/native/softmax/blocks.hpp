@@ -68,14 +68,15 @@ struct BlockHeads {
 enum class Columns { kAll, kCommonLength, kCommonMask, kLengths, kMask };
 
 // One block of rows, any number of them live, and what is known of it between the passes.
-template <class Isa, Mode kMode>
+template <class Isa, Width kWidth>
 struct Block {
-  using Out = typename Output<kMode>::type;
+  using Out = typename Output<kWidth>::type;
   static constexpr int kRows = Isa::kRows;
   const int8_t* x;
   Out* out;  // where the passes write: the result, or a stage from which it is copied past the caches
   Out* result;
   int64_t columns;
+  Mode mode;
   int live;
   Columns kind;
   BlockHeads<Isa> heads;
@@ -84,7 +85,7 @@ struct Block {
   alignas(64) int32_t length[kRows];
   alignas(64) uint32_t length_bytes[kRows];  // the length in all four bytes, for rows of fewer than 256 columns
   alignas(64) uint32_t m[kRows];             // the maximum in all four bytes
-  typename Isa::template Normaliser<kMode> norm;
+  typename Isa::template Normaliser<kWidth> norm;
 
   HCCS_INLINE void set_lengths(const char* lengths, int64_t stride) {
     if (live == kRows && stride == sizeof(int32_t)) {
@@ -99,10 +100,11 @@ struct Block {
 
 // The three passes. With kOneHead the rows' common parameters stay in registers. With kVectors > 0 also every
 // row is exactly that many vectors long and all rows are live, so that loops unroll; with 0 anything goes.
-template <class Isa, Mode kMode, Columns kColumns, bool kOneHead, int kVectors>
+template <class Isa, Width kWidth, Columns kColumns, bool kOneHead, int kVectors>
 class BlockPasses {
  public:
-  HCCS_INLINE explicit BlockPasses(Block<Isa, kMode>& data) : block(data), heads(data.heads), x(data.x), out(data.out) {
+  HCCS_INLINE explicit BlockPasses(Block<Isa, kWidth>& data)
+      : block(data), heads(data.heads), x(data.x), out(data.out) {
     if constexpr (kCommon)
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) common_lanes[v] = lanes(0, v * Isa::kBytes, Full{});
@@ -132,14 +134,14 @@ class BlockPasses {
       if (r < live()) distances(r, kOneHead ? common : HeadVectors(*heads.table[r]), sums[r]);
     }
     Isa::reduce_sum(sums, block.norm.sum);
-    block.norm.solve(heads.B, heads.S);
+    block.norm.solve(heads.B, heads.S, block.mode);
     through_memory();
   }
 
   // False when an unrolled block met a row of the short-row rule, and left the block to the general one.
   HCCS_INLINE bool emit() {
     const HeadVectors common(*heads.table[0]);
-    const bool short_rows = is_u8(kMode) && Isa::any(block.norm.e);
+    const bool short_rows = kWidth == Width::kU8 && Isa::any(block.norm.e);
     if (kVectors && short_rows) return false;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
@@ -149,17 +151,17 @@ class BlockPasses {
 
  private:
   using Bytes = typename Isa::Bytes;
-  using HeadVectors = typename Isa::template HeadVectors<kMode>;
+  using HeadVectors = typename Isa::template HeadVectors<kWidth>;
   static constexpr int kRows = Isa::kRows;
   static constexpr bool kByLength = kColumns == Columns::kCommonLength || kColumns == Columns::kLengths;
   static constexpr bool kByMask = kColumns == Columns::kCommonMask || kColumns == Columns::kMask;
   // Lanes that all rows share are found once per pass.
   static constexpr bool kCommon = kVectors && (kColumns == Columns::kCommonLength || kColumns == Columns::kCommonMask);
 
-  Block<Isa, kMode>& block;
+  Block<Isa, kWidth>& block;
   const BlockHeads<Isa>& heads;
   const int8_t* const x;
-  typename Block<Isa, kMode>::Out* const out;
+  typename Block<Isa, kWidth>::Out* const out;
   typename Isa::Lanes common_lanes[kCommon ? kVectors : 1];
 
   HCCS_INLINE int live() const { return kVectors ? kRows : block.live; }
@@ -224,7 +226,7 @@ class BlockPasses {
   }
 
   HCCS_INLINE void emit_row(int r, const HeadVectors& head, bool short_rows) const {
-    const typename Isa::template Emitter<kMode> emitter(head, block.norm, r, short_rows);
+    const typename Isa::template Emitter<kWidth> emitter(head, block.norm, r, short_rows);
     const Bytes top = Isa::splat_word(block.m[r]);
     for_columns(r, [&](int64_t k, auto on, auto part) HCCS_INLINE_LAMBDA {
       const int64_t at = r * columns() + k;
@@ -244,12 +246,12 @@ class BlockPasses {
   }
 };
 
-template <class Isa, Mode kMode, Masking kMasking>
+template <class Isa, Width kWidth, Masking kMasking>
 class BlockRows {
  public:
   static void run(const SoftmaxJob& job, int64_t begin, int64_t end) {
     // The lengths in use, mostly: 32 to 512 with 64-byte vectors, 32 to 256 with 32-byte ones.
-    if constexpr (Isa::template kUnrolls<kMode>) {
+    if constexpr (Isa::template kUnrolls<kWidth>) {
       if (job.columns == Isa::kBytes) return blocks<1>(job, begin, end);
       if (job.columns == 2 * Isa::kBytes) return blocks<2>(job, begin, end);
       if (job.columns == 4 * Isa::kBytes) return blocks<4>(job, begin, end);
@@ -259,7 +261,7 @@ class BlockRows {
   }
 
  private:
-  using Data = Block<Isa, kMode>;
+  using Data = Block<Isa, kWidth>;
 
   // Unrolled blocks are pipelined: the output pass of one runs between the first two passes of the next,
   // whose reductions it hides.
@@ -321,6 +323,7 @@ class BlockRows {
     block.result = static_cast<typename Data::Out*>(job.out) + first * job.columns;
     block.out = stage ? stage : block.result;
     block.columns = job.columns;
+    block.mode = job.mode;
     block.kind = Columns::kAll;
     if constexpr (kMasking == Masking::kMask) {
       block.mask = reinterpret_cast<const uint8_t*>(valid.at());
@@ -367,7 +370,7 @@ class BlockRows {
   }
 
   template <Columns kKind, int kVectors>
-  using Unrolled = BlockPasses<Isa, kMode, kKind, true, kVectors>;
+  using Unrolled = BlockPasses<Isa, kWidth, kKind, true, kVectors>;
 
   template <int kVectors>
   static HCCS_INLINE void finish(Data& block) {
@@ -384,9 +387,9 @@ class BlockRows {
   static void general(Data& block, bool one_head) {
     with_kind(block, [&]<Columns kKind>() HCCS_INLINE_LAMBDA {
       if (one_head)
-        all_passes(BlockPasses<Isa, kMode, kKind, true, 0>(block));
+        all_passes(BlockPasses<Isa, kWidth, kKind, true, 0>(block));
       else
-        all_passes(BlockPasses<Isa, kMode, kKind, false, 0>(block));
+        all_passes(BlockPasses<Isa, kWidth, kKind, false, 0>(block));
     });
     deliver(block);
   }

@@ -9,25 +9,31 @@ namespace hccs {
 
 class Interruption;
 
-enum class Mode { kI16Div, kI16Clb, kU8Div, kU8Clb };
-constexpr const char* kModeNames[] = {"i16_div", "i16_clb", "u8_div", "u8_clb"};
+enum class Mode { kI16Div, kI16Clb, kU8Div, kU8Clb, kU8Lin };
+constexpr const char* kModeNames[] = {"i16_div", "i16_clb", "u8_div", "u8_clb", "u8_lin"};
 
-constexpr bool is_u8(Mode mode) { return mode == Mode::kU8Div || mode == Mode::kU8Clb; }
+constexpr bool is_u8(Mode mode) { return mode >= Mode::kU8Div; }
 constexpr bool is_clb(Mode mode) { return mode == Mode::kI16Clb || mode == Mode::kU8Clb; }
+
+// What kernels are compiled for. The reciprocal is a matter of one branch per row, or per block of rows.
+enum class Width { kI16, kU8 };
 
 // Numerator of the reciprocal: T for int16, T * 2^15 for uint8 (eq. 6 and 8).
 constexpr int32_t numerator(Mode mode) { return is_u8(mode) ? 255 << 15 : 32767; }
 
-template <Mode kMode>
+// u8_lin: 255 / z of z = M / 2^15 from 1 to 2, in eight bits, by the line 1.4641 - z / 2.
+constexpr int32_t kLinearTop = 47976;
+constexpr int32_t linear_reciprocal(int32_t Z, int leading_bit) {
+  const int32_t M = leading_bit > 15 ? Z >> (leading_bit - 15) : Z << (15 - leading_bit);
+  return (255 * (kLinearTop - (M >> 1))) >> 15;
+}
+
+template <Width kWidth>
 struct Output {
   using type = int16_t;
 };
 template <>
-struct Output<Mode::kU8Div> {
-  using type = uint8_t;
-};
-template <>
-struct Output<Mode::kU8Clb> {
+struct Output<Width::kU8> {
   using type = uint8_t;
 };
 

@@ -18,13 +18,13 @@ struct Neon {
   static constexpr int kBytes = 16;
   static constexpr bool kStreams = false;  // no intrinsic stores past the caches
   static constexpr bool kUnrollsMasked = true;
-  template <Mode>
+  template <Width>
   static constexpr bool kUnrolls = true;
   using Bytes = uint8x16_t;
   using Sums = uint32x4_t;
   using HeadKind = Head;
-  template <Mode kMode>
-  using Normaliser = hccs::Normaliser<kMode, kRows>;
+  template <Width kWidth>
+  using Normaliser = hccs::Normaliser<kWidth, kRows>;
 
   struct AllLanes {};
   using Lanes = uint8x16_t;
@@ -80,7 +80,7 @@ struct Neon {
   static bool any(const int32_t (&e)[kRows]) { return (vmaxvq_s32(vld1q_s32(e)) | vmaxvq_s32(vld1q_s32(e + 4))) != 0; }
 
   using HeadTable = Head;
-  template <Mode kMode>
+  template <Width kWidth>
   struct HeadVectors {
     HCCS_INLINE explicit HeadVectors(const HeadTable& head)
         : D(splat(static_cast<int8_t>(head.D))),
@@ -90,16 +90,16 @@ struct Neon {
     int16x8_t B, S;
   };
 
-  template <Mode kMode, bool kU8 = is_u8(kMode)>
+  template <Width kWidth, bool kU8 = kWidth == Width::kU8>
   class Emitter;
 };
 
 // uint8: the doubling multiply-high gives (2 * s * rho) >> 16 = (s * rho) >> 15; the narrowing saturates at
 // 255 (the CLB mode).
-template <Mode kMode>
-class Neon::Emitter<kMode, true> {
+template <Width kWidth>
+class Neon::Emitter<kWidth, true> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool short_rows)
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>& head, const Normaliser<kWidth>& norm, int r, bool short_rows)
       : B_(head.B), S_(head.S), rho_(vdupq_n_s16(static_cast<int16_t>(norm.rho[r]))) {
     if (short_rows) {
       B_ = vshlq_s16(B_, vdupq_n_s16(static_cast<int16_t>(norm.e[r])));
@@ -127,10 +127,10 @@ class Neon::Emitter<kMode, true> {
 };
 
 // int16: p = B*rho - (S*rho)*delta. It fits 16 unsigned bits (below 2T), so wrap-around does no harm.
-template <Mode kMode>
-class Neon::Emitter<kMode, false> {
+template <Width kWidth>
+class Neon::Emitter<kWidth, false> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>&, const Normaliser<kMode>& norm, int r, bool)
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>&, const Normaliser<kWidth>& norm, int r, bool)
       : B_rho_(vdupq_n_u16(static_cast<uint16_t>(norm.base[r]))),
         S_rho_(vdupq_n_u16(static_cast<uint16_t>(norm.slope[r]))) {}
   void store(int16_t* out, Bytes delta, AllLanes, Full) const { store(out, delta, vdupq_n_u8(255), Full{}); }
@@ -146,8 +146,7 @@ class Neon::Emitter<kMode, false> {
 
  private:
   void half(int16_t* out, uint8x8_t delta, uint8x8_t on) const {
-    uint16x8_t p = vmlsq_u16(B_rho_, S_rho_, vmovl_u8(delta));
-    if constexpr (is_clb(kMode)) p = vminq_u16(p, vdupq_n_u16(32767));
+    const uint16x8_t p = vminq_u16(vmlsq_u16(B_rho_, S_rho_, vmovl_u8(delta)), vdupq_n_u16(32767));
     const int16x8_t wide_on = vmovl_s8(vreinterpret_s8_u8(on));
     vst1q_s16(out, vandq_s16(vreinterpretq_s16_u16(p), wide_on));
   }
@@ -158,10 +157,10 @@ class Neon::Emitter<kMode, false> {
 struct WideNeon : Neon {
   using HeadKind = WideHead;
   using HeadTable = WideHead;
-  template <Mode kMode>
-  using Normaliser = WideNormaliser<kMode, kRows>;
+  template <Width kWidth>
+  using Normaliser = WideNormaliser<kWidth, kRows>;
 
-  template <Mode kMode>
+  template <Width kWidth>
   struct HeadVectors {
     HCCS_INLINE explicit HeadVectors(const HeadTable& head)
         : D(splat(static_cast<int8_t>(head.D))),
@@ -188,10 +187,10 @@ struct WideNeon : Neon {
     return vpadalq_u16(sums, vsubq_u16(head.top, head.scores(vget_high_u8(delta), vget_high_u8(delta2))));
   }
 
-  template <Mode kMode>
+  template <Width kWidth>
   class Outputs {
    public:
-    HCCS_INLINE Outputs(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r)
+    HCCS_INLINE Outputs(const HeadVectors<kWidth>& head, const Normaliser<kWidth>& norm, int r)
         : head_(head),
           rho_(vdup_n_u16(static_cast<uint16_t>(norm.rho[r]))),
           up_(vdupq_n_s16(static_cast<int16_t>(norm.e[r]))),
@@ -200,24 +199,24 @@ struct WideNeon : Neon {
       const uint16x8_t s = vshlq_u16(head_.scores(delta, vmin_u8(delta, vget_low_u8(head_.D2))), up_);
       const uint16x4_t low = vmovn_u32(vshlq_u32(vmull_u16(vget_low_u16(s), rho_), down_));
       const uint16x8_t p = vcombine_u16(low, vmovn_u32(vshlq_u32(vmull_u16(vget_high_u16(s), rho_), down_)));
-      return is_clb(kMode) ? vminq_u16(p, vdupq_n_u16(is_u8(kMode) ? 255 : 32767)) : p;
+      return vminq_u16(p, vdupq_n_u16(kWidth == Width::kU8 ? 255 : 32767));
     }
 
    private:
-    const HeadVectors<kMode>& head_;
+    const HeadVectors<kWidth>& head_;
     uint16x4_t rho_;
     int16x8_t up_;
     int32x4_t down_;
   };
 
-  template <Mode kMode, bool kU8 = is_u8(kMode)>
+  template <Width kWidth, bool kU8 = kWidth == Width::kU8>
   class Emitter;
 };
 
-template <Mode kMode>
-class WideNeon::Emitter<kMode, true> {
+template <Width kWidth>
+class WideNeon::Emitter<kWidth, true> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool)
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>& head, const Normaliser<kWidth>& norm, int r, bool)
       : outputs_(head, norm, r) {}
   template <class On>
   void store(uint8_t* out, Bytes delta, On on, Full) const {
@@ -231,13 +230,13 @@ class WideNeon::Emitter<kMode, true> {
   }
 
  private:
-  Outputs<kMode> outputs_;
+  Outputs<kWidth> outputs_;
 };
 
-template <Mode kMode>
-class WideNeon::Emitter<kMode, false> {
+template <Width kWidth>
+class WideNeon::Emitter<kWidth, false> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool)
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>& head, const Normaliser<kWidth>& norm, int r, bool)
       : outputs_(head, norm, r) {}
   void store(int16_t* out, Bytes delta, AllLanes, Full) const { store(out, delta, vdupq_n_u8(255), Full{}); }
   void store(int16_t* out, Bytes delta, Lanes on, Full) const {
@@ -255,13 +254,13 @@ class WideNeon::Emitter<kMode, false> {
     const int16x8_t wide_on = vmovl_s8(vreinterpret_s8_u8(on));
     vst1q_s16(out, vandq_s16(vreinterpretq_s16_u16(outputs_.of(delta)), wide_on));
   }
-  Outputs<kMode> outputs_;
+  Outputs<kWidth> outputs_;
 };
 
-template <Mode kMode, Masking kMasking>
-struct NeonRows : BlockRows<Neon, kMode, kMasking> {};
-template <Mode kMode, Masking kMasking>
-struct WideNeonRows : BlockRows<WideNeon, kMode, kMasking> {};
+template <Width kWidth, Masking kMasking>
+struct NeonRows : BlockRows<Neon, kWidth, kMasking> {};
+template <Width kWidth, Masking kMasking>
+struct WideNeonRows : BlockRows<WideNeon, kWidth, kMasking> {};
 
 }  // namespace
 

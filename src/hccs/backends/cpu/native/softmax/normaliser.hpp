@@ -46,8 +46,15 @@ HCCS_INLINE Ints leading_bits(Ints Z) {
   return (bits_of<Ints>(__builtin_convertvector(Z, Floats)) >> 23) - 127;
 }
 
+// `linear_reciprocal` from the float's mantissa.
+template <class Ints, class Floats>
+HCCS_INLINE Ints linear_reciprocals(Ints Z) {
+  const Ints M = ((bits_of<Ints>(__builtin_convertvector(Z, Floats)) & 0x7fffff) | 0x800000) >> 8;
+  return (255 * (kLinearTop - (M >> 1))) >> 15;
+}
+
 // Z and its reciprocal for every row of a block, and the words from which a row's output is made.
-template <Mode kMode, int kRows>
+template <Width kWidth, int kRows>
 struct Normaliser {
   alignas(64) int32_t valid[kRows];
   alignas(64) int32_t sum[kRows];
@@ -62,26 +69,28 @@ struct Normaliser {
   // Division in float32 is exact here. Let a < 2^23 be the numerator and b = Z < 2^15, a/b no integer and
   // k = ceil(a/b). Then k - a/b >= 1/b, while half the gap between k and the float below it is at most
   // k * 2^-24 < (a + b) / b * 2^-24 < 1/b: rounding never reaches k, so truncation gives floor(a/b).
-  HCCS_INLINE void solve(const int32_t (&B_rows)[kRows], const int32_t (&S_rows)[kRows]) {
+  HCCS_INLINE void solve(const int32_t (&B_rows)[kRows], const int32_t (&S_rows)[kRows], Mode mode) {
     const Ints B = load(B_rows), S = load(S_rows);
     Ints Z = load(valid) * B - S * load(sum);  // eq. 5
     Z = Z > 1 ? Z : 1;                         // a row without valid columns: its output is masked
     Ints k = leading_bit(Z), shift = {};
-    if constexpr (is_u8(kMode)) {  // the short-row rule
+    if constexpr (kWidth == Width::kU8) {  // the short-row rule
       shift = k < 8 ? 8 - k : 0;
       Z <<= shift;
       k += shift;
     }
     store(e, shift);
     Ints reciprocal;
-    if constexpr (is_clb(kMode))
-      reciprocal = (numerator(kMode) - (Ints{})) >> k;  // eq. 9
+    constexpr int32_t kNumerator = numerator(kWidth == Width::kU8 ? Mode::kU8Div : Mode::kI16Div);
+    if (is_clb(mode))
+      reciprocal = (kNumerator - (Ints{})) >> k;  // eq. 9
+    else if (mode == Mode::kU8Lin)
+      reciprocal = linear_reciprocals<Ints, Floats>(Z) << (15 - k);
     else
-      reciprocal =
-          __builtin_convertvector(float(numerator(kMode)) / __builtin_convertvector(Z, Floats), Ints);  // eq. 6, 8
+      reciprocal = __builtin_convertvector(float(kNumerator) / __builtin_convertvector(Z, Floats), Ints);  // eq. 6, 8
     store(rho, twice(reciprocal));
-    store(base, twice(is_u8(kMode) ? B << (shift + 1) : B * reciprocal));
-    store(slope, twice(is_u8(kMode) ? S << (shift + 1) : S * reciprocal));
+    store(base, twice(kWidth == Width::kU8 ? B << (shift + 1) : B * reciprocal));
+    store(slope, twice(kWidth == Width::kU8 ? S << (shift + 1) : S * reciprocal));
   }
 
  private:
@@ -96,7 +105,7 @@ struct Normaliser {
 };
 
 // As above for the wide form. p = (s rho) >> j is ((s 2^e) rho') >> 16 >> down: 16 bits throughout, since s < 2^(k+1).
-template <Mode kMode, int kRows>
+template <Width kWidth, int kRows>
 struct WideNormaliser {
   alignas(64) int32_t valid[kRows];
   alignas(64) int32_t sum[kRows];
@@ -108,8 +117,8 @@ struct WideNormaliser {
   using Ints = typename RowLanes<kRows>::Ints;
   using Floats = typename RowLanes<kRows>::Floats;
 
-  HCCS_INLINE void solve(const int32_t (&top_score)[kRows], const int32_t (&)[kRows]) {
-    constexpr int32_t kT = is_u8(kMode) ? 255 : 32767, kSpare = is_u8(kMode) ? 7 : 0;
+  HCCS_INLINE void solve(const int32_t (&top_score)[kRows], const int32_t (&)[kRows], Mode mode) {
+    constexpr int32_t kT = kWidth == Width::kU8 ? 255 : 32767, kSpare = kWidth == Width::kU8 ? 7 : 0;
     Ints top, lost, count;
     std::memcpy(&top, top_score, sizeof top);
     std::memcpy(&lost, sum, sizeof lost);
@@ -118,7 +127,9 @@ struct WideNormaliser {
     Z = Z > 1 ? Z : 1;  // a row without valid columns: its output is masked
     const Ints bits = bits_of<Ints>(__builtin_convertvector(Z, Floats)), k = (bits >> 23) - 127;
     Ints reciprocal = Ints{} + (kT << kSpare);
-    if constexpr (!is_clb(kMode)) {
+    if (mode == Mode::kU8Lin) {
+      reciprocal = linear_reciprocals<Ints, Floats>(Z) << 7;
+    } else if (!is_clb(mode)) {
       // M = ceil(Z 2^(15 - k)): the float's mantissa, rounded up to 16 bits.
       const Ints M = ((bits & 0x7fffff) + 0x8000ff) >> 8;
       constexpr int32_t kNumerator = kT << (15 + kSpare);
@@ -129,7 +140,7 @@ struct WideNormaliser {
     // From the leading bit kFits on, s rho is shifted down behind its upper 16 bits; below, s is shifted up before.
     constexpr int32_t kFits = 16 - kSpare;
     Ints up, behind;
-    if constexpr (is_u8(kMode)) {
+    if constexpr (kWidth == Width::kU8) {
       up = k < kFits ? kFits - k : Ints{};
       behind = k > kFits ? k - kFits : Ints{};
     } else {

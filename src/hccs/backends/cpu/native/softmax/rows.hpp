@@ -68,22 +68,18 @@ class HeadCursor {
   int64_t group_, left_;
 };
 
-// Calls fn<mode, masking>(job, begin, end) for the job's mode and masking.
-template <template <Mode, Masking> class Fn>
+// Calls fn<width, masking>(job, begin, end) for the width of the job's outputs and its masking.
+template <template <Width, Masking> class Fn>
 void for_job(const SoftmaxJob& job, int64_t begin, int64_t end) {
-  auto with_mode = [&]<Mode kMode>() {
+  auto with_width = [&]<Width kWidth>() {
     switch (job.masking) {
-      case Masking::kNone: return Fn<kMode, Masking::kNone>::run(job, begin, end);
-      case Masking::kLengths: return Fn<kMode, Masking::kLengths>::run(job, begin, end);
-      case Masking::kMask: return Fn<kMode, Masking::kMask>::run(job, begin, end);
+      case Masking::kNone: return Fn<kWidth, Masking::kNone>::run(job, begin, end);
+      case Masking::kLengths: return Fn<kWidth, Masking::kLengths>::run(job, begin, end);
+      case Masking::kMask: return Fn<kWidth, Masking::kMask>::run(job, begin, end);
     }
   };
-  switch (job.mode) {
-    case Mode::kI16Div: return with_mode.template operator()<Mode::kI16Div>();
-    case Mode::kI16Clb: return with_mode.template operator()<Mode::kI16Clb>();
-    case Mode::kU8Div: return with_mode.template operator()<Mode::kU8Div>();
-    case Mode::kU8Clb: return with_mode.template operator()<Mode::kU8Clb>();
-  }
+  if (is_u8(job.mode)) return with_width.template operator()<Width::kU8>();
+  with_width.template operator()<Width::kI16>();
 }
 
 }  // namespace

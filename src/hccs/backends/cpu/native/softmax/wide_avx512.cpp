@@ -13,8 +13,8 @@ constexpr int packed_place(int delta) {
 struct WideAvx512 : Avx512 {
   static constexpr bool kUnrollsMasked = false;  // loops for common lengths take their time to compile
   using HeadKind = WideHead;
-  template <Mode kMode>
-  using Normaliser = WideNormaliser<kMode, kRows>;
+  template <Width kWidth>
+  using Normaliser = WideNormaliser<kWidth, kRows>;
 
   // Scores of every distance 0..127, as they are and in packing order; and, of heads with a shift, what they lie below
   // the highest.
@@ -46,7 +46,7 @@ struct WideAvx512 : Avx512 {
     WideHead head;
   };
 
-  template <Mode kMode>
+  template <Width kWidth>
   struct HeadVectors {
     HCCS_INLINE explicit HeadVectors(const HeadTable& table)
         : D(splat(static_cast<int8_t>(table.head.D))),
@@ -81,16 +81,16 @@ struct WideAvx512 : Avx512 {
     _mm512_store_si512(sum, fold_quarters(quads, op));
   }
 
-  template <Mode kMode, bool kU8 = is_u8(kMode)>
+  template <Width kWidth, bool kU8 = kWidth == Width::kU8>
   class Emitter;
 };
 
 // The outputs of 32 scores of a row.
-template <Mode kMode>
+template <Width kWidth>
 class WideOutputs {
  public:
-  HCCS_INLINE WideOutputs(const WideAvx512::HeadVectors<kMode>& head, const WideAvx512::Normaliser<kMode>& norm, int r,
-                          bool up)
+  HCCS_INLINE WideOutputs(const WideAvx512::HeadVectors<kWidth>& head, const WideAvx512::Normaliser<kWidth>& norm,
+                          int r, bool up)
       : head_(head),
         rho_(Avx512::splat_word(norm.rho[r])),
         up_(_mm_cvtsi32_si128(norm.e[r])),
@@ -103,7 +103,7 @@ class WideOutputs {
   }
 
  private:
-  const WideAvx512::HeadVectors<kMode>& head_;
+  const WideAvx512::HeadVectors<kWidth>& head_;
   __m512i rho_;
   __m128i up_;
   __m512i down_;
@@ -111,11 +111,11 @@ class WideOutputs {
 };
 
 // uint8: as the paper's form, a table of the row's 128 outputs.
-template <Mode kMode>
-class WideAvx512::Emitter<kMode, true> {
+template <Width kWidth>
+class WideAvx512::Emitter<kWidth, true> {
  public:
-  HCCS_INLINE Emitter(const HeadVectors<kMode>& head, const Normaliser<kMode>& norm, int r, bool short_rows) {
-    const WideOutputs<kMode> outputs(head, norm, r, short_rows);
+  HCCS_INLINE Emitter(const HeadVectors<kWidth>& head, const Normaliser<kWidth>& norm, int r, bool short_rows) {
+    const WideOutputs<kWidth> outputs(head, norm, r, short_rows);
     low_ = _mm512_packus_epi16(outputs(0), outputs(1));
     high_ = head.needs_high ? _mm512_packus_epi16(outputs(2), outputs(3)) : low_;
   }
@@ -133,21 +133,17 @@ class WideAvx512::Emitter<kMode, true> {
   __m512i low_, high_;
 };
 
-template <Mode kMode, Masking kMasking>
-struct WideAvx512Rows : BlockRows<WideAvx512, kMode, kMasking> {};
+template <Width kWidth, Masking kMasking>
+struct WideAvx512Rows : BlockRows<WideAvx512, kWidth, kMasking> {};
 
 }  // namespace
 
 void wide_rows_avx512(const SoftmaxJob& job, int64_t begin, int64_t end) {
-  const auto with_mode = [&]<Mode kMode>() {
-    switch (job.masking) {
-      case Masking::kNone: return WideAvx512Rows<kMode, Masking::kNone>::run(job, begin, end);
-      case Masking::kLengths: return WideAvx512Rows<kMode, Masking::kLengths>::run(job, begin, end);
-      case Masking::kMask: return WideAvx512Rows<kMode, Masking::kMask>::run(job, begin, end);
-    }
-  };
-  job.mode == Mode::kU8Div ? with_mode.template operator()<Mode::kU8Div>()
-                           : with_mode.template operator()<Mode::kU8Clb>();
+  switch (job.masking) {
+    case Masking::kNone: return WideAvx512Rows<Width::kU8, Masking::kNone>::run(job, begin, end);
+    case Masking::kLengths: return WideAvx512Rows<Width::kU8, Masking::kLengths>::run(job, begin, end);
+    case Masking::kMask: return WideAvx512Rows<Width::kU8, Masking::kMask>::run(job, begin, end);
+  }
 }
 
 }  // namespace hccs
