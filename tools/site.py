@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: README and notebooks are pages, and links that leave docs/ lead to the files of the project."""
+"""Hooks of mkdocs: README and notebooks are pages, and links that leave docs/ lead to the project's files."""
 
 from __future__ import annotations
 

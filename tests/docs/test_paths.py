@@ -1,4 +1,4 @@
-"""A new user's paths, each by the snippets of one page alone, in order and in an empty folder with its inputs."""
+"""A new user's paths, each by the snippets of one page alone, in an empty folder with the inputs it names."""
 
 from __future__ import annotations
 
