@@ -257,6 +257,7 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
             console.print(
                 f"{label}: {points:+.2f} ± {error:.2f} points, the standard error of the difference"
             )
+    console.print(_mended(stages.get("reconstruct", {})), end="", soft_wrap=True)
     whole = stages.get("whole")
     if whole is None:
         return
@@ -299,6 +300,15 @@ def _form(calibrated: dict[str, Any]) -> str:
     from hccs.pipeline.convert.forms import LineForm
 
     return f"; HCCS of {LineForm(*(calibrated[name] for name in ('lines', 'scores', 'sum_bits')))}"
+
+
+def _mended(stage: dict[str, Any]) -> str:
+    """What mending weights has brought, in a line, or nothing of a run without it."""
+    if "kl" not in stage:
+        return ""
+    before, after = stage["kl"]
+    verdict = "" if stage["kept"] else "; weights stay as they were"
+    return f"KL to float's answers on held-back sentences: {before:.5f}, mended {after:.5f}{verdict}\n"
 
 
 def evaluate(

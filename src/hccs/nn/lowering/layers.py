@@ -23,26 +23,28 @@ class KnownLayer:
 
 
 def _bert(base: Any) -> Iterable[KnownLayer]:
-    return (KnownLayer(layer, bert._layer(layer)) for layer in base.encoder.layer)
+    return (KnownLayer(layer, bert.parts_of(layer)) for layer in base.encoder.layer)
 
 
 def _distilbert(base: Any) -> Iterable[KnownLayer]:
-    return (KnownLayer(layer, distilbert._layer(layer)) for layer in base.transformer.layer)
+    return (KnownLayer(layer, distilbert.parts_of(layer)) for layer in base.transformer.layer)
 
 
 def _gpt2(base: Any) -> Iterable[KnownLayer]:
-    return (KnownLayer(layer, gpt2._layer(layer)) for layer in base.h)
+    return (KnownLayer(layer, gpt2.parts_of(layer)) for layer in base.h)
 
 
 def _vit(base: Any) -> Iterable[KnownLayer]:
     heads = base.config.num_attention_heads
     layers = base.layers if hasattr(base, "layers") else base.encoder.layer
-    return (KnownLayer(layer, vit._layer(layer, heads)) for layer in layers)
+    return (KnownLayer(layer, vit.parts_of(layer, heads)) for layer in layers)
 
 
 _FAMILIES: dict[str, Callable[[Any], Iterable[KnownLayer]]] = {
     "bert": _bert,
     "roberta": _bert,
+    "xlm-roberta": _bert,
+    "camembert": _bert,
     "electra": _bert,
     "distilbert": _distilbert,
     "gpt2": _gpt2,
