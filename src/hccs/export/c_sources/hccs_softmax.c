@@ -26,11 +26,11 @@ static int attended(size_t i, size_t length, const uint8_t* valid) {
 
 static int32_t at_most(int32_t distance, int16_t bound) { return distance < bound ? distance : bound; }
 
-static uint32_t score(const hccs_lines* theta, int32_t max, int8_t x) {
-  const int32_t distance = max - x;                             /* eq. 1 */
-  const int32_t first = theta->S * at_most(distance, theta->D); /* eq. 2 */
-  const int32_t second = theta->S2 * at_most(distance, theta->D2);
-  return (uint32_t)(theta->B - first - second) >> theta->f; /* eq. 3, not negative by eq. 4 */
+/* `two` is a constant in every loop, which then does for one line what one line needs. */
+static inline uint32_t score(const hccs_lines* theta, int two, int32_t max, int8_t x) {
+  const int32_t distance = max - x;                                       /* eq. 1 */
+  const int32_t line = theta->B - theta->S * at_most(distance, theta->D); /* eq. 2, 3, not negative by eq. 4 */
+  return two ? (uint32_t)(line - theta->S2 * at_most(distance, theta->D2)) >> theta->f : (uint32_t)line;
 }
 
 static unsigned leading_bit(uint32_t Z) {
@@ -94,6 +94,7 @@ static void divide_wide(uint32_t Z, hccs_mode mode, row* r) {
 
 /* Maximum, sum and reciprocal of a row; 0 when no column takes part. */
 static int prepare(const form* head, hccs_mode mode, const int8_t* x, size_t length, const uint8_t* valid, row* r) {
+  const hccs_lines theta = head->of;
   uint32_t Z = 0;
   int found = 0;
   size_t i;
@@ -105,8 +106,14 @@ static int prepare(const form* head, hccs_mode mode, const int8_t* x, size_t len
     }
   }
   if (!found) return 0;
-  for (i = 0; i < length; ++i) {
-    if (attended(i, length, valid)) Z += score(&head->of, r->max, x[i]); /* eq. 5 */
+  if (head->wide) {
+    for (i = 0; i < length; ++i) {
+      if (attended(i, length, valid)) Z += score(&theta, 1, r->max, x[i]); /* eq. 5 */
+    }
+  } else {
+    for (i = 0; i < length; ++i) {
+      if (attended(i, length, valid)) Z += score(&theta, 0, r->max, x[i]);
+    }
   }
   r->one = is_u8(mode) ? HCCS_U8_ONE : HCCS_I16_ONE;
   if (head->wide) {
@@ -117,22 +124,30 @@ static int prepare(const form* head, hccs_mode mode, const int8_t* x, size_t len
   return 1;
 }
 
-static uint32_t probability(const hccs_lines* theta, const row* r, int8_t x) {
-  const uint32_t p = ((score(theta, r->max, x) << r->up) * r->rho) >> r->down; /* eq. 7 */
+static inline uint32_t probability(const hccs_lines* theta, int two, const row* r, int8_t x) {
+  const uint32_t p = ((score(theta, two, r->max, x) << r->up) * r->rho) >> r->down; /* eq. 7 */
   return p < r->one ? p : r->one;
 }
 
 static hccs_status row_i16(const form* head, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
                            const uint8_t* valid, int16_t* p) {
   const hccs_status status = check(head, columns, length);
-  row r;
+  hccs_lines theta;
+  row found = {0, 0, 0, 0, 0}, r;
   int any;
   size_t i;
   if (status != HCCS_OK) return status;
   if (mode != HCCS_I16_DIV && mode != HCCS_I16_CLB) return HCCS_BAD_MODE;
-  any = prepare(head, mode, x, length, valid, &r);
-  for (i = 0; i < columns; ++i) {
-    p[i] = any && attended(i, length, valid) ? (int16_t)probability(&head->of, &r, x[i]) : (int16_t)0;
+  any = prepare(head, mode, x, length, valid, &found);
+  theta = head->of, r = found; /* copies that p cannot overlap: they stay in registers */
+  if (head->wide) {
+    for (i = 0; i < columns; ++i) {
+      p[i] = any && attended(i, length, valid) ? (int16_t)probability(&theta, 1, &r, x[i]) : (int16_t)0;
+    }
+  } else {
+    for (i = 0; i < columns; ++i) {
+      p[i] = any && attended(i, length, valid) ? (int16_t)probability(&theta, 0, &r, x[i]) : (int16_t)0;
+    }
   }
   return HCCS_OK;
 }
@@ -140,14 +155,22 @@ static hccs_status row_i16(const form* head, hccs_mode mode, const int8_t* x, si
 static hccs_status row_u8(const form* head, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
                           const uint8_t* valid, uint8_t* p) {
   const hccs_status status = check(head, columns, length);
-  row r;
+  hccs_lines theta;
+  row found = {0, 0, 0, 0, 0}, r;
   int any;
   size_t i;
   if (status != HCCS_OK) return status;
   if (!is_u8(mode)) return HCCS_BAD_MODE;
-  any = prepare(head, mode, x, length, valid, &r);
-  for (i = 0; i < columns; ++i) {
-    p[i] = any && attended(i, length, valid) ? (uint8_t)probability(&head->of, &r, x[i]) : (uint8_t)0;
+  any = prepare(head, mode, x, length, valid, &found);
+  theta = head->of, r = found; /* copies that p cannot overlap: they stay in registers */
+  if (head->wide) {
+    for (i = 0; i < columns; ++i) {
+      p[i] = any && attended(i, length, valid) ? (uint8_t)probability(&theta, 1, &r, x[i]) : (uint8_t)0;
+    }
+  } else {
+    for (i = 0; i < columns; ++i) {
+      p[i] = any && attended(i, length, valid) ? (uint8_t)probability(&theta, 0, &r, x[i]) : (uint8_t)0;
+    }
   }
   return HCCS_OK;
 }
