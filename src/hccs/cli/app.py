@@ -22,6 +22,7 @@ from hccs.cli import (
     where,
 )
 from hccs.cli.boundary import Commands
+from hccs.cli.perplexity import perplexity
 
 app = typer.Typer(
     name="hccs",
@@ -35,6 +36,7 @@ app.command()(calibrate.calibrate)
 app.add_typer(aie.app, name="aie")
 app.command()(convert.convert)
 app.command()(convert.evaluate)
+app.command()(perplexity)
 app.command()(show.show)
 app.command()(where.where)
 app.command()(report.report)
