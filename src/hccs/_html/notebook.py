@@ -6,7 +6,10 @@ from typing import Any
 
 from hccs._html.elements import Markup, tag
 
-TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.3em 0"
+TABLE = (
+    "border-collapse:separate;border-spacing:1em .12em;margin:.3em 0 .3em -1em;text-align:left;"
+    "font-variant-numeric:tabular-nums"
+)
 FRAME = (
     "border-left:3px solid #b4551d;padding:.1em 0 .1em .9em;margin:.3em 0;max-width:60em;"
     "overflow-x:auto;line-height:1.45"

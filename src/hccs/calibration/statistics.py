@@ -260,7 +260,7 @@ class HeadStatistics:
                 cells.append([*cell, "", ""])
         layers, heads = self.shape
         return framed(
-            f"HeadStatistics: {layers} layers of {heads} heads, rows of up to {self.n}",
+            f"HeadStatistics: {layers} layer{'s' * (layers > 1)} of {heads} heads, rows of up to {self.n}",
             table(["head", "rows", "scale", "entropy", "mass by distance"], cells, style=TABLE),
             more,
         )

@@ -240,7 +240,7 @@ class ParamTable:
         ]
         layers, heads = self.shape
         return framed(
-            f"ParamTable: {layers} layers of {heads} heads, rows of up to {self.n}, {self.mode.value}",
+            f"ParamTable: {layers} layer{'s' * (layers > 1)} of {heads} heads, rows of up to {self.n}, {self.mode.value}",
             table(["head", *names, "scale", "weight by distance"], cells, style=TABLE),
             more,
         )
