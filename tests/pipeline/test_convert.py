@@ -237,7 +237,9 @@ def test_the_delivered_kl_is_that_of_the_delivered_model(interrupted, data):
 
 
 def test_without_retraining_the_calibrated_model_is_delivered(data, tmp_path):
-    chosen = settings(data, mode="i16_clb", retraining=None)  # the mode without an integer form
+    chosen = settings(
+        data, mode="i16_clb", retraining=None, reconstruct=False
+    )  # the mode without an integer form
     stages = convert(chosen, tmp_path / "run", silent)["stages"]
     assert list(stages) == [name for name in STAGES if name not in ("whole without training", "retrain")]
     assert "accuracy" not in stages["integer"]
