@@ -112,8 +112,8 @@ def wide_function_text(mode: Mode) -> str:
         reciprocal = f"rho = Constant <value = int32 {{{mode.T << mode.spare_bits}}}> ()"
     elif mode.is_linear:
         reciprocal = f"""{_linear_reciprocal(mode, _WIDE_LEADING_BITS)}
-    unused_bits = Constant <value = int32 {{{1 << (RECIPROCAL_SHIFT - mode.spare_bits)}}}> ()
-    rho = Div (times_T, unused_bits)"""
+    spare_power = Constant <value = int32 {{{1 << mode.spare_bits}}}> ()
+    rho = Mul (L, spare_power)"""
     return f"""
 <domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>
 {function_name(mode, wide=True)} (z, theta, scale, valid) => (p)
@@ -193,16 +193,8 @@ def _factor(mode: Mode) -> str:
             "factor = Gather (factors, k)",
         ]
     elif mode.is_linear:
-        # L of Z << e is that of Z: it looks at the digits behind the leading bit alone.
-        lines += [
-            _linear_reciprocal(mode, _LEADING_BITS),
-            _int32("powers_of_rows", [1 << (k + e[k]) for k in _LEADING_BITS]),
-            "power = Gather (powers_of_rows, k)",
-            "rho = Div (times_T, power)",
-            _int32("short_ups", [1 << e_k for e_k in e]),
-            "short_up = Gather (short_ups, k)",
-            "factor = Mul (rho, short_up)",
-        ]
+        # (L * s) >> k, with the shift of the other modes: up is 2^(15 - k).
+        lines += [_linear_reciprocal(mode, _LEADING_BITS), "factor = Mul (L, up)"]
     elif mode.is_u8:
         lines += [
             f"numerator = Constant <value = int32 {{{numerator}}}> ()",
@@ -221,7 +213,7 @@ def _factor(mode: Mode) -> str:
 
 
 def _linear_reciprocal(mode: Mode, leading_bits: range) -> str:
-    """T * L from `some` and its leading bit k, L = 2^(15 + k) / Z by a line."""
+    """L, which is T * 2^k / Z by a line, in eight bits, from `some` and its leading bit k."""
     lines = [
         _int32("ups", [1 << max(DIVISOR_BITS - k, 0) for k in leading_bits]),
         "up = Gather (ups, k)",
@@ -230,9 +222,11 @@ def _linear_reciprocal(mode: Mode, leading_bits: range) -> str:
         "down = Gather (downs, k)",
         "half_M = Div (shifted_up, down)",
         f"line_top = Constant <value = int32 {{{LINEAR_TOP}}}> ()",
-        "L = Sub (line_top, half_M)",
+        "falling = Sub (line_top, half_M)",
         f"whole = Constant <value = int32 {{{mode.T}}}> ()",
-        "times_T = Mul (L, whole)",
+        "times_T = Mul (falling, whole)",
+        f"fraction_power = Constant <value = int32 {{{1 << DIVISOR_BITS}}}> ()",
+        "L = Div (times_T, fraction_power)",
     ]
     return "\n    ".join(lines)
 

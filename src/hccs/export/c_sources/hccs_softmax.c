@@ -43,10 +43,10 @@ static int is_u8(hccs_mode mode) { return mode == HCCS_U8_DIV || mode == HCCS_U8
 
 static int is_clb(hccs_mode mode) { return mode == HCCS_I16_CLB || mode == HCCS_U8_CLB; }
 
-/* 2^(15 + k) / Z by a line; k is Z's leading bit. */
+/* 255 * 2^k / Z by a line, in eight bits; k is Z's leading bit. */
 static uint32_t linear_reciprocal(uint32_t Z, unsigned k) {
   const uint32_t M = k > 15 ? Z >> (k - 15) : Z << (15 - k);
-  return LINEAR_TOP - (M >> 1);
+  return (HCCS_U8_ONE * (LINEAR_TOP - (M >> 1))) >> 15;
 }
 
 static hccs_status check(const form* head, size_t columns, size_t length) {
@@ -64,32 +64,28 @@ static hccs_status check(const form* head, size_t columns, size_t length) {
 
 /* The reciprocal of the paper's form. */
 static void divide(uint32_t Z, hccs_mode mode, row* r) {
-  unsigned k = leading_bit(Z);
+  const unsigned k = leading_bit(Z);
+  uint32_t numerator;
   r->up = is_u8(mode) && k < 8 ? 8 - k : 0;
   r->down = is_u8(mode) ? RECIPROCAL_SHIFT : 0;
-  Z <<= r->up;
-  k += r->up;
-  if (mode == HCCS_U8_LIN) {
-    r->rho = (r->one * linear_reciprocal(Z, k)) >> k;
-  } else {
-    const uint32_t numerator = r->one << r->down;
-    r->rho = is_clb(mode) ? numerator >> k : numerator / Z; /* eq. 6, 8, 9 */
-  }
+  numerator = r->one << r->down;
+  r->rho = is_clb(mode) ? numerator >> (k + r->up) : numerator / (Z << r->up); /* eq. 6, 8, 9 */
 }
 
 /* That of the wide form: 15 bits of it, for every Z. */
 static void divide_wide(uint32_t Z, hccs_mode mode, row* r) {
   const unsigned k = leading_bit(Z), spare = is_u8(mode) ? 7 : 0;
+  const uint32_t M = k > 15 ? (Z + (1u << (k - 15)) - 1) >> (k - 15) : Z << (15 - k);
   r->up = 0;
   r->down = k + spare;
-  if (mode == HCCS_U8_LIN) {
-    r->rho = (r->one * linear_reciprocal(Z, k)) >> (RECIPROCAL_SHIFT - spare);
-  } else if (is_clb(mode)) {
-    r->rho = r->one << spare;
-  } else {
-    const uint32_t M = k > 15 ? (Z + (1u << (k - 15)) - 1) >> (k - 15) : Z << (15 - k);
-    r->rho = (r->one << (15 + spare)) / M;
-  }
+  r->rho = is_clb(mode) ? r->one << spare : (r->one << (15 + spare)) / M;
+}
+
+/* That of a line, the same in both forms. */
+static void divide_by_line(uint32_t Z, row* r) {
+  r->up = 0;
+  r->down = leading_bit(Z);
+  r->rho = linear_reciprocal(Z, r->down);
 }
 
 /* Maximum, sum and reciprocal of a row; 0 when no column takes part. */
@@ -116,7 +112,9 @@ static int prepare(const form* head, hccs_mode mode, const int8_t* x, size_t len
     }
   }
   r->one = is_u8(mode) ? HCCS_U8_ONE : HCCS_I16_ONE;
-  if (head->wide) {
+  if (mode == HCCS_U8_LIN) {
+    divide_by_line(Z, r);
+  } else if (head->wide) {
     divide_wide(Z, mode, r);
   } else {
     divide(Z, mode, r);
