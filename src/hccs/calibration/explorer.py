@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from string import Template
 
+from hccs.errors import ParameterError
 from hccs.numbers.region import Region
 from hccs.numbers.table import ParamTable
 
@@ -74,6 +75,12 @@ class HeadExplorer:
     @property
     def html(self) -> str:
         """A `div` and its script."""
+        if self.table.wide:
+            raise ParameterError(
+                "a table of one line a head",
+                "two lines",
+                "hccs calibrate --figure draws heads of both kinds.",
+            )
         layers, heads = self.table.shape
         region = Region(self.table.n)
         shown = {}
