@@ -28,21 +28,21 @@ def tool():
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_is_what_the_code_does(tool):
-    """All but the files of torch's exporter, which takes half a minute: those cells are taken as they are."""
+    """All but what takes a minute: cells of torch's exporter are taken as they are, C is not compiled."""
     page = tool.PAGE.read_text(encoding="utf-8")
     cells = {
         row.split(" | ")[0]: row.split(" | ")[5]
         for row in re.findall(r"^\| (.+) \|$", page, re.MULTILINE)
         if row.count(" | ") == 6
     }
-    found = {architecture: tool.tried(architecture, exporter=False) for architecture in tool.ARCHITECTURES}
+    found = {architecture: tool.tried(architecture, slow=False) for architecture in tool.ARCHITECTURES}
     found = {a: row if row.onnx else replace(row, onnx=cells[a.name]) for a, row in found.items()}
     assert tool.rendered(found) == page, "run python tools/architectures.py"
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_models_with_floats_around_hccs_become_onnx_files(tool):
+def test_the_page_is_what_exporter_and_compiler_do(tool):
     found = {architecture: tool.tried(architecture) for architecture in tool.ARCHITECTURES}
     assert tool.rendered(found) == tool.PAGE.read_text(encoding="utf-8"), "run python tools/architectures.py"
 

@@ -54,7 +54,7 @@ def test_notebooks_become_pages(site):
     """Cells, their outputs as HTML or text, and links to other pages of the site."""
     page = site.as_markdown(ROOT / "docs" / "notebooks" / "what_a_head_looks_like.ipynb")
     assert page.startswith("# What a head looks like") and "```python\nimport hccs\n" in page
-    assert '<div id="hccs-head"' in page and "```text\n" in page
+    assert '<div class="hccs-heads"' in page and "```text\n" in page
     assert "\n\n" not in page[page.index("<script>") : page.index("</script>")]  # Markdown would end there
     linked = site.with_links_of_the_site(
         "[a](../calibration.md) [b](x.ipynb)", ROOT / "docs/notebooks", "notebooks"

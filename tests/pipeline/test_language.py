@@ -24,8 +24,9 @@ N = 16
 
 
 def write_text(path, words, seed):
-    generator = torch.Generator().manual_seed(seed)
-    path.write_text(" ".join(WORDS[i] for i in torch.randint(0, len(WORDS), (words,), generator=generator)))
+    """The words go round, and now and then one is left out: something to learn."""
+    steps = 1 + (torch.rand(words, generator=torch.Generator().manual_seed(seed)) < 0.2).long()
+    path.write_text(" ".join(WORDS[int(i) % len(WORDS)] for i in steps.cumsum(0)))
     return str(path)
 
 
@@ -75,7 +76,7 @@ def test_gpt2_is_calibrated_scored_and_lowered(given, tmp_path):
     assert "lower is better" in result.output and ", delivered" in result.output
     stages = json.loads((tmp_path / "run" / "results.json").read_text())["stages"]
     base = stages["float"]["perplexity"]
-    assert base < 15  # of 17 tokens it has learnt which twelve occur
+    assert base < 6  # of 17 tokens, two may follow
     for scores in stages["modes"]["perplexity"].values():
         assert abs(math.log(scores["i16_div"] / base)) < 0.1
     assert abs(math.log(stages["whole"]["perplexity"] / base)) < 0.2
