@@ -239,8 +239,9 @@ class ParamTable:
             for layer, head in rows
         ]
         layers, heads = self.shape
+        size = f"{layers} layer{'s' * (layers > 1)} of {heads} heads"
         return framed(
-            f"ParamTable: {layers} layer{'s' * (layers > 1)} of {heads} heads, rows of up to {self.n}, {self.mode.value}",
+            f"ParamTable: {size}, rows of up to {self.n}, {self.mode.value}",
             table(["head", *names, "scale", "weight by distance"], cells, style=TABLE),
             more,
         )
