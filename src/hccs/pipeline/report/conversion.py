@@ -39,7 +39,7 @@ class Conversion:
     folder: Path
 
     def __post_init__(self) -> None:
-        if "save" not in self.record.stages:
+        if not {"float", "calibrate", "without retraining", "save"} <= {*self.record.stages}:
             raise FileError(
                 f"{self.folder} to be a finished run",
                 "one that has not come to its end" if self.record.stages else "no run",
