@@ -18,9 +18,11 @@ from hccs.errors import DataError, FileError, HccsError
 from hccs.numbers.modes import Mode
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.data import tasks
+from hccs.pipeline.report.write import write_report
 from hccs.pipeline.reproduce import documents, experiment, long, pages, plan, run, stages, tables
 from hccs.pipeline.reproduce.experiment import ExperimentRun
 from hccs.pipeline.training import Recipe
+from tests.report.wellformed import checked
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -108,6 +110,8 @@ def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tm
     assert f"| BERT-tiny, SST-2 | 1 | {right:.4f} ± " in page.read_text()
     assert "0.825 / 0.619 / 0.822" in page.read_text() and "old" not in page.read_text()
     assert all(f"### {name}\n" in result.output for name in tables.TABLES)
+    elements = checked(write_report(own.out).read_text())
+    assert "0.825 / 0.619 / 0.822" in elements.text and elements.names.count("svg") == 2  # two curves
     assert "fidelity" not in json.loads(merged.read_text())["cells"]["tiny-sst2-0"]["retrained"]
     assert (tmp_path / "tiny-sst2-0.png").stat().st_size > 10_000
 

@@ -40,6 +40,7 @@ def run(
 ) -> None:
     """One float model per encoder, task and seed, and everything that is measured from it."""
     require_models()
+    from hccs.pipeline.report.write import write_report
     from hccs.pipeline.reproduce import plan as plans
     from hccs.pipeline.reproduce.run import run as run_all
     from hccs.pipeline.reproduce.stages import EXTRA, STAGES
@@ -48,6 +49,7 @@ def run(
     plans.require_known("stages", wanted, STAGES)
     chosen = plans.experiments(_names(models), _names(tasks), seeds)
     run_all(plans.Plan(data, out, work or out, wanted), chosen, jobs, typer.echo)
+    typer.echo(f"report: {write_report(out)}")
 
 
 @app.command()
@@ -61,12 +63,14 @@ def long(
 ) -> None:
     """KL and accuracy of long rows on documents: n = 128, 256, 512 and 1024, without training."""
     require_models()
+    from hccs.pipeline.report.write import write_report
     from hccs.pipeline.reproduce import long as rows
     from hccs.pipeline.reproduce import plan as plans
 
     plans.require_known("models", _names(models), dict.fromkeys(rows.MODELS))
     chosen = list(rows.experiments(_names(models), seeds))
     rows.run(plans.Plan(data, out, work or out), chosen, jobs, typer.echo)
+    typer.echo(f"report: {write_report(out)}")
 
 
 @app.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.errors import DataError, ParameterError
-from hccs.pipeline.data.problems import CLASSIFICATION, IGNORED, REGRESSION, TOKENS
+from hccs.pipeline.data.problems import CLASSIFICATION, IGNORED, IMAGES, REGRESSION, TOKENS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,6 +102,7 @@ NAMED: dict[str, dict[str, Function]] = {
     CLASSIFICATION: {**_OF_LABELS},
     REGRESSION: {**_OF_VALUES},
     TOKENS: {**_OF_LABELS},
+    IMAGES: {**_OF_LABELS},
 }
 """By problem; the first is the default."""
 

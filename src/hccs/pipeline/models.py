@@ -18,7 +18,8 @@ from hccs._progress import track
 from hccs.errors import FileError, ModelError
 from hccs.nn.interface import attention_layers
 from hccs.pipeline.data import labels as names
-from hccs.pipeline.data.problems import CLASSIFICATION, REGRESSION, TOKENS
+from hccs.pipeline.data.problems import CLASSIFICATION, IMAGES, REGRESSION, TOKENS
+from hccs.pipeline.data.tasks import Task
 from hccs.pipeline.data.tokens import TokenisedSet
 from hccs.pipeline.metrics import ACCURACY, Metric
 
@@ -66,7 +67,7 @@ def load_classifier(
     # The first look must not change what an untrained head is drawn from.
     with torch.random.fork_rng(devices=[]):
         model, info = _pretrained(hf, name, problem)
-    tokenizer = load_tokenizer(name, vocabulary)
+    tokenizer = load_processor(name) if problem == IMAGES else load_tokenizer(name, vocabulary)
     attention_layers(model)
     base = f"{model.base_model_prefix}."
     has_head = all(key.startswith(base) for key in info["missing_keys"])
@@ -93,7 +94,7 @@ def no_labels(name: str) -> ModelError:
 
 
 def _pretrained(hf: Any, name: str, problem: str, **changes: Any) -> tuple[Any, dict[str, Any]]:
-    kinds = {TOKENS: hf.AutoModelForTokenClassification}
+    kinds = {TOKENS: hf.AutoModelForTokenClassification, IMAGES: hf.AutoModelForImageClassification}
     kind = kinds.get(problem, hf.AutoModelForSequenceClassification)
     try:
         model, info = kind.from_pretrained(
@@ -178,6 +179,23 @@ def load_tokenizer(name: str, vocabulary: str | Path | None = None) -> Any:
         return hf.AutoTokenizer.from_pretrained(name)
     except Exception as error:
         raise _unreadable(name, error) from error
+
+
+def load_processor(name: str) -> Any:
+    """What makes images of files into the model's input."""
+    try:
+        return transformers().AutoImageProcessor.from_pretrained(name)
+    except Exception as error:
+        raise _unreadable(name, error) from error
+
+
+def longest_row(model: Any, task: Task) -> int:
+    """Tokens of the longest sequence: the task's n; of images a row has all patches and special tokens."""
+    size, patch = (getattr(model.config, name, None) for name in ("image_size", "patch_size"))
+    if task.problem != IMAGES or not isinstance(size, int) or not isinstance(patch, int):
+        return task.n
+    special = 2 if model.config.model_type == "deit" else 1
+    return max(task.n, (size // patch) ** 2 + special)
 
 
 def score(model: Any, data: TokenisedSet, metric: Metric = ACCURACY) -> float:

@@ -7,7 +7,7 @@ import random
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import CONVERTED, ParamTable
 from hccs.pipeline.convert.forms import LineForm, chosen_form
+from hccs.pipeline.convert.notes import with_warnings
 from hccs.pipeline.convert.reconstructing import Judge, mend, refine
 from hccs.pipeline.convert.steps import (
     RETRAINING,
@@ -45,6 +46,7 @@ from hccs.pipeline.models import (
     best_device,
     float_accuracy,
     load_classifier,
+    longest_row,
     no_labels,
     predictions,
 )
@@ -149,7 +151,6 @@ class Conversion:
     ) -> None:
         self.settings, self.say = settings, say
         self.metric = metric_for(settings.task.problem, metric or settings.metric)
-        self.n = settings.task.n
         # Read before anything is written: a run on bad data leaves nothing behind.
         data = tasks.load(settings.task, settings.data)
         torch.manual_seed(settings.seed)
@@ -161,6 +162,7 @@ class Conversion:
             new_head=settings.new_head,
             problem=settings.task.problem,
         )
+        self.n = longest_row(self._start.model, settings.task)
         if settings.task.unlabelled and not self._start.has_head:
             raise no_labels(settings.model)
         self.data = data.numbered_as(self._start.labels)
@@ -215,7 +217,7 @@ class Conversion:
                     self.say(f"{name}: done before")
                     continue
                 self.say(f"{name} …")
-                result = self.folder.stage(name, work)
+                result = self.folder.stage(name, partial(with_warnings, work))
                 reached = result.get(self.metric.name)
                 shown = "" if reached is None else f"{self.metric.name} {reached:.4f}, "
                 self.say(f"{name}: {shown}{result['seconds']:.1f} s")
@@ -238,7 +240,9 @@ class Conversion:
             self.say(f"  {why}: fine-tuning it on the task")
             recipe = replace(self.settings.fine_tuning, seed=self.settings.seed)
             where = self.path / "checkpoints" / "float"
-            train(model, self.sets["train"], self.sets["held"], recipe, where, metric=self.metric)
+            train(
+                model, self.sets["train"], self.sets["held"], recipe, where, metric=self.metric, say=self.say
+            )
         self._keep(model, "float")
         if self.metric == ACCURACY and self.settings.task.problem == CLASSIFICATION:
             float_accuracy(model, self.sets["dev"], self.data.labels)  # warns of labels in another order
@@ -247,6 +251,8 @@ class Conversion:
             self.metric.name: reached.value,
             "error": reached.error,
             "metric": self.metric.name,
+            "examples": len(self.sets["dev"]),
+            "cut": {part: self.sets[part].cut for part in ("train", "dev")},
             "fine_tuned": not self._start.has_head,
             "labels": list(self.data.labels),
         }
@@ -419,6 +425,7 @@ class Conversion:
                 where,
                 granularity=self.settings.granularity,
                 metric=self.metric,
+                say=self.say,
             )
             self._keep(self.model, "retrained")
             answers = predictions(self.model, self.sets["dev"])
@@ -431,7 +438,7 @@ class Conversion:
         """Train as the program computes, and write it with the scales of the training."""
         plan = plan_whole(self.model, self.table, self.sets["calibration"])
         train_set, held = self.sets["train"], self.sets["held"]
-        outcome = train_whole(plan, train_set, held, recipe, where, metric=self.metric)
+        outcome = train_whole(plan, train_set, held, recipe, where, metric=self.metric, say=self.say)
         with plan.training():
             answers = predictions(self.model, self.sets["dev"])
         self._keep(hccs.nn.attach(self.model, self.table), "retrained")
@@ -473,8 +480,11 @@ class Conversion:
                 mended = self._lower_untrained()
             except HccsError as error:
                 return self._refused(error)
-        scored = score_whole(self.path, self._delivered(), self.sets["dev"], self.metric, trained)
-        return {**scored, **({"reconstructed": mended} if mended else {})}
+        answers: list[torch.Tensor] = []
+        scored = score_whole(
+            self.path, self._delivered(), self.sets["dev"], self.metric, trained, answers.append
+        )
+        return {**scored, **self._reached(*answers), **({"reconstructed": mended} if mended else {})}
 
     def _lower_untrained(self) -> dict[str, Any]:
         """Write the delivered model all in integers, its weights mended once more for their rounding.
@@ -483,7 +493,8 @@ class Conversion:
         """
         model = self._delivered()
         batches = list(self.sets["calibration"].batches(64))
-        plan = IntegerPlan.measured(model, hccs.nn.current_table(model), batches, SCALES)
+        table, pixels = hccs.nn.current_table(model), self.sets["calibration"].pixels
+        plan = IntegerPlan.measured(model, table, batches, SCALES, pixels=pixels)
         plan.lower()  # refuses before anything is mended
         found: dict[str, Any] = {}
         if self.settings.reconstructs:
@@ -497,6 +508,7 @@ class Conversion:
         model = self._delivered()
         table = hccs.nn.current_table(model)
         stats = hccs.nn.collect(model, self._calibration_share(), n=self.n, scale=table.scale)
+        found = fidelity(stats, table)
         if state().is_main_process:
             table.save(self.path / CONVERTED)
             atomic.replace(self.path / "model.hccs.json", table.to_json().encode())
@@ -506,7 +518,17 @@ class Conversion:
             "model": "model",
             "table": CONVERTED,
             "mode": table.mode.value,
-            "kl": float(fidelity(stats, table)[..., 0].mean()),
+            "kl": float(found[..., 0].mean()),
+            "heads": [
+                {
+                    "layer": layer,
+                    "head": head,
+                    "kl": float(found[layer, head, 0]),
+                    "kl_renormalised": float(found[layer, head, 1]),
+                    "entropy": -stats.summary([layer * table.shape[1] + head]).negative_entropy,
+                }
+                for layer, head in np.ndindex(table.shape)
+            ],
         }
 
 

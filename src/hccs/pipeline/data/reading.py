@@ -1,4 +1,4 @@
-"""Tables of examples from CSV, TSV and JSON-lines files, and texts from those and from plain text."""
+"""Tables of examples from files and from saved folders of `datasets`; texts also from plain text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from hccs._extras import require
 from hccs.errors import DataError, FileError
 
 
@@ -20,14 +21,19 @@ def read_table(
     so the caller says it.
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            rows = _rows(file, path.suffix)
+        if path.suffix == ".parquet" or is_saved_dataset(path):
+            rows = _columnar(path)
+        else:
+            with open(path, encoding="utf-8-sig", newline="") as file:
+                rows = _rows(file, path.suffix)
     except OSError as error:
         raise FileError(f"the data file {path}", error.strerror or str(error), if_missing) from error
     except UnicodeDecodeError as error:
         raise FileError(f"{path} to be text in UTF-8", _encoding(path), _SAVE_AS) from error
     except (ValueError, csv.Error, AttributeError) as error:
-        raise FileError(f"{path} to be CSV, TSV or JSON lines", str(error), "Check the file.") from error
+        raise FileError(
+            f"{path} to be CSV, TSV, JSON lines or Parquet", str(error), "Check the file."
+        ) from error
     if not rows:
         raise DataError(
             f"examples in {path}", "an empty file", "It needs a header line and at least one row."
@@ -40,6 +46,29 @@ def read_table(
             if_other_columns,
         )
     return rows
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Whether `datasets` has saved a table in this folder."""
+    return (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
+
+
+def _columnar(path: Path) -> list[dict[str, str]]:
+    """The rows of a Parquet file or a saved folder; numbers of named labels become their names."""
+    if path.is_dir():
+        datasets = require("datasets", "hf", "to read saved folders")
+        try:
+            saved = datasets.load_from_disk(str(path))
+        except Exception as error:  # whatever a damaged folder brings up
+            raise ValueError(" ".join(str(error).split())) from error
+        named = {name: kind.names for name, kind in saved.features.items() if hasattr(kind, "names")}
+        rows = saved.to_list()
+    else:
+        named, rows = {}, require("pyarrow.parquet", "hf", "to read Parquet").read_table(path).to_pylist()
+    for name, names in named.items():
+        for row in rows:
+            row[name] = names[row[name]] if row[name] is not None and row[name] >= 0 else None
+    return [{name: _cell(value) for name, value in row.items()} for row in rows]
 
 
 def read_texts(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:

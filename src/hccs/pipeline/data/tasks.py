@@ -11,8 +11,11 @@ from typing import Any
 from hccs._extras import require
 from hccs.errors import DataError, FileError, ParameterError
 from hccs.pipeline.data import labels
-from hccs.pipeline.data.problems import CLASSIFICATION, REGRESSION, TOKENS, require_problem
+from hccs.pipeline.data.problems import CLASSIFICATION, IMAGES, REGRESSION, TOKENS, require_problem
 from hccs.pipeline.data.reading import read_table, read_texts
+
+IDS = "input_ids"
+"""A column of text with this name holds token ids as they stand; `token_type_ids` may stand beside it."""
 
 EMBEDDED = Path(__file__).parents[2] / "embedded"
 
@@ -21,12 +24,15 @@ EMBEDDED = Path(__file__).parents[2] / "embedded"
 class Examples:
     """Texts (one or two columns each) and their label numbers, values, or label numbers of every word.
 
-    Of texts that nobody has labelled, zeros stand where labels would.
+    Of texts that nobody has labelled, zeros stand where labels would. Of images the one column
+    holds files, or images as `datasets` have them.
     """
 
-    texts: list[tuple[str, ...]]
+    texts: list[tuple[Any, ...]]
     labels: list[Any]
     labelled: bool = True
+    tokenised: bool = False
+    """Whether the texts are token ids between blanks, and token types beside them."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,6 +69,10 @@ class Task:
 
     def __post_init__(self) -> None:
         require_problem(self.problem)
+        if self.problem == TOKENS and IDS in self.text:
+            raise ParameterError(
+                "words for a problem of tokens", "token ids", "Pass the words: their labels follow them."
+            )
         if self.problem == TOKENS and len(self.text) != 1:
             raise ParameterError(
                 "one column of words for a problem of tokens", ", ".join(self.text), "Name it with --text."
@@ -155,7 +165,7 @@ def custom_task(
     *,
     unlabelled: bool = False,
 ) -> Task:
-    """A task of the user's own: CSV, TSV or JSONL files with named columns; `unlabelled` ones also .txt."""
+    """A task of the user's own: files or saved folders with named columns; `unlabelled` ones also .txt."""
     given = labels.checked(names) if names else None
     name, columns = Path(train).stem, tuple(text)
     return Task(
@@ -201,7 +211,7 @@ def _without_labels(task: Task, base: Path) -> TaskData:
     texts = read_texts(base / task.train, task.text)
     empty: Any = 0.0 if task.problem == REGRESSION else 0
     blank = [[0] * len(text[0].split()) if task.problem == TOKENS else empty for text in texts]
-    examples = Examples(texts, blank, labelled=False)
+    examples = Examples(texts, blank, labelled=False, tokenised=task.text[0] == IDS)
     if task.dev is None:
         train, dev = _split(examples)
         return TaskData(task, (task.label,) if task.problem == REGRESSION else (), train, dev)
@@ -213,6 +223,8 @@ def _without_labels(task: Task, base: Path) -> TaskData:
 
 def load_file(path: str | Path, task: Task) -> Examples:
     """The examples of another file with the columns and labels of a task."""
+    if task.problem == IMAGES:
+        return to_examples(_read(Path(path), task, "--file"), task, str(path))
     rows = read_table(
         Path(path),
         (*task.text, task.label),
@@ -222,7 +234,11 @@ def load_file(path: str | Path, task: Task) -> Examples:
     return to_examples(rows, task, str(path))
 
 
-def _read(path: Path, task: Task, option: str) -> list[dict[str, str]]:
+def _read(path: Path, task: Task, option: str) -> list[dict[str, Any]]:
+    if task.problem == IMAGES:
+        from hccs.pipeline.data.images import read_images  # torch reads them, which tables do not need
+
+        return read_images(path, task.text[0], task.label, option)
     if task.custom:
         missing, other = f"Check {option}.", "Name the columns with --text and --label."
     else:
@@ -235,9 +251,13 @@ def to_examples(rows: Sequence[Mapping[str, Any]], task: Task, where: str) -> Ex
     """Rows as examples; an empty or unknown label is refused with its row."""
     assert task.labels is not None
     found = [_joined(row[task.label]) for row in rows]
-    texts = [tuple(_joined(row.get(column) or "") for column in task.text) for row in rows]
+    if task.problem == IMAGES:
+        texts: list[tuple[Any, ...]] = [(row[task.text[0]],) for row in rows]
+    else:
+        texts = [tuple(_joined(row.get(column) or "") for column in task.text) for row in rows]
+    tokenised = task.text[0] == IDS
     if task.problem == REGRESSION:
-        return Examples(texts, labels.values(found, where))
+        return Examples(texts, labels.values(found, where), tokenised=tokenised)
     labels.require_filled(found, where)
     known = labels.numbers(task.labels)
     numbers = []
@@ -252,7 +272,7 @@ def to_examples(rows: Sequence[Mapping[str, Any]], task: Task, where: str) -> Ex
                 )
         numbers.append([known[labels.key(one)] for one in given])
     if task.problem != TOKENS:
-        return Examples(texts, [only for (only,) in numbers])
+        return Examples(texts, [only for (only,) in numbers], tokenised=tokenised)
     for row, ((words,), of_words) in enumerate(zip(texts, numbers, strict=True), 2):
         if len(words.split()) != len(of_words):
             raise DataError(
