@@ -20,6 +20,9 @@ from hccs.pipeline.scores import closer
 MOST_JUDGES = 1024
 """Held-back sentences on which a step is judged."""
 
+LEAST_SENTENCES = 8
+"""Of every so many sentences reconstruction holds one back."""
+
 
 class Judge:
     """Held-back sentences and the float model's answers to them: which of two models is nearer to those."""
@@ -48,8 +51,13 @@ class Judge:
 
 
 def mend(model: Any, teacher: Any, batches: Sequence[dict[str, Any]], judge: Judge) -> dict[str, Any]:
-    """Mend the weights of a model in place, in closed form; those of before are put back where it loses."""
+    """Mend the weights of a model in place, in closed form; those of before are put back where it loses.
+
+    Of too few sentences none can be held back to choose by: then nothing is mended.
+    """
     before, weights = judge.answers(model), copy.deepcopy(model.state_dict())
+    if sum(len(next(iter(batch.values()))) for batch in batches) < LEAST_SENTENCES:
+        return {**judge.verdict(before, before), "matrices": []}
     matrices = hccs.nn.reconstruct(model, batches, teacher=teacher)
     verdict = judge.verdict(before, judge.answers(model))
     if not verdict["kept"]:
