@@ -128,9 +128,11 @@ def ratios(found: dict[str, float]) -> dict[str, float]:
         "over the fastest of torch, any precision": fastest / found["hccs float32"],
         "AVX2 over torch SDPA float32": found["torch SDPA float32"]
         / found.get("hccs float32 (AVX2)", float("nan")),
-        "two lines, uint8 scores, over one, time": found["hccs two lines, uint8 scores"] / found["hccs float32"],
+        "two lines, uint8 scores, over one, time": found["hccs two lines, uint8 scores"]
+        / found["hccs float32"],
         "int8 out": found["hccs int8, two lines, uint8 scores"] / found["hccs int8"],
-        "two lines, int16 scores, over one, time": found["hccs two lines, int16 scores"] / found["hccs float32"],
+        "two lines, int16 scores, over one, time": found["hccs two lines, int16 scores"]
+        / found["hccs float32"],
         "AVX2, two lines, uint8 scores, over one, time": found.get(
             "hccs two lines, uint8 scores (AVX2)", float("nan")
         )

@@ -1,9 +1,10 @@
 """Is integer attention on a GPU faster than the fastest SDPA of torch?
 
-Ratios over its backends (flash, cuDNN, efficient, in float16 and bfloat16) in one run: int8 in, bfloat16 out,
-d = 64, a full GPU; all keys, batches padded to lengths from n / 4 to n, and causal rows. `hccs.attention` and
-SDPA are timed as a user calls them, one call after the other, and beside that recorded in CUDA graphs, which
-leave out the host's part.
+Ratios over its backends (flash, cuDNN, efficient, in float16 and bfloat16; SageAttention where installed) in
+one run: int8 in, bfloat16 out, d = 64, a full GPU; all keys, batches padded to lengths from n / 4 to n,
+causal rows, a mask with rows of its own, two lines, and a decoder's step. `hccs.attention` and SDPA are timed
+as a user calls them, one call after the other, and beside that recorded in CUDA graphs, which leave out the
+host's part.
 
     python benchmarks/attention_gpu.py [--n 64 128 ...] [--kinds plain ...] [--tune] [--json results.json]
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import itertools
 import json
 import time
@@ -31,7 +33,9 @@ from hccs.ops import arguments
 HEADS, D = 16, 64
 # Rows of q over all heads: 0.67 GB of int8 in and bfloat16 out at every n, far more than the caches hold.
 ROWS = 1 << 21
-KINDS = ["plain", "padded", "causal"]
+KINDS = ["plain", "two lines", "padded", "causal", "mask"]
+# A decoder's step: one query of each of 32 heads on 4,096 keys, in a batch of 8.
+BATCH, DECODER_HEADS, KEYS = 8, 32, 4096
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 
 
@@ -57,11 +61,13 @@ def host_us(work: Callable[[], Any], calls: int = 300) -> float:
     return (time.perf_counter() - start) / calls * 1e6
 
 
-def parameters(n: int) -> tuple[hccs.HeadParams, hccs.Requant]:
+def parameters(n: int, lines: int = 1) -> tuple[hccs.HeadParams, hccs.Requant]:
     region = hccs.Region(n)
     reach = 40 if n <= 512 else 10
     slope = max(region.max_slope(reach), 0)
     theta = hccs.HeadParams(B=[region.max_base] * HEADS, S=[slope] * HEADS, D=[reach] * HEADS)
+    if lines == 2:  # with uint8 scores
+        theta = hccs.HeadParams([1023] * HEADS, 4, 50, 41, 20, 2)
     # Random int8 heads: q.k spreads over some 43000, logits over 13 to 130 steps, of which the last saturate.
     factors = hccs.FixedPoint.nearest([0.0003 + 0.0002 * head for head in range(HEADS)])
     return theta, hccs.Requant(factors, [0.01 + 0.001 * head for head in range(HEADS)])
@@ -88,6 +94,9 @@ def mask_of(kind: str, batch: int, n: int) -> tuple[dict[str, Any], dict[str, An
     """Which keys take part, as `hccs.attention` and as SDPA are told."""
     if kind == "causal":
         return {"causal": True}, {"is_causal": True}
+    if kind == "mask":
+        mask = torch.rand((batch, 1, n, n), device="cuda") < 0.6
+        return {"valid": mask}, {"attn_mask": mask}
     if kind == "padded":
         lengths = torch.linspace(n // 4, n, batch, device="cuda").int().reshape(batch, 1, 1)
         return {"valid": lengths}, {"attn_mask": torch.arange(n, device="cuda") < lengths[..., None]}
@@ -102,7 +111,7 @@ def peers_ms(n: int, kind: str) -> dict[str, dict[str, float]]:
     for dtype in (torch.bfloat16, torch.float16):
         q, k, v = (torch.randn(shape, dtype=dtype, device="cuda") for _ in range(3))
         for backend in BACKENDS:
-            if kind == "padded" and backend == SDPBackend.FLASH_ATTENTION:
+            if "attn_mask" in told and backend == SDPBackend.FLASH_ATTENTION:
                 continue  # takes no masks
             with sdpa_kernel([backend]), torch.no_grad():
                 name = backend.name.removesuffix("_ATTENTION").lower()
@@ -112,7 +121,23 @@ def peers_ms(n: int, kind: str) -> dict[str, dict[str, float]]:
 
                 times = {"call_ms": call_ms(work), "graph_ms": graph_ms(work)}
                 found[f"{name} {str(dtype).removeprefix('torch.')}"] = times
+        if sage := sage_attention(q, k, v, told):
+            found[f"sage {str(dtype).removeprefix('torch.')}"] = {
+                "call_ms": call_ms(sage),
+                "graph_ms": graph_ms(sage),
+            }
     return found
+
+
+def sage_attention(q: Any, k: Any, v: Any, told: dict[str, Any]) -> Callable[[], Any] | None:
+    """SageAttention's call, where it is installed and takes this mask."""
+    try:
+        sageattn = importlib.import_module("sageattention").sageattn
+    except ImportError:
+        return None
+    if "attn_mask" in told:
+        return None
+    return lambda: sageattn(q, k, v, is_causal=told.get("is_causal", False))
 
 
 def candidates(n: int) -> list[Tile]:
@@ -128,7 +153,8 @@ def candidates(n: int) -> list[Tile]:
 def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
     peers = peers_ms(n, kind)
     batch = ROWS // (n * HEADS)
-    (q, k, v), (theta, requant), (told, _) = integers(batch, n), parameters(n), mask_of(kind, batch, n)
+    lines = 2 if kind == "two lines" else 1
+    (q, k, v), (theta, requant), (told, _) = integers(batch, n), parameters(n, lines), mask_of(kind, batch, n)
 
     def ours() -> Any:
         return hccs.attention(q, k, v, theta, requant, out="bfloat16", **told)
@@ -159,6 +185,33 @@ def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
     }
 
 
+def decode() -> dict[str, Any]:
+    """A decoder's step, over a cache in int8 against one in bfloat16."""
+    q, k, v = (
+        torch.randint(-128, 128, (BATCH, DECODER_HEADS, n, D), dtype=torch.int8, device="cuda")
+        for n in (1, KEYS, KEYS)
+    )
+    theta = hccs.HeadParams([1023] * DECODER_HEADS, 4, 50, 41, 20, 2)
+    requant = hccs.Requant(hccs.FixedPoint.nearest([0.0004] * DECODER_HEADS), 0.01)
+    peers = {}
+    halves = [x.bfloat16() for x in (q, k, v)]
+    for backend in BACKENDS:
+        with sdpa_kernel([backend]), torch.no_grad():
+
+            def work() -> Any:
+                return torch.nn.functional.scaled_dot_product_attention(*halves)
+
+            name = backend.name.removesuffix("_ATTENTION").lower()
+            peers[name] = {"call_ms": call_ms(work), "graph_ms": graph_ms(work)}
+
+    def ours() -> Any:
+        return hccs.attention(q, k, v, theta, requant, out="bfloat16")
+
+    times = {"call_ms": call_ms(ours), "graph_ms": graph_ms(ours)}
+    ratio = {way: min(peer[way] for peer in peers.values()) / ms for way, ms in times.items()}
+    return {"batch": BATCH, "heads": DECODER_HEADS, "keys": KEYS, **times, "ratio": ratio, "peers": peers}
+
+
 def host() -> dict[str, float]:
     (q, k, v), (theta, requant) = integers(1, 64), parameters(64)
     halves = [x.bfloat16() for x in (q, k, v)]
@@ -180,13 +233,19 @@ def main() -> None:
         found = measure(n, kind, options.tune)
         results.append(found)
         print(
-            f"{kind:6s} n={n:4d}  hccs {found['call_ms']:.4f} ms, in a graph {found['graph_ms']:.4f} "
+            f"{kind:9s} n={n:4d}  hccs {found['call_ms']:.4f} ms, in a graph {found['graph_ms']:.4f} "
             f"({found['terabytes_per_s']:.2f} TB/s); over {found['fastest_peer']['call_ms']} "
             f"{found['ratio']['call_ms']:.2f}x, in graphs {found['ratio']['graph_ms']:.2f}x",
             flush=True,
         )
         for tile, ms in sorted(found["tiles"].items(), key=lambda item: item[1]):
             print(f"        {ms:.4f} ms  {tile}")
+    step = decode()
+    print(
+        f"one query on {KEYS} keys: hccs {step['call_ms']:.4f} ms, in a graph {step['graph_ms']:.4f}; over "
+        f"SDPA {step['ratio']['call_ms']:.2f}x, in graphs {step['ratio']['graph_ms']:.2f}x",
+        flush=True,
+    )
     calls = host()
     print(f"host, per call: hccs {calls['hccs']:.0f} us, SDPA {calls['sdpa']:.0f} us")
     if options.json:
@@ -197,6 +256,7 @@ def main() -> None:
             "heads": HEADS,
             "d": D,
             "host_us": calls,
+            "decode": step,
         }
         options.json.write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
 

@@ -36,8 +36,8 @@ CORES = {
     "RISC-V rv32imac": ("riscv", "riscv64-unknown-elf-", "qemu-system-riscv32"),
 }
 SOURCES = Path(__file__).parent / "mcu"
-IN_MODEL = "HCCS, normalisation deferred"
-"""What attention inside the model does."""
+IN_MODEL = {False: "HCCS, normalisation deferred", True: "HCCS, two lines, normalisation deferred"}
+"""What attention inside the model does: with one line, with two."""
 PEER = "int8 softmax in fixed point"
 
 
@@ -145,7 +145,7 @@ def show(console: Console, found: dict) -> None:
         for name, count in rows.items():
             against = "" if name == PEER else f", {count / rows[PEER]:.2f} of int8 softmax"
             console.print(f"  {name}: {count:.1f} instructions per element{against}", soft_wrap=True)
-        own, peer = (found["softmax elements"] * rows[name] for name in (IN_MODEL, PEER))
+        own, peer = (found["softmax elements"] * rows[name] for name in (IN_MODEL[found["two lines"]], PEER))
         rest = part["instructions"] - own
         console.print(
             f"  HCCS is {100 * own / (rest + own):.1f} % of the model's instructions; "
@@ -172,7 +172,13 @@ def main() -> None:
         sentences = read_sentences(given.sentences, model.program, given.model) if given.sentences else None
     except HccsError as error:
         raise SystemExit(str(error)) from error
-    found: dict = {"cores": {}, "columns": given.columns, "softmax elements": softmax_elements(model)}
+    attentions = [step for step in model.program.operators if isinstance(step, Attention)]
+    found: dict = {
+        "cores": {},
+        "columns": given.columns,
+        "softmax elements": softmax_elements(model),
+        "two lines": any(np.any(step.theta.S2) or np.any(step.theta.f) for step in attentions),
+    }
     with tempfile.TemporaryDirectory() as place:
         written = export_c_model(model, Path(place) / "c", sequences=longest_first(model, None))
         for name, (core, *_) in cores.items():

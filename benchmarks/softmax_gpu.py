@@ -9,8 +9,10 @@ one run.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
@@ -27,22 +29,33 @@ def median_ms(work) -> float:
     return triton.testing.do_bench(work, warmup=20, rep=60, return_mode="median")
 
 
-def theta_for(n: int) -> hccs.HeadParams:
+LINES = {
+    "one line": None,
+    "two lines": hccs.HeadParams([1023] * HEADS, 4, 50, 41, 20),
+    "two lines, uint8 scores": hccs.HeadParams([1023] * HEADS, 4, 50, 41, 20, 2),
+}
+
+
+def theta_for(n: int, lines: str = "one line") -> hccs.HeadParams:
+    wide = LINES[lines]
+    if wide is not None:
+        return wide
     region = hccs.Region(n)
     S = max(region.max_slope(40), 0)
     return hccs.HeadParams(B=[region.max_base] * HEADS, S=[S] * HEADS, D=[40] * HEADS)
 
 
-def check(n: int, mode: hccs.Mode) -> None:
+def check(n: int, mode: hccs.Mode, lines: str) -> None:
     x = torch.randint(-128, 128, (2, HEADS, 3, n), dtype=torch.int8, device="cuda")
-    expected = reference_softmax(x.cpu().numpy(), theta_for(n), mode)
-    assert (hccs.softmax(x, theta_for(n), mode).cpu().numpy() == expected).all(), (n, mode)
+    theta = theta_for(n, lines)
+    expected = reference_softmax(x.cpu().numpy(), theta, mode)
+    assert (hccs.softmax(x, theta, mode).cpu().numpy() == expected).all(), (n, mode)
 
 
-def measure(n: int, mode: hccs.Mode) -> dict[str, float]:
-    check(n, mode)
+def measure(n: int, mode: hccs.Mode, lines: str) -> dict[str, Any]:
+    check(n, mode, lines)
     x = torch.randint(-128, 128, (ELEMENTS // (n * n * HEADS), HEADS, n, n), dtype=torch.int8, device="cuda")
-    theta = theta_for(n)
+    theta = theta_for(n, lines)
     out = torch.empty(x.shape, dtype=torch.uint8 if mode.is_u8 else torch.int16, device="cuda")
     kernel = median_ms(lambda: hccs.softmax(x, theta, mode, out=out))
     moved = x.numel() * (1 + out.element_size())
@@ -52,6 +65,7 @@ def measure(n: int, mode: hccs.Mode) -> dict[str, float]:
     return {
         "n": n,
         "mode": mode.value,
+        "lines": lines,
         "ms": kernel,
         "of_copy": copy / kernel,
         "elements_per_s": x.numel() / kernel * 1e3,
@@ -71,16 +85,16 @@ def main() -> None:
     results = []
     for n in (64, 128, 512):
         peer = torch_softmax_ms(n)
-        for mode in hccs.Mode:
+        for lines, mode in itertools.product(LINES, hccs.Mode):
             in_use = (rows._TILE, rows._WARPS)
             tried = [(t, w) for t in (2048, 4096, 8192) for w in (2, 4, 8)]
             for tile, warps in tried if options.tune else [in_use]:
                 rows._TILE, rows._WARPS = tile, warps
-                found = measure(n, mode)
+                found = measure(n, mode, lines)
                 found |= {"over_torch_bf16": peer / found["ms"], "tile": tile, "warps": warps}
                 results.append(found)
                 print(
-                    f"n={n:4d} {mode.value:8s} tile={tile:5d}x{warps} {found['ms']:.3f} ms  "
+                    f"n={n:4d} {lines:23s} {mode.value:8s} tile={tile:5d}x{warps} {found['ms']:.3f} ms  "
                     f"{found['of_copy']:.3f} of copy  {found['elements_per_s'] / 1e12:.2f} T elements/s  "
                     f"{found['over_torch_bf16']:.2f}x torch bf16",
                     flush=True,

@@ -58,3 +58,13 @@ def test_missing_extras_tell_both_ways_to_install_them():
     package = ROOT / "src" / "hccs"
     spelled = [path.name for path in package.rglob("*.py") if "pip install 'hccs[" in path.read_text("utf-8")]
     assert spelled == ["_extras.py"]
+
+
+def test_the_demo_installs_what_the_extras_ask_for():
+    """The Makefile installs a part of two extras; their bounds are the same in both places."""
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    (line,) = (
+        line for line in (ROOT / "Makefile").read_text("utf-8").splitlines() if line.startswith("DEMO :=")
+    )
+    wanted = line.partition(":=")[2].split()
+    assert wanted and all(requirement in project for requirement in wanted)

@@ -44,7 +44,9 @@ static void report(const char* name, uint32_t before, const void* out, uint32_t 
 
 int hccs_program(void) {
   static const hccs_head theta = {444, 11, 40};
-  static const hccs_attention_head head = {444, 11, 40, 1, 1, 1, 1};
+  static const hccs_lines lines = {1023, 4, 50, 41, 20, 0};
+  static const hccs_attention_head head = {444, 11, 40, 0, 1, 0, 1, 1, 1, 1};
+  static const hccs_attention_head two_lines = {1023, 4, 50, 41, 20, 2, 1, 1, 1, 1};
   static int16_t wide[COLUMNS];
   static uint8_t narrow[COLUMNS];
   static int8_t fixed[COLUMNS];
@@ -63,12 +65,28 @@ int hccs_program(void) {
   report("HCCS, normalisation deferred", before, wide, sizeof wide);
 
   before = hccs_instructions();
+  for (row = 0; row < ROWS; ++row) {
+    int32_t m = -128;
+    for (i = 0; i < COLUMNS; ++i) m = x[row][i] > m ? x[row][i] : m;
+    if (hccs_scores(&two_lines, x[row], m, COLUMNS, wide) < 1) return 1;
+  }
+  report("HCCS, two lines, normalisation deferred", before, wide, sizeof wide);
+
+  before = hccs_instructions();
   for (row = 0; row < ROWS; ++row) hccs_softmax_row_u8(&theta, HCCS_U8_CLB, x[row], COLUMNS, COLUMNS, NULL, narrow);
   report("HCCS u8_clb", before, narrow, sizeof narrow);
 
   before = hccs_instructions();
+  for (row = 0; row < ROWS; ++row) hccs_softmax_row_u8(&theta, HCCS_U8_LIN, x[row], COLUMNS, COLUMNS, NULL, narrow);
+  report("HCCS u8_lin", before, narrow, sizeof narrow);
+
+  before = hccs_instructions();
   for (row = 0; row < ROWS; ++row) hccs_softmax_row_u8(&theta, HCCS_U8_DIV, x[row], COLUMNS, COLUMNS, NULL, narrow);
   report("HCCS u8_div", before, narrow, sizeof narrow);
+
+  before = hccs_instructions();
+  for (row = 0; row < ROWS; ++row) hccs_lines_row_u8(&lines, HCCS_U8_DIV, x[row], COLUMNS, COLUMNS, NULL, narrow);
+  report("HCCS u8_div, two lines", before, narrow, sizeof narrow);
 
   before = hccs_instructions();
   for (row = 0; row < ROWS; ++row) hccs_softmax_row_i16(&theta, HCCS_I16_DIV, x[row], COLUMNS, COLUMNS, NULL, wide);

@@ -62,3 +62,16 @@ def track(items: Iterable[T], total: int | None, description: str) -> Iterator[T
         for done, item in enumerate(items, 1):
             yield item
             bar.update(done)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(3.25), duration(184), duration(7300)
+    ('3.2 s', '3 min 4 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

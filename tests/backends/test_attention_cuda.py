@@ -31,7 +31,49 @@ SHAPES = [(1, 1, 64), (3, 7, 20), (17, 64, 64), (64, 64, 64), (70, 100, 64), (12
           (5, 90, 128), (65, 200, 300)]  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", [None, "u8_div", "u8_clb"])
+TWO_LINES = {
+    "int16 scores": hccs.HeadParams([1023, 940], [4, 3], [50, 73], [41, 23], [20, 31]),
+    "uint8 scores": hccs.HeadParams([1023, 940], [4, 3], [50, 73], [41, 23], [20, 31], [2, 3]),
+    "one line, large": hccs.HeadParams([14000, 900], [100, 3], [127, 90], wide=True),
+}
+
+
+@pytest.mark.parametrize("theta", TWO_LINES)
+@pytest.mark.parametrize(("nq", "nk", "d"), [pytest.param(*shape, marks=GPU) for shape in SHAPES[::2]])
+def test_two_lines_on_cuda_equal_the_reference(nq, nk, d, theta):
+    rng = np.random.default_rng(nq * nk + d)
+    q, k, v = (rng.integers(-128, 128, (2, 2, n, d)).astype(np.int8) for n in (nq, nk, nk))
+    v[0] = np.abs(v[0] | 64)
+    tensors = [torch.tensor(x, device="cuda") for x in (q, k, v)]
+    for out, mode, chosen in [
+        ("pair", None, {}), ("float32", None, {"causal": nq <= nk}), ("pair", "u8_lin", {}),
+        ("int8", None, {"valid": rng.integers(0, nk + 1, (2, 2, nq))}), ("pair", "u8_div", {}),
+    ]:  # fmt: skip
+        expected = reference_attention(q, k, v, TWO_LINES[theta], REQUANT, mode=mode, out=out, **chosen)
+        for _ in range(2):  # the second by what the first left known
+            found = hccs.attention(*tensors, TWO_LINES[theta], REQUANT, mode=mode, out=out, **chosen)
+            assert same(found, expected), (out, mode, list(chosen))
+
+
+@pytest.mark.parametrize("heads", [pytest.param(n, marks=GPU) for n in (2, 8, 32)])
+@pytest.mark.parametrize("nk", [300, 4096])
+def test_one_query_and_shared_keys_on_cuda(nk, heads):
+    rng = np.random.default_rng(nk + heads)
+    q = rng.integers(-128, 128, (2, heads, 1, 64)).astype(np.int8)
+    room = torch.tensor(rng.integers(-128, 128, (2, 2, 2, nk + 40, 64)).astype(np.int8), device="cuda")
+    k, v = room[:, :, :, :nk]  # views of a cache with room for more
+    theta = hccs.HeadParams(1023, 4, 50, 41, 20, 2)
+    requant = hccs.Requant(hccs.FixedPoint.nearest(0.0005), 0.037, hccs.FixedPoint.nearest(0.9))
+    lengths = torch.tensor(rng.integers(0, nk + 1, (2, heads, 1)), device="cuda")
+    for out, valid in (("pair", None), ("float32", lengths), ("int8", lengths)):
+        told = {} if valid is None else {"valid": valid.cpu().numpy()}
+        expected = reference_attention(q, k.cpu().numpy(), v.cpu().numpy(), theta, requant, out=out, **told)
+        for _ in range(2):
+            found = hccs.attention(torch.tensor(q, device="cuda"), k, v, theta, requant, out=out, valid=valid)
+            assert same(found, expected), (out, list(told))
+
+
+@pytest.mark.parametrize("mode", [None, "u8_div", "u8_clb", "u8_lin"])
 @pytest.mark.parametrize(("nq", "nk", "d"), [pytest.param(*shape, marks=GPU) for shape in SHAPES])
 def test_cuda_equals_the_reference(nq, nk, d, mode):
     rng = np.random.default_rng(nq * nk + d)

@@ -16,8 +16,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 import hccs
-from hccs.backends.triton import codes, devices, packed_rows
-from hccs.backends.triton.attention import launch, prefetched, resident, streamed
+from hccs.backends.triton import codes, devices, packed_rows, wide_rows
+from hccs.backends.triton.attention import few_queries, one_query, plans, prefetched, resident, streamed
 from hccs.backends.triton.attention.tiles import tile_for
 
 # Fused or not, the kernels' sums are exact integers.
@@ -28,25 +28,37 @@ HOPPER = GPUTarget("cuda", 90, 32)
 
 
 @compiled
-@pytest.mark.parametrize("is_clb", [True, False], ids=["clb", "div"])
-@pytest.mark.parametrize("is_u8", [True, False], ids=["u8", "i16"])
-def test_row_kernel_on_words_assembles(is_u8, is_clb):
-    fixed = dict(IS_U8=is_u8, IS_CLB=is_clb, BLOCK_ROWS=64, WORDS=16)
+@pytest.mark.parametrize("mode", list(hccs.Mode), ids=str)
+@pytest.mark.parametrize(
+    "scores", [codes.ONE_LINE, codes.TWO_LINES, codes.BYTES], ids=lambda code: code.value
+)
+def test_row_kernels_on_words_assemble(scores, mode):
+    kernel = packed_rows.softmax_words if scores is codes.ONE_LINE else wide_rows.wide_words
+    fixed = dict(IS_U8=mode.is_u8, RECIPROCAL=codes.reciprocal_of(mode), BLOCK_ROWS=64, WORDS=16)
+    if scores is not codes.ONE_LINE:
+        fixed |= dict(SCORES=scores.value, LARGE=scores is codes.TWO_LINES)
     given = dict(x_ptr="*i32", theta_ptr="*i32", rows_per_group="i32", heads="i32")
-    signature = {**given, "out_ptr": "*i32" if is_u8 else "*i64", **dict.fromkeys(fixed, "constexpr")}
-    compile(ASTSource(packed_rows.softmax_words, signature, fixed), HOPPER)
+    given |= {"out_ptr": "*i32" if mode.is_u8 else "*i64", **dict.fromkeys(fixed, "constexpr")}
+    compile(ASTSource(kernel, {name: given[name] for name in kernel.arg_names}, fixed), HOPPER)
 
 
 PLAIN = dict(
-    MASKING=codes.NO_MASK, CAUSAL=False, ALL=True, FULL=True, MODE=codes.DEFERRED, OUT=codes.FLOATS,
-    WIDE=False, HOPPER=True, CHUNKS=1, BLOCK_D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False,
-    SHARED=True,
+    MASKING=codes.NO_MASK, CAUSAL=False, ALL=True, LAST=False, FULL=True, MODE=codes.DEFERRED,
+    OUT=codes.FLOATS, SCORES=codes.ONE_LINE, SUMS=codes.PACKED, HIGH=False, LONG=False, IS_WIDE=False,
+    HOPPER=True, CHUNKS=1, BLOCK_D=64, D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False, SHARED=True,
+    ONE_LENGTH=False, STEPWISE=False, FLUSH=1, CUT=False, SPLIT=512, SPLITS=8,
 )  # fmt: skip
 LENGTHS = dict(MASKING=codes.LENGTHS, ALL=False)
+BYTES = dict(SCORES=codes.BYTES, IS_WIDE=True)
+LONG = dict(SUMS=codes.BY_BLOCK, LONG=True, FLUSH=4)
 CASES = {
-    "resident": (resident.attention_resident, dict(TILES=2, REPEAT=4, LOOP=True)),
+    "resident, two lines": (resident.attention_resident, dict(TILES=2, REPEAT=4, LOOP=True, **BYTES)),
+    "resident, causal": (
+        resident.attention_resident,
+        dict(TILES=2, REPEAT=4, LOOP=True, CAUSAL=True, ALL=False, LAST=True, STEPWISE=True),
+    ),
     "resident, lengths, int8": (
-        resident.attention_resident, dict(**LENGTHS, FULL=False, OUT=codes.INT8, WIDE=True),
+        resident.attention_resident, dict(**LENGTHS, FULL=False, OUT=codes.INT8, HIGH=True, SUMS=codes.APART),
     ),
     "streamed, common mask, pair": (
         streamed.attention_streamed,
@@ -55,11 +67,18 @@ CASES = {
             CHUNKS=2,
         ),
     ),
-    "streamed, lengths": (streamed.attention_streamed, dict(**LENGTHS, FULL=False)),
-    "prefetched": (prefetched.attention_prefetched, dict(REPEAT=2)),
+    "streamed, lengths, long": (streamed.attention_streamed, dict(**LENGTHS, **BYTES, **LONG, FULL=False)),
+    "streamed, causal": (streamed.attention_streamed, dict(CAUSAL=True, ALL=False, CUT=True)),
+    "prefetched, mask": (
+        prefetched.attention_prefetched, dict(REPEAT=2, MASKING=codes.MASK, ALL=False),
+    ),
     "prefetched, lengths, pair": (
         prefetched.attention_prefetched, dict(**LENGTHS, REPEAT=2, OUT=codes.PAIR),
     ),
+    "few queries, logits": (few_queries.logits_of_split, dict(ROWS=16, **LENGTHS)),
+    "few queries, sums": (few_queries.sums_of_split, dict(ROWS=16, **BYTES)),
+    "one query, logits": (one_query.logits_of_one, dict(**LENGTHS)),
+    "one query, sums": (one_query.sums_of_one, dict(**BYTES)),
 }  # fmt: skip
 
 
@@ -69,12 +88,14 @@ def test_attention_assembles(case):
     kernel, changes = CASES[case]
     options = {name: getattr(value, "value", value) for name, value in {**PLAIN, **changes}.items()}
     fixed = {name: value for name, value in options.items() if name in kernel.arg_names}
-    output = {codes.FLOATS.value: "bf16", codes.INT8.value: "i8", codes.PAIR.value: "i32"}[fixed["OUT"]]
+    output = {codes.FLOATS.value: "bf16", codes.INT8.value: "i8", codes.PAIR.value: "i32"}[options["OUT"]]
     types = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "fault_ptr"), "*i8")
-    types |= dict.fromkeys(("table_ptr", "sum_ptr"), "*i32")
+    types |= dict.fromkeys(("table_ptr", "sum_ptr", "scratch_ptr"), "*i32")
     types |= {"out_ptr": f"*{output}", "valid_ptr": "*i64" if options["MASKING"] == 1 else "*i32"}
     if kernel is prefetched.attention_prefetched:
         types["v_ptr"] = "*i32"
+    if case.startswith("one query"):
+        types |= dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*i32")
     for name, dtype in (("q_tiles", "i8"), ("k_tiles", "i8"), ("out_tiles", output)):
         types[name] = f"tensordesc<{dtype}[1, 1, 64, 64]>"
     signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
@@ -89,7 +110,7 @@ def test_float_logits_assemble(masking):
     from hccs.backends.triton.float_logits import _forward
 
     fixed = dict(
-        MASKING=masking.value, FULL=False, ONE_GROUP=False, IS_U8=True, IS_CLB=False, BLOCK_ROWS=64,
+        MASKING=masking.value, FULL=False, ONE_GROUP=False, IS_U8=True, RECIPROCAL=0, BLOCK_ROWS=64,
         BLOCK_COLUMNS=64,
     )  # fmt: skip
     types = dict(
@@ -108,9 +129,12 @@ def test_tiles_hold_what_their_kernel_takes(nk):
         [1, 16, 17, 128, 4096], [32, 64, 128], [True, False], [True, False], [True, False], [True, False]
     ):
         tile = tile_for(
-            nq, nk, d, capability=(9, 0) if hopper else (8, 6), masked=masked,
-            mask_per_row=masked and per_row, many_heads=many,
+            nq, nk, d, capability=(9, 0) if hopper else (8, 6), masked=masked, causal=masked and not per_row,
+            mask_per_row=masked and per_row, many_heads=many, rows=None if masked else nq, words=many,
         )  # fmt: skip
+        # Only few queries are split over keys, and only one whose keys are words goes without tiles.
+        assert not tile.split or nq <= 16
+        assert not tile.single or (nq == 1 and many and tile.split)
         assert {tile.rows, tile.keys} <= {16, 32, 64, 128}
         # Programs that stay have all their keys; those that load ahead have them in one block.
         assert not tile.persistent or nk <= tile.keys * tile.tiles
@@ -133,20 +157,12 @@ def test_amd_gpus_are_sent_no_ptx(gpu_of_capability_9, monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "6.2")
     assert devices.capability(gpu_of_capability_9) == (0, 0)
     assert packed_rows.can_run(gpu_of_capability_9) is devices.INTERPRETED
-    monkeypatch.setattr(launch, "heads_and_factors_on", lambda *_: torch.zeros(1, 8, dtype=torch.int32))
-    plan = launch._plan.__wrapped__(
-        (2, 1, 64, 64),
-        64,
-        (2, 1),
-        THETA,
-        REQUANT,
-        gpu_of_capability_9,
-        0,
-        False,
-        None,
-        torch.float32,
-        True,
-        None,
-    )
-    assert plan.options["HOPPER"] is False
-    assert not plan.tile.prefetched
+    monkeypatch.setattr(plans, "heads_and_factors_on", lambda *_: torch.zeros(1, 11, dtype=torch.int32))
+    for nq in (64, 1):
+        plan = plans.plan_for.__wrapped__(
+            (2, 1, nq, 64), (1, 64 if nq > 1 else 4096), (2, 1), hccs.HeadParams(7, 0, 1),
+            REQUANT, gpu_of_capability_9, 0, False, False, None, torch.float32, True, True, None,
+        )  # fmt: skip
+        options = plan.options if nq > 1 else plan.sums
+        assert options["HOPPER"] is False
+        assert not plan.tile.prefetched

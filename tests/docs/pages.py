@@ -15,6 +15,9 @@ PAGES = sorted(
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob(".github/*.md"))
 )
 
+# Pages that lead a new user from given files to an end: run as a whole, in order (`test_paths.py`).
+PATH_PAGES = [page for page in PAGES if re.match(r"docs/(start|for_\w+|numpy_only)\.md", page)]
+
 
 @dataclass(frozen=True)
 class Fence:

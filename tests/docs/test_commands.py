@@ -14,7 +14,7 @@ click = pytest.importorskip("click")
 typer = pytest.importorskip("typer")
 
 from hccs.cli.app import app
-from tests.docs.pages import PAGES, ROOT, fences, inline_code
+from tests.docs.pages import PAGES, PATH_PAGES, ROOT, fences, inline_code
 
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 HCCS = typer.main.get_command(app)
@@ -142,7 +142,7 @@ def script_complaints(command: list[str]) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("page", [page for page in PAGES if in_fences(page)])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in PATH_PAGES and in_fences(page)])
 def test_commands_of_a_page_run_in_order(page, page_folder, hccs_command):
     for place, command in in_fences(page):
         text = " ".join(command)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import hccs
 from tests.docs.pages import ROOT
 
 yaml = pytest.importorskip("yaml")
@@ -20,10 +25,60 @@ def site():
     return module
 
 
-def test_every_page_is_in_the_menu():
-    (_, *entries) = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
-    listed = {page for entry in entries for page in entry.values()}
-    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")}
+def listed(entries: list[Any]) -> list[str]:
+    """The pages of a menu, sections opened."""
+    found = [page for entry in entries for page in entry.values()]
+    return [page for part in found for page in (listed(part) if isinstance(part, list) else [part])]
+
+
+def test_every_page_is_in_the_menu_once():
+    menu = listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    pages = [path.name for path in (ROOT / "docs").glob("*.md")]
+    notebooks = [f"notebooks/{path.stem}.md" for path in (ROOT / "docs" / "notebooks").glob("*.ipynb")]
+    assert sorted(menu) == sorted(["index.md", *pages, *notebooks])
+
+
+def test_every_public_name_is_on_the_page_of_names():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE)
+    wanted = {f"hccs.{name}" for name in hccs.__all__}
+    for room in ("nn", "calibration"):
+        wanted |= {f"hccs.{room}.{name}" for name in importlib.import_module(f"hccs.{room}").__all__}
+    assert wanted <= {*shown}
+    for name in shown:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
+
+
+def test_notebooks_become_pages(site):
+    """Cells, their outputs as HTML or text, and links to other pages of the site."""
+    page = site.as_markdown(ROOT / "docs" / "notebooks" / "what_a_head_looks_like.ipynb")
+    assert page.startswith("# What a head looks like") and "```python\nimport hccs\n" in page
+    assert '<div class="hccs-heads"' in page and "```text\n" in page
+    assert "\n\n" not in page[page.index("<script>") : page.index("</script>")]  # Markdown would end there
+    linked = site.with_links_of_the_site(
+        "[a](../calibration.md) [b](x.ipynb)", ROOT / "docs/notebooks", "notebooks"
+    )
+    assert linked == "[a](../calibration.md) [b](x.md)"
+
+
+def test_the_figure_of_the_readme_shows_the_results_as_they_are():
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "tools" / "figures.py")
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    assert f"drawn from {figures.digest()}" in figures.FIGURE.read_text(encoding="utf-8"), (
+        "run tools/figures.py"
+    )
+    assert str(figures.FIGURE.relative_to(ROOT)) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "notebooks" / "what_a_head_looks_like" / "index.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, Fence, fences
+from tests.docs.pages import PAGES, PATH_PAGES, ROOT, Fence, fences
 from tests.docs.preamble import names
 
-LANGUAGES = {"python", "sh", "text", "toml", "yaml"}
-PAGES_WITH_PYTHON = [page for page in PAGES if any(fence.language == "python" for fence in fences(page))]
+LANGUAGES = {"python", "sh", "c", "text", "toml", "yaml"}
+PAGES_WITH_PYTHON = [
+    page
+    for page in PAGES
+    if page not in PATH_PAGES and any(fence.language == "python" for fence in fences(page))
+]
 PACKAGE = ROOT / "src"
 
 

@@ -17,8 +17,11 @@ from hccs.program import operators as op
 STREAM = 0.0005
 
 
-def random_program(seed: int) -> Program:
-    """Layers, widths, lengths, norms before or behind, and one answer or one per token, by the seed."""
+def random_program(seed: int, lines: int = 1) -> Program:
+    """Layers, widths, lengths, norms before or behind, and one answer or one per token, by the seed.
+
+    With two lines scores are int16, or uint8 by shifts from 1 to 7, layer by layer; row sums reach 18 bits.
+    """
     rng = np.random.default_rng(seed)
     heads, d = int(rng.integers(1, 4)), int(rng.integers(1, 10))
     h, wide, longest = heads * d + (heads * d == 1), int(rng.integers(1, 40)), int(rng.integers(1, 14))
@@ -37,6 +40,8 @@ def random_program(seed: int) -> Program:
     def attention(source, output):
         B, D = rng.integers(100, 32767 // longest, heads), rng.integers(1, 128, heads)
         theta = HeadParams(B, rng.integers(0, np.minimum(B // D, 127) + 1), D)
+        if lines == 2:
+            theta = two_lines(rng, heads, f=int(rng.integers(0, 8)) * int(output[1:]) % 8)
         factors = [
             FixedPoint.nearest(np.exp2(rng.uniform(low, high, heads))) for low, high in ((-9, 3), (-2, 2))
         ]
@@ -94,8 +99,18 @@ def random_program(seed: int) -> Program:
     return Program(tuple(steps), tuple("abc"[:labels]), longest, scale)
 
 
+def two_lines(rng: np.random.Generator, heads: int, f: int) -> HeadParams:
+    """Heads of two lines from all over the region, with scores of 1 to 32767, or to 255 where f shifts."""
+    B = rng.integers(1000, 32768, heads) if f == 0 else rng.integers(100 << f, min(256 << f, 32768), heads)
+    D = rng.integers(1, 128, heads)
+    D2 = rng.integers(1, D + 1)
+    S = rng.integers(0, np.minimum((B - (1 << f)) // (2 * D), 127) + 1)
+    S2 = rng.integers(0, np.minimum((B - (1 << f) - S * D) // D2, 127) + 1)
+    return HeadParams(B, S, D, S2, D2, f, wide=True)
+
+
 @functools.cache
-def bert_tiny() -> IntegerModel:
+def bert_tiny(lines: int = 1, scores: str = "int16") -> IntegerModel:
     """The embedded model lowered after a calibration on a few sentences: real weights, no training."""
     import transformers
 
@@ -104,7 +119,7 @@ def bert_tiny() -> IntegerModel:
 
     model = transformers.AutoModelForSequenceClassification.from_pretrained(_embedded()).eval()
     batches = [dict(_tokenizer()(_sentences("train", 12), padding=True, return_tensors="pt"))]
-    table = hccs.calibrate(hccs.nn.collect(model, batches, n=64), n=64)
+    table = hccs.calibrate(hccs.nn.collect(model, batches, n=64), n=64, lines=lines, scores=scores)
     return hccs.nn.lower(model, table, batches)
 
 

@@ -58,7 +58,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_compiles_without_warnings_and_passes(project: Path, compiler: str, flags: tuple[str, ...]) -> None:
     done = run(compiled(project, compiler, *flags), project / "vectors.txt")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.fullmatch(r"264 rows, 0 outputs differ: PASS\n", done.stdout)
+    assert re.fullmatch(r"330 rows, 0 outputs differ: PASS\n", done.stdout)
 
 
 TWO_LINES = ParamTable(
@@ -79,7 +79,7 @@ def test_two_lines_pass_as_well(tmp_path: Path, compiler: str, flags: tuple[str,
     folder = export_c(TWO_LINES, tmp_path / "project")
     assert "{1023, 4, 50, 40, 20, 2}" in (folder / "hccs_parameters.h").read_text()
     done = run(compiled(folder, compiler, *flags), folder / "vectors.txt")
-    assert re.fullmatch(r"264 rows, 0 outputs differ: PASS\n", done.stdout), done.stdout + done.stderr
+    assert re.fullmatch(r"330 rows, 0 outputs differ: PASS\n", done.stdout), done.stdout + done.stderr
 
 
 @pytest.mark.skipif(not COMPILERS, reason="no C compiler")
@@ -91,7 +91,7 @@ def test_the_check_notices_a_wrong_output_and_a_wrong_parameter(project: Path, t
     (tmp_path / "wrong.txt").write_text("\n".join(lines))
     program = compiled(project, COMPILERS[0])
     done = run(program, tmp_path / "wrong.txt")
-    assert (done.returncode, done.stdout) == (1, "264 rows, 1 outputs differ: FAIL\n")
+    assert (done.returncode, done.stdout) == (1, "330 rows, 1 outputs differ: FAIL\n")
     (tmp_path / "short.txt").write_text("\n".join(lines[:50]))
     done = run(program, tmp_path / "short.txt")
     assert done.returncode == 2 and "damaged at row" in done.stderr
@@ -138,8 +138,8 @@ int main(void) {
 def test_the_archive_holds_the_rows_of_the_text(project: Path) -> None:
     with np.load(project / "vectors.npz") as file:
         found = {name: file[name] for name in file.files}
-    assert len(found["x"]) == 264
-    for row in range(0, 264, 5):
+    assert len(found["x"]) == 330
+    for row in range(0, 330, 5):
         columns = found["columns"][row]
         theta = TABLE.head(int(found["layer"][row]), int(found["head"][row]))
         x, valid = found["x"][row, :columns], found["valid"][row, :columns]

@@ -15,12 +15,14 @@ import pytest
 from hccs.errors import DataError, FileError, ParameterError
 from hccs.export import export_c_model
 from hccs.export.freestanding import calls
+from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
+from hccs.numbers.requant import FixedPoint, Requant
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 from tests.export.programs import random_program
 from tests.program.test_program import small_program
-from tests.program.test_values import decoder, patches
+from tests.program.test_values import H, decoder, patches
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 pytestmark = pytest.mark.skipif(not COMPILERS or not shutil.which("make"), reason="no C compiler, or no make")
@@ -47,6 +49,36 @@ def test_programs_of_all_shapes_are_the_reference(seed: int, tmp_path: Path) -> 
     """Each under one compiler, sanitized: out-of-bounds and undefined behaviour end the program."""
     written = export_c_model(IntegerModel(random_program(seed)), tmp_path / "c")
     require_pass(make(written.folder, "sanitize", f"CC={COMPILERS[seed % len(COMPILERS)]}"), 12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_lines_are_the_reference(seed: int, tmp_path: Path) -> None:
+    """Scores of 16 and of 8 bits, sums of up to 18; sanitized."""
+    program = random_program(seed, lines=2)
+    forms = [step.theta for step in program.operators if isinstance(step, op.Attention)]
+    assert all(theta.wide for theta in forms)
+    written = export_c_model(IntegerModel(program), tmp_path / "c")
+    require_pass(make(written.folder, "sanitize", f"CC={COMPILERS[seed % len(COMPILERS)]}"), 12)
+
+
+def test_the_widest_sums_and_the_smallest_outputs(tmp_path: Path) -> None:
+    """Z up to 2^24 - 512, N near 2^31, and a factor whose shift no integer of 64 bits could take."""
+    rng, n = np.random.default_rng(0), 512
+    tables = (rng.normal(0, 1, (40, H)), rng.normal(0, 0.01, (n, H)), np.zeros((1, H)))
+    embed = op.Embed("x", EmbeddingParams.from_float(*tables, 0.008, 4), limit=32767)
+    program = decoder(embed=embed, causal=False)
+    steps = list(program.operators)
+    at = next(number for number, step in enumerate(steps) if isinstance(step, op.Attention))
+    heads = steps[at].heads
+    flat = np.arange(heads) % 2  # every other head gives all keys nearly the same score
+    theta = HeadParams([32767] * heads, np.where(flat, 0, 100), 127, np.where(flat, 1, 100), 50, 0)
+    factors = FixedPoint(np.where(flat, 2**23, 1), np.where(flat, 23, 47))
+    steps[at] = replace(
+        steps[at], theta=theta, requant=Requant(steps[at].requant.logits, np.ones(heads), factors)
+    )
+    long = replace(program, operators=tuple(steps), longest=n)
+    written = export_c_model(IntegerModel(long), tmp_path / "c", sequences=[rng.integers(0, 40, n), [3]])
+    require_pass(make(written.folder, "sanitize"), 2)
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)

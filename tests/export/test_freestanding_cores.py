@@ -67,6 +67,19 @@ def test_bert_tiny_answers_on_a_core_without_floats(tiny: Path, core: str) -> No
     require_pass(make(tiny, core), SENTENCES)
 
 
+@pytest.mark.parametrize("scores", ["int16", "uint8"])
+def test_two_lines_on_every_core(scores: str, tmp_path: Path) -> None:
+    require_tools("make", "cc")
+    sequences = dev_sentences(2)
+    model = bert_tiny(2, scores)
+    folder = export_c_model(model, tmp_path / "c", sequences=sequences, only_used_words=True).folder
+    require_pass(make(folder, "check"), 2)
+    for core, tools in CORES.items():
+        if all(map(shutil.which, tools)):
+            require_pass(make(folder, core), 2)
+            assert make(folder, f"nofloat-{core}").returncode == 0
+
+
 def test_a_core_with_dsp_instructions_uses_them(tiny: Path) -> None:
     require_tools(*CORES["m4"])
     assert make(tiny, "build/check-m4.elf", "build/check-m3.elf").returncode == 0

@@ -14,7 +14,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from hccs.cli.app import app
 from hccs.export.onnx_program import equal_scores, layer_norm, onnx_program, write_onnx
-from hccs.export.onnx_program.attention import OFFSET_SHIFT, Tokens, attention
+from hccs.export.onnx_program.attention import OFFSET_SHIFT, Tokens, _divided, _divided_in_int64, attention
 from hccs.export.onnx_program.check import random_inputs, session_of
 from hccs.export.onnx_program.graph import MICROSOFT, Graph
 from hccs.export.onnx_program.linear import linear, narrow, table
@@ -31,6 +31,7 @@ from hccs.reference.layer_norm import layer_norm as reference_layer_norm
 from hccs.reference.linear import linear as reference_linear
 from hccs.reference.requantise import narrow as reference_narrow
 from hccs.reference.table import look_up
+from tests.export.programs import random_program
 from tests.program.test_program import small_program
 from tests.program.test_values import decoder, patches
 
@@ -116,6 +117,7 @@ def programs() -> dict[str, Program]:
         "pre-norm": decoder(1, causal=False),
         "images": decoder(embed=images, causal=False),
         **{f"random {seed}": encoder(seed) for seed in range(20)},
+        **{f"two lines {seed}": random_program(seed, lines=2) for seed in range(6)},
     }
 
 
@@ -257,9 +259,65 @@ def test_layer_norm_is_the_law_for_extreme_and_random_rows(h: int, count: int) -
 @pytest.mark.parametrize("rows_differ", [False, True])
 def test_attention_is_the_law_for_every_factor(shift: int, rows_differ: bool) -> None:
     """Logits that saturate, tie and vanish; outputs too; the whole range of B, S and D."""
-    rng = np.random.default_rng(shift)
-    batch, heads, n, d = 3, 6, 9, 5
     theta = HeadParams([3640, 1, 127, 3000, 2000, 500], [0, 1, 1, 23, 127, 3], [127, 1, 127, 127, 15, 40])
+    require_the_law(theta, shift, rows_differ)
+
+
+WIDE = {
+    "int16 scores": HeadParams(
+        [32767, 1023, 3, 3000, 9999, 500], [100, 4, 0, 0, 127, 3], [127, 50, 127, 9, 77, 40],
+        [127, 41, 1, 127, 0, 7], [127, 20, 1, 9, 1, 40],
+    ),
+    "wide sums": HeadParams([32767, 15, 127, 3000, 2000, 500], [9, 1, 1, 23, 127, 3], 15, wide=True),
+    "uint8 scores": HeadParams(
+        [1023, 1020, 32767, 511, 16000, 250], [4, 0, 100, 3, 9, 1], [50, 1, 127, 127, 101, 40],
+        [41, 127, 127, 1, 127, 2], [20, 1, 127, 4, 100, 30], [2, 2, 7, 1, 6, 1],
+    ),
+    "scores of both widths": HeadParams(
+        [1023, 32767, 32767, 255, 256, 257], [3, 100, 100, 1, 1, 1], 60,
+        [41, 127, 9, 2, 1, 2], [20, 60, 60, 30, 60, 30], [2, 0, 7, 0, 0, 0],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shift", [20, OFFSET_SHIFT + 2])
+@pytest.mark.parametrize("form", WIDE)
+def test_attention_of_two_lines_is_the_law(form: str, shift: int) -> None:
+    require_the_law(WIDE[form], shift, rows_differ=shift == 20)
+
+
+def test_the_widest_sums_are_divided_in_64_bits() -> None:
+    """Rows of up to 512 columns whose sums have 24 bits: their products are beyond float64."""
+    require_the_law(WIDE["wide sums"], 30, rows_differ=False, n=509, batch=1)
+    for form in ("int16 scores", "wide sums"):
+        require_the_law(WIDE[form], OFFSET_SHIFT + 2, rows_differ=True, longest=512)
+
+
+def test_products_beyond_float64_round_as_the_law_says() -> None:
+    """N * R one below a tie and above 2^53, an odd number that float64 cannot hold: Z = 2^23, shift 47."""
+    R = np.arange(2**23 + 1, 2**24, 2, dtype=np.uint64)
+    inverse = R.copy()
+    for _ in range(5):  # of odd numbers modulo 2^64
+        inverse *= np.uint64(2) - R * inverse
+    N = inverse * np.uint64(2**46 - 1) & np.uint64(2**47 - 1)
+    found = (N <= 2**30) & (N * R > 2**53)
+    N, R = N[found].astype(np.int64), R[found].astype(np.int64)
+    law = [min(n * r + 2**46 >> 47, 127) + 128 for n, r in zip(N.tolist(), R.tolist(), strict=True)]
+    factors = FixedPoint(R, np.full(len(R), 24))
+    theta = HeadParams([32767] * len(R), 1, 1, wide=True)
+    step = op.Attention(("qkv",), "context", theta, Requant(FixedPoint(R, 24), np.ones(len(R)), factors))
+    given = {"N": N.astype(np.int32).reshape(1, -1, 1, 1), "Z": np.full((1, len(N), 1, 1), 2**23, np.int32)}
+    graph = Graph()
+    exact, rounded = (way(graph, "N", "Z", step, np.arange(24)) for way in (_divided_in_int64, _divided))
+    got = [out.ravel().tolist() for out in run(graph, given, exact, rounded)]
+    assert got[0] == law and got[1] != law and len(law) > 4
+
+
+def require_the_law(
+    theta: HeadParams, shift: int, rows_differ: bool, n: int = 9, batch: int = 3, longest: int | None = None
+) -> None:
+    rng = np.random.default_rng(shift)
+    heads, d = 6, 5
     multiplier = np.array([2**24 - 1, 1, 2**23, 12345, 77, 2**20 + 1])
     requant = Requant(
         FixedPoint(multiplier, np.full(heads, shift)),
@@ -269,11 +327,11 @@ def test_attention_is_the_law_for_every_factor(shift: int, rows_differ: bool) ->
     step = op.Attention(("qkv",), "context", theta, requant, causal=rows_differ)
     rows = rng.integers(-127, 128, (batch, n, 3, heads, d)).astype(np.int8)
     rows[0] = np.sign(rows[0]) * 127
-    lengths = np.array([n, 4, 1])
+    lengths = np.array([n, 4, 1])[:batch]
     mask = (np.arange(n) < lengths[:, None]).astype(np.uint8)[:, None, None]
     mask = mask * np.tri(n, dtype=np.uint8) if rows_differ else mask
     graph = Graph()
-    out = attention(graph, "qkv", step, Tokens("sizes", "mask"), 3 * heads * d)
+    out = attention(graph, "qkv", step, Tokens("sizes", "mask"), 3 * heads * d, longest or n)
     given = {"qkv": as_uint8(rows.reshape(batch * n, -1)), "sizes": np.array([batch, n]), "mask": mask}
     got = run(graph, given, out)[0].reshape(batch, n, heads, d).transpose(0, 2, 1, 3)
     q, k, v = rows.transpose(2, 0, 3, 1, 4)

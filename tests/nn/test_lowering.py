@@ -158,7 +158,7 @@ def test_padding_changes_nothing():
 
 def test_what_cannot_be_lowered_is_refused(make_model):
     model, table, batches = made("bert")
-    families = "families bert, roberta, electra, distilbert, gpt2, vit, deit"
+    families = "families bert, roberta, xlm-roberta, camembert, electra, distilbert, gpt2, vit, deit"
     with pytest.raises(ModelError, match=families) as refusal:
         lower(make_model("llama"), table, batches)
     assert "llama with RMSNorm, rotary positions, gated activations" in str(refusal.value)

@@ -214,12 +214,8 @@ def test_targets_that_know_one_line_say_so():
 def test_gpu_kernels_that_know_one_line_say_so():
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
-    from hccs.backends.triton.attention.launch import attention
-    from hccs.backends.triton.softmax import heads_of
+    from hccs.backends.triton.float_logits import forward
 
-    theta = hccs.HeadParams(1023, 4, 50, 41, 20)
+    theta = torch.tensor(hccs.HeadParams(1023, 4, 50, 41, 20).packed)
     with pytest.raises(errors.ParameterError, match="on a GPU"):
-        heads_of(torch.tensor(theta.packed), torch.Size((2,)))
-    q = torch.zeros((1, 1, 4, 16), dtype=torch.int8)
-    with pytest.raises(errors.ParameterError, match="on a GPU"):
-        attention(q, q, q, theta, hccs.Requant(hccs.FixedPoint(1, 1)))
+        forward(torch.zeros(1, 4, 16), theta, torch.ones(()), None, hccs.Mode.U8_DIV)

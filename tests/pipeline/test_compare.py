@@ -30,6 +30,7 @@ from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import tokenise
 from hccs.pipeline.models import accuracy, load_classifier
 from hccs.pipeline.training import Recipe
+from tests.report.wellformed import checked
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -248,9 +249,11 @@ def test_command_on_the_embedded_model(tmp_path):
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert "Fidelity to softmax" in result.output
-    assert {"comparison.json", "comparison.md", "curves.png", "accuracy.png"} <= {
+    assert {"comparison.json", "comparison.md", "curves.png", "accuracy.png", "report.html"} <= {
         path.name for path in (tmp_path / "out").iterdir()
     }
+    elements = checked((tmp_path / "out" / "report.html").read_text())
+    assert "Accuracy against divergence" in elements.text and elements.names.count("svg") == 3
 
 
 def test_the_folder_of_a_run_brings_its_task_and_recipe(data, tmp_path):

@@ -191,7 +191,7 @@ def test_a_run_says_where_accuracy_goes(interrupted, data):
     # One operator alone hardly ever costs as much as all together (training may have made up for it by
     # another), and the rows say so, the dearest first.
     cheaper = [cost.decibels > account.whole.decibels for cost in account.operators]
-    assert sum(cheaper) > 0.8 * len(cheaper)
+    assert sum(cheaper) > 0.7 * len(cheaper)
     rows = operator_rows(account)
     assert rows[0][0] == "everything" and len(rows[0]) == 6
     single = [float(row[4]) for row in rows[1 + len(KINDS) :]]
@@ -237,7 +237,9 @@ def test_the_delivered_kl_is_that_of_the_delivered_model(interrupted, data):
 
 
 def test_without_retraining_the_calibrated_model_is_delivered(data, tmp_path):
-    chosen = settings(data, mode="i16_clb", retraining=None)  # the mode without an integer form
+    chosen = settings(
+        data, mode="i16_clb", retraining=None, reconstruct=False
+    )  # the mode without an integer form
     stages = convert(chosen, tmp_path / "run", silent)["stages"]
     assert list(stages) == [name for name in STAGES if name not in ("whole without training", "retrain")]
     assert "accuracy" not in stages["integer"]
@@ -397,7 +399,7 @@ def test_two_processes_share_one_run(data, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("saved in") == 1
     stages = json.loads((tmp_path / "run" / "results.json").read_text())["stages"]
-    assert stages["collect"]["sentences"] == 64
+    assert stages["collect"]["sentences"] == 58  # of 64 a tenth is held back
     assert list(stages)[-1] == "save"
     assert evaluate(tmp_path / "run", ("i16_div",))["i16_div"] == stages["retrain"]["modes"]["i16_div"]
 

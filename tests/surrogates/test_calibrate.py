@@ -11,6 +11,8 @@ from tests.surrogates.conftest import SCALES, data
 
 FITTED = {
     "hccs": {"B", "S", "D"},
+    "hccs_two_lines": {"B", "S", "D", "S2", "D2", "f"},
+    "hccs_two_lines_uint8": {"B", "S", "D", "S2", "D2", "f"},
     "index_softmax": {"c"},
     "exaq": {"sigma", "span"},
     "ita": {"step"},
@@ -19,6 +21,8 @@ FITTED = {
     "entmax": {"alpha"},
     "hls4ml": {"integer_bits"},
 }
+
+OURS = {"hccs": {}, "hccs_two_lines": {"lines": 2}, "hccs_two_lines_uint8": {"lines": 2, "scores": "uint8"}}
 
 
 def divergence(method, params, x, valid):
@@ -46,7 +50,7 @@ def test_layers_and_batches_are_the_same_rows(name):
         np.testing.assert_allclose(value[0], alone[key], rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(set(FITTED) - {"hccs", "consmax", "exaq"}))
+@pytest.mark.parametrize("name", sorted(set(FITTED) - {*OURS, "consmax", "exaq"}))
 def test_fitted_is_no_worse_than_default(name):
     x, valid = data()
     method = surrogates.get(name)
@@ -75,14 +79,24 @@ def test_consmax_is_at_the_minimum():
     np.testing.assert_allclose(fitting.per_head(mass, valid, 1), 1, rtol=2e-3)
 
 
-def test_hccs_finds_what_calibrate_finds():
+@pytest.mark.parametrize("name", OURS)
+def test_hccs_finds_what_calibrate_finds(name):
     x, valid = data()
     statistics = hccs.calibration.HeadStatistics((1, 3), n=40, scale=SCALES)
     statistics.update(x, valid, layer=0)
-    table = hccs.calibrate(statistics)
-    params = surrogates.get("hccs").calibrate(x, SCALES, valid)
-    for key in "BSD":
+    table = hccs.calibrate(statistics, **OURS[name])
+    params = surrogates.get(name).calibrate(x, SCALES, valid)
+    for key in FITTED[name]:
         np.testing.assert_array_equal(params[key], getattr(table, key)[0])
+
+
+def test_two_lines_come_closer_than_one():
+    x, valid = data()
+    one, two, narrow = (
+        divergence(method, method.calibrate(x, SCALES, valid), x, valid)
+        for method in map(surrogates.get, OURS)
+    )
+    assert (two < 0.35 * one).all() and (narrow < 0.5 * one).all()
 
 
 def test_divergence_is_kl_for_a_distribution():

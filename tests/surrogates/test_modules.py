@@ -30,6 +30,8 @@ def one_thread():
 
 OPTIONS = [(name, {}) for name in surrogates.names() if name != "rela"] + [
     *(("hccs", {"mode": mode}) for mode in ("i16_clb", "u8_div", "u8_clb")),
+    ("hccs_two_lines", {"mode": "u8_div"}),
+    ("hccs_two_lines_uint8", {"mode": "u8_clb"}),
     *(("index_softmax", {"form": form}) for form in ("simulation", "kernel")),
     ("softmax_s8", {"output": "int16"}),
     *(("exaq", {"bits": bits}) for bits in (3, 4)),
@@ -149,6 +151,8 @@ def test_straight_through_is_the_gradient_of_softmax_inside_the_range():
 def test_nan_is_refused(name):
     params = {
         "hccs": {"B": 700, "S": 9, "D": 70},
+        "hccs_two_lines": {"B": 1023, "S": 4, "D": 50, "S2": 41, "D2": 20, "f": 0},
+        "hccs_two_lines_uint8": {"B": 1023, "S": 4, "D": 50, "S2": 41, "D2": 20, "f": 2},
         "consmax": {"beta": 1, "gamma": 1},
         "exaq": {"sigma": 1, "span": 1},
     }.get(name, {})

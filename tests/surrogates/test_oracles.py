@@ -37,6 +37,17 @@ def test_hccs_is_the_reference(mode):
     assert result.unit == 1 / mode.T
 
 
+@pytest.mark.parametrize("mode", list(hccs.Mode))
+@pytest.mark.parametrize("name", ["hccs_two_lines", "hccs_two_lines_uint8"])
+def test_two_lines_are_the_reference(name, mode):
+    x, valid = data()
+    shift = 2 * name.endswith("uint8")
+    params = {"B": [1023, 900, 819], "S": [4, 0, 3], "D": [50, 127, 40], "S2": [41, 7, 30], "D2": [20, 99, 9]}
+    result = surrogates.get(name)(x, SCALES, valid, **params, f=shift, mode=mode.value)
+    expected = reference_softmax(x, hccs.HeadParams(**params, f=shift), mode, valid)
+    np.testing.assert_array_equal(result.integers, expected)
+
+
 # --- I-BERT -------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,8 @@ from tests.surrogates.conftest import SCALES, SUMMING_TO_ONE, WITHOUT_MAXIMUM, c
 # For rows of up to 40 columns of any kind.
 FIXED = {
     "hccs": {"B": 800, "S": 9, "D": 80},
+    "hccs_two_lines": {"B": 1023, "S": 4, "D": 50, "S2": 41, "D2": 20, "f": 0},
+    "hccs_two_lines_uint8": {"B": 1023, "S": 4, "D": 50, "S2": 41, "D2": 19, "f": 2},
     "consmax": {"beta": 4.0, "gamma": 8.0},
     "exaq": {"sigma": 1.5, "span": 8.0},
 }

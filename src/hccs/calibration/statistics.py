@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hccs._html.charts import sparkline
+from hccs._html.elements import table
+from hccs._html.notebook import TABLE, few, framed
 from hccs.backends.cpu.instruction_sets import cores
 from hccs.calibration import _native, state
 from hccs.calibration.progress import CollectionProgress
@@ -242,6 +245,25 @@ class HeadStatistics:
     @classmethod
     def _from_state(cls, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> HeadStatistics:
         return state.restored(cls, arrays, metadata)
+
+    def _repr_html_(self) -> str:
+        seen = self.rows
+        rows, more = few(list(np.ndindex(self.shape)))
+        cells = []
+        for layer, head in rows:
+            cell = [f"layer {layer}, head {head}", f"{seen[layer, head]:,}", f"{self.scale[layer, head]:.5f}"]
+            if seen[layer, head]:
+                found = self.summary([layer * self.shape[1] + head])
+                shape = sparkline(found.mass[1:129:2].tolist(), described="softmax's mass by distance")
+                cells.append([*cell, f"{-found.negative_entropy:.3f}", shape])
+            else:
+                cells.append([*cell, "", ""])
+        layers, heads = self.shape
+        return framed(
+            f"HeadStatistics: {layers} layer{'s' * (layers > 1)} of {heads} heads, rows of up to {self.n}",
+            table(["head", "rows", "scale", "entropy", "mass by distance"], cells, style=TABLE),
+            more,
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return state.restored, (type(self), *self._state(), self.progress)

@@ -7,8 +7,22 @@ from typing import Annotated
 import typer
 
 import hccs
-from hccs.cli import aie, bench, calibrate, compare, convert, demo, export, info, reproduce, show, where
+from hccs.cli import (
+    aie,
+    bench,
+    calibrate,
+    compare,
+    convert,
+    demo,
+    export,
+    info,
+    report,
+    reproduce,
+    show,
+    where,
+)
 from hccs.cli.boundary import Commands
+from hccs.cli.perplexity import perplexity
 
 app = typer.Typer(
     name="hccs",
@@ -22,8 +36,10 @@ app.command()(calibrate.calibrate)
 app.add_typer(aie.app, name="aie")
 app.command()(convert.convert)
 app.command()(convert.evaluate)
+app.command()(perplexity)
 app.command()(show.show)
 app.command()(where.where)
+app.command()(report.report)
 app.command()(compare.compare)
 app.command()(bench.bench)
 app.command()(demo.demo)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from hccs.cli.boundary import require_models
+from hccs.cli.output import Json, Output, on_run
 from hccs.cli.tables import show
 
 if TYPE_CHECKING:
@@ -25,23 +25,29 @@ def bench(
     file: Annotated[str | None, typer.Option(help="Another TSV file with the task's columns.")] = None,
     turns: Annotated[int, typer.Option(help="Turns of every runtime; times are medians over them.")] = 9,
     seconds: Annotated[float, typer.Option(help="Length of a turn.", min=0)] = 0.15,
+    json: Json = False,
 ) -> None:
     """Latency, throughput, size and memory of a run: float, other runtimes' int8, and all in integers."""
     require_models()
     from hccs.pipeline.bench.figures import bench_figure
     from hccs.pipeline.bench.run import BenchSettings
     from hccs.pipeline.bench.run import bench as time_run
+    from hccs.pipeline.report.cost import speed_against_float
+    from hccs.pipeline.report.write import write_report
 
-    console = Console()
-
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    found = time_run(run, BenchSettings(batch, group, turns, seconds), file, say)
+    output = Output(json)
+    found = time_run(run, BenchSettings(batch, group, turns, seconds), file, output.say)
+    output.results(found)
     for title, header, rows in grids(found):
-        show(console, title, header, rows)
+        show(output.console, title, header, rows)
     bench_figure(found, run / "bench.png")
-    say(f"everything in {run / 'bench.json'}, drawn in {run / 'bench.png'}")
+    speed = speed_against_float(found)
+    lines = (
+        [] if speed is None else [f"one sentence on one thread: {speed:.2f} times as fast as float PyTorch"]
+    )
+    lines.append(f"everything in {run / 'bench.json'}, drawn in {run / 'bench.png'}")
+    lines.append(f"report: {write_report(run)}")
+    output.end("bench", lines, on_run(run, "where", "export c", "export onnx"))
 
 
 def grids(found: dict[str, Any]) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:

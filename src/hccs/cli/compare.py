@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from hccs.cli.boundary import require_models
+from hccs.cli.output import Json, Output
 from hccs.cli.tables import show
 from hccs.errors import ParameterError
 
@@ -54,13 +54,15 @@ def compare(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed.", min=0)] = 0,
     jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
+    json: Json = False,
 ) -> None:
     """Fidelity, accuracy, cost and time of every softmax replacement, on the same data."""
     require_models()
     from hccs.pipeline.compare import entries, figures, tables
     from hccs.pipeline.compare.run import compare as run
+    from hccs.pipeline.report.write import write_report
 
-    console = Console()
+    output = Output(json)
     chosen = entries.parse(methods.split() or entries.default_labels())
     changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
     given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
@@ -74,13 +76,18 @@ def compare(
         seed=seed,
         retraining=replace(settings.retraining, **given),
     )
-    found = run(settings, chosen, out, retrain=retrain, jobs=jobs, say=console.print)
+    found = run(settings, chosen, out, retrain=retrain, jobs=jobs, say=output.say)
     tables.write_markdown(found, out / "comparison.md")
     for grid in tables.grids(found):
-        show(console, grid.title, grid.header, grid.rows)
-    for path in figures.draw(found, out):
-        console.print(f"drew {path}")
-    console.print(f"tables in {out / 'comparison.md'}, everything in {out / 'comparison.json'}")
+        show(output.console, grid.title, grid.header, grid.rows)
+    output.results(found)
+    drawn = figures.draw(found, out)
+    lines = [
+        f"tables in {out / 'comparison.md'}, everything in {out / 'comparison.json'}",
+        f"figures: {', '.join(map(str, drawn))}",
+        f"report: {write_report(out)}",
+    ]
+    output.end("compare", lines, {"more methods": f"hccs compare ... --methods NAME --out {out}"})
 
 
 def _settings(model: list[str], task: str, data: str, vocabulary: str) -> ComparisonSettings:

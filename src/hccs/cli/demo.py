@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hccs.cli.boundary import require_models
+from hccs.cli.output import Output
 
 
 def demo(
@@ -18,10 +18,10 @@ def demo(
 ) -> None:
     """Convert the embedded BERT-tiny on the embedded sentiment task: no network needed."""
     require_models()
-    from hccs.cli.convert import show_summary
+    from hccs.cli.convert import show_end, show_summary
     from hccs.pipeline.convert.demo import demo as run
 
-    console = Console()
-    results = run(out, console.print)
-    console.print(f"model, table, integer model and figures in {out}")
-    show_summary(console, results)
+    output = Output()
+    results = run(out, output.say)
+    show_summary(output.console, results)
+    show_end(output, results, out)

@@ -12,6 +12,8 @@ from rich.console import Console
 
 from hccs.cli.boundary import require_models
 from hccs.errors import ParameterError
+from hccs.numbers.modes import Mode
+from hccs.program.files import IN_RUN
 
 app = typer.Typer(help="Write a converted model for other runtimes: C, ONNX.", no_args_is_help=True)
 
@@ -79,23 +81,35 @@ def c(
 def onnx(
     model: Annotated[Path, typer.Argument(help="A finished run, or an integer model (model.hccs).")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("model.onnx"),
-    mode: Annotated[str, typer.Option(help="One of the four modes; the run's own by default.")] = "",
-    attentions: Annotated[bool, typer.Option(help="Every layer's probabilities as outputs too.")] = False,
+    float_layers: Annotated[
+        bool, typer.Option("--float-layers", help="A run's model with float layers around HCCS instead.")
+    ] = False,
+    mode: Annotated[
+        Mode | None, typer.Option(help="With --float-layers: another mode than the run's own.")
+    ] = None,
+    attentions: Annotated[
+        bool, typer.Option("--attentions", help="With --float-layers: probabilities as outputs too.")
+    ] = False,
 ) -> None:
-    """A run's converted model, float layers around HCCS; or a whole integer model, with the same scores."""
-    if model.is_file():
+    """A whole integer model, with the same scores; of a run without one, float layers around HCCS."""
+    whole = model / IN_RUN if model.is_dir() else model
+    if float_layers and model.is_file():
+        raise ParameterError(
+            "a run with --float-layers", f"{model}, an integer model", "Name the run's folder."
+        )
+    if not float_layers and whole.is_file():
         if mode or attentions:
             raise ParameterError(
-                "--mode and --attentions with a run",
-                f"{model}, an integer model",
-                "Its arithmetic is fixed: leave them out.",
+                "--mode and --attentions with --float-layers",
+                "an integer model, whose arithmetic is fixed",
+                "Add --float-layers, or leave them out.",
             )
-        _whole_onnx(model, out)
+        _whole_onnx(whole, out)
         return
     require_models()
     from hccs.pipeline.convert.export_onnx import export_run
 
-    path, found = export_run(model, out, mode=mode, attentions=attentions)
+    path, found = export_run(model, out, mode=mode.value if mode else "", attentions=attentions)
     console = Console()
     console.print(f"wrote {path}", markup=False)
     console.print(

@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
+from hccs.cli.output import Json, Output
 from hccs.errors import FileError
 from hccs.program import IntegerModel
+from hccs.program.describe import as_dict
 from hccs.program.files import IN_RUN
 
 
 def show(
     file: Annotated[Path, typer.Argument(help="A file that IntegerModel.save wrote, or a run's folder.")],
+    json: Json = False,
 ) -> None:
     """List an integer model's operators, shapes, scales, bytes and products."""
     if file.is_dir():
@@ -24,4 +27,7 @@ def show(
                 "Name a file, or a run that hccs convert has finished.",
             )
         file = file / IN_RUN
-    typer.echo(repr(IntegerModel.load(file)))
+    model, output = IntegerModel.load(file), Output(json)
+    output.results(as_dict(model.program))
+    if not json:
+        typer.echo(repr(model))

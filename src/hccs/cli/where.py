@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hccs.cli.boundary import require_models
+from hccs.cli.output import Json, Output, on_run
 from hccs.cli.tables import show
 
 
@@ -16,13 +16,17 @@ def where(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     file: Annotated[str, typer.Option(help="Another file with the task's columns.")] = "",
     examples: Annotated[int, typer.Option(min=1, help="Look at so many examples.")] = 512,
+    json: Json = False,
 ) -> None:
     """Show the noise of every value of an integer model, and what each operator alone would cost."""
     require_models()
     from hccs.pipeline.report import where as report
+    from hccs.pipeline.report.write import write_report
 
+    output = Output(json)
     found = report.where(run, file or None, examples)
-    console = Console()
+    output.results(found.as_dict())
+    console = output.console
     points = [] if found.accuracy is None else ["points"]
     show(
         console,
@@ -36,4 +40,5 @@ def where(
         ["value", "layer", "name in the program", "signal to noise, dB"],
         report.value_rows(found),
     )
-    console.print(f"all of it in {run / report.NUMBERS} and {run / report.FIGURE}", soft_wrap=True)
+    lines = [f"all of it in {run / report.NUMBERS}, drawn in {run / report.FIGURE}"]
+    output.end("where accuracy goes", [*lines, f"report: {write_report(run)}"], on_run(run, "bench"))

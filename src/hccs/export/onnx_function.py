@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from hccs._extras import require
-from hccs.numbers.modes import DIVISOR_BITS, RECIPROCAL_SHIFT, Mode
+from hccs.numbers.modes import DIVISOR_BITS, LINEAR_TOP, RECIPROCAL_SHIFT, Mode
 
 DOMAIN = "hccs"
 DOMAIN_VERSION = 1
@@ -110,6 +110,10 @@ def wide_function_text(mode: Mode) -> str:
     rho = Div (numerator, M)"""
     if mode.is_clb:
         reciprocal = f"rho = Constant <value = int32 {{{mode.T << mode.spare_bits}}}> ()"
+    elif mode.is_linear:
+        reciprocal = f"""{_linear_reciprocal(mode, _WIDE_LEADING_BITS)}
+    spare_power = Constant <value = int32 {{{1 << mode.spare_bits}}}> ()
+    rho = Mul (L, spare_power)"""
     return f"""
 <domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>
 {function_name(mode, wide=True)} (z, theta, scale, valid) => (p)
@@ -188,6 +192,9 @@ def _factor(mode: Mode) -> str:
             _int32("factors", [(numerator >> (k + e[k])) << e[k] for k in _LEADING_BITS]),
             "factor = Gather (factors, k)",
         ]
+    elif mode.is_linear:
+        # (L * s) >> k, with the shift of the other modes: up is 2^(15 - k).
+        lines += [_linear_reciprocal(mode, _LEADING_BITS), "factor = Mul (L, up)"]
     elif mode.is_u8:
         lines += [
             f"numerator = Constant <value = int32 {{{numerator}}}> ()",
@@ -205,10 +212,30 @@ def _factor(mode: Mode) -> str:
     return "\n    ".join(lines)
 
 
+def _linear_reciprocal(mode: Mode, leading_bits: range) -> str:
+    """L, which is T * 2^k / Z by a line, in eight bits, from `some` and its leading bit k."""
+    lines = [
+        _int32("ups", [1 << max(DIVISOR_BITS - k, 0) for k in leading_bits]),
+        "up = Gather (ups, k)",
+        "shifted_up = Mul (some, up)",
+        _int32("downs", [2 << max(k - DIVISOR_BITS, 0) for k in leading_bits]),  # and M >> 1
+        "down = Gather (downs, k)",
+        "half_M = Div (shifted_up, down)",
+        f"line_top = Constant <value = int32 {{{LINEAR_TOP}}}> ()",
+        "falling = Sub (line_top, half_M)",
+        f"whole = Constant <value = int32 {{{mode.T}}}> ()",
+        "times_T = Mul (falling, whole)",
+        f"fraction_power = Constant <value = int32 {{{1 << DIVISOR_BITS}}}> ()",
+        "L = Div (times_T, fraction_power)",
+    ]
+    return "\n    ".join(lines)
+
+
 def _scaled(mode: Mode) -> str:
-    """p_hat = min((s * factor) >> shift, T) (eq. 7). Only CLB overestimates and needs the minimum."""
+    """p_hat = min((s * factor) >> shift, T) (eq. 7). A division never overestimates and needs no minimum."""
     kind = "uint32" if mode.is_u8 else "int32"
-    shifted = "shifted" if mode.is_clb else "p_hat"
+    over = mode.is_clb or mode.is_linear
+    shifted = "shifted" if over else "p_hat"
     lines = [f"{'product' if mode.is_u8 else shifted} = Mul (s, factor)"]
     if mode.is_u8:
         # Only unsigned integers can be shifted.
@@ -217,7 +244,7 @@ def _scaled(mode: Mode) -> str:
             f"fraction_bits = Constant <value = uint32 {{{RECIPROCAL_SHIFT}}}> ()",
             f'{shifted} = BitShift <direction = "RIGHT"> (unsigned, fraction_bits)',
         ]
-    if mode.is_clb:
+    if over:
         lines += [f"top = Constant <value = {kind} {{{mode.T}}}> ()", f"p_hat = Min ({shifted}, top)"]
     return "\n    ".join(lines)
 

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs._files.checked import Format
+from hccs._html.charts import sparkline
+from hccs._html.elements import table
+from hccs._html.notebook import TABLE, few, framed
 from hccs.errors import DataError, DtypeError, FileError, HccsError, ParameterError, ShapeError
-from hccs.numbers.heads import HeadParams, integers
-from hccs.numbers.modes import Mode
+from hccs.numbers.heads import NAMES, HeadParams, integers
+from hccs.numbers.modes import MAX_DISTANCE, Mode
 from hccs.numbers.region import NARROW, WIDE, Region
 
 if TYPE_CHECKING:
@@ -223,6 +226,26 @@ class ParamTable:
         except (KeyError, ValueError) as error:
             raise FileError(f"complete metadata in {path}", repr(error), "Save the table anew.") from error
 
+    def _repr_html_(self) -> str:
+        names = NAMES[: self.head(0, 0).packed.shape[-1]]
+        rows, more = few(list(np.ndindex(self.shape)))
+        cells = [
+            [
+                f"layer {layer}, head {head}",
+                *self.head(layer, head).packed.tolist(),
+                f"{self.scale[layer, head]:.5f}",
+                sparkline(_weights(self.head(layer, head)), described="weight by distance"),
+            ]
+            for layer, head in rows
+        ]
+        layers, heads = self.shape
+        size = f"{layers} layer{'s' * (layers > 1)} of {heads} heads"
+        return framed(
+            f"ParamTable: {size}, rows of up to {self.n}, {self.mode.value}",
+            table(["head", *names, "scale", "weight by distance"], cells, style=TABLE),
+            more,
+        )
+
     def to_json(self) -> str:
         """`as_dict` for people: one line per layer."""
         lines = []
@@ -231,6 +254,14 @@ class ParamTable:
             inner = ",\n    ".join(map(json.dumps, value)) if rows else ""
             lines.append(f'  "{name}": ' + (f"[\n    {inner}\n  ]" if rows else json.dumps(value)))
         return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _weights(theta: HeadParams) -> list[float]:
+    """Scores over distance relative to the largest, at some distances."""
+    d = np.arange(0, MAX_DISTANCE + 1, 2)
+    scores = (theta.B - theta.S * np.minimum(d, theta.D) - theta.S2 * np.minimum(d, theta.D2)) >> theta.f
+    relative: list[float] = (scores / max(int(scores[0]), 1)).tolist()
+    return relative
 
 
 def _second_line(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.errors import DataError, ParameterError
-from hccs.pipeline.data.problems import CLASSIFICATION, IGNORED, REGRESSION, TOKENS
+from hccs.pipeline.data.problems import CLASSIFICATION, IGNORED, IMAGES, REGRESSION, TOKENS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,6 +102,7 @@ NAMED: dict[str, dict[str, Function]] = {
     CLASSIFICATION: {**_OF_LABELS},
     REGRESSION: {**_OF_VALUES},
     TOKENS: {**_OF_LABELS},
+    IMAGES: {**_OF_LABELS},
 }
 """By problem; the first is the default."""
 
@@ -138,6 +139,14 @@ def metric_for(problem: str, wanted: str | Function | None = None) -> Metric:
             "Python must be able to import it; in Python pass the function itself as `metric`.",
         ) from error
     return Metric(function, found)
+
+
+def agreement_for(problem: str) -> Metric:
+    """How many of a model's answers are the float model's, which stand where labels would; see `metric_for`.
+
+    Of values it is their correlation.
+    """
+    return Metric("agreement", metric_for(problem).function)
 
 
 def spelled(wanted: str | Function | None) -> str:

@@ -18,7 +18,8 @@ from hccs._progress import track
 from hccs.errors import FileError, ModelError
 from hccs.nn.interface import attention_layers
 from hccs.pipeline.data import labels as names
-from hccs.pipeline.data.problems import CLASSIFICATION, REGRESSION, TOKENS
+from hccs.pipeline.data.problems import CLASSIFICATION, IMAGES, REGRESSION, TOKENS
+from hccs.pipeline.data.tasks import Task
 from hccs.pipeline.data.tokens import TokenisedSet
 from hccs.pipeline.metrics import ACCURACY, Metric
 
@@ -66,7 +67,7 @@ def load_classifier(
     # The first look must not change what an untrained head is drawn from.
     with torch.random.fork_rng(devices=[]):
         model, info = _pretrained(hf, name, problem)
-    tokenizer = load_tokenizer(name, vocabulary)
+    tokenizer = load_processor(name) if problem == IMAGES else load_tokenizer(name, vocabulary)
     attention_layers(model)
     base = f"{model.base_model_prefix}."
     has_head = all(key.startswith(base) for key in info["missing_keys"])
@@ -74,6 +75,8 @@ def load_classifier(
         found = _arranged(name, model, info["mismatched_keys"], labels, order, problem)
     else:
         found = tuple(order) or tuple(labels)
+        if not found:
+            raise no_labels(name)
         kind = "regression" if problem == REGRESSION else None
         model, _ = _pretrained(hf, name, problem, num_labels=len(found), problem_type=kind)
     model.config.id2label = dict(enumerate(found))
@@ -81,8 +84,17 @@ def load_classifier(
     return Loaded(model, tokenizer, has_head and not new_head, found)
 
 
+def no_labels(name: str) -> ModelError:
+    """The refusal of a model that would have to be trained on labels that there are none of."""
+    return ModelError(
+        f"a model with a trained head at {name}: there are no labels to train one on",
+        "a head that is missing, or to be replaced",
+        "Fine-tune the model first, or give labelled data with --train.",
+    )
+
+
 def _pretrained(hf: Any, name: str, problem: str, **changes: Any) -> tuple[Any, dict[str, Any]]:
-    kinds = {TOKENS: hf.AutoModelForTokenClassification}
+    kinds = {TOKENS: hf.AutoModelForTokenClassification, IMAGES: hf.AutoModelForImageClassification}
     kind = kinds.get(problem, hf.AutoModelForSequenceClassification)
     try:
         model, info = kind.from_pretrained(
@@ -167,6 +179,23 @@ def load_tokenizer(name: str, vocabulary: str | Path | None = None) -> Any:
         return hf.AutoTokenizer.from_pretrained(name)
     except Exception as error:
         raise _unreadable(name, error) from error
+
+
+def load_processor(name: str) -> Any:
+    """What makes images of files into the model's input."""
+    try:
+        return transformers().AutoImageProcessor.from_pretrained(name)
+    except Exception as error:
+        raise _unreadable(name, error) from error
+
+
+def longest_row(model: Any, task: Task) -> int:
+    """Tokens of the longest sequence: the task's n; of images a row has all patches and special tokens."""
+    size, patch = (getattr(model.config, name, None) for name in ("image_size", "patch_size"))
+    if task.problem != IMAGES or not isinstance(size, int) or not isinstance(patch, int):
+        return task.n
+    special = 2 if model.config.model_type == "deit" else 1
+    return max(task.n, (size // patch) ** 2 + special)
 
 
 def score(model: Any, data: TokenisedSet, metric: Metric = ACCURACY) -> float:

@@ -64,7 +64,7 @@ def _taken(step: op.Operator, program: op.Program) -> bool:
 
 
 def _longest(program: op.Program) -> int:
-    """Tokens of a sequence or an image: with more, attention's sums could leave their bits, as NumPy explains."""
+    """Tokens of a sequence or an image: with more, attention's sums could overflow, as NumPy explains."""
     rows = [step.theta.max_columns for step in program.operators if isinstance(step, op.Attention)]
     embed = program.embed
     given = embed.params.tokens if isinstance(embed, op.EmbedPatches) else program.longest

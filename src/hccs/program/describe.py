@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from hccs._html.elements import table, tag
+from hccs._html.notebook import TABLE, few, framed
+from hccs.numbers.heads import HeadParams
 from hccs.numbers.multipliers import LinearParams
 from hccs.program import operators as op
+
+HEADER = ("", "operator", "reads", "writes", "shape", "step", "bytes", "products per token")
 
 
 def describe(program: op.Program) -> str:
     """One line an operator, then the sums."""
+    rows = [HEADER, *_rows(program)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join([_title(program), *lines, _sums(program)])
+
+
+def as_html(program: op.Program) -> str:
+    """The same for notebooks; of many operators the first."""
+    rows, more = few(_rows(program))
+    return framed(_title(program), table(HEADER, rows, style=TABLE), more, tag("p", _sums(program)))
+
+
+def as_dict(program: op.Program) -> dict[str, Any]:
+    """The same for machines: operators, labels and sums."""
+    return {
+        "labels": list(program.labels),
+        "longest": program.longest,
+        "operators": [
+            {
+                "operator": type(step).__name__,
+                "reads": list(step.inputs),
+                "writes": step.output,
+                "shape": shape_of(step),
+                "step": program.scales.get(step.output),
+                "bytes": bytes_of(step),
+                "products_per_token": products_of(step),
+            }
+            for step in program.operators
+        ],
+        "bytes": sum(map(bytes_of, program.operators)),
+        "products_per_token": sum(map(products_of, program.operators)),
+    }
+
+
+def _title(program: op.Program) -> str:
+    return (
         f"integer model: {len(program.operators)} operators, up to {program.longest} tokens, "
         f"labels {_few(program.labels)}"
-    ]
-    rows = [("", "operator", "reads", "writes", "shape", "step", "bytes", "products per token")]
+    )
+
+
+def _rows(program: op.Program) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for number, step in enumerate(program.operators):
         scale = program.scales.get(step.output)
         rows.append(
@@ -29,15 +76,12 @@ def describe(program: op.Program) -> str:
                 f"{products_of(step):,}" if products_of(step) else "",
             )
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines += [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return rows
+
+
+def _sums(program: op.Program) -> str:
     total, products = (sum(map(count, program.operators)) for count in (bytes_of, products_of))
-    lines.append(
-        f"{total / 2**20:.2f} MiB of constants, {products / 1e6:.2f} M products per token beside attention"
-    )
-    return "\n".join(lines)
+    return f"{total / 2**20:.2f} MiB of constants, {products / 1e6:.2f} M products per token beside attention"
 
 
 def _few(labels: tuple[str, ...]) -> str:
@@ -61,10 +105,18 @@ def shape_of(step: op.Operator) -> str:
         case op.LayerNorm(params=n):
             return f"{n.channels} int16"
         case op.Attention():
-            return f"{step.heads} heads" + (", causal" if step.causal else "")
+            return f"{step.heads} heads{_form(step.theta)}" + (", causal" if step.causal else "")
         case op.Narrow(bits=bits):
             return f">> {bits}"
     return ""
+
+
+def _form(theta: HeadParams) -> str:
+    """What is not the paper's about scores."""
+    if not theta.wide:
+        return ""
+    lines = "two lines" if np.any(theta.S2) else "wide sums"
+    return f", {lines}, {'uint8' if np.all(theta.f) else 'int16'} scores"
 
 
 def bytes_of(step: op.Operator) -> int:

@@ -12,7 +12,7 @@ from hccs.errors import DataError, DtypeError, MaskError, ShapeError
 from hccs.ops.arguments import require_threads
 from hccs.program import files
 from hccs.program.compiling import compiled
-from hccs.program.describe import describe
+from hccs.program.describe import as_html, describe
 from hccs.program.interpreter import run
 from hccs.program.operators import EmbedPatches, Program
 
@@ -192,3 +192,6 @@ class IntegerModel:
 
     def __repr__(self) -> str:
         return describe(self.program)
+
+    def _repr_html_(self) -> str:
+        return as_html(self.program)

@@ -140,6 +140,11 @@ class Program:
                 "a program that ends with int32 scores", type(last).__name__, "Lower the model's head."
             )
 
+    def _repr_html_(self) -> str:
+        from hccs.program.describe import as_html  # it knows the operators
+
+        return as_html(self)
+
     @property
     def embed(self) -> Embed | EmbedPatches:
         """The first operator."""

@@ -2,10 +2,10 @@
 
     s_i = B - S * min(m - x_i, D),    p_hat_i = s_i * rho,    rho ~ T / sum s
 
-in the four modes of docs/spec.md: `i16_div`, `i16_clb`, `u8_div`, `u8_clb` (parameter `mode`). (B, S, D) are
-integers per head from the exact calibration.
+in the modes of docs/spec.md: `i16_div`, `i16_clb`, `u8_div`, `u8_clb`, `u8_lin` (parameter `mode`). (B, S, D)
+are integers per head from the exact calibration; `hccs_two_lines` has a second line.
 Widths: int8 in, int16 scores and sums, int16 or uint8 out. Needs: max, sum, and a division per row (none in
-the CLB modes, whose reciprocal is a shift by the leading bit).
+the CLB modes, whose reciprocal is a shift by the leading bit, nor in `u8_lin`, where it is a line).
 Differentiable straight through, as `hccs.nn.hccs_softmax`.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.calibration import HeadStatistics, calibrate
-from hccs.numbers.heads import HeadParams
+from hccs.numbers.heads import NAMES, ONE_LINE, HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops.softmax import softmax
 from hccs.surrogates.costs import Costs, PerRow
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def constants(scale: NDArray[np.float64], B: Any, S: Any, D: Any, mode: str) -> dict[str, Any]:
-    """theta as integers, refused here when no integer datapath could run it."""
-    theta = HeadParams(*(np.rint(value).astype(np.int64) for value in (B, S, D)))
-    return {"scale": scale, "theta": theta.packed, "mode": Mode(mode).value}
+def constants(scale: NDArray[np.float64], mode: str, **theta: Any) -> dict[str, Any]:
+    """theta, the three or the six, as integers, refused here when no integer datapath could run it."""
+    integers = {name: np.rint(value).astype(np.int64) for name, value in theta.items()}
+    params = HeadParams(**integers, wide=len(theta) > ONE_LINE)
+    return {"scale": scale, "theta": params.packed, "mode": Mode(mode).value}
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any, theta: Any, mode: str) -> Output:
     """The native kernels' integers, which the tests hold against `hccs.reference.softmax`."""
-    params = HeadParams(*np.moveaxis(theta[..., 0, :], -1, 0))
-    return Output(softmax(x, params, mode, valid), Mode(mode).T)
+    return Output(softmax(x, HeadParams.from_packed(theta[..., 0, :]), mode, valid), Mode(mode).T)
 
 
 def tensor(z: Any, valid: Any, scale: Any, theta: Any, mode: str) -> Output:
@@ -45,8 +45,13 @@ def tensor(z: Any, valid: Any, scale: Any, theta: Any, mode: str) -> Output:
     return Output(hccs_softmax(z, theta[..., 0, :], scale[..., 0, 0].float(), mode, valid))
 
 
-def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
-    """The exact optimum of KL(softmax || p_hat / 32767) for rows as long as these (docs/calibration.md)."""
+def fit(
+    x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_], **options: Any
+) -> dict[str, Any]:
+    """The least KL(softmax || p_hat / 32767) for rows as long as these (docs/calibration.md).
+
+    `options` are those of `hccs.calibrate`, for two lines.
+    """
     heads = scale.size
     lead = x.ndim - 2 - scale.ndim
     # [*others, *heads, q, k] -> [heads, rows, k]: the statistics count every row of a head alike.
@@ -54,13 +59,17 @@ def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_
     logits, mask = (array.reshape(heads, -1, x.shape[-1])[None] for array in by_head)
     statistics = HeadStatistics((1, heads), n=x.shape[-1], scale=scale.reshape(1, heads))
     statistics.update(np.ascontiguousarray(logits), np.ascontiguousarray(mask))
-    table = calibrate(statistics)
-    return {name: getattr(table, name).reshape(scale.shape) for name in "BSD"}
+    table = calibrate(statistics, **options)
+    names = NAMES[:ONE_LINE] if table.lines == 1 else NAMES
+    return {name: getattr(table, name).reshape(scale.shape) for name in names}
 
 
-def costs_by(mode: str = "i16_div", **theta: Any) -> Costs:
-    """Those of a mode."""
+def costs_by(
+    mode: str = "i16_div", two_lines: bool = False, shifted_scores: bool = False, **theta: Any
+) -> Costs:
+    """Those of a mode, and of a second line."""
     # CLB: the leading bit and a shift stand in for the division, and outputs saturate; u8: a shift by 15.
+    # Two lines: clip, multiply, subtract; the reciprocal is scaled by the leading bit, in every mode.
     by_shift = Mode(mode).is_clb or Mode(mode).is_linear
     narrow = Mode(mode).is_u8
     return Costs(
@@ -72,7 +81,10 @@ def costs_by(mode: str = "i16_div", **theta: Any) -> Costs:
         table_bytes=0,
         needs=frozenset({"max", "sum"} if by_shift else {"divide", "max", "sum"}),
         # max, subtract, clip, multiply, subtract, sum, multiply
-        operations=PerRow(element=7 + by_shift + narrow, row=2 * by_shift),
+        operations=PerRow(
+            element=7 + by_shift + (narrow or two_lines) + 3 * two_lines + shifted_scores,
+            row=2 * (by_shift or two_lines),
+        ),
         divides=PerRow() if by_shift else PerRow(row=1),
         exponentials=PerRow(),
         integer_only=True,

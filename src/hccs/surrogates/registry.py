@@ -36,6 +36,8 @@ from hccs.surrogates.surrogate import Surrogate
 METHODS = (
     "softmax",
     "hccs",
+    "hccs_two_lines",
+    "hccs_two_lines_uint8",
     "ibert",
     "shiftmax",
     "log_int_softmax",

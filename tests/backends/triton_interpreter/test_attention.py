@@ -26,9 +26,14 @@ SHAPES = {
     "prefetched": (40, 32, 32, Tile(16, 32, repeat=2, persistent=1, prefetched=True)),
     "prefetched tails": (33, 20, 64, Tile(16, 32, repeat=3, prefetched=True)),
     "two blocks kept": (17, 40, 32, Tile(16, 32, tiles=2, repeat=2)),
+    "two blocks kept, aligned": (64, 64, 32, Tile(16, 32, tiles=2, repeat=4)),
     "streamed": (16, 40, 8, Tile(16, 32)),
     "head in chunks": (3, 33, 130, Tile(16, 32)),
     "streamed long": (3, 100, 8, Tile(16, 32)),
+    "streamed, cut": (32, 64, 8, Tile(16, 32)),
+    "few queries": (3, 70, 20, Tile(16, 32, split=64)),
+    "one query": (1, 70, 32, Tile(16, 32, split=64, single=True)),
+    "one query, whole": (1, 64, 32, Tile(16, 32, split=64, single=True)),
 }
 KINDS = {
     "all": (None, False, None, "pair"),
@@ -36,6 +41,7 @@ KINDS = {
     "mask": ("mask", False, None, "float32"),
     "common mask, causal": ("common", True, None, "pair"),
     "lengths, causal": ("lengths", True, None, "int8"),
+    "causal": (None, True, None, "float32"),
     "common lengths": ("common lengths", False, "u8_clb", "pair"),
 }
 
@@ -68,12 +74,74 @@ def test_kernels_equal_the_reference(shape, kind):
     limits = [-128, 127] if case % 2 else range(-128, 128)
     q, k, v = (rng.choice(limits, (2, 2, n, d)).astype(np.int8) for n in (nq, nk, nk))
     what, causal, mode, out = KINDS[kind]
+    if tile is not None and tile.split and (mode or what in ("mask", "common")):
+        pytest.skip("other kernels take masks and probabilities")
     valid, causal = selected(rng, what, nq, nk), causal and nq <= nk
     expected = reference_attention(q, k, v, theta, REQUANT, valid=valid, causal=causal, mode=mode, out=out)
     mode = None if mode is None else hccs.Mode(mode)
     found = run(q, k, v, theta, REQUANT, valid, causal=causal, mode=mode, out=out, tile=tile)
     for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected)), strict=True):
         assert (a.numpy() == b).all()
+
+
+WIDE = {
+    "two lines": hccs.HeadParams([1023, 940], [4, 3], [50, 73], [41, 23], [20, 31]),
+    "bytes": hccs.HeadParams([1023, 940], [4, 3], [50, 73], [41, 23], [20, 31], [2, 3]),
+    "a head of bytes": hccs.HeadParams([1023, 5000], [4, 0], [50, 127], [41, 127], [20, 31], [2, 0]),
+    "one line, large": hccs.HeadParams([32767, 20000], [127, 100], [127, 90], wide=True),
+}
+# All keys in a program, in two blocks, streamed, few queries; sums in and beyond what float32 holds.
+WIDE_SHAPES = {
+    "two blocks kept": (5, 40, 8, Tile(16, 32, tiles=2)),
+    "prefetched": (5, 20, 32, Tile(16, 32, repeat=2, prefetched=True)),
+    "streamed": (5, 70, 8, Tile(16, 32)),
+    "few queries": (2, 70, 8, Tile(16, 32, split=64)),
+    "one query": (1, 70, 32, Tile(16, 32, split=64, single=True)),
+}
+
+
+def test_long_rows_of_uint8_scores_leave_float32_by_the_block():
+    rng, theta = np.random.default_rng(3), WIDE["bytes"]
+    q, k = (rng.integers(-128, 128, (1, 2, n, 8)).astype(np.int8) for n in (1, 600))
+    v = np.full((1, 2, 600, 8), -128, np.int8)
+    expected = reference_attention(q, k, v, theta, REQUANT, out="pair")
+    found = run(q, k, v, theta, REQUANT, out="pair", tile=Tile(16, 128))
+    assert all((a.numpy() == b).all() for a, b in zip(found, expected, strict=True))
+
+
+# Every form of the scores on one way through, the two extremes on all.
+@pytest.mark.parametrize(
+    ("shape", "theta"),
+    [("two blocks kept", theta) for theta in WIDE]
+    + [(shape, theta) for shape in list(WIDE_SHAPES)[1:] for theta in ("bytes", "one line, large")],
+)
+def test_two_lines_and_wide_sums_equal_the_reference(shape, theta):
+    nq, nk, d, tile = WIDE_SHAPES[shape]
+    rng = np.random.default_rng(nk)
+    q, k, v = (rng.integers(-128, 128, (2, 2, n, d)).astype(np.int8) for n in (nq, nk, nk))
+    v[0] = np.abs(v[0] | 64)  # sums that nothing cancels
+    cases = [({}, None, "pair"), ({"valid": rng.integers(0, nk + 1, (2, 1, nq))}, None, "int8")]
+    cases.append(({"causal": nq <= nk}, None, "float32"))
+    cases += [({}, hccs.Mode(mode), "pair") for mode in ("u8_div", "u8_lin") if not tile.split]
+    for chosen, mode, out in cases:
+        expected = reference_attention(q, k, v, WIDE[theta], REQUANT, mode=mode, out=out, **chosen)
+        found = run(q, k, v, WIDE[theta], REQUANT, mode=mode, out=out, tile=tile, **chosen)
+        for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected)), strict=True):
+            assert (a.numpy() == b).all(), (chosen.keys(), mode, out)
+
+
+@pytest.mark.parametrize(
+    "tile", [None, Tile(16, 32), Tile(16, 32, prefetched=True, repeat=2), Tile(16, 32, split=32)], ids=str
+)
+def test_heads_that_share_keys(tile):
+    rng, nk = np.random.default_rng(5), 30 if tile is None or tile.prefetched else 70
+    q = rng.integers(-128, 128, (2, 4, 3, 32)).astype(np.int8)
+    k, v = rng.integers(-128, 128, (2, 2, 2, nk, 32)).astype(np.int8)
+    theta = hccs.HeadParams(B=[400, 300, 200, 100], S=[7, 5, 3, 1], D=[40, 50, 60, 70])
+    requant, lengths = hccs.Requant(hccs.FixedPoint([3, 4, 5, 6], 9)), rng.integers(0, nk + 1, (2, 4, 3))
+    repeated = [np.repeat(x, 2, axis=1) for x in (k, v)]
+    expected = reference_attention(q, *repeated, theta, requant, valid=lengths)
+    assert (run(q, k, v, theta, requant, lengths, tile=tile).numpy() == expected).all()
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 1, 2)], ids=str)

@@ -63,6 +63,25 @@ def test_whole_rows_inside_one_head_four_logits_to_a_word(mode, k, theta):
     assert (run(x, theta, mode).numpy() == reference_softmax(x.numpy(), theta, mode)).all()
 
 
+WIDE = {
+    "two lines": hccs.HeadParams([1023, 940], [4, 3], [50, 73], [41, 23], [20, 31]),
+    "shifted": hccs.HeadParams([1023, 300], [4, 1], [50, 73], [41, 7], [20, 31], [2, 0]),
+    "one line": hccs.HeadParams([32767, 2], [127, 0], 90, wide=True),
+}
+
+
+@pytest.mark.parametrize("theta", WIDE)
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_two_lines_and_wide_sums_equal_the_reference(mode, theta):
+    for masking in (LENGTHS, MASK):
+        x, valid = rows(17, 3, 2, 4, 17), selected(masking, 17)
+        expected = reference_softmax(x.numpy(), WIDE[theta], mode, None if valid is None else valid.numpy())
+        assert (run(x, WIDE[theta], mode, masking, valid).numpy() == expected).all()
+    x = rows(3, 1, 2, 4096 // 64, 64)  # whole rows, as words
+    x[0, 0, :40] = rows(4, 40, 64) % 28 + 100
+    assert (run(x, WIDE[theta], mode).numpy() == reference_softmax(x.numpy(), WIDE[theta], mode)).all()
+
+
 @pytest.mark.parametrize("masking", [NO_MASK, LENGTHS, MASK], ids=["none", "lengths", "mask"])
 @pytest.mark.parametrize("k", [5, 17])
 @pytest.mark.parametrize("mode", MODES, ids=str)

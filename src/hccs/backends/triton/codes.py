@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import triton.language as tl
 
+from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
 
@@ -13,10 +15,36 @@ MASK = tl.constexpr(arguments.MASK)
 COMMON_MASK = tl.constexpr(arguments.MASK + 1)
 """Attention's own: a mask that is the same for all queries of a head."""
 
-DEFERRED, U8_DIV, U8_CLB = (tl.constexpr(number) for number in range(3))
+DEFERRED, U8_DIV, U8_CLB, U8_LIN = (tl.constexpr(number) for number in range(4))
 """Attention's normalisation: of the output alone, or probabilities first, in one of the uint8 modes."""
+
+DIVISION, LEADING_BIT, LINE = (tl.constexpr(number) for number in range(3))
+"""How a reciprocal comes about; `MODE - 1` of attention's uint8 modes."""
+
+ONE_LINE, TWO_LINES, SHIFTED, BYTES = (tl.constexpr(number) for number in range(4))
+"""How scores come about: the paper's; of two lines; those shifted by f in some heads, or in all of them."""
+
+PACKED, BY_BLOCK, APART = (tl.constexpr(number) for number in range(3))
+"""How attention adds two scores of a word: halves of one sum, of each block's sum, or one by one."""
 
 FLOATS, INT8, PAIR = (tl.constexpr(number) for number in range(3))
 """Attention's outputs; any of the float formats is FLOATS."""
 
-MODES = {None: DEFERRED.value, Mode.U8_DIV: U8_DIV.value, Mode.U8_CLB: U8_CLB.value}
+
+def reciprocal_of(mode: Mode) -> int:
+    """DIVISION, LEADING_BIT or LINE."""
+    return int({"div": DIVISION, "clb": LEADING_BIT, "lin": LINE}[mode.value[-3:]].value)
+
+
+def normalisation(mode: Mode | None) -> int:
+    """Attention's MODE."""
+    return int(DEFERRED.value) if mode is None else int(U8_DIV.value) + reciprocal_of(mode)
+
+
+def how_scores_come_about(theta: HeadParams) -> int:
+    """ONE_LINE, TWO_LINES, SHIFTED or BYTES."""
+    if not theta.wide or not (np.any(theta.S2) or np.any(theta.f)):
+        return int(ONE_LINE.value)
+    if not np.any(theta.f):
+        return int(TWO_LINES.value)
+    return int(BYTES.value if np.all(theta.f) else SHIFTED.value)

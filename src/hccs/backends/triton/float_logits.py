@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import NO_MASK
+from hccs.backends.triton.codes import NO_MASK, reciprocal_of
 from hccs.backends.triton.devices import made_current
 from hccs.backends.triton.faults import NAN, SCALE, THETA, word
 from hccs.backends.triton.formulas import (
@@ -23,6 +23,7 @@ from hccs.backends.triton.formulas import (
     valid_columns,
 )
 from hccs.backends.triton.softmax import heads_of, selection, tile
+from hccs.errors import ParameterError
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
 
@@ -33,8 +34,8 @@ _TILE = 4096
 def _forward(
     z_ptr, theta_ptr, scale_ptr, valid_ptr, fault_ptr, p_ptr, x_ptr, rows, columns, rows_per_group, heads,
     scales, n1, n2, v0, v1, v2, v3,
-    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB:
-    tl.constexpr,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr,
+    RECIPROCAL: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
@@ -60,7 +61,7 @@ def _forward(
         )
     B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
     _, _, delta, Z = scores(x, valid, columns, B, S, D, -128.0, ALL)
-    p = probabilities(delta, valid, Z, B, S, IS_U8, IS_CLB, ALL) - OFFSET
+    p = probabilities(delta, valid, Z, B, S, IS_U8, RECIPROCAL, ALL) - OFFSET
     p = tl.div_rn(p, tl.zeros_like(p) + (255.0 if IS_U8 else 32767.0))
     # Rows that no integers answer for are told of, and are no numbers.
     every = live[:, None]
@@ -123,6 +124,12 @@ def _layout(
 ) -> tuple[Any, list[Any], list[Any], dict[str, Any]]:
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
     lead = x.shape[:-2]
+    if theta.shape[-1] != 3:
+        raise ParameterError(
+            "one line (B, S, D) and sums of 15 bits for float logits on a GPU",
+            f"theta of shape {tuple(theta.shape)}",
+            "Quantise the logits and use hccs.softmax, move them to the CPU, or calibrate with lines=1.",
+        )
     packed, heads = heads_of(theta, lead)
     if scale.shape != lead[len(lead) - scale.ndim :]:
         scale = scale.expand(lead)
@@ -148,7 +155,9 @@ def forward(
         grid, tensors, numbers, options = _layout(z, theta, scale, valid)
         kernel: Any = _forward
         with made_current(z.device):
-            kernel[grid](z, *tensors, p, x, *numbers, IS_U8=mode.is_u8, IS_CLB=mode.is_clb, **options)
+            kernel[grid](
+                z, *tensors, p, x, *numbers, IS_U8=mode.is_u8, RECIPROCAL=reciprocal_of(mode), **options
+            )
     return p, x
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import LENGTHS, NO_MASK
+from hccs.backends.triton.codes import DIVISION, LEADING_BIT, LENGTHS, LINE, NO_MASK
 from hccs.backends.triton.faults import LENGTH
+from hccs.numbers.modes import LINEAR_TOP
 
 # A float32 near 1.5 * 2^23 has no fraction bits and its low bits are an integer: adding this rounds half to
 # even, and the bits of OFFSET + p are those of p. Conversion instructions, four times slower, are not needed.
 OFFSET = tl.constexpr(12582912.0)
+LINEAR = tl.constexpr(LINEAR_TOP)
 
 
 @triton.jit
@@ -105,13 +107,22 @@ def scores(x, valid, columns, B, S, D, LOWEST: tl.constexpr, ALL: tl.constexpr):
 
 
 @triton.jit
-def reciprocal(Z, IS_U8: tl.constexpr, IS_CLB: tl.constexpr):
+def linear_reciprocal(M):
+    """Eight bits of a line in M, which is Z brought to 16 bits."""
+    return (255 * (LINEAR - (M >> 1))) >> 15
+
+
+@triton.jit
+def reciprocal(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr):
     """rho * 2^e (eq. 6, 8, 9): the short-row scaling by 2^e of s moves into the reciprocal."""
     numerator: tl.constexpr = 255 << 15 if IS_U8 else 32767
     k = (Z.to(tl.int32, bitcast=True) >> 23) - 127
     e = tl.maximum(8 - k, 0) if IS_U8 else 0
-    if IS_CLB:
+    if RECIPROCAL == LEADING_BIT:
         rho = (numerator >> (k + e)).to(tl.float32)
+    elif RECIPROCAL == LINE:
+        # k <= 14: Z stays below 2^15, and what e moves it by is part of what brings it to 16 bits.
+        rho = (linear_reciprocal(Z.to(tl.int32) << (15 - k)) << (15 - k - e)).to(tl.float32)
     else:
         # The quick quotient may be one off; its remainder, exact in float32, says which way.
         scaled = (Z.to(tl.int32) << e).to(tl.float32) if IS_U8 else Z
@@ -124,16 +135,35 @@ def reciprocal(Z, IS_U8: tl.constexpr, IS_CLB: tl.constexpr):
 
 
 @triton.jit
-def probabilities(delta, valid, Z, B, S, IS_U8: tl.constexpr, IS_CLB: tl.constexpr, ALL: tl.constexpr):
-    """OFFSET + p_hat (eq. 7): s * rho, shifted for uint8, saturated where the leading bit overestimates."""
-    rho = reciprocal(Z, IS_U8, IS_CLB)
+def wide_reciprocal(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr):
+    """rho and k of the wide form (docs/spec.md): p_hat is (s * rho) >> (k + 7), of int16 modes >> k."""
+    k = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+    left, right = tl.maximum(15 - k, 0), tl.maximum(k - 15, 0)
+    if RECIPROCAL == LEADING_BIT:
+        rho = tl.zeros_like(Z) + (255 << 7 if IS_U8 else 32767)
+    elif RECIPROCAL == LINE:
+        rho = linear_reciprocal((Z << left) >> right) << 7
+    else:
+        numerator: tl.constexpr = 255 << 22 if IS_U8 else 32767 << 15
+        M = ((Z << left) + (1 << right) - 1) >> right
+        # As above: the quick quotient, below 2^15, may be one off, which its remainder tells.
+        rho = ((numerator * 1.0) / M.to(tl.float32)).to(tl.int32)
+        remainder = numerator - rho * M
+        rho = rho + tl.where(remainder >= M, 1, 0) - tl.where(remainder < 0, 1, 0)
+    return rho, k
+
+
+@triton.jit
+def probabilities(delta, valid, Z, B, S, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, ALL: tl.constexpr):
+    """OFFSET + p_hat (eq. 7): s * rho, shifted for uint8, saturated where the reciprocal overestimates."""
+    rho = reciprocal(Z, IS_U8, RECIPROCAL)
     if IS_U8:
         # Multiples of 2^-15 moved down by just under a half: rounding to nearest is then the shift's floor.
         rho = rho * 0.000030517578125
         p = ((B * rho - 0.4999847412109375) - (S * rho) * delta) + OFFSET
     else:
         p = (B * rho + OFFSET) - (S * rho) * delta
-    if IS_CLB:
+    if RECIPROCAL != DIVISION:
         p = tl.minimum(p, OFFSET + (255.0 if IS_U8 else 32767.0))
     if not ALL:
         p = tl.where(valid, p, OFFSET)

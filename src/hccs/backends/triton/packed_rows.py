@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hccs.backends.triton.codes import DIVISION
 from hccs.backends.triton.devices import HOPPER, INTERPRETED, capability
 from hccs.backends.triton.formulas import reciprocal
 
@@ -83,12 +84,12 @@ _SCORES_TIMES_RECIPROCAL = """
 """
 _SATURATE = ".reg .b32 top; mov.b32 top, 0x00ff00ff; min.u16x2 a, a, top; min.u16x2 c, c, top;"
 _STORE_BYTES = "prmt.b32 $0, a, c, 0x6240;"
-DIVISION = tl.constexpr("{" + _SCORES_TIMES_RECIPROCAL + _STORE_BYTES + "}")
-LEADING_BIT = tl.constexpr("{" + _SCORES_TIMES_RECIPROCAL + _SATURATE + _STORE_BYTES + "}")
+EXACT = tl.constexpr("{" + _SCORES_TIMES_RECIPROCAL + _STORE_BYTES + "}")
+SATURATED = tl.constexpr("{" + _SCORES_TIMES_RECIPROCAL + _SATURATE + _STORE_BYTES + "}")
 
 
 @triton.jit
-def outputs(even, odd, base, slope, IS_CLB: tl.constexpr):
+def outputs(even, odd, base, slope, RECIPROCAL: tl.constexpr):
     """(base - slope * delta) >> 16, at most 255, for the four distances of a word, as bytes in order."""
     if SPELLED_OUT:
         word = tl.minimum((base - slope * (even & 0xFFFF)) >> 16, 255)
@@ -96,7 +97,7 @@ def outputs(even, odd, base, slope, IS_CLB: tl.constexpr):
         word |= tl.minimum((base - slope * (even >> 16)) >> 16, 255) << 16
         word |= tl.minimum((base - slope * (odd >> 16)) >> 16, 255) << 24
     else:
-        CODE: tl.constexpr = LEADING_BIT if IS_CLB else DIVISION
+        CODE: tl.constexpr = EXACT if RECIPROCAL == DIVISION else SATURATED
         word = tl.inline_asm_elementwise(
             CODE, "=r,r,r,r,r", [even, odd, base, -slope], dtype=tl.int32, is_pure=True, pack=1
         )
@@ -122,7 +123,7 @@ def interleaved(even, odd):
 @triton.jit
 def softmax_words(
     x_ptr, theta_ptr, out_ptr, rows_per_group, heads,
-    IS_U8: tl.constexpr, IS_CLB: tl.constexpr, BLOCK_ROWS: tl.constexpr, WORDS: tl.constexpr,
+    IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, BLOCK_ROWS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """Rows of 4 * WORDS logits, blocks inside one head, no mask; `out_ptr` steps by four outputs."""
     first = tl.program_id(0) * BLOCK_ROWS
@@ -140,15 +141,15 @@ def softmax_words(
     # (eq. 3, 5)
     total = tl.sum(even + odd, axis=1)
     Z = 4 * WORDS * B - S * ((total & 0xFFFF) + ((total >> 16) & 0xFFFF))
-    rho = reciprocal(Z.to(tl.float32), IS_U8, IS_CLB)
+    rho = reciprocal(Z.to(tl.float32), IS_U8, RECIPROCAL)
     base, slope = (B * rho).to(tl.int32)[:, None], (S * rho).to(tl.int32)[:, None]
     if IS_U8:
         # s * rho / 2^15 (eq. 7, 8), moved to where the upper half of a word begins.
-        tl.store(out_ptr + place, outputs(even, odd, base << 1, slope << 1, IS_CLB))
+        tl.store(out_ptr + place, outputs(even, odd, base << 1, slope << 1, RECIPROCAL))
     else:
         # s * rho (eq. 6, 7) in both halves at once: it stays below 2^16, so none spills into the other half.
         even, odd = base * 0x10001 - slope * even, base * 0x10001 - slope * odd
-        if IS_CLB:
+        if RECIPROCAL != DIVISION:
             even, odd = smaller_halves(even, 0x7FFF7FFF), smaller_halves(odd, 0x7FFF7FFF)
         low, high = interleaved(even, odd)
         four = low.to(tl.uint32, bitcast=True).to(tl.int64) | (high.to(tl.int64) << 32)

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import NO_MASK
+from hccs.backends.triton.codes import NO_MASK, how_scores_come_about, reciprocal_of
 from hccs.backends.triton.devices import made_current
 from hccs.backends.triton.faults import word
 from hccs.backends.triton.formulas import (
@@ -21,7 +21,7 @@ from hccs.backends.triton.formulas import (
 )
 from hccs.backends.triton.packed_rows import MOST_COLUMNS, can_run, softmax_words
 from hccs.backends.triton.parameters import heads_on
-from hccs.errors import ParameterError
+from hccs.backends.triton.wide_rows import wide_rows, wide_words
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
@@ -34,8 +34,8 @@ _TILE, _WARPS = 4096, 4
 def _softmax_rows(
     x_ptr, theta_ptr, valid_ptr, fault_ptr, out_ptr, rows, columns, rows_per_group, heads,
     n1, n2, v0, v1, v2, v3,
-    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr, IS_CLB:
-    tl.constexpr,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr,
+    RECIPROCAL: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
@@ -52,7 +52,7 @@ def _softmax_rows(
     group = group_of(row, rows_per_group, ONE_GROUP)
     B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
     _, _, delta, Z = scores(as_offset_float(x), valid, columns, B, S, D, 8388608.0, ALL)
-    p = probabilities(delta, valid, Z, B, S, IS_U8, IS_CLB, ALL)
+    p = probabilities(delta, valid, Z, B, S, IS_U8, RECIPROCAL, ALL)
     p = p.to(tl.int32, bitcast=True).to(out_ptr.dtype.element_ty)
     if FULL:
         tl.store(out_ptr + place, p)
@@ -103,17 +103,11 @@ def rows_in(full: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
 
 
 def heads_of(theta: torch.Tensor, lead: torch.Size) -> tuple[torch.Tensor, int]:
-    """Head parameters [..., 3] laid out so that group g uses entry g % heads."""
-    if theta.shape[-1] != 3:
-        raise ParameterError(
-            "one line (B, S, D) and sums of 15 bits on a GPU",
-            f"theta of shape {tuple(theta.shape)}",
-            "Move the logits to the CPU, or calibrate with lines=1.",
-        )
-    shape = theta.shape[:-1]
+    """Head parameters [..., 3 or 6] laid out so that group g uses entry g % heads."""
+    shape, numbers = theta.shape[:-1], theta.shape[-1]
     if shape == lead[len(lead) - len(shape) :]:
-        return theta.contiguous(), max(theta.numel() // 3, 1)
-    return theta.expand(*lead, 3).contiguous(), max(lead.numel(), 1)
+        return theta.contiguous(), max(theta.numel() // numbers, 1)
+    return theta.expand(*lead, numbers).contiguous(), max(lead.numel(), 1)
 
 
 def softmax(
@@ -139,19 +133,23 @@ def softmax(
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
     grid, block = tile(rows, columns, rows_per_group, _TILE)
     whole = masking == arguments.NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
+    options: dict[str, Any] = {"IS_U8": mode.is_u8, "RECIPROCAL": reciprocal_of(mode)}
+    words: Any = softmax_words
+    kernel: Any = _softmax_rows
+    if theta.wide:
+        words, kernel = wide_words, wide_rows
     with made_current(x.device):
         if whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device):
-            words: Any = softmax_words
+            if theta.wide:
+                large = columns * theta.max_score >= 2**17
+                options |= {"SCORES": how_scores_come_about(theta), "LARGE": large}
             words[grid](
                 x.view(torch.int32), packed, out.view(torch.int32 if mode.is_u8 else torch.int64),
-                rows_per_group, heads,
-                IS_U8=mode.is_u8, IS_CLB=mode.is_clb, BLOCK_ROWS=block["BLOCK_ROWS"], WORDS=columns // 4,
-                num_warps=block["num_warps"],
+                rows_per_group, heads, BLOCK_ROWS=block["BLOCK_ROWS"], WORDS=columns // 4,
+                num_warps=block["num_warps"], **options,
             )  # fmt: skip
             return
-        kernel: Any = _softmax_rows
         kernel[grid](
             x, packed, chosen, faults if masking == arguments.LENGTHS else None, out, rows, columns,
-            rows_per_group, heads, *strides,
-            MASKING=masking, IS_U8=mode.is_u8, IS_CLB=mode.is_clb, **block,
+            rows_per_group, heads, *strides, MASKING=masking, **options, **block,
         )  # fmt: skip

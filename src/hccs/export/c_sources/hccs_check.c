@@ -17,7 +17,7 @@ typedef hccs_head head_type;
 #define ROW_U8 hccs_softmax_row_u8
 #endif
 
-static const char* const mode_names[] = {"i16_div", "i16_clb", "u8_div", "u8_clb"};
+static const char* const mode_names[] = {"i16_div", "i16_clb", "u8_div", "u8_clb", "u8_lin"};
 
 static int read_mode(FILE* file, hccs_mode* mode) {
   char name[16];
@@ -45,7 +45,7 @@ static int run(const head_type* theta, hccs_mode mode, const int8_t* x, size_t c
                const uint8_t* valid, int* out) {
   static int16_t wide[HCCS_COLUMNS];
   static uint8_t narrow[HCCS_COLUMNS];
-  const int is_u8 = mode == HCCS_U8_DIV || mode == HCCS_U8_CLB;
+  const int is_u8 = mode != HCCS_I16_DIV && mode != HCCS_I16_CLB;
   const hccs_status status = is_u8 ? ROW_U8(theta, mode, x, columns, length, valid, narrow)
                                    : ROW_I16(theta, mode, x, columns, length, valid, wide);
   size_t i;

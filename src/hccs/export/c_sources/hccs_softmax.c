@@ -3,6 +3,7 @@
 #define INT16_LIMIT 32767
 #define WIDE_LIMIT 16777215
 #define RECIPROCAL_SHIFT 15 /* fraction bits of the u8 reciprocal, eq. 8 of the paper */
+#define LINEAR_TOP 47976    /* 1.4641 * 2^15: 1/z is nearly 1.4641 - z/2 for z from 1 to 2 */
 
 /* A head of either form. */
 typedef struct {
@@ -25,17 +26,27 @@ static int attended(size_t i, size_t length, const uint8_t* valid) {
 
 static int32_t at_most(int32_t distance, int16_t bound) { return distance < bound ? distance : bound; }
 
-static uint32_t score(const hccs_lines* theta, int32_t max, int8_t x) {
-  const int32_t distance = max - x;                             /* eq. 1 */
-  const int32_t first = theta->S * at_most(distance, theta->D); /* eq. 2 */
-  const int32_t second = theta->S2 * at_most(distance, theta->D2);
-  return (uint32_t)(theta->B - first - second) >> theta->f; /* eq. 3, not negative by eq. 4 */
+/* `two` is a constant in every loop, which then does for one line what one line needs. */
+static inline uint32_t score(const hccs_lines* theta, int two, int32_t max, int8_t x) {
+  const int32_t distance = max - x;                                       /* eq. 1 */
+  const int32_t line = theta->B - theta->S * at_most(distance, theta->D); /* eq. 2, 3, not negative by eq. 4 */
+  return two ? (uint32_t)(line - theta->S2 * at_most(distance, theta->D2)) >> theta->f : (uint32_t)line;
 }
 
 static unsigned leading_bit(uint32_t Z) {
   unsigned k = 0;
   while (Z >>= 1) ++k;
   return k;
+}
+
+static int is_u8(hccs_mode mode) { return mode == HCCS_U8_DIV || mode == HCCS_U8_CLB || mode == HCCS_U8_LIN; }
+
+static int is_clb(hccs_mode mode) { return mode == HCCS_I16_CLB || mode == HCCS_U8_CLB; }
+
+/* 255 * 2^k / Z by a line, in eight bits; k is Z's leading bit. */
+static uint32_t linear_reciprocal(uint32_t Z, unsigned k) {
+  const uint32_t M = k > 15 ? Z >> (k - 15) : Z << (15 - k);
+  return (HCCS_U8_ONE * (LINEAR_TOP - (M >> 1))) >> 15;
 }
 
 static hccs_status check(const form* head, size_t columns, size_t length) {
@@ -52,28 +63,34 @@ static hccs_status check(const form* head, size_t columns, size_t length) {
 }
 
 /* The reciprocal of the paper's form. */
-static void divide(uint32_t Z, int is_u8, int is_clb, row* r) {
+static void divide(uint32_t Z, hccs_mode mode, row* r) {
+  const unsigned k = leading_bit(Z);
   uint32_t numerator;
-  r->up = is_u8 && leading_bit(Z) < 8 ? 8 - leading_bit(Z) : 0;
-  r->down = is_u8 ? RECIPROCAL_SHIFT : 0;
-  Z <<= r->up;
+  r->up = is_u8(mode) && k < 8 ? 8 - k : 0;
+  r->down = is_u8(mode) ? RECIPROCAL_SHIFT : 0;
   numerator = r->one << r->down;
-  r->rho = is_clb ? numerator >> leading_bit(Z) : numerator / Z; /* eq. 6, 8, 9 */
+  r->rho = is_clb(mode) ? numerator >> (k + r->up) : numerator / (Z << r->up); /* eq. 6, 8, 9 */
 }
 
 /* That of the wide form: 15 bits of it, for every Z. */
-static void divide_wide(uint32_t Z, int is_u8, int is_clb, row* r) {
-  const unsigned k = leading_bit(Z), spare = is_u8 ? 7 : 0;
+static void divide_wide(uint32_t Z, hccs_mode mode, row* r) {
+  const unsigned k = leading_bit(Z), spare = is_u8(mode) ? 7 : 0;
   const uint32_t M = k > 15 ? (Z + (1u << (k - 15)) - 1) >> (k - 15) : Z << (15 - k);
   r->up = 0;
   r->down = k + spare;
-  r->rho = is_clb ? r->one << spare : (r->one << (15 + spare)) / M;
+  r->rho = is_clb(mode) ? r->one << spare : (r->one << (15 + spare)) / M;
+}
+
+/* That of a line, the same in both forms. */
+static void divide_by_line(uint32_t Z, row* r) {
+  r->up = 0;
+  r->down = leading_bit(Z);
+  r->rho = linear_reciprocal(Z, r->down);
 }
 
 /* Maximum, sum and reciprocal of a row; 0 when no column takes part. */
 static int prepare(const form* head, hccs_mode mode, const int8_t* x, size_t length, const uint8_t* valid, row* r) {
-  const int is_u8 = mode == HCCS_U8_DIV || mode == HCCS_U8_CLB;
-  const int is_clb = mode == HCCS_I16_CLB || mode == HCCS_U8_CLB;
+  const hccs_lines theta = head->of;
   uint32_t Z = 0;
   int found = 0;
   size_t i;
@@ -85,34 +102,50 @@ static int prepare(const form* head, hccs_mode mode, const int8_t* x, size_t len
     }
   }
   if (!found) return 0;
-  for (i = 0; i < length; ++i) {
-    if (attended(i, length, valid)) Z += score(&head->of, r->max, x[i]); /* eq. 5 */
-  }
-  r->one = is_u8 ? HCCS_U8_ONE : HCCS_I16_ONE;
   if (head->wide) {
-    divide_wide(Z, is_u8, is_clb, r);
+    for (i = 0; i < length; ++i) {
+      if (attended(i, length, valid)) Z += score(&theta, 1, r->max, x[i]); /* eq. 5 */
+    }
   } else {
-    divide(Z, is_u8, is_clb, r);
+    for (i = 0; i < length; ++i) {
+      if (attended(i, length, valid)) Z += score(&theta, 0, r->max, x[i]);
+    }
+  }
+  r->one = is_u8(mode) ? HCCS_U8_ONE : HCCS_I16_ONE;
+  if (mode == HCCS_U8_LIN) {
+    divide_by_line(Z, r);
+  } else if (head->wide) {
+    divide_wide(Z, mode, r);
+  } else {
+    divide(Z, mode, r);
   }
   return 1;
 }
 
-static uint32_t probability(const hccs_lines* theta, const row* r, int8_t x) {
-  const uint32_t p = ((score(theta, r->max, x) << r->up) * r->rho) >> r->down; /* eq. 7 */
+static inline uint32_t probability(const hccs_lines* theta, int two, const row* r, int8_t x) {
+  const uint32_t p = ((score(theta, two, r->max, x) << r->up) * r->rho) >> r->down; /* eq. 7 */
   return p < r->one ? p : r->one;
 }
 
 static hccs_status row_i16(const form* head, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
                            const uint8_t* valid, int16_t* p) {
   const hccs_status status = check(head, columns, length);
-  row r;
+  hccs_lines theta;
+  row found = {0, 0, 0, 0, 0}, r;
   int any;
   size_t i;
   if (status != HCCS_OK) return status;
   if (mode != HCCS_I16_DIV && mode != HCCS_I16_CLB) return HCCS_BAD_MODE;
-  any = prepare(head, mode, x, length, valid, &r);
-  for (i = 0; i < columns; ++i) {
-    p[i] = any && attended(i, length, valid) ? (int16_t)probability(&head->of, &r, x[i]) : (int16_t)0;
+  any = prepare(head, mode, x, length, valid, &found);
+  theta = head->of, r = found; /* copies that p cannot overlap: they stay in registers */
+  if (head->wide) {
+    for (i = 0; i < columns; ++i) {
+      p[i] = any && attended(i, length, valid) ? (int16_t)probability(&theta, 1, &r, x[i]) : (int16_t)0;
+    }
+  } else {
+    for (i = 0; i < columns; ++i) {
+      p[i] = any && attended(i, length, valid) ? (int16_t)probability(&theta, 0, &r, x[i]) : (int16_t)0;
+    }
   }
   return HCCS_OK;
 }
@@ -120,14 +153,22 @@ static hccs_status row_i16(const form* head, hccs_mode mode, const int8_t* x, si
 static hccs_status row_u8(const form* head, hccs_mode mode, const int8_t* x, size_t columns, size_t length,
                           const uint8_t* valid, uint8_t* p) {
   const hccs_status status = check(head, columns, length);
-  row r;
+  hccs_lines theta;
+  row found = {0, 0, 0, 0, 0}, r;
   int any;
   size_t i;
   if (status != HCCS_OK) return status;
-  if (mode != HCCS_U8_DIV && mode != HCCS_U8_CLB) return HCCS_BAD_MODE;
-  any = prepare(head, mode, x, length, valid, &r);
-  for (i = 0; i < columns; ++i) {
-    p[i] = any && attended(i, length, valid) ? (uint8_t)probability(&head->of, &r, x[i]) : (uint8_t)0;
+  if (!is_u8(mode)) return HCCS_BAD_MODE;
+  any = prepare(head, mode, x, length, valid, &found);
+  theta = head->of, r = found; /* copies that p cannot overlap: they stay in registers */
+  if (head->wide) {
+    for (i = 0; i < columns; ++i) {
+      p[i] = any && attended(i, length, valid) ? (uint8_t)probability(&theta, 1, &r, x[i]) : (uint8_t)0;
+    }
+  } else {
+    for (i = 0; i < columns; ++i) {
+      p[i] = any && attended(i, length, valid) ? (uint8_t)probability(&theta, 0, &r, x[i]) : (uint8_t)0;
+    }
   }
   return HCCS_OK;
 }

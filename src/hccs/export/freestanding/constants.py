@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hccs.numbers.heads import NAMES
 from hccs.numbers.multipliers import LinearParams
 from hccs.program import operators as op
 from hccs.program.describe import bytes_of as described_bytes
@@ -23,6 +24,9 @@ LONGEST_STRING = 2048
 """Bytes of a literal; C99 promises 4095 characters."""
 
 _OCTAL = np.array([b"\\%03o" % value for value in range(256)])
+
+HEAD_BYTES = 40
+"""Of an `hccs_attention_head`: theta's six, and two multipliers with their shifts."""
 
 STRUCTURES = {
     op.Embed: "hccs_embedding",
@@ -84,7 +88,8 @@ def definitions(program: op.Program, longest: int, kept: NDArray[np.int32] | Non
                 layer = yield from _linear(name, l)
                 yield f"const hccs_linear {name} = {layer};\n"
             case op.Attention(theta=theta, requant=requant):
-                heads = np.concatenate([theta.packed, requant.packed[:, :4]], axis=1)
+                six = np.stack([getattr(theta, part) for part in NAMES], axis=-1)
+                heads = np.concatenate([six, requant.packed[:, :4]], axis=1)
                 rows = ",\n".join(f"    {{{', '.join(map(str, row))}}}" for row in heads.tolist())
                 yield f"static const hccs_attention_head {name}_heads[{len(heads)}] = {{\n{rows}}};\n"
                 width = program.values[step.output].width // step.heads
@@ -150,6 +155,8 @@ def bytes_of(program: op.Program, longest: int, kept: NDArray[np.int32] | None) 
                 count = len(p.words) if kept is None else len(kept)
                 words += count * p.words.shape[1] + (0 if kept is None else kept.nbytes)
                 others += min(longest, len(p.positions)) * p.positions[0].nbytes + p.types.nbytes
+            case op.Attention():
+                others += step.heads * HEAD_BYTES
             case _:
                 others += described_bytes(step)
     return words, others

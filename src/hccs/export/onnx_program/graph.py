@@ -26,6 +26,7 @@ TYPES = {
     np.dtype(np.int16): "INT16",
     np.dtype(np.int32): "INT32",
     np.dtype(np.int64): "INT64",
+    np.dtype(np.uint64): "UINT64",
     np.dtype(np.float32): "FLOAT",
     np.dtype(np.float64): "DOUBLE",
 }

@@ -95,7 +95,7 @@ def _node(
         case op.Linear(params=params):
             return linear(graph, x, params, clamp=not _only_tables_read(step.output, program.operators))
         case op.Attention():
-            return attention(graph, x, step, attending[step.causal], width)
+            return attention(graph, x, step, attending[step.causal], width, _most_rows(program))
         case op.Table(entries=entries):
             source = next(other for other in program.operators if other.output == step.inputs[0])
             return table(graph, x, entries, width, clamp=isinstance(source, op.Linear))
@@ -106,6 +106,14 @@ def _node(
             rows = graph("Concat", attending[False].sizes, shape(width), axis=0)
             return graph("Gather", graph("Reshape", x, rows), np.int64(0), axis=1)
     raise AssertionError(step)  # a second embedding: no program has one
+
+
+def _most_rows(program: op.Program) -> int:
+    """Rows of the longest sequence that the file's runtime would take: there are no more positions."""
+    embed = program.embed
+    if isinstance(embed, op.EmbedPatches):
+        return embed.params.tokens
+    return len(embed.params.positions) - embed.first_position
 
 
 def _only_tables_read(name: str, operators: Sequence[op.Operator]) -> bool:

@@ -27,7 +27,7 @@ from hccs.program.model import IntegerModel
 
 FAMILIES: dict[str, Callable[[Any], Encoder | PreNorm]] = {
     "bert": bert.encoder,
-    "roberta": bert.encoder,
+    **dict.fromkeys(bert.AS_ROBERTA, bert.encoder),
     "electra": bert.encoder,
     "distilbert": distilbert.encoder,
     "gpt2": gpt2.stack,

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and ELECTRA: post-norm encoders of the same parts, with heads of their own."""
+"""BERT, RoBERTa (XLM-R and CamemBERT with it) and ELECTRA: post-norm encoders of the same parts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ import torch
 from hccs.errors import ModelError
 from hccs.nn.lowering.encoder import Encoder, Layer
 
+AS_ROBERTA = ("roberta", "xlm-roberta", "camembert")
+"""Families that are RoBERTa under other names."""
+
 
 def encoder(model: Any) -> Encoder:
-    """The parts of a classifier of sequences or of tokens of one of the three families."""
+    """The parts of a classifier of sequences or of tokens of one of these families."""
     base = getattr(model, model.base_model_prefix, model)
     head = getattr(model, "classifier", None)
     if hasattr(base, "embeddings_project"):
         raise ModelError(
-            "embeddings of the hidden width", "a projection behind them", "Use a model without one."
+            "embeddings of the hidden width",
+            "a projection behind the embeddings",
+            "Use a model without one.",
         )
     if base.config.is_decoder or getattr(base.config, "position_embedding_type", "absolute") != "absolute":
         raise ModelError("an encoder with absolute positions", type(model).__name__, "Keep its floats.")
@@ -33,14 +38,14 @@ def encoder(model: Any) -> Encoder:
         )
     embeddings = base.embeddings
     # RoBERTa counts positions from behind the padding index.
-    first = base.config.pad_token_id + 1 if base.config.model_type == "roberta" else 0
+    first = base.config.pad_token_id + 1 if base.config.model_type in AS_ROBERTA else 0
     return Encoder(
         embeddings.word_embeddings,
         embeddings.position_embeddings,
         embeddings.token_type_embeddings,
         first,
         embeddings.LayerNorm,
-        tuple(_layer(layer) for layer in base.encoder.layer),
+        tuple(parts_of(layer) for layer in base.encoder.layer),
         pooler,
         activation,
         classifier,
@@ -48,7 +53,8 @@ def encoder(model: Any) -> Encoder:
     )
 
 
-def _layer(layer: Any) -> Layer:
+def parts_of(layer: Any) -> Layer:
+    """The modules of one layer."""
     attention = layer.attention.self
     return Layer(
         attention.query,

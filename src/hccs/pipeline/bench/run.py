@@ -21,6 +21,7 @@ from hccs.pipeline.bench.fresh import in_fresh_process
 from hccs.pipeline.bench.sentences import Workload, workloads
 from hccs.pipeline.bench.turns import median_ratio, take_turns
 from hccs.pipeline.convert.whole import load_whole
+from hccs.pipeline.data.problems import IMAGES
 from hccs.pipeline.runs.converted import ConvertedRun
 from hccs.pipeline.runs.record import write_json
 
@@ -58,6 +59,10 @@ def bench(
     """
     settings = settings or BenchSettings()
     finished = ConvertedRun(Path(run))
+    if finished.settings.task.problem == IMAGES:
+        raise ParameterError(
+            "a run on texts", "one on images", "The runtimes beside ours get sentences only."
+        )
     load_whole(finished.folder)  # before anything is made
     data = finished.examples(file).to("cpu")
     todo = workloads(data, settings.batch, settings.group)

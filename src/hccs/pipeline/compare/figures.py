@@ -1,4 +1,4 @@
-"""Two figures of a comparison: score curves over distance, and accuracy against KL. Needs matplotlib."""
+"""Two figures of a comparison: score curves over distance, and KL beside accuracy. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from hccs.pipeline.compare.entries import FLOAT
 FARTHEST = 10.0
 """Distances, in logits, that the curves show."""
 
-HEIGHTS = (12, 30, 48, 66, -16, -34, -52)
-"""Points above or below its mark that a name is put at, in turn."""
+OURS = "tab:red"
+"""The colour of HCCS's names, in all its forms."""
+
+LEAST_KL = 1e-5
+"""What lies below is drawn here: a logarithm has no zero."""
 
 
 def curves_figure(found: dict[str, Any], path: Path) -> None:
@@ -41,7 +44,7 @@ def curves_figure(found: dict[str, Any], path: Path) -> None:
             distance = np.arange(256) * scale[head]
             shown = (distance <= FARTHEST) & np.isfinite(curve)
             place.plot(distance[shown], curve[shown], linewidth=1, label=name)
-        place.set_title(label, fontsize=8)
+        place.set_title(label, fontsize=8, color=_colour(label))
         place.tick_params(labelsize=6)
     for place in axes.flat[len(methods) :]:
         place.set_visible(False)
@@ -52,41 +55,46 @@ def curves_figure(found: dict[str, Any], path: Path) -> None:
 
 
 def accuracy_figure(found: dict[str, Any], path: Path) -> None:
-    """Points of accuracy lost or won against the float model, over renormalised KL."""
+    """A line for every method, the closest to softmax first: its renormalised KL, and points of accuracy."""
     methods = found["methods"]
     base = methods[FLOAT]["accuracy"]
-    figure = _figures.new(7.6, 4.4)
-    axes = figure.subplots()
-    scored = [(name, r) for name, r in methods.items() if "fidelity" in r and "accuracy" in r]
-    scored.sort(key=lambda pair: pair[1]["fidelity"]["kl_renormalised"])
-    for number, (label, record) in enumerate(scored):
-        kl = max(record["fidelity"]["kl_renormalised"], 1e-5)
-        before = 100 * (record["accuracy"] - base)
-        axes.plot(kl, before, "o", color="tab:blue", markersize=4)
-        if "retrained" in record:
-            after = 100 * (record["retrained"]["accuracy"] - base)
-            axes.plot([kl, kl], [before, after], color="grey", linewidth=0.6)
-            axes.plot(kl, after, "^", color="tab:orange", markersize=5)
-        # Neighbours in KL get their names at different heights.
-        axes.annotate(
-            label,
-            (kl, before),
-            (6, HEIGHTS[number % len(HEIGHTS)]),
-            textcoords="offset points",
-            fontsize=6,
-            arrowprops={"arrowstyle": "-", "linewidth": 0.3, "color": "grey"},
-        )
-    axes.plot([], [], "o", color="tab:blue", label="without retraining")
-    if any("retrained" in record for _, record in scored):
-        axes.plot([], [], "^", color="tab:orange", label="retrained")
-    axes.axhline(0, color="black", linewidth=0.8, linestyle="--", label=f"float {base:.4f}")
-    axes.set_xscale("log")
-    axes.set_yscale("symlog", linthresh=1)  # most methods lie within a point of the float model
-    axes.margins(x=0.12, y=0.3)
-    axes.set_xlabel("KL(softmax || method), renormalised, nats; at least 1e-5")
-    axes.set_ylabel("accuracy against float, points")
-    axes.legend(fontsize=7)
+    scored = {name: r for name, r in methods.items() if "fidelity" in r and "accuracy" in r}
+    order = sorted(scored, key=lambda name: scored[name]["fidelity"]["kl_renormalised"])
+    lines = range(len(order))
+    figure = _figures.new(7.6, 1.2 + 0.19 * len(order))
+    left, right = figure.subplots(1, 2, sharey=True)
+    closeness = [max(scored[name]["fidelity"]["kl_renormalised"], LEAST_KL) for name in order]
+    left.plot(closeness, lines, "o", color="tab:blue", markersize=4)
+    left.set_xscale("log")
+    left.set_xlabel(f"KL(softmax || method), renormalised, nats; at least {LEAST_KL:g}", fontsize=7)
+    before = [100 * (scored[name]["accuracy"] - base) for name in order]
+    right.plot(before, lines, "o", color="tab:blue", markersize=4, label="without retraining")
+    retrained = [
+        (i, scored[name]["retrained"]) for i, name in enumerate(order) if "retrained" in scored[name]
+    ]
+    if retrained:
+        after = [100 * (record["accuracy"] - base) for _, record in retrained]
+        at = [i for i, _ in retrained]
+        right.hlines(at, [before[i] for i in at], after, color="grey", linewidth=0.6)
+        right.plot(after, at, "^", color="tab:orange", markersize=5, label="retrained")
+    right.axvline(0, color="black", linewidth=0.8, linestyle="--", label=f"float {base:.4f}")
+    right.set_xscale("symlog", linthresh=1)  # most methods lie within a point of the float model
+    right.xaxis.set_major_formatter("{x:g}")
+    right.set_xlabel("accuracy against float, points", fontsize=7)
+    right.legend(fontsize=6)
+    left.set_yticks(lines, order)
+    for name in left.get_yticklabels():
+        name.set_color(_colour(name.get_text()))
+    for axes in (left, right):
+        axes.grid(axis="y", linewidth=0.3)
+        axes.margins(y=0.02)
+        axes.tick_params(labelsize=7)
+    left.invert_yaxis()
     _figures.save(figure, path)
+
+
+def _colour(label: str) -> str:
+    return OURS if label.partition(":")[0].startswith("hccs") else "black"
 
 
 def draw(found: dict[str, Any], folder: Path) -> list[Path]:

@@ -1,70 +1,43 @@
-"""`hccs.convert`: the pipeline of the command on a live model and lists of examples."""
+"""`hccs.convert`: the pipeline of the command on a live model and data in any form."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hccs._files import atomic
 from hccs.errors import DataError, ParameterError
+from hccs.pipeline.convert.delivered import Converted
+from hccs.pipeline.convert.finishing import finish
 from hccs.pipeline.convert.stages import Conversion, ConversionSettings
 from hccs.pipeline.convert.steps import RETRAINING
-from hccs.pipeline.convert.whole import load_whole
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.problems import CLASSIFICATION
+from hccs.pipeline.data.sources import Given, given_as, parts_of
 from hccs.pipeline.metrics import Function, spelled
 from hccs.pipeline.training import Recipe
-from hccs.program import IntegerModel
 
 GIVEN = "given"
 """The folder in a run that holds the model and the examples that it was called with."""
 
-Example = tuple[Any, Any]
-"""A text, a pair of texts or a list of words; and its label, value or list of labels."""
-
-
-@dataclass(frozen=True)
-class Converted:
-    """A finished run: what every stage found, and where the models are."""
-
-    folder: Path
-    results: dict[str, Any]
-
-    @property
-    def model(self) -> Path:
-        """The converted transformers model and its tokenizer."""
-        return self.folder / "model"
-
-    @property
-    def whole(self) -> IntegerModel:
-        """The model all in integers; where it has no such form the refusal says why."""
-        return load_whole(self.folder)
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """The dev score of every stage that has one, in the order of stages."""
-        stages = self.results["stages"]
-        metric = stages["float"]["metric"]
-        return {name: stage[metric] for name, stage in stages.items() if metric in stage}
+LONGEST = 64
+"""Tokens of the longest sequence, where the data brings no length of its own."""
 
 
 def convert(
     model: Any,
-    train: str | os.PathLike[str] | Iterable[Example],
-    dev: str | os.PathLike[str] | Iterable[Example] | None = None,
+    train: Any,
+    dev: Any = None,
     *,
     out: str | os.PathLike[str],
     tokenizer: Any = None,
     text: Sequence[str] = ("sentence",),
-    label: str = "label",
+    label: str | None = "label",
     labels: Sequence[str] = (),
     problem: str = CLASSIFICATION,
     metric: str | Function | None = None,
-    n: int = 64,
+    n: int | None = None,
     integer: str = "whole",
     retraining: Recipe | None = RETRAINING,
     say: Callable[[str], None] = print,
@@ -73,34 +46,35 @@ def convert(
     """Convert a model as `hccs convert` does; an interrupted run goes on when it is called again.
 
     `model` is a folder, a Hub name, or a transformers model, with its `tokenizer`. `train` and `dev` are
-    files with the columns `text` and `label`, or examples (text, label): a text may be a pair of texts, and
-    where the problem is "tokens" a list of words with a list of labels. `settings` are further fields of
-    `ConversionSettings`. All that is found and made lies in the folder `out`.
+    files (CSV, TSV, JSONL, Parquet) or folders that `datasets` has saved, with the columns `text` and
+    `label`; `datasets` objects, of which a dictionary of splits brings its own `dev`; DataLoaders, whose
+    batches of token ids are taken as they stand; or examples (text, label): a text may be a pair of texts,
+    and where the problem is "tokens" a list of words with a list of labels. Without `dev` a tenth of `train`
+    is held out. `train` needs no labels: texts alone, or (text, None), or a file with `label` None; then the
+    float model's answers are followed. With `retraining=None` the model is calibrated only. `settings` are
+    further fields of `ConversionSettings`. All that is found and made lies in the folder `out`.
     """
     folder = Path(out)
-    given = folder / GIVEN
-    if isinstance(model, str | os.PathLike):
-        name = os.fspath(model)
-    else:
-        if tokenizer is None:
-            raise ParameterError(
-                "the tokenizer of a model that is given as an object", "none", "Pass tokenizer=..."
-            )
-        name = str(given / "model")
-        model.save_pretrained(name)
-        tokenizer.save_pretrained(name)
-    columns = tuple(text)
+    name = _saved(model, tokenizer, folder / GIVEN / "model")
+    columns, names, longest = tuple(text), tuple(labels), n
+    named, unlabelled = label or "label", label is None
     files: list[str | None] = []
-    for part, examples in (("train", train), ("dev", dev)):
-        if examples is None or isinstance(examples, str | os.PathLike):
-            files.append(None if examples is None else os.fspath(examples))
+    for part, source in zip(("train", "dev"), parts_of(train, dev), strict=True):
+        if source is None or isinstance(source, str | os.PathLike):
+            files.append(None if source is None else os.fspath(source))
             continue
-        rows, columns = _rows(examples, label, part)
-        given.mkdir(parents=True, exist_ok=True)
-        atomic.replace(given / f"{part}.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-        files.append(str(given / f"{part}.jsonl"))
+        given: Given = given_as(source, text, named, part)
+        unlabelled = unlabelled or not given.labelled
+        if part == "dev" and not given.labelled:
+            raise DataError("labels in dev", "none", "Leave dev out: some of train are asked instead.")
+        files.append(given.write(folder / GIVEN / f"{part}.jsonl"))
+        columns, names = given.text, names or given.labels
+        if n is None and given.longest is not None:
+            longest = max(longest or 0, given.longest)
     assert files[0] is not None
-    task = tasks.custom_task(files[0], files[1], columns, label, n, labels, problem)
+    task = tasks.custom_task(
+        files[0], files[1], columns, named, longest or LONGEST, names, problem, unlabelled=unlabelled
+    )
     chosen = ConversionSettings(
         model=name,
         task=task,
@@ -111,24 +85,19 @@ def convert(
         **settings,
     )
     own = metric if callable(metric) else None
-    run = Conversion(chosen, folder, say, metric=own, marker=GIVEN)
-    return Converted(folder, run.run())
+    results = Conversion(chosen, folder, say, metric=own, marker=GIVEN).run()
+    finish(folder, say)
+    return Converted(folder, results)
 
 
-def _rows(examples: Iterable[Example], label: str, part: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Examples as rows of a table, and the names of its columns of text."""
-    rows = []
-    names: tuple[str, ...] = ("text",)
-    for number, example in enumerate(examples):
-        try:
-            given, wanted = example
-        except (TypeError, ValueError):
-            raise DataError(
-                f"examples (text, label) in {part}", f"{example!r:.60} at {number}", "Pass pairs."
-            ) from None
-        texts = given if isinstance(given, tuple) else (given,)
-        names = ("text",) if len(texts) == 1 else tuple(f"text{i + 1}" for i in range(len(texts)))
-        rows.append({**dict(zip(names, texts, strict=True)), label: wanted})
-    if not rows:
-        raise DataError(f"examples in {part}", "none", "Pass (text, label) pairs.")
-    return rows, names
+def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
+    """The name of a model, or the folder that an object is saved in."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    if tokenizer is None:
+        raise ParameterError(
+            "the tokenizer of a model that is given as an object", "none", "Pass tokenizer=..."
+        )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hccs._files import atomic
+from hccs.pipeline.convert.finishing import finish
 from hccs.pipeline.convert.stages import Conversion, ConversionSettings
 from hccs.pipeline.convert.steps import RETRAINING
 from hccs.pipeline.data import tasks
@@ -25,12 +26,12 @@ def settings() -> ConversionSettings:
 
 
 def demo(out: str | Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Convert the embedded model; writes the run, `fidelity.json` and two figures into `out`."""
+    """Convert the embedded model; writes the run, its figures and its report into `out`."""
     run = Conversion(settings(), out, say)
     results = run.run()
     say("fidelity …")
     found = measure_folders(run.path / "float", run.path / "model", run.table, run.sets["calibration"])
     atomic.replace(run.path / "fidelity.json", json.dumps(found, indent=1).encode())
-    figures.accuracy_figure(results["stages"], run.path / "accuracy.png")
     figures.fidelity_figure(found, run.path / "fidelity.png", "BERT-tiny on movie snippets")
+    finish(run.path, say)
     return results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def retrain(
     model: Any,
     table: ParamTable,
     data: TokenisedSet,
-    dev: TokenisedSet,
+    held: TokenisedSet,
     calibration_data: TokenisedSet,
     recipe: Recipe,
     folder: Path,
@@ -75,10 +75,12 @@ def retrain(
     granularity: str = "head",
     resumable: bool = True,
     metric: Metric = ACCURACY,
+    say: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Retrain a float model in place with HCCS attached; afterwards its best table is attached, frozen.
 
-    With `recipe.distil` its own float predictions are asked first, unless `data` carries them.
+    What is best is chosen on `held`. With `recipe.distil` its own float predictions are asked first, unless
+    `data` carries them.
     """
     hccs.nn.detach(model)
     if recipe.distil and data.predictions is None:
@@ -89,14 +91,18 @@ def retrain(
         stats = hccs.nn.collect(now, list(calibration_data.batches(64)), n=table.n)
         return search(stats, table.n, granularity, table.mode, **options_of(table)).table
 
-    return train(model, data, dev, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric)
+    return train(
+        model, data, held, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric, say=say
+    )
 
 
 def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) -> IntegerPlan:
     """The scales of a float model's integers, measured with HCCS in it; HCCS is detached again."""
     hccs.nn.attach(model, table)
     batches = list(calibration_data.batches(64))  # all of them in every process: ranges do not merge
-    plan = IntegerPlan.measured(model, table, batches, SCALES, split_outliers=True)
+    plan = IntegerPlan.measured(
+        model, table, batches, SCALES, pixels=calibration_data.pixels, split_outliers=True
+    )
     hccs.nn.detach(model)
     return plan
 
@@ -104,12 +110,13 @@ def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) ->
 def train_whole(
     plan: IntegerPlan,
     data: TokenisedSet,
-    dev: TokenisedSet,
+    held: TokenisedSet,
     recipe: Recipe,
     folder: Path,
     *,
     resumable: bool = True,
     metric: Metric = ACCURACY,
+    say: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Train a plan's float model in place with the forward pass of its program, which `plan.lower` returns.
 
@@ -118,7 +125,7 @@ def train_whole(
     if recipe.distil and data.predictions is None:
         data = taught(data, plan.model)
     with plan.training():
-        return train(plan.model, data, dev, recipe, folder, resumable=resumable, metric=metric)
+        return train(plan.model, data, held, recipe, folder, resumable=resumable, metric=metric, say=say)
 
 
 def with_mode(table: ParamTable, mode: Mode | str) -> ParamTable:

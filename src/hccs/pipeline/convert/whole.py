@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hccs.pipeline.metrics import ACCURACY, Metric, pearson
 from hccs.pipeline.models import predictions
 from hccs.pipeline.runs.processes import state
 from hccs.pipeline.runs.record import StageRecord, read_json
+from hccs.pipeline.scores import measured
 from hccs.program import IntegerModel
 from hccs.program.files import IN_RUN
 
@@ -34,18 +36,22 @@ def score_whole(
     dev: TokenisedSet,
     metric: Metric = ACCURACY,
     trained: torch.Tensor | None = None,
+    keep: Callable[[torch.Tensor], None] = lambda logits: None,
 ) -> dict[str, Any]:
     """What the integer model of a run costs and gains; the score is that of the file.
 
     `agreement` is the share of answers that are those of `model`, which it was lowered from, with floats
     around HCCS; of values their correlation. `equal` is the share that are those of the training model, whose
-    logits are `trained`.
+    logits are `trained`. `keep` is given the integer model's logits.
     """
     file = run / IN_RUN
     logits = whole_logits(IntegerModel.load(file), dev)
+    keep(logits)
     equal = {} if trained is None else {"equal": share_equal(logits, trained, dev.labels)}
+    reached = measured(metric, logits, dev.labels.cpu())
     return {
-        metric.name: metric(logits, dev.labels),
+        metric.name: reached.value,
+        "error": reached.error,
         "agreement": agreement(logits, predictions(model, dev), dev.labels),
         **equal,
         "bytes": file.stat().st_size,
@@ -75,8 +81,7 @@ def whole_logits(whole: IntegerModel, data: TokenisedSet) -> torch.Tensor:
     found = torch.zeros(len(data), *rows, len(whole.labels))
     batches = data.by_length(BATCH)  # of similar length: nothing is computed for padding
     for indices in track(batches, total=len(batches), description="the integer model's answers"):
-        batch = {name: column.cpu().numpy() for name, column in data.__getitems__(indices).items()}
-        answer = whole(batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids"))
+        answer = whole(*data.integers(indices))
         place = found[:, : answer.scores.shape[1]] if rows else found
         place[torch.tensor(indices)] = torch.from_numpy(answer.logits)
     return found

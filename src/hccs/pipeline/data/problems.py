@@ -1,10 +1,10 @@
-"""The problems that models solve: one label of a text or pair of texts, one value of it, a label per word."""
+"""The problems that models solve: a label or a value of a text or a pair, a label per word, of an image."""
 
 from __future__ import annotations
 
 from hccs.errors import ParameterError
 
-CLASSIFICATION, REGRESSION, TOKENS = PROBLEMS = ("classification", "regression", "tokens")
+CLASSIFICATION, REGRESSION, TOKENS, IMAGES = PROBLEMS = ("classification", "regression", "tokens", "images")
 
 IGNORED = -100
 """The label of tokens that have none: the first token of a word carries the word's."""

@@ -1,4 +1,4 @@
-"""Tables of examples from CSV, TSV and JSON-lines files."""
+"""Tables of examples from files and from saved folders of `datasets`; texts also from plain text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from hccs._extras import require
 from hccs.errors import DataError, FileError
 
 
@@ -20,16 +21,19 @@ def read_table(
     so the caller says it.
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            rows = _rows(file, path.suffix)
+        if path.suffix == ".parquet" or is_saved_dataset(path):
+            rows = _columnar(path)
+        else:
+            with open(path, encoding="utf-8-sig", newline="") as file:
+                rows = _rows(file, path.suffix)
     except OSError as error:
         raise FileError(f"the data file {path}", error.strerror or str(error), if_missing) from error
     except UnicodeDecodeError as error:
-        raise FileError(
-            f"{path} to be text in UTF-8", _encoding(path), "Save it as UTF-8 and try again."
-        ) from error
+        raise FileError(f"{path} to be text in UTF-8", _encoding(path), _SAVE_AS) from error
     except (ValueError, csv.Error, AttributeError) as error:
-        raise FileError(f"{path} to be CSV, TSV or JSON lines", str(error), "Check the file.") from error
+        raise FileError(
+            f"{path} to be CSV, TSV, JSON lines or Parquet", str(error), "Check the file."
+        ) from error
     if not rows:
         raise DataError(
             f"examples in {path}", "an empty file", "It needs a header line and at least one row."
@@ -42,6 +46,62 @@ def read_table(
             if_other_columns,
         )
     return rows
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Whether `datasets` has saved a table in this folder."""
+    return (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
+
+
+def _columnar(path: Path) -> list[dict[str, str]]:
+    """The rows of a Parquet file or a saved folder; numbers of named labels become their names."""
+    if path.is_dir():
+        datasets = require("datasets", "hf", "to read saved folders")
+        try:
+            saved = datasets.load_from_disk(str(path))
+        except Exception as error:  # whatever a damaged folder brings up
+            raise ValueError(" ".join(str(error).split())) from error
+        named = {name: kind.names for name, kind in saved.features.items() if hasattr(kind, "names")}
+        rows = saved.to_list()
+    else:
+        named, rows = {}, require("pyarrow.parquet", "hf", "to read Parquet").read_table(path).to_pylist()
+    for name, names in named.items():
+        for row in rows:
+            row[name] = names[row[name]] if row[name] is not None and row[name] >= 0 else None
+    return [{name: _cell(value) for name, value in row.items()} for row in rows]
+
+
+def read_texts(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """The texts of a file without labels: columns of CSV, TSV or JSON lines, or the lines of a .txt file.
+
+    Where there are two columns, a line of plain text has a tab between the two. Empty lines do not count.
+    """
+    where = "Check --unlabelled."
+    if path.suffix != ".txt":
+        other = "Name the columns of text with --text."
+        rows = read_table(path, columns, if_missing=where, if_other_columns=other)
+        return [tuple(row[column] for column in columns) for row in rows]
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except OSError as error:
+        raise FileError(f"the data file {path}", error.strerror or str(error), where) from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} to be text in UTF-8", _encoding(path), _SAVE_AS) from error
+    split = [(n, line.split("\t") if len(columns) > 1 else [line]) for n, line in enumerate(lines, 1)]
+    found = [(n, tuple(parts)) for n, parts in split if any(part.strip() for part in parts)]
+    for number, parts in found:
+        if len(parts) != len(columns):
+            raise DataError(
+                f"{len(columns)} texts with tabs between them in every line of {path}",
+                f"{len(parts)} in line {number}",
+                "Or give a table with named columns.",
+            )
+    if not found:
+        raise DataError(f"texts in {path}", "an empty file", "It needs at least one line.")
+    return [parts for _, parts in found]
+
+
+_SAVE_AS = "Save it as UTF-8 and try again."
 
 
 def _rows(file: IO[str], suffix: str) -> list[dict[str, str]]:

@@ -36,6 +36,13 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         self.cut = cut
         self.predictions = predictions
 
+    pixels: Any = None
+    """Of images, how pixels become a model's input."""
+
+    def _like(self, *parts: Any) -> TokenisedSet:
+        """A set of the same kind."""
+        return TokenisedSet(*parts)
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -43,12 +50,21 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         """The same examples on another device."""
         moved = {name: column.to(device) for name, column in self.columns.items()}
         predictions = None if self.predictions is None else self.predictions.to(device)
-        return TokenisedSet(moved, torch.tensor(self.lengths), self.labels.to(device), self.cut, predictions)
+        return self._like(moved, torch.tensor(self.lengths), self.labels.to(device), self.cut, predictions)
 
     def with_predictions(self, predictions: torch.Tensor) -> TokenisedSet:
         """The same examples, each with a teacher's logits to follow, as `predictions` in every batch."""
         predictions = predictions.to(self.labels.device)
-        return TokenisedSet(self.columns, torch.tensor(self.lengths), self.labels, self.cut, predictions)
+        return self._like(self.columns, torch.tensor(self.lengths), self.labels, self.cut, predictions)
+
+    def labelled_by(self, predictions: torch.Tensor) -> TokenisedSet:
+        """The same examples, labelled as a model answers: by its largest logits, or its values."""
+        answers = predictions[..., 0] if predictions.shape[-1] == 1 else predictions.argmax(-1)
+        labels = answers.to(self.labels.device)
+        if labels.ndim == 2:
+            labels = torch.where(self.labels == IGNORED, IGNORED, labels[:, : self.labels.shape[1]])
+        lengths = torch.tensor(self.lengths)
+        return TokenisedSet(self.columns, lengths, labels, self.cut, self.predictions)
 
     def at(self, indices: Sequence[int]) -> TokenisedSet:
         """The examples at these places."""
@@ -56,7 +72,7 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         columns = {name: column[chosen] for name, column in self.columns.items()}
         lengths = torch.tensor([self.lengths[i] for i in indices])
         predictions = None if self.predictions is None else self.predictions[chosen]
-        return TokenisedSet(columns, lengths, self.labels[chosen], 0, predictions)
+        return self._like(columns, lengths, self.labels[chosen], 0, predictions)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {name: value[0] for name, value in self.__getitems__([index]).items()}
@@ -70,6 +86,11 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         if self.predictions is not None:
             batch["predictions"] = _cut(self.predictions[chosen], 3, width)
         return batch
+
+    def integers(self, indices: Sequence[int]) -> tuple[Any, ...]:
+        """Some examples as an integer model takes them: ids, mask and, where there are any, types."""
+        batch = {name: column.cpu().numpy() for name, column in self.__getitems__(indices).items()}
+        return batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids")
 
     @property
     def width(self) -> int:
@@ -89,7 +110,7 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 def _cut(values: torch.Tensor, per_token: int, width: int) -> torch.Tensor:
     """What has one row per token, cut to a batch's width; `per_token` is how many axes that takes."""
-    return values[:, :width] if values.ndim == per_token else values
+    return values[:, :width].contiguous() if values.ndim == per_token else values
 
 
 def as_batch(batch: Any) -> Any:
@@ -98,7 +119,16 @@ def as_batch(batch: Any) -> Any:
 
 
 def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
-    """Examples as token ids of at most `n`; longer texts are cut, with a warning that counts them."""
+    """Examples as token ids of at most `n`; longer texts are cut, with a warning that counts them.
+
+    Of images, where an image processor takes the tokenizer's place, their pixels.
+    """
+    if hasattr(tokenizer, "image_mean"):
+        from hccs.pipeline.data.images import prepared  # a kind of TokenisedSet itself
+
+        return prepared(examples, tokenizer)
+    if examples.tokenised:
+        return _as_they_stand(examples, tokenizer, n)
     columns: list[Any] = [[text[i] for text in examples.texts] for i in range(len(examples.texts[0]))]
     of_words = isinstance(examples.labels[0], list)
     if of_words:
@@ -121,6 +151,20 @@ def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
         encoded = tokenizer(*columns, truncation=True, max_length=limit, **how)
     labels = _of_tokens(encoded, examples.labels) if of_words else torch.tensor(examples.labels)
     return _padded(encoded, tokenizer, labels, cut)
+
+
+def _as_they_stand(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
+    """Token ids that somebody else has made, and their types."""
+    columns = [
+        [[int(word) for word in text[i].split()] for text in examples.texts]
+        for i in range(len(examples.texts[0]))
+    ]
+    longest = max(map(len, columns[0]))
+    if longest > n:
+        raise DataError(f"token ids of at most n = {n}", f"a row of {longest}", "Raise n.")
+    encoded = dict(zip(("input_ids", "token_type_ids"), columns, strict=False))
+    encoded["attention_mask"] = [[1] * len(ids) for ids in columns[0]]
+    return _padded(encoded, tokenizer, torch.tensor(examples.labels), 0)
 
 
 def _of_tokens(encoded: Any, labels: Sequence[Any]) -> torch.Tensor:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hccs import _figures
+from hccs.numbers.modes import MAX_DISTANCE
+from hccs.pipeline.report.heads import FARTHEST, Head, surrogate
+
+MOST_HEADS = 12
+"""Panels of a figure: the worst heads."""
 
 
 def accuracy_figure(stages: dict[str, Any], path: Path) -> None:
     """Float, then HCCS in each mode without and, where it was done, after retraining."""
-    base = stages["float"]["accuracy"]
+    name = stages["float"].get("metric", "accuracy")
+    base = stages["float"][name]
     modes = list(stages["without retraining"]["modes"])
     shown = {"without retraining": "without retraining", "retrain": "retrained"}
     shown = {stage: label for stage, label in shown.items() if stage in stages}
@@ -23,8 +31,31 @@ def accuracy_figure(stages: dict[str, Any], path: Path) -> None:
     axes.set_xticks(range(len(modes)), modes)
     every = [base, *(score for stage in shown for score in stages[stage]["modes"].values())]
     axes.set_ylim(min(every) - 0.02, max(every) + 0.02)
-    axes.set_ylabel("dev accuracy")
+    axes.set_ylabel(f"dev {name}")
     axes.legend(fontsize=8)
+    _figures.save(figure, path)
+
+
+def heads_figure(heads: Sequence[Head], path: Path) -> None:
+    """The worst heads: HCCS over distance against softmax, one panel each."""
+    shown = heads[:MOST_HEADS]
+    across = min(4, len(shown))
+    figure = _figures.new(2.6 * across, 2.0 * math.ceil(len(shown) / across))
+    panels = figure.subplots(-(-len(shown) // across), across, sharey=True, squeeze=False)
+    for panel in panels.flat[len(shown) :]:
+        panel.set_visible(False)
+    for panel, head in zip(panels.flat, shown, strict=False):
+        last = min(FARTHEST, MAX_DISTANCE * head.scale)
+        exact = [last * i / 60 for i in range(61)]
+        panel.plot(exact, [math.exp(-x) for x in exact], color="tab:blue", label="softmax")
+        panel.plot(
+            *zip(*surrogate(head.theta, head.scale, last), strict=True), color="tab:orange", label="HCCS"
+        )
+        panel.set_xlim(0, last)
+        panel.set_title(f"{head.name}: KL {head.kl:.3f}", fontsize=8)
+        panel.tick_params(labelsize=6)
+    panels.flat[0].legend(fontsize=7, frameon=False)
+    figure.supxlabel("distance from the row's largest logit", fontsize=8)
     _figures.save(figure, path)
 
 

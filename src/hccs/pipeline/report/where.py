@@ -38,7 +38,7 @@ def where(run: str | Path, file: str | None = None, examples: int = 512) -> Acco
         for start in range(0, len(chosen), 64)
     ]
     model = finished.converted.model.to(best_device())
-    found = hccs.nn.where_accuracy_goes(model, finished.table, whole, batches)
+    found = hccs.nn.where_accuracy_goes(model, finished.table, whole, batches, pixels=dev.pixels)
     write(found, folder)
     return found
 

@@ -68,8 +68,9 @@ class RunFolder:
             write_json(begun, self.settings)
             return
         before = read_json(begun, "Delete the folder to begin anew, or choose another --out.")
-        if before != self.settings:
-            changed = sorted(k for k in {*before, *self.settings} if before.get(k) != self.settings.get(k))
+        # A setting that an earlier version did not know is None there: the run goes on with what is usual.
+        changed = sorted(k for k in {*before, *self.settings} if before.get(k) != self.settings.get(k))
+        if changed:
             raise FileError(
                 f"the settings that {self.path} was begun with",
                 f"other values of {', '.join(changed)}",

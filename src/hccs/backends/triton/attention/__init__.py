@@ -1,5 +1,5 @@
 """Integer attention in Triton."""
 
-from hccs.backends.triton.attention.launch import attention
+from hccs.backends.triton.attention.launch import again, attention
 
-__all__ = ["attention"]
+__all__ = ["again", "attention"]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.formulas import reciprocal
+from hccs.backends.triton.codes import APART, BY_BLOCK, BYTES, ONE_LINE, PACKED, SHIFTED
+from hccs.backends.triton.formulas import reciprocal, wide_reciprocal
 
 # A logit x is kept as ZERO + x: the bits of the float16 1152 + x.
 ZERO = tl.constexpr(0x6480)
@@ -39,6 +40,18 @@ _PAIR_OF_SCORES = tl.constexpr("""{
     min.relu.s16x2 t, t, $3;
     mad.lo.s32 $0, t, $4, $5;
 }""")
+# The second line's distance likewise; scores of BYTES lie in the upper bytes of the halves.
+_TWO_LINES = """
+    .reg .b32 t, u, s;
+    add.s16x2 t, $1, $2;
+    min.relu.s16x2 t, t, $3;
+    add.s16x2 u, $1, $4;
+    min.relu.s16x2 u, u, $5;
+    mad.lo.s32 s, t, $6, $8;
+    mad.lo.s32 s, u, $7, s;
+"""
+_PAIR_OF_TWO_LINES = tl.constexpr("{" + _TWO_LINES + "mov.b32 $0, s; }")
+_PAIR_OF_BYTES = tl.constexpr("{" + _TWO_LINES + "prmt.b32 $0, s, 0, 0x4341; }")
 # A byte under the exponent of 1024 is 1024 + byte.
 _HALVES_OF_BYTES = tl.constexpr("""{
     .reg .b32 x, y, z;
@@ -77,6 +90,7 @@ def round_half_up(value, multiplier, shift, HOPPER: tl.constexpr):
             dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
     else:
+        shift = tl.minimum(shift, 62)  # beyond which everything is 0
         wide = value.to(tl.int64) * multiplier + (tl.full([], 1, tl.int64) << (shift - 1))
         rounded = tl.minimum(tl.maximum(wide >> shift, -128), 127).to(tl.int32)
     return rounded
@@ -140,6 +154,12 @@ def larger_of_pairs(a, b):
 
 
 @triton.jit
+def larger_of_plain_pairs(a, b):
+    """The same without the instruction, of halves below 2^15."""
+    return tl.maximum(a & 0xFFFF, b & 0xFFFF) | (tl.maximum(a >> 16, b >> 16) << 16)
+
+
+@triton.jit
 def maximum_of_pairs(pairs, HOPPER: tl.constexpr):
     """Per row."""
     if HOPPER:
@@ -151,42 +171,76 @@ def maximum_of_pairs(pairs, HOPPER: tl.constexpr):
 
 
 @triton.jit
-def sum_of_pairs(pairs):
-    """Per row. Neither half overflows: Z <= 32767."""
-    both = tl.sum(pairs, axis=1)
-    return (both & 0xFFFF) + (both >> 16)
+def sum_of_pairs(pairs, SUMS: tl.constexpr):
+    """Per row; halves are added as such where none can overflow."""
+    if SUMS == APART:
+        total = tl.sum((pairs & 0xFFFF) + ((pairs >> 16) & 0xFFFF), axis=1)
+    else:
+        both = tl.sum(pairs, axis=1)
+        total = (both & 0xFFFF) + ((both >> 16) & 0xFFFF)
+    return total
 
 
 @triton.jit
-def distances(largest, B, S, D):
-    """For a row whose largest logit is kept as `largest`: D' - m', D' and B - S*D' (docs/spec.md)."""
+def distances(largest, B, S, D, S2, D2, SCORES: tl.constexpr):
+    """For a row whose largest logit is kept as `largest` (docs/spec.md).
+
+    D' - m' and D' of either line, and the score beyond both, B - S*D' - S2*D2'.
+    """
     largest = tl.minimum(tl.maximum(largest, LEAST), LARGEST)
     limit = tl.minimum(largest - LEAST, D)
-    return limit - largest, limit, B - S * limit
+    if SCORES == ONE_LINE:
+        line = (limit - largest, limit, limit, limit, B - S * limit)
+    else:
+        near = tl.minimum(largest - LEAST, D2)
+        line = (limit - largest, limit, near - largest, near, B - S * limit - S2 * near)
+    return line
 
 
 @triton.jit
-def scores_of_pairs(pairs, raised, limit, least, S, HOPPER: tl.constexpr):
+def scores_of_pairs(pairs, line, S, S2, f, SCORES: tl.constexpr, HOPPER: tl.constexpr):
     """Scores (eq. 2, 3), again two to a word."""
+    raised, limit, near_raised, near, least = line
     if HOPPER:
-        scores = tl.inline_asm_elementwise(
-            _PAIR_OF_SCORES, "=r,r,r,r,r,r",
-            [pairs, (raised & 0xFFFF) * 0x10001, limit * 0x10001, S, least * 0x10001],
-            dtype=tl.int32, is_pure=True, pack=1,
-        )  # fmt: skip
+        raised, limit, least = (raised & 0xFFFF) * 0x10001, limit * 0x10001, least * 0x10001
+        if SCORES == ONE_LINE:
+            scores = tl.inline_asm_elementwise(
+                _PAIR_OF_SCORES, "=r,r,r,r,r,r", [pairs, raised, limit, S, least],
+                dtype=tl.int32, is_pure=True, pack=1,
+            )  # fmt: skip
+        else:
+            CODE: tl.constexpr = _PAIR_OF_BYTES if SCORES == BYTES else _PAIR_OF_TWO_LINES
+            scores = tl.inline_asm_elementwise(
+                CODE, "=r,r,r,r,r,r,r,r,r",
+                [pairs, raised, limit, (near_raised & 0xFFFF) * 0x10001, near * 0x10001, S, S2, least],
+                dtype=tl.int32, is_pure=True, pack=1,
+            )  # fmt: skip
     else:
-        even = least + S * tl.minimum(tl.maximum((pairs & 0xFFFF) + raised, 0), limit)
-        odd = least + S * tl.minimum(tl.maximum((pairs >> 16) + raised, 0), limit)
-        scores = even | (odd << 16)
+        even, odd = pairs & 0xFFFF, pairs >> 16
+        upper = least + S * tl.minimum(tl.maximum(odd + raised, 0), limit)
+        lower = least + S * tl.minimum(tl.maximum(even + raised, 0), limit)
+        if SCORES != ONE_LINE:
+            upper += S2 * tl.minimum(tl.maximum(odd + near_raised, 0), near)
+            lower += S2 * tl.minimum(tl.maximum(even + near_raised, 0), near)
+        if SCORES == BYTES:
+            lower, upper = lower >> 8, upper >> 8
+        scores = lower | (upper << 16)
+    if SCORES == SHIFTED:
+        scores = (scores >> f) & ((0xFFFF >> f) * 0x10001)
     return scores
 
 
 @triton.jit
-def probabilities_of_pairs(pairs, Z, IS_CLB: tl.constexpr):
+def probabilities_of_pairs(pairs, Z, RECIPROCAL: tl.constexpr, IS_WIDE: tl.constexpr):
     """p_hat of the uint8 modes (eq. 7, 8, 9), again two to a word."""
-    rho = reciprocal(tl.maximum(Z, 1).to(tl.float32), True, IS_CLB).to(tl.int32)[:, None]
-    even = tl.minimum(((pairs & 0xFFFF) * rho) >> 15, 255)
-    odd = tl.minimum(((pairs >> 16) * rho) >> 15, 255)
+    Z = tl.maximum(Z, 1)
+    if IS_WIDE:
+        rho, k = wide_reciprocal(Z, True, RECIPROCAL)
+        shift = (k + 7)[:, None]
+    else:
+        rho, shift = reciprocal(Z.to(tl.float32), True, RECIPROCAL).to(tl.int32), 15
+    even = tl.minimum(((pairs & 0xFFFF) * rho[:, None]) >> shift, 255)
+    odd = tl.minimum(((pairs >> 16) * rho[:, None]) >> shift, 255)
     return even | (odd << 16)
 
 
@@ -218,13 +272,31 @@ def halves_of_words(words, KEYS: tl.constexpr, BLOCK_D: tl.constexpr, HOPPER: tl
 
 
 @triton.jit
-def times_values(pairs, v, sums, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """sums + scores @ v in steps of 2^-24; in two planes of bits where scores exceed 2047."""
-    if WIDE:
-        upper = as_operand((pairs >> 10) & 0x3F003F, ROWS, COLUMNS)
-        sums += 1024.0 * tl.dot(upper, v, out_dtype=tl.float32)
+def times_values(
+    pairs, v, sums, HIGH: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """sums + scores @ v in steps of 2^-24; in two planes of bits where scores exceed 2047.
+
+    LONG sums, which may leave float32, are int32: products of 128 keys and ten bits stay within 2^24.
+    """
+    if HIGH:
+        upper = tl.dot(as_operand((pairs >> 10) & 0x3F003F, ROWS, COLUMNS), v, out_dtype=tl.float32)
+        if LONG:
+            sums += whole_steps(upper) * 1024
+        else:
+            sums += 1024.0 * upper
         pairs = pairs & 0x03FF03FF
-    return tl.dot(as_operand(pairs, ROWS, COLUMNS), v, sums, out_dtype=tl.float32)
+    if LONG:
+        sums += whole_steps(tl.dot(as_operand(pairs, ROWS, COLUMNS), v, out_dtype=tl.float32))
+    else:
+        sums = tl.dot(as_operand(pairs, ROWS, COLUMNS), v, sums, out_dtype=tl.float32)
+    return sums
+
+
+@triton.jit
+def whole_steps(sums):
+    """Steps of 2^-24 as int32."""
+    return (sums / STEP).to(tl.int32)
 
 
 @triton.jit
@@ -241,6 +313,40 @@ def maxima(acc, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def sums_of_pairs(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The same for scores, [ROWS, 4]."""
-    return tl.sum(tl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), axis=1)
+def maxima_of_pairs(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr):
+    """The same for words of two logits, [ROWS, 4]."""
+    parts = tl.reshape(pairs, [ROWS, COLUMNS // 8, 4])
+    return tl.reduce(parts, 1, larger_of_pairs) if HOPPER else tl.reduce(parts, 1, larger_of_plain_pairs)
+
+
+@triton.jit
+def sums_of_pairs(pairs, SUMS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The same for scores, [ROWS, 4]: words of two sums if PACKED, else sums."""
+    if SUMS == APART:
+        pairs = (pairs & 0xFFFF) + ((pairs >> 16) & 0xFFFF)
+    parts = tl.sum(tl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), axis=1)
+    if SUMS == BY_BLOCK:
+        parts = (parts & 0xFFFF) + ((parts >> 16) & 0xFFFF)
+    return parts
+
+
+@triton.jit
+def total_of_parts(parts, SUMS: tl.constexpr):
+    """Per row, of what `sums_of_pairs` gave."""
+    if SUMS == PACKED:
+        parts = (parts & 0xFFFF) + ((parts >> 16) & 0xFFFF)
+    return tl.sum(parts, axis=1)
+
+
+@triton.jit
+def ones_of_bits(bits, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr):
+    """Words of ones in the halves whose key has its bit, of the bits that `mask_bits.py` packs, [ROWS, 4]."""
+    column = tl.arange(0, COLUMNS // 8) + (first % 128) // 8
+    words = tl.reshape(bits[:, None, :] << column[None, :, None], [ROWS, COLUMNS // 2])
+    if HOPPER:  # a byte of ones where the sign of another says so
+        ones = tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $1, 0xBB99;", "=r,r", [words], dtype=tl.int32, is_pure=True, pack=1
+        )
+    else:
+        ones = ((words >> 31) << 16) | (((words << 16) >> 31) & 0xFFFF)
+    return ones

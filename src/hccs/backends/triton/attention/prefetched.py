@@ -33,25 +33,26 @@ def words_of_values(
 @triton.jit
 def attention_prefetched(
     q_tiles, k_tiles, v_ptr, table_ptr, valid_ptr, fault_ptr, out_tiles, sum_ptr,
-    nq, nk, heads, blocks, tasks, v0, v1, v2, t0, t1, n1, s0, s1, s2,
+    nq, nk, heads, sharing, blocks, tasks, v0, v1, v2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, MODE: tl.constexpr, OUT: tl.constexpr,
-    WIDE: tl.constexpr, HOPPER: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr, LONG: tl.constexpr, IS_WIDE: tl.constexpr,
+    HOPPER: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     REPEAT: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """`attention_resident` for one block of KEYS keys; the strides of v count words."""
     h, start = tl.program_id(0) % heads, tl.program_id(0) // heads
     step = tl.num_programs(0) // heads
     table_ptr += h * t1
-    v_ptr += h.to(tl.int64) * v1
-    parameters = parameters_of(table_ptr)
+    v_ptr += (h // sharing).to(tl.int64) * v1
+    parameters = parameters_of(table_ptr, SCORES)
     ahead = words_of_values(v_ptr, start // blocks, v0, v2, nk, ALL, KEYS, BLOCK_D)
     for task in tl.range(start, tasks, step):
         batch = task // blocks
         g = batch * heads + h
         if not SHARED:
-            parameters = parameters_of(table_ptr + batch * t0)
-        _, _, _, _, _, multiplier, shift, v_scale = parameters
-        keys = (k_tiles.load([batch, h, 0, 0]).reshape(KEYS, BLOCK_D),)
+            parameters = parameters_of(table_ptr + batch * t0, SCORES)
+        _, _, _, _, _, _, _, _, multiplier, shift, v_scale = parameters
+        keys = (k_tiles.load([batch, h // sharing, 0, 0]).reshape(KEYS, BLOCK_D),)
         values = (halves_of_words(ahead, KEYS, BLOCK_D, HOPPER),)
         for i in tl.static_range(REPEAT):
             first = (task % blocks) * (REPEAT * ROWS) + i * ROWS
@@ -59,12 +60,12 @@ def attention_prefetched(
             q = q_tiles.load([batch, h, first, 0]).reshape(ROWS, BLOCK_D)
             sums, Z = on_resident_keys(
                 q, keys, values, parameters, None, None, valid_ptr, fault_ptr, g, query, 0, 0,
-                nq, nk, BLOCK_D, n1, s0, s1, s2,
-                MASKING, CAUSAL, ALL, MODE, WIDE, HOPPER, 1, BLOCK_D, ROWS, KEYS, 1,
+                nq, nk, BLOCK_D, n1, s0, s1, s2, MASKING, CAUSAL, ALL, False, MODE,
+                SCORES, SUMS, HIGH, LONG, IS_WIDE, HOPPER, 1, BLOCK_D, ROWS, KEYS, 1,
             )  # fmt: skip
             if OUT == PAIR:
                 store_sums(sum_ptr, g, query, Z, nq)
-            result = output_of(sums, Z, multiplier, shift, v_scale, out_tiles.dtype, OUT, HOPPER)
+            result = output_of(sums, Z, multiplier, shift, v_scale, out_tiles.dtype, OUT, LONG, HOPPER)
             out_tiles.store([batch, h, first, 0], result.reshape(1, 1, ROWS, BLOCK_D))
             if i == 0:  # not before: the fences of a block would wait for it
                 ahead = words_of_values(

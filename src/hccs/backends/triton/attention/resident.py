@@ -26,19 +26,23 @@ from hccs.backends.triton.attention.steps import (
     rows_of,
     store_rows,
 )
-from hccs.backends.triton.codes import DEFERRED, U8_CLB
+from hccs.backends.triton.codes import DEFERRED, LENGTHS, U8_DIV
 
 
 @triton.jit
 def on_resident_keys(
     q, keys, values, parameters, q_ptr, k_ptr, valid_ptr, fault_ptr, g, query, q2, k2, nq, nk, d,
     n1, s0, s1, s2,
-    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, MODE: tl.constexpr, WIDE: tl.constexpr,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, LAST: tl.constexpr, MODE: tl.constexpr,
+    SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr, LONG: tl.constexpr, IS_WIDE: tl.constexpr,
     HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """N, in steps of 2^-24, and Z of one block of queries on all keys."""
-    B, S, D, multiplier, shift, _, _, _ = parameters
+    """N, in steps of 2^-24, and Z of one block of queries on the first TILES blocks of keys.
+
+    LAST says that all of them see those blocks in full but for the last.
+    """
+    B, S, D, S2, D2, f, multiplier, shift, _, _, _ = parameters
     limit = limits_of(valid_ptr, fault_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL)
     words, seen = (), ()
     largest = tl.zeros([ROWS], tl.int32)
@@ -47,31 +51,34 @@ def on_resident_keys(
         acc = products(q, keys[j], q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
         pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
         if not ALL:
-            ones = attended(
-                valid_ptr, limit, g, query, j * KEYS, nq, nk, n1, s0, s1, s2,
-                MASKING, HOPPER, ROWS, KEYS,
-            )  # fmt: skip
-            pairs = pairs & ones
+            ones = 0
+            if j == TILES - 1 or not LAST:
+                ones = attended(
+                    valid_ptr, limit, g, query, j * KEYS, nq, nk, n1, s0, s1, s2,
+                    MASKING, CAUSAL, HOPPER, ROWS, KEYS,
+                )  # fmt: skip
+                pairs = pairs & ones
             seen = seen + (ones,)
         largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
         words = words + (pairs,)
-    raised, reach, least = distances(largest, B, S, D)
-    sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    line = distances(largest, B, S, D, S2, D2, SCORES)
+    line = (line[0][:, None], line[1][:, None], line[2][:, None], line[3][:, None], line[4][:, None])
+    sums = tl.zeros([ROWS, BLOCK_D], tl.int32 if LONG else tl.float32)
     Z = tl.zeros([ROWS], tl.int32)
     weights = ()
     for j in tl.static_range(TILES):
-        pairs = scores_of_pairs(words[j], raised[:, None], reach[:, None], least[:, None], S, HOPPER)
-        if not ALL:
+        pairs = scores_of_pairs(words[j], line, S, S2, f, SCORES, HOPPER)
+        if not ALL and (j == TILES - 1 or not LAST):
             pairs = pairs & seen[j]
-        Z += sum_of_pairs(pairs)
+        Z += sum_of_pairs(pairs, SUMS)
         if MODE == DEFERRED:
-            sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
+            sums = times_values(pairs, values[j], sums, HIGH, LONG, ROWS, KEYS)
         else:
             weights = weights + (pairs,)
     if MODE != DEFERRED:
         for j in tl.static_range(TILES):
-            pairs = probabilities_of_pairs(weights[j], Z, MODE == U8_CLB)
-            sums = times_values(pairs, values[j], sums, WIDE, ROWS, KEYS)
+            pairs = probabilities_of_pairs(weights[j], Z, MODE - U8_DIV, IS_WIDE)
+            sums = times_values(pairs, values[j], sums, HIGH, LONG, ROWS, KEYS)
         Z = tl.full([ROWS], 255, tl.int32)
     return sums, Z
 
@@ -80,67 +87,109 @@ def on_resident_keys(
 def block_on_resident_keys(
     q_ptr, k_ptr, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g, first, written,
     q2, k2, nq, nk, d, n1, s0, s1, s2,
-    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
-    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, LAST: tl.constexpr, FULL: tl.constexpr,
+    MODE: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr,
+    LONG: tl.constexpr, IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr,
+    BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """One block of queries from memory to memory."""
     query = first + tl.arange(0, ROWS)
     q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
     sums, Z = on_resident_keys(
         q, keys, values, parameters, q_ptr, k_ptr, valid_ptr, fault_ptr, g, query, q2, k2, nq, nk, d,
-        n1, s0, s1, s2, MASKING, CAUSAL, ALL, MODE, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+        n1, s0, s1, s2, MASKING, CAUSAL, ALL, LAST, MODE, SCORES, SUMS, HIGH, LONG, IS_WIDE, HOPPER,
+        CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
     )  # fmt: skip
-    _, _, _, _, _, multiplier, shift, v_scale = parameters
+    _, _, _, _, _, _, _, _, multiplier, shift, v_scale = parameters
     store_rows(
-        out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, written, sums, Z, nq, d, FULL, OUT, HOPPER
-    )
+        out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, written, sums, Z, nq, d,
+        FULL, OUT, LONG, HOPPER,
+    )  # fmt: skip
+
+
+@triton.jit
+def blocks_within(
+    valid_ptr, g, first, reach, nq, nk, n1, s0, s1, REPEAT: tl.constexpr, MASKING: tl.constexpr,
+    CAUSAL: tl.constexpr, ONE_LENGTH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """How many of a program's blocks of queries see no key from `reach` on."""
+    within = 0
+    if CAUSAL:
+        within = tl.minimum(tl.maximum((reach - (nk - nq) - first) // ROWS, 0), REPEAT)
+        # The division rounds towards zero.
+        within = tl.where(reach - (nk - nq) - first < 0, 0, within)
+    if MASKING == LENGTHS and ONE_LENGTH:
+        length = tl.load(valid_ptr + (g // n1).to(tl.int64) * s0 + (g % n1).to(tl.int64) * s1)
+        within = tl.where(length <= reach, REPEAT, within)
+    return within
 
 
 @triton.jit
 def attention_resident(
-    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr, nq, nk, d, heads, blocks, tasks,
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr,
+    nq, nk, d, heads, sharing, blocks, tasks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
-    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
-    OUT: tl.constexpr, WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr, LOOP: tl.constexpr,
-    SHARED: tl.constexpr,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, LAST: tl.constexpr, FULL: tl.constexpr,
+    MODE: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr,
+    LONG: tl.constexpr, IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr,
+    BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr,
+    LOOP: tl.constexpr, SHARED: tl.constexpr, ONE_LENGTH: tl.constexpr, STEPWISE: tl.constexpr,
 ):  # fmt: skip
     """TILES * KEYS keys stay in a program, which reads them once for REPEAT blocks of queries.
 
     A program stays with one head: what SHARED says all batches have in common, its parameters, is read once.
+    STEPWISE takes the queries that see one block of keys first, then those that see two, and so on.
     """
     column = tl.arange(0, BLOCK_D)
     written = tl.program_id(1) * BLOCK_D + column
     h = tl.program_id(0) % heads
     table_ptr += h * t1
     q_ptr += h.to(tl.int64) * q1
-    k_ptr += h.to(tl.int64) * k1
-    v_ptr += h.to(tl.int64) * v1
-    parameters = parameters_of(table_ptr)
+    k_ptr += (h // sharing).to(tl.int64) * k1
+    v_ptr += (h // sharing).to(tl.int64) * v1
+    parameters = parameters_of(table_ptr, SCORES)
     for task in tl.range(tl.program_id(0) // heads, tasks, tl.num_programs(0) // heads):
         batch = (task // blocks).to(tl.int64)
         first = (task % blocks) * (REPEAT * ROWS)
         q_head, k_head, v_head = q_ptr + batch * q0, k_ptr + batch * k0, v_ptr + batch * v0
         if not SHARED:
-            parameters = parameters_of(table_ptr + batch * t0)
+            parameters = parameters_of(table_ptr + batch * t0, SCORES)
         keys, values = (), ()
         for j in tl.static_range(TILES):
             key = j * KEYS + tl.arange(0, KEYS)
             keys = keys + (rows_of(k_head, key, column, k2, nk, d, FULL),)
             values = values + (as_halves(rows_of(v_head, key, written, v2, nk, d, FULL), HOPPER),)
         g = (task // blocks) * heads + h
-        if LOOP:
+        if STEPWISE:
+            done = 0
+            for T in tl.static_range(1, TILES + 1):
+                stop = REPEAT
+                if T < TILES:
+                    stop = blocks_within(
+                        valid_ptr, g, first, T * KEYS, nq, nk, n1, s0, s1,
+                        REPEAT, MASKING, CAUSAL, ONE_LENGTH, ROWS,
+                    )  # fmt: skip
+                for i in tl.range(done, stop):
+                    block_on_resident_keys(
+                        q_head, k_head, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g,
+                        first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
+                        ALL, LAST, FULL, MODE, OUT, SCORES, SUMS, HIGH, LONG, IS_WIDE, HOPPER, CHUNKS,
+                        BLOCK_D, ROWS, KEYS, T,
+                    )  # fmt: skip
+                done = stop
+        elif LOOP:
             for i in tl.range(0, REPEAT):
                 block_on_resident_keys(
                     q_head, k_head, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g,
                     first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
-                    ALL, FULL, MODE, OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+                    ALL, LAST, FULL, MODE, OUT, SCORES, SUMS, HIGH, LONG, IS_WIDE, HOPPER, CHUNKS,
+                    BLOCK_D, ROWS, KEYS, TILES,
                 )  # fmt: skip
         else:
             for i in tl.static_range(REPEAT):
                 block_on_resident_keys(
                     q_head, k_head, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g,
                     first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
-                    ALL, FULL, MODE, OUT, WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
+                    ALL, LAST, FULL, MODE, OUT, SCORES, SUMS, HIGH, LONG, IS_WIDE, HOPPER, CHUNKS,
+                    BLOCK_D, ROWS, KEYS, TILES,
                 )  # fmt: skip

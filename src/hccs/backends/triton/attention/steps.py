@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.attention.packed_logits import STEP, ones_below, round_half_up
-from hccs.backends.triton.codes import INT8, LENGTHS, MASK, PAIR
+from hccs.backends.triton.attention.packed_logits import STEP, ones_below, ones_of_bits, round_half_up
+from hccs.backends.triton.codes import BYTES, INT8, LENGTHS, MASK, PAIR
 from hccs.backends.triton.formulas import inside_row
 
 
@@ -54,20 +54,22 @@ def limits_of(
 @triton.jit
 def attended(
     valid_ptr, limit, g, query, first, nq, nk, n1, s0, s1, s2,
-    MASKING: tl.constexpr, HOPPER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, HOPPER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Ones in the halves of words whose key a query sees."""
-    ones = ones_below(limit, first, ROWS, KEYS, HOPPER)
     if MASKING >= MASK:
         valid_ptr += (g // n1).to(tl.int64) * s0 + (g % n1).to(tl.int64) * s1
-        word = first // 2 + tl.arange(0, KEYS // 2)
-        present = (word < (nk + 1) // 2)[None, :]
+        word = first // 128 * 4 + tl.arange(0, 4)
         if MASKING == MASK:
             place = valid_ptr + (query[:, None] * s2 + word[None, :])
-            chosen = tl.load(place, mask=present & (query < nq)[:, None], other=0)
+            bits = tl.load(place, mask=(query < nq)[:, None], other=0)
+            ones = ones_of_bits(bits, first, ROWS, KEYS, HOPPER)
         else:  # the same for all queries of a head
-            chosen = tl.load(valid_ptr + word[None, :], mask=present, other=0)
-        ones = ones & chosen
+            ones = ones_of_bits(tl.load(valid_ptr + word)[None, :], first, 1, KEYS, HOPPER)
+        if CAUSAL:
+            ones = ones & ones_below(limit, first, ROWS, KEYS, HOPPER)
+    else:
+        ones = ones_below(limit, first, ROWS, KEYS, HOPPER)
     return ones
 
 
@@ -76,7 +78,7 @@ def divided(sums, Z, HOPPER: tl.constexpr):
     """N / Z correctly rounded.
 
     N times a reciprocal in two parts is off by 2^-20 of a last place before it is rounded. N / Z is no tie of
-    two float32, as N < 2^24, and lies 2^-16 of a last place or more from one, as Z < 2^15.
+    two float32, as N <= 2^24, and lies 2^-18 of a last place or more from one, as Z <= 2^17.
     """
     if HOPPER:
         upper = tl.inline_asm_elementwise(
@@ -90,25 +92,36 @@ def divided(sums, Z, HOPPER: tl.constexpr):
 
 
 @triton.jit
-def parameters_of(table_ptr):
-    """B, S, D, then the five of `Requant.packed`."""
-    upper = (tl.load(table_ptr), tl.load(table_ptr + 1), tl.load(table_ptr + 2), tl.load(table_ptr + 3))
-    lower = (tl.load(table_ptr + 4), tl.load(table_ptr + 5), tl.load(table_ptr + 6), tl.load(table_ptr + 7))
-    return upper + lower
+def parameters_of(table_ptr, SCORES: tl.constexpr):
+    """B, S, D, S2, D2 and f, then the five of `Requant.packed`; scores of BYTES end at bit 8 of a half."""
+    B, S, D = tl.load(table_ptr), tl.load(table_ptr + 1), tl.load(table_ptr + 2)
+    S2, D2, f = tl.load(table_ptr + 3), tl.load(table_ptr + 4), tl.load(table_ptr + 5)
+    if SCORES == BYTES:
+        B, S, S2 = B << (8 - f), S << (8 - f), S2 << (8 - f)
+    lines = (B, S, D, S2, D2, f)
+    factors = (tl.load(table_ptr + 6), tl.load(table_ptr + 7), tl.load(table_ptr + 8))
+    return lines + factors + (tl.load(table_ptr + 9), tl.load(table_ptr + 10))
 
 
 @triton.jit
 def output_of(
-    sums, Z, multiplier, shift, v_scale, dtype: tl.constexpr, OUT: tl.constexpr, HOPPER: tl.constexpr
+    sums, Z, multiplier, shift, v_scale, dtype: tl.constexpr, OUT: tl.constexpr, LONG: tl.constexpr,
+    HOPPER: tl.constexpr,
 ):  # fmt: skip
-    """What docs/spec.md makes of (N, Z); `sums` is N in steps of 2^-24."""
+    """What docs/spec.md makes of (N, Z); `sums` is N in steps of 2^-24, or N itself where LONG."""
+    N = sums if LONG else sums / STEP
     if OUT == PAIR:
-        result = sums / STEP
+        result = N
     elif OUT == INT8:
         Z = tl.maximum(Z, 1)
         k = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
         multiplier = (multiplier.to(tl.int64) << k) // Z
-        result = round_half_up(sums / STEP, multiplier[:, None], (shift + k)[:, None], HOPPER)
+        # Beyond 2^24 integers are not exact in the float32 that Hopper's way computes in.
+        result = round_half_up(N, multiplier[:, None], (shift + k)[:, None], HOPPER and not LONG)
+    elif LONG:
+        Z = tl.maximum(Z, 1).to(tl.float32)[:, None]
+        result = tl.div_rn(N.to(tl.float32), tl.broadcast_to(Z, N.shape))
+        result = result * v_scale.to(tl.float32, bitcast=True)
     else:
         result = divided(sums, tl.maximum(Z, 1).to(tl.float32) * STEP, HOPPER)
         result = result * v_scale.to(tl.float32, bitcast=True)
@@ -125,12 +138,12 @@ def store_sums(sum_ptr, g, query, Z, nq):
 @triton.jit
 def store_rows(
     out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, column, sums, Z, nq, d,
-    FULL: tl.constexpr, OUT: tl.constexpr, HOPPER: tl.constexpr,
+    FULL: tl.constexpr, OUT: tl.constexpr, LONG: tl.constexpr, HOPPER: tl.constexpr,
 ):  # fmt: skip
     """The output of a block of queries."""
     if OUT == PAIR:
         store_sums(sum_ptr, g, query, Z, nq)
-    result = output_of(sums, Z, multiplier, shift, v_scale, out_ptr.dtype.element_ty, OUT, HOPPER)
+    result = output_of(sums, Z, multiplier, shift, v_scale, out_ptr.dtype.element_ty, OUT, LONG, HOPPER)
     place = out_ptr + g.to(tl.int64) * nq * d + (query[:, None] * d + column[None, :])
     if FULL:
         tl.store(place, result)

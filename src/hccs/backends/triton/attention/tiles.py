@@ -27,6 +27,10 @@ class Tile:
     # The kernel of `prefetched.py`, which needs one block of keys, heads of 32 or 64 columns and steps of
     # whole 16 bytes.
     prefetched: bool = False
+    # Keys of a program of `few_queries.py`; 0 for the other kernels.
+    split: int = 0
+    # Those of `one_query.py` instead, which need heads of 32, 64 or 128 columns, four to a word.
+    single: bool = False
 
 
 FITTING = 0
@@ -44,12 +48,18 @@ class Entry:
     # Whether the keys fill their blocks and nothing is masked: masks take registers too.
     whole: bool | None = None
     masked: bool | None = None
+    causal: bool | None = None
     # Whether queries of one head have masks of their own, which fill the shared memory.
     mask_per_row: bool | None = None
     # So many that every program has several, and laid out as `prefetched.py` needs them.
     many_heads: bool | None = None
     # The number of keys is a multiple of this.
     multiple: int = 1
+    # Queries of heads that share keys are so few that they fit one tile together.
+    few: bool | None = None
+    # Only one query, whose keys no other head shares, and rows of whole words.
+    one: bool | None = None
+    least_keys: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,14 +71,20 @@ class _Launch:
     columns: int
     whole: bool
     masked: bool
+    causal: bool
     mask_per_row: bool
     many_heads: bool
+    few: bool
+    one: bool
 
     def meets(self, entry: Entry) -> bool:
         bounds = ((self.keys, entry.most_keys), (self.queries, entry.most_queries))
         facts = (
             (self.whole, entry.whole),
             (self.masked, entry.masked),
+            (self.causal, entry.causal),
+            (self.few, entry.few),
+            (self.one, entry.one),
             (self.mask_per_row, entry.mask_per_row),
             (self.many_heads, entry.many_heads),
         )
@@ -77,34 +93,40 @@ class _Launch:
             and all(wanted is None or fact == wanted for fact, wanted in facts)
             and self.keys % entry.multiple == 0
             and self.columns >= entry.least_columns
+            and self.keys >= entry.least_keys
         )
 
 
 _ANY_GPU = (
+    Entry(Tile(16, 64, split=512, single=True), one=True, least_keys=256),
+    Entry(Tile(16, 64, stages=3, split=512), few=True, least_keys=512),
     Entry(Tile(FITTING, FITTING, stages=2), most_keys=64),
     Entry(Tile(FITTING, 64, stages=2)),
 )
 
 # Measured on an H200 (benchmarks/attention_gpu.py --tune), heads of 64 columns; the first that fits is taken.
 _H200 = (
-    *(replace(entry, least_columns=65) for entry in _ANY_GPU),
+    Entry(Tile(16, 32, warps=2, split=512, single=True), one=True, least_keys=256),
+    Entry(Tile(16, 128, stages=4, split=2048), few=True, least_keys=512),
+    *(replace(entry, least_columns=65) for entry in _ANY_GPU[2:]),
     Entry(Tile(FITTING, FITTING, stages=2, persistent=6, registers=80), 64, whole=True),
     Entry(Tile(FITTING, FITTING, stages=2, persistent=4, registers=112), 64, mask_per_row=True),
     Entry(Tile(FITTING, FITTING, stages=2, persistent=5, registers=96), 64),
     Entry(Tile(FITTING, 128, stages=2, persistent=3), 128, most_queries=64),
     Entry(
-        Tile(64, 128, repeat=2, stages=3, persistent=9, registers=168, prefetched=True),
-        128, many_heads=True, mask_per_row=False,
+        Tile(64, 128, repeat=2, stages=3, persistent=9, registers=168, prefetched=True), 128, many_heads=True,
     ),
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, whole=True),
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, mask_per_row=True),
     Entry(Tile(64, 128, repeat=2, stages=2), 128),
-    Entry(Tile(FITTING, 64, stages=3, registers=128), 512, mask_per_row=True),
+    Entry(Tile(FITTING, 128, stages=2, registers=128), most_queries=64, least_keys=257),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=160), 256, whole=True),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=168), 256),
-    Entry(Tile(FITTING, 128, tiles=4, repeat=8, stages=2), 512, whole=True),
-    Entry(Tile(FITTING, 128, stages=2, registers=128), most_queries=64),
-    Entry(Tile(128, 64, warps=8, stages=3, registers=128), masked=True),
+    Entry(Tile(128, 128, tiles=4, repeat=4, warps=8, stages=2), 512, mask_per_row=True),
+    Entry(Tile(64, 64, stages=3, registers=128), 512, causal=True),
+    Entry(Tile(64, 128, tiles=4, repeat=8, stages=2), 512),
+    Entry(Tile(128, 128, warps=8, stages=3, registers=128), causal=True, multiple=128),
+    Entry(Tile(128, 64, warps=8, stages=3, registers=128), masked=True, mask_per_row=False),
     Entry(Tile(128, 128, warps=8, stages=3, registers=128), multiple=128),
     Entry(Tile(128, 64, warps=8, stages=3, registers=128)),
 )  # fmt: skip
@@ -120,13 +142,23 @@ def tile_for(
     *,
     capability: tuple[int, int],
     masked: bool = False,
+    causal: bool = False,
     mask_per_row: bool = False,
     many_heads: bool = False,
+    rows: int | None = None,
+    words: bool = False,
 ) -> Tile:
-    """The tile for nq queries on nk keys of d columns, on a GPU of this compute capability."""
+    """The tile for nq queries on nk keys of d columns, on a GPU of this compute capability.
+
+    `rows` counts the queries of heads that share keys, where the kernels of few queries can run; `words`
+    tells that q, k and v can be read as words of four columns.
+    """
     keys = max(1 << (nk - 1).bit_length(), 32)
-    rows = 16 if nq <= 16 else 64
-    launch = _Launch(nq, nk, d, nk == keys and not masked, masked, mask_per_row, many_heads)
+    few = rows is not None and rows <= 16
+    launch = _Launch(
+        nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, few,
+        rows == 1 and words and d in (32, 64, 128),
+    )  # fmt: skip
     table = TABLES[max(least for least in TABLES if least <= capability)]
     tile = next(entry.tile for entry in table if launch.meets(entry))
-    return replace(tile, rows=tile.rows or rows, keys=tile.keys or keys)
+    return replace(tile, rows=tile.rows or (16 if nq <= 16 else 64), keys=tile.keys or keys)

@@ -61,11 +61,14 @@ typedef struct {
   uint32_t channels;
 } hccs_norm;
 
-/* theta = (B, S, D) of one head, the factor of its logits and that of its output. */
+/* theta of one head (without a second line S2 = 0, D2 = 1, f = 0), the factor of its logits and that of its output. */
 typedef struct {
   int32_t B;
   int32_t S;
   int32_t D;
+  int32_t S2;
+  int32_t D2;
+  uint32_t f;
   int32_t logit_multiplier;
   uint32_t logit_shift;
   int32_t out_multiplier;
@@ -403,25 +406,38 @@ static inline int32_t hccs_logits(const hccs_attention_head* head, const int8_t*
   return m;
 }
 
-/* "One row": s = B - S * min(m - x, D), and their sum Z. */
+/* "One row": s = B - S * min(m - x, D), and their sum Z. "Two lines": s = (B - S * min(m - x, D) - S2 * min(m - x, D2))
+ * >> f, and Z < 2^24. */
 static inline int32_t hccs_scores(const hccs_attention_head* head, const int8_t* x, int32_t m, uint32_t keys,
                                   int16_t* s) {
   const int32_t B = head->B, S = head->S, D = head->D;
+  const int32_t S2 = head->S2, D2 = head->D2;
+  const uint32_t f = head->f;
   int32_t Z = 0;
   uint32_t j;
+  if (S2 == 0 && f == 0) { /* of wide sums, too: one loop is shorter */
+    for (j = 0; j < keys; ++j) {
+      const int32_t distance = m - x[j] < D ? m - x[j] : D;
+      const int32_t score = B - S * distance;
+      s[j] = (int16_t)score;
+      Z += score;
+    }
+    return Z;
+  }
   for (j = 0; j < keys; ++j) {
-    const int32_t distance = m - x[j] < D ? m - x[j] : D;
-    const int32_t score = B - S * distance;
+    const int32_t distance = m - x[j];
+    const int32_t score = (B - S * (distance < D ? distance : D) - S2 * (distance < D2 ? distance : D2)) >> f;
     s[j] = (int16_t)score;
     Z += score;
   }
   return Z;
 }
 
-/* N = sum of s * v, four channels at a time, and the output from N and Z: one division per row gives its multiplier. */
+/* N = sum of s * v, four channels at a time, and the output from N and Z: one division per row gives its multiplier.
+ * |N| <= 128 * Z fits int32, |N * R| < 2^55: all is 0 beyond a shift of 62. */
 static inline void hccs_weighted(const hccs_attention_head* head, const int16_t* s, int32_t Z, const int8_t* v,
                                  uint32_t step, uint32_t width, uint32_t keys, int8_t* y) {
-  const uint32_t k = hccs_leading_bit((uint64_t)Z), shift = head->out_shift + k;
+  const uint32_t k = hccs_leading_bit((uint64_t)Z), shift = head->out_shift + k < 62 ? head->out_shift + k : 62;
   const int32_t R = (int32_t)(((uint64_t)head->out_multiplier << k) / (uint32_t)Z);
   uint32_t c = 0, j;
   for (; c + 4 <= width; c += 4) {

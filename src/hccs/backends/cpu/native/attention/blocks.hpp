@@ -9,7 +9,8 @@
 //       every B, and sum(v) of keys that a whole block attends to is a prefix sum, known from packing;
 //   Z = B * count - S * sum(delta).
 // Two lines have no such identity with one product: there weights are the scores themselves, N = sum(s * v). Scores of
-// 8 bits fit a byte product as they are; those of 16 go through it as two bytes, unless the elements hold them.
+// 8 bits fit a byte product as they are; those of 16 go through it as two bytes, unless the elements hold them. One
+// line does the same where rows attend to keys of their own, whose sum(v) would be another product.
 #pragma once
 
 #include "attention/panels.hpp"
@@ -60,8 +61,8 @@ class AttentionRows {
   RowSums upper_sums_{};
   RowScaling scaling_;
   // Of the group at hand.
-  Head line_;                                 // where there is one alone
-  bool two_lines_, two_bytes_;                // where there are scores; whether they have two bytes
+  WideHead parameters_;                       // one line among them
+  bool by_scores_, two_bytes_;                // weights are scores; of two bytes
   alignas(64) uint8_t low_[256], high_[256];  // of the scores, by distance
   // N = base + slope * products
   const int32_t* base_;
@@ -121,16 +122,12 @@ class AttentionRows {
     group_ = &group;
     common_keys_ = kNone;
     head_.pack(group);
-    two_lines_ = false;
-    if (group.wide_head == nullptr) {
-      line_ = *group.head;
-      return;
-    }
-    const WideHead wide = *group.wide_head;
-    line_ = {wide.B, wide.S, wide.D};
-    two_lines_ = wide.S2 != 0 || wide.f != 0;
-    two_bytes_ = wide.B >> wide.f > 255;
-    if (!two_lines_ || Isa::kWordScores) return;
+    parameters_ = group.wide_head ? *group.wide_head : WideHead{group.head->B, group.head->S, group.head->D, 0, 1, 0};
+    const WideHead wide = parameters_;
+    two_bytes_ = !Isa::kWordScores && wide.B >> wide.f > 255;
+    const bool rows_differ = job_.causal || job_.masking == Masking::kMask;
+    by_scores_ = wide.S2 != 0 || wide.f != 0 || (rows_differ && !two_bytes_ && Isa::kWeightOffset == 0);
+    if (!by_scores_ || Isa::kWordScores) return;
 #pragma omp simd
     for (int d = 0; d < 256; ++d) {
       const int32_t first = d < wide.D ? d : wide.D, second = d < wide.D2 ? d : wide.D2;
@@ -151,14 +148,14 @@ class AttentionRows {
       scaling_.set_sums(255);
       scale_total();
       if (Isa::kWeightOffset) steps = head_.key_steps;
-    } else if (two_lines_) {
+    } else if (by_scores_) {
       scores(rows, attended, steps);
     } else {
-      Isa::distances(x_, on_, columns_, rows, attended, line_.D, weights_, sums_);
+      Isa::distances(x_, on_, columns_, rows, attended, parameters_.D, weights_, sums_);
       scaling_.set_sums(0);
-      scaling_.add_sums(line_.B, -line_.S, sums_);
-      scale_selected(rows, attended, line_.B);
-      slope_ = -line_.S;
+      scaling_.add_sums(parameters_.B, -parameters_.S, sums_);
+      scale_selected(rows, attended, parameters_.B);
+      slope_ = -parameters_.S;
     }
     int8_t* const own = static_cast<int8_t*>(group_->out) + query * job_.out_stride;
     const bool staged = width_ != job_.dim;
@@ -246,7 +243,7 @@ class AttentionRows {
     slope_ = 1;
     scaling_.set_sums(0);
     if constexpr (Isa::kWordScores) {
-      Isa::scores(x_, on_, columns_, rows, attended, *group_->wide_head, weights_, sums_);
+      Isa::scores(x_, on_, columns_, rows, attended, parameters_, weights_, sums_);
       scaling_.add_sums(0, 1, sums_);
       scale_selected(rows, attended, 0);
     } else {

@@ -1,0 +1,268 @@
+"""What shapes and parameters decide of a launch: kernel, block sizes, table of parameters, arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from hccs.backends.triton.attention import few_queries, one_query
+from hccs.backends.triton.attention.prefetched import attention_prefetched
+from hccs.backends.triton.attention.resident import attention_resident
+from hccs.backends.triton.attention.streamed import attention_streamed
+from hccs.backends.triton.attention.tiles import Tile, tile_for
+from hccs.backends.triton.codes import (
+    APART,
+    BY_BLOCK,
+    FLOATS,
+    INT8,
+    PACKED,
+    PAIR,
+    how_scores_come_about,
+    normalisation,
+)
+from hccs.backends.triton.devices import HOPPER, capability, multiprocessors
+from hccs.backends.triton.parameters import heads_and_factors_on
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.requant import Requant
+from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
+
+_OUTPUTS = {torch.int8: INT8.value, torch.int32: PAIR.value}
+
+Again = Callable[..., None]
+"""The launch of tensors (q, k, v, valid, faults, result, Z) laid out like those of the first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All of a launch that shapes and parameters decide."""
+
+    tile: Tile
+    kernel: Any
+    grid: tuple[int, ...]
+    table: torch.Tensor
+    sizes: tuple[int, ...]
+    options: dict[str, Any]
+
+    def launch(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: torch.Tensor | None,
+        faults: torch.Tensor | None, places: list[int], result: torch.Tensor, Z: torch.Tensor | None,
+    ) -> Again | None:  # fmt: skip
+        """Fill `result`, and Z where there is one; how to do so again, where that is known."""
+        steps = *self.table.stride()[:2], *places
+        prepared = self._prepared(q, k, v, result)
+        numbers = *self.sizes, *prepared[2].stride()[:3], *steps
+        if not self.tile.prefetched:
+            numbers = *self.sizes, *q.stride()[:3], *k.stride()[:3], *prepared[2].stride()[:3], *steps
+        compiled = self.kernel[self.grid](
+            *prepared[:3], self.table, chosen, faults, prepared[3], Z, *numbers, **self.options
+        )
+        rest = *numbers, *_constants(self.kernel, self.options)
+        start, table = _launcher(compiled, self.grid), self.table
+        if start is None:
+            return None
+        if self.tile.prefetched:
+
+            def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
+                q, k, v, result = self._prepared(q, k, v, result)
+                start(q, k, v, table, chosen, faults, result, Z, *rest)
+
+        else:
+
+            def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
+                start(q, k, v, table, chosen, faults, result, Z, *rest)
+
+        return again
+
+    def _prepared(self, q: Any, k: Any, v: Any, result: Any) -> tuple[Any, Any, Any, Any]:
+        """What the kernel takes for q, k, v and the result."""
+        if not self.tile.prefetched:
+            return q, k, v, result
+        rows = self.tile.rows
+        return _tiles(q, rows), _tiles(k, self.tile.keys), v.view(torch.int32), _tiles(result, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitPlan:
+    """The same for the two kernels of few queries."""
+
+    tile: Tile
+    kernels: tuple[Any, Any]
+    grid: tuple[int, int]
+    table: torch.Tensor
+    sizes: tuple[int, ...]
+    room: int
+    logits: dict[str, Any]
+    sums: dict[str, Any]
+
+    def launch(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: torch.Tensor | None,
+        faults: torch.Tensor | None, places: list[int], result: torch.Tensor, Z: torch.Tensor | None,
+    ) -> Again | None:  # fmt: skip
+        """As `Plan.launch`."""
+        table, room, device = self.table, self.room, q.device
+        scratch = torch.empty(room, dtype=torch.int32, device=device)
+        first, second = self.kernels
+        steps, one = table.stride()[:2], self.tile.single
+        if one:
+            q, k, v = q.view(torch.int32), k.view(torch.int32), v.view(torch.int32)
+        of_logits = *self.sizes, *q.stride()[: 2 if one else 3], *k.stride()[:3], *steps, *places
+        of_sums = *self.sizes, *v.stride()[:3], *steps, *(() if one else places)
+        selected = () if one else (chosen, faults)
+        compiled = first[self.grid](q, k, table, chosen, faults, scratch, *of_logits, **self.logits)
+        start = _launcher(compiled, self.grid)
+        compiled = second[self.grid](v, table, *selected, scratch, result, Z, *of_sums, **self.sums)
+        finish = _launcher(compiled, self.grid)
+        if start is None or finish is None:
+            return None
+        of_logits = *of_logits, *_constants(first, self.logits)
+        of_sums = *of_sums, *_constants(second, self.sums)
+
+        def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
+            scratch = torch.empty(room, dtype=torch.int32, device=device)
+            start(q, k, table, chosen, faults, scratch, *of_logits)
+            if one:
+                finish(v, table, scratch, result, Z, *of_sums)
+            else:
+                finish(v, table, chosen, faults, scratch, result, Z, *of_sums)
+
+        return again
+
+
+def _constants(kernel: Any, options: dict[str, Any]) -> list[Any]:
+    """The compile-time arguments in the kernel's order, which a compiled kernel is given too."""
+    return [options[name] for name in kernel.arg_names if name in options]
+
+
+def _launcher(compiled: Any, grid: tuple[int, ...]) -> Callable[..., None] | None:
+    """Of a compiled kernel, past Triton's look at every argument; None for the interpreter's."""
+    if not hasattr(compiled, "packed_metadata"):
+        return None
+    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    x, y, z = *grid, *[1] * (3 - len(grid))
+    active = triton.runtime.driver.active
+
+    def start(*arguments: Any) -> None:
+        stream = active.get_current_stream(active.get_current_device())
+        run(x, y, z, stream, function, metadata, None, None, None, *arguments)
+
+    return start
+
+
+def _tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """The heads in tiles of `rows`."""
+    steps = [step if size > 1 else 16 for step, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)]
+    return TensorDescriptor(x, [*x.shape], [*steps, 1], [1, 1, rows, x.shape[-1]])
+
+
+def _by_batch(table: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
+    """Parameters [..., numbers] of every head as [batch, heads, numbers], steps of 0 where shared."""
+    full = table.expand(*lead, table.shape[-1])
+    return full.reshape(-1, *full.shape[-2:]) if len(lead) > 2 else full[(None,) * (2 - len(lead))]
+
+
+def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
+    """By the largest score: half a block's fit 16 bits or not; an eighth of all keys' do, or not."""
+    if keys // 2 * largest > 0xFFFF:
+        return int(APART.value)
+    return int(PACKED.value if -(-nk // 8) * largest <= 0xFFFF else BY_BLOCK.value)
+
+
+@lru_cache(maxsize=256)
+def plan_for(
+    shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
+    device: torch.device, masking: int, one_length: bool, causal: bool, mode: Mode | None, dtype: torch.dtype,
+    many_heads: bool, words: bool, tile: Tile | None,
+) -> Plan | SplitPlan:  # fmt: skip
+    """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows."""
+    batches, heads, nq, d = shape
+    kv_heads, nk = keys
+    sharing = heads // kv_heads
+    able = capability(device)
+    tile = tile or tile_for(
+        nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
+        mask_per_row=masking == MASK, many_heads=many_heads,
+        rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
+    )  # fmt: skip
+    block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
+    table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
+    largest = theta.max_score
+    options: dict[str, Any] = {
+        "MASKING": masking, "CAUSAL": causal, "OUT": _OUTPUTS.get(dtype, FLOATS.value),
+        "SCORES": how_scores_come_about(theta), "HIGH": mode is None and largest >= 2**11,
+        "LONG": mode is None and nk * largest > 2**17, "HOPPER": able >= HOPPER,
+        "BLOCK_D": block_d, "KEYS": tile.keys,
+        "num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers,
+    }  # fmt: skip
+    plain = masking == NO_MASK and not causal
+    if tile.split:
+        return _split(
+            shape, keys, tile, table, {**options, "ALL": plain and nk % tile.keys == 0 and d == block_d}
+        )
+    chunks = -(-d // block_d)
+    resident = nk <= tile.keys * tile.tiles
+    repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1
+    blocks = -(-nq // (tile.rows * repeat))
+    tasks = batches * blocks  # per head, as programs
+    programs = tasks
+    if resident and tile.persistent:
+        programs = min(tasks, max(tile.persistent * multiprocessors(device) // heads, 1))
+    whole = nk > 0 and nk % (tile.keys * (tile.tiles if resident else 1)) == 0
+    options |= {
+        "ALL": plain and whole, "MODE": normalisation(mode), "IS_WIDE": theta.wide, "ROWS": tile.rows,
+        "SUMS": _how_scores_are_added(largest, nk, tile.keys),
+    }  # fmt: skip
+    if resident:
+        options |= {"REPEAT": repeat, "SHARED": table.stride(0) == 0 or batches == 1}
+    if tile.prefetched:
+        sizes = nq, nk, heads, sharing, blocks, tasks
+        return Plan(tile, attention_prefetched, (heads * programs,), table, sizes, options)
+    if not resident:
+        aligned = (nk - nq) % tile.rows == 0 and tile.keys % tile.rows == 0
+        cut = causal and aligned and masking == NO_MASK and not options["LONG"]
+        options |= {"FLUSH": max(2**17 // (largest * tile.keys), 1), "CUT": cut}
+    options |= {"CHUNKS": chunks, "FULL": whole and nq % (tile.rows * repeat) == 0 and d % block_d == 0}
+    kernel: Any = attention_resident if resident else attention_streamed
+    if resident:
+        # Blocks of queries whose keys all end in the same block of keys.
+        aligned = not causal or ((nk - nq) % tile.rows == 0 and tile.keys % tile.rows == 0)
+        alike = masking == NO_MASK or (masking == LENGTHS and one_length)
+        stepwise = tile.tiles > 1 and masking in (NO_MASK, LENGTHS) and (causal or one_length)
+        options |= {
+            "TILES": tile.tiles, "LOOP": repeat > 1 and not tile.persistent, "STEPWISE": stepwise,
+            "LAST": stepwise and aligned and alike, "ONE_LENGTH": one_length,
+        }  # fmt: skip
+    sizes = nq, nk, d, heads, sharing, blocks, tasks
+    return Plan(tile, kernel, (heads * programs, chunks), table, sizes, options)
+
+
+def _split(
+    shape: tuple[int, ...], keys: tuple[int, int], tile: Tile, table: torch.Tensor, options: dict[str, Any]
+) -> SplitPlan:
+    batches, heads, nq, d = shape
+    kv_heads, nk = keys
+    tasks, rows = batches * kv_heads, batches * heads * nq
+    splits = -(-nk // tile.split)
+    width = -(-nk // tile.keys) * tile.keys // 2
+    # Logits, then sums, then maxima, sums of scores and counts: see `few_queries.py`.
+    places = rows * width, rows * (width + d), rows * (width + d + splits), rows * (width + d + splits + 1)
+    sums = {**options, "SPLIT": tile.split, "SPLITS": 1 << (splits - 1).bit_length()}
+    if tile.single:
+        kernels: tuple[Any, Any] = one_query.logits_of_one, one_query.sums_of_one
+        sizes: tuple[int, ...] = nk, heads, splits, width, *places
+        sums["D"] = d
+    else:
+        kernels = few_queries.logits_of_split, few_queries.sums_of_split
+        sizes = nq, nk, d, kv_heads, heads // kv_heads, splits, width, *places
+        sums["ROWS"] = few_queries.ROWS
+    passed = [
+        {name: value for name, value in sums.items() if not name.isupper() or name in kernel.arg_names}
+        for kernel in kernels
+    ]
+    return SplitPlan(tile, kernels, (tasks, splits), table, sizes, places[-1] + tasks, *passed)

@@ -1,0 +1,89 @@
+"""What a command says: lines and tables for people, or one JSON document for machines."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from hccs._progress import duration
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the results as JSON; what else is said goes to stderr.")
+]
+
+
+class Output:
+    """Where a command's words go; with `json` stdout holds the results alone."""
+
+    def __init__(self, json: bool = False, *, quiet: bool = False) -> None:
+        self.json = json
+        self.console = Console(stderr=json, quiet=quiet)
+
+    def say(self, line: str = "") -> None:
+        """A line as it stands: brackets are no markup, and only a terminal breaks it."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def results(self, found: Any) -> None:
+        """The results for machines, if they were asked for."""
+        if self.json and not self.console.quiet:
+            sys.stdout.write(json.dumps(finite(found), indent=1, default=str) + "\n")
+
+    def end(self, title: str, lines: Sequence[str], commands: Mapping[str, str]) -> None:
+        """The last words: what was found, where it lies, and what to do next; a panel on a terminal."""
+        width = max(map(len, commands), default=0)
+        body = Text()
+        for line in lines:
+            body.append(f"{line}\n")
+        for number, (what, command) in enumerate(commands.items()):
+            body.append("\n" if number else "\nnext\n" if lines else "next\n")
+            body.append(f"  {what.ljust(width)}  ", style="dim")
+            body.append(command, style="bold")
+        if self.console.is_terminal:
+            self.console.print(
+                Panel(body, title=title, title_align="left", border_style="dim", padding=(1, 2))
+            )
+            return
+        self.say()
+        self.say(title)
+        self.say(body.plain)
+
+
+def finite(value: Any) -> Any:
+    """JSON has neither infinity nor NaN: None stands for both."""
+    if isinstance(value, Mapping):
+        return {str(name): finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def stage_times(seconds: Mapping[str, float]) -> str:
+    """Where the time of a run went, the longest stages first."""
+    longest = sorted(seconds.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {duration(spent)}" for name, spent in longest[:4])
+    return f"{duration(sum(seconds.values()))} in all: {parts}"
+
+
+def on_run(run: Path, *commands: str) -> dict[str, str]:
+    """`hccs COMMAND RUN` for each command, by what it does."""
+    names = {
+        "evaluate": "score it again",
+        "where": "where it loses",
+        "bench": "time it here",
+        "report": "the report anew",
+        "show": "its operators",
+        "export c": "for a microcontroller",
+        "export onnx": "for ONNX Runtime",
+        "compare": "beside other methods",
+    }
+    return {names[command]: f"hccs {command} {shlex.quote(str(run))}" for command in commands}

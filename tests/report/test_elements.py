@@ -1,0 +1,112 @@
+"""HTML from Python: escaping, charts that stay within their frames, and objects that show themselves."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import hccs
+from hccs._html.charts import Curve, bar, curves, interval, sparkline, ticks
+from hccs._html.elements import Markup, joined, table, tag
+from hccs.calibration import HeadStatistics
+from hccs.numbers.table import ParamTable
+from hccs.pipeline.report.intervals import of_error, of_share
+from hccs.program.operators import Program
+from tests.program.programs import random_program
+from tests.report.wellformed import checked
+
+HOSTILE = '<b>"bad"</b> & <script>alert(1)</script>'
+
+
+def test_text_and_attributes_are_escaped_and_markup_is_not():
+    made = tag("p", HOSTILE, tag("i", "in"), title=HOSTILE, hidden=True, id=None)
+    found = checked(made)
+    assert found.names == ["p", "i"] and "".join(found.text) == HOSTILE + "in"
+    assert made.startswith('<p title="&lt;b&gt;&quot;bad') and ' hidden=""' in made and "id=" not in made
+    assert joined([Markup("<br />"), ["<", None, ("&",)]]) == "<br />&lt;&amp;"
+    assert checked(table([HOSTILE], [[HOSTILE, 1]])).names.count("script") == 0
+
+
+def test_charts_are_xml_and_stay_within_their_frames():
+    lines = [Curve("<a>", [(0, 1.0), (5, 0.25), (30, 0.0)], "red"), Curve("b", [(0, 0.5), (10, 0.5)], "blue")]
+    drawn = [
+        curves(lines, "<x>", mass=[(1.0, 0.5), (2.0, 0.1)], described="a < b", x_end=10),
+        interval(0.8, (0.75, 0.85), (0.7, 0.9), 0.82),
+        interval(0.8, None, (0.8, 0.8), None),
+        bar(3, 2),
+        bar(0, 0),
+        sparkline([1, 2, 1], described="up and down"),
+        sparkline([1.0], described="one"),
+    ]
+    for picture in drawn:
+        root = ElementTree.fromstring(picture)
+        _, _, width, height = map(float, root.attrib["viewBox"].split())
+        for x in re.findall(r' (?:cx|x1|x2|x)="([\d.-]+)"', picture):
+            assert -0.1 <= float(x) <= width + 0.1
+        for x, y in re.findall(r"([\d.-]+),([\d.-]+)(?=[ \"])", picture):
+            assert -0.1 <= float(x) <= width + 0.1 and -0.1 <= float(y) <= height + 0.1
+        assert "nan" not in picture and root.find("{http://www.w3.org/2000/svg}title") is not None
+
+
+@pytest.mark.parametrize("ends", [(0, 1), (0, 12.7), (-3.2, 0.4), (1e-4, 2e-4), (5, 5)])
+def test_ticks_are_few_and_within(ends):
+    found = ticks(*ends, 5)
+    assert 1 <= len(found) <= 8 and all(ends[0] - 1e-9 <= t <= ends[1] + 1e-9 for t in found)
+
+
+def test_intervals_hold_what_they_promise():
+    rng = np.random.default_rng(0)
+    for share, examples in ((0.5, 40), (0.9, 200), (0.99, 1000)):
+        seen = rng.binomial(examples, share, 2000) / examples
+        held = np.mean([low <= share <= high for low, high in (of_share(s, examples) for s in seen)])
+        assert 0.92 < held < 0.98
+    assert of_share(0.0, 10)[0] == 0.0 and 0.999 < of_share(1.0, 10)[1] <= 1.0
+    low, high = of_error(1.0, 0.5)
+    assert (low + high) / 2 == 1.0 and high - low == pytest.approx(2 * 1.96 * 0.5, rel=1e-3)
+
+
+def shown_objects():
+    table = ParamTable(B=[[444, 300]], S=[[11, 4]], D=[[40, 60]], scale=[[0.1, 0.05]], n=64)
+    seen = HeadStatistics(shape=(1, 2), n=8, scale=0.1)
+    seen.update(np.random.default_rng(0).integers(-60, 60, (1, 2, 50, 8), dtype=np.int8))
+    program = random_program(1)
+    program = replace(program, labels=(HOSTILE, *program.labels[1:]))
+    return {
+        "ParamTable": (table, "layer 0, head 1", "444"),
+        "HeadStatistics": (seen, "layer 0, head 1", "50"),
+        "integer model": (program, "Attention", HOSTILE),
+    }
+
+
+@pytest.mark.parametrize("name", ["ParamTable", "HeadStatistics", "integer model"])
+def test_objects_show_themselves(name):
+    thing, *wanted = shown_objects()[name]
+    page = thing._repr_html_()
+    found = checked(page)
+    words = "".join(found.text)
+    assert name in words and all(word in words for word in wanted)
+    assert "script" not in found.names and len(page) < 20_000
+    if isinstance(thing, Program):
+        assert hccs.IntegerModel(thing)._repr_html_() == page
+
+
+def test_many_heads_are_counted_and_no_rows_are_no_fault():
+    ones = np.ones((12, 12), np.int32)
+    table = ParamTable(B=300 * ones, S=4 * ones, D=60 * ones, scale=0.1 * ones, n=64)
+    assert "and 96 more" in table._repr_html_()
+    assert "layer 0, head 0" in HeadStatistics(shape=(1, 1), n=8, scale=0.1)._repr_html_()
+
+
+def test_showing_needs_numpy_alone():
+    program = (
+        "import sys, hccs; t = hccs.ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64); "
+        "t._repr_html_(); print(sorted({'torch', 'matplotlib', 'rich', 'jinja2'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

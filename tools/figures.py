@@ -1,0 +1,85 @@
+"""Makes the README's figure, docs/figures/accuracy-against-cost.svg, from the measurements in docs/results.
+
+    python tools/figures.py
+
+Its description holds a digest of the data it was drawn from, by which a test sees that it is up to date.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from hccs import _figures
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+FIGURE = ROOT / "docs" / "figures" / "accuracy-against-cost.svg"
+SHAPE = "8 x 128"
+"""Sentences and tokens of the batch whose time is shown."""
+OURS = "hccs, all in integers"
+MODELS = {
+    "tiny-sst2": "BERT-tiny, SST-2",
+    "small-sst2": "BERT-small, SST-2",
+    "tiny-mnli": "BERT-tiny, MNLI",
+    "small-mnli": "BERT-small, MNLI",
+    "minilm-sst2": "MiniLM-L6, SST-2",
+}
+
+
+def milliseconds() -> dict[str, float]:
+    """Of a BERT-small encoder on one thread, by runtime, the slowest first."""
+    rows = json.loads((RESULTS / "encoder_cpu.json").read_text(encoding="utf-8"))["rows"]
+    (row,) = (row for row in rows if row["name"] == SHAPE)
+    return {name: 1e3 * s for name, s in sorted(row["seconds"].items(), key=lambda pair: -pair[1])}
+
+
+def against_float() -> dict[str, tuple[float, float]]:
+    """Points of the trained integer model against float, and their standard error, by model and task."""
+    summary = json.loads((RESULTS / "whole_encoder.json").read_text(encoding="utf-8"))["summary"]
+    found = {}
+    for key, name in MODELS.items():
+        points, error = summary[key]["trained against float, points"]
+        found[name] = points, error
+    return found
+
+
+def digest() -> str:
+    """Of the measurements that the figure shows."""
+    return hashlib.sha256(json.dumps([milliseconds(), against_float()]).encode()).hexdigest()[:16]
+
+
+def draw(path: Path) -> None:
+    """What a whole encoder costs beside other runtimes, and what its integers cost in accuracy."""
+    figure = _figures.new(8.6, 3.0)
+    cost, accuracy = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    times = milliseconds()
+    bars = cost.barh(
+        list(times), list(times.values()), color=["C1" if n == OURS else "silver" for n in times]
+    )
+    cost.bar_label(bars, [f"{ms:.0f}" for ms in times.values()], padding=3, fontsize=8)
+    cost.set_title(f"cost: BERT-small, {SHAPE} tokens, one thread, ms", fontsize=9)
+    cost.margins(x=0.12)
+    points = against_float()
+    places = range(len(points))[::-1]
+    middle, error = zip(*points.values(), strict=True)
+    accuracy.errorbar(middle, places, xerr=error, fmt="D", color="C1", markersize=6, linewidth=1)
+    accuracy.axvline(0, color="black", linewidth=0.8, linestyle="--")
+    accuracy.set_yticks(list(places), list(points))
+    accuracy.set_xlim(-1.5, 1.5)
+    accuracy.set_ylim(-0.6, len(points) - 0.4)
+    accuracy.set_title("accuracy: integers against float, points", fontsize=9)
+    for axes in (cost, accuracy):
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    written: dict[str, Any] = {"Date": None, "Description": f"drawn from {digest()}"}
+    with matplotlib.rc_context({"svg.hashsalt": "hccs", "svg.fonttype": "path"}):
+        figure.savefig(path, format="svg", metadata=written, facecolor="white")
+
+
+if __name__ == "__main__":
+    draw(FIGURE)
