@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from softmax_cpu import best_times, theta_for
+from softmax_cpu import TWO_LINES, best_times, theta_for
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -55,9 +55,9 @@ def requantiser() -> hccs.Requant:
     )
 
 
-def ours(n: int, **options) -> Call:
+def ours(n: int, theta: hccs.HeadParams | None = None, **options) -> Call:
     q, k, v = integers(n)
-    theta, requant = theta_for(n), requantiser()
+    theta, requant = theta or theta_for(n), requantiser()
     return lambda: hccs.attention(q, k, v, theta, requant, threads=1, **options)
 
 
@@ -104,13 +104,18 @@ def microseconds(n: int, turns: int) -> dict[str, float]:
         "hccs causal": ours(n, causal=True),
         "hccs lengths": ours(n, valid=np.array([n - n // 4])),
         "hccs mask": ours(n, valid=np.random.default_rng(0).random((n, n)) < 0.8),
+        **{f"hccs two lines, {name}": ours(n, theta) for name, theta in TWO_LINES.items()},
+        **{f"hccs int8, two lines, {name}": ours(n, theta, out="int8") for name, theta in TWO_LINES.items()},
         **peers(n),
     }
     best = {name: seconds / heads_for(n) * 1e6 for name, seconds in best_times(calls, turns, SECONDS).items()}
     if "avx2" in isa.available():
         isa.select("avx2")
+        calls = {"hccs float32 (AVX2)": ours(n)}
+        calls |= {f"hccs two lines, {name} (AVX2)": ours(n, theta) for name, theta in TWO_LINES.items()}
         try:
-            best["hccs float32 (AVX2)"] = best_times({"": ours(n)}, turns, SECONDS)[""] / heads_for(n) * 1e6
+            for name, seconds in best_times(calls, turns, SECONDS).items():
+                best[name] = seconds / heads_for(n) * 1e6
         finally:
             isa.select("")
     return best
@@ -123,6 +128,15 @@ def ratios(found: dict[str, float]) -> dict[str, float]:
         "over the fastest of torch, any precision": fastest / found["hccs float32"],
         "AVX2 over torch SDPA float32": found["torch SDPA float32"]
         / found.get("hccs float32 (AVX2)", float("nan")),
+        "two lines, uint8 scores, over one, time": found["hccs two lines, uint8 scores"]
+        / found["hccs float32"],
+        "int8 out": found["hccs int8, two lines, uint8 scores"] / found["hccs int8"],
+        "two lines, int16 scores, over one, time": found["hccs two lines, int16 scores"]
+        / found["hccs float32"],
+        "AVX2, two lines, uint8 scores, over one, time": found.get(
+            "hccs two lines, uint8 scores (AVX2)", float("nan")
+        )
+        / found.get("hccs float32 (AVX2)", float("nan")),
     }
 
 
@@ -130,6 +144,10 @@ BARS = {
     "over torch SDPA float32": ">= 2.7",
     "over the fastest of torch, any precision": ">= 1.7",
     "AVX2 over torch SDPA float32": "none",
+    "two lines, uint8 scores, over one, time": "<= 1.15",
+    "int8 out": "<= 1.15",
+    "two lines, int16 scores, over one, time": "none",
+    "AVX2, two lines, uint8 scores, over one, time": "none",
 }
 
 

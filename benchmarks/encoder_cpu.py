@@ -41,6 +41,7 @@ from encoder_variants import (
     HELD,
     PARTLY,
     PEERS,
+    TWO_LINES,
     WHOLE,
     Batch,
     Call,
@@ -166,7 +167,7 @@ def time_first_answer(folder: Path) -> float:
     """Seconds of a whole process, the best of a few: what a command that answers one question takes."""
     tiny = Variants(encoder(str(TINY)), 64, folder, (WHOLE,))
     file = folder / "tiny.hccs"
-    tiny.whole.save(file)
+    tiny.whole[WHOLE].save(file)
     best = float("inf")
     for _ in range(5):
         began = time.perf_counter()
@@ -211,7 +212,7 @@ def main() -> None:
     torch.set_num_threads(1)
     lengths, batches = ([int(x) for x in given.split(",")] for given in (options.lengths, options.batches))
     parts = options.parts.split(",")
-    names = HELD if options.held else (*PEERS, *(() if options.quick else PARTLY), WHOLE)
+    names = HELD if options.held else (*PEERS, *(() if options.quick else PARTLY), WHOLE, TWO_LINES)
     for name in [name for name in names if missing(name)]:
         print(f"{name} is left out: pip install {' '.join(missing(name)).replace('_', '-')}")
     if options.held:

@@ -32,6 +32,7 @@ PARTLY = (
     "ONNX Runtime dynamic int8, HCCS",
 )
 WHOLE = "hccs, all in integers"
+TWO_LINES = f"{WHOLE}, two lines"
 HELD = ("torch float32", "OpenVINO static int8", WHOLE)
 """Those that can be held to AVX2: ONNX Runtime and torch's int8 product ask the processor alone."""
 
@@ -78,13 +79,15 @@ def padded(rows: Sequence[list[int]]) -> Batch:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
 
 
-def table_for(model: Any, n: int) -> hccs.ParamTable:
+def table_for(model: Any, n: int, lines: int = 1) -> hccs.ParamTable:
     """Admissible parameters for rows of n (theta changes no time) and the model's scales of q, k and v."""
-    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
     region = hccs.Region(n)
-    values = (region.max_base, region.max_slope(60), 60, 0.05)
-    B, S, D, scale = (np.full((layers, heads), value) for value in values)
-    return hccs.nn.calibrate_operands(model, hccs.ParamTable(B, S, D, scale, n), [tokens(model, 2, n)])
+    values = {"B": region.max_base, "S": region.max_slope(60), "D": 60, "scale": 0.05}
+    if lines == 2:
+        values |= {"B": 1023, "S": 3, "D": 53, "S2": 39, "D2": 21, "f": 2}
+    shape = (model.config.num_hidden_layers, model.config.num_attention_heads)
+    table = hccs.ParamTable(n=n, **{name: np.full(shape, value) for name, value in values.items()})
+    return hccs.nn.calibrate_operands(model, table, [tokens(model, 2, n)])
 
 
 class Variants:
@@ -96,7 +99,9 @@ class Variants:
         few = {name: value[:, :8] for name, value in tokens(model, 2, 16).items()}
         sizes = [tokens(model, 2, n) for n in (max(longest // 2, 1), longest)]
         self.table = table_for(model, longest)
-        self.whole = hccs.nn.lower(model, self.table, sizes)
+        self.whole = {WHOLE: hccs.nn.lower(model, self.table, sizes)}
+        if TWO_LINES in self.names:
+            self.whole[TWO_LINES] = hccs.nn.lower(model, table_for(model, longest, 2), sizes)
         self.files: dict[str, Path] = {}
         if any(name.startswith("ONNX Runtime") for name in self.names):
             self.files["float"] = float_onnx(model, few, folder / "float.onnx")
@@ -117,9 +122,12 @@ class Variants:
 
     def _call(self, name: str, batches: Sequence[Batch], threads: int) -> Call:
         arrays = [{name: value.numpy() for name, value in batch.items()} for batch in batches]
-        if name == WHOLE:
-            given = [(a["input_ids"], a["attention_mask"], a["token_type_ids"]) for a in arrays]
-            return lambda: [self.whole(*batch, threads=threads) for batch in given]
+        if name in self.whole:
+            given, whole = (
+                [(a["input_ids"], a["attention_mask"], a["token_type_ids"]) for a in arrays],
+                self.whole[name],
+            )
+            return lambda: [whole(*batch, threads=threads) for batch in given]
         if name.startswith("OpenVINO"):
             return self._in_openvino(arrays, threads)
         if name.startswith("LiteRT"):

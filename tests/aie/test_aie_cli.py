@@ -74,7 +74,8 @@ def test_cycles_says_modelled_and_measured() -> None:
     assert "modelled unless marked measured" in text
     assert "mean absolute error" in text
     assert "5657, later 1845 (AMD)" in text
-    assert text.count("u8_clb") == 10 + 3
+    assert text.count("u8_clb") == 10 + 3 + 3 + 1
+    assert "two lines" in text and "u8_lin" in text
     assert "compiled" in text
 
 

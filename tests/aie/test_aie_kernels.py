@@ -80,6 +80,43 @@ def test_a_million_random_rows(mode: str) -> None:
         todo -= heads * rows
 
 
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), mode=st.sampled_from(MODES), chunks=st.integers(1, 16))
+def test_any_two_lines_any_rows(data: st.DataObject, mode: str, chunks: int) -> None:
+    n = 32 * chunks
+    most = 32767 // n
+    D = data.draw(st.integers(1, 127))
+    D2 = data.draw(st.integers(1, D))
+    S = data.draw(st.integers(0, min(127, most // D)))
+    S2 = data.draw(st.integers(0, min(127 - S, (most - S * D) // D2)))
+    B = data.draw(st.integers(max(1, S * D + S2 * D2), most))
+    x = np.frombuffer(data.draw(st.binary(min_size=2 * n, max_size=2 * n)), np.int8).reshape(2, n)
+    lengths = np.array(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
+    theta = HeadParams(B, S, D, S2, D2, wide=True)
+    assert np.array_equal(emulator.softmax(x, theta, mode), reference_softmax(x, theta, mode))
+    assert np.array_equal(
+        emulator.softmax(x, theta, mode, lengths), reference_softmax(x, theta, mode, lengths)
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n", range(32, 513, 96))
+def test_edges_of_two_lines_equal_the_reference(mode: str, n: int) -> None:
+    x = edge_rows(n)
+    lengths = np.array([0, 1, n, n // 2, n - 1, 2, n // 3, 31])
+    most = 32767 // n
+    for S, D, S2, D2 in (
+        (0, 127, 0, 1),
+        (0, 127, most // 127, 127),
+        (1, min(60, most), 0, 60),
+        (0, 40, most // 20, 20),
+    ):
+        theta = HeadParams(most, S, D, min(S2, 127), min(D2, D), wide=True)
+        assert np.array_equal(emulator.softmax(x, theta, mode), reference_softmax(x, theta, mode)), theta
+        got = emulator.softmax(x, theta, mode, lengths)
+        assert np.array_equal(got, reference_softmax(x, theta, mode, lengths)), theta
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), mode=st.sampled_from(MODES), chunks=st.integers(1, 16))
 def test_any_theta_any_rows(data: st.DataObject, mode: str, chunks: int) -> None:
@@ -153,6 +190,18 @@ THETA = HeadParams(444, 11, 40)
         ),
         (
             ParameterError,
+            "without a shift",
+            lambda: emulator.softmax(ROW, HeadParams(1023, 4, 50, 41, 20, f=2)),
+        ),
+        (ParameterError, "B <= 511", lambda: emulator.softmax(ROW, HeadParams(1023, 4, 50, 41, 20))),
+        (ParameterError, "S \\+ S2 <= 127", lambda: emulator.softmax(ROW, HeadParams(500, 100, 1, 100, 1))),
+        (
+            ParameterError,
+            "blocked kernel",
+            lambda: emulator.softmax(ROW, HeadParams(500, 1, 50, 9, 20), kernel="by_row"),
+        ),
+        (
+            ParameterError,
             "256",
             lambda: emulator.softmax(ROW, HeadParams(1, 0, 1), "u8_clb", kernel="by_row"),
         ),
@@ -195,7 +244,7 @@ def test_kernels_in_many_threads_and_traces_beside_them() -> None:
 
 
 NATIVE = {"by_row": False, "mode": 0, "x": np.zeros((32, 64), np.int8), "lengths": None, "record": False}
-NATIVE |= {"out": np.zeros(32 * 64 * 2, np.uint8), "n": 64, "B": 444, "S": 11, "D": 40}
+NATIVE |= {"out": np.zeros(32 * 64 * 2, np.uint8), "n": 64, "B": 444, "S": 11, "D": 40, "S2": -1, "D2": 0}
 
 
 @pytest.mark.parametrize(
@@ -204,7 +253,7 @@ NATIVE |= {"out": np.zeros(32 * 64 * 2, np.uint8), "n": 64, "B": 444, "S": 11, "
         {"n": 0},
         {"n": 48},
         {"n": 1024},
-        {"mode": 4},
+        {"mode": 5},
         {"mode": -1},
         {"mode": 3},
         {"x": np.zeros((5, 64), np.int8)},
@@ -216,6 +265,12 @@ NATIVE |= {"out": np.zeros(32 * 64 * 2, np.uint8), "n": 64, "B": 444, "S": 11, "
         {"B": 512},
         {"B": 2**31 - 1, "S": 2**31 - 1, "D": 2**31 - 1},
         {"D": 128},
+        {"S2": 1, "D2": 41},
+        {"S2": 1, "D2": 0},
+        {"S2": 127, "D2": 1},
+        {"S2": 2, "D2": 3},
+        {"S2": -2, "D2": 3},
+        {"S2": 1, "D2": 3, "by_row": True},
     ],
 )
 def test_the_native_module_stays_inside_its_arrays(change: dict[str, object]) -> None:

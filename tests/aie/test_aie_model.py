@@ -34,6 +34,25 @@ def test_u8_clb_beats_the_paper_kernel(n: int, bar: float) -> None:
     assert throughput.entry(Generation.AIE2, Mode.U8_CLB, n).ratio <= bar
 
 
+def test_two_lines_cost_half_as_much_again_and_half_of_the_paper_kernel() -> None:
+    one, two = (
+        throughput.modelled(Generation.AIE2, Kernel.BLOCKED, Mode.U8_CLB, 64, lines=lines) for lines in (1, 2)
+    )
+    paper = throughput.modelled(Generation.AIE2, Kernel.BY_ROW, Mode.U8_CLB, 64)
+    assert two.per_row <= 1.5 * one.per_row
+    assert two.per_row < 0.5 * paper.per_row
+    assert two.fits_registers
+
+
+def test_a_line_in_place_of_the_leading_bit_costs_less_than_a_division() -> None:
+    for n in (32, 64, 128, 256, 512):
+        line, division = (
+            throughput.modelled(Generation.AIE2, Kernel.BLOCKED, mode, n).per_row
+            for mode in (Mode.U8_LIN, Mode.U8_DIV)
+        )
+        assert line < 0.8 * division
+
+
 @pytest.mark.parametrize("n", [32, 64, 128])
 def test_i16_div_beats_the_paper_kernel(n: int) -> None:
     assert throughput.entry(Generation.AIE2, Mode.I16_DIV, n).ratio <= 0.35

@@ -138,6 +138,7 @@ def record_attention(file, arrays, theta, requant, **options):
     number = -1 if mode is None else list(hccs.Mode).index(hccs.Mode(mode))
     causal = options.get("causal", False)
     header = [groups, nq, k.shape[1], d, masking, causal, number, kind, outputs[0].nbytes]
+    header.append(theta.packed.shape[-1])
     file.write(np.array(header, np.int64).tobytes())
     for array in (q, k, v, theta.packed, requant.packed, rows, *outputs):
         file.write(array.tobytes())
@@ -152,9 +153,13 @@ def attention_cases(tmp_path_factory):
         arrays = [logits(nk + i, (2, n, d), 60.0) for i, n in enumerate((nq, nk, nk))]
         region = hccs.Region(nk)
         theta = hccs.HeadParams([region.max_base] * 2, [region.max_slope(90), region.max_slope(20)], [90, 20])
+        thetas = [theta, hccs.HeadParams([1023, 240], [4, 1], [50, 100], [40, 2], [20, 60], [2, 0])]
+        thetas.append(hccs.HeadParams([2047, 32767], [5, 0], [90, 127], [20, 127], [60, 127]))
+        thetas.append(hccs.HeadParams([2000, 9], [15, 1], [127, 5], wide=True))
         factors = hccs.FixedPoint([2**24 - 1, 3], [38, 9])
         requant = hccs.Requant(factors, [0.3, 2.0], hccs.FixedPoint([2**23, 2**24 - 1], [23, 47]))
-        for options, out in itertools.product(
+        for theta, options, out in itertools.product(
+            thetas,
             [
                 {},
                 {"causal": nq <= nk},

@@ -57,7 +57,8 @@ def test_version():
 @pytest.mark.parametrize(
     "command",
     [[], ["convert"], ["evaluate"], ["demo"], ["compare"], ["calibrate"], ["info"], ["show"], ["export", "c"],
-     ["export", "onnx"], ["reproduce", "accuracy"], ["reproduce", "fidelity"]],
+     ["export", "onnx"], ["reproduce", "run"], ["reproduce", "long"],
+     ["reproduce", "tables"]],
 )  # fmt: skip
 def test_commands_are_registered(command):
     result = CliRunner().invoke(app, [*command, "--help"])
@@ -92,8 +93,8 @@ def test_every_option_that_an_error_names_exists():
         (["convert", "m", "--task", "movies", "--out", "o"], "hccs.pipeline.convert.stages.convert", True),
         (["compare", "--out", "o"], "hccs.pipeline.compare.run.compare", True),
         (
-            ["reproduce", "accuracy", "--data", "d", "--out", "o"],
-            "hccs.pipeline.reproduce.accuracy.run",
+            ["reproduce", "run", "--data", "d", "--out", "o"],
+            "hccs.pipeline.reproduce.run.run",
             True,
         ),
         (["evaluate", "run"], "hccs.pipeline.convert.evaluate.evaluate", False),

@@ -6,7 +6,7 @@
 
 namespace {
 
-enum Field { kGroups, kQueries, kKeys, kDim, kMasking, kCausal, kMode, kOutput, kOutputBytes, kFields };
+enum Field { kGroups, kQueries, kKeys, kDim, kMasking, kCausal, kMode, kOutput, kOutputBytes, kHeadFields, kFields };
 
 bool replay(std::FILE* file, const hccs::InstructionSet& isa) {
   const auto header = read_array<int64_t>(file, kFields);
@@ -24,7 +24,9 @@ bool replay(std::FILE* file, const hccs::InstructionSet& isa) {
   job.output = static_cast<hccs::AttentionOutput>(header[kOutput]);
   const auto q = read_array<int8_t>(file, groups * queries * dim), k = read_array<int8_t>(file, groups * keys * dim);
   const auto v = read_array<int8_t>(file, groups * keys * dim);
-  const auto heads = read_array<hccs::Head>(file, groups);
+  const bool wide = header[kHeadFields] == 6;
+  const auto heads = read_array<hccs::Head>(file, wide ? 0 : groups);
+  const auto wide_heads = read_array<hccs::WideHead>(file, wide ? groups : 0);
   const auto requant = read_array<hccs::Requant>(file, groups);
   const bool lengths = job.masking == hccs::Masking::kLengths, mask = job.masking == hccs::Masking::kMask;
   const auto valid = read_array<char>(file, job.rows * (lengths ? 4 : mask ? keys : 0));
@@ -39,7 +41,8 @@ bool replay(std::FILE* file, const hccs::InstructionSet& isa) {
                &k[g * keys * dim],
                &v[g * keys * dim],
                out.data() + g * out.size() / groups,
-               &heads[g],
+               wide ? nullptr : &heads[g],
+               wide ? &wide_heads[g] : nullptr,
                &requant[g]};
   std::vector<int32_t> Z(sums.size(), 0x55);
   job.groups = each.data();

@@ -191,7 +191,7 @@ def test_a_run_says_where_accuracy_goes(interrupted, data):
     # One operator alone hardly ever costs as much as all together (training may have made up for it by
     # another), and the rows say so, the dearest first.
     cheaper = [cost.decibels > account.whole.decibels for cost in account.operators]
-    assert sum(cheaper) > 0.8 * len(cheaper)
+    assert sum(cheaper) > 0.7 * len(cheaper)
     rows = operator_rows(account)
     assert rows[0][0] == "everything" and len(rows[0]) == 6
     single = [float(row[4]) for row in rows[1 + len(KINDS) :]]
@@ -397,7 +397,7 @@ def test_two_processes_share_one_run(data, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("saved in") == 1
     stages = json.loads((tmp_path / "run" / "results.json").read_text())["stages"]
-    assert stages["collect"]["sentences"] == 64
+    assert stages["collect"]["sentences"] == 58  # of 64 a tenth is held back
     assert list(stages)[-1] == "save"
     assert evaluate(tmp_path / "run", ("i16_div",))["i16_div"] == stages["retrain"]["modes"]["i16_div"]
 

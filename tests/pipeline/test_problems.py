@@ -178,7 +178,7 @@ def test_a_live_model_and_lists_of_examples(encoder, tmp_path):
     with pytest.raises(ParameterError, match="the tokenizer of a model"):
         hccs.convert(model, examples(8, 0), out=tmp_path / "other")
     with pytest.raises(DataError, match=r"examples \(text, label\) in train"):
-        hccs.convert(str(encoder), ["kada"], out=tmp_path / "other")
+        hccs.convert(str(encoder), [7], out=tmp_path / "other")
 
 
 def test_metrics_agree_with_their_definitions():

@@ -1,137 +1,207 @@
 import json
+import random
 import re
-import shutil
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 from typer.testing import CliRunner
 
 import hccs.nn
 from hccs.cli.app import app
-from hccs.errors import FileError, HccsError, ParameterError
-from hccs.pipeline import models
+from hccs.errors import DataError, FileError, HccsError
+from hccs.numbers.modes import Mode
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.data import tasks
-from hccs.pipeline.report import fidelity
-from hccs.pipeline.reproduce import accuracy, integers, tables
+from hccs.pipeline.reproduce import documents, experiment, long, pages, plan, run, stages, tables
 from hccs.pipeline.reproduce.experiment import ExperimentRun
 from hccs.pipeline.training import Recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+PAGES = Path(__file__).parents[2] / "docs"
+SHORT = Recipe(epochs=1, learning_rate=1e-5, batch_size=32, evaluations_per_epoch=1)
+
+
+def write_task(folder, columns, parts):
+    folder.mkdir()
+    for name, rows in parts.items():
+        lines = ["\t".join(columns), *("\t".join(map(str, row)) for row in rows)]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The embedded model as encoder, a few of its sentences as SST-2 and as MNLI's premises."""
+    folder = tmp_path_factory.mktemp("data")
+    source = tasks.load(tasks.TASKS["movies"])
+    reviews = {
+        part: [(text[0], label) for text, label in zip(examples.texts, examples.labels, strict=True)]
+        for part, examples in (("train", source.train.subset(160)), ("dev", source.dev.subset(48)))
+    }
+    write_task(folder / "sst2", ("sentence", "label"), reviews)
+    pairs = {
+        name: [(text, "so it is", "neutral") for text, _ in reviews[part]]
+        for name, part in (("train", "train"), ("dev_matched", "dev"))
+    }
+    write_task(folder / "mnli", ("premise", "hypothesis", "label"), pairs)
+    words = json.loads((MODEL / "tokenizer.json").read_text())["model"]["vocab"]
+    (folder / "vocab.txt").write_text("\n".join(sorted(words, key=words.get)) + "\n")
+    (folder / "tiny").symlink_to(MODEL)
+    return folder
+
 
 @pytest.fixture
-def plan(tmp_path, monkeypatch):
-    """A reproduction in small: the embedded model as encoder, a few of its sentences as SST-2."""
-    source = tasks.load(tasks.TASKS["movies"])
-    (tmp_path / "data" / "sst2").mkdir(parents=True)
-    for name, examples in (("train", source.train.subset(64)), ("dev", source.dev.subset(48))):
-        rows = [f"{text[0]}\t{label}" for text, label in zip(examples.texts, examples.labels, strict=True)]
-        (tmp_path / "data" / "sst2" / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    words = json.loads((MODEL / "tokenizer.json").read_text())["model"]["vocab"]
-    (tmp_path / "data" / "vocab.txt").write_text("\n".join(sorted(words, key=words.get)) + "\n")
-    (tmp_path / "data" / "tiny").symlink_to(MODEL)
-    short = Recipe(epochs=1, learning_rate=1e-5, batch_size=32, evaluations_per_epoch=1)
-    monkeypatch.setitem(
-        accuracy.ENCODERS, "tiny", accuracy.Encoder("tiny", {"sst2": accuracy.TaskRecipe(short, 1e-5)})
-    )
-    monkeypatch.setattr(accuracy, "RETRAINING", replace(short, distil=0.5))
-    monkeypatch.setattr(accuracy, "CALIBRATION_SENTENCES", 32)
+def small(monkeypatch):
+    """Recipes of seconds."""
+    recipe = plan.TaskRecipe(SHORT, 1e-5, whole_epochs=1, whole_batch=32)
+    monkeypatch.setitem(plan.ENCODERS, "tiny", plan.Encoder("tiny", "BERT-tiny", {"sst2": recipe}))
+    for module in (stages, run):
+        monkeypatch.setattr(module, "RETRAINING", replace(SHORT, distil=0.5))
+    monkeypatch.setattr(experiment, "CALIBRATION_SENTENCES", 16)
+    monkeypatch.setattr(experiment, "MENDING_SENTENCES", 32)
     monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
-    return accuracy.Plan(tmp_path / "data", tmp_path / "out", ("head", "float-same-budget"), keep_models=True)
 
 
-def test_an_experiment_is_run_once_and_tabulated(plan):
-    chosen = accuracy.experiments(["tiny"], ["sst2"], 1)
-    accuracy.run(plan, chosen)
-    path = plan.out / "cells" / "tiny-sst2-0.json"
-    first = path.read_text()
-    accuracy.run(plan, chosen)
-    assert path.read_text() == first
-    record = json.loads(first)["stages"]
-    assert set(record["retrained/head"]["modes"]) == {"i16_div", "i16_clb", "u8_div", "u8_clb"}
-    tables.write(plan.out)
-    text = (plan.out / "accuracy.md").read_text()
-    assert f"| sst2 | tiny | 1 | {record['float']['accuracy']:.4f} |" in text
-    assert "0.825 / 0.619 / 0.822" in text
+def read(out):
+    return json.loads((out / "cells" / "tiny-sst2-0.json").read_text())["stages"]
 
-    fidelity.measure_cells(plan, chosen)
-    found = json.loads((plan.out / "fidelity" / "tiny-sst2-0.json").read_text())
-    assert len(found["kl_before"]) == len(found["kl_after"]) == 4
-    assert found["kl_by_mode"]["u8_clb"]["kl_renormalised"] >= 0
+
+def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tmp_path):
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work", tuple(stages.STAGES))
+    chosen, said = plan.experiments(["tiny"], ["sst2"], 1), []
+    run.run(own, chosen, say=said.append)
+    record = read(own.out)
+    assert list(record) == list(stages.STAGES)
+    assert [line.split(" tiny-sst2-0 ")[1].split(":")[0] for line in said] == list(stages.STAGES)
+    right = record["float"]["accuracy"]
+    assert record["float"]["error"] == pytest.approx((right * (1 - right) / 48) ** 0.5)
+    for form in ("one line", "two lines"):
+        found = record[form][form]
+        assert set(found["modes"]) == {mode.value for mode in Mode} and len(found["kl"]) == 4
+        measured = found["modes"]["i16_div"]
+        assert measured["points"] == pytest.approx(100 * (measured["accuracy"] - right))
+    assert sum(record["two lines"]["two lines"]["kl"]) < 0.5 * sum(record["one line"]["one line"]["kl"])
+    assert record["whole two lines"]["equal"] == record["whole trained"]["equal"] == 1.0
+    delivered = record["mended"]["two lines"]["delivered"]
+    assert delivered["steps"][0] == "calibrated"
+    assert delivered["points"] == record["mended"]["two lines"][delivered["steps"][-1]]["points"]
+    assert record["retrained"]["fidelity"]["kl_before"] and len(record["retrained"]["history"]) == 1
+
+    # Nothing is done twice, and every table can be made.
+    before = (own.out / "cells" / "tiny-sst2-0.json").read_bytes()
+    run.run(own, chosen, say=said.append)
+    assert (own.out / "cells" / "tiny-sst2-0.json").read_bytes() == before
+    page, merged = tmp_path / "page.md", tmp_path / "all.json"
+    page.write_text("a\n<!-- table: accuracy -->\nold\n<!-- end of table -->\nb\n")
+    command = ["reproduce", "tables", str(own.out), "--page", str(page), "--json", str(merged)]
     pytest.importorskip("matplotlib")
-    assert fidelity.draw_cells(plan.out)[0].stat().st_size > 10_000
+    command += ["--figures", str(tmp_path)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert page.read_text().startswith("a\n<!-- table: accuracy -->\n| model, task |")
+    assert f"| BERT-tiny, SST-2 | 1 | {right:.4f} ± " in page.read_text()
+    assert "0.825 / 0.619 / 0.822" in page.read_text() and "old" not in page.read_text()
+    assert all(f"### {name}\n" in result.output for name in tables.TABLES)
+    assert "fidelity" not in json.loads(merged.read_text())["cells"]["tiny-sst2-0"]["retrained"]
+    assert (tmp_path / "tiny-sst2-0.png").stat().st_size > 10_000
 
 
-def test_whole_encoders_are_measured_beside_float_and_hccs(plan, monkeypatch):
-    monkeypatch.setattr(integers, "RETRAINING", accuracy.RETRAINING)
-    said, chosen = [], accuracy.experiments(["tiny"], ["sst2"], 1)
-    integers.run(plan, chosen, say=said.append)
-    integers.run(plan, chosen, say=said.append)  # all of it is recorded
-    assert [line.split(":")[0] for line in said] == [f"tiny-sst2-0 {stage}" for stage in integers.STAGES]
-    integers.write(plan.out, "hccs reproduce integers")
-    found = json.loads((plan.out / "whole_encoder.json").read_text())
-    row = found["summary"]["tiny-sst2"]
-    assert row["equal answers"] == 1.0 and row["seeds"] == 1
-    stages = found["cells"]["tiny-sst2-0"]
-    assert row["trained against float, points"][0] == pytest.approx(
-        100 * (stages["integers/trained"]["whole"] - stages["float"]["accuracy"])
-    )
-    assert stages["integers/trained"]["compared"] == 48
-    first = f"| tiny, sst2 | {stages['float']['accuracy']:.4f} |"
-    assert first in (plan.out / "whole_encoder.md").read_text()
+def test_a_stage_that_fails_leaves_the_others(data, small, tmp_path, monkeypatch):
+    def broken(work):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setitem(stages.STAGES, "one line", broken)
+    monkeypatch.setitem(stages.STAGES, "two lines", lambda work: {"accuracy": 0.5, "error": 0.1})
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work", ("float", "one line", "two lines"))
+    chosen, said = plan.experiments(["tiny"], ["sst2"], 1), []
+    with pytest.raises(HccsError, match=r"tiny-sst2-0 one line.*tries them again"):
+        run.run(own, chosen, say=said.append)
+    assert any("one line failed: RuntimeError: out of memory" in line for line in said)
+    first = read(own.out)
+    assert list(first) == ["float", "two lines"]
+    # The float model is kept: a stage that is added starts from it.
+    monkeypatch.setattr(ExperimentRun, "fine_tuned", broken)
+    monkeypatch.setitem(stages.STAGES, "one line", lambda work: work.measured(work.model))
+    run.run(own, chosen, say=said.append)
+    assert read(own.out)["one line"]["accuracy"] == first["float"]["accuracy"]
+    assert read(own.out)["one line"]["points"] == 0.0
 
 
-def test_interrupted_experiments_keep_their_finished_stages(plan, monkeypatch):
-    def interrupted(self, *arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(ExperimentRun, "retrained", interrupted)
-        accuracy.run(plan, accuracy.experiments(["tiny"], ["sst2"], 1))
-    before = json.loads((plan.out / "cells" / "tiny-sst2-0.json").read_text())["stages"]
-    assert {"float", "without"} <= set(before)
-    accuracy.run(plan, accuracy.experiments(["tiny"], ["sst2"], 1))
-    after = json.loads((plan.out / "cells" / "tiny-sst2-0.json").read_text())["stages"]
-    assert after["float"] == before["float"] and "retrained/head" in after
-
-
-def read(plan):
-    return json.loads((plan.out / "cells" / "tiny-sst2-0.json").read_text())["stages"]
+def test_dev_chooses_nothing(data, small, tmp_path):
+    """With other dev labels the same weights come out: only what is reported changes."""
+    found = []
+    for flipped in (False, True):
+        own = plan.Plan(data, tmp_path / f"out{flipped}", tmp_path / "work", ("float",))
+        work = ExperimentRun(own, plan.Experiment("tiny", "sst2", 0))
+        if flipped:
+            work.sets["dev"].labels = 1 - work.sets["dev"].labels
+        found.append((work.fine_tuned(), {k: v.clone() for k, v in work.model.state_dict().items()}))
+    (one, weights), (other, others) = found
+    assert one["accuracy"] == pytest.approx(1 - other["accuracy"])
+    assert one["history"] == other["history"]
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_variants_are_added_to_what_is_there(plan, kept, monkeypatch):
-    # The float model is fine-tuned and loaded as ever; the long stages after it are stubs.
-    monkeypatch.setattr(ExperimentRun, "without_retraining", lambda self: {})
-    monkeypatch.setattr(
-        ExperimentRun, "retrained", lambda self, name, _: {"accuracy": models.accuracy(self.model, self.dev)}
-    )
-    chosen = accuracy.experiments(["tiny"], ["sst2"], 1)
-    accuracy.run(replace(plan, variants=("float-same-budget",), keep_models=False), chosen)
-    first = read(plan)
-    if (
-        not kept
-    ):  # as by an earlier version: no model, no settings, stages by other names beside their seconds
-        shutil.rmtree(plan.out / "models")
-        (plan.out / "settings.json").unlink()
-        old = {key.replace("float-same-budget", "float, same budget"): value for key, value in first.items()}
-        (plan.out / "cells" / "tiny-sst2-0.json").write_text(json.dumps({**old, "seconds": {}}))
-        assert accuracy.load_results(plan.out)["cells"]["tiny-sst2-0"] == first
-    accuracy.run(replace(plan, variants=("float-same-budget", "paper"), keep_models=False), chosen)
-    # The same model as before: kept, or fine-tuned again to the same weights.
-    assert read(plan) == {**first, "retrained/paper": first["retrained/float-same-budget"]}
+def test_documents_and_long_rows(data, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "LENGTHS", (160, 192))
+    monkeypatch.setattr(documents, "COUNTS", {"train": 16, "held": 8, "dev": 12})
+    monkeypatch.setattr(documents, "CALIBRATION_TOKENS", 960)
+    monkeypatch.setattr(long, "MODELS", ("tiny",))
+    monkeypatch.setattr(long, "RECIPE", SHORT)
+    said = []
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work")
+    long.run(own, list(long.experiments(["tiny"], 1)), say=said.append)
+    record = json.loads((own.out / "long" / "cells" / "tiny-sst2-0.json").read_text())["stages"]
+    assert list(record) == ["float", "160", "192"]
+    for n in ("160", "192"):
+        assert sum(record[n]["two lines"]["kl"]) < sum(record[n]["one line"]["kl"])
+        assert record[n]["examples"]["documents"] == 12
+    first = documents.prepared(data, tmp_path / "a").read_bytes()
+    assert first == documents.prepared(data, tmp_path / "b").read_bytes()
 
 
-def test_names_are_checked_before_anything_is_done(plan, tmp_path):
-    command = ["reproduce", "accuracy", "--data", str(plan.data), "--out", str(plan.out), "--models", "tiny"]
+def test_a_document_needs_all_of_its_sentences():
+    pool = documents.Pool(([[1, 1, 1]] * 60, [[2, 2, 2]] * 60), [[3, 3, 3, 3]] * 60)
+    draw = random.Random(1)
+    labels = []
+    for _ in range(50):
+        ids, label = documents.document(pool, 96, draw)
+        votes = [ids.count(1) // 3, ids.count(2) // 3]
+        labels.append(label)
+        assert votes[label] >= 0.6 * sum(votes) and sum(votes) >= 3
+        assert min(votes) >= 1 or sum(votes) == 3
+        assert 48 <= len(ids) <= 94 and ids.count(3) > 0
+    assert 0 < sum(labels) < 50
+    with pytest.raises(DataError, match="sentences for documents of n = 96"):
+        documents.document(documents.Pool(([[1]], [[2]]), [[3]]), 96, draw)
+
+
+def test_positions_are_extended_by_themselves():
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config).eval()
+    ids = torch.randint(20, (2, 16))
+    before = model(input_ids=ids).logits
+    long.extend_positions(model, 40)
+    assert torch.equal(model(input_ids=ids).logits, before)
+    assert model(input_ids=torch.randint(20, (2, 40))).logits.isfinite().all()
+    table = model.bert.embeddings.position_embeddings.weight
+    assert torch.equal(table[16:32], table[:16]) and torch.equal(table[32:], table[:8])
+
+
+def test_names_are_checked_before_anything_is_done(data, small, tmp_path):
+    out = tmp_path / "out"
+    command = ["reproduce", "run", "--data", str(data), "--out", str(out), "--models", "tiny"]
     for options, message in (
-        (["--variants", "head,hed"], "variants among .*float-same-budget; got 'hed'"),
+        (["--stages", "float,flaot"], "stages among .*whole trained.*; got 'flaot'"),
         (["--tasks", "sst3"], "tasks among .*; got 'sst3'"),
         (["--tasks", "mnli"], "a task among those of tiny; got mnli"),
         (["--models", "huge"], "models among .*tiny; got 'huge'"),
@@ -140,20 +210,43 @@ def test_names_are_checked_before_anything_is_done(plan, tmp_path):
         result = CliRunner().invoke(app, [*command, *options])
         assert isinstance(result.exception, HccsError)
         assert re.search(message, str(result.exception)), result.exception
-    assert not plan.out.exists()
-
-
-def test_a_damaged_record_says_what_to_do(plan):
-    (plan.out / "cells").mkdir(parents=True)
-    (plan.out / "cells" / "tiny-sst2-0.json").write_text("{")
-    with pytest.raises(FileError, match=r"tiny-sst2-0.json to be intact JSON.*Delete that file"):
-        accuracy.run(plan, accuracy.experiments(["tiny"], ["sst2"], 1))
-    with pytest.raises(FileError, match=r"tiny-sst2-0.json to be intact JSON"):
-        tables.write(plan.out)
+    assert not out.exists()
 
 
 def test_refusals(tmp_path):
-    with pytest.raises(ParameterError, match="models among"):
-        accuracy.experiments(["huge"], ["sst2"], 1)
-    with pytest.raises(FileError, match="--keep-models"):
-        fidelity.draw_cells(tmp_path)
+    with pytest.raises(FileError, match="Run hccs reproduce run first"):
+        tables.load(tmp_path)
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "tiny-sst2-0.json").write_text("{")
+    with pytest.raises(FileError, match=r"tiny-sst2-0.json to be intact JSON.*Delete that file"):
+        tables.load(tmp_path)
+    (tmp_path / "page.md").write_text("no marks")
+    with pytest.raises(FileError, match="marks such as"):
+        pages.fill(tmp_path / "page.md", {})
+
+
+def test_means_errors_and_spreads():
+    records = [
+        {
+            "float": {"accuracy": accuracy, "error": 0.01},
+            "retrained": {"accuracy": accuracy + 0.01, "error": 0.01, "points": points, "points_error": 0.5},
+        }
+        for accuracy, points in ((0.8, 1.0), (0.82, -1.0))
+    ]
+    (group,) = tables.groups({f"tiny-sst2-{seed}": record for seed, record in enumerate(records)})
+    assert group.accuracy("float") == "0.8100 ± 0.0100 (0.0141)"
+    assert group.points("retrained") == "+0.00 ± 0.50 (1.41)"
+    assert group.points("whole trained") == tables.NOTHING
+    shown = tables.accuracy([group])
+    assert "one line, retrained" in shown and "all integers, trained" not in shown
+
+
+def test_the_pages_marks_are_tables():
+    known = {*tables.TABLES, "long rows", "long rows, KL"}
+    for name in ("reproduction.md", "integer_model.md"):
+        page = (PAGES / name).read_text()
+        marked = re.findall(r"<!-- table: (.*?) -->", page)
+        assert marked and set(marked) <= known
+        assert page.count(pages.END) == len(marked)
+        filled = pages.filled(page, dict.fromkeys(marked, "| new |"))
+        assert filled.count("| new |\n<!-- end of table -->") == len(marked)

@@ -19,7 +19,8 @@ WORDS, LONGEST = 50, 40
 class Builder:
     """Operators one after the other; each method returns the name of what it wrote."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, lines: int = 1) -> None:
+        self.lines = lines
         self.rng = np.random.default_rng(seed)
         self.operators: list[op.Operator] = []
         self.widths: dict[str, int] = {}
@@ -97,12 +98,26 @@ class Builder:
     def attend(self, qkv: str, heads: int, causal: bool) -> str:
         S, D = self.integers(0, 5, heads), self.integers(1, 127, heads)
         theta = HeadParams(np.maximum(S * D, 1) + self.integers(0, 60, heads), S, D)
+        if self.lines == 2:
+            theta = self.two_lines(S, D)
         dim = self.widths[qkv] // (3 * heads)
         factor = 2**24 / (60 * 60 * dim**0.5 / 30)
         logits = np.rint(factor * self.rng.uniform(0.3, 1, heads)).clip(1, 2**24 - 1)
         out = self.integers(2**22, 2**24 - 1, heads)
         requant = Requant(FixedPoint(logits.astype(np.int32), 24), 1.0, FixedPoint(out, 22))
         return self.add(op.Attention, (qkv,), self.widths[qkv] // 3, theta, requant, causal)
+
+    def two_lines(self, S, D) -> HeadParams:
+        """Scores of 16 bits, of one byte and of one line with wide sums, at random."""
+        D2, S2 = self.rng.integers(1, D + 1), self.integers(0, 40, len(S))
+        f, least = np.zeros_like(S), S * D + S2 * D2
+        B = np.minimum(least + self.integers(1, 2000, len(S)), 32767)
+        if self.rng.random() < 0.5:
+            while (B >> f > 255).any():
+                f += B >> f > 255
+        elif self.rng.random() < 0.3:
+            return HeadParams(B, S, D, wide=True)
+        return HeadParams(B, S, D, S2, D2, f)
 
     def program(self, labels: int) -> Program:
         return Program(tuple(self.operators), tuple(f"label {i}" for i in range(labels)), LONGEST, 0.01)
@@ -116,9 +131,9 @@ def scores(built: Builder, x: str, labels: int) -> Program:
     return built.program(labels)
 
 
-def random_program(seed: int) -> Program:
+def random_program(seed: int, lines: int = 1) -> Program:
     """A program of random width, depth and form: the seed's digits choose among the forms."""
-    built = Builder(seed)
+    built = Builder(seed, lines)
     choose = np.random.default_rng([seed, 1])
     heads = int(choose.integers(1, 5))
     h = heads * int(choose.choice([1, 3, 5, 8, 16, 32]))

@@ -36,9 +36,9 @@ def require_equal(model, batch, threads=THREADS, expected=None):
 
 
 @functools.cache
-def random_case(seed):
+def random_case(seed, lines=1):
     """A program, and batches with what the reference answers: once for all instruction sets."""
-    program = random_program(seed)
+    program = random_program(seed, lines)
     model = IntegerModel(program)
     sizes = [(None, None), (1, 1), (1, LONGEST), (2, LONGEST), (40, 3)][: 5 if seed < 14 else 1]
     batches = [random_batch(program, seed, *size) for size in sizes]
@@ -51,6 +51,14 @@ def test_random_programs(seed, instruction_set):
     model = IntegerModel(program)
     for batch, expected in cases:
         require_equal(model, batch, expected=expected)
+
+
+@pytest.mark.parametrize("seed", range(10, 24))
+def test_random_programs_of_two_lines(seed, instruction_set):
+    program, cases = random_case(seed, lines=2)
+    model = IntegerModel(program)
+    for batch, expected in cases:
+        require_equal(model, batch, threads=(1, 2), expected=expected)
 
 
 def stream_of_two_norms(built):
@@ -361,3 +369,15 @@ def test_rows_too_long_for_attention_are_explained():
     require_equal(model, (np.ones((2, 4), int),))
     with pytest.raises(ParameterError, match="row sum fits int16"):
         model(np.ones((2, 5), int))
+
+
+def test_wide_sums_of_the_longest_rows(instruction_set):
+    """Scores of 15 bits: sums far beyond those of one line, and int8 outputs whose products leave float32."""
+    built = Builder(3)
+    x = built.linear(built.narrow(built.norm(built.embed(24, None))), 48)
+    y = built.attend(x, 2, False)
+    step = built.operators[-1]
+    theta = HeadParams([32767, 32000], [2, 9], [100, 60], [120, 127], [90, 30])
+    built.operators[-1] = op.Attention(step.inputs, step.output, theta, step.requant)
+    program = shown(built, y)
+    require_equal(IntegerModel(program), random_batch(program, 3, 6, LONGEST))

@@ -10,8 +10,8 @@ import numpy as np
 from hccs.aie import _emulation
 from hccs.aie.arguments import Choice, whole
 from hccs.errors import DataError, DtypeError, MaskError, ParameterError, ShapeError
-from hccs.numbers.heads import HeadParams
-from hccs.numbers.modes import Mode
+from hccs.numbers.heads import ONE_LINE, HeadParams
+from hccs.numbers.modes import INT16_MAX, MAX_SLOPE, Mode
 from hccs.ops import arguments
 
 if TYPE_CHECKING:
@@ -71,13 +71,46 @@ def require_columns(n: int) -> None:
         )
 
 
+def require_theta(theta: HeadParams, n: int) -> None:
+    """Refuse parameters that the kernels were not written for, on rows of n columns."""
+    theta.require_columns(n)
+    if not theta.wide:
+        return
+    B, S, _, S2, _, f = np.moveaxis(theta.packed, -1, 0)
+    if f.any():
+        raise ParameterError(
+            "scores without a shift in the AI Engine kernels",
+            f"f = {int(f.max())}",
+            "Calibrate with scores='int16' and sum_bits=15 for this target.",
+        )
+    if int(B.max()) * n > INT16_MAX:
+        raise ParameterError(
+            f"row sums of 15 bits in the AI Engine kernels: B <= {INT16_MAX // n} for {n} columns",
+            f"B = {int(B.max())}",
+            "Calibrate with sum_bits=15 for this target.",
+        )
+    if int((S + S2).max()) > MAX_SLOPE:
+        raise ParameterError(
+            f"S + S2 <= {MAX_SLOPE} in the AI Engine kernels",
+            str(int((S + S2).max())),
+            "Use one line, or smaller slopes.",
+        )
+
+
+def _native_theta(packed: list[int]) -> tuple[int, int, int, int, int]:
+    """B, S, D, S2 and D2 as the emulation takes them; S2 = -1 stands for the paper's form."""
+    if len(packed) == ONE_LINE:
+        B, S, D = packed
+        return B, S, D, -1, 0
+    return tuple(packed[:5])  # type: ignore[return-value]
+
+
 def _require_theta(theta: HeadParams, n: int) -> None:
     if not isinstance(theta, HeadParams):
         raise DtypeError(
             "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
         )
-    theta.require_one_line("in the AI Engine kernels", "Calibrate with lines=1 for this target.")
-    theta.require_columns(n)
+    require_theta(theta, n)
 
 
 def softmax(
@@ -99,16 +132,17 @@ def softmax(
     groups, n = _groups(x)
     _require_theta(theta, n)
     try:
-        params = np.broadcast_to(theta.packed, (*x.shape[:-2], 3)).reshape(-1, 3)
+        width = theta.packed.shape[-1]
+        params = np.broadcast_to(theta.packed, (*x.shape[:-2], width)).reshape(-1, width)
     except ValueError as error:
         raise ShapeError(
             f"theta that broadcasts to {x.shape[:-2]}", str(theta.shape), "Give one (B, S, D) per head."
         ) from error
     sizes = _lengths(lengths, x.shape)
     if kernel is Kernel.BY_ROW:
-        _require_full_rows(params, n, mode, lengths)
+        _require_full_rows(theta, params, n, mode, lengths)
     rows = groups.shape[1]
-    thetas = [(B, S, D) for B, S, D in params.tolist()]
+    thetas = [_native_theta(one) for one in params.tolist()]
     out = np.empty((len(groups), rows, n), mode.dtype)
     for index, start in itertools.product(range(len(groups)), range(0, rows, _ROWS_AT_ONCE)):
         part = slice(start, min(start + _ROWS_AT_ONCE, rows))
@@ -164,7 +198,10 @@ def _lengths(lengths: Any, shape: tuple[int, ...]) -> NDArray[np.int16] | None:
     return sizes
 
 
-def _require_full_rows(params: NDArray[np.int32], n: int, mode: Mode, lengths: NDArray[Any] | None) -> None:
+def _require_full_rows(
+    theta: HeadParams, params: NDArray[np.int32], n: int, mode: Mode, lengths: NDArray[Any] | None
+) -> None:
+    theta.require_one_line("in the paper's row-at-a-time kernel", "Use the blocked kernel.")
     if lengths is not None:
         raise MaskError("full rows for the row-at-a-time kernel", "row lengths", "Use the blocked kernel.")
     smallest = int((n * (params[:, 0] - params[:, 1] * params[:, 2])).min())
@@ -190,9 +227,17 @@ def trace(
         raise ShapeError(f"rows in multiples of {batch} at {n} columns", str(rows), "Round them up.")
     x = (np.arange(rows * n) * 37 % 251 - 125).astype(np.int8).reshape(rows, n)
     out = np.empty((rows, n), mode.dtype)
-    B, S, D = theta.packed.tolist()
+    if kernel is Kernel.BY_ROW:
+        theta.require_one_line("in the paper's row-at-a-time kernel", "Use the blocked kernel.")
     recorded = _emulation.integer_kernel(
-        kernel is Kernel.BY_ROW, _MODES.index(mode), x, None, _bytes(out), n, B, S, D, True
+        kernel is Kernel.BY_ROW,
+        _MODES.index(mode),
+        x,
+        None,
+        _bytes(out),
+        n,
+        *_native_theta(theta.packed.tolist()),
+        True,
     )
     return recorded or []
 

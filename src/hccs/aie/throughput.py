@@ -78,20 +78,29 @@ def representative_theta(n: int) -> HeadParams:
     return HeadParams(region.min_base(slope, 40), slope, 40)
 
 
+def representative_two_lines(n: int) -> HeadParams:
+    """Two lines for the modelled runs; cycles do not depend on their numbers."""
+    return HeadParams(Region(n).max_base, S=0, D=60, S2=1, D2=20)
+
+
 def modelled(
     generation: Generation | str,
     kernel: Kernel | str,
     mode: Mode | str,
     n: int,
     compiler: Compiler | str = Compiler.PIPELINED,
+    lines: int = 1,
 ) -> KernelCycles:
-    """Modelled cycles of an integer kernel on 64 rows."""
-    return _modelled(Generation(generation), Kernel(kernel), Mode(mode), n, Compiler(compiler))
+    """Modelled cycles of an integer kernel on 64 rows; `lines` is 1 or 2."""
+    return _modelled(Generation(generation), Kernel(kernel), Mode(mode), n, Compiler(compiler), lines)
 
 
 @functools.cache
-def _modelled(generation: Generation, kernel: Kernel, mode: Mode, n: int, compiler: Compiler) -> KernelCycles:
-    trace = emulator.trace(kernel, mode, n, representative_theta(n))
+def _modelled(
+    generation: Generation, kernel: Kernel, mode: Mode, n: int, compiler: Compiler, lines: int
+) -> KernelCycles:
+    theta = representative_two_lines(n) if lines == 2 else representative_theta(n)
+    trace = emulator.trace(kernel, mode, n, theta)
     return kernel_cycles(trace, generation, emulator.MODELLED_ROWS, compiler)
 
 

@@ -24,7 +24,7 @@ from hccs.aie.cycles.model import Compiler
 from hccs.aie.emulator import Kernel
 from hccs.aie.export import Target, plan
 from hccs.aie.export import export as write_project
-from hccs.errors import DataError, FileError
+from hccs.errors import DataError, FileError, ParameterError
 from hccs.numbers.converted import run_table
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -39,6 +39,8 @@ def run(
     base: Annotated[int, typer.Option("--B", help="score of the row's maximum")],
     slope: Annotated[int, typer.Option("--S", help="score lost per step of distance")],
     clamp: Annotated[int, typer.Option("--D", help="largest distance")],
+    slope2: Annotated[int | None, typer.Option("--S2", help="of a second line")] = None,
+    clamp2: Annotated[int | None, typer.Option("--D2", help="its largest distance")] = None,
     mode: Annotated[Mode, typer.Option(help="normalisation")] = Mode.U8_CLB,
     lengths: Annotated[Path | None, typer.Option(help="int .npy, valid columns per row")] = None,
     kernel: Annotated[Kernel, typer.Option(help="ours, or the paper's row-at-a-time one")] = Kernel.BLOCKED,
@@ -47,7 +49,13 @@ def run(
     """Run a kernel on a file of rows, by emulation, and compare every bit with the reference."""
     x = _load(logits)
     sizes = None if lengths is None else _load(lengths)
+    if (slope2 is None) != (clamp2 is None):
+        raise ParameterError(
+            "--S2 and --D2 together", "one of them", "A second line has a slope and a clamp."
+        )
     theta = HeadParams(base, slope, clamp)
+    if slope2 is not None and clamp2 is not None:
+        theta = HeadParams(base, slope, clamp, slope2, clamp2, wide=True)
     result = emulator.softmax(x, theta, mode, sizes, kernel)
     rows = x.reshape(-1, x.shape[-1])
     valid = None if sizes is None else np.broadcast_to(sizes, x.shape[:-1]).reshape(-1)
@@ -124,6 +132,7 @@ def cycles(
     for chip in Generation:
         console.print(_throughput_table(chip, [entry for entry in entries if entry.generation is chip]))
     console.print(_open_table())
+    console.print(_modes_table())
     console.print(_bf16_table())
     errors = [abs(entry.model_error) for entry in entries if entry.model_error is not None]
     console.print(
@@ -185,6 +194,23 @@ def _open_table() -> Table:
                 f"{row:.1f}",
                 f"{ours:.1f}",
                 "-" if compiled is None else f"{ours / compiled:.2f}x",
+            )
+    return table
+
+
+def _modes_table() -> Table:
+    table = Table(title="AIE-ML, our kernel in every mode, one line and two: cycles per row, modelled")
+    for name in ("mode", "n", "one line", "two lines", "two / one", "two / paper's kernel in u8_clb"):
+        table.add_column(name, justify="right")
+    for mode in Mode:
+        for n in (32, 64, 128):
+            one, two = (
+                throughput.modelled(Generation.AIE2, Kernel.BLOCKED, mode, n, lines=lines).per_row
+                for lines in (1, 2)
+            )
+            paper = throughput.modelled(Generation.AIE2, Kernel.BY_ROW, Mode.U8_CLB, n).per_row
+            table.add_row(
+                mode.value, str(n), f"{one:.1f}", f"{two:.1f}", f"{two / one:.2f}x", f"{two / paper:.2f}x"
             )
     return table
 

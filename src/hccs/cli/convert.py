@@ -46,6 +46,14 @@ def convert(
     ] = "",
     train: Annotated[str, typer.Option(help="A CSV, TSV or JSONL file of your own, instead of --task.")] = "",
     dev: Annotated[str, typer.Option(help="Its dev file; without one a tenth of --train is held out.")] = "",
+    unlabelled: Annotated[
+        str,
+        typer.Option(
+            help="Texts without labels, instead of --task or --train: CSV, TSV or JSONL with columns --text, "
+            "or a .txt file, one a line (pairs: a tab between). Training follows the float model alone; "
+            "scores are those on --dev or, without it, agreement with the float model."
+        ),
+    ] = "",
     text: Annotated[str, typer.Option(help="Its text column, or two separated by a comma.")] = "sentence",
     label: Annotated[str, typer.Option(help="Its column of labels or values.")] = "label",
     problem: Annotated[
@@ -97,6 +105,12 @@ def convert(
     refine: Annotated[
         bool, typer.Option(help="Fit theta and scales to the model's answers after calibration.")
     ] = True,
+    reconstruct: Annotated[
+        bool,
+        typer.Option(
+            help="Without retraining: mend weights in closed form, so that layers follow the float model's."
+        ),
+    ] = True,
     integer: Annotated[
         Integer,
         typer.Option(
@@ -129,7 +143,7 @@ def convert(
         )
     settings = pipeline.ConversionSettings(
         model=model,
-        task=_task(task, train, dev, text, label, names, n, problem),
+        task=_task(task, train, dev, text, label, names, n, problem, unlabelled),
         data=data or None,
         vocabulary=vocabulary or None,
         labels=names,
@@ -137,6 +151,7 @@ def convert(
         granularity=granularity,
         mode=mode,
         refine=refine,
+        reconstruct=reconstruct,
         seed=seed,
         retraining=replace(RETRAINING, **given) if retrain else None,
         integer=integer.value,
@@ -161,15 +176,24 @@ def _task(
     names: tuple[str, ...],
     n: int | None,
     problem: str,
+    unlabelled: str = "",
 ) -> Any:
     from hccs.pipeline.data import tasks
 
     columns = text.split(",")
-    if bool(task) == bool(train):
+    sources = {"--task": task, "--train": train, "--unlabelled": unlabelled}
+    given = [option for option, value in sources.items() if value]
+    if len(given) != 1:
         raise ParameterError(
-            "either --task or --train", "both" if task else "neither", "Name one source of data."
+            "either --task, --train or --unlabelled",
+            " and ".join(given) or "none of them",
+            "Name one source of data.",
         )
     longest = LONGEST if n is None else n
+    if unlabelled:
+        return tasks.custom_task(
+            unlabelled, dev or None, columns, label, longest, names, problem, unlabelled=True
+        )
     if train:
         return tasks.custom_task(train, dev or None, columns, label, longest, names, problem)
     if task.startswith("hub:"):
@@ -208,6 +232,13 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
     show(console, f"points are against the float model{_form(stages['calibrate'])}", header, rows)
     calibrated, delivered = stages["calibrate"]["kl"], stages["save"]["kl"]
     console.print(f"mean KL over heads: {calibrated:.4f} as calibrated, {delivered:.4f} as delivered")
+    for stage, label in done.items():
+        if "against_float" in stages[stage]:  # runs of earlier versions have no errors
+            points, error = (100 * value for value in stages[stage]["against_float"])
+            console.print(
+                f"{label}: {points:+.2f} ± {error:.2f} points, the standard error of the difference"
+            )
+    console.print(_mended(stages.get("reconstruct", {})), end="", soft_wrap=True)
     whole = stages.get("whole")
     if whole is None:
         return
@@ -231,6 +262,15 @@ def _form(calibrated: dict[str, Any]) -> str:
     from hccs.pipeline.convert.forms import LineForm
 
     return f"; HCCS of {LineForm(*(calibrated[name] for name in ('lines', 'scores', 'sum_bits')))}"
+
+
+def _mended(stage: dict[str, Any]) -> str:
+    """What mending weights has brought, in a line, or nothing of a run without it."""
+    if "kl" not in stage:
+        return ""
+    before, after = stage["kl"]
+    verdict = "" if stage["kept"] else "; weights stay as they were"
+    return f"KL to float's answers on held-back sentences: {before:.5f}, mended {after:.5f}{verdict}\n"
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""`hccs reproduce`: the paper's accuracy tables and fidelity figures from local data."""
+"""`hccs reproduce`: the paper's tables and everything beyond them, from local data."""
 
 from __future__ import annotations
 
@@ -9,85 +9,100 @@ import typer
 
 from hccs.cli.boundary import require_models
 
-app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True)
+app = typer.Typer(help="Reproduce the paper's tables and what goes beyond them.", no_args_is_help=True)
 
 Data = Annotated[Path, typer.Option(help="Folder with sst2/, mnli/, the encoders' folders and vocab.txt.")]
 Out = Annotated[Path, typer.Option(help="Folder for results; a run that was interrupted goes on.")]
+Work = Annotated[
+    Path | None, typer.Option(help="Folder for what is large and can be made again; --out by default.")
+]
+Jobs = Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)]
 
 
 @app.command()
-def accuracy(
+def run(
     data: Data,
     out: Out,
+    work: Work = None,
     models: Annotated[
         str, typer.Option(help="Encoders, separated by commas: tiny, small, minilm.")
     ] = "tiny,small,minilm",
     tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "sst2,mnli",
     seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
-    variants: Annotated[
+    stages: Annotated[
         str,
         typer.Option(
-            help="Retraining variants, separated by commas: head, global, layer, u8_clb, paper, learnt, "
-            "recalibrated, float-same-budget; all by default. More can be added to the same --out."
+            help="Stages, separated by commas; all but the ablations (retrained layer, retrained global, "
+            "retrained float) by default. More can be added to the same --out."
         ),
     ] = "",
-    jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
-    keep_models: Annotated[
-        bool, typer.Option(help="Keep the retrained weights, too: `reproduce fidelity` needs them.")
-    ] = False,
+    jobs: Jobs = 1,
 ) -> None:
-    """Baseline, without retraining, retrained and delta; granularities; over seeds."""
+    """One float model per encoder, task and seed, and everything that is measured from it."""
     require_models()
-    from hccs.pipeline.reproduce import accuracy as grid
-    from hccs.pipeline.reproduce import tables
+    from hccs.pipeline.reproduce import plan as plans
+    from hccs.pipeline.reproduce.run import run as run_all
+    from hccs.pipeline.reproduce.stages import EXTRA, STAGES
 
-    plan = grid.Plan(data, out, _names(variants) or tuple(grid.VARIANTS), keep_models)
-    grid.run(plan, grid.experiments(_names(models), _names(tasks), seeds), jobs)
-    tables.write(out)
-    typer.echo((out / "accuracy.md").read_text())
+    wanted = _names(stages) or tuple(name for name in STAGES if name not in EXTRA)
+    plans.require_known("stages", wanted, STAGES)
+    chosen = plans.experiments(_names(models), _names(tasks), seeds)
+    run_all(plans.Plan(data, out, work or out, wanted), chosen, jobs, typer.echo)
 
 
 @app.command()
-def integers(
+def long(
     data: Data,
     out: Out,
-    models: Annotated[
-        str, typer.Option(help="Encoders, separated by commas: tiny, small, minilm.")
-    ] = "tiny,small,minilm",
-    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "sst2,mnli",
+    work: Work = None,
+    models: Annotated[str, typer.Option(help="Encoders, separated by commas.")] = "small,minilm",
     seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
-    jobs: Annotated[int, typer.Option(help="Processes at a time; a large GPU takes many.", min=1)] = 1,
+    jobs: Jobs = 1,
 ) -> None:
-    """Whole encoders in integers beside float and HCCS: without training, and trained; over seeds."""
+    """KL and accuracy of long rows on documents: n = 128, 256, 512 and 1024, without training."""
     require_models()
-    from hccs.pipeline.reproduce import accuracy as grid
-    from hccs.pipeline.reproduce import integers as whole
+    from hccs.pipeline.reproduce import long as rows
+    from hccs.pipeline.reproduce import plan as plans
 
-    chosen = grid.experiments(_names(models), _names(tasks), seeds)
-    whole.run(grid.Plan(data, out), chosen, jobs, typer.echo)
-    options = f"--models {models} --tasks {tasks} --seeds {seeds}"
-    whole.write(out, f"hccs reproduce integers --data DATA --out OUT {options} --jobs {jobs}")
-    typer.echo((out / "whole_encoder.md").read_text())
+    plans.require_known("models", _names(models), dict.fromkeys(rows.MODELS))
+    chosen = list(rows.experiments(_names(models), seeds))
+    rows.run(plans.Plan(data, out, work or out), chosen, jobs, typer.echo)
 
 
 @app.command()
-def fidelity(
-    data: Data,
-    out: Out,
-    models: Annotated[str, typer.Option(help="Encoders, separated by commas.")] = "tiny,small,minilm",
-    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "sst2,mnli",
-    seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 1,
+def tables(
+    out: Annotated[Path, typer.Argument(help="A folder of results.")],
+    page: Annotated[
+        list[Path] | None, typer.Option(help="A page whose marked blocks are replaced; may be repeated.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="A file for the results of all experiments.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="A folder for figures of probability curves.")] = None,
 ) -> None:
-    """KL per head before and after retraining, in every mode, and the figure of probability curves."""
-    require_models()
-    from hccs.pipeline.report import fidelity as measured
-    from hccs.pipeline.reproduce import accuracy as grid
+    """All tables of a folder of results as Markdown, printed and put into pages."""
+    from hccs.pipeline.reproduce import long_tables, pages
+    from hccs.pipeline.reproduce import tables as own
 
-    chosen = grid.experiments(_names(models), _names(tasks), seeds)
-    measured.measure_cells(grid.Plan(data, out), chosen)
-    for figure in measured.draw_cells(out):
-        typer.echo(f"drew {figure}")
-    typer.echo((out / "fidelity.md").read_text())
+    cells = own.load(out) if (out / "cells").exists() else {}
+    found = own.groups(cells)
+    made = {name: table(found) for name, table in own.TABLES.items()} if found else {}
+    long = long_tables.load(out)
+    made |= long_tables.tables(long)
+    if not made:
+        own.load(out)  # refuses
+    for name, table in made.items():
+        typer.echo(f"\n### {name}\n\n{table}")
+    for path in page or []:
+        typer.echo(f"{path}: {', '.join(pages.fill(path, made)) or 'nothing to fill'}")
+    if json is not None:
+        from hccs.pipeline.reproduce.run import settings
+
+        pages.write_json(json, {"settings": settings(), "cells": cells, "long": long})
+    if figures is not None:
+        from hccs.pipeline.report.figures import fidelity_figure
+
+        for name, stages in cells.items():
+            if "fidelity" in stages.get("retrained", {}):
+                fidelity_figure(stages["retrained"]["fidelity"], figures / f"{name}.png", name)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from hccs.nn.loading import register_loader as _register_loader  # noqa: E402
 from hccs.nn.lowering import lower, measure_ranges, where_accuracy_goes  # noqa: E402
 from hccs.nn.lowering.planning import IntegerPlan, quantised  # noqa: E402
 from hccs.nn.lowering.pre_norm import Pixels  # noqa: E402
+from hccs.nn.reconstructing import Mended, reconstruct  # noqa: E402
 from hccs.nn.refining import refine  # noqa: E402
 from hccs.nn.sequential import calibrate_in_sequence  # noqa: E402
 from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot  # noqa: E402
@@ -20,6 +21,7 @@ __all__ = [
     "AttentionInputs",
     "AttentionSlot",
     "IntegerPlan",
+    "Mended",
     "Pixels",
     "SoftmaxSlot",
     "attach",
@@ -34,6 +36,7 @@ __all__ = [
     "lower",
     "measure_ranges",
     "quantised",
+    "reconstruct",
     "refine",
     "restore",
     "where_accuracy_goes",

@@ -2,7 +2,7 @@
 
 Two operators are registered with `torch.library`, so that the function survives `torch.compile` and
 `torch.export`: `hccs::softmax_logits` and its backward. On CPU the integers come from the native kernels, on
-CUDA each operator is one Triton kernel.
+CUDA each operator is one Triton kernel, of two lines a dozen operations of torch.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from hccs.errors import DtypeError
-from hccs.nn import plain_logits
-from hccs.numbers.heads import HeadParams
+from hccs.nn import plain_logits, wide_logits
+from hccs.numbers.heads import ONE_LINE, HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
 from hccs.ops.dispatch import backend
@@ -100,14 +100,14 @@ torch.library.define(
 def _forward_cpu(
     z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _backend(z).forward(z, theta, scale, valid, Mode(mode))  # type: ignore[no-any-return]
+    return _backend(z, theta).forward(z, theta, scale, valid, Mode(mode))  # type: ignore[no-any-return]
 
 
 @torch.library.impl("hccs::softmax_logits", "cuda")
 def _forward_cuda(
     z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _backend(z).forward(z, theta, scale, valid, Mode(mode))  # type: ignore[no-any-return]
+    return _backend(z, theta).forward(z, theta, scale, valid, Mode(mode))  # type: ignore[no-any-return]
 
 
 @torch.library.register_fake("hccs::softmax_logits")
@@ -128,7 +128,7 @@ def _backward_cpu(
     valid: torch.Tensor | None,
     learn: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _backend(g).backward(g, x, theta, scale, valid, learn)  # type: ignore[no-any-return]
+    return _backend(g, theta).backward(g, x, theta, scale, valid, learn)  # type: ignore[no-any-return]
 
 
 @torch.library.impl("hccs::softmax_logits_backward", "cuda")
@@ -140,7 +140,7 @@ def _backward_cuda(
     valid: torch.Tensor | None,
     learn: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _backend(g).backward(g, x, theta, scale, valid, learn)  # type: ignore[no-any-return]
+    return _backend(g, theta).backward(g, x, theta, scale, valid, learn)  # type: ignore[no-any-return]
 
 
 @torch.library.register_fake("hccs::softmax_logits_backward")
@@ -200,7 +200,7 @@ class _Eager(torch.autograd.Function):
         valid: torch.Tensor | None,
         mode: Mode,
     ) -> torch.Tensor:
-        p, x = _backend(z).forward(z, theta, scale, valid, mode)
+        p, x = _backend(z, theta).forward(z, theta, scale, valid, mode)
         ctx.save_for_backward(x, theta, scale, valid)
         return p  # type: ignore[no-any-return]
 
@@ -208,10 +208,12 @@ class _Eager(torch.autograd.Function):
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         x, theta, scale, valid = ctx.saved_tensors
         _, wants_theta, wants_scale, _, _ = ctx.needs_input_grad
-        dz, rows = _backend(g).backward(g, x, theta, scale, valid, wants_theta or wants_scale)
+        dz, rows = _backend(g, theta).backward(g, x, theta, scale, valid, wants_theta or wants_scale)
         return dz, *_parameter_gradients(rows, x, theta, scale, wants_theta, wants_scale), None, None
 
 
-def _backend(z: torch.Tensor) -> Any:
+def _backend(z: torch.Tensor, theta: torch.Tensor) -> Any:
     on_cpu = z.device.type == "cpu"
+    if not on_cpu and theta.shape[-1] > ONE_LINE:
+        return wide_logits
     return plain_logits if on_cpu and z.dtype == torch.float64 else backend("float_logits", z.device.type)

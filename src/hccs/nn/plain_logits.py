@@ -43,7 +43,7 @@ def backward(
     B, S, D, *second = (theta[..., i, None, None].to(g.dtype) for i in range(theta.shape[-1]))
     S2, D2 = (second[0], second[1]) if second else (torch.zeros_like(S), torch.ones_like(D))
     per_step = scale[..., None, None].to(g.dtype)
-    valid = torch.as_tensor(as_mask(valid, tuple(x.shape), "z.shape"))
+    valid = torch.as_tensor(as_mask(valid, tuple(x.shape), "z.shape"), device=x.device)
     clamped = x.clamp(INT8_MIN, INT8_MAX).to(g.dtype)
     distance = clamped.masked_fill(~valid, INT8_MIN).amax(-1, keepdim=True) - clamped
     free, free2, peak = (distance <= D) & valid, (distance <= D2) & valid, (distance == 0) & valid
@@ -55,7 +55,7 @@ def backward(
     share = lost.sum(-1, keepdim=True) / peak.sum(-1, keepdim=True).clamp(min=1)
     dx = (lost - share * peak) * (x == clamped)
     if not learn:
-        return dx / per_step, torch.empty(0, theta.shape[-1] + 1)
+        return dx / per_step, torch.empty(0, theta.shape[-1] + 1, device=x.device)
     of_theta = [t.sum(-1), -(t * delta).sum(-1), -(t * ~free * S).sum(-1)]
     if second:
         # f scales all scores alike: nothing depends on it.

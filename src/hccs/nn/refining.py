@@ -28,26 +28,32 @@ def refine(
     table: ParamTable,
     batches: Sequence[Mapping[str, torch.Tensor]],
     *,
+    teacher: nn.Module | None = None,
     steps: int = 60,
     learning_rate: float = 0.02,
 ) -> ParamTable:
     """A table whose model answers more like the float model on `batches`, which need no labels.
 
     Minimises KL(float model's prediction || HCCS model's), or their squared difference where it is one value,
-    over theta and scale from `table` on, keeping the best of the tables met. The model, weights and all, is
-    left as it was.
+    over theta and scale from `table` on, keeping the best of the tables met. The float model is `teacher`, or
+    the model itself with its own softmax: after `hccs.nn.reconstruct` pass the one of before. The models,
+    weights and all, are left as they were.
     """
     given = listed(batches)
     device = next(model.parameters()).device
     whole = [{k: v.to(device) for k, v in named_inputs(model, batch).items()} for batch in given]
     inputs = [part for batch in whole for part in _parts(batch)]
     with unchanged(model):
-        detach(model).eval()
-        with torch.no_grad():
-            targets = [model(**batch).logits.float() for batch in inputs]
-        model.requires_grad_(False)
+        targets = _answers(detach(model) if teacher is None else teacher, inputs)
+        model.eval().requires_grad_(False)
         attach(model, table, learnable=True)
         return _descend(model, inputs, targets, steps, learning_rate)
+
+
+def _answers(model: nn.Module, inputs: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+    with unchanged(model), torch.no_grad():
+        model.eval()
+        return [model(**batch).logits.float() for batch in inputs]
 
 
 def _parts(batch: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:

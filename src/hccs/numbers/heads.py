@@ -145,6 +145,11 @@ class HeadParams:
         score: int = self._max_score  # type: ignore[attr-defined]
         return score
 
+    @property
+    def max_columns(self) -> int:
+        """The longest row whose sum Z surely fits 15 bits, or 24 of wide sums."""
+        return (WIDE_MAX if self.wide else INT16_MAX) // self.max_score
+
     def require_columns(self, columns: int) -> None:
         """Refuse rows so long that Z could leave its 15 bits, or 24 of wide sums."""
         most = WIDE_MAX if self.wide else INT16_MAX

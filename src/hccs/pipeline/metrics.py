@@ -140,6 +140,14 @@ def metric_for(problem: str, wanted: str | Function | None = None) -> Metric:
     return Metric(function, found)
 
 
+def agreement_for(problem: str) -> Metric:
+    """How many of a model's answers are the float model's, which stand where labels would; see `metric_for`.
+
+    Of values it is their correlation.
+    """
+    return Metric("agreement", metric_for(problem).function)
+
+
 def spelled(wanted: str | Function | None) -> str:
     """The name under which a run notes its metric."""
     if wanted is None or isinstance(wanted, str):

@@ -74,11 +74,22 @@ def load_classifier(
         found = _arranged(name, model, info["mismatched_keys"], labels, order, problem)
     else:
         found = tuple(order) or tuple(labels)
+        if not found:
+            raise no_labels(name)
         kind = "regression" if problem == REGRESSION else None
         model, _ = _pretrained(hf, name, problem, num_labels=len(found), problem_type=kind)
     model.config.id2label = dict(enumerate(found))
     model.config.label2id = {label: i for i, label in enumerate(found)}
     return Loaded(model, tokenizer, has_head and not new_head, found)
+
+
+def no_labels(name: str) -> ModelError:
+    """The refusal of a model that would have to be trained on labels that there are none of."""
+    return ModelError(
+        f"a model with a trained head at {name}: there are no labels to train one on",
+        "a head that is missing, or to be replaced",
+        "Fine-tune the model first, or give labelled data with --train.",
+    )
 
 
 def _pretrained(hf: Any, name: str, problem: str, **changes: Any) -> tuple[Any, dict[str, Any]]:

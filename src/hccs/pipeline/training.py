@@ -1,4 +1,4 @@
-"""Fine-tuning and retraining on transformers' `Trainer`: best checkpoint, distillation, recalibration."""
+"""Fine-tuning and retraining on transformers' `Trainer`; held-back examples choose the best checkpoint."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The dev score of the weights that were kept, and of every evaluation on the way."""
+    """The score of the weights that were kept on the held-back examples, and of every evaluation on the way.
+
+    It chose, so it flatters; what is reported is measured on other examples.
+    """
 
     score: float
     history: tuple[float, ...]
@@ -71,7 +74,7 @@ def taught(data: TokenisedSet, teacher: Any) -> TokenisedSet:
 def train(
     model: Any,
     data: TokenisedSet,
-    dev: TokenisedSet,
+    held: TokenisedSet,
     recipe: Recipe,
     folder: Path,
     *,
@@ -79,14 +82,14 @@ def train(
     resumable: bool = True,
     metric: Metric = ACCURACY,
 ) -> Outcome:
-    """Train `model` in place to its best dev score; an interrupted training resumes from `folder`.
+    """Train `model` in place to its best score on the examples that are held back (`hold_back`).
 
-    With `recipe.distil` the loss follows the predictions that `data` carries (`taught`). With HCCS attached,
-    the best checkpoint's own table is attached at the end, frozen. Weights that never beat where they
-    started are put back.
+    An interrupted training resumes from `folder`. With `recipe.distil` the loss follows the predictions that
+    `data` carries (`taught`). With HCCS attached, the best checkpoint's own table is attached at the end,
+    frozen. Weights that never beat where they started are put back.
     """
     hf = transformers()
-    start = score(model, dev, metric)
+    start = score(model, held, metric)
     before = copy.deepcopy(model.state_dict())
     table_before = current_table(model) if hasattr(model.config, "hccs") else None
     arguments = _arguments(hf, recipe, len(data), folder, next(model.parameters()).device.type, resumable)
@@ -100,7 +103,7 @@ def train(
         model=model,
         args=arguments,
         train_dataset=data,
-        eval_dataset=dev,
+        eval_dataset=held,
         data_collator=as_batch,
         callbacks=callbacks,
     )
@@ -159,6 +162,7 @@ def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str
         metric_for_best_model="score",
         greater_is_better=True,
         logging_strategy="no",
+        logging_nan_inf_filter=False,  # it waits for the device at every step
         report_to=[],
         disable_tqdm=True,
         seed=recipe.seed,

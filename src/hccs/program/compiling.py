@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from hccs.numbers.modes import INT16_MAX
 from hccs.numbers.multipliers import INT16_LIMIT
 from hccs.numbers.requant import MAX_HEAD_DIM
 from hccs.ops.dispatch import backend
@@ -53,7 +52,7 @@ def _taken(step: op.Operator, program: op.Program) -> bool:
         case op.Attention(theta=theta, requant=requant):
             dim = program.values[step.output].width // step.heads
             heads = (step.heads,)
-            fits = not theta.wide and theta.shape == heads and requant.shape in ((), heads)
+            fits = theta.shape == heads and requant.shape in ((), heads)
             return fits and dim <= MAX_HEAD_DIM and requant.output is not None
         case op.Embed(limit=limit) | op.Add(limit=limit):
             return limit is None or 0 < limit <= INT16_LIMIT
@@ -65,11 +64,11 @@ def _taken(step: op.Operator, program: op.Program) -> bool:
 
 
 def _longest(program: op.Program) -> int:
-    """Tokens of a sequence or an image: with more, attention's sums could leave int16, as NumPy explains."""
-    bases = [step.theta.max_score for step in program.operators if isinstance(step, op.Attention)]
+    """Tokens of a sequence or an image: with more, attention's sums could overflow, as NumPy explains."""
+    rows = [step.theta.max_columns for step in program.operators if isinstance(step, op.Attention)]
     embed = program.embed
     given = embed.params.tokens if isinstance(embed, op.EmbedPatches) else program.longest
-    return min([given, *(INT16_MAX // base for base in bases)])
+    return min([given, *rows])
 
 
 def _values(engine: Any, planned: Plan) -> dict[str, int]:

@@ -69,7 +69,7 @@ void require(bool holds, const char* what) {
 }
 
 nb::object integer_kernel(bool by_row, int mode, Array<const std::int8_t> x, nb::object lengths,
-                          Array<std::uint8_t> out, unsigned n, int B, int S, int D, bool record) {
+                          Array<std::uint8_t> out, unsigned n, int B, int S, int D, int S2, int D2, bool record) {
   require(mode >= 0 && mode < mode_count, "no such mode");
   require(n >= 32 && n <= 512 && n % 32 == 0, "n must be a multiple of 32 up to 512");
   const std::size_t batch = std::size_t(by_row ? 1 : rows_multiple(n)) * n;
@@ -77,10 +77,12 @@ nb::object integer_kernel(bool by_row, int mode, Array<const std::int8_t> x, nb:
   require(out.size() == x.size() * output_bytes(mode), "out must hold one output for every logit");
   require(1 <= D && D <= 127 && 0 <= S && S <= 127 && 1 <= B && S * D <= B && B <= 32767 / int(n),
           "no kernel runs these parameters");
+  require(S2 == -1 || (!by_row && 1 <= D2 && D2 <= D && 0 <= S2 && S + S2 <= 127 && S * D + S2 * D2 <= B),
+          "no kernel runs this second line");
   const unsigned rows = unsigned(x.size() / n);
   Aligned in(x.size()), result(out.size()), sizes(2 * rows);
   in.from(x.data());
-  Rows r{in.as<std::int8_t>(), nullptr, rows, n, B, S, D};
+  Rows r{in.as<std::int8_t>(), nullptr, rows, n, B, S, D, S2, D2};
   if (!lengths.is_none()) {
     const auto given = nb::cast<Array<const std::int16_t>>(lengths);
     require(given.size() == rows, "lengths must hold one number a row");
@@ -113,7 +115,8 @@ nb::object bf16_kernel(bool native_exp, Array<const std::uint16_t> x, Array<std:
 
 NB_MODULE(_emulation, m) {
   m.def("integer_kernel", &integer_kernel, nb::arg("by_row"), nb::arg("mode"), nb::arg("x"), nb::arg("lengths").none(),
-        nb::arg("out"), nb::arg("n"), nb::arg("B"), nb::arg("S"), nb::arg("D"), nb::arg("record"));
+        nb::arg("out"), nb::arg("n"), nb::arg("B"), nb::arg("S"), nb::arg("D"), nb::arg("S2"), nb::arg("D2"),
+        nb::arg("record"));
   m.def("bf16_kernel", &bf16_kernel, nb::arg("native_exp"), nb::arg("x"), nb::arg("out"), nb::arg("n"),
         nb::arg("record"));
 }

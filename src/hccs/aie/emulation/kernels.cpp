@@ -13,9 +13,8 @@ namespace hccs::emulated {
 
 namespace {
 
-template <mode M, bool Masked>
-void by_chunks(const Rows& r, typename output<M>::type* out, scratch& s) {
-  const head theta{r.B, r.S, r.D};
+template <mode M, bool Masked, typename Theta>
+void by_chunks(const Rows& r, const Theta& theta, typename output<M>::type* out, scratch_of<Theta>& s) {
   switch (r.n / lanes) {
     case 1: return softmax<M, 1, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
     case 2: return softmax<M, 2, Masked>(r.x, out, theta, r.lengths, r.rows, r.n, s);
@@ -27,14 +26,21 @@ void by_chunks(const Rows& r, typename output<M>::type* out, scratch& s) {
   }
 }
 
-template <mode M>
-void blocked(const Rows& r, void* out) {
-  auto s = std::make_unique<scratch>();
+template <mode M, typename Theta>
+void blocked_of(const Rows& r, const Theta& theta, void* out) {
+  auto s = std::make_unique<scratch_of<Theta>>();
   auto* typed = static_cast<typename output<M>::type*>(out);
   if (r.lengths)
-    by_chunks<M, true>(r, typed, *s);
+    by_chunks<M, true>(r, theta, typed, *s);
   else
-    by_chunks<M, false>(r, typed, *s);
+    by_chunks<M, false>(r, theta, typed, *s);
+}
+template <mode M>
+void blocked(const Rows& r, void* out) {
+  if (r.S2 < 0)
+    blocked_of<M>(r, head{r.B, r.S, r.D}, out);
+  else
+    blocked_of<M>(r, two_lines{r.B, r.S, r.D, r.S2, r.D2}, out);
 }
 
 // Every row length that the kernels take is a kernel of its own.
@@ -65,6 +71,7 @@ void run_blocked(int m, const Rows& r, void* out) {
     case mode::i16_clb: return blocked<mode::i16_clb>(r, out);
     case mode::u8_div: return blocked<mode::u8_div>(r, out);
     case mode::u8_clb: return blocked<mode::u8_clb>(r, out);
+    case mode::u8_lin: return blocked<mode::u8_lin>(r, out);
   }
 }
 
@@ -74,6 +81,7 @@ void run_by_row(int m, const Rows& r, void* out) {
     case mode::i16_clb: return by_row<mode::i16_clb>(r, out);
     case mode::u8_div: return by_row<mode::u8_div>(r, out);
     case mode::u8_clb: return by_row<mode::u8_clb>(r, out);
+    case mode::u8_lin: return by_row<mode::u8_lin>(r, out);
   }
 }
 

@@ -11,10 +11,11 @@ struct Rows {
   const std::int16_t* lengths;  // null for full rows
   unsigned rows, n;
   int B, S, D;
+  int S2 = -1, D2 = 0;  // of a second line, or -1: the paper's form
 };
 
 // Modes are counted as hccs.Mode declares them.
-inline constexpr int mode_count = 4;
+inline constexpr int mode_count = 5;
 unsigned output_bytes(int m);
 unsigned rows_multiple(unsigned n);
 

@@ -81,6 +81,11 @@ def directives(project: Project, part: str = PARTS[0]) -> dict[str, Any]:
 
 def require_full_rows(project: Project) -> None:
     """aie4ml's kernels have no short-row rule: every full row must reach Z >= 256, whatever the mode."""
+    project.theta.require_one_line("in aie4ml's kernels", "Calibrate with lines=1, or choose --target vitis.")
+    if project.mode.is_linear:
+        raise ModeError(
+            "a mode of aie4ml's kernels", project.mode.value, "Choose u8_clb or u8_div, or --target vitis."
+        )
     packed = project.theta.packed
     least = int((project.columns * (packed[:, 0] - packed[:, 1] * packed[:, 2])).min())
     if least < 256:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hccs.aie import scaling
 from hccs.aie.arguments import Choice, whole
-from hccs.aie.emulator import LANES, MAX_COLUMNS, rows_multiple, takes_columns
+from hccs.aie.emulator import LANES, MAX_COLUMNS, require_theta, rows_multiple, takes_columns
 from hccs.errors import ParameterError, ShapeError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 TILE_MEMORY = 65536
 RESERVED_MEMORY = 6144
 """Stack, scratch arrays and constants of the kernel."""
+
+SECOND_LEVELS = 2048
+"""What the clamp levels of a second line take besides."""
 
 MAX_TILES = max(max(tiles) for tiles in scaling.TILES.values())
 """Tiles of the largest array."""
@@ -102,11 +105,10 @@ def fitting_tiles(theta: HeadParams, mode: Mode, columns: int, rows: int) -> lis
             str(rows),
             "Pad the queries; extra rows cost little.",
         )
-    theta.require_one_line("in the AI Engine kernels", "Calibrate with lines=1 for this target.")
-    theta.require_columns(columns)
+    require_theta(theta, columns)
     batches = theta.shape[0] * rows // batch
     memory = 2 * batch * columns * (1 + mode.dtype.itemsize)
-    most = (TILE_MEMORY - RESERVED_MEMORY) // memory
+    most = (TILE_MEMORY - RESERVED_MEMORY - (SECOND_LEVELS if theta.wide else 0)) // memory
     fitting = [n for n in range(1, min(batches, MAX_TILES) + 1) if batches % n == 0 and batches // n <= most]
     if not fitting:
         raise ParameterError(
@@ -140,7 +142,9 @@ def plan(
 
 def parameter_header(project: Project) -> str:
     """`hccs_parameters.hpp`: the layer as compile-time constants."""
-    rows = ",\n        ".join(f"{{{B}, {S}, {D}}}" for B, S, D in project.theta.packed.tolist())
+    wide = project.theta.wide
+    heads = (theta[: 5 if wide else 3] for theta in project.theta.packed.tolist())
+    rows = ",\n        ".join(f"{{{', '.join(map(str, theta))}}}" for theta in heads)
     return f"""// Head parameters of layer {project.layer}, written by `hccs aie export`.
 #pragma once
 
@@ -149,14 +153,15 @@ def parameter_header(project: Project) -> str:
 namespace hccs {{
 
 struct layer {{
+    using theta = {"two_lines" if wide else "head"};
     static constexpr mode selected = mode::{project.mode.value};
     static constexpr unsigned columns = {project.columns};
     static constexpr unsigned rows_per_head = {project.rows};
     static constexpr unsigned heads = {project.heads};
     static constexpr unsigned tiles = {project.tiles};
     static constexpr unsigned rows_per_tile = {project.rows_per_tile};
-    // B, S, D of each head.
-    static constexpr head thetas[heads] = {{
+    // {"B, S, D, S2, D2" if wide else "B, S, D"} of each head.
+    static constexpr theta thetas[heads] = {{
         {rows}}};
 }};
 

@@ -11,7 +11,7 @@ from typing import Any
 from hccs._files.folder import Manifest
 from hccs.aie.export.project import Project, Target
 from hccs.errors import FileError, HccsError
-from hccs.numbers.heads import HeadParams
+from hccs.numbers.heads import NAMES, ONE_LINE, HeadParams
 
 NAME = "project.json"
 _FORMAT = "hccs.aie.project"
@@ -68,9 +68,11 @@ class ProjectFile:
 
 def _parsed(found: dict[str, Any]) -> ProjectFile:
     rows = found["theta"]
-    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 3 for row in rows):
-        raise ValueError("theta that is not a list of B, S, D")
-    theta = HeadParams(*([row[i] for row in rows] for i in range(3)))
+    widths = {len(row) if isinstance(row, list) else 0 for row in rows} if isinstance(rows, list) else set()
+    if rows != [] and (len(widths) != 1 or not widths <= {ONE_LINE, len(NAMES)}):
+        raise ValueError("theta that is not a list of B, S, D, or of these and S2, D2, f")
+    width = widths.pop() if widths else ONE_LINE
+    theta = HeadParams(*([row[i] for row in rows] for i in range(width)), wide=width > ONE_LINE)
     project = Project(theta, found["mode"], **{name: found[name] for name in _NUMBERS})
     return ProjectFile(Target(found["target"]), project)
 

@@ -67,4 +67,16 @@ void reciprocals(const head& theta, unsigned rows, unsigned n, const int16* __re
   }
 }
 
+// The scaled reciprocal of two lines: Z brought to 15 bits, then 15 quotient bits of T * 2^t * 2^14 whatever Z was.
+template <mode M, bool Masked>
+void reciprocals(const two_lines&, unsigned rows, unsigned, const int16* __restrict sums_in,
+                 int16* __restrict reciprocal_out, uint16* __restrict) {
+  const uint32 doubled = uint32(M == mode::u8_div ? 255 << 7 : 32767) << 16;
+  HCCS_LOOP(batches, batch, rows / batch_rows, 1) {
+    shorts z = aie::filter_even(two_copies<total_columns>(sums_in + batch * batch_rows * total_columns), 1);
+    z = raised(raised(raised(raised(z, 128, 256), 2048, 16), 8192, 4), 16384, 2);
+    aie::store_v(reciprocal_out + batch * batch_rows, divide(doubled, z, 15));
+  }
+}
+
 }  // namespace hccs

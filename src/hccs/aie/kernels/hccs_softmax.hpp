@@ -14,8 +14,13 @@
 // sum(g) comes out of int8 matrix multiplies. Normalisation needs one product per element in three of the modes:
 //     u8_clb    p = (255*s) >> k                     = (255*c + (255*S)*y) >> k, any k: short rows need no extra care
 //     i16_*     p = rho*s                            = rho*c + (rho*S)*y
-//     u8_div    p = (rho*s) >> (15 - e),             e = max(8 - k, 0) lifts rows with Z < 256
-// where k = floor(log2 Z). Everything below is exact; tests hold it to hccs.reference bit for bit.
+//     u8_div    p = (rho*s) >> (15 - e),             e = max(8 - k, 0) lifts rows with Z < 256; u8_lin likewise
+// where k = floor(log2 Z).
+//
+// With two lines (docs/spec.md) there are two clamp levels, s = c + S*y + S2*y2 with c = B - (S + S2)*m, and one more
+// maximum and product each where y is used. u8_clb stays as above; the other modes' scaled reciprocal makes
+// p = (rho*s) >> (k + t), t = 0 for int16 and 7 for uint8, of all rows alike. Everything below is exact; tests hold it
+// to hccs.reference bit for bit.
 #pragma once
 
 #include <aie_api/aie.hpp>
@@ -26,7 +31,7 @@
 
 namespace hccs {
 
-enum class mode { i16_div, i16_clb, u8_div, u8_clb };
+enum class mode { i16_div, i16_clb, u8_div, u8_clb, u8_lin };
 
 template <mode M>
 struct output {
@@ -37,6 +42,13 @@ struct output {
 struct head {
   int32 B, S, D;
 };
+
+// The same of two lines: 1 <= D2 <= D, S + S2 <= 127, S*D + S2*D2 <= B, n*B <= 32767, no shift.
+struct two_lines {
+  int32 B, S, D, S2, D2;
+};
+template <typename Theta>
+constexpr bool has_two = std::is_same_v<Theta, two_lines>;
 
 constexpr unsigned tile_rows = 64;   // rows of one pass over the scratch arrays
 constexpr unsigned clamp_rows = 16;  // rows whose maxima are folded together
@@ -65,6 +77,13 @@ struct scratch {
   alignas(64) int16 reciprocal[tile_rows];
   alignas(64) uint16 slope[tile_rows];  // rho * S
 };
+
+struct two_line_scratch : scratch {
+  alignas(64) int8 low2[tile_rows * lanes];  // lo of the second line
+  alignas(64) int8 maxima[4 * tile_rows];    // sixteen rows' to a register, as row_maxima() gives them
+};
+template <typename Theta>
+using scratch_of = std::conditional_t<has_two<Theta>, two_line_scratch, scratch>;
 
 // 4x8 matrices that add rows 0..3 (a pair's first row) and 4..7 (its second) of an 8x8 block into rows of the result.
 alignas(32) static const int8 sum_into_rows_0_1[32] = {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1};
@@ -143,6 +162,17 @@ HCCS_INLINE pairs spread(const bytes& eights) {
   return {rows01, rows23, rows45, rows67};
 }
 
+struct sixteen_rows {
+  pairs rows07, rows8f;
+};
+
+// Lane i of sixteen, repeated, in all lanes of row i: row after row four times, then eight, then 32.
+HCCS_INLINE sixteen_rows spread_rows(const bytes& periodic) {
+  const bytes fours = aie::transpose(periodic, 4, 16);
+  const auto [eights07, eights8f] = aie::interleave_zip(fours, fours, 4);
+  return {spread(eights07), spread(eights8f)};
+}
+
 HCCS_INLINE void store_pairs(int8* __restrict out, const pairs& p) {
   aie::store_v(out, p.rows01);
   aie::store_v(out + 64, p.rows23);
@@ -176,7 +206,10 @@ HCCS_INLINE void store_fours(int16* __restrict out, const halves& periodic) {
 }
 
 // What every block of the first pass shares.
-struct clamp_terms {
+template <typename Theta>
+struct clamp_terms;
+template <>
+struct clamp_terms<head> {
   bytes least, width;
   halves slope, slope_n;
   sums base, base_n;
@@ -188,32 +221,47 @@ struct clamp_terms {
         base(aie::broadcast<int16, 32>(int16(theta.B))),
         base_n(aie::broadcast<int16, 32>(int16(theta.B * int32(n)))) {}
 };
+// c is of the sum of both slopes, and so are `slope` and `slope_n`.
+template <>
+struct clamp_terms<two_lines> : clamp_terms<head> {
+  halves first, second;  // the lines' own slopes, times n in full rows
+  bytes least2, width2;
+  HCCS_INLINE clamp_terms(const two_lines& theta, unsigned n, bool masked)
+      : clamp_terms<head>({theta.B, theta.S + theta.S2, theta.D}, n),
+        first(aie::broadcast<int16, 32>(int16(theta.S * (masked ? 1 : int32(n))))),
+        second(aie::broadcast<int16, 32>(int16(theta.S2 * (masked ? 1 : int32(n))))),
+        least2(aie::broadcast<int8, 64>(int8(theta.D2 - 128))),
+        width2(aie::broadcast<int8, 64>(int8(theta.D2))) {}
+};
 
-// Sixteen rows of the first pass.
-template <unsigned Chunks, bool Masked, bool Fours>
-HCCS_INLINE void clamp_block(const int8* __restrict x, unsigned n, const clamp_terms& terms,
-                             const int16* __restrict lengths, int8* __restrict low_out, int16* __restrict offset_out,
-                             int16* __restrict floor_out) {
-  const bytes maxima = row_maxima<Chunks>(x, n);
-  const bytes low = aie::sub(aie::max(maxima, terms.least), terms.width);
+// Sixteen rows of the first pass, from their maxima on.
+template <bool Masked, bool Fours, typename Theta>
+HCCS_INLINE void clamp_block(const bytes& maxima, const clamp_terms<Theta>& terms, const int16* __restrict lengths,
+                             int8* __restrict low_out, int16* __restrict offset_out, int16* __restrict floor_out) {
+  bytes low = aie::sub(aie::max(maxima, terms.least), terms.width);
   const halves maxima16 = maxima.template extract<32>(0).unpack();
   const halves low16 = low.template extract<32>(0).unpack();
   const sums offset = aie::msc(terms.base, maxima16, terms.slope);
   const halves offset16 = offset.template to_vector<int16>(0);
-  halves floor;
-  if constexpr (Masked) {
-    const halves least_score = aie::mac(offset, low16, terms.slope).template to_vector<int16>(0);
-    const aie::vector<int16, 16> length = aie::load_v<16>(lengths);
-    floor = aie::mul<acc32>(least_score, aie::concat(length, length)).template to_vector<int16>(0);
+  sums most = offset;
+  if constexpr (!Masked) most = aie::msc(terms.base_n, maxima16, terms.slope_n);
+  if constexpr (has_two<Theta>) {
+    most = aie::mac(most, low16, terms.first);
+    low = aie::sub(aie::max(maxima, terms.least2), terms.width2);
+    most = aie::mac(most, low.template extract<32>(0).unpack(), terms.second);
   } else {
-    const sums most = aie::msc(terms.base_n, maxima16, terms.slope_n);
-    floor = aie::mac(most, low16, terms.slope_n).template to_vector<int16>(0);
+    most = aie::mac(most, low16, Masked ? terms.slope : terms.slope_n);
   }
-  // Row after row four times, then eight, then 32.
-  const bytes fours = aie::transpose(low, 4, 16);
-  const auto [eights07, eights8f] = aie::interleave_zip(fours, fours, 4);
-  store_pairs(low_out, spread(eights07));
-  store_pairs(low_out + 8 * lanes, spread(eights8f));
+  halves floor = most.template to_vector<int16>(0);
+  if constexpr (Masked) {
+    const aie::vector<int16, 16> length = aie::load_v<16>(lengths);
+    floor = aie::mul<acc32>(floor, aie::concat(length, length)).template to_vector<int16>(0);
+  }
+  if constexpr (!has_two<Theta>) {
+    const auto [rows07, rows8f] = spread_rows(low);
+    store_pairs(low_out, rows07);
+    store_pairs(low_out + 8 * lanes, rows8f);
+  }
   if constexpr (Fours)
     store_fours(offset_out, offset16);
   else
@@ -221,28 +269,76 @@ HCCS_INLINE void clamp_block(const int8* __restrict x, unsigned n, const clamp_t
   store_copies(floor_out, floor);
 }
 
-// First half of the statistics: the maxima, the clamp level, c, and the part of Z without sum(g). A loop of its own, so
-// that no compiler keeps a whole block of logits in registers for the second half. c goes out as one number a row, or
-// (Fours) as the 4x4 matrices from which normalise() spreads it by a product.
+// First half of the statistics: the maxima, the clamp levels, c, and the part of Z without sum(g). A loop of its own,
+// so that no compiler keeps a whole block of logits in registers for the second half. c goes out as one number a row,
+// or (Fours) as the 4x4 matrices from which normalise() spreads it by a product.
 template <unsigned Chunks, bool Masked, bool Fours>
 void clamp_levels(const int8* __restrict x, const head& theta, const int16* __restrict lengths, unsigned rows,
-                  unsigned columns, int8* __restrict low_out, int16* __restrict offset_out,
-                  int16* __restrict floor_out) {
+                  unsigned columns, scratch& __restrict s) {
   const unsigned n = Chunks > 0 ? Chunks * lanes : columns;
-  const clamp_terms terms(theta, n);
+  const clamp_terms<head> terms(theta, n);
   constexpr unsigned per_row = Fours ? 4 : 1;
+  int8* __restrict low_out = s.low;
+  int16* __restrict offset_out = Fours ? s.offset_fours : s.offset;
+  int16* __restrict floor_out = s.floor;
   if constexpr (short_rows<Chunks>) {
     HCCS_LOOP(clamp_blocks, block, rows / clamp_rows, 2) {
       const unsigned row = block * clamp_rows;
-      clamp_block<Chunks, Masked, Fours>(x + row * n, n, terms, Masked ? lengths + row : lengths, low_out + row * lanes,
-                                         offset_out + row * per_row, floor_out + row * total_columns);
+      clamp_block<Masked, Fours>(row_maxima<Chunks>(x + row * n, n), terms, Masked ? lengths + row : lengths,
+                                 low_out + row * lanes, offset_out + row * per_row, floor_out + row * total_columns);
     }
   } else {
     HCCS_LOOP(clamp_blocks, block, rows / clamp_rows, 1) {
       const unsigned row = block * clamp_rows;
-      clamp_block<Chunks, Masked, Fours>(x + row * n, n, terms, Masked ? lengths + row : lengths, low_out + row * lanes,
-                                         offset_out + row * per_row, floor_out + row * total_columns);
+      clamp_block<Masked, Fours>(row_maxima<Chunks>(x + row * n, n), terms, Masked ? lengths + row : lengths,
+                                 low_out + row * lanes, offset_out + row * per_row, floor_out + row * total_columns);
     }
+  }
+}
+
+// The first line's clamp levels from the second's, lo2 = max(m, D2 - 128) - D2: cheaper than spreading them over the
+// lanes anew. Where lo2 is below D - D2 - 128 the first line clamps nothing.
+struct first_levels {
+  bytes least, width;
+  HCCS_INLINE explicit first_levels(const two_lines& theta)
+      : least(aie::broadcast<int8, 64>(int8(theta.D - theta.D2 - 128))),
+        width(aie::broadcast<int8, 64>(int8(theta.D - theta.D2))) {}
+  HCCS_INLINE bytes operator()(const bytes& low2) const { return aie::sub(aie::max(low2, least), width); }
+  HCCS_INLINE pairs operator()(const pairs& p) const {
+    return {(*this)(p.rows01), (*this)(p.rows23), (*this)(p.rows45), (*this)(p.rows67)};
+  }
+};
+
+// Of two lines in two loops: their constants leave no registers for all of it at once.
+template <unsigned Chunks, bool Masked, bool Fours>
+void clamp_levels(const int8* __restrict x, const two_lines& theta, const int16* __restrict lengths, unsigned rows,
+                  unsigned columns, two_line_scratch& __restrict s) {
+  const unsigned n = Chunks > 0 ? Chunks * lanes : columns;
+  constexpr unsigned per_row = Fours ? 4 : 1;
+  int8* __restrict maxima = s.maxima;
+  int8* __restrict low = s.low;
+  int8* __restrict low2 = s.low2;
+  int16* __restrict offset_out = Fours ? s.offset_fours : s.offset;
+  int16* __restrict floor_out = s.floor;
+  const first_levels first(theta);
+  const bytes least2 = aie::broadcast<int8, 64>(int8(theta.D2 - 128));
+  const bytes width2 = aie::broadcast<int8, 64>(int8(theta.D2));
+  HCCS_LOOP(level_blocks, block, rows / clamp_rows, 1) {
+    const unsigned at = block * clamp_rows * lanes;
+    const bytes m = row_maxima<Chunks>(x + block * clamp_rows * n, n);
+    const bytes level = aie::sub(aie::max(m, least2), width2);
+    aie::store_v(maxima + block * 64, m);
+    const auto [rows07, rows8f] = spread_rows(level);
+    store_pairs(low2 + at, rows07);
+    store_pairs(low + at, first(rows07));
+    store_pairs(low2 + at + 8 * lanes, rows8f);
+    store_pairs(low + at + 8 * lanes, first(rows8f));
+  }
+  const clamp_terms<two_lines> terms(theta, n, Masked);
+  HCCS_LOOP(clamp_blocks, block, rows / clamp_rows, 1) {
+    const unsigned row = block * clamp_rows;
+    clamp_block<Masked, Fours>(aie::load_v<64>(maxima + block * 64), terms, Masked ? lengths + row : lengths, low,
+                               offset_out + row * per_row, floor_out + row * total_columns);
   }
 }
 
@@ -250,36 +346,71 @@ using block_sums = aie::mmul<4, 8, 8, int8, int8>;
 using block_totals = aie::mmul<4, 8, total_columns, int16, int8>;
 using totals = aie::vector<int16, 4 * total_columns>;
 
-// Adds y = max(x, lo) of two pairs of rows to their accumulators. Two at a time: each waits out the other's latency,
-// and only two pairs' clamp levels are alive.
-template <unsigned Chunks>
+// Clamp levels of two rows; of two lines both.
+template <typename Theta>
+struct levels {
+  bytes low, low2;
+};
+template <typename Theta>
+HCCS_INLINE levels<Theta> load_levels(const int8* __restrict low, const int8* __restrict low2, unsigned at) {
+  if constexpr (has_two<Theta>)
+    return {aie::load_v<64>(low + at), aie::load_v<64>(low2 + at)};
+  else
+    return {aie::load_v<64>(low + at), {}};
+}
+
+// Partial sums of y = max(x, lo) of a line and of the second.
+template <typename Theta>
+struct line_sums {
+  block_sums first, second;
+  HCCS_INLINE void start(const aie::vector<int8, 32>& less, const levels<Theta>& at) {
+    first.mul(less, at.low);
+    if constexpr (has_two<Theta>) second.mul(less, at.low2);
+  }
+  HCCS_INLINE void add(const aie::vector<int8, 32>& ones, const bytes& x, const levels<Theta>& at) {
+    first.mac(ones, aie::max(x, at.low));
+    if constexpr (has_two<Theta>) second.mac(ones, aie::max(x, at.low2));
+  }
+  HCCS_INLINE void less(const aie::vector<int8, 32>& less, const levels<Theta>& at) {
+    first.mac(less, at.low);
+    if constexpr (has_two<Theta>) second.mac(less, at.low2);
+  }
+};
+
+// Adds two pairs of rows to their accumulators. Two at a time: each waits out the other's latency, and only two pairs'
+// clamp levels are alive.
+template <unsigned Chunks, typename Theta>
 HCCS_INLINE void add_chunks(const int8* __restrict pair_a, const int8* __restrict pair_b, unsigned n,
-                            const bytes& low_a, const bytes& low_b, const aie::vector<int8, 32>& ones, block_sums& a,
-                            block_sums& b) {
+                            const levels<Theta>& low_a, const levels<Theta>& low_b, const aie::vector<int8, 32>& ones,
+                            line_sums<Theta>& a, line_sums<Theta>& b) {
   if constexpr (Chunks > 0) {
     HCCS_UNROLL(chunk, Chunks) {
-      a.mac(ones, aie::max(load_pair(pair_a, n, chunk), low_a));
-      b.mac(ones, aie::max(load_pair(pair_b, n, chunk), low_b));
+      a.add(ones, load_pair(pair_a, n, chunk), low_a);
+      b.add(ones, load_pair(pair_b, n, chunk), low_b);
     }
   } else {
     HCCS_LOOP(sums_chunks, chunk, n / lanes, 1) {
-      a.mac(ones, aie::max(load_pair(pair_a, n, chunk), low_a));
-      b.mac(ones, aie::max(load_pair(pair_b, n, chunk), low_b));
+      a.add(ones, load_pair(pair_a, n, chunk), low_a);
+      b.add(ones, load_pair(pair_b, n, chunk), low_b);
     }
   }
 }
 
+using slopes = aie::vector<int8, 8 * total_columns>;
+
 // What every block of the second pass shares.
+template <typename Theta>
 struct sum_terms {
   aie::vector<int8, 32> sum01, sum23, less01, less23;
-  aie::vector<int8, 8 * total_columns> slope;
-  HCCS_INLINE sum_terms(const head& theta, unsigned n)
+  slopes slope, slope2;
+  HCCS_INLINE sum_terms(const Theta& theta, unsigned n)
       : sum01(aie::load_v<32>(sum_into_rows_0_1)),
         sum23(aie::load_v<32>(sum_into_rows_2_3)),
         slope(aie::broadcast<int8, 8 * total_columns>(int8(theta.S))) {
     const aie::vector<int8, 32> minus_chunks = aie::broadcast<int8, 32>(int8(-int32(n / lanes)));
     less01 = aie::mul<acc32>(sum01, minus_chunks).template to_vector<int8>(0);
     less23 = aie::mul<acc32>(sum23, minus_chunks).template to_vector<int8>(0);
+    if constexpr (has_two<Theta>) slope2 = aie::broadcast<int8, 8 * total_columns>(int8(theta.S2));
   }
 };
 
@@ -289,22 +420,27 @@ struct eight_totals {
 
 // Z of eight rows. With g = y - lo: eight partial sums of g a row, each at most 64 * 127; a second product adds them
 // up, times S, onto the floor.
-template <unsigned Chunks, bool Masked>
-HCCS_INLINE eight_totals total_block(const int8* __restrict x, unsigned n, const sum_terms& terms,
-                                     const int8* __restrict low, const int16* __restrict floors) {
-  const bytes low01 = aie::load_v<64>(low), low45 = aie::load_v<64>(low + 128);
-  block_sums rows03, rows47;
-  rows03.mul(terms.less01, low01);
-  rows47.mul(terms.less01, low45);
+template <unsigned Chunks, bool Masked, typename Theta>
+HCCS_INLINE eight_totals total_block(const int8* __restrict x, unsigned n, const sum_terms<Theta>& terms,
+                                     const int8* __restrict low, const int8* __restrict low2,
+                                     const int16* __restrict floors) {
+  const auto low01 = load_levels<Theta>(low, low2, 0), low45 = load_levels<Theta>(low, low2, 128);
+  line_sums<Theta> rows03, rows47;
+  rows03.start(terms.less01, low01);
+  rows47.start(terms.less01, low45);
   add_chunks<Chunks>(x, x + 4 * n, n, low01, low45, terms.sum01, rows03, rows47);
-  const bytes low23 = aie::load_v<64>(low + 64), low67 = aie::load_v<64>(low + 192);
-  rows03.mac(terms.less23, low23);
-  rows47.mac(terms.less23, low67);
+  const auto low23 = load_levels<Theta>(low, low2, 64), low67 = load_levels<Theta>(low, low2, 192);
+  rows03.less(terms.less23, low23);
+  rows47.less(terms.less23, low67);
   add_chunks<Chunks>(x + 2 * n, x + 6 * n, n, low23, low67, terms.sum23, rows03, rows47);
   block_totals first(aie::load_v<4 * total_columns>(floors), 0);
   block_totals second(aie::load_v<4 * total_columns>(floors + 4 * total_columns), 0);
-  first.mac(rows03.template to_vector<int16>(0), terms.slope);
-  second.mac(rows47.template to_vector<int16>(0), terms.slope);
+  first.mac(rows03.first.template to_vector<int16>(0), terms.slope);
+  second.mac(rows47.first.template to_vector<int16>(0), terms.slope);
+  if constexpr (has_two<Theta>) {
+    first.mac(rows03.second.template to_vector<int16>(0), terms.slope2);
+    second.mac(rows47.second.template to_vector<int16>(0), terms.slope2);
+  }
   eight_totals z{first.template to_vector<int16>(0), second.template to_vector<int16>(0)};
   if constexpr (Masked) {
     // An empty row divides by one; its outputs are masked to zero.
@@ -320,27 +456,30 @@ HCCS_INLINE void store_totals(int16* __restrict out, const eight_totals& z) {
 }
 
 // Second half: Z, total_columns times a row.
-template <unsigned Chunks, bool Masked>
-void row_totals(const int8* __restrict x, const head& theta, unsigned rows, unsigned columns,
-                const int8* __restrict low, const int16* __restrict floors, int16* __restrict sum_out) {
+template <unsigned Chunks, bool Masked, typename Theta>
+void row_totals(const int8* __restrict x, const Theta& theta, unsigned rows, unsigned columns,
+                const int8* __restrict low, const int8* __restrict low2, const int16* __restrict floors,
+                int16* __restrict sum_out) {
   const unsigned n = Chunks > 0 ? Chunks * lanes : columns;
-  const sum_terms terms(theta, n);
-  if constexpr (short_rows<Chunks>) {
+  const sum_terms<Theta> terms(theta, n);
+  if constexpr (short_rows<Chunks> && !has_two<Theta>) {
     // Two blocks fill each other's gaps.
     HCCS_LOOP(sum_blocks, block, rows / 16, 2) {
       const unsigned row = 16 * block, next = row + 8;
       const eight_totals z =
-          total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes, floors + row * total_columns);
+          total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes, low2, floors + row * total_columns);
       const eight_totals more =
-          total_block<Chunks, Masked>(x + next * n, n, terms, low + next * lanes, floors + next * total_columns);
+          total_block<Chunks, Masked>(x + next * n, n, terms, low + next * lanes, low2, floors + next * total_columns);
       store_totals(sum_out + row * total_columns, z);
       store_totals(sum_out + next * total_columns, more);
     }
   } else {
     HCCS_LOOP(sum_blocks, block, rows / 8, 2) {
       const unsigned row = 8 * block;
-      store_totals(sum_out + row * total_columns,
-                   total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes, floors + row * total_columns));
+      store_totals(
+          sum_out + row * total_columns,
+          total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes,
+                                      has_two<Theta> ? low2 + row * lanes : low2, floors + row * total_columns));
     }
   }
 }

@@ -17,6 +17,8 @@ HCCS_INLINE auto row_reciprocal(const Sum& z) {
     return (255 << 15) / z;  // eq. 8
   else if constexpr (M == mode::i16_clb)
     return 32767 >> (31 - HCCS_SIGNED(clb(z)));  // eq. 9
+  else if constexpr (M == mode::u8_lin)
+    return (((47976 - (z << (HCCS_SIGNED(clb(z)) - 17))) * 255) >> 15) << (HCCS_SIGNED(clb(z)) - 16);
   else
     return (255 << 15) >> (31 - HCCS_SIGNED(clb(z)));
 }
@@ -27,7 +29,7 @@ void softmax_by_row(const int8* __restrict x, typename output<M>::type* __restri
   constexpr unsigned n = Chunks * lanes;
   aie::set_rounding(aie::rounding_mode::floor);
   aie::set_saturation(aie::saturation_mode::saturate);
-  const int shift = M == mode::u8_div || M == mode::u8_clb ? 15 : 0;
+  const int shift = std::is_same_v<typename output<M>::type, uint8> ? 15 : 0;
   const aie::vector<uint8, 32> clamp = aie::broadcast<uint8, 32>(uint8(theta.D));
   const aie::vector<int8, 32> slope = aie::broadcast<int8, 32>(int8(-theta.S));
   const aie::accum<acc32, 32> base(aie::broadcast<int16, 32>(int16(theta.B)));

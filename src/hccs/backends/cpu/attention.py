@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.backends.cpu import _native, wide_attention
+from hccs.backends.cpu import _native
 from hccs.backends.cpu.codes import DEFERRED, DONE, MASK_LAYOUT, MASKING, MODES, OUTPUTS
 from hccs.backends.cpu.instruction_sets import threads_for
 from hccs.backends.cpu.refusals import refusal
@@ -46,8 +46,7 @@ def attention(
     if tensors:
         q, k, v = q.detach().numpy(), k.detach().numpy(), v.detach().numpy()
     exact = out if out in _DTYPES else "float32"
-    run = wide_attention.attention if theta.wide else _by_kernels
-    result, sums = run(q, k, v, theta, requant, masking, valid, causal, mode, exact, threads)
+    result, sums = _by_kernels(q, k, v, theta, requant, masking, valid, causal, mode, exact, threads)
     if tensors:
         return _as_tensors(result, sums, out)
     return result if sums is None else (result, sums)

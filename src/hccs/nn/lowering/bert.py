@@ -40,7 +40,7 @@ def encoder(model: Any) -> Encoder:
         embeddings.token_type_embeddings,
         first,
         embeddings.LayerNorm,
-        tuple(_layer(layer) for layer in base.encoder.layer),
+        tuple(parts_of(layer) for layer in base.encoder.layer),
         pooler,
         activation,
         classifier,
@@ -48,7 +48,8 @@ def encoder(model: Any) -> Encoder:
     )
 
 
-def _layer(layer: Any) -> Layer:
+def parts_of(layer: Any) -> Layer:
+    """The modules of one layer."""
     attention = layer.attention.self
     return Layer(
         attention.query,

@@ -23,7 +23,7 @@ def encoder(model: Any) -> Encoder:
         None,
         0,
         base.embeddings.LayerNorm,
-        tuple(_layer(layer) for layer in base.transformer.layer),
+        tuple(parts_of(layer) for layer in base.transformer.layer),
         getattr(model, "pre_classifier", None),
         torch.nn.ReLU(),
         model.classifier,
@@ -31,7 +31,8 @@ def encoder(model: Any) -> Encoder:
     )
 
 
-def _layer(layer: Any) -> Layer:
+def parts_of(layer: Any) -> Layer:
+    """The modules of one layer."""
     attention = layer.attention
     return Layer(
         attention.q_lin,

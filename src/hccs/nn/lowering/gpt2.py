@@ -22,7 +22,7 @@ def stack(model: Any) -> PreNorm:
         raise ModelError("a decoder by itself", "cross-attention to an encoder", "Keep its floats.")
     return PreNorm(
         Words(base.wte, base.wpe),
-        tuple(_layer(layer) for layer in base.h),
+        tuple(parts_of(layer) for layer in base.h),
         base.ln_f,
         model.lm_head,
         tuple(map(str, range(model.lm_head.out_features))),
@@ -31,7 +31,8 @@ def stack(model: Any) -> PreNorm:
     )
 
 
-def _layer(layer: Any) -> Block:
+def parts_of(layer: Any) -> Block:
+    """The modules of one layer."""
     return Block(
         layer.ln_1,
         (layer.attn.c_attn,),

@@ -39,7 +39,7 @@ def stack(model: Any, pixels: Any) -> PreNorm:
             image,
             pixels_of(pixels, image[0]),
         ),
-        tuple(_layer(layer, base.config.num_attention_heads) for layer in layers),
+        tuple(parts_of(layer, base.config.num_attention_heads) for layer in layers),
         base.layernorm,
         head,
         tuple(model.config.id2label[i] for i in range(model.config.num_labels)),
@@ -80,7 +80,8 @@ def pixels_of(given: Any, channels: int) -> Pixels:
     return Pixels(tuple(mean), tuple(std), float(factor))
 
 
-def _layer(layer: Any, heads: int) -> Block:
+def parts_of(layer: Any, heads: int) -> Block:
+    """The modules of one layer."""
     attention = layer.attention if hasattr(layer.attention, "scaling") else layer.attention.attention
     return Block(
         layer.layernorm_before,

@@ -14,6 +14,7 @@ from hccs.pipeline.compare.file_sample import sample_files
 from hccs.pipeline.compare.sample import LogitSample, sample_model
 from hccs.pipeline.compare.settings import ComparisonSettings
 from hccs.pipeline.data import tasks
+from hccs.pipeline.data.held import hold_back
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
 from hccs.pipeline.models import Loaded, best_device, load_classifier
 from hccs.pipeline.training import taught
@@ -28,6 +29,7 @@ class ModelSource:
         data = tasks.load(settings.task, settings.data)
         self._loaded = self._load(settings.model, data.labels)
         self.data = data.numbered_as(self._loaded.labels)
+        self._rest, self._held = hold_back(self.data.train)
 
     def _load(self, name: str, labels: tuple[str, ...]) -> Loaded:
         torch.manual_seed(self.settings.seed)
@@ -57,8 +59,13 @@ class ModelSource:
 
     @cached_property
     def train_set(self) -> TokenisedSet:
-        """Training examples on the device."""
-        return self._tokenised(self.data.train)
+        """Training examples on the device, without those that are held back."""
+        return self._tokenised(self._rest)
+
+    @cached_property
+    def held_set(self) -> TokenisedSet:
+        """Training examples to choose checkpoints on."""
+        return self._tokenised(self._held)
 
     @cached_property
     def taught_set(self) -> TokenisedSet:
@@ -75,7 +82,7 @@ class ModelSource:
     def samples(self) -> tuple[LogitSample, LogitSample]:
         """Rows of training sentences to calibrate on; of dev sentences, at the same scales, to measure on."""
         settings = self.settings
-        some = self._tokenised(self.data.train.subset(settings.sentences, settings.seed))
+        some = self._tokenised(self._rest.subset(settings.sentences, settings.seed))
         others = self._tokenised(self.data.dev.subset(settings.sentences, settings.seed))
         draw = partial(sample_model, self.model, n=self.columns, rows=settings.rows, seed=settings.seed)
         calibration = draw(list(some.batches(64)))

@@ -125,5 +125,5 @@ def retrained(
     model = attached(entry, parameters, source.model, calibration)
     recipe = replace(source.settings.retraining, seed=source.settings.seed)
     data = source.taught_set if recipe.distil else source.train_set
-    outcome = train(model, data, source.dev, recipe, checkpoints)
-    return {"accuracy": outcome.score, "history": list(outcome.history)}
+    outcome = train(model, data, source.held_set, recipe, checkpoints)
+    return {"accuracy": accuracy(model, source.dev), "history": list(outcome.history)}

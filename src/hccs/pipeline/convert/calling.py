@@ -23,8 +23,11 @@ from hccs.program import IntegerModel
 GIVEN = "given"
 """The folder in a run that holds the model and the examples that it was called with."""
 
-Example = tuple[Any, Any]
-"""A text, a pair of texts or a list of words; and its label, value or list of labels."""
+Example = tuple[Any, Any] | str
+"""A text, a pair of texts or a list of words; and its label, value or list of labels, or None.
+
+A text alone has no label.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def convert(
     out: str | os.PathLike[str],
     tokenizer: Any = None,
     text: Sequence[str] = ("sentence",),
-    label: str = "label",
+    label: str | None = "label",
     labels: Sequence[str] = (),
     problem: str = CLASSIFICATION,
     metric: str | Function | None = None,
@@ -74,8 +77,9 @@ def convert(
 
     `model` is a folder, a Hub name, or a transformers model, with its `tokenizer`. `train` and `dev` are
     files with the columns `text` and `label`, or examples (text, label): a text may be a pair of texts, and
-    where the problem is "tokens" a list of words with a list of labels. `settings` are further fields of
-    `ConversionSettings`. All that is found and made lies in the folder `out`.
+    where the problem is "tokens" a list of words with a list of labels. `train` needs no labels: texts alone,
+    or (text, None), or a file with `label` None; then the float model's answers are followed. `settings` are
+    further fields of `ConversionSettings`. All that is found and made lies in the folder `out`.
     """
     folder = Path(out)
     given = folder / GIVEN
@@ -89,18 +93,22 @@ def convert(
         name = str(given / "model")
         model.save_pretrained(name)
         tokenizer.save_pretrained(name)
-    columns = tuple(text)
+    columns, named = tuple(text), label or "label"
+    unlabelled = label is None
     files: list[str | None] = []
     for part, examples in (("train", train), ("dev", dev)):
         if examples is None or isinstance(examples, str | os.PathLike):
             files.append(None if examples is None else os.fspath(examples))
             continue
-        rows, columns = _rows(examples, label, part)
+        rows, columns, labelled = _rows(examples, named, part)
+        unlabelled = unlabelled or not labelled
+        if part == "dev" and not labelled:
+            raise DataError("labels in dev", "none", "Leave dev out: some of train are asked instead.")
         given.mkdir(parents=True, exist_ok=True)
         atomic.replace(given / f"{part}.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
         files.append(str(given / f"{part}.jsonl"))
     assert files[0] is not None
-    task = tasks.custom_task(files[0], files[1], columns, label, n, labels, problem)
+    task = tasks.custom_task(files[0], files[1], columns, named, n, labels, problem, unlabelled=unlabelled)
     chosen = ConversionSettings(
         model=name,
         task=task,
@@ -115,13 +123,15 @@ def convert(
     return Converted(folder, run.run())
 
 
-def _rows(examples: Iterable[Example], label: str, part: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Examples as rows of a table, and the names of its columns of text."""
+def _rows(
+    examples: Iterable[Example], label: str, part: str
+) -> tuple[list[dict[str, Any]], tuple[str, ...], bool]:
+    """Examples as rows of a table, the names of its columns of text, and whether they are labelled."""
     rows = []
     names: tuple[str, ...] = ("text",)
     for number, example in enumerate(examples):
         try:
-            given, wanted = example
+            given, wanted = (example, None) if isinstance(example, str) else example
         except (TypeError, ValueError):
             raise DataError(
                 f"examples (text, label) in {part}", f"{example!r:.60} at {number}", "Pass pairs."
@@ -131,4 +141,11 @@ def _rows(examples: Iterable[Example], label: str, part: str) -> tuple[list[dict
         rows.append({**dict(zip(names, texts, strict=True)), label: wanted})
     if not rows:
         raise DataError(f"examples in {part}", "none", "Pass (text, label) pairs.")
-    return rows, names
+    without = [number for number, row in enumerate(rows) if row[label] is None]
+    if without and len(without) < len(rows):
+        raise DataError(
+            f"labels of all examples in {part}, or of none",
+            f"none at {without[0]}" if without[0] else "none at 0, but some further on",
+            "Leave out examples without a label, or all labels.",
+        )
+    return rows, names, not without

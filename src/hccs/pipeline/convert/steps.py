@@ -67,7 +67,7 @@ def retrain(
     model: Any,
     table: ParamTable,
     data: TokenisedSet,
-    dev: TokenisedSet,
+    held: TokenisedSet,
     calibration_data: TokenisedSet,
     recipe: Recipe,
     folder: Path,
@@ -78,7 +78,8 @@ def retrain(
 ) -> Outcome:
     """Retrain a float model in place with HCCS attached; afterwards its best table is attached, frozen.
 
-    With `recipe.distil` its own float predictions are asked first, unless `data` carries them.
+    What is best is chosen on `held`. With `recipe.distil` its own float predictions are asked first, unless
+    `data` carries them.
     """
     hccs.nn.detach(model)
     if recipe.distil and data.predictions is None:
@@ -89,7 +90,7 @@ def retrain(
         stats = hccs.nn.collect(now, list(calibration_data.batches(64)), n=table.n)
         return search(stats, table.n, granularity, table.mode, **options_of(table)).table
 
-    return train(model, data, dev, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric)
+    return train(model, data, held, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric)
 
 
 def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) -> IntegerPlan:
@@ -104,7 +105,7 @@ def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) ->
 def train_whole(
     plan: IntegerPlan,
     data: TokenisedSet,
-    dev: TokenisedSet,
+    held: TokenisedSet,
     recipe: Recipe,
     folder: Path,
     *,
@@ -118,7 +119,7 @@ def train_whole(
     if recipe.distil and data.predictions is None:
         data = taught(data, plan.model)
     with plan.training():
-        return train(plan.model, data, dev, recipe, folder, resumable=resumable, metric=metric)
+        return train(plan.model, data, held, recipe, folder, resumable=resumable, metric=metric)
 
 
 def with_mode(table: ParamTable, mode: Mode | str) -> ParamTable:

@@ -15,6 +15,7 @@ from hccs.pipeline.metrics import ACCURACY, Metric, pearson
 from hccs.pipeline.models import predictions
 from hccs.pipeline.runs.processes import state
 from hccs.pipeline.runs.record import StageRecord, read_json
+from hccs.pipeline.scores import measured
 from hccs.program import IntegerModel
 from hccs.program.files import IN_RUN
 
@@ -44,8 +45,10 @@ def score_whole(
     file = run / IN_RUN
     logits = whole_logits(IntegerModel.load(file), dev)
     equal = {} if trained is None else {"equal": share_equal(logits, trained, dev.labels)}
+    reached = measured(metric, logits, dev.labels.cpu())
     return {
-        metric.name: metric(logits, dev.labels),
+        metric.name: reached.value,
+        "error": reached.error,
         "agreement": agreement(logits, predictions(model, dev), dev.labels),
         **equal,
         "bytes": file.stat().st_size,

@@ -1,4 +1,4 @@
-"""Tables of examples from CSV, TSV and JSON-lines files."""
+"""Tables of examples from CSV, TSV and JSON-lines files, and texts from those and from plain text."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def read_table(
     except OSError as error:
         raise FileError(f"the data file {path}", error.strerror or str(error), if_missing) from error
     except UnicodeDecodeError as error:
-        raise FileError(
-            f"{path} to be text in UTF-8", _encoding(path), "Save it as UTF-8 and try again."
-        ) from error
+        raise FileError(f"{path} to be text in UTF-8", _encoding(path), _SAVE_AS) from error
     except (ValueError, csv.Error, AttributeError) as error:
         raise FileError(f"{path} to be CSV, TSV or JSON lines", str(error), "Check the file.") from error
     if not rows:
@@ -42,6 +40,39 @@ def read_table(
             if_other_columns,
         )
     return rows
+
+
+def read_texts(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """The texts of a file without labels: columns of CSV, TSV or JSON lines, or the lines of a .txt file.
+
+    Where there are two columns, a line of plain text has a tab between the two. Empty lines do not count.
+    """
+    where = "Check --unlabelled."
+    if path.suffix != ".txt":
+        other = "Name the columns of text with --text."
+        rows = read_table(path, columns, if_missing=where, if_other_columns=other)
+        return [tuple(row[column] for column in columns) for row in rows]
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except OSError as error:
+        raise FileError(f"the data file {path}", error.strerror or str(error), where) from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} to be text in UTF-8", _encoding(path), _SAVE_AS) from error
+    split = [(n, line.split("\t") if len(columns) > 1 else [line]) for n, line in enumerate(lines, 1)]
+    found = [(n, tuple(parts)) for n, parts in split if any(part.strip() for part in parts)]
+    for number, parts in found:
+        if len(parts) != len(columns):
+            raise DataError(
+                f"{len(columns)} texts with tabs between them in every line of {path}",
+                f"{len(parts)} in line {number}",
+                "Or give a table with named columns.",
+            )
+    if not found:
+        raise DataError(f"texts in {path}", "an empty file", "It needs at least one line.")
+    return [parts for _, parts in found]
+
+
+_SAVE_AS = "Save it as UTF-8 and try again."
 
 
 def _rows(file: IO[str], suffix: str) -> list[dict[str, str]]:

@@ -12,17 +12,21 @@ from hccs._extras import require
 from hccs.errors import DataError, FileError, ParameterError
 from hccs.pipeline.data import labels
 from hccs.pipeline.data.problems import CLASSIFICATION, REGRESSION, TOKENS, require_problem
-from hccs.pipeline.data.reading import read_table
+from hccs.pipeline.data.reading import read_table, read_texts
 
 EMBEDDED = Path(__file__).parents[2] / "embedded"
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts (one or two columns each) and their label numbers, values, or label numbers of every word."""
+    """Texts (one or two columns each) and their label numbers, values, or label numbers of every word.
+
+    Of texts that nobody has labelled, zeros stand where labels would.
+    """
 
     texts: list[tuple[str, ...]]
     labels: list[Any]
+    labelled: bool = True
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -33,7 +37,7 @@ class Examples:
 
     def at(self, indices: Sequence[int]) -> Examples:
         """The examples at these places."""
-        return Examples([self.texts[i] for i in indices], [self.labels[i] for i in indices])
+        return replace(self, texts=[self.texts[i] for i in indices], labels=[self.labels[i] for i in indices])
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Task:
 
     Without `labels` they are those of the training data. `custom` tasks are the user's own files. Of a
     `problem` of tokens, text and labels are words between blanks; a regression has one output and no labels.
+    The training data of an `unlabelled` task are texts alone; its dev set, where it has one, is labelled.
     """
 
     name: str
@@ -54,6 +59,7 @@ class Task:
     hub: tuple[str, str | None, str, str] | None = None
     custom: bool = False
     problem: str = CLASSIFICATION
+    unlabelled: bool = False
 
     def __post_init__(self) -> None:
         require_problem(self.problem)
@@ -132,7 +138,7 @@ class TaskData:
             return [number[i] for i in label] if isinstance(label, list) else number[label]
 
         train, dev = (
-            replace(part, labels=[renumbered(label) for label in part.labels])
+            replace(part, labels=[renumbered(label) for label in part.labels]) if part.labelled else part
             for part in (self.train, self.dev)
         )
         return replace(self, labels=tuple(names), train=train, dev=dev)
@@ -146,10 +152,15 @@ def custom_task(
     n: int,
     names: Sequence[str] = (),
     problem: str = CLASSIFICATION,
+    *,
+    unlabelled: bool = False,
 ) -> Task:
-    """A task of the user's own: CSV, TSV or JSONL files with named columns."""
+    """A task of the user's own: CSV, TSV or JSONL files with named columns; `unlabelled` ones also .txt."""
     given = labels.checked(names) if names else None
-    return Task(Path(train).stem, tuple(text), label, given, n, train, dev, custom=True, problem=problem)
+    name, columns = Path(train).stem, tuple(text)
+    return Task(
+        name, columns, label, given, n, train, dev, custom=True, problem=problem, unlabelled=unlabelled
+    )
 
 
 def load(task: Task, folder: str | Path | None = None) -> TaskData:
@@ -159,16 +170,10 @@ def load(task: Task, folder: str | Path | None = None) -> TaskData:
     if folder is None and task.hub is not None:
         return _from_hub(task)
     base = Path(folder or ".")
+    if task.unlabelled:
+        return _without_labels(task, base)
     train = _read(base / task.train, task, "--train")
-    known = task
-    if task.problem == REGRESSION:
-        known = replace(task, labels=(task.label,))
-    elif task.labels is None:
-        column = [row[task.label] for row in train]
-        if task.problem == TOKENS:
-            labels.require_filled(column, task.train)
-            column = [label for words in column for label in words.split()]
-        known = replace(task, labels=labels.from_column(column, task.train))
+    known = _with_labels(task, train, task.train)
     examples = to_examples(train, known, task.train)
     if task.dev is not None:
         dev = to_examples(_read(base / task.dev, known, "--dev"), known, task.dev)
@@ -176,6 +181,34 @@ def load(task: Task, folder: str | Path | None = None) -> TaskData:
         examples, dev = _split(examples)
     assert known.labels is not None
     return TaskData(known, known.labels, examples, dev)
+
+
+def _with_labels(task: Task, rows: Sequence[Mapping[str, str]], where: str) -> Task:
+    """The task with the labels that its data have, where it brings none."""
+    if task.problem == REGRESSION:
+        return replace(task, labels=(task.label,))
+    if task.labels is not None:
+        return task
+    column = [row[task.label] for row in rows]
+    if task.problem == TOKENS:
+        labels.require_filled(column, where)
+        column = [label for words in column for label in words.split()]
+    return replace(task, labels=labels.from_column(column, where))
+
+
+def _without_labels(task: Task, base: Path) -> TaskData:
+    """Texts to train on, and a labelled dev set or, where there is none, some of the texts."""
+    texts = read_texts(base / task.train, task.text)
+    empty: Any = 0.0 if task.problem == REGRESSION else 0
+    blank = [[0] * len(text[0].split()) if task.problem == TOKENS else empty for text in texts]
+    examples = Examples(texts, blank, labelled=False)
+    if task.dev is None:
+        train, dev = _split(examples)
+        return TaskData(task, (task.label,) if task.problem == REGRESSION else (), train, dev)
+    rows = _read(base / task.dev, task, "--dev")
+    known = _with_labels(task, rows, task.dev)
+    assert known.labels is not None
+    return TaskData(known, known.labels, examples, to_examples(rows, known, task.dev))
 
 
 def load_file(path: str | Path, task: Task) -> Examples:

@@ -50,6 +50,15 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         predictions = predictions.to(self.labels.device)
         return TokenisedSet(self.columns, torch.tensor(self.lengths), self.labels, self.cut, predictions)
 
+    def labelled_by(self, predictions: torch.Tensor) -> TokenisedSet:
+        """The same examples, labelled as a model answers: by its largest logits, or its values."""
+        answers = predictions[..., 0] if predictions.shape[-1] == 1 else predictions.argmax(-1)
+        labels = answers.to(self.labels.device)
+        if labels.ndim == 2:
+            labels = torch.where(self.labels == IGNORED, IGNORED, labels[:, : self.labels.shape[1]])
+        lengths = torch.tensor(self.lengths)
+        return TokenisedSet(self.columns, lengths, labels, self.cut, self.predictions)
+
     def at(self, indices: Sequence[int]) -> TokenisedSet:
         """The examples at these places."""
         chosen = torch.tensor(indices, device=self.labels.device)
@@ -89,7 +98,7 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 def _cut(values: torch.Tensor, per_token: int, width: int) -> torch.Tensor:
     """What has one row per token, cut to a batch's width; `per_token` is how many axes that takes."""
-    return values[:, :width] if values.ndim == per_token else values
+    return values[:, :width].contiguous() if values.ndim == per_token else values
 
 
 def as_batch(batch: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +9,7 @@ import numpy as np
 import torch
 
 import hccs.nn
-from hccs._files import atomic
-from hccs._progress import track
 from hccs.calibration import fidelity as fidelity_of
-from hccs.errors import FileError
 from hccs.nn.attaching import saved_table
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import float_softmax
@@ -22,8 +17,6 @@ from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs.pipeline.data.tokens import TokenisedSet
 from hccs.pipeline.models import best_device, load_classifier, saved_labels
-from hccs.pipeline.report.figures import fidelity_figure
-from hccs.pipeline.reproduce.accuracy import Experiment, Plan
 
 
 def measure(float_model: Any, retrained: Any, table: ParamTable, data: TokenisedSet) -> dict[str, Any]:
@@ -124,49 +117,3 @@ def measure_folders(
         for folder in (float_folder, retrained_folder)
     )
     return measure(before, after, table, data)
-
-
-def measure_cells(plan: Plan, cells: Sequence[Experiment]) -> None:
-    """`fidelity/CELL.json` for every cell whose models `reproduce accuracy --keep-models` kept."""
-    from hccs.pipeline.reproduce.experiment import ExperimentRun
-
-    (plan.out / "fidelity").mkdir(parents=True, exist_ok=True)
-    kept = [
-        cell for cell in cells if (plan.out / "models" / cell.name / "retrained" / "config.json").exists()
-    ]
-    for cell in track(kept, total=len(kept), description="fidelity"):
-        path = plan.out / "fidelity" / f"{cell.name}.json"
-        if not path.exists():
-            found = ExperimentRun(plan, cell).fidelity()
-            atomic.replace(path, json.dumps(found, indent=1).encode())
-
-
-def draw_cells(out: Path) -> list[Path]:
-    """A figure and a line of the table for every measured cell."""
-    lines = [
-        "| model, task, seed | KL before | KL after | focused head | broad head | KL by mode, renormalised |",
-        "|---|---|---|---|---|---|",
-    ]
-    drawn = []
-    for path in sorted((out / "fidelity").glob("*.json")):
-        found = json.loads(path.read_text())
-        drawn.append(path.with_suffix(".png"))
-        fidelity_figure(found, drawn[-1], path.stem)
-        lines.append(_line(path.stem, found))
-    if not drawn:
-        raise FileError(
-            f"measured cells in {out / 'fidelity'}",
-            "none",
-            "Run hccs reproduce accuracy with --keep-models first.",
-        )
-    atomic.replace(out / "fidelity.md", ("\n".join(lines) + "\n").encode())
-    return drawn
-
-
-def _line(name: str, found: dict[str, Any]) -> str:
-    entropy = found["entropy"]
-    low, high = int(np.argmin(entropy)), int(np.argmax(entropy))
-    ends = [f"{found['kl_before'][h]:.3f} → {found['kl_after'][h]:.3f}" for h in (low, high)]
-    modes = ", ".join(f"{mode} {v['kl_renormalised']:.3f}" for mode, v in found["kl_by_mode"].items())
-    means = [f"{np.mean(found[key]):.4f}" for key in ("kl_before", "kl_after")]
-    return f"| {name} | {' | '.join([*means, *ends])} | {modes} |"

@@ -1,192 +1,237 @@
-"""One experiment of the reproduction: the work behind each stage of `hccs.pipeline.reproduce.accuracy`."""
+"""One experiment: its float model and data, and how whatever is made from it is measured."""
 
 from __future__ import annotations
 
 import copy
 import os
 import shutil
-from dataclasses import replace
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import hccs.nn
+from hccs.calibration import Calibration, HeadStatistics, fidelity, search
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
-from hccs.pipeline.convert.steps import Calibrated, calibrate, evaluate_modes, retrain, with_mode
+from hccs.pipeline import scores
+from hccs.pipeline.convert.steps import with_mode
 from hccs.pipeline.data import tasks
-from hccs.pipeline.data.tokens import TokenisedSet, tokenise
-from hccs.pipeline.models import Loaded, accuracy, best_device, load_classifier
-from hccs.pipeline.reproduce.accuracy import (
+from hccs.pipeline.data.tokens import TokenisedSet
+from hccs.pipeline.metrics import ACCURACY
+from hccs.pipeline.models import best_device, load_classifier, predictions
+from hccs.pipeline.reproduce import sets
+from hccs.pipeline.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
+    MENDING_SENTENCES,
     Experiment,
     Plan,
-    Variant,
-    retraining_recipe,
 )
 from hccs.pipeline.training import taught, train
 
+BATCH = 512
+"""Examples at a time when nothing is trained."""
+
+WITHOUT_DIVISION = Mode("u8_lin") if "u8_lin" in {mode.value for mode in Mode} else Mode.U8_CLB
+"""The mode for hardware that does not divide."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of theta, and the options of its search."""
+
+    title: str
+    options: tuple[tuple[str, Any], ...] = ()
+    granularity: str = "head"
+
+
+FORMS = {
+    "one line": Form("one line, as the paper"),
+    "one line, layer": Form("one line per layer", granularity="layer"),
+    "one line, global": Form("one line for all heads", granularity="global"),
+    "one line, wide": Form("one line, wide sums", (("sum_bits", 24),)),
+    "two lines": Form("two lines, int16 scores", (("lines", 2),)),
+    "two lines, uint8": Form("two lines, uint8 scores", (("lines", 2), ("scores", "uint8"))),
+}
+
 
 class ExperimentRun:
-    """The work of one experiment, which loads what it needs only when a stage asks for it."""
+    """The work of one experiment, which loads and computes what it needs only when a stage asks for it."""
 
     def __init__(self, plan: Plan, experiment: Experiment) -> None:
         self.plan, self.experiment, self.encoder = plan, experiment, ENCODERS[experiment.model]
         self.recipe = self.encoder.recipes[experiment.task]
-        self.folder = plan.out / "models" / experiment.name
-        self._calibrations: dict[str, Calibrated] = {}
-        self._refinements: dict[Mode, ParamTable] = {}
+        self.task = tasks.TASKS[experiment.task]
+        self._found: dict[str, tuple[Calibration, float]] = {}
+        self._refined: dict[tuple[str, Mode], ParamTable] = {}
+        self._mended: dict[str, Any] = {}
 
     @cached_property
-    def data(self) -> tasks.TaskData:
-        """The task's examples."""
-        return tasks.load(tasks.TASKS[self.experiment.task], self.plan.data / self.experiment.task)
+    def sets(self) -> dict[str, TokenisedSet]:
+        """Training, held-back and dev examples, on the device."""
+        where = sets.prepared(self.experiment.task, self.plan.data, self.plan.work)
+        return sets.opened(where, best_device())
+
+    def _drawn(self, part: str, count: int) -> TokenisedSet:
+        """Some examples of a part, drawn by the experiment's seed."""
+        generator = torch.Generator().manual_seed(self.experiment.seed)
+        order = torch.randperm(len(self.sets[part]), generator=generator)
+        return self.sets[part].at(order[:count].tolist())
 
     @cached_property
-    def tokenizer(self) -> Any:
-        """The encoder's tokenizer: all three share BERT's vocabulary."""
-        from hccs.pipeline.models import load_tokenizer
-
-        return load_tokenizer(str(self.plan.data / self.encoder.folder), self.plan.data / "vocab.txt")
-
-    def _tokenised(self, examples: tasks.Examples) -> TokenisedSet:
-        return tokenise(examples, self.tokenizer, self.data.task.n).to(best_device())
+    def calibration(self) -> TokenisedSet:
+        """Training sentences whose labels are not looked at."""
+        return self._drawn("train", CALIBRATION_SENTENCES)
 
     @cached_property
-    def train_set(self) -> TokenisedSet:
-        """Training examples on the device."""
-        return self._tokenised(self.data.train)
+    def batches(self) -> list[dict[str, torch.Tensor]]:
+        """The calibration sentences."""
+        return list(self.calibration.batches(64))
 
     @cached_property
-    def taught_set(self) -> TokenisedSet:
+    def mending(self) -> list[dict[str, torch.Tensor]]:
+        """The calibration sentences and more, for mending weights."""
+        return list(self._drawn("train", MENDING_SENTENCES).batches(64))
+
+    @cached_property
+    def judged(self) -> TokenisedSet:
+        """Held-back sentences whose labels are not looked at: they tell if a step without labels is kept."""
+        return self._drawn("held", CALIBRATION_SENTENCES)
+
+    @cached_property
+    def taught(self) -> TokenisedSet:
         """Training examples with the float model's predictions."""
-        return taught(self.train_set, self.model)
+        return taught(self.sets["train"], self.model)
 
-    @cached_property
-    def dev(self) -> TokenisedSet:
-        """Dev examples on the device."""
-        return self._tokenised(self.data.dev)
-
-    @cached_property
-    def calibration_set(self) -> TokenisedSet:
-        """A few hundred training sentences, drawn by the experiment's seed."""
-        return self._tokenised(self.data.train.subset(CALIBRATION_SENTENCES, self.experiment.seed))
-
-    def _load(self, folder: Path, *, new_head: bool = False) -> Loaded:
-        import torch
-
+    def fine_tuned(self) -> dict[str, Any]:
+        """Fine-tune the encoder and keep it: stages that are added later start from it, too."""
         torch.manual_seed(self.experiment.seed)
-        vocabulary = self.plan.data / "vocab.txt"
-        return load_classifier(str(folder), self.data.labels, vocabulary, new_head=new_head)
-
-    @cached_property
-    def model(self) -> Any:
-        """The fine-tuned float model; steps work on copies of it."""
-        return self._load(self.folder).model.to(best_device()).eval()
+        labels = self.task.labels
+        assert labels is not None
+        folder, vocabulary = self.plan.data / self.encoder.folder, self.plan.data / "vocab.txt"
+        model = load_classifier(str(folder), labels, vocabulary, new_head=True).model.to(best_device())
+        recipe = replace(self.recipe.fine_tuning, seed=self.experiment.seed)
+        data, held = self.sets["train"], self.sets["held"]
+        outcome = train(model, data, held, recipe, self.checkpoints("float"), resumable=False)
+        save_whole(model, self.plan.model(self.experiment))
+        reached = scores.measured(
+            ACCURACY, predictions(model, self.sets["dev"], BATCH), self.sets["dev"].labels
+        )
+        return {
+            "accuracy": reached.value,
+            "error": reached.error,
+            "held": outcome.score,
+            "history": outcome.history,
+            "examples": {part: len(own) for part, own in self.sets.items()},
+        }
 
     @property
     def kept(self) -> bool:
         """Whether the float model is there to go on from."""
-        return (self.folder / "config.json").exists()
+        return (self.plan.model(self.experiment) / "config.json").exists()
 
-    def float_model(self) -> dict[str, Any]:
-        """Fine-tune the encoder and keep it: variants that are added later start from it, too."""
-        loaded = self._load(self.plan.data / self.encoder.folder, new_head=True)
-        model = loaded.model.to(best_device())
-        recipe = replace(self.recipe.fine_tuning, seed=self.experiment.seed)
-        outcome = train(
-            model, self.train_set, self.dev, recipe, self.new_checkpoints("float"), resumable=False
-        )
-        _save_whole(model, self.folder)
-        return {"accuracy": outcome.score, "history": outcome.history}
+    @cached_property
+    def model(self) -> Any:
+        """The fine-tuned float model; stages work on copies of it."""
+        labels = self.task.labels
+        assert labels is not None
+        folder = str(self.plan.model(self.experiment))
+        return load_classifier(folder, labels, self.plan.data / "vocab.txt").model.to(best_device()).eval()
 
-    def new_checkpoints(self, name: str) -> Path:
+    def copy(self) -> Any:
+        """A copy of the float model."""
+        return copy.deepcopy(self.model)
+
+    @cached_property
+    def answers(self) -> torch.Tensor:
+        """The float model's logits on dev."""
+        return predictions(self.model, self.sets["dev"], BATCH)
+
+    @cached_property
+    def wanted(self) -> torch.Tensor:
+        """The float model's logits on the sentences that judge."""
+        return predictions(self.model, self.judged, BATCH)
+
+    def measured(self, model: Any) -> dict[str, float]:
+        """Accuracy on dev and the difference from the float model in points, with standard errors."""
+        dev = self.sets["dev"]
+        logits = predictions(model, dev, BATCH)
+        own = scores.measured(ACCURACY, logits, dev.labels)
+        against = scores.difference(ACCURACY, logits, self.answers, dev.labels)
+        return {
+            "accuracy": own.value,
+            "error": own.error,
+            "points": 100 * against.value,
+            "points_error": 100 * against.error,
+        }
+
+    def in_modes(self, model: Any, table: ParamTable, modes: Iterable[Mode] = Mode) -> dict[str, Any]:
+        """`measured` with a table attached, in each mode; leaves the table's own mode attached."""
+        found = {mode.value: self.measured(hccs.nn.attach(model, table, mode)) for mode in modes}
+        hccs.nn.attach(model, table)
+        return found
+
+    def judge(self, model: Any) -> torch.Tensor:
+        """A model's answers to the sentences that tell if a step is kept."""
+        return predictions(model, self.judged, BATCH)
+
+    def kept_step(self, now: torch.Tensor, before: torch.Tensor) -> dict[str, Any]:
+        """Whether answers are not further from the float model's than before, beyond noise."""
+        nearer = scores.closer(now, before, self.wanted)
+        return {"nearer": [nearer.value, nearer.error], "kept": not nearer.loses}
+
+    @cached_property
+    def statistics(self) -> HeadStatistics:
+        """Of the float model's logits on the calibration sentences."""
+        return hccs.nn.collect(self.model, self.batches, n=self.task.n)
+
+    @cached_property
+    def statistics_judged(self) -> HeadStatistics:
+        """Of the float model's logits on held-back sentences, at the same scales."""
+        batches = list(self.judged.batches(64))
+        return hccs.nn.collect(self.model, batches, n=self.task.n, scale=self.statistics.scale)
+
+    def calibrated(self, form: str) -> tuple[Calibration, float]:
+        """The calibration of a form, and the seconds of its search; made once."""
+        if form not in self._found:
+            stats, began = self.statistics, time.perf_counter()
+            options = dict(FORMS[form].options)
+            found = search(stats, self.task.n, FORMS[form].granularity, threads=1, **options)
+            self._found[form] = found, time.perf_counter() - began
+        return self._found[form]
+
+    def divergence(self, table: ParamTable) -> list[float]:
+        """KL of every head on held-back sentences."""
+        return [float(kl) for kl in fidelity(self.statistics_judged, table)[..., 0].reshape(-1)]
+
+    def refined(self, form: str, mode: Mode = Mode.I16_DIV) -> ParamTable:
+        """A form fitted to the model's answers, as `hccs convert` does; made once."""
+        if (form, mode) not in self._refined:
+            start = with_mode(self.calibrated(form)[0].table, mode)
+            self._refined[form, mode] = hccs.nn.refine(self.copy(), start, self.batches)
+        return self._refined[form, mode]
+
+    def mended(self, form: str) -> Any:
+        """A copy of the float model with a form attached and its weights mended in closed form; made once."""
+        if form not in self._mended:
+            model = hccs.nn.attach(self.copy(), self.calibrated(form)[0].table)
+            hccs.nn.reconstruct(model, self.mending, teacher=self.model)
+            self._mended[form] = model
+        return self._mended[form]
+
+    def checkpoints(self, name: str) -> Path:
         """A folder for the checkpoints of a training, without those of one that was killed."""
-        folder = self.plan.out / "checkpoints" / f"{self.experiment.name}-{name}"
+        folder = self.plan.work / "checkpoints" / f"{self.experiment.name}-{name.replace('/', '-')}"
         shutil.rmtree(folder, ignore_errors=True)
         return folder
 
-    def calibrated(self, granularity: str) -> Calibrated:
-        """The calibration of the float model at a granularity, made once."""
-        if granularity not in self._calibrations:
-            self._calibrations[granularity] = calibrate(
-                self.model, self.calibration_set, n=self.data.task.n, granularity=granularity
-            )
-        return self._calibrations[granularity]
 
-    def without_retraining(self) -> dict[str, Any]:
-        """Accuracy and KL of the float weights with HCCS, by granularity, mode and way of calibrating."""
-        model, dev, n = copy.deepcopy(self.model), self.dev, self.data.task.n
-        found: dict[str, Any] = {"float": accuracy(self.model, dev)}
-        for name in ("head", "layer", "global"):
-            calibrated = self.calibrated(name)
-            heads = calibrated.calibration.heads
-            modes = Mode if name == "head" else (Mode.I16_DIV,)
-            found[name] = {
-                "accuracy": evaluate_modes(model, calibrated.calibration.table, dev, modes),
-                "kl": [h.kl for h in heads],
-                "kl_renormalised": [h.kl_renormalised for h in heads],
-                "entropy": [h.entropy for h in heads],
-                "seconds": calibrated.seconds,
-            }
-            hccs.nn.detach(model)
-        batches = self.calibrated("head").batches
-        in_sequence = hccs.nn.calibrate_in_sequence(model, batches, n=n)
-        found["in sequence"] = {"accuracy": evaluate_modes(model, in_sequence, dev, (Mode.I16_DIV,))}
-        hccs.nn.detach(model)
-        for mode in (Mode.I16_DIV, Mode.U8_CLB):
-            found[f"refined {mode.value}"] = {"accuracy": evaluate_modes(model, self.refined(mode), dev)}
-            hccs.nn.detach(model)
-        return found
-
-    def refined(self, mode: Mode) -> ParamTable:
-        """One triple per head, fitted to the model's answers, as `hccs convert` does; made once."""
-        if mode not in self._refinements:
-            calibrated = self.calibrated("head")
-            start = with_mode(calibrated.calibration.table, mode)
-            self._refinements[mode] = hccs.nn.refine(copy.deepcopy(self.model), start, calibrated.batches)
-        return self._refinements[mode]
-
-    def retrained(self, name: str, variant: Variant) -> dict[str, Any]:
-        """Retrain a copy of the float model in one variant and score it in all modes."""
-        model = copy.deepcopy(self.model)
-        recipe = retraining_recipe(self.recipe, variant, self.experiment.seed)
-        where = self.new_checkpoints(name)
-        data = self.taught_set if recipe.distil else self.train_set
-        if variant.float_softmax:
-            outcome = train(model, data, self.dev, recipe, where, resumable=False)
-            return {"accuracy": outcome.score, "history": outcome.history}
-        if variant.granularity == "head":
-            table = self.refined(Mode(variant.mode))
-        else:
-            table = with_mode(self.calibrated(variant.granularity).calibration.table, variant.mode)
-        outcome = retrain(
-            model,
-            table,
-            data,
-            self.dev,
-            self.calibration_set,
-            recipe,
-            where,
-            granularity=variant.granularity,
-            resumable=False,
-        )
-        if self.plan.keep_models and name == "head":
-            _save_whole(model, self.folder / "retrained")
-        scores = evaluate_modes(model, hccs.nn.current_table(model), self.dev)
-        return {"accuracy": outcome.score, "history": outcome.history, "modes": scores}
-
-    def fidelity(self) -> dict[str, Any]:
-        """KL and curves of the kept float and retrained models."""
-        from hccs.pipeline.report.fidelity import measure
-
-        retrained = self._load(self.folder / "retrained").model.to(best_device()).eval()
-        table = self.calibrated("head").calibration.table
-        return measure(copy.deepcopy(self.model), retrained, table, self.calibration_set)
-
-
-def _save_whole(model: Any, folder: Path) -> None:
+def save_whole(model: Any, folder: Path) -> None:
     """Save a model so that its folder appears whole or not at all."""
     fresh = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(fresh, ignore_errors=True)

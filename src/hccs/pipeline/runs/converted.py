@@ -12,8 +12,8 @@ from hccs.nn.attaching import saved_table
 from hccs.numbers.table import ParamTable
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
-from hccs.pipeline.metrics import Metric, metric_for
-from hccs.pipeline.models import Loaded, best_device, load_classifier, saved_labels
+from hccs.pipeline.metrics import Metric, agreement_for, metric_for
+from hccs.pipeline.models import Loaded, best_device, load_classifier, predictions, saved_labels
 from hccs.pipeline.runs.record import StageRecord, read_json
 from hccs.pipeline.training import Recipe
 
@@ -61,17 +61,24 @@ class ConvertedRun:
     @property
     def metric(self) -> Metric:
         """What the run was scored by."""
-        return metric_for(self.settings.task.problem, self.settings.metric)
+        task = self.settings.task
+        if task.unlabelled and task.dev is None and not self.settings.metric:
+            return agreement_for(task.problem)
+        return metric_for(task.problem, self.settings.metric)
 
     def examples(self, file: str | None = None) -> TokenisedSet:
-        """The run's dev set, or the examples of another file with the task's columns, on the best device."""
+        """The run's dev set, or the examples of another file with the task's columns, on the best device.
+
+        A dev set without labels has the float model's answers instead.
+        """
         task = self.settings.task
         known = replace(task, labels=self.labels)
         if file is not None:
             found = tasks.load_file(file, known)
         else:
             found = tasks.load(task, self.settings.data).numbered_as(self.labels).dev
-        return tokenise(found, self.converted.tokenizer, task.n).to(best_device())
+        tokens = tokenise(found, self.converted.tokenizer, task.n).to(best_device())
+        return tokens if found.labelled else tokens.labelled_by(predictions(self.float_model(), tokens))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ namespace {
 
 struct Avx2 : PlainSteps<int16_t, 8, 2> {
   static constexpr int kRows = 4, kPanels = 2;
+  static constexpr bool kWordScores = true;
+  static constexpr int32_t kLargestSum = 1 << 20;  // see Factor
   using Sums = __m256i;
   using Ints = __m256i;
   using Panel = __m256i;
@@ -43,7 +45,7 @@ struct Avx2 : PlainSteps<int16_t, 8, 2> {
     return _mm256_add_epi32(base, _mm256_mullo_epi32(values, slope));
   }
 
-  // In float64 nothing is rounded that could matter: the product has at most 48 bits, and where 1/2 lies more than 53
+  // In float64 nothing is rounded that could matter: the product has at most 51 bits, and where 1/2 lies more than 53
   // above the last of them the product is below 1/4.
   struct Factor {
     Factor(int32_t multiplier, int shift)
@@ -125,11 +127,51 @@ struct Avx2 : PlainSteps<int16_t, 8, 2> {
   static HCCS_INLINE __m256i bytes(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
   static void distances(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended, int D,
                         int16_t* weights, RowSums& sums) {
+    const __m256i most = _mm256_set1_epi8(static_cast<char>(D));
+    const auto words = [](__m128i bytes) HCCS_INLINE_LAMBDA { return _mm256_cvtepu8_epi16(bytes); };
+    weigh(x, on, columns, rows, attended, sums, weights,
+          [&](__m256i distance, __m256i attends, int16_t* to) HCCS_INLINE_LAMBDA {
+            const __m256i delta = _mm256_and_si256(_mm256_min_epu8(distance, most), attends);
+            keep(to, words(_mm256_castsi256_si128(delta)));
+            keep(to + 16, words(_mm256_extracti128_si256(delta, 1)));
+            return _mm256_sad_epu8(delta, _mm256_setzero_si256());
+          });
+  }
+  // Scores of two lines, up to 16 bits.
+  static void scores(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
+                     const WideHead& head, int16_t* weights, RowSums& sums) {
+    const auto splat16 = [](int value) { return _mm256_set1_epi16(static_cast<short>(value)); };
+    const __m256i most = _mm256_set1_epi8(static_cast<char>(head.D)),
+                  most2 = _mm256_set1_epi8(static_cast<char>(head.D2));
+    const __m256i B = splat16(head.B), S = splat16(head.S), S2 = splat16(head.S2), one = splat16(1);
+    const __m128i f = _mm_cvtsi32_si128(head.f);
+    const auto half = [&](__m128i delta, __m128i delta2, __m128i attends) HCCS_INLINE_LAMBDA {
+      const __m256i s = _mm256_sub_epi16(B, _mm256_mullo_epi16(S, _mm256_cvtepu8_epi16(delta)));
+      return _mm256_and_si256(
+          _mm256_srl_epi16(_mm256_sub_epi16(s, _mm256_mullo_epi16(S2, _mm256_cvtepu8_epi16(delta2))), f),
+          _mm256_cvtepi8_epi16(attends));
+    };
+    weigh(x, on, columns, rows, attended, sums, weights,
+          [&](__m256i distance, __m256i attends, int16_t* to) HCCS_INLINE_LAMBDA {
+            const __m256i delta = _mm256_min_epu8(distance, most), delta2 = _mm256_min_epu8(distance, most2);
+            const __m256i low =
+                half(_mm256_castsi256_si128(delta), _mm256_castsi256_si128(delta2), _mm256_castsi256_si128(attends));
+            const __m256i high = half(_mm256_extracti128_si256(delta, 1), _mm256_extracti128_si256(delta2, 1),
+                                      _mm256_extracti128_si256(attends, 1));
+            keep(to, low);
+            keep(to + 16, high);
+            return _mm256_add_epi32(_mm256_madd_epi16(low, one), _mm256_madd_epi16(high, one));
+          });
+  }
+  // Stores the weights of the attended keys, by weight(m - x, attends, to), which returns parts of their sum.
+  template <class Weight>
+  static HCCS_INLINE void weigh(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
+                                RowSums& sums, int16_t* weights, const Weight& weight) {
     alignas(32) static constexpr int8_t kFirst[64] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
                                                       -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
     const int64_t whole = attended.alike ? attended.keys / 32 * 32 : attended.full * kKeyBlock;
     const int64_t end = round_up(attended.keys, kKeyBlock);
-    const __m256i most = _mm256_set1_epi8(static_cast<char>(D)), lowest = _mm256_set1_epi8(-128);
+    const __m256i lowest = _mm256_set1_epi8(-128);
     for (int r = 0; r < rows; ++r, x += columns, on += columns, weights += columns) {
       // Of the keys behind `whole`: those up to the common end, or those named.
       const auto lanes = [&](int64_t j) HCCS_INLINE_LAMBDA {
@@ -142,24 +184,22 @@ struct Avx2 : PlainSteps<int16_t, 8, 2> {
       for (int64_t j = whole; j < end; j += 32) {
         const __m256i attends = lanes(j);
         top = _mm256_max_epi8(top, _mm256_blendv_epi8(lowest, bytes(x + j), attends));
-        others = _mm256_sub_epi64(others, _mm256_sad_epu8(_mm256_abs_epi8(attends), _mm256_setzero_si256()));
+        others = _mm256_sub_epi32(others, _mm256_sad_epu8(_mm256_abs_epi8(attends), _mm256_setzero_si256()));
       }
       const __m256i m = largest(top);
-      const auto distance = [&](int64_t j, __m256i attends) HCCS_INLINE_LAMBDA {
-        const __m256i delta = _mm256_and_si256(_mm256_min_epu8(_mm256_sub_epi8(m, bytes(x + j)), most), attends);
-        keep(weights + j, _mm256_cvtepu8_epi16(_mm256_castsi256_si128(delta)));
-        keep(weights + j + 16, _mm256_cvtepu8_epi16(_mm256_extracti128_si256(delta, 1)));
-        sum = _mm256_add_epi64(sum, _mm256_sad_epu8(delta, _mm256_setzero_si256()));
+      const auto add = [&](int64_t j, __m256i attends) HCCS_INLINE_LAMBDA {
+        sum = _mm256_add_epi32(sum, weight(_mm256_sub_epi8(m, bytes(x + j)), attends, weights + j));
       };
-      for (int64_t j = 0; j < whole; j += 32) distance(j, _mm256_set1_epi8(-1));
-      for (int64_t j = whole; j < end; j += 32) distance(j, lanes(j));
+      for (int64_t j = 0; j < whole; j += 32) add(j, _mm256_set1_epi8(-1));
+      for (int64_t j = whole; j < end; j += 32) add(j, lanes(j));
       sums.count[r] = static_cast<int32_t>(whole) - total(others);
-      sums.distances[r] = total(sum);
+      sums.weights[r] = total(sum);
     }
   }
   static HCCS_INLINE int32_t total(__m256i sums) {
-    const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    return _mm_cvtsi128_si32(_mm_add_epi64(half, _mm_unpackhi_epi64(half, half)));
+    const __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    const __m128i pair = _mm_add_epi32(half, _mm_unpackhi_epi64(half, half));
+    return _mm_cvtsi128_si32(_mm_add_epi32(pair, _mm_shuffle_epi32(pair, 1)));
   }
   // The largest byte everywhere. x ^ 127 turns the order into that of unsigned bytes, whose minimum over words is one
   // instruction.

@@ -33,6 +33,7 @@ constexpr Bytes64 kInterleave16 = interleave_16(), kInterleave32[2] = {interleav
 struct Avx512 : PlainSteps<uint8_t, 16, 4> {
   static constexpr int kRows = 4, kPanels = 4;
   static constexpr int kQueryOffset = 128;
+  static constexpr int32_t kLargestSum = 1 << 17;  // |N| <= 128 Z is exact in float32
   using Sums = __m512i;
   using Ints = __m512i;
   using Panel = __m512i;
@@ -192,10 +193,27 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
 
   static void distances(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended, int D,
                         uint8_t* weights, RowSums& sums) {
+    const __m512i most = _mm512_set1_epi8(static_cast<char>(D));
+    weigh(x, on, columns, rows, attended, weights, sums,
+          [&](__m512i distance) HCCS_INLINE_LAMBDA { return _mm512_min_epu8(distance, most); });
+  }
+  // Behind distance 127 every score is the same.
+  static void scores(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
+                     const uint8_t* table, uint8_t* weights, RowSums& sums) {
+    const __m512i most = _mm512_set1_epi8(127);
+    const __m512i near = _mm512_loadu_si512(table), far = _mm512_loadu_si512(table + 64);
+    weigh(x, on, columns, rows, attended, weights, sums, [&](__m512i distance) HCCS_INLINE_LAMBDA {
+      return _mm512_permutex2var_epi8(near, _mm512_min_epu8(distance, most), far);
+    });
+  }
+  // weight(m - x) of the attended keys.
+  template <class Weight>
+  static HCCS_INLINE void weigh(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
+                                uint8_t* weights, RowSums& sums, const Weight& weight) {
     const int64_t full = attended.keys / 64, tail = attended.keys % 64;
     if (attended.alike) {
       const auto lanes = [&](int, int64_t) HCCS_INLINE_LAMBDA { return first(tail); };
-      distances_of(x, columns, rows, full, full + (tail > 0), D, weights, sums, lanes);
+      weigh_blocks(x, columns, rows, full, full + (tail > 0), weights, sums, weight, lanes);
       for (int r = 0; r < rows; ++r) sums.count[r] = static_cast<int32_t>(attended.keys);
       return;
     }
@@ -204,7 +222,7 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
       const __m512i bytes = _mm512_loadu_si512(on + r * columns + 64 * block);
       return _mm512_test_epi8_mask(bytes, bytes);
     };
-    distances_of(x, columns, rows, attended.full, blocks, D, weights, sums, lanes);
+    weigh_blocks(x, columns, rows, attended.full, blocks, weights, sums, weight, lanes);
     for (int r = 0; r < rows; ++r) {
       int64_t count = 64 * attended.full;
       for (int64_t block = attended.full; block < blocks; ++block) count += _mm_popcnt_u64(lanes(r, block));
@@ -213,9 +231,9 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
   }
   // All lanes of the first `full` blocks, and lanes(row, block) of the others. The rows' reductions have long latency
   // and little work, so they are done together.
-  template <class Lanes>
-  static HCCS_INLINE void distances_of(const int8_t* x, int64_t columns, int rows, int64_t full, int64_t blocks, int D,
-                                       uint8_t* weights, RowSums& sums, const Lanes& lanes) {
+  template <class Weight, class Lanes>
+  static HCCS_INLINE void weigh_blocks(const int8_t* x, int64_t columns, int rows, int64_t full, int64_t blocks,
+                                       uint8_t* weights, RowSums& sums, const Weight& weight, const Lanes& lanes) {
     __m512i each[kBlockRows];
     alignas(64) uint32_t m[kBlockRows];
     for (int r = 0; r < rows; ++r) {
@@ -228,24 +246,24 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
     }
     for (int r = rows; r < kBlockRows; ++r) each[r] = _mm512_setzero_si512();
     reduce_max_rows(each, m);
-    const __m512i most = _mm512_set1_epi8(static_cast<char>(D));
     for (int r = 0; r < rows; ++r) {
       const int8_t* const row = x + r * columns;
       const __m512i top = _mm512_set1_epi32(static_cast<int32_t>(m[r]));
       __m512i sum = _mm512_setzero_si512();
-      const auto keep = [&](int64_t block, __m512i distance) HCCS_INLINE_LAMBDA {
-        _mm512_storeu_si512(weights + r * columns + 64 * block, distance);
-        sum = _mm512_add_epi64(sum, _mm512_sad_epu8(distance, _mm512_setzero_si512()));
+      const auto weighed = [&](int64_t block) HCCS_INLINE_LAMBDA {
+        return weight(_mm512_sub_epi8(top, _mm512_loadu_si512(row + 64 * block)));
       };
-      for (int64_t block = 0; block < full; ++block)
-        keep(block, _mm512_min_epu8(_mm512_sub_epi8(top, _mm512_loadu_si512(row + 64 * block)), most));
+      const auto keep = [&](int64_t block, __m512i found) HCCS_INLINE_LAMBDA {
+        _mm512_storeu_si512(weights + r * columns + 64 * block, found);
+        sum = _mm512_add_epi64(sum, _mm512_sad_epu8(found, _mm512_setzero_si512()));
+      };
+      for (int64_t block = 0; block < full; ++block) keep(block, weighed(block));
       for (int64_t block = full; block < blocks; ++block)
-        keep(block,
-             _mm512_maskz_min_epu8(lanes(r, block), _mm512_sub_epi8(top, _mm512_loadu_si512(row + 64 * block)), most));
+        keep(block, _mm512_maskz_mov_epi8(lanes(r, block), weighed(block)));
       each[r] = sum;
     }
     for (int r = rows; r < kBlockRows; ++r) each[r] = _mm512_setzero_si512();
-    reduce_sum_rows(each, sums.distances);
+    reduce_sum_rows(each, sums.weights);
   }
 };
 

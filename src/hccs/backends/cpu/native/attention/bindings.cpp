@@ -15,8 +15,8 @@ namespace {
 
 using namespace arrays;
 
-// Where each group's rows and parameters lie: heads int32 [..., 3] and requant [..., 5] broadcast over the leading
-// dimensions, which q, k and v share.
+// Where each group's rows and parameters lie: heads int32 [..., 3], or [..., 6] of the wide form, and requant [..., 5]
+// broadcast over the leading dimensions, which q, k and v share.
 Status take_groups(const Buffer (&qkv)[3], const Buffer& out, const Buffer& heads, const Buffer& requant,
                    const Py_ssize_t* lead_shape, int lead, std::vector<AttentionGroup>& groups) {
   const auto each = [&](const Buffer& array, int own_ndim, auto assign) {
@@ -34,9 +34,14 @@ Status take_groups(const Buffer (&qkv)[3], const Buffer& out, const Buffer& head
   for (int i = 0; i < 3; ++i)
     each(qkv[i], lead, [&](Group& group, const char* at) { group.*starts[i] = reinterpret_cast<const int8_t*>(at); });
   each(out, lead, [](Group& group, const char* at) { group.out = const_cast<char*>(at); });
-  require(holds(heads.view(), 3) && holds(requant.view(), 5), "wrong heads or requant");
-  if (!each(heads, heads.view().ndim - 1,
-            [](Group& group, const char* at) { group.head = reinterpret_cast<const Head*>(at); }))
+  const bool wide = holds(heads.view(), 6);
+  require((wide || holds(heads.view(), 3)) && holds(requant.view(), 5), "wrong heads or requant");
+  if (!each(heads, heads.view().ndim - 1, [&](Group& group, const char* at) {
+        if (wide)
+          group.wide_head = reinterpret_cast<const WideHead*>(at);
+        else
+          group.head = reinterpret_cast<const Head*>(at);
+      }))
     return kThetaShape;
   if (!each(requant, requant.view().ndim - 1,
             [](Group& group, const char* at) { group.requant = reinterpret_cast<const Requant*>(at); }))

@@ -8,6 +8,9 @@
 //   N = B * sum(v) - S * sum(delta * v), sums over the attended keys: weights are distances, which fit 7 bits for
 //       every B, and sum(v) of keys that a whole block attends to is a prefix sum, known from packing;
 //   Z = B * count - S * sum(delta).
+// Two lines have no such identity with one product: there weights are the scores themselves, N = sum(s * v). Scores of
+// 8 bits fit a byte product as they are; those of 16 go through it as two bytes, unless the elements hold them. One
+// line does the same where rows attend to keys of their own, whose sum(v) would be another product.
 #pragma once
 
 #include "attention/panels.hpp"
@@ -43,18 +46,24 @@ class AttentionRows {
   PackedHead<Isa> head_;
   const int64_t columns_, width_;  // keys in whole blocks, columns of v in whole panels
   // Of the block at hand, one row after the other.
-  Element* queries_;   // [kRows][dim_steps][kStep]
-  int8_t* x_;          // [kRows][columns]
-  uint8_t* on_;        // [kRows][columns]: 1 for attended keys; only where KeySelection spells them out
-  uint8_t* bytes_;     // [kRows][columns]: probabilities
-  Element* weights_;   // the same as elements, or distances
-  Element* chosen_;    // on_ as elements
-  int32_t* products_;  // [kRows][width]: weights times v, then N
-  int32_t* selected_;  // [kRows][width]: sums of v over the attended keys of partly attended blocks
-  int32_t* common_;    // [width]: B times the sums of v over the last number of keys that all rows had in common
-  int8_t* staged_;     // [kRows][width]: output on its way to rows that are no whole panels
-  RowSums sums_{};     // of rows that a block does not have, those of the one before
+  Element* queries_;         // [kRows][dim_steps][kStep]
+  int8_t* x_;                // [kRows][columns]
+  uint8_t* on_;              // [kRows][columns]: 1 for attended keys; only where KeySelection spells them out
+  uint8_t* bytes_;           // [kRows][columns]: probabilities
+  Element* weights_;         // the same as elements, or distances
+  Element* chosen_;          // on_ as elements
+  int32_t* products_;        // [kRows][width]: weights times v, then N
+  int32_t* selected_;        // [kRows][width]: sums of v over the attended keys of partly attended blocks
+  int32_t* upper_products_;  // [kRows][width]: upper bytes of scores times v
+  int32_t* common_;          // [width]: B times the sums of v over the last number of keys that all rows had in common
+  int8_t* staged_;           // [kRows][width]: output on its way to rows that are no whole panels
+  RowSums sums_{};           // of rows that a block does not have, those of the one before
+  RowSums upper_sums_{};
   RowScaling scaling_;
+  // Of the group at hand.
+  WideHead parameters_;                       // one line among them
+  bool by_scores_, two_bytes_;                // weights are scores; of two bytes
+  alignas(64) uint8_t low_[256], high_[256];  // of the scores, by distance
   // N = base + slope * products
   const int32_t* base_;
   int64_t base_stride_;
@@ -63,6 +72,7 @@ class AttentionRows {
   const AttentionGroup* group_ = nullptr;
   int8_t* out_;  // int8 output of the block: to where it belongs, or staged
   int64_t out_stride_;
+  bool rounds_;  // int8 output leaves the registers as such
 
   AttentionRows(const AttentionJob& job, std::byte* memory)
       : job_(job), memory_(memory), head_(job, memory_), columns_(head_.blocks * kBlock), width_(head_.width) {
@@ -79,6 +89,7 @@ class AttentionRows {
     }
     memory_.take(products_, kRows * width_);
     memory_.take(selected_, kRows * width_);
+    memory_.take(upper_products_, kRows * width_);
     memory_.take(common_, width_);
     memory_.take(staged_, kRows * width_);
   }
@@ -95,11 +106,7 @@ class AttentionRows {
     int64_t unseen = 0;
     while (begin < end) {
       const int64_t query = begin % job_.queries;
-      if (const AttentionGroup* group = &job_.groups[begin / job_.queries]; group != group_) {
-        group_ = group;
-        common_keys_ = kNone;
-        head_.pack(*group);
-      }
+      if (const AttentionGroup* group = &job_.groups[begin / job_.queries]; group != group_) begin_group(*group);
       int64_t rows = end - begin < kRows ? end - begin : kRows;
       if (rows > job_.queries - query) rows = job_.queries - query;
       if (!all_alike) attended = selection.next(query, static_cast<int>(rows));
@@ -108,6 +115,25 @@ class AttentionRows {
       if (unseen += rows* job_.keys* job_.dim; unseen < kUnseen) continue;
       unseen = 0;
       if (job_.interruption && job_.interruption->poll()) return;
+    }
+  }
+
+  void begin_group(const AttentionGroup& group) {
+    group_ = &group;
+    common_keys_ = kNone;
+    head_.pack(group);
+    parameters_ = group.wide_head ? *group.wide_head : WideHead{group.head->B, group.head->S, group.head->D, 0, 1, 0};
+    const WideHead wide = parameters_;
+    two_bytes_ = !Isa::kWordScores && wide.B >> wide.f > 255;
+    const bool rows_differ = job_.causal || job_.masking == Masking::kMask;
+    by_scores_ = wide.S2 != 0 || wide.f != 0 || (rows_differ && !two_bytes_ && Isa::kWeightOffset == 0);
+    if (!by_scores_ || Isa::kWordScores) return;
+#pragma omp simd
+    for (int d = 0; d < 256; ++d) {
+      const int32_t first = d < wide.D ? d : wide.D, second = d < wide.D2 ? d : wide.D2;
+      const int32_t score = (wide.B - wide.S * first - wide.S2 * second) >> wide.f;
+      low_[d] = static_cast<uint8_t>(score);
+      high_[d] = static_cast<uint8_t>(score >> 8);
     }
   }
 
@@ -122,19 +148,25 @@ class AttentionRows {
       scaling_.set_sums(255);
       scale_total();
       if (Isa::kWeightOffset) steps = head_.key_steps;
+    } else if (by_scores_) {
+      scores(rows, attended, steps);
     } else {
-      Isa::distances(x_, on_, columns_, rows, attended, group_->head->D, weights_, sums_);
-      scaling_.set_sums(*group_->head, sums_);
-      scale_selected(rows, attended);
+      Isa::distances(x_, on_, columns_, rows, attended, parameters_.D, weights_, sums_);
+      scaling_.set_sums(0);
+      scaling_.add_sums(parameters_.B, -parameters_.S, sums_);
+      scale_selected(rows, attended, parameters_.B);
+      slope_ = -parameters_.S;
     }
     int8_t* const own = static_cast<int8_t*>(group_->out) + query * job_.out_stride;
     const bool staged = width_ != job_.dim;
     out_ = staged ? staged_ : own;
     out_stride_ = staged ? width_ : job_.out_stride;
-    if (job_.output == AttentionOutput::kInt8) scaling_.solve(*group_->requant);
+    const bool bytes = job_.output == AttentionOutput::kInt8;
+    if (bytes) scaling_.solve(*group_->requant);
+    rounds_ = bytes && scaling_.largest() <= Isa::kLargestSum;
     multiply<Sink::kFinish>(rows, weights_, 0, steps, products_);
-    if (job_.output != AttentionOutput::kInt8)
-      for (int r = 0; r < rows; ++r) write(first + r, query + r, products_ + r * width_, scaling_.Z[r]);
+    if (!rounds_)
+      for (int r = 0; r < rows; ++r) write(first + r, query + r, r);
     else if (staged)
       for (int r = 0; r < rows; ++r) std::memcpy(own + r * job_.out_stride, staged_ + r * width_, job_.dim);
   }
@@ -178,6 +210,7 @@ class AttentionRows {
     softmax.columns = columns_;
     softmax.mode = job_.mode;
     softmax.heads = group_->head;
+    softmax.wide_heads = group_->wide_head;
     softmax.rows_per_group = rows;
     softmax.masking = attended.masked ? Masking::kMask : Masking::kLengths;
     softmax.valid.base = attended.masked ? reinterpret_cast<const char*>(on_) : reinterpret_cast<const char*>(lengths);
@@ -205,16 +238,48 @@ class AttentionRows {
     common_keys_ = job_.keys;
   }
 
+  // Weights are scores, of two bytes in two products: the upper bytes' goes to the base of the other.
+  void scores(int rows, const Attended& attended, int64_t steps) {
+    slope_ = 1;
+    scaling_.set_sums(0);
+    if constexpr (Isa::kWordScores) {
+      Isa::scores(x_, on_, columns_, rows, attended, parameters_, weights_, sums_);
+      scaling_.add_sums(0, 1, sums_);
+      scale_selected(rows, attended, 0);
+    } else {
+      if (two_bytes_) {
+        Isa::scores(x_, on_, columns_, rows, attended, high_, weights_, upper_sums_);
+        multiply<Sink::kKeep>(rows, weights_, 0, steps, upper_products_);
+        scaling_.add_sums(0, 256, upper_sums_);
+      }
+      Isa::scores(x_, on_, columns_, rows, attended, low_, weights_, sums_);
+      scaling_.add_sums(0, 1, sums_);
+      scale_selected(rows, attended, Isa::kWeightOffset * (two_bytes_ ? 257 : 1));
+      if (!two_bytes_) return;
+      for (int r = 0; r < rows; ++r) {
+        const int32_t* const base = base_ + r * base_stride_;
+        int32_t* const upper = upper_products_ + r * width_;
+        for (int64_t c = 0; c < width_; ++c) upper[c] = base[c] + 256 * upper[c];
+      }
+      base_ = upper_products_;
+      base_stride_ = width_;
+    }
+  }
+
   // B times the sums of v over the attended keys: those of whole blocks are known, the others are the product with on_.
   // Rows that attend to the same number of keys, as with padding, share it with the next blocks of rows.
-  void scale_selected(int rows, const Attended& attended) {
+  void scale_selected(int rows, const Attended& attended, int32_t B) {
     const int64_t full = attended.full, keys = attended.keys;
     const int64_t from = full * kBlock / kStep, to = round_up(keys, kStep) / kStep;
-    const int32_t B = group_->head->B;
-    slope_ = -group_->head->S;
-    base_ = attended.alike ? common_ : selected_;
-    base_stride_ = attended.alike ? 0 : width_;
-    if (attended.alike && keys == common_keys_) return;
+    const bool common = attended.alike || B == 0;
+    base_ = common ? common_ : selected_;
+    base_stride_ = common ? 0 : width_;
+    if (common && common_keys_ == (B ? keys : 0)) return;
+    if (B == 0) {
+      std::memset(common_, 0, width_ * sizeof(int32_t));
+      common_keys_ = 0;
+      return;
+    }
     if (attended.alike) common_keys_ = keys;
     if (attended.alike && keys == job_.keys) return scale(common_, head_.prefix + head_.blocks * width_, B);
     const int32_t* const whole = head_.prefix + full * width_;
@@ -290,14 +355,20 @@ class AttentionRows {
     const Ints slope = Isa::ints(slope_);
 #pragma GCC unroll 8
     for (int c = 0; c < kPanels; ++c) N[c] = Isa::combine(N[c], slope, Isa::load(base + c * kLanes));
-    if (job_.output == AttentionOutput::kInt8)
+    if (rounds_)
       Isa::template store_bytes<kPanels>(N, typename Isa::Factor(scaling_, r), job_.turned,
                                          out_ + r * out_stride_ + panel * kLanes);
     else
       Isa::template store_ints<kPanels>(N, products);
   }
-  void write(int64_t row, int64_t query, const int32_t* N, int32_t Z) {
+  void write(int64_t row, int64_t query, int r) {
     const int64_t at = query * job_.out_stride;
+    const int32_t* const N = products_ + r * width_;
+    const int32_t Z = scaling_.Z[r];
+    if (job_.output == AttentionOutput::kInt8) {  // wide sums
+      round_half_up(N, scaling_.multiplier[r], scaling_.shift[r], static_cast<int8_t*>(group_->out) + at);
+      return;
+    }
     if (job_.output == AttentionOutput::kPair) {
       std::memcpy(static_cast<int32_t*>(group_->out) + at, N, job_.dim * sizeof(int32_t));
       job_.sums[row] = Z;
@@ -307,6 +378,14 @@ class AttentionRows {
     const float divisor = static_cast<float>(Z ? Z : 1),
                 v_scale = group_->requant->v_scale;  // nothing attended: N is 0
     for (int64_t c = 0; c < job_.dim; ++c) out[c] = (static_cast<float>(N[c]) / divisor) * v_scale;
+  }
+  void round_half_up(const int32_t* N, int32_t multiplier, int shift, int8_t* out) {
+    const int64_t half = int64_t{1} << (shift - 1);
+    const int turn = job_.turned ? 0x80 : 0;
+    for (int64_t c = 0; c < job_.dim; ++c) {
+      const int64_t rounded = (static_cast<int64_t>(N[c]) * multiplier + half) >> shift;
+      out[c] = static_cast<int8_t>((rounded < -128 ? -128 : rounded > 127 ? 127 : rounded) ^ turn);
+    }
   }
 };
 

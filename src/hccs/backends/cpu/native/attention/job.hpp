@@ -21,6 +21,7 @@ struct AttentionGroup {
   const int8_t *q, *k, *v;
   void* out;  // N int32, float32 or int8
   const Head* head;
+  const WideHead* wide_head;  // in place of `head`, or null
   const Requant* requant;
 };
 

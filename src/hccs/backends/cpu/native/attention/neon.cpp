@@ -8,7 +8,7 @@ namespace {
 
 struct Neon : PlainSteps<int8_t, 4, 4> {
   static constexpr int kRows = 4, kPanels = 4;
-  static constexpr int kWeightOffset = 128;  // probabilities up to 255 become signed bytes; distances are ones
+  static constexpr int kWeightOffset = 128;  // bytes up to 255 become signed ones; distances are such already
   using Sums = int32x4_t;
   using Ints = int32x4_t;
   using Panel = int8x16_t;
@@ -60,6 +60,39 @@ struct Neon : PlainSteps<int8_t, 4, 4> {
   static HCCS_INLINE void store_ints(const Ints (&sums)[kGroup], int32_t* to) {
     for (int c = 0; c < kGroup; ++c) store(to + c * kLanes, sums[c]);
   }
+
+  // Behind distance 127 every score is the same.
+  static void scores(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
+                     const uint8_t* table, int8_t* weights, RowSums& sums) {
+    const uint8x16x4_t near = vld1q_u8_x4(table), far = vld1q_u8_x4(table + 64);
+    const int64_t end = round_up(attended.keys, kKeyBlock);
+    for (int r = 0; r < rows; ++r, x += columns, on += columns, weights += columns) {
+      // -1 in the lanes of attended keys, from key j on.
+      const auto lanes = [&](int64_t j) HCCS_INLINE_LAMBDA {
+        if (j + 16 <= (attended.alike ? attended.keys : attended.full * kKeyBlock)) return vdupq_n_u8(255);
+        if (!attended.alike) return vtstq_u8(vld1q_u8(on + j), vdupq_n_u8(255));
+        const int64_t left = attended.keys - j;
+        return vcltq_u8(vld1q_u8(kNumbers), vdupq_n_u8(static_cast<uint8_t>(left > 0 ? left : 0)));
+      };
+      int8x16_t top = vdupq_n_s8(-128);
+      for (int64_t j = 0; j < end; j += 16) top = vmaxq_s8(top, vbslq_s8(lanes(j), vld1q_s8(x + j), vdupq_n_s8(-128)));
+      const int8x16_t m = vdupq_n_s8(vmaxvq_s8(top));
+      int32_t count = 0;
+      uint32x4_t sum = vdupq_n_u32(0);
+      for (int64_t j = 0; j < end; j += 16) {
+        const uint8x16_t attends = lanes(j);
+        const uint8x16_t distance = vminq_u8(vreinterpretq_u8_s8(vsubq_s8(m, vld1q_s8(x + j))), vdupq_n_u8(127));
+        const uint8x16_t found = vqtbx4q_u8(vqtbl4q_u8(near, distance), far, vsubq_u8(distance, vdupq_n_u8(64)));
+        const uint8x16_t turned = veorq_u8(found, vdupq_n_u8(128));
+        vst1q_s8(weights + j, vreinterpretq_s8_u8(vandq_u8(turned, attends)));
+        sum = vpadalq_u16(sum, vpaddlq_u8(vandq_u8(found, attends)));
+        count += vaddvq_u8(vandq_u8(attends, vdupq_n_u8(1)));
+      }
+      sums.count[r] = count;
+      sums.weights[r] = static_cast<int32_t>(vaddvq_u32(sum));
+    }
+  }
+  static constexpr uint8_t kNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 };
 
 }  // namespace

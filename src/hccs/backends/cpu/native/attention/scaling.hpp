@@ -10,10 +10,12 @@ namespace {
 
 constexpr int kBlockRows = 16;  // query rows that are worked on together
 
-// Attended keys of a block's rows and the sums of their distances.
+constexpr int32_t kMostShift = 62;
+
+// Attended keys of a block's rows and the sums of their weights: distances, or scores.
 struct RowSums {
   alignas(64) int32_t count[kBlockRows];
-  alignas(64) int32_t distances[kBlockRows];
+  alignas(64) int32_t weights[kBlockRows];
 };
 
 // The output of row r is clamp(floor(N * multiplier[r] / 2^shift[r] + 1/2)).
@@ -23,16 +25,24 @@ struct RowScaling {
   alignas(64) int32_t shift[kBlockRows];
   alignas(64) float real[kBlockRows];  // multiplier / 2^shift: 24 bits, so exact
 
-  void set_sums(const Head& head, const RowSums& sums) {
-#pragma omp simd
-    for (int r = 0; r < kBlockRows; ++r) Z[r] = head.B * sums.count[r] - head.S * sums.distances[r];  // eq. 5
-  }
   void set_sums(int32_t common) {
     for (int32_t& sum : Z) sum = common;
   }
+  // `each` for every attended key, and the sum of the weights so many times.
+  void add_sums(int32_t each, int32_t times, const RowSums& sums) {
+#pragma omp simd
+    for (int r = 0; r < kBlockRows; ++r) Z[r] += each * sums.count[r] + times * sums.weights[r];  // eq. 5
+  }
+  int32_t largest() const {
+    int32_t most = 0;
+#pragma omp simd reduction(max : most)
+    for (int r = 0; r < kBlockRows; ++r) most = Z[r] > most ? Z[r] : most;
+    return most;
+  }
 
-  // multiplier = floor(M 2^k / Z), 2^k the leading bit of Z. The division may be float64's: the numerator is below 2^38
-  // and Z below 2^15, so that a quotient which is no integer is further from one than half its last bit.
+  // multiplier = floor(M 2^k / Z), 2^k the leading bit of Z. The division may be float64's: the quotient is below 2^24
+  // and so is Z, so that a quotient which is no integer is further from one than half its last bit. N * multiplier
+  // stays below 2^55: a shift beyond kMostShift leaves 0 as kMostShift does.
   void solve(const Requant& requant) {
     const double M = requant.out_multiplier;
     const int32_t out_shift = requant.out_shift;
@@ -45,7 +55,7 @@ struct RowScaling {
       const int32_t k = (bits >> 23) - 127;
       const double power = static_cast<double>(1 << k);
       multiplier[r] = static_cast<int32_t>(M * power / static_cast<double>(sum));
-      shift[r] = out_shift + k;
+      shift[r] = out_shift + k < kMostShift ? out_shift + k : kMostShift;
       const int32_t inverse_bits = (127 - shift[r]) << 23;
       float inverse;
       std::memcpy(&inverse, &inverse_bits, sizeof inverse);

@@ -15,8 +15,10 @@ template <class Of, int kLaneCount, int kStepSize>
 struct PlainSteps {
   using Element = Of;
   static constexpr int kLanes = kLaneCount, kStep = kStepSize;
-  static constexpr int kQueryOffset = 0;   // staged queries are q + kQueryOffset
-  static constexpr int kWeightOffset = 0;  // of probabilities as elements
+  static constexpr int kQueryOffset = 0;             // staged queries are q + kQueryOffset
+  static constexpr int kWeightOffset = 0;            // of probabilities and scores as elements
+  static constexpr bool kWordScores = false;         // elements hold scores of 16 bits
+  static constexpr int32_t kLargestSum = INT32_MAX;  // rows up to this Z are rounded to int8 by store_bytes
 
   // A row of q as elements, zeros up to `padded`.
   static void stage_query(const int8_t* from, int64_t dim, int64_t padded, Element* to) {
@@ -47,6 +49,20 @@ struct PlainSteps {
   // delta = min(m - x, D) over the attended keys (eq. 2), 0 for the others up to the end of the last block.
   static void distances(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended, int D,
                         Element* weights, RowSums& sums) {
+    weigh(x, on, columns, rows, attended, [=](int d) HCCS_INLINE_LAMBDA { return d < D ? d : D; }, weights, sums);
+  }
+  // Bytes of scores, from a table of 256 distances, and 0 as above. An instruction set with kWeightOffset takes it off
+  // the scores of attended keys.
+  static void scores(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
+                     const uint8_t* table, Element* weights, RowSums& sums) {
+    const auto look_up = [=](int d) HCCS_INLINE_LAMBDA { return static_cast<int>(table[d]); };
+    weigh(x, on, columns, rows, attended, look_up, weights, sums);
+  }
+
+ private:
+  template <class Weight>
+  static HCCS_INLINE void weigh(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
+                                const Weight& weight, Element* weights, RowSums& sums) {
     const int64_t plain = attended.alike ? attended.keys : attended.full * kKeyBlock;
     const int64_t end = round_up(attended.keys, kKeyBlock);
     for (int r = 0; r < rows; ++r, x += columns, on += columns, weights += columns) {
@@ -62,21 +78,21 @@ struct PlainSteps {
         }
 #pragma omp simd reduction(+ : sum)
       for (int64_t j = 0; j < plain; ++j) {
-        const int distance = m - x[j] < D ? m - x[j] : D;
-        weights[j] = static_cast<Element>(distance);
-        sum += distance;
+        const int found = weight(m - x[j]);
+        weights[j] = static_cast<Element>(found);
+        sum += found;
       }
       if (attended.alike)
         for (int64_t j = plain; j < end; ++j) weights[j] = Element{0};
       else
 #pragma omp simd reduction(+ : sum)
         for (int64_t j = plain; j < end; ++j) {
-          const int distance = (m - x[j] < D ? m - x[j] : D) & -on[j];
-          weights[j] = static_cast<Element>(distance);
-          sum += distance;
+          const int found = weight((m - x[j]) & -on[j]) & -on[j];
+          weights[j] = static_cast<Element>(found);
+          sum += found;
         }
       sums.count[r] = count;
-      sums.distances[r] = sum;
+      sums.weights[r] = sum;
     }
   }
 };

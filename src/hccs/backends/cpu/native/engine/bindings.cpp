@@ -156,7 +156,8 @@ class PlannedEngine {
   void attention(int q, int64_t q_offset, int kv, int64_t k_offset, int64_t v_offset, int out, int64_t heads,
                  int64_t dim, bool causal, nb::handle theta, nb::handle requant) {
     const Buffer thetas(theta, PyBUF_C_CONTIGUOUS), factors(requant, PyBUF_C_CONTIGUOUS);
-    require(holds(thetas.view(), 3) && thetas.elements() == 3 * heads, "wrong theta");
+    const bool wide = holds(thetas.view(), 6);
+    require((wide || holds(thetas.view(), 3)) && thetas.elements() == (wide ? 6 : 3) * heads, "wrong theta");
     require(holds(factors.view(), 5) && factors.elements() == 5 * heads, "wrong requant");
     const int64_t width = heads * dim;
     fits(q, q_offset + width);
@@ -164,9 +165,10 @@ class PlannedEngine {
     fits(out, width);
     require(!at(q).turned && !at(kv).turned, "attention reads plain bytes");
     using Operand = AttentionStep::Operand;
-    engine_.add(AttentionStep(*engine_.instructions().attention, Operand{at(q), q_offset}, Operand{at(kv), k_offset},
-                              Operand{at(kv), v_offset}, at(out), heads, dim, causal, thetas.data<int32_t>(),
-                              factors.data<int32_t>()));
+    engine_.add(AttentionStep(
+        *engine_.instructions().attention, Operand{at(q), q_offset}, Operand{at(kv), k_offset},
+        Operand{at(kv), v_offset}, at(out), dim, causal, std::span(thetas.data<const Head>(), wide ? 0 : heads),
+        std::span(thetas.data<const WideHead>(), wide ? heads : 0), std::span(factors.data<const Requant>(), heads)));
   }
   void pixels(int out, int64_t special, int64_t patch, int64_t channels, int64_t height, int64_t width) {
     require(patch > 0 && height % patch == 0 && width % patch == 0, "an image of whole patches");

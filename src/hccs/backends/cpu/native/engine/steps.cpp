@@ -170,12 +170,18 @@ void FirstStep::run(const Batch& batch, const Memory& memory, int64_t row, int64
 }
 
 AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v,
-                             const Value& out, int64_t heads, int64_t dim, bool causal, const int32_t* theta,
-                             const int32_t* requant)
-    : kernel_(kernel), q_(q), k_(k), v_(v), out_(out), dim_(dim), causal_(causal), theta_(heads), requant_(heads) {
-  std::memcpy(theta_.data(), theta, heads * sizeof(Head));
-  std::memcpy(requant_.data(), requant, heads * sizeof(Requant));
-}
+                             const Value& out, int64_t dim, bool causal, std::span<const Head> theta,
+                             std::span<const WideHead> wide_theta, std::span<const Requant> requant)
+    : kernel_(kernel),
+      q_(q),
+      k_(k),
+      v_(v),
+      out_(out),
+      dim_(dim),
+      causal_(causal),
+      theta_(theta.begin(), theta.end()),
+      wide_theta_(wide_theta.begin(), wide_theta.end()),
+      requant_(requant.begin(), requant.end()) {}
 
 AttentionJob AttentionStep::job_of(int64_t queries, int64_t keys) const {
   AttentionJob job{};
@@ -216,7 +222,8 @@ void AttentionStep::run(const Batch& batch, const Memory& memory, Interruption& 
                    at(k_),
                    at(v_),
                    memory.at<int8_t>(out_, row_of(out_)) + (head + i) * dim_,
-                   &theta_[head + i],
+                   theta_.empty() ? nullptr : &theta_[head + i],
+                   wide_theta_.empty() ? nullptr : &wide_theta_[head + i],
                    &requant_[head + i]};
     }
     job.rows = count * job.queries;

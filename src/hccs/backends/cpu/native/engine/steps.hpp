@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attention/job.hpp"
@@ -187,8 +188,9 @@ class AttentionStep {
     int64_t offset;  // of the first head in a row
   };
   AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v, const Value& out,
-                int64_t heads, int64_t dim, bool causal, const int32_t* theta, const int32_t* requant);
-  int64_t heads() const { return static_cast<int64_t>(theta_.size()); }
+                int64_t dim, bool causal, std::span<const Head> theta, std::span<const WideHead> wide_theta,
+                std::span<const Requant> requant);
+  int64_t heads() const { return static_cast<int64_t>(requant_.size()); }
   size_t workspace(int64_t longest) const;
   void run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence, int64_t head,
            int64_t head_end) const;
@@ -202,6 +204,7 @@ class AttentionStep {
   const int64_t dim_;
   const bool causal_;
   std::vector<Head> theta_;
+  std::vector<WideHead> wide_theta_;  // in its place
   std::vector<Requant> requant_;
 };
 

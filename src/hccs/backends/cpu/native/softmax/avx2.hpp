@@ -20,6 +20,7 @@ struct Avx2 {
   static constexpr int kBytes = 32;
   static constexpr bool kStreams = true;
   static constexpr bool kUnrollsMasked = true;
+  static constexpr bool kShifts = false;
   template <Width>
   static constexpr bool kUnrolls = true;  // has loops of its own for common lengths
   using Bytes = __m256i;
@@ -100,7 +101,8 @@ struct Avx2 {
         _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c);
     _mm256_store_si256(reinterpret_cast<__m256i*>(m), _mm256_shuffle_epi8(top, low_byte));
   }
-  static HCCS_INLINE void reduce_sum(const Sums (&v)[kRows], int32_t* sum) {
+  template <bool kOneHead, class HeadVectors>
+  static HCCS_INLINE void reduce_sum(const Sums (&v)[kRows], int32_t* sum, const HeadVectors&) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(sum),
                        reduce_rows(v, [](__m256i a, __m256i b) { return _mm256_add_epi32(a, b); }));
   }

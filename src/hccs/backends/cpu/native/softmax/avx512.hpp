@@ -19,6 +19,7 @@ struct Avx512 {
   static constexpr int kBytes = 64;
   static constexpr bool kStreams = true;
   static constexpr bool kUnrollsMasked = true;
+  static constexpr bool kShifts = false;
   template <Width>
   static constexpr bool kUnrolls = true;  // has loops of its own for common lengths
   using Bytes = __m512i;
@@ -67,7 +68,10 @@ struct Avx512 {
   }
 
   static HCCS_INLINE void reduce_max(const Bytes (&v)[kRows], uint32_t* m) { reduce_max_rows(v, m); }
-  static HCCS_INLINE void reduce_sum(const Sums (&v)[kRows], int32_t* sum) { reduce_sum_rows(v, sum); }
+  template <bool kOneHead, class HeadVectors>
+  static HCCS_INLINE void reduce_sum(const Sums (&v)[kRows], int32_t* sum, const HeadVectors&) {
+    reduce_sum_rows(v, sum);
+  }
   static bool any(const int32_t (&e)[kRows]) {
     const __m512i v = _mm512_load_si512(e);
     return _mm512_test_epi32_mask(v, v) != 0;

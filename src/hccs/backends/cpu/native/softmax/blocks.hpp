@@ -112,14 +112,13 @@ class BlockPasses {
 
   HCCS_INLINE void find_maxima() {
     Bytes maxima[kRows];
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
+    for_rows([&](int r) HCCS_INLINE_LAMBDA {
       maxima[r] = Isa::splat(-128);
       if (kColumns != Columns::kLengths) block.norm.valid[r] = 0;
-      if (r >= live()) continue;
+      if (r >= live()) return;
       const int32_t valid = maximum(r, maxima[r]);
       if (kColumns != Columns::kLengths) block.norm.valid[r] = valid;
-    }
+    });
     if (kColumns == Columns::kLengths) std::memcpy(block.norm.valid, block.length, sizeof block.length);
     Isa::reduce_max(maxima, block.m);
     through_memory();
@@ -127,13 +126,26 @@ class BlockPasses {
 
   HCCS_INLINE void sum_distances() {
     const HeadVectors common(*heads.table[0]);
-    typename Isa::Sums sums[kRows];
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      sums[r] = Isa::no_sums();
-      if (r < live()) distances(r, kOneHead ? common : HeadVectors(*heads.table[r]), sums[r]);
+    const auto sum_rows = [&](const HeadVectors& head) HCCS_INLINE_LAMBDA {
+      typename Isa::Sums sums[kRows];
+      for_rows([&](int r) HCCS_INLINE_LAMBDA {
+        sums[r] = Isa::no_sums();
+        if (r < live()) distances(r, kOneHead ? head : HeadVectors(*heads.table[r]), sums[r]);
+      });
+      Isa::template reduce_sum<kOneHead>(sums, block.norm.sum, head);
+    };
+    if constexpr (Isa::kShifts && kOneHead && kVectors) {  // known for all rows
+      HeadVectors head = common;
+      if (common.shifted) {
+        head.shifted = true;
+        sum_rows(head);
+      } else {
+        head.shifted = false;
+        sum_rows(head);
+      }
+    } else {
+      sum_rows(common);
     }
-    Isa::reduce_sum(sums, block.norm.sum);
     block.norm.solve(heads.B, heads.S, block.mode);
     through_memory();
   }
@@ -143,9 +155,9 @@ class BlockPasses {
     const HeadVectors common(*heads.table[0]);
     const bool short_rows = kWidth == Width::kU8 && Isa::any(block.norm.e);
     if (kVectors && short_rows) return false;
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
+    for_rows([&](int r) HCCS_INLINE_LAMBDA {
       if (r < live()) emit_row(r, kOneHead ? common : HeadVectors(*heads.table[r]), !kVectors && short_rows);
+    });
     return true;
   }
 
@@ -163,6 +175,19 @@ class BlockPasses {
   const int8_t* const x;
   typename Block<Isa, kWidth>::Out* const out;
   typename Isa::Lanes common_lanes[kCommon ? kVectors : 1];
+
+  // Rows are unrolled, except for those that are rare, or unrolled themselves and long: they would take long to
+  // compile.
+  template <class Action>
+  static HCCS_INLINE void for_rows(Action action) {
+    if constexpr (kOneHead && !(kCommon && kVectors > 4)) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) action(r);
+    } else {
+#pragma GCC unroll 1
+      for (int r = 0; r < kRows; ++r) action(r);
+    }
+  }
 
   HCCS_INLINE int live() const { return kVectors ? kRows : block.live; }
   HCCS_INLINE int64_t columns() const { return kVectors ? kVectors * Isa::kBytes : block.columns; }
@@ -246,6 +271,20 @@ class BlockPasses {
   }
 };
 
+// The passes of blocks that are not unrolled, as functions: compiled once for all maskings and lengths.
+template <class Passes, class Data>
+__attribute__((noinline)) void find_maxima(Data& block) {
+  Passes(block).find_maxima();
+}
+template <class Passes, class Data>
+__attribute__((noinline)) void sum_distances(Data& block) {
+  Passes(block).sum_distances();
+}
+template <class Passes, class Data>
+__attribute__((noinline)) void emit(Data& block) {
+  Passes(block).emit();
+}
+
 template <class Isa, Width kWidth, Masking kMasking>
 class BlockRows {
  public:
@@ -273,18 +312,24 @@ class BlockRows {
     Data *next = &slots[0], *pending = nullptr;
     alignas(64) typename Data::Out stages[2][kStageElements];
     const bool staged = Isa::kStreams && job.past_caches && Isa::kRows * job.columns <= kStageElements;
-    for (int64_t first = begin; first < end;) {
-      const bool one_head = fill(*next, staged ? stages[next - slots] : nullptr, job, first, end, heads, valid);
-      first += next->live;
-      if (!one_head || next->live < Isa::kRows || !unrolled<kVectors>(next->kind)) {
-        general(*next, one_head);
-        continue;
+    for (int64_t first = begin; first < end || pending;) {
+      const bool more = first < end;
+      if (more) {
+        const bool one_head = fill(*next, staged ? stages[next - slots] : nullptr, job, first, end, heads, valid);
+        first += next->live;
+        if (!one_head || next->live < Isa::kRows || !unrolled<kVectors>(next->kind)) {
+          general(*next, one_head);
+          continue;
+        }
       }
       if constexpr (kVectors) {
-        with_kind(*next, [&]<Columns kKind>() HCCS_INLINE_LAMBDA {
-          if constexpr (unrolled<kVectors>(kKind)) Unrolled<kKind, kVectors>(*next).find_maxima();
-        });
+        if (more)
+          with_kind(*next, [&]<Columns kKind>() HCCS_INLINE_LAMBDA {
+            if constexpr (unrolled<kVectors>(kKind)) Unrolled<kKind, kVectors>(*next).find_maxima();
+          });
         if (pending) finish<kVectors>(*pending);
+        pending = nullptr;
+        if (!more) break;
         with_kind(*next, [&]<Columns kKind>() HCCS_INLINE_LAMBDA {
           if constexpr (unrolled<kVectors>(kKind)) Unrolled<kKind, kVectors>(*next).sum_distances();
         });
@@ -292,8 +337,6 @@ class BlockRows {
         next = next == &slots[0] ? &slots[1] : &slots[0];
       }
     }
-    if constexpr (kVectors)
-      if (pending) finish<kVectors>(*pending);
     if constexpr (Isa::kStreams)
       if (staged) Isa::end_streaming();
   }
@@ -387,17 +430,17 @@ class BlockRows {
   static void general(Data& block, bool one_head) {
     with_kind(block, [&]<Columns kKind>() HCCS_INLINE_LAMBDA {
       if (one_head)
-        all_passes(BlockPasses<Isa, kWidth, kKind, true, 0>(block));
+        all_passes<BlockPasses<Isa, kWidth, kKind, true, 0>>(block);
       else
-        all_passes(BlockPasses<Isa, kWidth, kKind, false, 0>(block));
+        all_passes<BlockPasses<Isa, kWidth, kKind, false, 0>>(block);
     });
     deliver(block);
   }
   template <class Passes>
-  static HCCS_INLINE void all_passes(Passes passes) {
-    passes.find_maxima();
-    passes.sum_distances();
-    passes.emit();
+  static HCCS_INLINE void all_passes(Data& block) {
+    find_maxima<Passes>(block);
+    sum_distances<Passes>(block);
+    emit<Passes>(block);
   }
 };
 

@@ -18,6 +18,7 @@ struct Neon {
   static constexpr int kBytes = 16;
   static constexpr bool kStreams = false;  // no intrinsic stores past the caches
   static constexpr bool kUnrollsMasked = true;
+  static constexpr bool kShifts = false;
   template <Width>
   static constexpr bool kUnrolls = true;
   using Bytes = uint8x16_t;
@@ -73,7 +74,8 @@ struct Neon {
   static void reduce_max(const Bytes (&v)[kRows], uint32_t* m) {
     for (int r = 0; r < kRows; ++r) m[r] = static_cast<uint8_t>(vmaxvq_s8(vreinterpretq_s8_u8(v[r])));
   }
-  static void reduce_sum(const Sums (&v)[kRows], int32_t* sum) {
+  template <bool kOneHead, class HeadVectors>
+  static void reduce_sum(const Sums (&v)[kRows], int32_t* sum, const HeadVectors&) {
     for (int r = 0; r < kRows; ++r) sum[r] = static_cast<int32_t>(vaddvq_u32(v[r]));
   }
 

@@ -3,6 +3,10 @@
 
 #include <cstring>
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #include "common/inline.hpp"
 #include "softmax/job.hpp"
 
@@ -51,6 +55,20 @@ template <class Ints, class Floats>
 HCCS_INLINE Ints linear_reciprocals(Ints Z) {
   const Ints M = ((bits_of<Ints>(__builtin_convertvector(Z, Floats)) & 0x7fffff) | 0x800000) >> 8;
   return (255 * (kLinearTop - (M >> 1))) >> 15;
+}
+
+// floor(kNumerator / M) for integers M of 16 bits and a numerator of 30 that is exact in float32.
+template <int32_t kNumerator, class Ints, class Floats>
+HCCS_INLINE Ints floor_quotients(Floats M) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(Floats) == 64) {
+    constexpr int kDown = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
+    return (Ints)_mm512_cvttps_epi32(_mm512_div_round_ps(_mm512_set1_ps(kNumerator), (__m512)M, kDown));
+  }
+#endif
+  // The rounded quotient reaches the next integer at most: rounding keeps the order.
+  const Ints quotient = __builtin_convertvector(float(kNumerator) / M, Ints);
+  return quotient + ((kNumerator - quotient * __builtin_convertvector(M, Ints)) >> 31);
 }
 
 // Z and its reciprocal for every row of a block, and the words from which a row's output is made.
@@ -130,12 +148,11 @@ struct WideNormaliser {
     if (mode == Mode::kU8Lin) {
       reciprocal = linear_reciprocals<Ints, Floats>(Z) << 7;
     } else if (!is_clb(mode)) {
-      // M = ceil(Z 2^(15 - k)): the float's mantissa, rounded up to 16 bits.
-      const Ints M = ((bits & 0x7fffff) + 0x8000ff) >> 8;
-      constexpr int32_t kNumerator = kT << (15 + kSpare);
-      // The float quotient reaches the next integer at most: rounding keeps the order.
-      reciprocal = __builtin_convertvector(float(kNumerator) / __builtin_convertvector(M, Floats), Ints);
-      reciprocal += (kNumerator - reciprocal * M) >> 31;
+      // M = ceil(Z 2^(15 - k)): the float's mantissa, rounded up to 16 bits, with the exponent of 2^15.
+      const Ints M_bits = ((bits & 0x7fffff) + ((127 + 15) << 23) + 0xff) & ~0xff;
+      Floats M;
+      std::memcpy(&M, &M_bits, sizeof M);
+      reciprocal = floor_quotients<kT << (15 + kSpare), Ints>(M);
     }
     // From the leading bit kFits on, s rho is shifted down behind its upper 16 bits; below, s is shifted up before.
     constexpr int32_t kFits = 16 - kSpare;

@@ -11,6 +11,7 @@ constexpr int packed_place(int delta) {
 }
 
 struct WideAvx512 : Avx512 {
+  static constexpr bool kShifts = true;          // heads with and without a shift have loops of their own
   static constexpr bool kUnrollsMasked = false;  // loops for common lengths take their time to compile
   using HeadKind = WideHead;
   template <Width kWidth>
@@ -68,11 +69,14 @@ struct WideAvx512 : Avx512 {
   static HCCS_INLINE Sums add_lost(Sums sums, Bytes delta, const HeadVectors& head) {
     if (head.shifted) {
       const __m512i low = _mm512_load_si512(head.of.lost), high = _mm512_load_si512(head.of.lost + 64);
-      return _mm512_dpbusd_epi32(sums, _mm512_permutex2var_epi8(low, delta, high), splat(1));
+      const __m512i lost = _mm512_permutex2var_epi8(low, delta, high);
+      return _mm512_add_epi64(sums, _mm512_sad_epu8(lost, _mm512_setzero_si512()));
     }
     return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums, delta, head.S), _mm512_min_epu8(delta, head.D2), head.S2);
   }
-  static HCCS_INLINE void reduce_sum(const Sums (&v)[kRows], int32_t* sum) {
+  template <bool kOneHead, class HeadVectors>
+  static HCCS_INLINE void reduce_sum(const Sums (&v)[kRows], int32_t* sum, const HeadVectors& head) {
+    if (kOneHead && head.shifted) return reduce_sum_rows(v, sum);  // byte sums in every row
     const auto op = [](__m512i a, __m512i b) HCCS_INLINE_LAMBDA { return _mm512_add_epi32(a, b); };
     __m512i quads[4];
 #pragma GCC unroll 4

@@ -17,7 +17,7 @@ static bool read(const char *path, T *into, std::size_t count) {
 int main() {
     constexpr std::size_t share = hccs::layer::rows_per_tile * hccs::layer::columns;
     constexpr std::size_t count = share * hccs::layer::tiles;
-    static hccs::scratch scratch;
+    static hccs::scratch_of<hccs::layer::theta> scratch;
     alignas(64) static int8 logits[count];
     alignas(64) static probability got[count], expected[count];
     if (!read("vectors/logits.bin", logits, count) || !read("vectors/probabilities.bin", expected, count)) {

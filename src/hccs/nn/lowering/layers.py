@@ -1,0 +1,79 @@
+"""The layers of a model of a family that we know, whatever stands in front of them and behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from hccs.errors import ModelError
+from hccs.nn.lowering import bert, distilbert, gpt2, vit
+from hccs.nn.lowering.encoder import Layer
+from hccs.nn.lowering.pre_norm import Block
+
+
+@dataclass(frozen=True)
+class KnownLayer:
+    """A layer as the model calls it, and its parts."""
+
+    module: nn.Module
+    parts: Layer | Block
+
+
+def _bert(base: Any) -> Iterable[KnownLayer]:
+    return (KnownLayer(layer, bert.parts_of(layer)) for layer in base.encoder.layer)
+
+
+def _distilbert(base: Any) -> Iterable[KnownLayer]:
+    return (KnownLayer(layer, distilbert.parts_of(layer)) for layer in base.transformer.layer)
+
+
+def _gpt2(base: Any) -> Iterable[KnownLayer]:
+    return (KnownLayer(layer, gpt2.parts_of(layer)) for layer in base.h)
+
+
+def _vit(base: Any) -> Iterable[KnownLayer]:
+    heads = base.config.num_attention_heads
+    layers = base.layers if hasattr(base, "layers") else base.encoder.layer
+    return (KnownLayer(layer, vit.parts_of(layer, heads)) for layer in layers)
+
+
+_FAMILIES: dict[str, Callable[[Any], Iterable[KnownLayer]]] = {
+    "bert": _bert,
+    "roberta": _bert,
+    "xlm-roberta": _bert,
+    "camembert": _bert,
+    "electra": _bert,
+    "distilbert": _distilbert,
+    "gpt2": _gpt2,
+    "vit": _vit,
+    "deit": _vit,
+}
+
+
+def known_layers(model: Any) -> list[KnownLayer]:
+    """Those of the model in order; a model whose layers are not known is refused.
+
+    Its head and its embeddings may be any: nothing here depends on them.
+    """
+    config = getattr(model, "config", None)
+    kind = getattr(config, "model_type", type(model).__name__)
+    if kind not in _FAMILIES:
+        raise ModelError(
+            f"a model of the families {', '.join(_FAMILIES)}, whose layers are known",
+            str(kind),
+            "Its weights stay as they are: calibrate, refine or retrain it.",
+        )
+    if getattr(config, "add_cross_attention", False):
+        raise ModelError(
+            "layers of self-attention and a feed-forward part", "cross-attention", "Its weights stay."
+        )
+    if getattr(config, "chunk_size_feed_forward", 0):
+        raise ModelError(
+            "feed-forward parts that see all tokens at once",
+            f"chunk_size_feed_forward = {config.chunk_size_feed_forward}",  # type: ignore[union-attr]
+            "Set it to 0.",
+        )
+    return list(_FAMILIES[kind](getattr(model, model.base_model_prefix, model)))

@@ -1,0 +1,318 @@
+"""`reconstruct`: weights mended in closed form, so that a converted model follows the float one again.
+
+What HCCS, or int8, changes in a layer is carried on by the residual stream. Two matrices of every layer write
+to it: the attention's output projection and the second of the feed-forward part. Layer by layer both are
+solved anew, by ridge regression, so that the stream behind them is the float model's. No labels, no gradient.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hccs._progress import track
+from hccs.errors import DataError, ModelError, ParameterError
+from hccs.nn.attaching import detach
+from hccs.nn.batches import call, listed
+from hccs.nn.collecting import distributed
+from hccs.nn.interface import NAME
+from hccs.nn.lowering.dense import Dense, bias_of, weight_of
+from hccs.nn.lowering.encoder import Layer
+from hccs.nn.lowering.layers import KnownLayer, known_layers
+from hccs.nn.preserving import unchanged
+from hccs.nn.ridge import Chosen, RidgeSums, choose
+
+HELD_BACK = 8
+"""One sentence in so many chooses the ridge."""
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What became of one matrix."""
+
+    layer: int
+    matrix: str
+    """"attention_output" or "narrow", the second of the feed-forward part."""
+    ridge: float | None
+    """Of the mean diagonal of its input's second moments; None where the matrix is as it was."""
+    before: float
+    """The mean squared error of the stream, per token, of held-back sentences."""
+    after: float
+    """The same with the matrix solved from the others."""
+
+
+def reconstruct(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    teacher: nn.Module | None = None,
+    held_back: int = HELD_BACK,
+) -> tuple[Mended, ...]:
+    """Mend the weights of a converted model in place, so that its residual stream is the float model's.
+
+    `model` has HCCS attached, of one line or two, or runs inside `hccs.nn.quantised`; `teacher` is the float
+    model, by default the model itself with its own softmax. `batches` need no labels; padding does not count.
+    In every layer the output projection of the attention, then the second matrix of the feed-forward part,
+    are those of
+
+        min over W, b:  |(W_t c_t + b_t + x_t) - (W c + b + x)|^2 + ridge * |W - W_t|^2
+
+    with t what the float model computes, c and x what the model does behind the layers that are mended
+    already. One sentence in `held_back` chooses the ridge of every matrix, or that it stays. Only sums of
+    products are kept of the activations; of every token three states of the stream stay in memory, on the
+    model's device. Under `torch.distributed` each process passes its own batches, and all get the same
+    weights. The same batches give the same weights. Models whose layers are not known are refused.
+
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> import hccs.nn
+    >>> _ = torch.manual_seed(0)
+    >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    >>> model = BertForSequenceClassification(BertConfig(num_hidden_layers=1, **shape)).eval()
+    >>> batches = [{"input_ids": torch.randint(50, (64, 16))}]
+    >>> table = hccs.calibrate(hccs.nn.collect(model, batches), n=16)
+    >>> mended = hccs.nn.reconstruct(hccs.nn.attach(model, table), batches)
+    >>> [(m.layer, m.matrix, m.after <= m.before) for m in mended]
+    [(0, 'attention_output', True), (0, 'narrow', True)]
+    """
+    layers = known_layers(model)
+    given = listed(batches)
+    if held_back < 2:
+        raise ParameterError("held_back of at least 2", str(held_back), f"{HELD_BACK} is the default.")
+    teacher = _float_copy(model, layers) if teacher is None else teacher
+    theirs = known_layers(teacher)
+    if [_shape(layer) for layer in layers] != [_shape(layer) for layer in theirs]:
+        raise ModelError("a teacher with the model's own layers", "other layers", "Pass the float model.")
+    with ExitStack() as stack:
+        for each in (model, teacher):
+            stack.enter_context(unchanged(each))
+            stack.enter_context(_without_cache(each))
+            each.eval()
+        stack.enter_context(torch.no_grad())
+        return _mend_all(layers, theirs, _first_states(model, teacher, layers, theirs, given, held_back))
+
+
+def _float_copy(model: nn.Module, layers: list[KnownLayer]) -> nn.Module:
+    if any("forward" in vars(layer.parts.narrow) for layer in layers):
+        raise ModelError(
+            "the float model as teacher of a model in integers",
+            "none",
+            "Copy it before hccs.nn.quantised is entered: teacher=copy.deepcopy(model).",
+        )
+    if getattr(model.config, "_attn_implementation", None) != NAME:
+        raise ModelError(
+            "a model with HCCS attached, or its float model as teacher",
+            "a model with its own softmax",
+            "Call hccs.nn.attach(model, table) first.",
+        )
+    return detach(copy.deepcopy(model))
+
+
+def _shape(layer: KnownLayer) -> tuple[torch.Size, torch.Size]:
+    return weight_of(layer.parts.attention_output).shape, weight_of(layer.parts.narrow).shape
+
+
+@dataclass
+class _State:
+    """A batch between two layers: the stream of both models, and what else their layers are called with."""
+
+    student: torch.Tensor
+    teacher: torch.Tensor
+    call: _Call
+    teacher_call: _Call
+    fitted: torch.Tensor
+    """The places of its tokens in [batch * tokens] that are solved from."""
+    held_back: torch.Tensor
+    """Those that choose."""
+    summed: torch.Tensor | None = None
+    """The teacher's stream behind the feed-forward part, before any LayerNorm."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """How a model calls its layers: all but the stream."""
+
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    def __call__(self, layer: nn.Module, stream: torch.Tensor) -> torch.Tensor:
+        output = layer(stream, *self.arguments, **self.options)
+        found: torch.Tensor = output[0] if isinstance(output, tuple) else output
+        return found
+
+
+class _Reached(Exception):
+    """The part of the model that was to run has run."""
+
+
+def _first_states(
+    model: nn.Module,
+    teacher: nn.Module,
+    layers: list[KnownLayer],
+    theirs: list[KnownLayer],
+    batches: list[Any],
+    held_back: int,
+) -> list[_State]:
+    """Both models up to their first layer."""
+    states, sentences = [], 0
+    for batch in batches:
+        student, how = _before(model, layers[0].module, batch)
+        wanted, teacher_how = _before(teacher, theirs[0].module, batch)
+        rows, tokens = student.shape[:2]
+        mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+        real = torch.ones(rows, tokens, dtype=torch.bool) if mask is None else mask.bool().cpu()
+        chooses = ((sentences + torch.arange(rows)) % held_back == held_back - 1)[:, None]
+        fitted, chosen = (
+            (real & part).flatten().nonzero()[:, 0].to(student.device) for part in (~chooses, chooses)
+        )
+        states.append(_State(student, wanted, how, teacher_how, fitted, chosen))
+        sentences += rows
+    return states
+
+
+def _before(model: nn.Module, first: nn.Module, batch: Any) -> tuple[torch.Tensor, _Call]:
+    """What the first layer of a model is called with."""
+    found: list[tuple[torch.Tensor, _Call]] = []
+
+    def stop(_: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        rest = dict(options)
+        stream = arguments[0] if arguments else rest.pop("hidden_states")
+        found.append((stream, _Call(arguments[1:], rest)))
+        raise _Reached
+
+    handle = first.register_forward_pre_hook(stop, with_kwargs=True)
+    try:
+        with suppress(_Reached):
+            call(model, batch)
+    finally:
+        handle.remove()
+    if not found:
+        raise ModelError("a model whose first layer runs", "one that passes it by", "Its weights stay.")
+    return found[0]
+
+
+def _mend_all(layers: list[KnownLayer], theirs: list[KnownLayer], states: list[_State]) -> tuple[Mended, ...]:
+    found: list[Mended] = []
+    for i, (layer, their) in enumerate(zip(layers, theirs, strict=True)):
+        attention, narrow = _sums(layer.parts.attention_output), _sums(layer.parts.narrow)
+        for state in track(states, total=len(states), description=f"layer {i}: attention"):
+            attended = _run_teacher(their, state)
+            (c,) = _inputs(layer, state, until=layer.parts.attention_output)
+            _add(attention, state, layer.parts.attention_output, c, attended - state.student)
+        found.append(_mend(layer.parts.attention_output, attention, i, "attention_output"))
+        for state in track(states, total=len(states), description=f"layer {i}: feed-forward"):
+            # The stream is what the wide layer, or the LayerNorm in front of it, reads.
+            reader = layer.parts.wide if isinstance(layer.parts, Layer) else layer.parts.wide_norm
+            x, c = _inputs(layer, state, reader, until=layer.parts.narrow)
+            assert state.summed is not None
+            _add(narrow, state, layer.parts.narrow, c, state.summed - x)
+            state.summed = None
+        found.append(_mend(layer.parts.narrow, narrow, i, "narrow"))
+        if i + 1 < len(layers):
+            for state in states:
+                state.student = state.call(layer.module, state.student)
+    return tuple(found)
+
+
+def _run_teacher(layer: KnownLayer, state: _State) -> torch.Tensor:
+    """The teacher's stream behind the attention; what it is behind the layer goes into the state."""
+    parts = layer.parts
+    kept: dict[str, torch.Tensor] = {}
+    if isinstance(parts, Layer):
+        readers = {"attended": parts.attention_norm, "summed": parts.output_norm}
+    else:
+        readers = {"attended": parts.wide_norm}
+    with ExitStack() as stack:
+        for name, reader in readers.items():
+            stack.enter_context(_hooked(reader, lambda x, name=name: kept.__setitem__(name, x)))
+        state.teacher = state.teacher_call(layer.module, state.teacher)
+    state.summed = kept.get("summed", state.teacher)  # a pre-norm layer returns the stream itself
+    return kept["attended"]
+
+
+def _inputs(layer: KnownLayer, state: _State, *readers: nn.Module, until: nn.Module) -> list[torch.Tensor]:
+    """What some modules of the student's layer read, the last of which does not run any more."""
+    kept: list[torch.Tensor] = []
+
+    def stop(x: torch.Tensor) -> None:
+        kept.append(x)
+        raise _Reached
+
+    with ExitStack() as stack:
+        for reader in readers:
+            stack.enter_context(_hooked(reader, kept.append))
+        stack.enter_context(_hooked(until, stop))
+        with suppress(_Reached):
+            state.call(layer.module, state.student)
+    return kept
+
+
+@contextmanager
+def _hooked(module: nn.Module, see: Any) -> Iterator[None]:
+    handle = module.register_forward_pre_hook(lambda _, inputs: see(inputs[0]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _sums(matrix: Dense) -> tuple[RidgeSums, RidgeSums]:
+    """Of tokens to solve from, and of those that choose."""
+    weight = weight_of(matrix)
+    outputs, inputs = weight.shape
+    return tuple(RidgeSums.empty(inputs, outputs, weight.device) for _ in range(2))  # type: ignore[return-value]
+
+
+def _add(
+    sums: tuple[RidgeSums, RidgeSums], state: _State, matrix: Dense, c: torch.Tensor, wanted: torch.Tensor
+) -> None:
+    """Count what the matrix, as it is, lacks of what it should write."""
+    c, wanted = (part.flatten(0, -2).float() for part in (c, wanted))
+    weight, bias = weight_of(matrix).float(), bias_of(matrix).float()
+    for part, places in zip(sums, (state.fitted, state.held_back), strict=True):
+        if len(places):
+            read = c[places]
+            part.add(read, wanted[places] - torch.addmm(bias, read, weight.T))
+
+
+def _mend(matrix: Dense, sums: tuple[RidgeSums, RidgeSums], layer: int, name: str) -> Mended:
+    if distributed():
+        for part in sums:
+            part.all_reduce()
+    if not all(part.is_finite() for part in sums):
+        raise DataError(
+            "finite activations", f"NaN or infinity in layer {layer}", "Look for an overflow in the model."
+        )
+    fitted, held_back = sums
+    if float(held_back.tokens) == 0:
+        raise DataError(
+            "enough sentences to hold some back", "none held back", "Pass more, or a smaller held_back."
+        )
+    has_bias = getattr(matrix, "bias", None) is not None
+    chosen: Chosen = choose(fitted, held_back, bias=has_bias)
+    if chosen.ridge is not None:
+        weight = weight_of(matrix)  # of a Conv1D a view the other way round: written in place all the same
+        weight.copy_(weight.double() + chosen.weight)
+        if has_bias:
+            matrix.bias.copy_(matrix.bias.double() + chosen.bias)
+    count = float(held_back.tokens)
+    return Mended(layer, name, chosen.ridge, chosen.before / count, chosen.after / count)
+
+
+@contextmanager
+def _without_cache(model: nn.Module) -> Iterator[None]:
+    """A decoder's layers run more than once over the same tokens: nothing may be remembered."""
+    config: Any = model.config
+    before = getattr(config, "use_cache", None)
+    if before is not None:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        if before is not None:
+            config.use_cache = before

@@ -1,0 +1,242 @@
+"""The stages of an experiment, those that matter most first; each starts from the float model alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+import hccs.nn
+from hccs.calibration import fidelity
+from hccs.numbers.modes import Mode
+from hccs.numbers.table import ParamTable
+from hccs.pipeline.convert.steps import RETRAINING, plan_whole, retrain, train_whole, with_mode
+from hccs.pipeline.convert.whole import share_equal, whole_logits
+from hccs.pipeline.models import predictions
+from hccs.pipeline.report.fidelity import measure
+from hccs.pipeline.reproduce.experiment import FORMS, WITHOUT_DIVISION, ExperimentRun
+from hccs.pipeline.reproduce.plan import PATIENCE
+from hccs.pipeline.training import Recipe, train
+
+CHECKED = 64
+"""Dev examples on which an integer program itself is asked, in NumPy."""
+
+
+def fine_tuned(work: ExperimentRun) -> dict[str, Any]:
+    """The float model."""
+    return work.fine_tuned()
+
+
+def one_line(work: ExperimentRun) -> dict[str, Any]:
+    """One line per head in every mode; per layer and for all heads; without training."""
+    return {form: _form(work, form) for form in ("one line", "one line, layer", "one line, global")}
+
+
+def two_lines(work: ExperimentRun) -> dict[str, Any]:
+    """Two lines per head with int16 and with uint8 scores, in every mode; without training."""
+    return {form: _form(work, form) for form in ("two lines", "two lines, uint8")}
+
+
+def wide(work: ExperimentRun) -> dict[str, Any]:
+    """One line per head with wide sums."""
+    return {"one line, wide": _form(work, "one line, wide")}
+
+
+def _form(work: ExperimentRun, form: str) -> dict[str, Any]:
+    calibration, seconds = work.calibrated(form)
+    modes = tuple(Mode) if FORMS[form].granularity == "head" else (Mode.I16_DIV,)
+    return {
+        "modes": work.in_modes(work.copy(), calibration.table, modes),
+        "kl": work.divergence(calibration.table),
+        "seconds": round(seconds, 2),
+    }
+
+
+def refined(work: ExperimentRun) -> dict[str, Any]:
+    """Theta and scales fitted to the float model's answers, for each mode that is deployed."""
+    found: dict[str, Any] = {}
+    for form, mode in (
+        ("two lines", Mode.I16_DIV),
+        ("two lines", WITHOUT_DIVISION),
+        ("one line", Mode.I16_DIV),
+        ("two lines, uint8", WITHOUT_DIVISION),
+    ):
+        model, start = work.copy(), with_mode(work.calibrated(form)[0].table, mode)
+        before = work.judge(hccs.nn.attach(model, start))
+        table = work.refined(form, mode)
+        step = work.kept_step(work.judge(hccs.nn.attach(model, table)), before)
+        found[f"{form}, {mode.value}"] = {**work.measured(model), **step}
+    return found
+
+
+def mended(work: ExperimentRun) -> dict[str, Any]:
+    """Weights mended in closed form, then theta refined; each step kept if it does not lose beyond noise."""
+    return {form: _mended(work, form) for form in ("two lines", "one line")}
+
+
+def _mended(work: ExperimentRun, form: str) -> dict[str, Any]:
+    table = work.calibrated(form)[0].table
+    plain = hccs.nn.attach(work.copy(), table)
+    answers, model = [work.judge(plain)], work.mended(form)
+    found: dict[str, Any] = {"calibrated": work.measured(plain)}
+    answers.append(work.judge(model))
+    found["mended"] = {**work.measured(model), **work.kept_step(answers[1], answers[0])}
+    found[f"mended, {WITHOUT_DIVISION.value}"] = work.measured(hccs.nn.attach(model, table, WITHOUT_DIVISION))
+    hccs.nn.attach(model, table)
+    refined = hccs.nn.refine(model, table, work.batches, teacher=work.model)
+    answers.append(work.judge(hccs.nn.attach(model, refined)))
+    found["mended, refined"] = {**work.measured(model), **work.kept_step(answers[2], answers[1])}
+    hccs.nn.attach(model, table)
+    steps = ["calibrated"]
+    for step in ("mended", "mended, refined"):
+        if not found[step]["kept"]:
+            break
+        steps.append(step)
+    found["delivered"] = {**found[steps[-1]], "steps": steps}
+    return found
+
+
+def whole(work: ExperimentRun) -> dict[str, Any]:
+    """All in integers from the float weights, without training, from one line."""
+    return _whole(work, work.copy(), work.refined("one line"))
+
+
+def whole_two_lines(work: ExperimentRun) -> dict[str, Any]:
+    """All in integers from the float weights, without training, from two lines."""
+    return _whole(work, work.copy(), work.calibrated("two lines")[0].table)
+
+
+def whole_mended(work: ExperimentRun) -> dict[str, Any]:
+    """The same with weights mended first for two lines, then once more for the integers around them."""
+    model, table = copy.deepcopy(work.mended("two lines")), work.calibrated("two lines")[0].table
+    plan = plan_whole(model, table, work.calibration)
+    with plan.training():
+        found = {"mended once": work.measured(model)}
+        before = work.judge(model)
+        hccs.nn.reconstruct(model, work.mending, teacher=work.model)
+        step = work.kept_step(work.judge(model), before)
+        return {**work.measured(model), **step, **found}
+
+
+def _whole(work: ExperimentRun, model: Any, table: ParamTable) -> dict[str, Any]:
+    attention = work.measured(hccs.nn.attach(model, table))
+    plan = plan_whole(model, table, work.calibration)
+    with plan.training():
+        found = work.measured(model)
+    return {**found, "attention": attention, **_checked(work, plan)}
+
+
+def _checked(work: ExperimentRun, plan: Any) -> dict[str, Any]:
+    """The share of a sample of answers that are the same in the training model and its program."""
+    dev = work.sets["dev"]
+    sample = dev.at(range(0, len(dev), max(1, len(dev) // CHECKED)))
+    with plan.training(), torch.no_grad():
+        own = predictions(plan.model, sample)
+    equal = share_equal(whole_logits(plan.lower(), sample), own, sample.labels)
+    return {"equal": equal, "compared": len(sample)}
+
+
+def retrained(work: ExperimentRun) -> dict[str, Any]:
+    """Retrained with labels, one line per head as the paper; every mode, and KL before and after."""
+    model = work.copy()
+    before = work.calibrated("one line")[0].table
+    found = _retrain(work, model, work.refined("one line"), "one line")
+    after = hccs.nn.current_table(model)
+    modes = work.in_modes(model, after)
+    stats = hccs.nn.collect(model, list(work.judged.batches(64)), n=after.n, scale=after.scale)
+    found |= {
+        "modes": modes,
+        "kl_before": work.divergence(before),
+        "kl_after": [float(kl) for kl in fidelity(stats, after)[..., 0].reshape(-1)],
+    }
+    if work.experiment.seed == 0:
+        found["fidelity"] = measure(work.copy(), hccs.nn.attach(model, after), before, work.judged)
+    return found
+
+
+def retrained_layer(work: ExperimentRun) -> dict[str, Any]:
+    """Retrained with one line per layer."""
+    return _granularity(work, "layer")
+
+
+def retrained_global(work: ExperimentRun) -> dict[str, Any]:
+    """Retrained with one line for all heads."""
+    return _granularity(work, "global")
+
+
+def _granularity(work: ExperimentRun, granularity: str) -> dict[str, Any]:
+    form = f"one line, {granularity}"
+    return _retrain(work, work.copy(), work.calibrated(form)[0].table, form, granularity)
+
+
+def retrained_float(work: ExperimentRun) -> dict[str, Any]:
+    """The float model retrained just as long: what the budget alone is worth."""
+    model, recipe = work.copy(), _recipe(work)
+    where = work.checkpoints("retrained-float")
+    outcome = train(model, work.taught, work.sets["held"], recipe, where, resumable=False)
+    return {**work.measured(model), "held": outcome.score, "history": outcome.history}
+
+
+def _retrain(
+    work: ExperimentRun, model: Any, table: ParamTable, name: str, granularity: str = "head"
+) -> dict[str, Any]:
+    outcome = retrain(
+        model,
+        table,
+        work.taught,
+        work.sets["held"],
+        work.calibration,
+        _recipe(work),
+        work.checkpoints(f"retrained-{name}"),
+        granularity=granularity,
+        resumable=False,
+    )
+    return {**work.measured(model), "held": outcome.score, "history": outcome.history}
+
+
+def _recipe(work: ExperimentRun) -> Recipe:
+    """The default retraining at the encoder's rate."""
+    seed = work.experiment.seed
+    return replace(RETRAINING, learning_rate=work.recipe.retraining_rate, patience=PATIENCE, seed=seed)
+
+
+def whole_trained(work: ExperimentRun) -> dict[str, Any]:
+    """All in integers, trained with the program's forward pass and distilled from the float model."""
+    recipe = replace(_recipe(work), epochs=work.recipe.whole_epochs, batch_size=work.recipe.whole_batch)
+    plan = plan_whole(work.copy(), work.refined("one line"), work.calibration)
+    where = work.checkpoints("whole")
+    outcome = train_whole(plan, work.taught, work.sets["held"], recipe, where, resumable=False)
+    with plan.training():
+        found = work.measured(plan.model)
+    return {
+        **found,
+        "held": outcome.score,
+        "history": outcome.history,
+        "recipe": asdict(recipe),
+        **_checked(work, plan),
+    }
+
+
+STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
+    "float": fine_tuned,
+    "one line": one_line,
+    "two lines": two_lines,
+    "mended": mended,
+    "refined": refined,
+    "whole": whole,
+    "whole two lines": whole_two_lines,
+    "whole mended": whole_mended,
+    "retrained": retrained,
+    "whole trained": whole_trained,
+    "wide": wide,
+    "retrained layer": retrained_layer,
+    "retrained global": retrained_global,
+    "retrained float": retrained_float,
+}
+"""In the order of importance."""
+
+EXTRA = ("retrained layer", "retrained global", "retrained float")
+"""Stages that are done when they are asked for: ablations, each a training of its own."""
