@@ -196,7 +196,7 @@ def test_names_and_shapes():
         hccs.HeadParams.from_packed(np.ones((2, 4), int))
 
 
-def test_targets_that_know_one_line_say_so():
+def test_ai_engines_say_what_they_want_of_two_lines():
     from hccs.aie import emulator
     from hccs.aie.export import plan
 
@@ -207,7 +207,7 @@ def test_targets_that_know_one_line_say_so():
         lambda: emulator.trace("blocked", "u8_clb", 64, theta),
         lambda: plan(table),
     ):
-        with pytest.raises(errors.ParameterError, match="one line"):
+        with pytest.raises(errors.ParameterError, match="sum_bits=15"):
             refused()
 
 
