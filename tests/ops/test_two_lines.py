@@ -203,7 +203,7 @@ def test_ai_engines_say_what_they_want_of_two_lines():
     theta = hccs.HeadParams(1023, 4, 50, 41, 20)
     table = hccs.ParamTable([[1023]], [[4]], [[50]], [[0.1]], 64, S2=[[41]], D2=[[20]])
     for refused in (
-        lambda: emulator.softmax(np.zeros((1, 32), np.int8), theta),
+        lambda: emulator.softmax(np.zeros((1, 64), np.int8), theta),
         lambda: emulator.trace("blocked", "u8_clb", 64, theta),
         lambda: plan(table),
     ):

@@ -135,7 +135,7 @@ def choose(fitted: RidgeSums, held_back: RidgeSums, *, bias: bool = True) -> Cho
 def _full_precision() -> Iterator[None]:
     """Products of float32 in float32 on a GPU too, where training may have allowed less."""
     matmul = torch.backends.cuda.matmul
-    # The switch has two names. torch refuses to read the older one once the newer has been set, as Trainer does.
+    # The switch has two names; torch refuses to read the older once the newer was set, as Trainer does.
     name, full = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
     before = getattr(matmul, name)
     setattr(matmul, name, full)
