@@ -21,7 +21,7 @@ SENTENCES = 16
 def write_files(folder: Path) -> None:
     """A model, a decoder, a task's folder, tables of one's own, logits.
 
-    `MODEL` is the embedded BERT-tiny; `DECODER` a GPT-2 of random weights; `DATA` holds SST-2 as far as anyone
+    `MODEL` is the embedded BERT-tiny; `DECODER` a random GPT-2; `DATA` holds SST-2 as far as anyone
     can tell; `mine.csv`, `other.tsv`;
     `logits.npz` as `hccs calibrate` reads it; `x.npy`: int8 rows; `sentences.txt`: texts alone.
     """
