@@ -109,7 +109,7 @@ def scores(x, valid, columns, B, S, D, LOWEST: tl.constexpr, ALL: tl.constexpr):
 @triton.jit
 def linear_reciprocal(M):
     """Eight bits of a line in M, which is Z brought to 16 bits."""
-    return (255 * (LINEAR - (M >> 1))) >> 15
+    return (-(M >> 1) + LINEAR) * 255 >> 15
 
 
 @triton.jit
