@@ -1,4 +1,4 @@
-"""Attention of a head on one tile: q.k, HCCS and p.v in one kernel, by emulation, and beside three kernels."""
+"""Attention of a head on one tile: q.k, HCCS and p.v in one kernel, by emulation, and as three kernels."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ HEAD_SIZES = (32, 64)
 
 MAX_KEYS = 256
 """Sums of so many clamped logits stay within 16 bits."""
+
+UINT8_SCORES = 127
+"""A base that every number of keys up to 256 admits, with scores in uint8."""
 
 MAX_SHIFT = 23
 """Beyond it every q.k of these head sizes rounds to 0."""
@@ -73,7 +76,7 @@ def attention(
             dim,
             int(shifts[head, 0]),
             *params[head].tolist(),
-            record=False,
+            False,
         )
         taken = part.stop - part.start
         N[head, part] = untiled_sums(sums, dim)[:taken]
@@ -117,7 +120,9 @@ def by_three_kernels(
 def tiled_queries(rows: NDArray[Any]) -> NDArray[Any]:
     """[rows, columns] as tiles of eight columns by eight rows: what multiplies from the right."""
     count, columns = rows.shape
-    return np.ascontiguousarray(rows.reshape(count // 8, 8, columns // 8, 8).transpose(0, 2, 3, 1)).reshape(-1)
+    return np.ascontiguousarray(rows.reshape(count // 8, 8, columns // 8, 8).transpose(0, 2, 3, 1)).reshape(
+        -1
+    )
 
 
 def tiled_keys(k: NDArray[np.int8]) -> NDArray[np.int8]:
@@ -133,16 +138,16 @@ def tiled_values(v: NDArray[np.int8]) -> NDArray[np.int8]:
 
 def untiled_sums(sums: NDArray[np.int32], dim: int) -> NDArray[np.int32]:
     """N [rows, d] from tiles of four columns by eight rows."""
-    return sums.reshape(-1, dim // 4, 4, 8).transpose(0, 3, 1, 2).reshape(-1, dim)
+    rows: NDArray[np.int32] = sums.reshape(-1, dim // 4, 4, 8).transpose(0, 3, 1, 2).reshape(-1, dim)
+    return rows
 
 
 def _rows_of_blocks(x: NDArray[np.int8], n: int) -> NDArray[np.int8]:
-    return x.reshape(-1, n // 8, 8, 8).transpose(0, 3, 1, 2).reshape(-1, n)
+    rows: NDArray[np.int8] = x.reshape(-1, n // 8, 8, 8).transpose(0, 3, 1, 2).reshape(-1, n)
+    return rows
 
 
-def _blocks(
-    rows: NDArray[Any], n: int, dim: int | None = None
-) -> Iterator[tuple[int, slice, NDArray[Any]]]:
+def _blocks(rows: NDArray[Any], n: int, dim: int | None = None) -> Iterator[tuple[int, slice, NDArray[Any]]]:
     """What one call takes: a head, which of its rows, and those filled up with zeros."""
     heads, count, columns = rows.shape
     most = _emulation.attention_rows(n, columns if dim is None else dim)
@@ -188,9 +193,9 @@ def _shifts(requant: Requant) -> NDArray[np.int64]:
     multiplier, shift = np.moveaxis(requant.logits.packed.astype(np.int64), -1, 0)
     if (multiplier & (multiplier - 1)).any():
         raise ParameterError(
-            "a power of two as the factor of the logits: a tile shifts 32-bit sums, and has no 64 bits for others",
+            "a power of two as the factor of the logits: a tile shifts sums of 32 bits",
             f"multiplier {multiplier[(multiplier & (multiplier - 1)) != 0].flat[0]}",
-            "The scale of the logits is free: choose it so that q_scale * k_scale * scaling / logit_scale is one.",
+            "The logits' scale is free: make q_scale * k_scale * scaling / logit_scale a power of two.",
         )
     exponent: NDArray[np.int64] = shift - np.log2(multiplier).astype(np.int64)
     if exponent.min() < 0 or exponent.max() > MAX_SHIFT:
@@ -213,7 +218,11 @@ def _per_head(values: NDArray[Any], heads: tuple[int, ...], what: str) -> NDArra
 
 def _heads(q: Any, k: Any, v: Any) -> tuple[int, int, int, int]:
     for name, array in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray) or array.dtype != np.int8:
+        if (
+            not isinstance(array, np.ndarray)
+            or isinstance(array, np.ma.MaskedArray)
+            or array.dtype != np.int8
+        ):
             raise DtypeError(
                 f"{name} to be an int8 array",
                 str(getattr(array, "dtype", type(array).__name__)),
@@ -261,38 +270,44 @@ class AttentionCycles:
         """The two products' share of the fused kernel's cycles."""
         return self.peak / self.fused.per_row
 
-    @property
-    def bytes_spared(self) -> int:
-        """Bytes a row that stay inside: logits and probabilities, each written and read once between kernels."""
-        return 4 * self.n
-
 
 def modelled(
-    generation: Generation | str, n: int, dim: int, compiler: Compiler | str = Compiler.PIPELINED
+    generation: Generation | str,
+    n: int,
+    dim: int,
+    compiler: Compiler | str = Compiler.PIPELINED,
+    base: int = UINT8_SCORES,
 ) -> AttentionCycles:
-    """Modelled cycles of attention over n keys with heads of `dim`, on as many rows as a call takes."""
+    """Modelled cycles of attention over n keys with heads of `dim`, on as many rows as a call takes.
+
+    `base` is the head's B: up to 255 scores are uint8, beyond it they are never formed.
+    """
     require_sizes(n, dim)
-    return _modelled(Generation(generation), n, dim, Compiler(compiler))
+    return _modelled(Generation(generation), n, dim, Compiler(compiler), whole("base", base))
 
 
 @functools.cache
-def _modelled(generation: Generation, n: int, dim: int, compiler: Compiler) -> AttentionCycles:
+def _modelled(generation: Generation, n: int, dim: int, compiler: Compiler, base: int) -> AttentionCycles:
     rows = _emulation.attention_rows(n, dim)
     fused, logits, values = (
-        kernel_cycles(recorded, generation, rows, compiler) for recorded in traces(n, dim)
+        kernel_cycles(recorded, generation, rows, compiler) for recorded in traces(n, dim, base)
     )
     softmax = throughput.modelled(generation, Kernel.BLOCKED, Mode.U8_CLB, n, compiler)
     return AttentionCycles(generation, n, dim, fused, logits, softmax, values)
 
 
-def traces(n: int, dim: int) -> tuple[list[RawOperation], list[RawOperation], list[RawOperation]]:
-    """What the fused kernel does, and the kernels of q.k and p.v, operation by operation, whatever the data."""
+def traces(
+    n: int, dim: int, base: int = UINT8_SCORES
+) -> tuple[list[RawOperation], list[RawOperation], list[RawOperation]]:
+    """What the one kernel and those of q.k and p.v do, operation by operation, whatever the data."""
     require_sizes(n, dim)
+    theta = HeadParams(base, 0, 1)
+    require_theta(theta, n)
     rows = _emulation.attention_rows(n, dim)
     q, k = np.zeros(rows * dim, np.int8), np.zeros(n * dim, np.int8)
     N, Z = np.empty(rows * dim, np.int32), np.empty(2 * rows, np.int16)
-    theta = throughput.representative_theta(n).packed.tolist()
-    fused = _emulation.attention_kernel(q, k, k, N, Z, rows, n, dim, 8, *theta, record=True)
+    params = theta.packed.tolist()
+    fused = _emulation.attention_kernel(q, k, k, N, Z, rows, n, dim, 8, *params, True)
     x, p = np.empty(rows * n, np.int8), np.zeros(rows * n, np.uint8)
     logits = _emulation.logits_kernel(q, k, x, rows, n, dim, 8, record=True)
     values = _emulation.values_kernel(p, k, N, rows, n, dim, record=True)
