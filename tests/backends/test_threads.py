@@ -37,7 +37,7 @@ def test_the_native_code_refuses_no_threads(threads):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value"), [("mode", 4), ("mode", -1), ("masking", 3), ("masking", -1)])
+@pytest.mark.parametrize(("name", "value"), [("mode", 5), ("mode", -1), ("masking", 3), ("masking", -1)])
 def test_the_native_code_refuses_numbers_that_it_did_not_export(name, value):
     x = logits(0, (40, 64))
     numbers = {"mode": 0, "masking": _native.NO_MASK, name: value}

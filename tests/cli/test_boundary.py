@@ -268,7 +268,7 @@ def test_arguments_that_no_conversion_takes(monkeypatch, tmp_path):
         (["--task", "movies", "--seed", "-1"], "--seed"),
         (["--task", "movies", "--no-retrain", "--epochs", "1"], "--no-retrain without"),
         (["--train", tmp_path / "nofile.csv"], r"Check --train\."),
-        ([], "either --task or --train"),
+        ([], "either --task, --train or --unlabelled"),
     ):
         assert re.search(message, one_line(outcome(monkeypatch, *convert, *options)))
     assert not (tmp_path / "run").exists()

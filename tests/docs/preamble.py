@@ -19,12 +19,19 @@ SENTENCES = 16
 
 
 def write_files(folder: Path) -> None:
-    """A model, a task's folder, tables of one's own, logits.
+    """A model, a decoder, a task's folder, tables of one's own, logits.
 
-    `MODEL` is the embedded BERT-tiny; `DATA` holds SST-2 as far as anyone can tell; `mine.csv`, `other.tsv`;
+    `MODEL` is the embedded BERT-tiny; `DECODER` a random GPT-2; `DATA` holds SST-2 as far as anyone
+    can tell; `mine.csv`, `other.tsv`;
     `logits.npz` as `hccs calibrate` reads it; `x.npy`: int8 rows; `sentences.txt`: texts alone.
     """
+    import transformers
+
     shutil.copytree(MODEL, folder / "MODEL")
+    sizes = transformers.GPT2Config(
+        vocab_size=30522, n_embd=32, n_layer=2, n_head=2, bos_token_id=101, eos_token_id=102
+    )
+    transformers.GPT2LMHeadModel(sizes).save_pretrained(folder / "DECODER")
     movies = tasks.load(tasks.TASKS["movies"])
     chosen = movies.train.subset(SENTENCES)
     rows = [(text[0], label) for text, label in zip(chosen.texts, chosen.labels, strict=True)]
@@ -42,7 +49,7 @@ def write_files(folder: Path) -> None:
 
 
 def names() -> dict[str, Any]:
-    """`model`, a transformers classifier, and `batches`, what its tokenizer makes of some sentences."""
+    """`model`, a transformers classifier; `batches` and `prompts` of its tokenizer."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -53,4 +60,5 @@ def names() -> dict[str, Any]:
         tokenizer(texts[i : i + 8], padding=True, truncation=True, max_length=64, return_tensors="pt")
         for i in range(0, SENTENCES, 8)
     ]
-    return {"model": model, "batches": [dict(batch) for batch in batches]}
+    prompts = tokenizer(["a fine film"], return_tensors="pt", return_token_type_ids=False)
+    return {"model": model, "batches": [dict(batch) for batch in batches], "prompts": dict(prompts)}

@@ -222,3 +222,29 @@ def test_what_cannot_be_mended_is_refused(make_model):
     model.bert.embeddings.word_embeddings.weight.data[7] = torch.nan
     with pytest.raises(DataError, match="finite"):
         hccs.nn.reconstruct(model, batches)
+
+
+@pytest.mark.parametrize("by_trainer", [False, True])
+def test_products_in_full_precision_whichever_way_less_was_allowed(by_trainer: bool) -> None:
+    from hccs.nn.ridge import _full_precision
+
+    matmul = torch.backends.cuda.matmul
+    newer = hasattr(matmul, "fp32_precision")
+    if by_trainer and not newer:
+        pytest.skip("this torch knows the older switch alone")
+    before = matmul.fp32_precision if newer else matmul.allow_tf32
+    try:
+        if by_trainer:
+            matmul.fp32_precision = "tf32"
+        else:
+            matmul.allow_tf32 = True
+        with _full_precision():
+            if newer:
+                assert matmul.fp32_precision == "ieee"
+        if by_trainer:
+            assert matmul.fp32_precision == "tf32"
+    finally:
+        if newer:
+            matmul.fp32_precision = before
+        else:
+            matmul.allow_tf32 = before

@@ -31,7 +31,7 @@ X = np.zeros((2, 3, 4, 64), np.int8)
         (
             lambda: hccs.softmax(X, THETA, "i8_clb"),
             errors.ModeError,
-            "'i16_div', 'i16_clb', 'u8_div', 'u8_clb'; got 'i8_clb'",
+            "'i16_div', 'i16_clb', 'u8_div', 'u8_clb', 'u8_lin'; got 'i8_clb'",
         ),
         (lambda: hccs.softmax(X, THETA, None), errors.ModeError, "got None"),
         (

@@ -196,18 +196,18 @@ def test_names_and_shapes():
         hccs.HeadParams.from_packed(np.ones((2, 4), int))
 
 
-def test_targets_that_know_one_line_say_so():
+def test_ai_engines_say_what_they_want_of_two_lines():
     from hccs.aie import emulator
     from hccs.aie.export import plan
 
     theta = hccs.HeadParams(1023, 4, 50, 41, 20)
     table = hccs.ParamTable([[1023]], [[4]], [[50]], [[0.1]], 64, S2=[[41]], D2=[[20]])
     for refused in (
-        lambda: emulator.softmax(np.zeros((1, 32), np.int8), theta),
+        lambda: emulator.softmax(np.zeros((1, 64), np.int8), theta),
         lambda: emulator.trace("blocked", "u8_clb", 64, theta),
         lambda: plan(table),
     ):
-        with pytest.raises(errors.ParameterError, match="one line"):
+        with pytest.raises(errors.ParameterError, match="sum_bits=15"):
             refused()
 
 

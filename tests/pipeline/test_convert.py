@@ -208,10 +208,13 @@ def test_a_model_without_an_integer_form_is_delivered_all_the_same(data, tmp_pat
     chosen = settings(data, model=str(tmp_path / "electra"), labels=("negative", "positive"), retraining=None)
     said = []
     stages = convert(chosen, tmp_path / "run", said.append)["stages"]
-    assert "a projection behind them" in stages["whole"]["refused"] and stages["save"]["model"] == "model"
+    assert (
+        "a projection behind the embeddings" in stages["whole"]["refused"]
+        and stages["save"]["model"] == "model"
+    )
     assert f"  not all in integers: {stages['whole']['refused']}" in said
     assert not (tmp_path / "run" / "model.hccs").exists()
-    with pytest.raises(FileError, match="a projection behind them"):
+    with pytest.raises(FileError, match="a projection behind the embeddings"):
         evaluate(tmp_path / "run", backend="whole")
 
 
@@ -397,7 +400,7 @@ def test_two_processes_share_one_run(data, tmp_path):
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("saved in") == 1
+    assert done.stdout.count("report: ") == 1
     stages = json.loads((tmp_path / "run" / "results.json").read_text())["stages"]
     assert stages["collect"]["sentences"] == 58  # of 64 a tenth is held back
     assert list(stages)[-1] == "save"

@@ -135,9 +135,11 @@ def choose(fitted: RidgeSums, held_back: RidgeSums, *, bias: bool = True) -> Cho
 def _full_precision() -> Iterator[None]:
     """Products of float32 in float32 on a GPU too, where training may have allowed less."""
     matmul = torch.backends.cuda.matmul
-    before = matmul.allow_tf32
-    matmul.allow_tf32 = False
+    # The switch has two names; torch refuses to read the older once the newer was set, as Trainer does.
+    name, full = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
+    before = getattr(matmul, name)
+    setattr(matmul, name, full)
     try:
         yield
     finally:
-        matmul.allow_tf32 = before
+        setattr(matmul, name, before)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from hccs.nn.plain_logits import backward
-from hccs.numbers.modes import DIVISOR_BITS, LINEAR_TOP, RECIPROCAL_SHIFT, Mode
+from hccs.numbers.modes import DIVISOR_BITS, LINEAR_TOP, Mode
 from hccs.ops.arguments import as_mask
 from hccs.ops.quantise import INT8_MAX, INT8_MIN, divided
 
@@ -51,7 +51,7 @@ def _reciprocal(Z: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, torch.Tensor
         rho = torch.full_like(Z, mode.T << mode.spare_bits)
     elif mode.is_linear:
         line = LINEAR_TOP - (((Z << DIVISOR_BITS) >> k) >> 1)
-        rho = (mode.T * line) >> (RECIPROCAL_SHIFT - mode.spare_bits)
+        rho = ((mode.T * line) >> DIVISOR_BITS) << mode.spare_bits
     else:
         rho = (mode.T << (DIVISOR_BITS + mode.spare_bits)) // -((-Z << DIVISOR_BITS) >> k)
     return rho.int(), shift
