@@ -64,6 +64,7 @@ def attention(
     N, Z = np.empty((heads, rows, dim), np.int32), np.empty((heads, rows), np.int32)
     keys, values = k.reshape(heads, n, dim), v.reshape(heads, n, dim)
     for head, part, block in _blocks(q.reshape(heads, rows, dim), n):
+        B, S, D = params[head].tolist()
         sums, totals = np.empty(block.size, np.int32), np.empty(2 * len(block), np.int16)
         _emulation.attention_kernel(
             tiled_queries(block),
@@ -75,8 +76,10 @@ def attention(
             n,
             dim,
             int(shifts[head, 0]),
-            *params[head].tolist(),
-            False,
+            B,
+            S,
+            D,
+            record=False,
         )
         taken = part.stop - part.start
         N[head, part] = untiled_sums(sums, dim)[:taken]
@@ -306,8 +309,7 @@ def traces(
     rows = _emulation.attention_rows(n, dim)
     q, k = np.zeros(rows * dim, np.int8), np.zeros(n * dim, np.int8)
     N, Z = np.empty(rows * dim, np.int32), np.empty(2 * rows, np.int16)
-    params = theta.packed.tolist()
-    fused = _emulation.attention_kernel(q, k, k, N, Z, rows, n, dim, 8, *params, True)
+    fused = _emulation.attention_kernel(q, k, k, N, Z, rows, n, dim, 8, base, 0, 1, record=True)
     x, p = np.empty(rows * n, np.int8), np.zeros(rows * n, np.uint8)
     logits = _emulation.logits_kernel(q, k, x, rows, n, dim, 8, record=True)
     values = _emulation.values_kernel(p, k, N, rows, n, dim, record=True)

@@ -269,7 +269,7 @@ def attention(
             )
     console.print(table)
     console.print(
-        "random heads: every bit equals the reference, of one kernel (deferred normalisation) and three (u8_clb)"
+        "random heads: every bit equals the reference, one kernel (deferred normalisation) and three (u8_clb)"
     )
 
 
