@@ -17,6 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 from hccs._files.atomic import replace
+from hccs.aie import attention as tile_attention
 from hccs.aie import emulator, scaling, throughput, toolchain
 from hccs.aie.cycles import banks, picture
 from hccs.aie.cycles.machine import Generation
@@ -28,6 +29,8 @@ from hccs.errors import DataError, FileError, ParameterError
 from hccs.numbers.converted import run_table
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
+from hccs.numbers.requant import FixedPoint, Requant
+from hccs.reference.attention import attention as reference_attention
 from hccs.reference.softmax import softmax as reference_softmax
 
 app = typer.Typer(help="AI Engine kernels: run, count modelled cycles, export, build.", no_args_is_help=True)
@@ -239,6 +242,50 @@ def _bf16(generation: Generation, n: int) -> tuple[str, str]:
         f"{throughput.modelled_bf16(generation, n).per_row:.0f}",
         f"{throughput.modelled_bf16(generation, n, Compiler.SERIAL).per_row:.0f}",
     )
+
+
+@app.command()
+def attention(
+    generation: Annotated[Generation, typer.Option("--isa", help="device generation")] = Generation.AIE2,
+    compiler: Annotated[Compiler, typer.Option(help="which modelled compiler")] = Compiler.PIPELINED,
+    seed: Annotated[int, typer.Option(min=0, help="of the random heads")] = 0,
+) -> None:
+    """q.k, HCCS and p.v in one kernel against three: modelled cycles, and every bit of random heads."""
+    console = Console()
+    rng = np.random.default_rng(seed)
+    table = Table(title=f"{generation.device}: attention of one head on one tile, cycles per row, modelled")
+    for name in ("n", "d", "B", "one kernel", "q.k", "softmax", "p.v", "three", "one / three", "of peak"):
+        table.add_column(name, justify="right")
+    for n, base in ((64, 444), (64, 255), (128, 255)):
+        for dim in tile_attention.HEAD_SIZES:
+            _require_equal_attention(rng, n, dim, base)
+            found = tile_attention.modelled(generation, n, dim, compiler, base)
+            table.add_row(
+                *(str(number) for number in (n, dim, base)),
+                *(f"{k.per_row:.1f}" for k in (found.fused, found.logits, found.softmax, found.values)),
+                f"{found.separate:.1f}",
+                f"{found.fused.per_row / found.separate:.2f}x",
+                f"{found.share_of_peak:.0%}",
+            )
+    console.print(table)
+    console.print(
+        "random heads: every bit equals the reference, one kernel (deferred normalisation) and three (u8_clb)"
+    )
+
+
+def _require_equal_attention(rng: np.random.Generator, n: int, dim: int, base: int) -> None:
+    q, k, v = (rng.integers(-128, 128, (64 if i == 0 else n, dim)).astype(np.int8) for i in range(3))
+    theta, requant = HeadParams(base, base // 40, 40), Requant(FixedPoint(1, 10))
+    N, Z = tile_attention.attention(q, k, v, theta, requant)
+    expected_N, expected_Z = reference_attention(q, k, v, theta, requant, out="pair")
+    three = tile_attention.by_three_kernels(q, k, v, theta, requant)
+    expected_three, _ = reference_attention(q, k, v, theta, requant, mode=Mode.U8_CLB, out="pair")
+    pairs = ((N, expected_N), (Z, expected_Z), (three, expected_three))
+    different = sum(int((got != expected).sum()) for got, expected in pairs)
+    if different:
+        raise DataError(
+            "equal bits", f"{different} integers differ from the reference", "Please report this."
+        )
 
 
 @app.command("scaling")

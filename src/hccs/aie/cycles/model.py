@@ -32,6 +32,7 @@ from hccs.aie.cycles.program import (
     Loop,
     Operation,
     RawOperation,
+    addresses_read_always,
     fuse_stores,
     operations,
     parse,
@@ -176,8 +177,9 @@ class _Modeller:
         inside = {operation.result for iteration in loop.iterations for operation in operations(iteration)}
         if self.compiler is Compiler.OPEN:
             return self.open_loop(loop, flat, inside, times)
-        hoisted, body = split_invariant(flat[at - 1], flat[at], inside)
-        _, before = split_invariant(flat[at], flat[at - 1], inside)
+        repeated = addresses_read_always(loop)
+        hoisted, body = split_invariant(flat[at], inside, repeated)
+        _, before = split_invariant(flat[at - 1], inside, repeated)
         innermost = all(not isinstance(i, Loop) or i.trips <= UNROLL_TRIPS for i in loop.iterations[at])
         called = any(operation.name in self._calls() for operation in body)
         if self.compiler is Compiler.PIPELINED and innermost and not called:
@@ -195,7 +197,8 @@ class _Modeller:
         self, loop: Loop, flat: list[list[Operation]], inside: set[int], times: int
     ) -> tuple[list[Operation], list[CodeRegion]]:
         """The same by the open compiler: inner loops stay loops, and only short bodies are pipelined."""
-        hoisted, body = ([], flat[0]) if loop.trips == 1 else split_invariant(flat[-2], flat[-1], inside)
+        repeated = addresses_read_always(loop)
+        hoisted, body = ([], flat[0]) if loop.trips == 1 else split_invariant(flat[-1], inside, repeated)
         entering = open_compiler.LOOP_ENTRY * times
         moved = {operation.result for operation in hoisted}
         inner = _without(loop.iterations[len(flat) - 1], moved)
@@ -204,7 +207,7 @@ class _Modeller:
             return hoisted, [replace(regions[0], entering=regions[0].entering + entering), *regions[1:]]
         best = self.straight(loop.label, shared(body), loop.trips * times)
         if loop.trips > 1:
-            _, before = split_invariant(flat[-1], flat[-2], inside)
+            _, before = split_invariant(flat[-2], inside, repeated)
             graph = build(shared(body), self.chip, shared(before))
             constants = self._constants(body)
             open_compiler.assign_registers(graph, self.chip, constants, around=True)

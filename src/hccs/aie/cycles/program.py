@@ -180,17 +180,22 @@ def _renamed(view: View, names: dict[int, int]) -> View:
     return tuple(_renamed(part, names) if isinstance(part, tuple) else part for part in view)
 
 
+def addresses_read_always(loop: Loop) -> set[int]:
+    """Addresses of the memory operations that every iteration has."""
+    read = ({o.address for o in operations(items) if o.name in _MEMORY} for items in loop.iterations)
+    return set.intersection(*read)
+
+
 def split_invariant(
-    previous: Sequence[Operation], body: Sequence[Operation], inside: set[int]
+    body: Sequence[Operation], inside: set[int], repeated: set[int]
 ) -> tuple[list[Operation], list[Operation]]:
     """Split one iteration into what a compiler hoists before the loop, and the rest.
 
-    Hoisted: operations whose operands all come from outside the loop, and loads that read the same address
-    in the iteration before and that no store of the loop touches. `inside` are the values that the loop
+    Hoisted: operations whose operands all come from outside the loop, and loads from an address that every
+    iteration reads (`repeated`) and that no store of the loop touches. `inside` are the values that the loop
     makes.
     """
     stores = [operation for operation in body if operation.is_store]
-    repeated = {operation.address for operation in previous if operation.name in _MEMORY}
     hoisted_values: set[int] = set()
     hoisted: list[Operation] = []
     rest: list[Operation] = []
