@@ -79,7 +79,7 @@ def test_search_finds_the_minimum_of_the_direct_formula_over_every_triple(rng, d
 
 
 @pytest.mark.filterwarnings("ignore::hccs.calibration.CalibrationWarning")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(100, 900), scale=st.floats(0.003, 3.0))
 def test_search_finds_the_minimum_on_anything(seed, n, scale):
     rng = np.random.default_rng(seed)
