@@ -34,7 +34,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 )
 def test_row_kernels_on_words_assemble(scores, mode):
     kernel = packed_rows.softmax_words if scores is codes.ONE_LINE else wide_rows.wide_words
-    fixed = dict(IS_U8=mode.is_u8, RECIPROCAL=codes.reciprocal_of(mode), BLOCK_ROWS=64, WORDS=16)
+    fixed = dict(IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal, BLOCK_ROWS=64, WORDS=16)
     if scores is not codes.ONE_LINE:
         fixed |= dict(SCORES=scores.value, LARGE=scores is codes.TWO_LINES)
     given = dict(x_ptr="*i32", theta_ptr="*i32", rows_per_group="i32", heads="i32")

@@ -75,7 +75,7 @@ class Mode(str, enum.Enum):
 
     @property
     def reciprocal(self) -> int:
-        """0 by division, 1 by the leading bit, 2 by a line: the number under which native code knows it."""
+        """0 by division, 1 by the leading bit, 2 by a line: the number under which kernels know it."""
         return 2 if self.is_linear else int(self.is_clb)
 
     @property

@@ -13,20 +13,26 @@ from __future__ import annotations
 
 from functools import partial
 
+from hccs.numbers.heads import NAMES
 from hccs.surrogates import hccs
 from hccs.surrogates.surrogate import REQUIRED, Surrogate
 
-costs_by = partial(hccs.costs_by, two_lines=True)
 
-SURROGATE = Surrogate(
-    name="hccs_two_lines",
-    summary="the larger of two clipped lines, int16 scores",
-    costs=costs_by(),
-    costs_by=costs_by,
-    rows=hccs.rows,
-    tensor=hccs.tensor,
-    constants=hccs.constants,
-    quantises=False,
-    parameters={**dict.fromkeys(("B", "S", "D", "S2", "D2", "f"), REQUIRED), "mode": "i16_div"},
-    fit=partial(hccs.fit, lines=2, scores="int16"),
-)
+def with_scores(name: str, scores: str) -> Surrogate:
+    """Two lines with int16 scores, or with uint8 ones, which cost a shift more."""
+    costs_by = partial(hccs.costs_by, two_lines=True, shifted_scores=scores == "uint8")
+    return Surrogate(
+        name=name,
+        summary=f"the larger of two clipped lines, {scores} scores",
+        costs=costs_by(),
+        costs_by=costs_by,
+        rows=hccs.rows,
+        tensor=hccs.tensor,
+        constants=hccs.constants,
+        quantises=False,
+        parameters={**dict.fromkeys(NAMES, REQUIRED), "mode": "i16_div"},
+        fit=partial(hccs.fit, lines=2, scores=scores),
+    )
+
+
+SURROGATE = with_scores("hccs_two_lines", "int16")

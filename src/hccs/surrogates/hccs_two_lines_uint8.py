@@ -11,22 +11,6 @@ Differentiable straight through, as `hccs.nn.hccs_softmax`.
 
 from __future__ import annotations
 
-from functools import partial
+from hccs.surrogates.hccs_two_lines import with_scores
 
-from hccs.surrogates import hccs
-from hccs.surrogates.surrogate import REQUIRED, Surrogate
-
-costs_by = partial(hccs.costs_by, two_lines=True, shifted_scores=True)
-
-SURROGATE = Surrogate(
-    name="hccs_two_lines_uint8",
-    summary="the larger of two clipped lines, uint8 scores",
-    costs=costs_by(),
-    costs_by=costs_by,
-    rows=hccs.rows,
-    tensor=hccs.tensor,
-    constants=hccs.constants,
-    quantises=False,
-    parameters={**dict.fromkeys(("B", "S", "D", "S2", "D2", "f"), REQUIRED), "mode": "i16_div"},
-    fit=partial(hccs.fit, lines=2, scores="uint8"),
-)
+SURROGATE = with_scores("hccs_two_lines_uint8", "uint8")

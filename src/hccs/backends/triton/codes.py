@@ -31,14 +31,9 @@ FLOATS, INT8, PAIR = (tl.constexpr(number) for number in range(3))
 """Attention's outputs; any of the float formats is FLOATS."""
 
 
-def reciprocal_of(mode: Mode) -> int:
-    """DIVISION, LEADING_BIT or LINE."""
-    return int({"div": DIVISION, "clb": LEADING_BIT, "lin": LINE}[mode.value[-3:]].value)
-
-
 def normalisation(mode: Mode | None) -> int:
     """Attention's MODE."""
-    return int(DEFERRED.value) if mode is None else int(U8_DIV.value) + reciprocal_of(mode)
+    return int(DEFERRED.value) if mode is None else int(U8_DIV.value) + mode.reciprocal
 
 
 def how_scores_come_about(theta: HeadParams) -> int:

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import NO_MASK, reciprocal_of
+from hccs.backends.triton.codes import NO_MASK
 from hccs.backends.triton.devices import made_current
 from hccs.backends.triton.faults import NAN, SCALE, THETA, word
 from hccs.backends.triton.formulas import (
@@ -155,9 +155,7 @@ def forward(
         grid, tensors, numbers, options = _layout(z, theta, scale, valid)
         kernel: Any = _forward
         with made_current(z.device):
-            kernel[grid](
-                z, *tensors, p, x, *numbers, IS_U8=mode.is_u8, RECIPROCAL=reciprocal_of(mode), **options
-            )
+            kernel[grid](z, *tensors, p, x, *numbers, IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal, **options)
     return p, x
 
 

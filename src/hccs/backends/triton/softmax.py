@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import NO_MASK, how_scores_come_about, reciprocal_of
+from hccs.backends.triton.codes import NO_MASK, how_scores_come_about
 from hccs.backends.triton.devices import made_current
 from hccs.backends.triton.faults import word
 from hccs.backends.triton.formulas import (
@@ -133,7 +133,7 @@ def softmax(
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
     grid, block = tile(rows, columns, rows_per_group, _TILE)
     whole = masking == arguments.NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
-    options: dict[str, Any] = {"IS_U8": mode.is_u8, "RECIPROCAL": reciprocal_of(mode)}
+    options: dict[str, Any] = {"IS_U8": mode.is_u8, "RECIPROCAL": mode.reciprocal}
     words: Any = softmax_words
     kernel: Any = _softmax_rows
     if theta.wide:
