@@ -37,7 +37,7 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
 
-# Elements one program handles, its warps, and parts of a row that a thread of whole rows holds
+# Elements one program handles, its warps, and the parts of a row, one or two, that a thread of whole rows holds
 # (benchmarks/softmax_gpu.py --tune).
 _TILE, _WARPS, _PARTS = 4096, 4, 2
 # In the second and third dimension of a grid.

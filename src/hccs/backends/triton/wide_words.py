@@ -13,7 +13,15 @@ import triton.language as tl
 
 from hccs.backends.triton.codes import BY_BLOCK, BYTES, DIVISION, LEADING_BIT, PACKED, SHIFTED
 from hccs.backends.triton.formulas import LINEAR, wide_reciprocal
-from hccs.backends.triton.packed_rows import SPELLED_OUT, block_of, interleaved, places, smaller_halves
+from hccs.backends.triton.packed_rows import (
+    SPELLED_OUT,
+    block_of,
+    interleaved,
+    load_parts,
+    places,
+    smaller_halves,
+    store_parts,
+)
 
 # Even and odd bytes as signed halves: a selector's fourth bit fills a byte with the sign of the one it names.
 EVEN = tl.constexpr("prmt.b32 $0, $1, 0, 0xa280;")
@@ -207,7 +215,7 @@ def sum_of_halves(pair):
 
 @triton.jit
 def row_sums(even, odd, SCORES: tl.constexpr, SUMS: tl.constexpr):
-    """Of scores [parts, rows, words]; halves are added as such in rows, in parts or nowhere."""
+    """Of scores [rows, words of a part, parts]; halves are added as such in rows, in parts or nowhere."""
     if SCORES == BYTES:
         if SPELLED_OUT:
             even, odd = (even >> 8) & 0x00FF00FF, (odd >> 8) & 0x00FF00FF
@@ -215,13 +223,13 @@ def row_sums(even, odd, SCORES: tl.constexpr, SUMS: tl.constexpr):
             four = (four & 0xFFFF) + (four >> 16)
         else:
             four = one_of(SUM_OF_BYTES, one_of_two(GATHERED, even, odd))
-        total = tl.sum(tl.sum(four, axis=0), axis=1)
+        total = tl.sum(tl.sum(four, axis=2), axis=1)
     elif SUMS == PACKED:
-        total = sum_of_halves(tl.sum(tl.sum(even + odd, axis=0), axis=1))
+        total = sum_of_halves(tl.sum(tl.sum(even + odd, axis=2), axis=1))
     elif SUMS == BY_BLOCK:
-        total = tl.sum(sum_of_halves(tl.sum(even + odd, axis=0)), axis=1)
+        total = tl.sum(sum_of_halves(tl.sum(even + odd, axis=2)), axis=1)
     else:
-        total = tl.sum(tl.sum(sum_of_halves(even) + sum_of_halves(odd), axis=0), axis=1)
+        total = tl.sum(tl.sum(sum_of_halves(even) + sum_of_halves(odd), axis=2), axis=1)
     return total
 
 
@@ -253,7 +261,7 @@ def factors(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, LARGE: tl.constexp
                 K: tl.constexpr = 127 + (17 if IS_U8 else 16)
                 exponent = bits >> 23
                 raised, lowered = rho << tl.maximum(K - exponent, 0), tl.maximum(exponent - K, 0)
-    return raised[None, :, None], lowered[None, :, None]
+    return raised[:, None, None], lowered[:, None, None]
 
 
 @triton.jit
@@ -319,14 +327,13 @@ def wide_words(
     """
     first, head = block_of(BLOCK_ROWS)
     place = places(PARTS, BLOCK_ROWS, WORDS)
-    even, odd = signed_halves(tl.load(x_ptr + first * WORDS + place))
+    even, odd = signed_halves(load_parts(x_ptr + first * WORDS + place, PARTS, WORDS))
     theta_ptr += head * 6
     D, D2, least = tl.load(theta_ptr), tl.load(theta_ptr + 1), tl.load(theta_ptr + 2)
     S, S2 = tl.load(theta_ptr + 3), tl.load(theta_ptr + 4)
-    pair = tl.reduce(
-        tl.reduce(larger_signed_halves(even, odd), 0, larger_signed_halves), 1, larger_signed_halves
-    )
-    m = tl.maximum((pair << 16) >> 16, pair >> 16)[None, :, None]
+    pair = tl.reduce(larger_signed_halves(even, odd), 2, larger_signed_halves)
+    pair = tl.reduce(pair, 1, larger_signed_halves)
+    m = tl.maximum((pair << 16) >> 16, pair >> 16)[:, None, None]
     even, odd = pair_of_scores(even, m, D, D2, S, S2, least), pair_of_scores(odd, m, D, D2, S, S2, least)
     if SCORES == SHIFTED:
         f = tl.load(theta_ptr + 5)
@@ -336,10 +343,9 @@ def wide_words(
     raised, lowered = factors(Z, IS_U8, RECIPROCAL, LARGE)
     if IS_U8:
         four = bytes_of(even, odd, raised, lowered, RECIPROCAL, SCORES, LARGE, BELOW_256)
-        tl.store(out_ptr + first * WORDS + place, four)
     else:
         even = halves_of(even, raised, lowered, RECIPROCAL, SCORES)
         odd = halves_of(odd, raised, lowered, RECIPROCAL, SCORES)
         low, high = interleaved(even, odd)
         four = low.to(tl.uint32, bitcast=True).to(tl.int64) | (high.to(tl.int64) << 32)
-        tl.store(out_ptr + first * WORDS + place, four)
+    store_parts(out_ptr + first * WORDS + place, four, PARTS, WORDS)
