@@ -37,8 +37,8 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
 
-# Elements one program handles, its warps, and the parts of a row, one or two, that a thread of whole rows holds
-# (benchmarks/softmax_gpu.py --tune).
+# Elements one program handles, its warps, and the parts of a row, one or two, that a thread holds in the
+# kernels for whole rows (benchmarks/softmax_gpu.py --tune).
 _TILE, _WARPS, _PARTS = 4096, 4, 2
 # In the second and third dimension of a grid.
 _MOST_PROGRAMS = 65535
