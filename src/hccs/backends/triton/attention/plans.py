@@ -16,6 +16,7 @@ from hccs.backends.triton.attention.prefetched import attention_prefetched
 from hccs.backends.triton.attention.resident import attention_resident
 from hccs.backends.triton.attention.streamed import attention_streamed
 from hccs.backends.triton.attention.tiles import Tile, tile_for
+from hccs.backends.triton.attention.whole_row import attention_of_one
 from hccs.backends.triton.codes import (
     APART,
     BY_BLOCK,
@@ -59,7 +60,7 @@ class Plan:
         prepared = self._prepared(q, k, v, result)
         numbers = *self.sizes, *prepared[2].stride()[:3], *steps
         if not self.tile.prefetched:
-            numbers = *self.sizes, *q.stride()[:3], *k.stride()[:3], *prepared[2].stride()[:3], *steps
+            numbers = *self.sizes, *(step for x in prepared[:3] for step in x.stride()[:3]), *steps
         compiled = self.kernel[self.grid](
             *prepared[:3], self.table, chosen, faults, prepared[3], Z, *numbers, **self.options
         )
@@ -82,6 +83,8 @@ class Plan:
 
     def _prepared(self, q: Any, k: Any, v: Any, result: Any) -> tuple[Any, Any, Any, Any]:
         """What the kernel takes for q, k, v and the result."""
+        if self.tile.single:
+            return q.view(torch.int32), k.view(torch.int32), v.view(torch.int32), result
         if not self.tile.prefetched:
             return q, k, v, result
         rows = self.tile.rows
@@ -174,6 +177,13 @@ def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
     return int(PACKED.value if -(-nk // 8) * largest <= 0xFFFF else BY_BLOCK.value)
 
 
+def _fill(heads: int, processors: int) -> bool:
+    """Whether programs of one head each, two to a multiprocessor, leave few of them idle until the end."""
+    together = 2 * processors
+    left = heads % together
+    return heads >= processors and (left == 0 or 2 * left >= together or heads >= 4 * together)
+
+
 @lru_cache(maxsize=256)
 def plan_for(
     shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
@@ -189,6 +199,7 @@ def plan_for(
         nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
         mask_per_row=masking == MASK, many_heads=many_heads,
         rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
+        filling=_fill(batches * heads, multiprocessors(device)),
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
@@ -205,6 +216,8 @@ def plan_for(
         return _split(
             shape, keys, tile, table, {**options, "ALL": plain and nk % tile.keys == 0 and d == block_d}
         )
+    if tile.single:
+        return _whole_row(shape, nk, tile, table, {**options, "ALL": plain})
     chunks = -(-d // block_d)
     resident = nk <= tile.keys * tile.tiles
     repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1
@@ -240,6 +253,24 @@ def plan_for(
         }  # fmt: skip
     sizes = nq, nk, d, heads, sharing, blocks, tasks
     return Plan(tile, kernel, (heads * programs, chunks), table, sizes, options)
+
+
+def _whole_row(
+    shape: tuple[int, ...], nk: int, tile: Tile, table: torch.Tensor, options: dict[str, Any]
+) -> Plan:
+    batches, heads, _, d = shape
+    # A power of two, so that a growing cache seldom needs another kernel; keys that are not there cost no
+    # memory's time.
+    blocks = triton.next_power_of_2(-(-nk // tile.keys))
+    options |= {
+        "ALL": options["ALL"] and nk == blocks * tile.keys, "D": d, "ROWS": tile.keys // 2, "BLOCKS": blocks,
+        "AHEAD": min(tile.stages, 2 * blocks), "num_stages": 1,
+    }  # fmt: skip
+    kernel: Any = attention_of_one
+    passed = {
+        name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names
+    }
+    return Plan(tile, kernel, (batches * heads,), table, (nk, heads), passed)
 
 
 def _split(

@@ -29,7 +29,8 @@ class Tile:
     prefetched: bool = False
     # Keys of a program of `few_queries.py`; 0 for the other kernels.
     split: int = 0
-    # Those of `one_query.py` instead, which need heads of 32, 64 or 128 columns, four to a word.
+    # Those of `one_query.py` instead, which need heads of 32, 64 or 128 columns, four to a word; without a
+    # split the kernel of `whole_row.py`, which loads `stages` blocks ahead.
     single: bool = False
 
 
@@ -60,6 +61,8 @@ class Entry:
     # Only one query, whose keys no other head shares, and rows of whole words.
     one: bool | None = None
     least_keys: int = 0
+    # Heads enough that a program for each keeps the GPU busy.
+    filling: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class _Launch:
     many_heads: bool
     few: bool
     one: bool
+    filling: bool
 
     def meets(self, entry: Entry) -> bool:
         bounds = ((self.keys, entry.most_keys), (self.queries, entry.most_queries))
@@ -85,6 +89,7 @@ class _Launch:
             (self.causal, entry.causal),
             (self.few, entry.few),
             (self.one, entry.one),
+            (self.filling, entry.filling),
             (self.mask_per_row, entry.mask_per_row),
             (self.many_heads, entry.many_heads),
         )
@@ -106,6 +111,8 @@ _ANY_GPU = (
 
 # Measured on an H200 (benchmarks/attention_gpu.py --tune), heads of 64 columns; the first that fits is taken.
 _H200 = (
+    Entry(Tile(1, 128, warps=8, stages=4, registers=128, single=True), 4096, one=True, least_keys=256, filling=True),
+    Entry(Tile(1, 256, warps=16, stages=4, registers=128, single=True), 8192, one=True, least_keys=256, filling=True),
     Entry(Tile(16, 32, warps=2, split=512, single=True), one=True, least_keys=256),
     Entry(Tile(16, 128, stages=4, split=2048), few=True, least_keys=512),
     *(replace(entry, least_columns=65) for entry in _ANY_GPU[2:]),
@@ -147,17 +154,19 @@ def tile_for(
     many_heads: bool = False,
     rows: int | None = None,
     words: bool = False,
+    filling: bool = False,
 ) -> Tile:
     """The tile for nq queries on nk keys of d columns, on a GPU of this compute capability.
 
     `rows` counts the queries of heads that share keys, where the kernels of few queries can run; `words`
-    tells that q, k and v can be read as words of four columns.
+    tells that q, k and v can be read as words of four columns, `filling` that the heads are so many that a
+    program for each keeps the GPU busy.
     """
     keys = max(1 << (nk - 1).bit_length(), 32)
     few = rows is not None and rows <= 16
     launch = _Launch(
         nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, few,
-        rows == 1 and words and d in (32, 64, 128),
+        rows == 1 and words and d in (32, 64, 128), filling,
     )  # fmt: skip
     table = TABLES[max(least for least in TABLES if least <= capability)]
     tile = next(entry.tile for entry in table if launch.meets(entry))
