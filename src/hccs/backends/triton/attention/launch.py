@@ -64,7 +64,8 @@ def attention(
             plan = plan_for(
                 tuple(q.shape), tuple(k.shape[1:3]), tuple(lead), theta, requant, q.device, kind,
                 kind == LENGTHS and places[3] == 0, bool(causal), mode, result.dtype,
-                tile is None and _are_many(q, k, v), q.shape[-2] == 1 and _are_words(q, k, v), tile,
+                tile is None and _are_many(q, k, v), q.shape[-2] == 1 and _are_words(q, k, v),
+                k.stride(-2) == v.stride(-2) == q.shape[-1], tile,
             )  # fmt: skip
             again = plan.launch(q, k, v, chosen, faults if kind == LENGTHS else None, places, result, Z)
         if asked is not None and kind in (NO_MASK, LENGTHS) and again is not None and q.ndim == len(lead) + 2:

@@ -188,9 +188,12 @@ def _fill(heads: int, processors: int) -> bool:
 def plan_for(
     shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
     device: torch.device, masking: int, one_length: bool, causal: bool, mode: Mode | None, dtype: torch.dtype,
-    many_heads: bool, words: bool, tile: Tile | None,
+    many_heads: bool, words: bool, dense: bool, tile: Tile | None,
 ) -> Plan | SplitPlan:  # fmt: skip
-    """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows."""
+    """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows.
+
+    `dense` says that those rows follow one another.
+    """
     batches, heads, nq, d = shape
     kv_heads, nk = keys
     sharing = heads // kv_heads
@@ -209,15 +212,17 @@ def plan_for(
         "SCORES": how_scores_come_about(theta), "HIGH": mode is None and largest >= 2**11,
         "LONG": mode is None and nk * largest > 2**17, "HOPPER": able >= HOPPER,
         "BLOCK_D": block_d, "KEYS": tile.keys,
-        "num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers,
+        "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
+    if tile.registers is not None:  # which AMD's compiler does not know
+        options["maxnreg"] = tile.registers
     plain = masking == NO_MASK and not causal
     if tile.split:
         return _split(
             shape, keys, tile, table, {**options, "ALL": plain and nk % tile.keys == 0 and d == block_d}
         )
     if tile.single:
-        return _whole_row(shape, nk, tile, table, {**options, "ALL": plain})
+        return _whole_row(shape, nk, tile, table, {**options, "ALL": plain, "DENSE": dense})
     chunks = -(-d // block_d)
     resident = nk <= tile.keys * tile.tiles
     repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1

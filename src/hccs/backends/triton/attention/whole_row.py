@@ -39,11 +39,25 @@ _SUMS_OF_FOUR_COLUMNS = tl.constexpr("""{
 
 
 @triton.jit
-def block_of_words(ptr, block, stride, left, HALF: tl.constexpr, ALL: tl.constexpr, ROWS: tl.constexpr):
+def half_block(ptr, number, stride, left, HALF: tl.constexpr, ALL: tl.constexpr, ROWS: tl.constexpr):
     """ROWS rows of a block of twice as many; those from `left` on hold anything."""
-    first = 2 * ROWS * block + HALF * ROWS
+    first = 2 * ROWS * number + HALF * ROWS
     place = ptr + first * stride
     return tl.load(place) if ALL else tl.load(place, mask=left > first)
+
+
+@triton.jit
+def block_of_words(
+    k_ptr, v_ptr, number, k2, v2, left, ALL: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr
+):  # fmt: skip
+    """Both halves of a block; the blocks of v are counted on from those of k."""
+    if number < BLOCKS:
+        lower = half_block(k_ptr, number, k2, left, 0, ALL, ROWS)
+        upper = half_block(k_ptr, number, k2, left, 1, ALL, ROWS)
+    else:
+        lower = half_block(v_ptr, number - BLOCKS, v2, left, 0, ALL, ROWS)
+        upper = half_block(v_ptr, number - BLOCKS, v2, left, 1, ALL, ROWS)
+    return lower, upper
 
 
 @triton.jit
@@ -86,14 +100,20 @@ def with_both_halves(total, scores, HOPPER: tl.constexpr):
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["nk"])
 def attention_of_one(
     q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr,
     nk, heads, q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr,
     HOPPER: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, AHEAD: tl.constexpr,
+    DENSE: tl.constexpr,
 ):  # fmt: skip
-    """All of a head's row; strides of q, k and v count words. A program runs AHEAD blocks in front."""
+    """All of a head's row, loads AHEAD blocks in front; strides of q, k and v count words.
+
+    DENSE says that rows of k and v follow one another, so that places are known when this is compiled.
+    """
+    if DENSE:
+        k2, v2 = D // 4, D // 4
     row = tl.program_id(0)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     column, key = tl.arange(0, D // 4), tl.arange(0, ROWS)
@@ -103,30 +123,18 @@ def attention_of_one(
         valid_ptr, fault_ptr, row, tl.zeros([1], tl.int32), 1, nk, n1, s0, s1, s2, MASKING, CAUSAL
     )
     left = tl.max(limit, axis=0) - key
-    rows_left = left[:, None]
     loaded = ()
     for j in tl.static_range(AHEAD):
-        if j < BLOCKS:
-            lower = block_of_words(k_ptr, j, k2, rows_left, 0, ALL, ROWS)
-            upper = block_of_words(k_ptr, j, k2, rows_left, 1, ALL, ROWS)
-        else:
-            lower = block_of_words(v_ptr, j - BLOCKS, v2, rows_left, 0, ALL, ROWS)
-            upper = block_of_words(v_ptr, j - BLOCKS, v2, rows_left, 1, ALL, ROWS)
-        loaded = loaded + ((lower, upper),)
+        loaded = loaded + (block_of_words(k_ptr, v_ptr, j, k2, v2, left[:, None], ALL, ROWS, BLOCKS),)
     parameters = parameters_of(table_ptr + batch * t0 + head * t1, SCORES)
     B, S, reach, S2, D2, f, multiplier, shift, out_multiplier, out_shift, v_scale = parameters
     q = tl.load(q_ptr + batch * q0 + head * q1 + column)[None, :]
     words = ()
     peaks = tl.zeros([ROWS], tl.int32)
     for j in tl.static_range(BLOCKS):
-        if j + AHEAD < BLOCKS:
-            lower = block_of_words(k_ptr, j + AHEAD, k2, rows_left, 0, ALL, ROWS)
-            upper = block_of_words(k_ptr, j + AHEAD, k2, rows_left, 1, ALL, ROWS)
-            loaded = loaded + ((lower, upper),)
-        elif j + AHEAD < 2 * BLOCKS:
-            lower = block_of_words(v_ptr, j + AHEAD - BLOCKS, v2, rows_left, 0, ALL, ROWS)
-            upper = block_of_words(v_ptr, j + AHEAD - BLOCKS, v2, rows_left, 1, ALL, ROWS)
-            loaded = loaded + ((lower, upper),)
+        if j + AHEAD < 2 * BLOCKS:
+            more = block_of_words(k_ptr, v_ptr, j + AHEAD, k2, v2, left[:, None], ALL, ROWS, BLOCKS)
+            loaded = loaded + (more,)
         even = tl.sum(four_products(loaded[j][0], q, HOPPER), axis=1)
         odd = tl.sum(four_products(loaded[j][1], q, HOPPER), axis=1)
         pairs = word_of_logits(even, odd, multiplier, shift, HOPPER)
@@ -144,9 +152,8 @@ def attention_of_one(
     totals = tl.zeros([ROWS], tl.int32)
     for j in tl.static_range(BLOCKS):
         if j + AHEAD < BLOCKS:
-            lower = block_of_words(v_ptr, j + AHEAD, v2, rows_left, 0, ALL, ROWS)
-            upper = block_of_words(v_ptr, j + AHEAD, v2, rows_left, 1, ALL, ROWS)
-            loaded = loaded + ((lower, upper),)
+            more = block_of_words(k_ptr, v_ptr, j + AHEAD + BLOCKS, k2, v2, left[:, None], ALL, ROWS, BLOCKS)
+            loaded = loaded + (more,)
         scores = scores_of_pairs(words[j], line, S, S2, f, SCORES, HOPPER)
         if not ALL:
             scores = scores & ones_before(left, j, ROWS)
