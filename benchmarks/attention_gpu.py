@@ -188,7 +188,7 @@ def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
 
 
 def candidates_for_one_query() -> list[Tile]:
-    """One launch with a program per head: warps, keys of a block, blocks ahead; and two with the keys split."""
+    """A program per head, by warps, keys of a block and blocks ahead; before those the split over keys."""
     whole = [(8, 256, 2), (8, 256, 1), (8, 256, 3), (16, 256, 2), (16, 256, 4), (16, 512, 2), (8, 128, 4)]
     return [
         Tile(16, 32, warps=2, split=512, single=True),

@@ -73,6 +73,33 @@ def test_one_query_and_shared_keys_on_cuda(nk, heads):
             assert same(found, expected), (out, list(told))
 
 
+@pytest.mark.parametrize(
+    ("nk", "d"),
+    [pytest.param(*shape, marks=GPU) for shape in [(256, 64), (777, 32), (4096, 64), (5000, 128)]],
+)
+def test_a_program_for_each_head_on_cuda(nk, d, monkeypatch):
+    """As for heads that fill the GPU: one launch, whose row stays in registers."""
+    monkeypatch.setattr("hccs.backends.triton.attention.plans._fill", lambda *_: True)
+    rng = np.random.default_rng(nk)
+    q = rng.integers(-128, 128, (5, 2, 1, d)).astype(np.int8)
+    room = torch.tensor(rng.integers(-128, 128, (2, 5, 2, nk + 40, d)).astype(np.int8), device="cuda")
+    room[:, 0] = room[:, 0].abs() | 64  # sums that nothing cancels
+    by_token = room.transpose(2, 3).contiguous().transpose(2, 3)  # heads side by side, as projections leave
+    lengths = rng.integers(0, nk + 1, (5, 1, 1))
+    lengths[0], lengths[1] = 0, nk
+    for theta, out, valid, (k, v) in [
+        (theta_for(nk), "pair", None, room[:, :, :, :nk]),
+        (TWO_LINES["uint8 scores"], "float32", lengths, room[:, :, :, :nk]),
+        (TWO_LINES["int16 scores"], "int8", lengths, by_token[:, :, :, :nk]),
+        (TWO_LINES["one line, large"], "pair", None, by_token[:, :, :, :nk]),
+    ]:
+        told = {} if valid is None else {"valid": valid}
+        expected = reference_attention(q, k.cpu().numpy(), v.cpu().numpy(), theta, REQUANT, out=out, **told)
+        for _ in range(2):
+            found = hccs.attention(torch.tensor(q, device="cuda"), k, v, theta, REQUANT, out=out, **told)
+            assert same(found, expected), (out, list(told))
+
+
 @pytest.mark.parametrize("mode", [None, "u8_div", "u8_clb", "u8_lin"])
 @pytest.mark.parametrize(("nq", "nk", "d"), [pytest.param(*shape, marks=GPU) for shape in SHAPES])
 def test_cuda_equals_the_reference(nq, nk, d, mode):

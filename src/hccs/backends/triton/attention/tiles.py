@@ -112,10 +112,12 @@ _ANY_GPU = (
 # Measured on an H200 (benchmarks/attention_gpu.py --tune), heads of 64 columns; the first that fits is taken.
 _H200 = (
     Entry(
-        Tile(1, 256, warps=8, stages=2, registers=128, single=True), 4096, one=True, least_keys=256, filling=True,
+        Tile(1, 256, warps=8, stages=2, registers=128, single=True), 4096, least_keys=256, one=True,
+        filling=True,
     ),
     Entry(
-        Tile(1, 512, warps=16, stages=2, registers=128, single=True), 8192, one=True, least_keys=256, filling=True,
+        Tile(1, 512, warps=16, stages=2, registers=128, single=True), 8192, least_keys=256, one=True,
+        filling=True,
     ),
     Entry(Tile(16, 32, warps=2, split=512, single=True), one=True, least_keys=256),
     Entry(Tile(16, 128, stages=4, split=2048), few=True, least_keys=512),
