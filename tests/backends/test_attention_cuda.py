@@ -171,3 +171,64 @@ def test_heads_loaded_ahead_on_cuda(nq, nk, monkeypatch):
         expected = reference_attention(q, k, v, theta, REQUANT, out=out, **chosen)
         found = hccs.attention(*tensors, theta, REQUANT, out=out, **chosen)
         assert same(found, expected), (out, list(chosen))
+
+
+@pytest.fixture
+def without_waiting():
+    """Whatever waits for the device is an error."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("nq", [pytest.param(n, marks=GPU) for n in (1, 64)])
+def test_lengths_of_the_host_are_copied_once(nq, request):
+    rng = np.random.default_rng(nq)
+    q, k, v = (rng.integers(-128, 128, (4, 2, n, 64)).astype(np.int8) for n in (nq, 300, 300))
+    tensors = [torch.tensor(x, device="cuda") for x in (q, k, v)]
+    lengths, others = rng.integers(0, 301, (2, 4, 1, 1))
+
+    theta = theta_for(300)
+
+    def called(valid):
+        return hccs.attention(*tensors, theta, REQUANT, valid=valid)
+
+    first, second = (
+        reference_attention(q, k, v, theta, REQUANT, valid=valid, out="float32")
+        for valid in (lengths, others)
+    )
+    for given in (lengths.copy(), torch.tensor(lengths), lengths.tolist()):
+        assert same(called(given), first)
+    changed = others.copy()
+    assert same(called(changed), second)
+    request.getfixturevalue("without_waiting")
+    found = [called(lengths), called(torch.tensor(lengths)), called(changed)]
+    changed[:] = lengths  # in place: the content decides
+    found.append(called(changed))
+    torch.cuda.set_sync_debug_mode("default")
+    for result, expected in zip(found, (first, first, second, first), strict=True):
+        assert same(result, expected)
+    with pytest.raises(hccs.errors.MaskError, match="between 0 and 299"):
+        hccs.attention(
+            tensors[0], *(x[:, :, :299] for x in tensors[1:]), theta, REQUANT, valid=np.array([300])
+        )
+
+
+@pytest.mark.parametrize("nq", [pytest.param(n, marks=GPU) for n in (1, 64)])
+def test_host_lengths_in_a_graph_outlive_what_is_kept(nq):
+    rng = np.random.default_rng(nq)
+    q, k, v = (
+        torch.tensor(rng.integers(-128, 128, (4, 2, n, 64)), device="cuda").to(torch.int8)
+        for n in (nq, 300, 300)
+    )
+    lengths, theta = rng.integers(1, 301, (4, 1, 1)), theta_for(300)
+    expected = hccs.attention(q, k, v, theta, REQUANT, valid=lengths)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = hccs.attention(q, k, v, theta, REQUANT, valid=lengths)
+    for length in range(100):  # more than are kept, over what a freed copy would leave
+        hccs.attention(q, k, v, theta, REQUANT, valid=np.full((4, 1, 1), length))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(found, expected)

@@ -77,7 +77,8 @@ class Plan:
         else:
 
             def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
-                start(q, k, v, table, chosen, faults, result, Z, *rest)
+                places = q.data_ptr(), k.data_ptr(), v.data_ptr(), table.data_ptr()
+                start(*places, chosen, faults, result.data_ptr(), Z, *rest)
 
         return again
 
@@ -129,11 +130,12 @@ class SplitPlan:
 
         def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
             scratch = torch.empty(room, dtype=torch.int32, device=device)
-            start(q, k, table, chosen, faults, scratch, *of_logits)
+            parameters, between = table.data_ptr(), scratch.data_ptr()
+            start(q.data_ptr(), k.data_ptr(), parameters, chosen, faults, between, *of_logits)
             if one:
-                finish(v, table, scratch, result, Z, *of_sums)
+                finish(v.data_ptr(), parameters, between, result.data_ptr(), Z, *of_sums)
             else:
-                finish(v, table, chosen, faults, scratch, result, Z, *of_sums)
+                finish(v.data_ptr(), parameters, chosen, faults, between, result.data_ptr(), Z, *of_sums)
 
         return again
 
@@ -144,16 +146,19 @@ def _constants(kernel: Any, options: dict[str, Any]) -> list[Any]:
 
 
 def _launcher(compiled: Any, grid: tuple[int, ...]) -> Callable[..., None] | None:
-    """Of a compiled kernel, past Triton's look at every argument; None for the interpreter's."""
+    """Of a compiled kernel, past Triton's look at every argument; None for the interpreter's.
+
+    Addresses on the device may come as numbers: the driver is asked about every tensor.
+    """
     if not hasattr(compiled, "packed_metadata"):
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     x, y, z = *grid, *[1] * (3 - len(grid))
     active = triton.runtime.driver.active
+    device, stream_of = active.get_current_device(), active.get_current_stream
 
     def start(*arguments: Any) -> None:
-        stream = active.get_current_stream(active.get_current_device())
-        run(x, y, z, stream, function, metadata, None, None, None, *arguments)
+        run(x, y, z, stream_of(device), function, metadata, None, None, None, *arguments)
 
     return start
 
