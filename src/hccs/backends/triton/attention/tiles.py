@@ -111,6 +111,12 @@ _ANY_GPU = (
 
 # Measured on an H200 (benchmarks/attention_gpu.py --tune), heads of 64 columns; the first that fits is taken.
 _H200 = (
+    # Twice as many threads hold a logit of wider heads.
+    Entry(
+        Tile(1, 256, warps=16, stages=2, registers=128, single=True), 4096, least_columns=65, least_keys=256,
+        one=True, filling=True,
+    ),
+    Entry(Tile(16, 32, warps=2, split=512, single=True), least_columns=65, least_keys=256, one=True),
     Entry(
         Tile(1, 256, warps=8, stages=2, registers=128, single=True), 4096, least_keys=256, one=True,
         filling=True,
