@@ -32,8 +32,9 @@ def run(
     stages: Annotated[
         str,
         typer.Option(
-            help="Stages, separated by commas; all but the ablations (retrained layer, retrained global, "
-            "retrained float) by default. More can be added to the same --out."
+            help="Stages, separated by commas; by default all but those that train for comparison alone "
+            "(retrained layer, retrained global, retrained float, surrogates retrained). More can be added "
+            "to the same --out. One softmax replacement is a stage, too: 'surrogates retrained ibert'."
         ),
     ] = "",
     jobs: Jobs = 1,
@@ -43,10 +44,9 @@ def run(
     from hccs.pipeline.report.write import write_report
     from hccs.pipeline.reproduce import plan as plans
     from hccs.pipeline.reproduce.run import run as run_all
-    from hccs.pipeline.reproduce.stages import EXTRA, STAGES
+    from hccs.pipeline.reproduce.stages import named
 
-    wanted = _names(stages) or tuple(name for name in STAGES if name not in EXTRA)
-    plans.require_known("stages", wanted, STAGES)
+    wanted = named(_names(stages))
     chosen = plans.experiments(_names(models), _names(tasks), seeds)
     run_all(plans.Plan(data, out, work or out, wanted), chosen, jobs, typer.echo)
     typer.echo(f"report: {write_report(out)}")

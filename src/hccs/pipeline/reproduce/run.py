@@ -20,6 +20,8 @@ from hccs.pipeline.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
+    SURROGATE_EPOCHS,
+    SURROGATE_ROWS,
     Experiment,
     Plan,
     require_data,
@@ -63,6 +65,7 @@ def settings() -> dict[str, Any]:
         "calibration_sentences": CALIBRATION_SENTENCES,
         "mending_sentences": MENDING_SENTENCES,
         "held_back": HELD_BACK,
+        "surrogates": {"rows": SURROGATE_ROWS, "epochs": SURROGATE_EPOCHS},
     }
 
 
@@ -117,6 +120,8 @@ def _figures(found: dict[str, Any], name: str = "") -> Iterator[tuple[str, str]]
         yield name, f"{found['points']:+.2f} ± {found['points_error']:.2f}"
     elif "accuracy" in found:
         yield name, f"{found['accuracy']:.4f} ± {found['error']:.4f}"
+    if "refused" in found:
+        yield name, "refused"
     if "equal" in found:
         yield name, f"equal {found['equal']:.3f}"
     for key, value in found.items():
