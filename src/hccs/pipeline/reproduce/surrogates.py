@@ -20,10 +20,11 @@ from hccs.pipeline.reproduce.experiment import ExperimentRun
 from hccs.pipeline.reproduce.plan import PATIENCE, SURROGATE_EPOCHS
 from hccs.pipeline.training import train
 
-LINEAR = ("hccs_two_lines:mode=u8_lin", "hccs_two_lines_uint8:mode=u8_lin")
-"""Two lines where nothing divides."""
-
-LABELS = (*default_labels(), *LINEAR)
+LABELS = tuple(
+    own
+    for label in default_labels()
+    for own in ((label, f"{label}:mode=u8_lin") if label.startswith("hccs_two_lines") else (label,))
+)
 """Every method, HCCS in every mode, and two lines in the one without a division."""
 
 RETRAINED_LABELS = (
@@ -76,7 +77,7 @@ def _measured(label: str, work: ExperimentRun) -> dict[str, Any]:
         raise  # a disk or a missing package, which no method is to blame for
     except HccsError as error:
         return {"refused": str(error)}
-    return {**found, "distances": {name: round(distances[name], 6) for name in MEASURES}}
+    return {**found, "distances": {name: round(distances[name], 6) + 0.0 for name in MEASURES}}
 
 
 def _retrained(label: str, work: ExperimentRun) -> dict[str, Any]:
