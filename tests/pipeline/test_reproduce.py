@@ -30,6 +30,7 @@ from hccs.pipeline.reproduce import (
     run,
     stages,
     surrogate_figure,
+    surrogate_plan,
     surrogate_tables,
     surrogates,
     tables,
@@ -80,7 +81,7 @@ def small(monkeypatch):
     for module in (stages, run, surrogates):
         monkeypatch.setattr(module, "RETRAINING", replace(SHORT, distil=0.5))
     monkeypatch.setattr(experiment, "CALIBRATION_SENTENCES", 16)
-    monkeypatch.setattr(experiment, "SURROGATE_ROWS", 64)
+    monkeypatch.setattr(surrogate_plan, "ROWS", 64)
     monkeypatch.setattr(experiment, "MENDING_SENTENCES", 32)
     monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
 
@@ -182,11 +183,14 @@ def no():
 
 
 def test_names_of_many_stages():
-    assert stages.named(["float", "surrogates"]) == ("float", *(f"surrogates {m}" for m in surrogates.LABELS))
+    assert stages.named(["float", "surrogates"]) == (
+        "float",
+        *(f"surrogates {m}" for m in surrogate_plan.LABELS),
+    )
     every = stages.named([])
     assert "surrogates hccs:mode=u8_lin" in every and "surrogates retrained hccs" not in every
-    known = {entry.label for entry in parse(surrogates.LABELS)}
-    assert set(surrogates.RETRAINED_LABELS) == known - {"softmax"}
+    known = {entry.label for entry in parse(surrogate_plan.LABELS)}
+    assert set(surrogate_plan.RETRAINED_LABELS) == known - {"softmax"}
     assert set(surrogates_registry.names()) <= {label.partition(":")[0] for label in known}
 
 

@@ -27,12 +27,11 @@ from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import TokenisedSet
 from hccs.pipeline.metrics import ACCURACY
 from hccs.pipeline.models import best_device, load_classifier, predictions
-from hccs.pipeline.reproduce import sets
+from hccs.pipeline.reproduce import sets, surrogate_plan
 from hccs.pipeline.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
-    SURROGATE_ROWS,
     Experiment,
     Plan,
 )
@@ -205,7 +204,7 @@ class ExperimentRun:
     def rows(self) -> tuple[LogitSample, LogitSample]:
         """Some rows of every head: of the calibration sentences; of held-back ones, at the same scales."""
         draw = partial(
-            sample_model, self.model, n=self.task.n, rows=SURROGATE_ROWS, seed=self.experiment.seed
+            sample_model, self.model, n=self.task.n, rows=surrogate_plan.ROWS, seed=self.experiment.seed
         )
         own = draw(self.batches)
         return own, draw(list(self.judged.batches(64)), scale=own.scale)

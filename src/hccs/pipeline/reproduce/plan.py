@@ -20,12 +20,6 @@ PATIENCE = 100
 """Evaluations without a better score after which training ends: none ends early, for the last epochs, at low
 rates, are often the best."""
 
-SURROGATE_ROWS = 512
-"""Rows of every head on which softmax replacements are calibrated, and others on which they are measured."""
-
-SURROGATE_EPOCHS = 1.0
-"""Of the retraining that all softmax replacements have in common."""
-
 
 @dataclass(frozen=True)
 class TaskRecipe:

@@ -15,13 +15,11 @@ from hccs._progress import track
 from hccs.errors import HccsError
 from hccs.pipeline.convert.steps import RETRAINING
 from hccs.pipeline.data.held import HELD_BACK
-from hccs.pipeline.reproduce import sets
+from hccs.pipeline.reproduce import sets, surrogate_plan
 from hccs.pipeline.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
-    SURROGATE_EPOCHS,
-    SURROGATE_ROWS,
     Experiment,
     Plan,
     require_data,
@@ -65,7 +63,7 @@ def settings() -> dict[str, Any]:
         "calibration_sentences": CALIBRATION_SENTENCES,
         "mending_sentences": MENDING_SENTENCES,
         "held_back": HELD_BACK,
-        "surrogates": {"rows": SURROGATE_ROWS, "epochs": SURROGATE_EPOCHS},
+        "surrogates": {"rows": surrogate_plan.ROWS, "epochs": surrogate_plan.EPOCHS},
     }
 
 

@@ -17,7 +17,7 @@ from hccs.pipeline.convert.steps import RETRAINING, plan_whole, retrain, train_w
 from hccs.pipeline.convert.whole import share_equal, whole_logits
 from hccs.pipeline.models import predictions
 from hccs.pipeline.report.fidelity import measure
-from hccs.pipeline.reproduce import surrogates
+from hccs.pipeline.reproduce import surrogate_plan, surrogates
 from hccs.pipeline.reproduce.experiment import FORMS, WITHOUT_DIVISION, ExperimentRun
 from hccs.pipeline.reproduce.plan import PATIENCE, require_known
 from hccs.pipeline.training import Recipe, train
@@ -245,8 +245,8 @@ EXTRA = ("retrained layer", "retrained global", "retrained float", *surrogates.R
 """Stages that are done when they are asked for: each is a training of its own."""
 
 TOGETHER = {
-    surrogates.PREFIX: tuple(surrogates.WITHOUT_TRAINING),
-    surrogates.PREFIX_RETRAINED: tuple(surrogates.RETRAINED),
+    surrogate_plan.PREFIX: tuple(surrogates.WITHOUT_TRAINING),
+    surrogate_plan.PREFIX_RETRAINED: tuple(surrogates.RETRAINED),
 }
 """Names for many stages: one for every softmax replacement."""
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hccs import _figures
 from hccs.pipeline.compare.figures import LEAST_KL, colour
+from hccs.pipeline.reproduce.surrogate_plan import LABELS, PREFIX_RETRAINED
 from hccs.pipeline.reproduce.surrogate_tables import distance, points
-from hccs.pipeline.reproduce.surrogates import LABELS, PREFIX_RETRAINED
 from hccs.pipeline.reproduce.tables import Group
 
 MARKS = "os^Dvp"

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from hccs.pipeline.compare.entries import FLOAT
-from hccs.pipeline.reproduce.surrogates import (
+from hccs.pipeline.reproduce.surrogate_plan import (
     LABELS,
     PREFIX,
     PREFIX_RETRAINED,

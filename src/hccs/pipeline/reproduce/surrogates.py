@@ -13,55 +13,19 @@ from typing import Any
 
 from hccs.errors import FileError, HccsError, MissingExtraError
 from hccs.pipeline.compare import steps
-from hccs.pipeline.compare.entries import FLOAT, Entry, default_labels, parse
+from hccs.pipeline.compare.entries import FLOAT, Entry, parse
 from hccs.pipeline.compare.measures import MEASURES
 from hccs.pipeline.convert.steps import RETRAINING
 from hccs.pipeline.reproduce.experiment import ExperimentRun
-from hccs.pipeline.reproduce.plan import PATIENCE, SURROGATE_EPOCHS
+from hccs.pipeline.reproduce.plan import PATIENCE
+from hccs.pipeline.reproduce.surrogate_plan import (
+    EPOCHS,
+    LABELS,
+    PREFIX,
+    PREFIX_RETRAINED,
+    RETRAINED_LABELS,
+)
 from hccs.pipeline.training import train
-
-LABELS = tuple(
-    own
-    for label in default_labels()
-    for own in ((label, f"{label}:mode=u8_lin") if label.startswith("hccs_two_lines") else (label,))
-)
-"""Every method, HCCS in every mode, and two lines in the one without a division."""
-
-RETRAINED_LABELS = (
-    "hccs_two_lines",
-    "hccs",
-    FLOAT,
-    "index_softmax",
-    "ibert",
-    "hccs:mode=u8_lin",
-    "softmax_s8",
-    "shiftmax",
-    "ita",
-    "log_int_softmax",
-    "e2softmax",
-    "softermax",
-    "exaq",
-    "hccs_two_lines:mode=u8_lin",
-    "consmax",
-    "rela",
-    "entmax15",
-    "sparsemax",
-    "entmax",
-    "hccs_two_lines_uint8",
-    "hls4ml",
-    "aie4ml_exp",
-    "hccs:mode=u8_clb",
-    "hccs:mode=u8_div",
-    "hccs:mode=i16_clb",
-    "hccs_two_lines_uint8:mode=u8_lin",
-    "sas",
-    "vitis_bf16",
-    "iron_bf16",
-)
-"""Those that tell most first: HCCS and what the budget alone is worth, then integers, then what only training
-makes usable; what is as good as softmax without it last."""
-
-PREFIX, PREFIX_RETRAINED = "surrogates", "surrogates retrained"
 
 Stage = Callable[[ExperimentRun], dict[str, Any]]
 
@@ -107,7 +71,7 @@ def _recipe(work: ExperimentRun) -> Any:
     """The common retraining at the encoder's rate."""
     return replace(
         RETRAINING,
-        epochs=SURROGATE_EPOCHS,
+        epochs=EPOCHS,
         learning_rate=work.recipe.retraining_rate,
         patience=PATIENCE,
         seed=work.experiment.seed,
