@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hccs import _figures
 from hccs.pipeline.compare.figures import LEAST_KL, colour
@@ -41,23 +42,8 @@ def draw(found: Sequence[Group], path: Path) -> bool:
     figure = _figures.new(3.9 * len(panels), 1.4 + 0.19 * len(order))
     places = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for place, (title, of) in zip(places, panels, strict=True):
-        for at, g in enumerate(found):
-            own = [(of[label][at], line) for line, label in enumerate(order) if of[label][at] is not None]
-            values = [
-                max(value, LEAST_KL) if of is divergences else value for value, _ in own if value is not None
-            ]
-            lines = [line for _, line in own]
-            place.plot(values, lines, MARKS[at % len(MARKS)], markersize=3.5, alpha=0.8, label=g.name)
-        if of is divergences:
-            place.set_xscale("log")
-        else:
-            place.axvline(0, color="black", linewidth=0.8, linestyle="--")
-            place.set_xscale("symlog", linthresh=1)  # most methods lie within a point of the float model
-            place.xaxis.set_major_formatter("{x:g}")
+        _panel(place, found, [of[label] for label in order], of is divergences)
         place.set_xlabel(title, fontsize=7)
-        place.grid(axis="y", linewidth=0.3)
-        place.margins(y=0.02)
-        place.tick_params(labelsize=7)
     first = places[0]
     first.legend(fontsize=6)
     first.set_yticks(range(len(order)), order)
@@ -66,6 +52,26 @@ def draw(found: Sequence[Group], path: Path) -> bool:
     first.invert_yaxis()
     _figures.save(figure, path)
     return True
+
+
+def _panel(
+    place: Any, found: Sequence[Group], lines: Sequence[Sequence[float | None]], of_divergence: bool
+) -> None:
+    """A mark of every model and task on each line that has a value for it."""
+    for at, group in enumerate(found):
+        own = [(value, line) for line, values in enumerate(lines) if (value := values[at]) is not None]
+        shown = [max(value, LEAST_KL) if of_divergence else value for value, _ in own]
+        mark = MARKS[at % len(MARKS)]
+        place.plot(shown, [line for _, line in own], mark, markersize=3.5, alpha=0.8, label=group.name)
+    if of_divergence:
+        place.set_xscale("log")
+    else:
+        place.axvline(0, color="black", linewidth=0.8, linestyle="--")
+        place.set_xscale("symlog", linthresh=1)  # most methods lie within a point of the float model
+        place.xaxis.set_major_formatter("{x:g}")
+    place.grid(axis="y", linewidth=0.3)
+    place.margins(y=0.02)
+    place.tick_params(labelsize=7)
 
 
 def _divergence(group: Group, label: str) -> float | None:

@@ -70,7 +70,9 @@ def maxima(acc, ROWS: gl.constexpr):
     The assembly that is not pure keeps its place before the next product, which overwrites `acc`.
     """
     found = gl.max(gl.reshape(acc, [ROWS, KEYS // 8, 8]), axis=1)
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [found], dtype=gl.int32, is_pure=False, pack=1)
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [found], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
@@ -167,7 +169,12 @@ def wait_for_copy():
 def store_values(values, t, words, SHIFTED_V: gl.constexpr, BLOCK_D: gl.constexpr):
     """v of block t as float16, or 128 more in steps of 2^-24."""
     lower, upper = gl.inline_asm_elementwise(
-        _STEPS_OF_BYTES if SHIFTED_V else _HALVES_OF_BYTES, "=r,=r,r", [words], dtype=(gl.int32, gl.int32), is_pure=True, pack=1
+        _STEPS_OF_BYTES if SHIFTED_V else _HALVES_OF_BYTES,
+        "=r,=r,r",
+        [words],
+        dtype=(gl.int32, gl.int32),
+        is_pure=True,
+        pack=1,
     )
     pairs = gl.reshape(gl.join(lower, upper), [2 * KEYS, BLOCK_D // 2])
     values.index(t % 2).store(halves_of(pairs, 2 * KEYS, BLOCK_D))
@@ -337,7 +344,9 @@ def attention_pipelined(
     Z = gl.maximum(Z, 1)
     if LONG:
         N = far.load(SUM) + (total / STEP).to(gl.int32)
-        result = gl.div_rn(N.to(gl.float32), Z.to(gl.float32)[:, None] + gl.zeros([ROWS, BLOCK_D], gl.float32, SUM))
+        result = gl.div_rn(
+            N.to(gl.float32), Z.to(gl.float32)[:, None] + gl.zeros([ROWS, BLOCK_D], gl.float32, SUM)
+        )
     else:  # as `divided` in `steps.py`
         Z = Z.to(gl.float32) * STEP
         if SHIFTED_V:
