@@ -16,6 +16,9 @@ CALIBRATION_SENTENCES = 512
 MENDING_SENTENCES = 2048
 """Training sentences, without their labels, that weights are mended on."""
 
+UNLABELLED_SENTENCES = 8192
+"""Training sentences of training without labels."""
+
 PATIENCE = 100
 """Evaluations without a better score after which training ends: none ends early, for the last epochs, at low
 rates, are often the best."""
@@ -57,16 +60,16 @@ ENCODERS = {
         "bert_small_l4_h512_a8",
         "BERT-small",
         {
-            "mnli": TaskRecipe(_recipe(4, 1.5e-4), 6e-5),
-            "sst2": TaskRecipe(_recipe(4, 1.5e-4), 6e-5, whole_batch=192),
+            "mnli": TaskRecipe(_recipe(3, 1e-4), 6e-5),
+            "sst2": TaskRecipe(_recipe(3, 1e-4), 6e-5, whole_batch=192),
         },
     ),
     "tiny": Encoder(
         "bert_tiny_l2_h128_a2",
         "BERT-tiny",
         {
-            "mnli": TaskRecipe(_recipe(8, 3e-4), 1.5e-4, whole_epochs=4),
-            "sst2": TaskRecipe(_recipe(5, 3e-4), 1.5e-4, whole_epochs=4, whole_batch=192),
+            "mnli": TaskRecipe(_recipe(4, 3e-4), 1.5e-4, whole_epochs=4),
+            "sst2": TaskRecipe(_recipe(4, 3e-4), 1.5e-4, whole_epochs=4, whole_batch=192),
         },
     ),
 }
