@@ -112,13 +112,13 @@ def _trained(
     lengths, device = torch.tensor(data.lengths), data.labels.device
     best, step, bar = Best(), 0, Bar("training", last)
     parameters = [p for p in model.parameters() if p.requires_grad]
+    model.train()
     while step < last:
         batches = list(batches_of_similar_length(lengths, recipe.batch_size, order))
         widths = [int(lengths[batch].max()) for batch in batches]
         # One copy for the whole epoch: one for every batch would wait for the device at every step.
         chosen = torch.cat(batches).to(device).split([len(batch) for batch in batches])
         for batch, width in zip(chosen, widths, strict=True):
-            model.train()
             loss(model, data.batch(batch, width)).backward()
             torch.nn.utils.clip_grad_norm_(parameters, MOST_GRADIENT)
             optimiser.step()
@@ -133,6 +133,7 @@ def _trained(
                 break
         if step < last and after_epoch is not None:
             after_epoch()
+            model.train()
     bar.close()
     return best
 

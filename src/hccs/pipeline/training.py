@@ -7,11 +7,14 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from hccs._progress import Bar, duration
 from hccs.errors import ParameterError
@@ -36,7 +39,8 @@ class Recipe:
     """How to train.
 
     `distil` is the weight of the float model's predictions in the loss, `learn` makes theta and the scale
-    trainable, `recalibrate` fits them anew after every epoch.
+    trainable, `recalibrate` fits them anew after every epoch. Without `dropout` the model that is trained is
+    the one that is used.
     """
 
     epochs: float = 2.0
@@ -51,6 +55,7 @@ class Recipe:
     recalibrate: bool = False
     learn: bool = False
     theta_learning_rate: float = 2e-3
+    dropout: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -99,6 +104,21 @@ def train(
     frozen. Weights that never beat where they started are put back. A training that is not `resumable` keeps
     its best weights in memory, in one process, and writes nothing.
     """
+    with nullcontext() if recipe.dropout else without_dropout(model):
+        return _train(model, data, held, recipe, folder, recalibrate, resumable, metric, say)
+
+
+def _train(
+    model: Any,
+    data: TokenisedSet,
+    held: TokenisedSet,
+    recipe: Recipe,
+    folder: Path,
+    recalibrate: Callable[[Any], ParamTable] | None,
+    resumable: bool,
+    metric: Metric,
+    say: Callable[[str], None] | None,
+) -> Outcome:
     start = score(model, held, metric)
     before = copy.deepcopy(model.state_dict())
     table_before = current_table(model) if hasattr(model.config, "hccs") else None
@@ -149,6 +169,25 @@ def train(
     if trainer.is_world_process_zero():
         shutil.rmtree(folder, ignore_errors=True)
     return Outcome(float(best), history)
+
+
+@contextmanager
+def without_dropout(model: Any) -> Iterator[None]:
+    """A model whose dropout drops nothing, in training too."""
+    before = [
+        (module, name, value)
+        for module in model.modules()
+        for name in ("p", "dropout_prob", "attention_dropout")
+        if isinstance(value := getattr(module, name, None), float)
+        and (name != "p" or isinstance(module, nn.Dropout))
+    ]
+    for module, name, _ in before:
+        setattr(module, name, 0.0)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
 
 
 def _put_back(model: Any, weights: dict[str, Any], table: ParamTable | None) -> None:

@@ -26,10 +26,11 @@ rates, are often the best."""
 
 @dataclass(frozen=True)
 class TaskRecipe:
-    """How an encoder is fine-tuned on a task, at what rate it is retrained, and how trained in integers."""
+    """How an encoder is fine-tuned on a task, how it is retrained, and how trained in integers."""
 
     fine_tuning: Recipe
     retraining_rate: float
+    retraining_epochs: float = 3.0
     whole_epochs: float = 2.0
     whole_batch: int = 128
 
@@ -68,7 +69,7 @@ ENCODERS = {
         "bert_tiny_l2_h128_a2",
         "BERT-tiny",
         {
-            "mnli": TaskRecipe(_recipe(4, 3e-4), 1.5e-4, whole_epochs=4),
+            "mnli": TaskRecipe(_recipe(4, 3e-4), 1.5e-4, retraining_epochs=6, whole_epochs=6),
             "sst2": TaskRecipe(_recipe(4, 3e-4), 1.5e-4, whole_epochs=4, whole_batch=192),
         },
     ),

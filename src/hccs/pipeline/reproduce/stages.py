@@ -232,9 +232,11 @@ def _retrain(
 
 
 def _recipe(work: ExperimentRun) -> Recipe:
-    """The default retraining at the encoder's rate."""
-    seed = work.experiment.seed
-    return replace(RETRAINING, learning_rate=work.recipe.retraining_rate, patience=PATIENCE, seed=seed)
+    """The default retraining, as long as the encoder needs and at its rate."""
+    epochs, rate = work.recipe.retraining_epochs, work.recipe.retraining_rate
+    return replace(
+        RETRAINING, epochs=epochs, learning_rate=rate, patience=PATIENCE, seed=work.experiment.seed
+    )
 
 
 def whole_trained(work: ExperimentRun) -> dict[str, Any]:
