@@ -270,7 +270,7 @@ def _pipelined(
     passed |= {
         "SUMS": _how_scores_are_added(largest, nk, tile.keys), "FLUSH": max(2**17 // (largest * tile.keys), 1),
         # 255 times the sum of all scores is exact in float32.
-        "SHIFTED_V": nk * largest * 255 <= 2**24, "ROWS": tile.rows, "WARPS": tile.warps,
+        "SHIFTED_V": nk * largest * 255 <= 2**24, "ROWS": tile.rows, "PART": tile.part, "WARPS": tile.warps,
         "num_warps": tile.warps, "maxnreg": tile.registers,
     }  # fmt: skip
     blocks = nq // tile.rows

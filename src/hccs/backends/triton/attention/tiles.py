@@ -29,6 +29,8 @@ class Tile:
     prefetched: bool = False
     # The kernel of `pipelined.py`, which needs whole blocks of 128 keys and of `rows` queries.
     pipelined: bool = False
+    # Keys there whose scores are computed at a time.
+    part: int = 64
     # Keys of a program of `few_queries.py`; 0 for the other kernels.
     split: int = 0
     # Those of `one_query.py` instead, which need heads of 32, 64 or 128 columns, four to a word.
@@ -125,7 +127,10 @@ _H200 = (
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, whole=True),
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, mask_per_row=True),
     Entry(Tile(64, 128, repeat=2, stages=2), 128),
-    Entry(Tile(64, 128, registers=168, pipelined=True), pipelined=True, least_keys=257),
+    Entry(
+        Tile(128, 128, warps=8, registers=128, pipelined=True, part=32), causal=True, pipelined=True,
+        least_keys=1024,
+    ),
     Entry(Tile(FITTING, 128, stages=2, registers=128), most_queries=64, least_keys=257),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=160), 256, whole=True),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=168), 256),
