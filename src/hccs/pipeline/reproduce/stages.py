@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,8 +17,9 @@ from hccs.pipeline.convert.steps import RETRAINING, plan_whole, retrain, train_w
 from hccs.pipeline.convert.whole import share_equal, whole_logits
 from hccs.pipeline.models import predictions
 from hccs.pipeline.report.fidelity import measure
+from hccs.pipeline.reproduce import surrogate_plan, surrogates
 from hccs.pipeline.reproduce.experiment import FORMS, WITHOUT_DIVISION, ExperimentRun
-from hccs.pipeline.reproduce.plan import PATIENCE
+from hccs.pipeline.reproduce.plan import PATIENCE, require_known
 from hccs.pipeline.training import Recipe, train
 
 UNLABELLED_EPOCHS = 2.0
@@ -270,11 +271,30 @@ STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
     "whole trained": whole_trained,
     "whole mended": whole_mended,
     "wide": wide,
+    **surrogates.WITHOUT_TRAINING,
     "retrained layer": retrained_layer,
     "retrained global": retrained_global,
     "retrained float": retrained_float,
+    **surrogates.RETRAINED,
 }
 """In the order of importance."""
 
-EXTRA = ("retrained layer", "retrained global", "retrained float")
-"""Stages that are done when they are asked for: ablations, each a training of its own."""
+EXTRA = ("retrained layer", "retrained global", "retrained float", *surrogates.RETRAINED)
+"""Stages that are done when they are asked for: each is a training of its own."""
+
+TOGETHER = {
+    surrogate_plan.PREFIX: tuple(surrogates.WITHOUT_TRAINING),
+    surrogate_plan.PREFIX_RETRAINED: tuple(surrogates.RETRAINED),
+}
+"""Names for many stages: one for every softmax replacement."""
+
+
+def named(names: Sequence[str]) -> tuple[str, ...]:
+    """The stages that are asked for, by their own names or by one for many; all but `EXTRA` if none is."""
+    if not names:
+        return tuple(name for name in STAGES if name not in EXTRA)
+    single = [name for name in STAGES if not any(name in many for many in TOGETHER.values())]
+    unknown = [name for name in names if name not in STAGES]
+    if unknown:
+        require_known("stages", unknown, dict.fromkeys([*single, *TOGETHER]))
+    return tuple(stage for name in names for stage in TOGETHER.get(name, (name,)))

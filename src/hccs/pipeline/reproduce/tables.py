@@ -107,10 +107,11 @@ def groups(cells: dict[str, Record]) -> list[Group]:
     return found
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows under their headings; columns that nothing is known of are left out."""
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], whole: bool = False) -> str:
+    """Rows under their headings; columns that nothing is known of are left out, unless all are wanted."""
     listed = [list(row) for row in rows]
-    shown = [i for i in range(len(head)) if not listed or any(row[i] != NOTHING for row in listed)]
+    kept = whole or not listed
+    shown = [i for i in range(len(head)) if kept or any(row[i] != NOTHING for row in listed)]
     lines = [[head[i] for i in shown], ["---"] * len(shown), *([row[i] for i in shown] for row in listed)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
