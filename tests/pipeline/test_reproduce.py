@@ -76,13 +76,14 @@ def data(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     """Recipes of seconds."""
-    recipe = plan.TaskRecipe(SHORT, 1e-5, whole_epochs=1, whole_batch=32)
+    recipe = plan.TaskRecipe(SHORT, 1e-5, retraining_epochs=1, whole_epochs=1, whole_batch=32)
     monkeypatch.setitem(plan.ENCODERS, "tiny", plan.Encoder("tiny", "BERT-tiny", {"sst2": recipe}))
     for module in (stages, run, surrogates):
         monkeypatch.setattr(module, "RETRAINING", replace(SHORT, distil=0.5))
     monkeypatch.setattr(experiment, "CALIBRATION_SENTENCES", 16)
     monkeypatch.setattr(surrogate_plan, "ROWS", 64)
     monkeypatch.setattr(experiment, "MENDING_SENTENCES", 32)
+    monkeypatch.setattr(experiment, "UNLABELLED_SENTENCES", 32)
     monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
 
 
@@ -111,6 +112,9 @@ def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tm
     assert delivered["steps"][0] == "calibrated"
     assert delivered["points"] == record["mended"]["two lines"][delivered["steps"][-1]]["points"]
     assert record["retrained"]["fidelity"]["kl_before"] and len(record["retrained"]["history"]) == 1
+    retrained = record["retrained two lines"]
+    assert retrained["points"] == retrained["modes"]["i16_div"]["points"] and len(retrained["kl_after"]) == 4
+    assert {"points", "held"} <= set(record["unlabelled"]["one line"])
 
     # Nothing is done twice, and every table can be made.
     before = (own.out / "cells" / "tiny-sst2-0.json").read_bytes()

@@ -32,6 +32,7 @@ from hccs.pipeline.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
+    UNLABELLED_SENTENCES,
     Experiment,
     Plan,
 )
@@ -101,6 +102,13 @@ class ExperimentRun:
     def mending(self) -> list[dict[str, torch.Tensor]]:
         """The calibration sentences and more, for mending weights."""
         return list(self._drawn("train", MENDING_SENTENCES).batches(64))
+
+    @cached_property
+    def unlabelled(self) -> TokenisedSet:
+        """Training sentences with the float model's predictions, and its answers as their labels."""
+        drawn = taught(self._drawn("train", UNLABELLED_SENTENCES), self.model)
+        assert drawn.predictions is not None
+        return drawn.labelled_by(drawn.predictions)
 
     @cached_property
     def judged(self) -> TokenisedSet:

@@ -20,6 +20,7 @@ from hccs.pipeline.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
+    UNLABELLED_SENTENCES,
     Experiment,
     Plan,
     require_data,
@@ -62,6 +63,7 @@ def settings() -> dict[str, Any]:
         "retraining": asdict(RETRAINING),
         "calibration_sentences": CALIBRATION_SENTENCES,
         "mending_sentences": MENDING_SENTENCES,
+        "unlabelled_sentences": UNLABELLED_SENTENCES,
         "held_back": HELD_BACK,
         "surrogates": {"rows": surrogate_plan.ROWS, "epochs": surrogate_plan.EPOCHS},
     }
