@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 import hccs
-from hccs.backends.triton import codes, devices, packed_rows, wide_rows
+from hccs.backends.triton import codes, devices, packed_rows, wide_words
 from hccs.backends.triton.attention import (
     few_queries,
     one_query,
@@ -44,11 +44,12 @@ MI300 = GPUTarget("hip", "gfx942", 64)
     "scores", [codes.ONE_LINE, codes.TWO_LINES, codes.BYTES], ids=lambda code: code.value
 )
 def test_row_kernels_on_words_assemble(scores, mode):
-    kernel = packed_rows.softmax_words if scores is codes.ONE_LINE else wide_rows.wide_words
-    fixed = dict(IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal, BLOCK_ROWS=64, WORDS=16)
+    kernel = packed_rows.softmax_words if scores is codes.ONE_LINE else wide_words.wide_words
+    fixed = dict(IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal, PARTS=2, BLOCK_ROWS=64, WORDS=16)
     if scores is not codes.ONE_LINE:
-        fixed |= dict(SCORES=scores.value, LARGE=scores is codes.TWO_LINES)
-    given = dict(x_ptr="*i32", theta_ptr="*i32", rows_per_group="i32", heads="i32")
+        fixed |= dict(SCORES=scores.value, SUMS=codes.BY_BLOCK.value, LARGE=scores is codes.TWO_LINES)
+        fixed["BELOW_256"] = scores is codes.BYTES and mode.is_u8 and mode.reciprocal > 0
+    given = dict(x_ptr="*i32", theta_ptr="*i32")
     given |= {"out_ptr": "*i32" if mode.is_u8 else "*i64", **dict.fromkeys(fixed, "constexpr")}
     compile(ASTSource(kernel, {name: given[name] for name in kernel.arg_names}, fixed), HOPPER)
 
