@@ -16,6 +16,7 @@ from hccs.backends.triton.attention.prefetched import attention_prefetched
 from hccs.backends.triton.attention.resident import attention_resident
 from hccs.backends.triton.attention.streamed import attention_streamed
 from hccs.backends.triton.attention.tiles import Tile, tile_for
+from hccs.backends.triton.attention.whole_row import attention_of_one
 from hccs.backends.triton.codes import (
     APART,
     BY_BLOCK,
@@ -60,7 +61,7 @@ class Plan:
         prepared = self._prepared(q, k, v, result)
         numbers = *self.sizes, *prepared[2].stride()[:3], *steps
         if not self.tile.prefetched:
-            numbers = *self.sizes, *q.stride()[:3], *k.stride()[:3], *prepared[2].stride()[:3], *steps
+            numbers = *self.sizes, *(step for x in prepared[:3] for step in x.stride()[:3]), *steps
         compiled = self.kernel[self.grid](
             *prepared[:3], self.table, chosen, faults, prepared[3], Z, *numbers, **self.options
         )
@@ -77,12 +78,15 @@ class Plan:
         else:
 
             def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
-                start(q, k, v, table, chosen, faults, result, Z, *rest)
+                places = q.data_ptr(), k.data_ptr(), v.data_ptr(), table.data_ptr()
+                start(*places, chosen, faults, result.data_ptr(), Z, *rest)
 
         return again
 
     def _prepared(self, q: Any, k: Any, v: Any, result: Any) -> tuple[Any, Any, Any, Any]:
         """What the kernel takes for q, k, v and the result."""
+        if self.tile.single:
+            return q.view(torch.int32), k.view(torch.int32), v.view(torch.int32), result
         if not self.tile.prefetched:
             return q, k, v, result
         rows = self.tile.rows
@@ -127,11 +131,12 @@ class SplitPlan:
 
         def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
             scratch = torch.empty(room, dtype=torch.int32, device=device)
-            start(q, k, table, chosen, faults, scratch, *of_logits)
+            parameters, between = table.data_ptr(), scratch.data_ptr()
+            start(q.data_ptr(), k.data_ptr(), parameters, chosen, faults, between, *of_logits)
             if one:
-                finish(v, table, scratch, result, Z, *of_sums)
+                finish(v.data_ptr(), parameters, between, result.data_ptr(), Z, *of_sums)
             else:
-                finish(v, table, chosen, faults, scratch, result, Z, *of_sums)
+                finish(v.data_ptr(), parameters, chosen, faults, between, result.data_ptr(), Z, *of_sums)
 
         return again
 
@@ -142,16 +147,19 @@ def _constants(kernel: Any, options: dict[str, Any]) -> list[Any]:
 
 
 def _launcher(compiled: Any, grid: tuple[int, ...]) -> Callable[..., None] | None:
-    """Of a compiled kernel, past Triton's look at every argument; None for the interpreter's."""
+    """Of a compiled kernel, past Triton's look at every argument; None for the interpreter's.
+
+    Addresses on the device may come as numbers: the driver is asked about every tensor.
+    """
     if not hasattr(compiled, "packed_metadata"):
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     x, y, z = *grid, *[1] * (3 - len(grid))
     active = triton.runtime.driver.active
+    device, stream_of = active.get_current_device(), active.get_current_stream
 
     def start(*arguments: Any) -> None:
-        stream = active.get_current_stream(active.get_current_device())
-        run(x, y, z, stream, function, metadata, None, None, None, *arguments)
+        run(x, y, z, stream_of(device), function, metadata, None, None, None, *arguments)
 
     return start
 
@@ -182,13 +190,23 @@ def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
     return int(PACKED.value if -(-nk // 8) * largest <= 0xFFFF else BY_BLOCK.value)
 
 
+def _fill(heads: int, processors: int) -> bool:
+    """Whether programs of one head each, two to a multiprocessor, leave few of them idle until the end."""
+    together = 2 * processors
+    left = heads % together
+    return heads >= processors and (left == 0 or 2 * left >= together or heads >= 4 * together)
+
+
 @lru_cache(maxsize=256)
 def plan_for(
     shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
     device: torch.device, masking: int, one_length: bool, causal: bool, mode: Mode | None, dtype: torch.dtype,
-    many_heads: bool, words: bool, copyable: bool, tile: Tile | None,
+    many_heads: bool, words: bool, dense: bool, copyable: bool, tile: Tile | None,
 ) -> Plan | SplitPlan:  # fmt: skip
-    """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows."""
+    """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows.
+
+    `dense` says that those rows follow one another.
+    """
     batches, heads, nq, d = shape
     kv_heads, nk = keys
     sharing = heads // kv_heads
@@ -203,6 +221,7 @@ def plan_for(
         nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
         mask_per_row=masking == MASK, many_heads=many_heads,
         rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
+        filling=_fill(batches * heads, multiprocessors(device)),
         pipelined=pipelined,
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
@@ -212,8 +231,10 @@ def plan_for(
         "SCORES": scores, "HIGH": mode is None and largest >= 2**11,
         "LONG": mode is None and nk * largest > 2**17, "HOPPER": able >= HOPPER,
         "BLOCK_D": block_d, "KEYS": tile.keys,
-        "num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers,
+        "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
+    if tile.registers is not None:  # which AMD's compiler does not know
+        options["maxnreg"] = tile.registers
     plain = masking == NO_MASK and not causal
     if tile.pipelined:
         return _pipelined(shape, keys, tile, table, largest, options)
@@ -221,6 +242,8 @@ def plan_for(
         return _split(
             shape, keys, tile, table, {**options, "ALL": plain and nk % tile.keys == 0 and d == block_d}
         )
+    if tile.single:
+        return _whole_row(shape, nk, tile, table, {**options, "ALL": plain, "DENSE": dense})
     chunks = -(-d // block_d)
     resident = nk <= tile.keys * tile.tiles
     repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1
@@ -256,6 +279,24 @@ def plan_for(
         }  # fmt: skip
     sizes = nq, nk, d, heads, sharing, blocks, tasks
     return Plan(tile, kernel, (heads * programs, chunks), table, sizes, options)
+
+
+def _whole_row(
+    shape: tuple[int, ...], nk: int, tile: Tile, table: torch.Tensor, options: dict[str, Any]
+) -> Plan:
+    batches, heads, _, d = shape
+    # A power of two, so that a growing cache seldom needs another kernel; keys that are not there cost no
+    # memory's time.
+    blocks = triton.next_power_of_2(-(-nk // tile.keys))
+    options |= {
+        "ALL": options["ALL"] and nk == blocks * tile.keys, "D": d, "ROWS": tile.keys // 2, "BLOCKS": blocks,
+        "AHEAD": min(tile.stages, 2 * blocks), "num_stages": 1,
+    }  # fmt: skip
+    kernel: Any = attention_of_one
+    passed = {
+        name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names
+    }
+    return Plan(tile, kernel, (batches * heads,), table, (nk, heads), passed)
 
 
 def _pipelined(
