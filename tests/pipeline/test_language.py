@@ -18,6 +18,8 @@ from hccs.cli.app import app
 from hccs.errors import DataError, FileError, ModelError
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.convert.language import LanguageSettings, blocks_of, convert_language, perplexity
+from hccs.pipeline.report.write import write_report
+from tests.report.wellformed import checked
 
 WORDS = ["the", "film", "is", "fine", "and", "plot", "of", "dull", "but", "cast", "it", "good"]
 N = 16
@@ -86,6 +88,36 @@ def test_gpt2_is_calibrated_scored_and_lowered(given, tmp_path):
     again = perplexity(model, blocks_of(str(given / "dev.txt"), tokenizer, N))
     assert again == pytest.approx(stages["save"]["perplexity"], rel=1e-6)
     assert hccs.IntegerModel.load(tmp_path / "run" / "model.hccs").program.per_token
+    # Again, for machines: nothing is done twice, and stdout holds the results alone.
+    words = [*command, "--out", str(tmp_path / "run"), "--n", str(N), "--json"]
+    again = CliRunner().invoke(app, words, catch_exceptions=False)
+    told = json.loads(again.stdout)
+    assert {name: {**stage, "seconds": told[name]["seconds"]} for name, stage in stages.items()} == told
+    assert "lower is better" in again.stderr
+    _check_report(tmp_path / "run", stages)
+
+
+def _check_report(folder, stages):
+    """One well-formed page with every score, every head, what was delivered and how to do it again."""
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    elements = checked(page)
+    words = " ".join("".join(elements.text).split())
+    assert all(section in elements.ids for section in ("perplexity", "heads", "time", "again"))
+    scores = [value for form in stages["modes"]["perplexity"].values() for value in form.values()]
+    for value in (*scores, stages["float"]["perplexity"], stages["whole"]["perplexity"]):
+        assert f"{value:.3f}" in words
+    assert f"HCCS {stages['save']['mode']}, {stages['save']['lines']}, delivered" in words
+    for head in stages["save"]["heads"]:
+        assert f"head-{head['layer']}-{head['head']}" in elements.ids and f"{head['kl']:.4f}" in words
+    assert f"--out {folder} --n {N} --mode i16_div" in words
+    CliRunner().invoke(app, ["report", str(folder), "-o", str(folder / "again.html")], catch_exceptions=False)
+    assert (folder / "again.html").read_text(encoding="utf-8") == page
+
+
+def test_an_unfinished_run_has_no_report(tmp_path):
+    (tmp_path / "settings.json").write_text(json.dumps({"problem": "language"}))
+    with pytest.raises(FileError, match="a finished run"):
+        write_report(tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
