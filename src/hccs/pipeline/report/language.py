@@ -1,4 +1,4 @@
-"""The report of `hccs perplexity`: what HCCS costs a causal language model, by form and mode, and its heads."""
+"""The report of `hccs perplexity`: what HCCS costs a causal language model, by form and mode; its heads."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _warnings(stages: Mapping[str, Any], tokens: int) -> list[str]:
 
 
 def _perplexities(stages: Mapping[str, Any]) -> list[Markup]:
-    """Float, every mode with one and with two lines, and all in integers; bars show what is added to float."""
+    """Float, every mode with one and with two lines, and all in integers."""
     saved, base = stages["save"], stages["float"]["perplexity"]
     shown: list[tuple[Any, float]] = []
     for lines, scores in stages["modes"]["perplexity"].items():

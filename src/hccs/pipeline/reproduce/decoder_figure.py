@@ -13,8 +13,8 @@ SHOWN = {
     "one line, wide sums": "o--",
     "two lines, int16": "s-",
     "two lines, uint8": "s--",
-    "two lines, int16, fitted scale": "d-",
-    "two lines, int16, fitted scale, integer q, k, v": "d--",
+    "two lines, int16, fitted scale and outputs": "d-",
+    "two lines, int16, fitted scale and outputs, integer q, k, v": "d--",
     "IndexSoftmax": "^-",
     "I-BERT": "v-",
 }
@@ -45,7 +45,7 @@ def draw(found: Mapping[str, Any], stages: Mapping[str, Any], contexts: Sequence
     if longest is not None:
         of_heads = stages[f"{longest}/heads"]
         first = of_heads["weight of the first token"]
-        for form in ("one line", "two lines, int16"):
+        for form in (form for form in ("one line", "two lines, int16") if f"KL, {form}" in of_heads):
             heads.scatter(first, of_heads[f"KL, {form}"], s=6, label=f"{form}, context {longest}")
         heads.set_yscale("log")
         heads.set_xlabel("mean weight of the first token", fontsize=8)
