@@ -312,7 +312,9 @@ def _exact(job: _Job, group: list[int], means: GroupSummary) -> _Found:
 
 def _sampled(job: _Job, group: list[int], means: GroupSummary) -> _Found:
     assert job.form is not None
-    best, runner_up, kl = two_lines.search(job.stats, group, means, job.form, job.region, job.output, job.interruption)
+    best, runner_up, kl = two_lines.search(
+        job.stats, group, means, job.form, job.region, job.output, job.interruption
+    )
     return _Found(group, best, runner_up, kl)
 
 

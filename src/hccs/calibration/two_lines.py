@@ -76,20 +76,21 @@ def search(
     output: bool,
     interruption: _native.Interruption,
 ) -> tuple[HeadParams, HeadParams, float]:
-    """The best parameters of a group of heads, the second best, and the KL of those or, of outputs, the error."""
+    """The best parameters of a group of heads, the second best, and the KL of those."""
     floor, base = region.floor, form.largest_base(region)
     with unchanged_rows():
         best, second, _ = _native.search_lines(
             stats._native, heads, *_beyond_int8(stats, heads, means), means.version, base, floor, form.f,
             form.lines, output, interruption,
         )  # fmt: skip
-    return HeadParams(*best[:6], wide=True), HeadParams(*second[:6], wide=True), second[6]
+    kl = float(objectives(stats, heads, [second[:6]])[0]) if output else second[6]
+    return HeadParams(*best[:6], wide=True), HeadParams(*second[:6], wide=True), kl
 
 
 def objectives(
     stats: HeadStatistics, heads: Sequence[int], thetas: Any, *, output: bool = False
 ) -> NDArray[np.float64]:
-    """Mean KL(softmax || s / Z) of each of `thetas` [count, 6], over the sampled rows; or the outputs' error."""
+    """Mean KL(softmax || s / Z) of each of `thetas` [count, 6], over the sampled rows; or outputs' error."""
     of, means = list(heads), stats.summary(heads)
     array = np.ascontiguousarray(thetas, np.int32)
     with unchanged_rows():

@@ -21,7 +21,7 @@ from hccs.nn.functional import quantise
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
 from hccs.nn.preserving import unchanged
-from hccs.nn.row_scales import RowMaximaObserver, reach_of_rows
+from hccs.nn.row_scales import RowMaximaObserver, reach_of_rows, real_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 from hccs.numbers.table import ParamTable
 
@@ -102,14 +102,6 @@ class StatisticsObserver(Observer):
             )
         mask = None if rows is None else rows.expand(z.shape).cpu().numpy()
         self.stats.update(quantise(z, scale).cpu().numpy(), mask, layer=self.layer)
-
-
-def real_rows(z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor | None:
-    """`valid` without the rows of padding queries: in self-attention a real token may attend to itself."""
-    if valid is None or z.shape[-1] != z.shape[-2]:
-        return valid
-    full = valid.expand(*valid.shape[:-2], z.shape[-2], z.shape[-1])
-    return full & torch.diagonal(full, dim1=-2, dim2=-1)[..., None]
 
 
 def real_tokens(
@@ -239,9 +231,10 @@ def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
 
         for found in (largest, qkv, columns, highest, below):
             dist.all_reduce(found, dist.ReduceOp.MAX)
-    reach = reach_of_rows(highest, -below, largest)
-    largest, qkv, reach = (found.double().cpu().numpy() for found in (largest, qkv, reach))
-    return Ranges(list(seen), largest, qkv, int(columns), reach)
+    logits, operands, rows = (
+        found.double().cpu().numpy() for found in (largest, qkv, reach_of_rows(highest, -below, largest))
+    )
+    return Ranges(list(seen), logits, operands, int(columns), rows)
 
 
 def distributed() -> bool:

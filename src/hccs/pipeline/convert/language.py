@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import hccs.nn
 from hccs._progress import track
 from hccs.calibration import Calibration, HeadStatistics, search
+from hccs.calibration.two_lines import LONG_ROWS
 from hccs.errors import DataError, FileError, HccsError, ModelError
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
@@ -68,13 +69,16 @@ def convert_language(
     @cache
     def calibrated() -> dict[str, Calibration]:
         stats = HeadStatistics.load(run.path / "statistics.safetensors")
+        long = {"objective": "output"} if settings.n > LONG_ROWS else {}
         return {
-            name: search(stats, settings.n, "head", settings.mode, lines=lines)
-            for name, lines in (("one line", 1), ("two lines", 2))
+            "one line": search(stats, settings.n, "head", settings.mode),
+            "two lines": search(stats, settings.n, "head", settings.mode, lines=2, **long),
         }
 
     def collect() -> dict[str, Any]:
-        stats = hccs.nn.collect(model, _batches(train), n=settings.n)
+        # The rest of what long rows need: docs/decoders.md has the figures.
+        scale = "rows" if settings.n > LONG_ROWS else None
+        stats = hccs.nn.collect(model, _batches(train), n=settings.n, scale=scale)
         stats.save(run.path / "statistics.safetensors")
         return {"blocks": len(train), "rows": int(stats.rows.sum())}
 

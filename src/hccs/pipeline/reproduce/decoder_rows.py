@@ -1,6 +1,7 @@
 """The rows of a decoder's attention: what the first token gets, and statistics at two scales.
 
-One int8 step reaches the largest magnitude of a head's logits, or what matters to its rows (`hccs.nn.row_scales`).
+One int8 step reaches the largest magnitude of a head's logits, or what matters to its rows: see
+`hccs.nn.row_scales`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hccs.nn.collecting import RangeObserver, StatisticsObserver, observing, run
 from hccs.nn.interface import attention_layers
 from hccs.nn.row_scales import RowMaximaObserver, reach_of_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
+
 
 @dataclass(frozen=True, eq=False)
 class Seen:
