@@ -111,7 +111,6 @@ def test_least_error_of_outputs_comes_near_brute_force(seed, monkeypatch):
     assert ours <= least * 1.1 + 1e-9  # a local search
     fit_by_kl = search(stats, lines=2).heads[0]
     assert ours <= objectives(stats, [0], [fit_by_kl.params.packed], output=True)[0]
-    assert found.kl >= fit_by_kl.kl - 1e-9
     assert found.runner_up_kl == pytest.approx(objectives(stats, [0], [found.runner_up.packed])[0])
 
 
