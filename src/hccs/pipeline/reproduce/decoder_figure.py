@@ -21,9 +21,11 @@ SHOWN = {
 
 
 def draw(found: Mapping[str, Any], stages: Mapping[str, Any], contexts: Sequence[int], path: Path) -> None:
-    """Left the perplexity over softmax's by context; right every head's KL by its first token's weight."""
-    figure = _figures.new(9, 3.4)
-    costs, heads = figure.subplots(1, 2)
+    """The perplexity over softmax's by context; beside it, if recorded, each head's KL by its first token."""
+    longest = next((c for c in reversed(contexts) if f"{c}/heads" in stages), None)
+    figure = _figures.new(9 if longest else 5.5, 3.4)
+    places = figure.subplots(1, 2 if longest else 1, squeeze=False)[0]
+    costs = places[0]
     for method, style in SHOWN.items():
         cells = found.get(method, {})
         if cells:
@@ -41,9 +43,8 @@ def draw(found: Mapping[str, Any], stages: Mapping[str, Any], contexts: Sequence
     costs.set_xlabel("context, tokens", fontsize=8)
     costs.set_ylabel("perplexity / softmax's", fontsize=8)
     costs.legend(fontsize=6)
-    longest = next((c for c in reversed(contexts) if f"{c}/heads" in stages), None)
-    if longest is not None:
-        of_heads = stages[f"{longest}/heads"]
+    if longest:
+        heads, of_heads = places[1], stages[f"{longest}/heads"]
         first = of_heads["weight of the first token"]
         for form in (form for form in ("one line", "two lines, int16") if f"KL, {form}" in of_heads):
             heads.scatter(first, of_heads[f"KL, {form}"], s=6, label=f"{form}, context {longest}")
@@ -51,6 +52,6 @@ def draw(found: Mapping[str, Any], stages: Mapping[str, Any], contexts: Sequence
         heads.set_xlabel("mean weight of the first token", fontsize=8)
         heads.set_ylabel("KL of a head, nats", fontsize=8)
         heads.legend(fontsize=6)
-    for place in (costs, heads):
+    for place in places:
         place.tick_params(labelsize=7)
     _figures.save(figure, path)
