@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 
 import hccs
 import hccs.nn
+from hccs.calibration import HeadStatistics, search
 from hccs.cli.app import app
 from hccs.errors import DataError, FileError, ModelError
+from hccs.pipeline.convert import language
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.convert.language import LanguageSettings, blocks_of, convert_language, perplexity
 from hccs.pipeline.report.write import write_report
@@ -128,6 +130,27 @@ def test_llama_keeps_floats_around_hccs(given, tmp_path):
     assert "rotary positions" in found["whole"]["refused"]
     assert abs(math.log(found["save"]["perplexity"] / found["float"]["perplexity"])) < 0.1
     assert not (tmp_path / "run" / "model.hccs").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_long_rows_take_the_scale_of_rows_and_the_error_of_outputs(given, tmp_path, monkeypatch):
+    monkeypatch.setattr(language, "LONG_ROWS", N - 1)
+    asked = []
+    monkeypatch.setattr(language, "search", lambda *a, **k: asked.append(k) or search(*a, **k))
+    settings = LanguageSettings(str(given / "llama"), str(given / "train.txt"), str(given / "dev.txt"), N)
+    found = convert_language(settings, tmp_path / "run", lambda line: None)
+    assert asked == [{}, {"lines": 2, "objective": "output"}]  # once, for every stage
+    assert (
+        abs(math.log(found["modes"]["perplexity"]["two lines"]["i16_div"] / found["float"]["perplexity"]))
+        < 0.1
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(given / "llama").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(given / "llama")
+    train = [{"input_ids": part} for part in blocks_of(str(given / "train.txt"), tokenizer, N).split(8)]
+    by_rows = hccs.nn.collect(model, train, n=N, scale="rows")
+    assert HeadStatistics.load(tmp_path / "run" / "statistics.safetensors").scale == pytest.approx(
+        by_rows.scale
+    )
 
 
 def test_perplexity_is_that_of_the_loss(given):

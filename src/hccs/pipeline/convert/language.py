@@ -69,10 +69,10 @@ def convert_language(
     @cache
     def calibrated() -> dict[str, Calibration]:
         stats = HeadStatistics.load(run.path / "statistics.safetensors")
-        long = {"objective": "output"} if settings.n > LONG_ROWS else {}
+        objective = "output" if settings.n > LONG_ROWS else "kl_i16"
         return {
             "one line": search(stats, settings.n, "head", settings.mode),
-            "two lines": search(stats, settings.n, "head", settings.mode, lines=2, **long),
+            "two lines": search(stats, settings.n, "head", settings.mode, lines=2, objective=objective),
         }
 
     def collect() -> dict[str, Any]:

@@ -19,6 +19,9 @@ SHOWN = {
     "I-BERT": "v-",
 }
 
+RATIOS = (1, 1.2, 1.5, 2, 3, 5, 10)
+"""Ticks of the ratio."""
+
 
 def draw(found: Mapping[str, Any], stages: Mapping[str, Any], contexts: Sequence[int], path: Path) -> None:
     """The perplexity over softmax's by context; beside it, if recorded, each head's KL by its first token."""
@@ -39,6 +42,11 @@ def draw(found: Mapping[str, Any], stages: Mapping[str, Any], contexts: Sequence
             )
     costs.set_xscale("log", base=2)
     costs.set_yscale("log")
+    highest = max([cell["ratio"] for cells in found.values() for cell in cells.values()], default=1.0)
+    ratios = [ratio for ratio in RATIOS if ratio <= max(highest, RATIOS[1])]
+    costs.set_yticks(ratios, [f"{ratio:g}" for ratio in ratios])
+    costs.minorticks_off()
+    costs.set_ylim(top=max(highest, RATIOS[1]) ** 1.7)  # the legend's place
     costs.set_xticks(list(contexts), [str(context) for context in contexts])
     costs.set_xlabel("context, tokens", fontsize=8)
     costs.set_ylabel("perplexity / softmax's", fontsize=8)
