@@ -73,6 +73,74 @@ def test_objective_counts_weights_and_float_logits(rng):
         assert objectives(stats, [0], [six])[0] == pytest.approx(expected, abs=1e-9)
 
 
+def direct_output_error(rows, scale, six):
+    """Mean over rows of sum (p - s / Z)^2, written out."""
+    B, S, D, S2, D2, f = six
+    d = rows.max(-1, keepdims=True).astype(int) - rows
+    p = np.exp(-d * scale)
+    s = (B - S * np.minimum(d, D) - S2 * np.minimum(d, D2)) >> f
+    return float((((p / p.sum(-1, keepdims=True)) - s / s.sum(-1, keepdims=True)) ** 2).sum(-1).mean())
+
+
+def test_error_of_outputs_is_the_formula(rng):
+    x = random_logits(rng, (1, 2, 80, 24), spread=60)  # distances beyond 127 among them
+    stats = gathered(x)
+    thetas = drawn_lines(rng, 40)
+    direct = [direct_output_error(x.reshape(-1, 24), 0.1, theta) for theta in thetas]
+    np.testing.assert_allclose(objectives(stats, [0, 1], thetas, output=True), direct, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_least_error_of_outputs_comes_near_brute_force(seed, monkeypatch):
+    from hccs.calibration import two_lines
+
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(two_lines, "LARGEST_BASE", 300)
+    x = rng.integers(-12, 1, (1, 1, 40, 16))
+    stats = gathered(np.where(rng.random(x.shape) < 0.4, x // 3, x).astype(np.int8), scale=0.2 + 0.1 * seed)
+    found = search(stats, lines=2, objective="output").heads[0]
+    every = [
+        (300, S, D, S2, D2, 0)
+        for D in range(1, 13)
+        for D2 in range(1, D + 1)
+        for S in range(min(127, 299 // D) + 1)
+        for S2 in range(min(127, (299 - S * D) // D2) + 1)
+    ]
+    least = objectives(stats, [0], every, output=True).min()
+    ours = objectives(stats, [0], [found.params.packed], output=True)[0]
+    assert ours <= least * 1.1 + 1e-9  # a local search
+    fit_by_kl = search(stats, lines=2).heads[0]
+    assert ours <= objectives(stats, [0], [fit_by_kl.params.packed], output=True)[0]
+    assert found.runner_up_kl == pytest.approx(objectives(stats, [0], [found.runner_up.packed])[0])
+
+
+def sinks(rng, n, rows=64):
+    """Rows of which one key has most of the mass and all others lie six to nine nats below it."""
+    x = rng.integers(-90, -60, (1, 1, rows, n)).astype(np.int8)
+    x[..., 0] = 0
+    return gathered(x, scale=0.1)
+
+
+def test_long_rows_take_larger_scores_and_give_the_far_keys_less(rng):
+    short, long = (sinks(rng, n) for n in (256, 1024))
+    assert search(short, lines=2).heads[0].params.B <= 2047
+    by_kl, by_output = (search(long, lines=2, objective=o).heads[0].params for o in ("kl_i16", "output"))
+    assert max(by_kl.B, by_output.B) > 2047 and hccs.Region(1024, 24).max_base >= by_output.B
+    row = np.full((1, 1024), -75, np.int8)
+    row[0, 0] = 0
+    exact = 1 / (1 + 1023 * np.exp(-7.5))
+    capped = hccs.HeadParams(2047, 1, 75, 127, 15)  # what scores up to 2047 leave to the first key
+    at_first = [hccs.softmax(row, theta, "i16_div")[0, 0] / 32767 for theta in (capped, by_output)]
+    assert abs(at_first[1] - exact) < abs(at_first[0] - exact)
+
+
+def test_error_of_outputs_is_for_wide_forms_alone(rng):
+    stats = gathered(random_logits(rng, (1, 1, 40, 16)))
+    assert search(stats, sum_bits=24, objective="output").table.sum_bits == 24
+    with pytest.raises(ParameterError, match="lines=2 or sum_bits=24"):
+        search(stats, objective="output")
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_search_finds_what_brute_force_finds(seed, monkeypatch):
     """Every admissible (S, D, S2, D2) of a base, over rows that reach a dozen steps."""

@@ -5,7 +5,7 @@ import torch
 import hccs
 import hccs.nn
 from hccs.calibration import HeadStatistics
-from hccs.errors import DataError, ModelError
+from hccs.errors import DataError, ModelError, ParameterError
 from tests.nn.conftest import batch_for, sentences
 
 
@@ -38,6 +38,29 @@ def test_statistics_are_those_of_the_models_logits(make_model):
         layer=0,
     )
     assert hccs.calibrate(by_hand).layer(0) == hccs.calibrate(stats).layer(0)
+
+
+def test_the_scale_of_rows_reaches_every_maximum_and_ten_below_the_lowest(make_model):
+    model = make_model("bert")
+    with torch.no_grad():  # logits far below every maximum become what is largest
+        for layer in model.bert.encoder.layer:
+            layer.attention.self.query.weight *= 40
+    batch = sentences(count=4)
+    usual, rows = (hccs.nn.collect(model, [batch], n=32, scale=scale) for scale in (None, "rows"))
+    assert (rows.scale <= usual.scale).all() and (rows.scale < 0.9 * usual.scale).any()
+    inner = model.bert.encoder.layer[0].attention.self
+    caught = []
+    inner.register_forward_pre_hook(lambda module, args: caught.append(args[0]))
+    with torch.no_grad():
+        model(**batch)
+        q, k = (f(caught[0]).view(4, 20, 4, 8).transpose(1, 2) for f in (inner.query, inner.key))
+    mask = batch["attention_mask"].bool()
+    z = (q @ k.transpose(-1, -2) * 8**-0.5).masked_fill(~mask[:, None, None], -torch.inf)
+    tops = z.amax(-1).transpose(0, 1)[:, mask]
+    reach = torch.maximum(tops.amax(1), 10 - tops.amin(1)).double().numpy()
+    np.testing.assert_allclose(rows.scale[0] * 127, np.minimum(reach, usual.scale[0] * 127), rtol=1e-5)
+    with pytest.raises(ParameterError, match="'rows'"):
+        hccs.nn.collect(model, [batch], scale="columns")
 
 
 def test_batches_stream_in_any_form(make_model):

@@ -51,7 +51,7 @@ def test_every_method_is_measured_once_and_told(folder, tmp_path, monkeypatch):
         assert {*found[method]} == {12, 24}
         assert 0.8 < found[method][24]["ratio"] < 1.3
     assert found[decoder.SOFTMAX][12]["ratio"] == 1
-    close, far = (abs(math.log(found[name][24]["ratio"])) for name in ("two lines, int16", "one line"))
+    close, far = (abs(math.log(found[name][24]["ratio"])) for name in (decoder.TWO, "one line"))
     assert close < max(far, 0.01)
     heads = stages["24/heads"]
     assert all(len(values) == 8 for values in heads.values())

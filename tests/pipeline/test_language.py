@@ -14,10 +14,14 @@ from typer.testing import CliRunner
 
 import hccs
 import hccs.nn
+from hccs.calibration import HeadStatistics, search
 from hccs.cli.app import app
 from hccs.errors import DataError, FileError, ModelError
+from hccs.pipeline.convert import language
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.convert.language import LanguageSettings, blocks_of, convert_language, perplexity
+from hccs.pipeline.report.write import write_report
+from tests.report.wellformed import checked
 
 WORDS = ["the", "film", "is", "fine", "and", "plot", "of", "dull", "but", "cast", "it", "good"]
 N = 16
@@ -86,6 +90,36 @@ def test_gpt2_is_calibrated_scored_and_lowered(given, tmp_path):
     again = perplexity(model, blocks_of(str(given / "dev.txt"), tokenizer, N))
     assert again == pytest.approx(stages["save"]["perplexity"], rel=1e-6)
     assert hccs.IntegerModel.load(tmp_path / "run" / "model.hccs").program.per_token
+    # Again, for machines: nothing is done twice, and stdout holds the results alone.
+    words = [*command, "--out", str(tmp_path / "run"), "--n", str(N), "--json"]
+    again = CliRunner().invoke(app, words, catch_exceptions=False)
+    told = json.loads(again.stdout)
+    assert {name: {**stage, "seconds": told[name]["seconds"]} for name, stage in stages.items()} == told
+    assert "lower is better" in again.stderr
+    _check_report(tmp_path / "run", stages)
+
+
+def _check_report(folder, stages):
+    """One well-formed page with every score, every head, what was delivered and how to do it again."""
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    elements = checked(page)
+    words = " ".join("".join(elements.text).split())
+    assert all(section in elements.ids for section in ("perplexity", "heads", "time", "again"))
+    scores = [value for form in stages["modes"]["perplexity"].values() for value in form.values()]
+    for value in (*scores, stages["float"]["perplexity"], stages["whole"]["perplexity"]):
+        assert f"{value:.3f}" in words
+    assert f"HCCS {stages['save']['mode']}, {stages['save']['lines']}, delivered" in words
+    for head in stages["save"]["heads"]:
+        assert f"head-{head['layer']}-{head['head']}" in elements.ids and f"{head['kl']:.4f}" in words
+    assert f"--out {folder} --n {N} --mode i16_div" in words
+    CliRunner().invoke(app, ["report", str(folder), "-o", str(folder / "again.html")], catch_exceptions=False)
+    assert (folder / "again.html").read_text(encoding="utf-8") == page
+
+
+def test_an_unfinished_run_has_no_report(tmp_path):
+    (tmp_path / "settings.json").write_text(json.dumps({"problem": "language"}))
+    with pytest.raises(FileError, match="a finished run"):
+        write_report(tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -96,6 +130,27 @@ def test_llama_keeps_floats_around_hccs(given, tmp_path):
     assert "rotary positions" in found["whole"]["refused"]
     assert abs(math.log(found["save"]["perplexity"] / found["float"]["perplexity"])) < 0.1
     assert not (tmp_path / "run" / "model.hccs").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_long_rows_take_the_scale_of_rows_and_the_error_of_outputs(given, tmp_path, monkeypatch):
+    monkeypatch.setattr(language, "LONG_ROWS", N - 1)
+    asked = []
+    monkeypatch.setattr(language, "search", lambda *a, **k: asked.append(k) or search(*a, **k))
+    settings = LanguageSettings(str(given / "llama"), str(given / "train.txt"), str(given / "dev.txt"), N)
+    found = convert_language(settings, tmp_path / "run", lambda line: None)
+    assert asked == [{}, {"lines": 2, "objective": "output"}]  # once, for every stage
+    assert (
+        abs(math.log(found["modes"]["perplexity"]["two lines"]["i16_div"] / found["float"]["perplexity"]))
+        < 0.1
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(given / "llama").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(given / "llama")
+    train = [{"input_ids": part} for part in blocks_of(str(given / "train.txt"), tokenizer, N).split(8)]
+    by_rows = hccs.nn.collect(model, train, n=N, scale="rows")
+    assert HeadStatistics.load(tmp_path / "run" / "statistics.safetensors").scale == pytest.approx(
+        by_rows.scale
+    )
 
 
 def test_perplexity_is_that_of_the_loss(given):

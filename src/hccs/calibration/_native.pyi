@@ -74,6 +74,7 @@ def search_lines(
     floor: int,
     f: int,
     lines: int,
+    output: bool,
     interruption: Interruption,
 ) -> tuple[tuple[int, int, int, int, int, int, float], tuple[int, int, int, int, int, int, float], int]: ...
 def lines_objectives(
@@ -83,6 +84,7 @@ def lines_objectives(
     extra_entropy: float,
     version: int,
     thetas: Any,
+    output: bool = False,
 ) -> NDArray[np.float64]: ...
 def evaluate_lines(
     statistics: Statistics,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 GRANULARITIES = ("head", "layer", "global")
 SEARCHES = ("exact", "grid")
-OBJECTIVES = ("kl_i16", "kl_mode")
+OBJECTIVES = ("kl_i16", "kl_mode", "output")
 
 TIE = _native.TIE
 """Objectives closer than this are equal, and the smallest D, then S, then B is preferred."""
@@ -79,6 +79,7 @@ class _Job:
     mode: Mode
     exact: bool
     in_mode: bool
+    output: bool
     form: two_lines.Form | None
     interruption: _native.Interruption
 
@@ -132,7 +133,8 @@ def search(
 
     `lines=2` finds a second line, with int16 `scores` or with "uint8" ones (f = 2), and sums of 24 bits;
     `sum_bits` is for one line with wide sums, or two lines that keep the paper's 15 bits. Both are fitted to
-    a sample of the rows (docs/calibration.md).
+    a sample of the rows (docs/calibration.md). With `objective="output"` they minimise the mean squared error
+    of outputs instead of KL: better where rows are long, and every far key shares the lowest score.
     """
     if not isinstance(stats, HeadStatistics):
         raise DtypeError(
@@ -151,6 +153,7 @@ def search(
         mode,
         _one_of("search", search, SEARCHES) == "exact",
         _one_of("objective", objective, OBJECTIVES) == "kl_mode",
+        objective == "output",
         form,
         _native.Interruption(),
     )
@@ -159,6 +162,12 @@ def search(
             "the default search and objective for two lines and wide sums",
             f"search={search!r}, objective={objective!r}",
             "The coarse scan and KL in the deployed mode are the paper's, of one line.",
+        )
+    if form is None and job.output:
+        raise ParameterError(
+            "lines=2 or sum_bits=24 with objective='output'",
+            f"lines={lines}, sum_bits={sum_bits}",
+            "Errors of outputs are computed from the sampled rows, as wide forms are.",
         )
     if job.exact and job.in_mode:
         raise ParameterError(
@@ -303,7 +312,9 @@ def _exact(job: _Job, group: list[int], means: GroupSummary) -> _Found:
 
 def _sampled(job: _Job, group: list[int], means: GroupSummary) -> _Found:
     assert job.form is not None
-    best, runner_up, kl = two_lines.search(job.stats, group, means, job.form, job.region, job.interruption)
+    best, runner_up, kl = two_lines.search(
+        job.stats, group, means, job.form, job.region, job.output, job.interruption
+    )
     return _Found(group, best, runner_up, kl)
 
 

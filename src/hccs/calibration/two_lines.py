@@ -26,6 +26,9 @@ SCORES = {"int16": 0, "uint8": 2}
 LARGEST_BASE = 2047
 """B of int16 scores: slopes are as fine as data can tell, and half precision still holds every score."""
 
+LONG_ROWS = 256
+"""Longer rows take B as large as sums allow: a thousand far keys share the lowest score, 1 of B."""
+
 
 @dataclass(frozen=True)
 class Form:
@@ -39,7 +42,7 @@ class Form:
         """The largest B it tries."""
         if self.f:
             return (min(region.max_base, UINT8_MAX) + 1 << self.f) - 1
-        return min(region.max_base, LARGEST_BASE)
+        return region.max_base if region.n > LONG_ROWS else min(region.max_base, LARGEST_BASE)
 
 
 def form_of(lines: int, scores: str, sum_bits: int | None) -> Form | None:
@@ -70,6 +73,7 @@ def search(
     means: GroupSummary,
     form: Form,
     region: Region,
+    output: bool,
     interruption: _native.Interruption,
 ) -> tuple[HeadParams, HeadParams, float]:
     """The best parameters of a group of heads, the second best, and the KL of those."""
@@ -77,18 +81,21 @@ def search(
     with unchanged_rows():
         best, second, _ = _native.search_lines(
             stats._native, heads, *_beyond_int8(stats, heads, means), means.version, base, floor, form.f,
-            form.lines, interruption,
+            form.lines, output, interruption,
         )  # fmt: skip
-    return HeadParams(*best[:6], wide=True), HeadParams(*second[:6], wide=True), second[6]
+    kl = float(objectives(stats, heads, [second[:6]])[0]) if output else second[6]
+    return HeadParams(*best[:6], wide=True), HeadParams(*second[:6], wide=True), kl
 
 
-def objectives(stats: HeadStatistics, heads: Sequence[int], thetas: Any) -> NDArray[np.float64]:
-    """Mean KL(softmax || s / Z) of each of `thetas` [count, 6], over the sampled rows."""
+def objectives(
+    stats: HeadStatistics, heads: Sequence[int], thetas: Any, *, output: bool = False
+) -> NDArray[np.float64]:
+    """Mean KL(softmax || s / Z) of each of `thetas` [count, 6], over the sampled rows; or outputs' error."""
     of, means = list(heads), stats.summary(heads)
     array = np.ascontiguousarray(thetas, np.int32)
     with unchanged_rows():
         return _native.lines_objectives(
-            stats._native, of, *_beyond_int8(stats, of, means), means.version, array
+            stats._native, of, *_beyond_int8(stats, of, means), means.version, array, output
         )
 
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from hccs.cli.boundary import require_models
+from hccs.cli.output import Json, Output, on_run
 from hccs.cli.tables import show
 
 
@@ -21,15 +22,23 @@ def perplexity(
     out: Annotated[Path, typer.Option(help="The run's folder; an interrupted run goes on.")],
     n: Annotated[int, typer.Option(help="Tokens of a block, and of the longest row.")] = 64,
     mode: Annotated[str, typer.Option(help="The mode that is saved.")] = "i16_div",
+    json: Json = False,
 ) -> None:
     """Put HCCS into a causal language model without training, and tell its perplexity before and after."""
     require_models()
     from hccs.pipeline.convert.language import LanguageSettings, convert_language
+    from hccs.pipeline.report.write import write_report
 
-    console = Console()
+    output = Output(json)
     settings = LanguageSettings(model, str(text), str(dev), n, mode)
-    show_perplexity(console, convert_language(settings, out, console.print))
-    console.print(f"saved in {out}")
+    found = convert_language(settings, out, output.say)
+    show_perplexity(output.console, found)
+    output.results(found)
+    lines = [
+        f"model in {out / 'model'}, everything in {out / 'results.json'}",
+        f"report: {write_report(out)}",
+    ]
+    output.end("perplexity", lines, on_run(out, "report"))
 
 
 def show_perplexity(console: Console, results: dict[str, Any]) -> None:

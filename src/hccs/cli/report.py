@@ -12,7 +12,9 @@ from hccs.cli.output import Output
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The --out of hccs convert, demo, compare or reproduce.")],
+    run: Annotated[
+        Path, typer.Argument(help="The --out of hccs convert, demo, perplexity, compare or reproduce.")
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The file to write; report.html in RUN by default.")
     ] = None,

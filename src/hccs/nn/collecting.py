@@ -14,18 +14,22 @@ from torch import nn
 
 from hccs._progress import track
 from hccs.calibration import HeadStatistics
-from hccs.errors import DataError, ModelError
+from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.attaching import fill
 from hccs.nn.batches import call, listed, require_batches, require_some
 from hccs.nn.functional import quantise
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
 from hccs.nn.preserving import unchanged
+from hccs.nn.row_scales import RowMaximaObserver, reach_of_rows, real_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 from hccs.numbers.table import ParamTable
 
 # The scale and the longest row come from this many first batches; later logits beyond them saturate.
 RANGE_BATCHES = 32
+
+ROWS = "rows"
+"""The scale that reaches what matters to the rows."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,18 @@ class Ranges:
     qkv: np.ndarray[Any, Any]
     """Of q, k and v, [layers, heads, 3]."""
     columns: int
+    rows: np.ndarray[Any, Any]
+    """What of the logits matters to the rows' softmax, [layers, heads]: see `hccs.nn.row_scales`."""
 
     @property
     def logit_scale(self) -> np.ndarray[Any, Any]:
         """The value of one int8 step that reaches all logits."""
         return np.maximum(self.logits, 1e-6) / 127
+
+    @property
+    def row_scale(self) -> np.ndarray[Any, Any]:
+        """The value of one int8 step that reaches every row's maximum and what lies not far below it."""
+        return np.maximum(self.rows, 1e-6) / 127
 
     @property
     def qkv_scale(self) -> np.ndarray[Any, Any]:
@@ -93,14 +104,6 @@ class StatisticsObserver(Observer):
         self.stats.update(quantise(z, scale).cpu().numpy(), mask, layer=self.layer)
 
 
-def real_rows(z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor | None:
-    """`valid` without the rows of padding queries: in self-attention a real token may attend to itself."""
-    if valid is None or z.shape[-1] != z.shape[-2]:
-        return valid
-    full = valid.expand(*valid.shape[:-2], z.shape[-2], z.shape[-1])
-    return full & torch.diagonal(full, dim1=-2, dim2=-1)[..., None]
-
-
 def real_tokens(
     queries: int, keys: int, valid: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -142,8 +145,9 @@ def collect(
     """Per-head statistics of the model's attention logits over `batches`, ready for `hccs.calibrate`.
 
     A batch is a mapping of model inputs (labels are left out) or a tuple of them. The logit scale of each
-    head is the largest magnitude in the first batches / 127, unless `scale` [layers, heads] is given; `n` is
-    the longest row, by default the longest seen there. Padding counts neither as key nor as query. In a model
+    head is the largest magnitude in the first batches / 127, unless `scale` [layers, heads] is given; with
+    "rows" it is finer, and reaches only what matters to a softmax: decoders and long rows want it. `n` is the
+    longest row, by default the longest seen there. Padding counts neither as key nor as query. In a model
     with HCCS attached the logits are those behind the HCCS of earlier layers. The ranges of q, k and v, which
     integer attention needs, come from the first batches too. Under `torch.distributed` each process passes
     its own batches, and all return the statistics of all of them. The model is left as it was.
@@ -159,11 +163,14 @@ def collect(
     stream = iter(batches)
     first = list(itertools.islice(stream, RANGE_BATCHES))
     require_some(first)
+    if isinstance(scale, str) and scale != ROWS:
+        raise ParameterError(f"scale to be numbers, or {ROWS!r}", repr(scale), "Leave it out for the usual.")
     seen = ranges(model, first)
+    given = seen.row_scale if isinstance(scale, str) else scale
     stats = HeadStatistics(
         shape=(len(seen.layers), seen.logits.shape[1]),
         n=seen.columns if n is None else n,
-        scale=seen.logit_scale if scale is None else scale,
+        scale=seen.logit_scale if given is None else given,
         layers=seen.layers,
         qkv_scale=seen.qkv_scale,
     )
@@ -194,10 +201,12 @@ def calibrate_operands(model: nn.Module, table: ParamTable, batches: Sequence[An
 def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
     """The ranges of the model's attention layers over all batches, of all processes."""
     observers: dict[str, RangeObserver] = {}
+    maxima: dict[str, RowMaximaObserver] = {}
 
     def make(name: str) -> Callable[[AttentionSlot], AttentionSlot]:
         def observer(inner: AttentionSlot) -> AttentionSlot:
-            observers[name] = RangeObserver(inner)
+            maxima[name] = RowMaximaObserver(inner)
+            observers[name] = RangeObserver(maxima[name])
             return observers[name]
 
         return observer
@@ -215,12 +224,17 @@ def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
     largest = torch.stack(list(seen.values()))
     qkv = torch.stack([observers[name].qkv for name in seen])  # type: ignore[misc]
     columns = torch.tensor(max(o.columns for o in observers.values()), device=largest.device)
+    highest = torch.stack([maxima[name].highest for name in seen])
+    below = torch.stack([-maxima[name].lowest for name in seen])
     if distributed():
         import torch.distributed as dist
 
-        for found in (largest, qkv, columns):
+        for found in (largest, qkv, columns, highest, below):
             dist.all_reduce(found, dist.ReduceOp.MAX)
-    return Ranges(list(seen), largest.double().cpu().numpy(), qkv.double().cpu().numpy(), int(columns))
+    logits, operands, rows = (
+        found.double().cpu().numpy() for found in (largest, qkv, reach_of_rows(highest, -below, largest))
+    )
+    return Ranges(list(seen), logits, operands, int(columns), rows)
 
 
 def distributed() -> bool:

@@ -16,6 +16,8 @@ struct SampledRow {
   double weight;
   const int64_t* exp_table;
   double tail;
+  std::array<float, kScores> mass;
+  double squares;
 };
 
 // A product of this many row sums below 2^24 is far from overflow, and needs one logarithm.
@@ -52,7 +54,7 @@ SampledRows::SampledRows(const std::vector<const HeadState*>& heads, const std::
     for (const auto& [key, weight] : heads[h]->sample.rows()) sampled += static_cast<double>(weight);
     const double share = static_cast<double>(heads[h]->weight()) / everything / sampled;
     for (const auto& [key, weight] : heads[h]->sample.rows()) {
-      SampledRow row{{}, static_cast<double>(weight) * share, exp_tables[h], 0.0};
+      SampledRow row{{}, static_cast<double>(weight) * share, exp_tables[h], 0.0, {}, 0.0};
       for (uint8_t delta : key.row) ++row.counts[std::min<int>(delta, kMaxD)];
       double total = 0;
       for (uint8_t delta : key.row) {
@@ -62,6 +64,8 @@ SampledRows::SampledRows(const std::vector<const HeadState*>& heads, const std::
       for (uint8_t delta : key.row) {
         const double p = static_cast<double>(row.exp_table[delta]) / total;
         mass_[std::min<int>(delta, kMaxD)] += row.weight * p;
+        row.mass[std::min<int>(delta, kMaxD)] += static_cast<float>(p);
+        row.squares += p * p;
         if (p > 0) entropy_ += row.weight * p * std::log(p);
       }
       rows.push_back(row);
@@ -75,6 +79,8 @@ SampledRows::SampledRows(const std::vector<const HeadState*>& heads, const std::
     weights_.push_back(row.weight);
     exp_tables_.push_back(row.exp_table);
     tails_.push_back(row.tail);
+    row_mass_.insert(row_mass_.end(), row.mass.begin(), row.mass.end());
+    squares_.push_back(row.squares);
   }
 }
 
@@ -97,6 +103,31 @@ double SampledRows::objective(const Lines& theta) const {
     first = r;
   }
   return kl;
+}
+
+double SampledRows::output_error(const Lines& theta) const {
+  // In float32, scores as shares of the largest, eight sums side by side.
+  constexpr int kLanes = 8;
+  static_assert(kScores % kLanes == 0);
+  const std::array<int16_t, kScores> whole = scores_of(theta);
+  std::array<float, kScores> s;
+  for (int d = 0; d < kScores; ++d) s[d] = static_cast<float>(whole[d]) / whole[0];
+  double error = 0;
+  for (int r = 0; r < rows(); ++r) {
+    const int16_t* c = counts(r);
+    const float* p = &row_mass_[size_t(r) * kScores];
+    float sums[kLanes] = {}, crossed[kLanes] = {}, squared[kLanes] = {};
+    for (int d = 0; d < kScores; d += kLanes)
+      for (int i = 0; i < kLanes; ++i) {
+        const float score = s[d + i], many = static_cast<float>(c[d + i]) * score;
+        sums[i] += many;
+        crossed[i] += p[d + i] * score;
+        squared[i] += many * score;
+      }
+    const double Z = std::accumulate(sums, sums + kLanes, 0.0), cross = std::accumulate(crossed, crossed + kLanes, 0.0);
+    error += weights_[r] * (squares_[r] + (std::accumulate(squared, squared + kLanes, 0.0) / Z - 2 * cross) / Z);
+  }
+  return error;
 }
 
 Fidelity SampledRows::deployed(const Lines& theta, const Deployment& mode) const {
@@ -216,17 +247,23 @@ struct Slopes {
 // Which of the slopes may move.
 enum class Free { kFirst, kSecond, kBoth };
 
-// Newton's steps inside a, b >= 0 and a D + b D2 <= most, kept descending by halving.
-Slopes best_slopes(const MeanDistances& rows, int D, int D2, Free free, double most, Slopes from) {
+// What of the largest score the lines may take away: a D + b D2 <= most - kept * (the steep slope, b or the only a).
+struct Room {
+  double most, kept;
+};
+
+// Newton's steps inside a, b >= 0 and the room, kept descending by halving.
+Slopes best_slopes(const MeanDistances& rows, int D, int D2, Free free, Room room, Slopes from) {
   constexpr int kSteps = 24;
   constexpr double kEnough = 1e-9;
+  const double most = room.most, first = D + (free == Free::kFirst ? room.kept : 0), second = D2 + room.kept;
   const auto inside = [&](double& a, double& b) {
     a = std::max(a, 0.0);
     b = std::max(b, 0.0);
-    const double used = a * D + b * D2;
+    const double used = a * first + b * second;
     if (used <= most) return;
     if (free == Free::kSecond) {
-      b = std::max(0.0, (most - a * D) / D2);
+      b = std::max(0.0, (most - a * first) / second);
     } else {
       a *= most / used;
       b *= most / used;
@@ -282,24 +319,29 @@ struct Shape {
 
 bool better(const Shape& x, const Shape& y) { return x.slopes.value < y.slopes.value; }
 
+// Slopes are integers of at most kMaxSlope, so a steep line has a base far below a large max_base, and its lowest score
+// a share of that. Up to kFineBase the room disregards it: there, integers alone tell.
+constexpr int kMaxSlope = 127, kFineBase = 2047;
+
 class RealSearch {
  public:
   RealSearch(const SampledRows& rows, const LinesRegion& region)
       : rows_(rows),
         two_(region.lines > 1),
-        most_(1 - double(region.floor << region.f) / region.max_base),
+        room_{1 - double(region.floor << region.f) / region.max_base,
+              region.max_base > kFineBase ? double(region.floor << region.f) / kMaxSlope : 0.0},
         seen_(size_t(kScores) * kScores, Shape{0, 0, {}}) {}
 
   // The best slopes for a pair of knees, found once.
   const Shape& at(int D, int D2, const Slopes& from) {
     Shape& shape = seen_[size_t(D) * kScores + D2];
-    if (shape.D == 0) shape = {D, D2, best_slopes(rows_, D, D2, two_ ? Free::kBoth : Free::kFirst, most_, from)};
+    if (shape.D == 0) shape = {D, D2, best_slopes(rows_, D, D2, two_ ? Free::kBoth : Free::kFirst, room_, from)};
     return shape;
   }
 
   // The best second slope beside a first one that stays.
   Shape beside(double a, int D, int D2, double b) const {
-    return {D, D2, best_slopes(rows_, D, D2, Free::kSecond, most_, {a, b})};
+    return {D, D2, best_slopes(rows_, D, D2, Free::kSecond, room_, {a, b})};
   }
   bool two() const { return two_; }
 
@@ -321,11 +363,11 @@ class RealSearch {
     for (int D : kKnees) {
       stop_if_requested(interruption);
       if (!two_) {
-        found.push_back(at(D, 1, {0.5 * most_ / D, 0}));
+        found.push_back(at(D, 1, {0.5 * room_.most / D, 0}));
         continue;
       }
       for (int D2 : kKnees)
-        if (D2 <= D) found.push_back(at(D, D2, {0.1 * most_ / D, 0.8 * most_ / D2}));
+        if (D2 <= D) found.push_back(at(D, D2, {0.1 * room_.most / D, 0.8 * room_.most / D2}));
     }
     std::sort(found.begin(), found.end(), better);
     if (found.size() > kKept) found.resize(kKept);
@@ -348,7 +390,7 @@ class RealSearch {
  private:
   const MeanDistances rows_;
   const bool two_;
-  const double most_;
+  const Room room_;
   std::vector<Shape> seen_;
 };
 
@@ -356,11 +398,12 @@ class RealSearch {
 
 class Descent {
  public:
-  Descent(const SampledRows& rows, const LinesRegion& region) : rows_(rows), region_(region) {}
+  Descent(const SampledRows& rows, const LinesRegion& region, Measure measure)
+      : rows_(rows), region_(region), measure_(measure) {}
 
   double at(const Lines& theta) {
     const auto [entry, is_new] = seen_.try_emplace(theta, 0.0);
-    if (is_new) best_ = std::min(best_, entry->second = rows_.objective(theta));
+    if (is_new) best_ = std::min(best_, entry->second = rows_.value(theta, measure_));
     return entry->second;
   }
 
@@ -417,6 +460,44 @@ class Descent {
     }
   }
 
+  // Slopes, knees and the lowest score move, by much and then by less, and B follows; then all are polished.
+  // From shapes of the least KL it is a long way to the least error of outputs.
+  void reshape(const Shape& shape, const Interruption& interruption) {
+    constexpr int Lines::* kMoved[] = {&Lines::S, &Lines::S2, &Lines::D, &Lines::D2};
+    auto [theta, kl] = nearest(shape);
+    if (!region_.contains(theta)) return;
+    int end = theta.B - theta.S * theta.D - theta.S2 * theta.D2;
+    const auto tried = [&, &theta = theta, &kl = kl](Lines next, int next_end) {
+      next.B = next.S * next.D + next.S2 * next.D2 + next_end;
+      if (!region_.contains(next)) return false;
+      const double value = at(next);
+      if (!(value < kl - kTie)) return false;
+      theta = next;
+      end = next_end;
+      kl = value;
+      return true;
+    };
+    for (int step = 16; step >= 1;) {
+      stop_if_requested(interruption);
+      bool moved = tried(theta, std::max(end - step * region_.floor, region_.floor << region_.f)) |
+                   tried(theta, end + step * region_.floor);
+      for (int i = 0; i < 4; ++i)
+        for (int by : {step, -step}) {
+          Lines one = theta;
+          one.*kMoved[i] += by;
+          moved |= tried(one, end);
+          for (int j = i + 1; j < 4; ++j)
+            for (int other : {step, -step}) {
+              Lines both = one;
+              both.*kMoved[j] += other;
+              moved |= tried(both, end);
+            }
+        }
+      if (!moved) step /= 2;
+    }
+    polish(theta, interruption);
+  }
+
   LinesResult result() const {
     LinesResult found;
     found.kl = found.runner_up_kl = HUGE_VAL;
@@ -446,7 +527,7 @@ class Descent {
   // The largest base for which the slopes fit.
   int base(const Shape& shape) const {
     const double steepest = std::max({shape.slopes.a, shape.slopes.b, 1e-9});
-    return static_cast<int>(std::min(double(region_.max_base), 127.5 / steepest));
+    return static_cast<int>(std::min(double(region_.max_base), (kMaxSlope + 0.5) / steepest));
   }
 
   // The best of the integers around a shape's slopes.
@@ -489,17 +570,23 @@ class Descent {
 
   const SampledRows& rows_;
   const LinesRegion& region_;
+  const Measure measure_;
   std::map<Lines, double, Preferred> seen_;
   double best_ = HUGE_VAL;
 };
 
 }  // namespace
 
-LinesResult search_lines(const SampledRows& rows, const LinesRegion& region, const Interruption& interruption) {
+LinesResult search_lines(const SampledRows& rows, const LinesRegion& region, Measure measure,
+                         const Interruption& interruption) {
   RealSearch real(rows, region);
-  Descent descent(rows, region);
+  Descent descent(rows, region, measure);
   descent.at({region.max_base, 0, 1, 0, 1, region.f});
-  for (const Shape& shape : real.shapes(interruption)) descent.from(shape, real, interruption);
+  for (const Shape& shape : real.shapes(interruption))
+    if (measure == Measure::kDivergence)
+      descent.from(shape, real, interruption);
+    else
+      descent.reshape(shape, interruption);
   return descent.result();
 }
 

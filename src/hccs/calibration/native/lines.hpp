@@ -28,6 +28,9 @@ struct LinesRegion {
   bool contains(const Lines& theta) const;
 };
 
+// What a search makes small: KL, or the squared error of attention's outputs.
+enum class Measure { kDivergence, kOutput };
+
 // Distances from kMaxD on have one score.
 constexpr int kScores = kMaxD + 1;
 
@@ -46,6 +49,13 @@ class SampledRows {
   // Mean KL from s / Z.
   double objective(const Lines& theta) const;
 
+  // Mean of sum (p - s / Z)^2 over a row: the squared error of its output for values of unit variance that have
+  // nothing to do with each other. Of the rows' int8 softmax.
+  double output_error(const Lines& theta) const;
+  double value(const Lines& theta, Measure measure) const {
+    return measure == Measure::kDivergence ? objective(theta) : output_error(theta);
+  }
+
   // In a mode, with the rounding of every output: as it is (a zero output counting as half a step), renormalised, and
   // what is missing to 1. Without a mode's name, that of i16_div.
   Fidelity deployed(const Lines& theta, const Deployment& mode) const;
@@ -57,6 +67,8 @@ class SampledRows {
   std::vector<double> weights_;             // sum to 1; equal ones side by side
   std::vector<const int64_t*> exp_tables_;  // by row
   std::vector<double> tails_;               // by row: the exponentials of distances from kMaxD on, together
+  std::vector<float> row_mass_;             // [rows][kScores]: softmax's mass at each distance
+  std::vector<double> squares_;             // by row: sum of p^2
   std::vector<double> mass_;                // P(d)
   std::vector<double> extra_mass_;
   double entropy_ = 0, extra_entropy_ = 0;
@@ -64,11 +76,12 @@ class SampledRows {
 
 struct LinesResult {
   Lines best, runner_up;
-  double kl = 0, runner_up_kl = 0;
+  double kl = 0, runner_up_kl = 0;  // or the error of outputs
   int64_t evaluated = 0;
 };
 
 // Knees and slopes in real numbers, then a descent in integers. Throws Interrupted once that is requested.
-LinesResult search_lines(const SampledRows& rows, const LinesRegion& region, const Interruption& interruption);
+LinesResult search_lines(const SampledRows& rows, const LinesRegion& region, Measure measure,
+                         const Interruption& interruption);
 
 }  // namespace hccs::calibration

@@ -147,26 +147,27 @@ nb::tuple six(const Lines& theta, double kl) {
 
 nb::tuple search_lines_of_group(const Statistics& statistics, const std::vector<int>& heads, Input<double, 1> mass,
                                 double negative_entropy, int64_t version, int max_base, int floor, int f, int lines,
-                                const Interruption& interruption) {
+                                bool output, const Interruption& interruption) {
   require(f >= 0 && f <= 7 && max_base >= 1 && max_base <= kT && floor >= 1 && floor << f <= max_base &&
               (lines == 1 || lines == 2) && int64_t(max_base >> f) * statistics.n() < int64_t{1} << 24,
           "a region out of range");
   const LinesRegion region{max_base, floor, f, lines};
+  const Measure measure = output ? Measure::kOutput : Measure::kDivergence;
   const LinesResult found =
       with_sample(statistics, heads, Extra(mass, negative_entropy), version,
-                  [&](const SampledRows& rows) { return search_lines(rows, region, interruption); });
+                  [&](const SampledRows& rows) { return search_lines(rows, region, measure, interruption); });
   return nb::make_tuple(six(found.best, found.kl), six(found.runner_up, found.runner_up_kl), found.evaluated);
 }
 
 Output<double> lines_objectives(const Statistics& statistics, const std::vector<int>& heads, Input<double, 1> mass,
-                                double negative_entropy, int64_t version, Input<int32_t, 2> thetas) {
+                                double negative_entropy, int64_t version, Input<int32_t, 2> thetas, bool output) {
   require(thetas.shape(1) == 6, "B, S, D, S2, D2, f");
   std::vector<Lines> asked;
   for (const int32_t* at = thetas.data(); at != thetas.data() + thetas.size(); at += 6)
     asked.push_back(lines_of(statistics, at));
   return array(with_sample(statistics, heads, Extra(mass, negative_entropy), version, [&](const SampledRows& rows) {
     std::vector<double> kl;
-    for (const Lines& theta : asked) kl.push_back(rows.objective(theta));
+    for (const Lines& theta : asked) kl.push_back(rows.value(theta, output ? Measure::kOutput : Measure::kDivergence));
     return kl;
   }));
 }
@@ -197,9 +198,9 @@ void bind_search(nb::module_& m) {
         nb::arg("negative_entropy"), nb::arg("version"), nb::arg("triples"));
   m.def("search_lines", &search_lines_of_group, nb::arg("statistics"), nb::arg("heads"), nb::arg("extra_mass"),
         nb::arg("extra_entropy"), nb::arg("version"), nb::arg("max_base"), nb::arg("floor"), nb::arg("f"),
-        nb::arg("lines"), nb::arg("interruption"));
+        nb::arg("lines"), nb::arg("output"), nb::arg("interruption"));
   m.def("lines_objectives", &lines_objectives, nb::arg("statistics"), nb::arg("heads"), nb::arg("extra_mass"),
-        nb::arg("extra_entropy"), nb::arg("version"), nb::arg("thetas"));
+        nb::arg("extra_entropy"), nb::arg("version"), nb::arg("thetas"), nb::arg("output") = false);
   m.def("evaluate_lines", &evaluate_lines, nb::arg("statistics"), nb::arg("heads"), nb::arg("extra_mass"),
         nb::arg("extra_entropy"), nb::arg("version"), nb::arg("theta"), nb::arg("u8"), nb::arg("reciprocal"));
   m.def("deployed_objectives", &deployed_objectives_of_group, nb::arg("statistics"), nb::arg("heads"), nb::arg("u8"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import torch.nn.functional as F
 
 import hccs.nn
 from hccs._progress import track
-from hccs.calibration import HeadStatistics, search
+from hccs.calibration import Calibration, HeadStatistics, search
+from hccs.calibration.two_lines import LONG_ROWS
 from hccs.errors import DataError, FileError, HccsError, ModelError
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
-from hccs.numbers.table import CONVERTED, ParamTable
+from hccs.numbers.table import CONVERTED
 from hccs.pipeline.models import best_device, load_tokenizer, transformers
 from hccs.pipeline.runs.folder import RunFolder
 from hccs.program.files import IN_RUN
@@ -64,23 +66,27 @@ def convert_language(
     model = _loaded(settings.model)
     run = RunFolder(out, asdict(settings))
 
-    def tables() -> dict[str, ParamTable]:
+    @cache
+    def calibrated() -> dict[str, Calibration]:
         stats = HeadStatistics.load(run.path / "statistics.safetensors")
+        objective = "output" if settings.n > LONG_ROWS else "kl_i16"
         return {
-            name: search(stats, settings.n, "head", settings.mode, lines=lines).table
-            for name, lines in (("one line", 1), ("two lines", 2))
+            "one line": search(stats, settings.n, "head", settings.mode),
+            "two lines": search(stats, settings.n, "head", settings.mode, lines=2, objective=objective),
         }
 
     def collect() -> dict[str, Any]:
-        stats = hccs.nn.collect(model, _batches(train), n=settings.n)
+        # The rest of what long rows need: docs/decoders.md has the figures.
+        scale = "rows" if settings.n > LONG_ROWS else None
+        stats = hccs.nn.collect(model, _batches(train), n=settings.n, scale=scale)
         stats.save(run.path / "statistics.safetensors")
         return {"blocks": len(train), "rows": int(stats.rows.sum())}
 
     def modes() -> dict[str, Any]:
         found: dict[str, Any] = {"perplexity": {}}
-        for name, table in tables().items():
+        for name, calibration in calibrated().items():
             found["perplexity"][name] = {
-                mode.value: perplexity(hccs.nn.attach(model, table, mode), dev) for mode in Mode
+                mode.value: perplexity(hccs.nn.attach(model, calibration.table, mode), dev) for mode in Mode
             }
         hccs.nn.detach(model)
         return found
@@ -88,15 +94,24 @@ def convert_language(
     def save() -> dict[str, Any]:
         reached = {name: scores[settings.mode] for name, scores in results["modes"]["perplexity"].items()}
         chosen = min(reached, key=reached.__getitem__)
-        table = tables()[chosen]
-        hccs.nn.attach(model, table)
+        delivered = calibrated()[chosen]
+        hccs.nn.attach(model, delivered.table)
         model.save_pretrained(run.path / "model")
         tokenizer.save_pretrained(run.path / "model")
-        table.save(run.path / CONVERTED)
-        return {"lines": chosen, "mode": settings.mode, "perplexity": reached[chosen]}
+        delivered.table.save(run.path / CONVERTED)
+        return {
+            "lines": chosen,
+            "mode": settings.mode,
+            "perplexity": reached[chosen],
+            "table": CONVERTED,
+            "kl": delivered.kl,
+            "heads": [
+                {"layer": h.layer, "head": h.head, "kl": h.kl, "entropy": h.entropy} for h in delivered.heads
+            ],
+        }
 
     def whole() -> dict[str, Any]:
-        table = tables()["one line"]
+        table = calibrated()["one line"].table
         try:
             made = hccs.nn.lower(hccs.nn.attach(model, table), table, _batches(train), scales="least-error")
         except HccsError as error:

@@ -1,4 +1,4 @@
-"""`hccs report FOLDER`: one HTML file about a conversion, a comparison or a reproduction."""
+"""`hccs report FOLDER`: one HTML file about a conversion, a perplexity, a comparison or a reproduction."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from hccs._files import atomic
 from hccs.errors import FileError
 from hccs.pipeline.report.page import Report
+from hccs.pipeline.runs.record import read_json
 
 NAME = "report.html"
 """The report's file in the folder it is about."""
@@ -23,15 +24,25 @@ def report_of(folder: str | Path) -> Report:
         from hccs.pipeline.report.reproduction import reproduction_report
 
         return reproduction_report(place)
+    if is_language(place):
+        from hccs.pipeline.report.language import language_report
+
+        return language_report(place)
     if (place / "results.json").exists():
         from hccs.pipeline.report.conversion import conversion_report
 
         return conversion_report(place)
     raise FileError(
-        f"{place} to be a folder of hccs convert, compare or reproduce",
+        f"{place} to be a folder of hccs convert, perplexity, compare or reproduce",
         "no such folder" if not place.is_dir() else "a folder without results",
         "Name the --out of a command that has finished.",
     )
+
+
+def is_language(folder: Path) -> bool:
+    """Whether a folder is that of `hccs perplexity`: its settings say so."""
+    begun = folder / "settings.json"
+    return begun.exists() and read_json(begun, "Run the command anew.").get("problem") == "language"
 
 
 def write_report(folder: str | Path, out: str | Path | None = None) -> Path:

@@ -42,11 +42,34 @@ TABLES: dict[str, dict[str, Any]] = {
 """Forms of HCCS, and the options of `hccs.calibration.search` that find them."""
 
 SURROGATES = {"IndexSoftmax": "index_softmax", "I-BERT": "ibert"}
-FITTED = "two lines, int16, fitted scale"
-IN_BYTES = "two lines, int16, u8_div"
-INTEGERS = "two lines, int16, integer q, k, v"
-INTEGERS_FITTED = "two lines, int16, fitted scale, integer q, k, v"
-METHODS = (SOFTMAX, *TABLES, FITTED, IN_BYTES, INTEGERS, INTEGERS_FITTED, *SURROGATES)
+TWO = "two lines, int16"
+LONG = f"{TWO}, fitted scale and outputs"
+"""The form for decoders: the scale that reaches what matters to rows, the least error of outputs."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A form of HCCS and how it is fitted and run."""
+
+    form: str = TWO
+    """Among `TABLES`."""
+    fitted: bool = False
+    """With the scale of rows."""
+    objective: str = "kl_i16"
+    backend: str = "float"
+    mode: str | None = None
+
+
+HCCS = {
+    **{form: Method(form) for form in TABLES},
+    f"{TWO}, fitted scale": Method(fitted=True),
+    LONG: Method(fitted=True, objective="output"),
+    f"{TWO}, u8_div": Method(mode="u8_div"),
+    f"{LONG}, u8_lin": Method(fitted=True, objective="output", mode="u8_lin"),
+    f"{TWO}, integer q, k, v": Method(backend="integer"),
+    f"{LONG}, integer q, k, v": Method(fitted=True, objective="output", backend="integer"),
+}
+METHODS = (SOFTMAX, *HCCS, *SURROGATES)
 
 
 @dataclass(frozen=True)
@@ -146,7 +169,7 @@ class AtContext:
     def __init__(self, work: Work, context: int) -> None:
         self.work, self.context = work, context
         self.model = work.model
-        self._tables: dict[tuple[bool, str], Any] = {}
+        self._tables: dict[tuple[str, bool, str], Any] = {}
 
     def measured(self, method: str) -> dict[str, Any]:
         """The perplexity with a method, and the mean loss of every window."""
@@ -176,7 +199,6 @@ class AtContext:
         import hccs.nn
         from hccs import surrogates
 
-        fitted = method in (FITTED, INTEGERS_FITTED)
         try:
             if method in SURROGATES:
                 layers = list(hccs.nn.attention_layers(self.model))
@@ -184,27 +206,28 @@ class AtContext:
                 made = surrogates.get(SURROGATES[method])
                 hccs.nn.fill({name: made.module(scale[i]) for i, name in enumerate(layers)}, self.model)
             elif method != SOFTMAX:
-                table = self.table(method if method in TABLES else "two lines, int16", fitted)
-                backend = "integer" if method in (INTEGERS, INTEGERS_FITTED) else "float"
-                mode = "u8_div" if method == IN_BYTES else None
-                hccs.nn.attach(self.model, table, mode, backend=backend)
+                chosen = HCCS[method]
+                table = self._search(chosen).table
+                hccs.nn.attach(self.model, table, chosen.mode, backend=chosen.backend)
             yield
         finally:
             if method != SOFTMAX:
                 hccs.nn.detach(self.model)
 
-    def table(self, form: str, fitted: bool = False) -> Any:
-        """The parameters of every head."""
-        return self._search(form, fitted).table
-
-    def _search(self, form: str, fitted: bool = False) -> Any:
+    def _search(self, method: Method) -> Any:
         from hccs.calibration import CalibrationWarning, search
 
-        if (fitted, form) not in self._tables:
+        asked = method.form, method.fitted, method.objective
+        if asked not in self._tables:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", CalibrationWarning)
-                self._tables[fitted, form] = search(self.statistics(fitted), self.context, **TABLES[form])
-        return self._tables[fitted, form]
+                self._tables[asked] = search(
+                    self.statistics(method.fitted),
+                    self.context,
+                    objective=method.objective,
+                    **TABLES[method.form],
+                )
+        return self._tables[asked]
 
     def statistics(self, fitted: bool) -> HeadStatistics:
         """Of the calibration text: with the scale that reaches every logit, or every logit that matters."""
@@ -221,8 +244,8 @@ class AtContext:
 
     def heads(self) -> dict[str, Any]:
         """Of every head: how well the forms that are measured serve it, and what makes it hard."""
-        forms = [form for form in TABLES if form in self.work.plan.methods]
-        found = {form: self._search(form).heads for form in forms}
+        forms = [form for form in (*TABLES, LONG) if form in self.work.plan.methods]
+        found = {form: self._search(HCCS[form]).heads for form in forms}
         served = {
             f"KL, {form}": [round(record.kl, 5) for record in records] for form, records in found.items()
         }
