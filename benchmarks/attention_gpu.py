@@ -7,6 +7,8 @@ as a user calls them, one call after the other, and beside that recorded in CUDA
 host's part.
 
     python benchmarks/attention_gpu.py [--n 64 128 ...] [--kinds plain ...] [--tune] [--json results.json]
+
+`--n` without a number leaves all but the decoder's step and the host's part out.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -185,7 +188,16 @@ def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
     }
 
 
-def decode() -> dict[str, Any]:
+def candidates_for_one_query() -> list[Tile]:
+    """A program per head, by warps, keys of a block and blocks ahead; before those the split over keys."""
+    whole = [(8, 256, 2), (8, 256, 1), (8, 256, 3), (16, 256, 2), (16, 256, 4), (16, 512, 2), (8, 128, 4)]
+    return [
+        Tile(16, 32, warps=2, split=512, single=True),
+        *(Tile(1, keys, warps=w, stages=ahead, registers=128, single=True) for w, keys, ahead in whole),
+    ]
+
+
+def decode(tune: bool) -> dict[str, Any]:
     """A decoder's step, over a cache in int8 against one in bfloat16."""
     q, k, v = (
         torch.randint(-128, 128, (BATCH, DECODER_HEADS, n, D), dtype=torch.int8, device="cuda")
@@ -207,23 +219,40 @@ def decode() -> dict[str, Any]:
     def ours() -> Any:
         return hccs.attention(q, k, v, theta, requant, out="bfloat16")
 
+    def with_tile(tile: Tile) -> Any:
+        return attention(q, k, v, theta, requant, out="bfloat16", tile=tile)
+
+    tiles = {}
+    for tile in candidates_for_one_query() if tune else []:
+        assert torch.equal(with_tile(tile), ours()), tile
+        tiles[repr(tile)] = graph_ms(lambda tile=tile: with_tile(tile), rep=30)
     times = {"call_ms": call_ms(ours), "graph_ms": graph_ms(ours)}
     ratio = {way: min(peer[way] for peer in peers.values()) / ms for way, ms in times.items()}
-    return {"batch": BATCH, "heads": DECODER_HEADS, "keys": KEYS, **times, "ratio": ratio, "peers": peers}
+    facts = {"batch": BATCH, "heads": DECODER_HEADS, "keys": KEYS}
+    return {**facts, **times, "ratio": ratio, "peers": peers, "tiles": tiles}
 
 
 def host() -> dict[str, float]:
     (q, k, v), (theta, requant) = integers(1, 64), parameters(64)
     halves = [x.bfloat16() for x in (q, k, v)]
+    lengths = np.array([[[50]]])
     return {
         "hccs": host_us(lambda: hccs.attention(q, k, v, theta, requant, out="bfloat16")),
+        "hccs, lengths on the host": host_us(
+            lambda: hccs.attention(q, k, v, theta, requant, valid=lengths, out="bfloat16")
+        ),
         "sdpa": host_us(lambda: torch.nn.functional.scaled_dot_product_attention(*halves)),
     }
 
 
+def print_tiles(tiles: dict[str, float]) -> None:
+    for tile, ms in sorted(tiles.items(), key=lambda item: item[1]):
+        print(f"        {ms:.4f} ms  {tile}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--n", type=int, nargs="+", default=[64, 128, 256, 512, 2048])
+    parser.add_argument("--n", type=int, nargs="*", default=[64, 128, 256, 512, 2048])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--tune", action="store_true", help="time neighbouring block sizes too")
     parser.add_argument("--json", type=Path)
@@ -238,16 +267,16 @@ def main() -> None:
             f"{found['ratio']['call_ms']:.2f}x, in graphs {found['ratio']['graph_ms']:.2f}x",
             flush=True,
         )
-        for tile, ms in sorted(found["tiles"].items(), key=lambda item: item[1]):
-            print(f"        {ms:.4f} ms  {tile}")
-    step = decode()
+        print_tiles(found["tiles"])
+    step = decode(options.tune)
     print(
         f"one query on {KEYS} keys: hccs {step['call_ms']:.4f} ms, in a graph {step['graph_ms']:.4f}; over "
         f"SDPA {step['ratio']['call_ms']:.2f}x, in graphs {step['ratio']['graph_ms']:.2f}x",
         flush=True,
     )
+    print_tiles(step["tiles"])
     calls = host()
-    print(f"host, per call: hccs {calls['hccs']:.0f} us, SDPA {calls['sdpa']:.0f} us")
+    print("host, per call: " + ", ".join(f"{name} {taken:.0f} us" for name, taken in calls.items()))
     if options.json:
         facts = {
             "device": torch.cuda.get_device_name(),

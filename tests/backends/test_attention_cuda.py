@@ -73,6 +73,35 @@ def test_one_query_and_shared_keys_on_cuda(nk, heads):
             assert same(found, expected), (out, list(told))
 
 
+@pytest.mark.parametrize(
+    ("nk", "d"),
+    [pytest.param(*shape, marks=GPU) for shape in [(256, 64), (777, 32), (600, 128), (5000, 64)]],
+)
+def test_a_program_for_each_head_on_cuda(nk, d, monkeypatch):
+    """As for heads that fill the GPU: one launch, whose row stays in registers."""
+    monkeypatch.setattr("hccs.backends.triton.attention.plans._fill", lambda *_: True)
+    rng = np.random.default_rng(nk)
+    q = rng.integers(-128, 128, (5, 2, 1, d)).astype(np.int8)
+    room = torch.tensor(rng.integers(-128, 128, (2, 5, 2, nk + 40, d)).astype(np.int8), device="cuda")
+    room[:, 0] = room[:, 0].abs() | 64  # sums that nothing cancels
+    by_token = room.transpose(2, 3).contiguous().transpose(2, 3)  # heads side by side, as projections leave
+    lengths = rng.integers(0, nk + 1, (5, 1, 1))
+    lengths[0], lengths[1] = 0, nk
+    B = min((2**24 - 1) // nk, 32767)
+    large = hccs.HeadParams([B, B // 2], [min(B // 127, 127), B // 300], [127, 90], wide=True)
+    for theta, out, valid, (k, v) in [
+        (theta_for(nk), "pair", None, room[:, :, :, :nk]),
+        (TWO_LINES["uint8 scores"], "float32", lengths, room[:, :, :, :nk]),
+        (TWO_LINES["int16 scores"], "int8", lengths, by_token[:, :, :, :nk]),
+        (large, "pair", None, by_token[:, :, :, :nk]),
+    ]:
+        told = {} if valid is None else {"valid": valid}
+        expected = reference_attention(q, k.cpu().numpy(), v.cpu().numpy(), theta, REQUANT, out=out, **told)
+        for _ in range(2):
+            found = hccs.attention(torch.tensor(q, device="cuda"), k, v, theta, REQUANT, out=out, **told)
+            assert same(found, expected), (out, list(told))
+
+
 @pytest.mark.parametrize("mode", [None, "u8_div", "u8_clb", "u8_lin"])
 @pytest.mark.parametrize(("nq", "nk", "d"), [pytest.param(*shape, marks=GPU) for shape in SHAPES])
 def test_cuda_equals_the_reference(nq, nk, d, mode):
@@ -142,3 +171,64 @@ def test_heads_loaded_ahead_on_cuda(nq, nk, monkeypatch):
         expected = reference_attention(q, k, v, theta, REQUANT, out=out, **chosen)
         found = hccs.attention(*tensors, theta, REQUANT, out=out, **chosen)
         assert same(found, expected), (out, list(chosen))
+
+
+@pytest.fixture
+def without_waiting():
+    """Whatever waits for the device is an error."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("nq", [pytest.param(n, marks=GPU) for n in (1, 64)])
+def test_lengths_of_the_host_are_copied_once(nq, request):
+    rng = np.random.default_rng(nq)
+    q, k, v = (rng.integers(-128, 128, (4, 2, n, 64)).astype(np.int8) for n in (nq, 300, 300))
+    tensors = [torch.tensor(x, device="cuda") for x in (q, k, v)]
+    lengths, others = rng.integers(0, 301, (2, 4, 1, 1))
+
+    theta = theta_for(300)
+
+    def called(valid):
+        return hccs.attention(*tensors, theta, REQUANT, valid=valid)
+
+    first, second = (
+        reference_attention(q, k, v, theta, REQUANT, valid=valid, out="float32")
+        for valid in (lengths, others)
+    )
+    for given in (lengths.copy(), torch.tensor(lengths), lengths.tolist()):
+        assert same(called(given), first)
+    changed = others.copy()
+    assert same(called(changed), second)
+    request.getfixturevalue("without_waiting")
+    found = [called(lengths), called(torch.tensor(lengths)), called(changed)]
+    changed[:] = lengths  # in place: the content decides
+    found.append(called(changed))
+    torch.cuda.set_sync_debug_mode("default")
+    for result, expected in zip(found, (first, first, second, first), strict=True):
+        assert same(result, expected)
+    with pytest.raises(hccs.errors.MaskError, match="between 0 and 299"):
+        hccs.attention(
+            tensors[0], *(x[:, :, :299] for x in tensors[1:]), theta, REQUANT, valid=np.array([300])
+        )
+
+
+@pytest.mark.parametrize("nq", [pytest.param(n, marks=GPU) for n in (1, 64)])
+def test_host_lengths_in_a_graph_outlive_what_is_kept(nq):
+    rng = np.random.default_rng(nq)
+    q, k, v = (
+        torch.tensor(rng.integers(-128, 128, (4, 2, n, 64)), device="cuda").to(torch.int8)
+        for n in (nq, 300, 300)
+    )
+    lengths, theta = rng.integers(1, 301, (4, 1, 1)), theta_for(300)
+    expected = hccs.attention(q, k, v, theta, REQUANT, valid=lengths)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = hccs.attention(q, k, v, theta, REQUANT, valid=lengths)
+    for length in range(100):  # more than are kept, over what a freed copy would leave
+        hccs.attention(q, k, v, theta, REQUANT, valid=np.full((4, 1, 1), length))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(found, expected)

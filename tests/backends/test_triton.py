@@ -4,6 +4,7 @@ The folder triton_interpreter runs them, in plain spellings of the machine instr
 needs no GPU either, sees the instructions themselves.
 """
 
+import dataclasses
 import itertools
 import os
 
@@ -12,12 +13,21 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from triton.backends.amd.compiler import HIPOptions
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 import hccs
-from hccs.backends.triton import codes, devices, packed_rows, wide_rows
-from hccs.backends.triton.attention import few_queries, one_query, plans, prefetched, resident, streamed
+from hccs.backends.triton import codes, devices, packed_rows, wide_words
+from hccs.backends.triton.attention import (
+    few_queries,
+    one_query,
+    plans,
+    prefetched,
+    resident,
+    streamed,
+    whole_row,
+)
 from hccs.backends.triton.attention.tiles import tile_for
 
 # Fused or not, the kernels' sums are exact integers.
@@ -25,6 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 compiled = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted")
 THETA, REQUANT = hccs.HeadParams(444, 11, 40), hccs.Requant(hccs.FixedPoint(3, 9))
 HOPPER = GPUTarget("cuda", 90, 32)
+MI300 = GPUTarget("hip", "gfx942", 64)
 
 
 @compiled
@@ -33,11 +44,12 @@ HOPPER = GPUTarget("cuda", 90, 32)
     "scores", [codes.ONE_LINE, codes.TWO_LINES, codes.BYTES], ids=lambda code: code.value
 )
 def test_row_kernels_on_words_assemble(scores, mode):
-    kernel = packed_rows.softmax_words if scores is codes.ONE_LINE else wide_rows.wide_words
-    fixed = dict(IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal, BLOCK_ROWS=64, WORDS=16)
+    kernel = packed_rows.softmax_words if scores is codes.ONE_LINE else wide_words.wide_words
+    fixed = dict(IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal, PARTS=2, BLOCK_ROWS=64, WORDS=16)
     if scores is not codes.ONE_LINE:
-        fixed |= dict(SCORES=scores.value, LARGE=scores is codes.TWO_LINES)
-    given = dict(x_ptr="*i32", theta_ptr="*i32", rows_per_group="i32", heads="i32")
+        fixed |= dict(SCORES=scores.value, SUMS=codes.BY_BLOCK.value, LARGE=scores is codes.TWO_LINES)
+        fixed["BELOW_256"] = scores is codes.BYTES and mode.is_u8 and mode.reciprocal > 0
+    given = dict(x_ptr="*i32", theta_ptr="*i32")
     given |= {"out_ptr": "*i32" if mode.is_u8 else "*i64", **dict.fromkeys(fixed, "constexpr")}
     compile(ASTSource(kernel, {name: given[name] for name in kernel.arg_names}, fixed), HOPPER)
 
@@ -47,6 +59,7 @@ PLAIN = dict(
     OUT=codes.FLOATS, SCORES=codes.ONE_LINE, SUMS=codes.PACKED, HIGH=False, LONG=False, IS_WIDE=False,
     HOPPER=True, CHUNKS=1, BLOCK_D=64, D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False, SHARED=True,
     ONE_LENGTH=False, STEPWISE=False, FLUSH=1, CUT=False, SPLIT=512, SPLITS=8,
+    BLOCKS=4, AHEAD=2, DENSE=True,
 )  # fmt: skip
 LENGTHS = dict(MASKING=codes.LENGTHS, ALL=False)
 BYTES = dict(SCORES=codes.BYTES, IS_WIDE=True)
@@ -79,6 +92,10 @@ CASES = {
     "few queries, sums": (few_queries.sums_of_split, dict(ROWS=16, **BYTES)),
     "one query, logits": (one_query.logits_of_one, dict(**LENGTHS)),
     "one query, sums": (one_query.sums_of_one, dict(**BYTES)),
+    "one query, whole row": (whole_row.attention_of_one, dict(**BYTES)),
+    "one query, whole row, lengths": (
+        whole_row.attention_of_one, dict(**LENGTHS, D=128, DENSE=False, OUT=codes.INT8, SCORES=codes.SHIFTED),
+    ),
 }  # fmt: skip
 
 
@@ -125,17 +142,21 @@ def test_float_logits_assemble(masking):
 
 @pytest.mark.parametrize("nk", [1, 20, 64, 65, 128, 200, 256, 384, 512, 513, 4096])
 def test_tiles_hold_what_their_kernel_takes(nk):
-    for nq, d, hopper, masked, per_row, many in itertools.product(
-        [1, 16, 17, 128, 4096], [32, 64, 128], [True, False], [True, False], [True, False], [True, False]
+    for nq, d, hopper, masked, per_row, many, filling in itertools.product(
+        [1, 16, 17, 128, 4096], [32, 64, 128], *[[True, False]] * 5
     ):
         tile = tile_for(
             nq, nk, d, capability=(9, 0) if hopper else (8, 6), masked=masked, causal=masked and not per_row,
             mask_per_row=masked and per_row, many_heads=many, rows=None if masked else nq, words=many,
+            filling=filling,
         )  # fmt: skip
-        # Only few queries are split over keys, and only one whose keys are words goes without tiles.
+        # Only few queries are split over keys; only one whose keys are words goes without tiles, and in one
+        # program per head where those fill the GPU.
         assert not tile.split or nq <= 16
-        assert not tile.single or (nq == 1 and many and tile.split)
-        assert {tile.rows, tile.keys} <= {16, 32, 64, 128}
+        assert not tile.single or (nq == 1 and many and not masked)
+        whole = tile.single and not tile.split
+        assert whole == (tile.single and hopper and filling)
+        assert {tile.rows, tile.keys} <= ({1, 256} if whole else {16, 32, 64, 128})
         # Programs that stay have all their keys; those that load ahead have them in one block.
         assert not tile.persistent or nk <= tile.keys * tile.tiles
         assert not tile.prefetched or (many and nk <= tile.keys and tile.repeat > 1)
@@ -158,11 +179,33 @@ def test_amd_gpus_are_sent_no_ptx(gpu_of_capability_9, monkeypatch):
     assert devices.capability(gpu_of_capability_9) == (0, 0)
     assert packed_rows.can_run(gpu_of_capability_9) is devices.INTERPRETED
     monkeypatch.setattr(plans, "heads_and_factors_on", lambda *_: torch.zeros(1, 11, dtype=torch.int32))
-    for nq in (64, 1):
+    monkeypatch.setattr(plans, "multiprocessors", lambda _: 1)
+    for nq in (64, 3, 1):
+        nk = 64 if nq == 64 else 4096
         plan = plans.plan_for.__wrapped__(
-            (2, 1, nq, 64), (1, 64 if nq > 1 else 4096), (2, 1), hccs.HeadParams(7, 0, 1),
-            REQUANT, gpu_of_capability_9, 0, False, False, None, torch.float32, True, True, None,
+            (2, 1, nq, 64), (1, nk), (2, 1), hccs.HeadParams(7, 0, 1), REQUANT, gpu_of_capability_9, 0, False,
+            False, None, torch.float32, True, True, True, True, None,
         )  # fmt: skip
-        options = plan.options if nq > 1 else plan.sums
-        assert options["HOPPER"] is False
-        assert not plan.tile.prefetched
+        split = nq < 64
+        options_of = [plan.logits, plan.sums] if split else [plan.options]
+        for kernel, options in zip(plan.kernels if split else [plan.kernel], options_of, strict=True):
+            assert options["HOPPER"] is False
+            assert not plan.tile.prefetched
+            assert kernel is not whole_row.attention_of_one
+            assemble_for_amd(kernel, options)
+
+
+def assemble_for_amd(kernel, options):
+    """With what a plan passes, all of which AMD's compiler must know."""
+    if devices.INTERPRETED:
+        return
+    fixed = {name: value for name, value in options.items() if name.isupper()}
+    types = {name: "*i8" for name in ("q_ptr", "k_ptr", "v_ptr", "fault_ptr")}
+    if kernel in (one_query.logits_of_one, one_query.sums_of_one):
+        types = {name: "*i32" for name in ("q_ptr", "k_ptr", "v_ptr")}
+    types |= dict(table_ptr="*i32", out_ptr="*fp32", scratch_ptr="*i32")
+    fixed |= {name: None for name in ("valid_ptr", "fault_ptr", "sum_ptr") if name in kernel.arg_names}
+    signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
+    flags = {name: value for name, value in options.items() if not name.isupper()}
+    assert flags.keys() <= {field.name for field in dataclasses.fields(HIPOptions)}
+    assert "v_" in compile(ASTSource(kernel, signature, fixed), MI300, flags).asm["amdgcn"]

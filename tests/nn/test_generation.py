@@ -80,6 +80,22 @@ def test_attention_over_a_cache_has_the_same_bits(make_model):
         assert torch.equal(part, expected[:, :, begin:end])
 
 
+def test_steps_without_padding_have_no_mask(make_model):
+    model, seen = in_integers(make_model("llama")), []
+    slot = getattr(next(iter(attention_layers(model).values())), SLOT)
+    attend = slot.attend
+    slot.attend = lambda inputs: (seen.append(inputs.valid), attend(inputs))[1]
+    model.generate(prompt(), **SETTINGS)
+    assert seen[0].shape == (1, 1, 7, 7) and not seen[0].all()
+    assert seen[1:] == [None] * 5
+    seen.clear()
+    model.generate(prompt(), attention_mask=(torch.arange(7) > 1).long()[None], **SETTINGS)
+    assert all(not valid[..., :2].any() for valid in seen)
+    seen.clear()
+    model.generate(prompt(), cache_implementation="static", **SETTINGS)
+    assert all(valid is not None for valid in seen)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_left_padding_changes_nothing(make_model, name):
     model = in_integers(make_model(name))

@@ -19,7 +19,7 @@ from hccs.calibration import HeadStatistics, fidelity
 from hccs.cli.app import app
 from hccs.errors import FileError, HccsError, ModelError, ParameterError
 from hccs.numbers.table import ParamTable
-from hccs.pipeline.compare import figures, speed, steps, tables
+from hccs.pipeline.compare import figures, source, speed, steps, tables
 from hccs.pipeline.compare.entries import FLOAT, declared_costs, default_labels, parse
 from hccs.pipeline.compare.measures import MEASURES
 from hccs.pipeline.compare.run import compare
@@ -143,6 +143,20 @@ def test_tables_and_figures(finished, tmp_path):
     assert "Costs of a row of 64" in text and "-0.0000" not in text
     pytest.importorskip("matplotlib")
     assert all(path.stat().st_size > 10_000 for path in figures.draw(found, tmp_path))
+
+
+def test_dev_chooses_nothing(settings, tmp_path):
+    """With other dev labels the same checkpoint is kept: only what is reported changes."""
+    found, entry = [], parse(["hccs"])[1]
+    for flipped in (False, True):
+        origin = source.ModelSource(settings)
+        if flipped:
+            origin.dev.labels = 1 - origin.dev.labels
+        calibration, _ = origin.samples()
+        own = steps.parameters(entry, calibration, origin)
+        found.append(steps.retrained(entry, own, origin, calibration, tmp_path / "checkpoints"))
+    assert found[0]["history"] == found[1]["history"]
+    assert found[0]["accuracy"] == pytest.approx(1 - found[1]["accuracy"])
 
 
 @pytest.mark.parametrize("step", ["fidelity", "retrained"])

@@ -13,13 +13,28 @@ transformers = pytest.importorskip("transformers")
 from typer.testing import CliRunner
 
 import hccs.nn
+from hccs import surrogates as surrogates_registry
 from hccs.cli.app import app
-from hccs.errors import DataError, FileError, HccsError
+from hccs.errors import DataError, FileError, HccsError, ParameterError
 from hccs.numbers.modes import Mode
+from hccs.pipeline.compare.entries import parse
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.data import tasks
 from hccs.pipeline.report.write import write_report
-from hccs.pipeline.reproduce import documents, experiment, long, pages, plan, run, stages, tables
+from hccs.pipeline.reproduce import (
+    documents,
+    experiment,
+    long,
+    pages,
+    plan,
+    run,
+    stages,
+    surrogate_figure,
+    surrogate_plan,
+    surrogate_tables,
+    surrogates,
+    tables,
+)
 from hccs.pipeline.reproduce.experiment import ExperimentRun
 from hccs.pipeline.training import Recipe
 from tests.report.wellformed import checked
@@ -61,12 +76,14 @@ def data(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     """Recipes of seconds."""
-    recipe = plan.TaskRecipe(SHORT, 1e-5, whole_epochs=1, whole_batch=32)
+    recipe = plan.TaskRecipe(SHORT, 1e-5, retraining_epochs=1, whole_epochs=1, whole_batch=32)
     monkeypatch.setitem(plan.ENCODERS, "tiny", plan.Encoder("tiny", "BERT-tiny", {"sst2": recipe}))
-    for module in (stages, run):
+    for module in (stages, run, surrogates):
         monkeypatch.setattr(module, "RETRAINING", replace(SHORT, distil=0.5))
     monkeypatch.setattr(experiment, "CALIBRATION_SENTENCES", 16)
+    monkeypatch.setattr(surrogate_plan, "ROWS", 64)
     monkeypatch.setattr(experiment, "MENDING_SENTENCES", 32)
+    monkeypatch.setattr(experiment, "UNLABELLED_SENTENCES", 32)
     monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
 
 
@@ -75,12 +92,13 @@ def read(out):
 
 
 def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tmp_path):
-    own = plan.Plan(data, tmp_path / "out", tmp_path / "work", tuple(stages.STAGES))
+    wanted = tuple(name for name in stages.STAGES if not name.startswith("surrogates"))
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work", wanted)
     chosen, said = plan.experiments(["tiny"], ["sst2"], 1), []
     run.run(own, chosen, say=said.append)
     record = read(own.out)
-    assert list(record) == list(stages.STAGES)
-    assert [line.split(" tiny-sst2-0 ")[1].split(":")[0] for line in said] == list(stages.STAGES)
+    assert list(record) == list(wanted)
+    assert [line.split(" tiny-sst2-0 ")[1].split(":")[0] for line in said] == list(wanted)
     right = record["float"]["accuracy"]
     assert record["float"]["error"] == pytest.approx((right * (1 - right) / 48) ** 0.5)
     for form in ("one line", "two lines"):
@@ -94,6 +112,9 @@ def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tm
     assert delivered["steps"][0] == "calibrated"
     assert delivered["points"] == record["mended"]["two lines"][delivered["steps"][-1]]["points"]
     assert record["retrained"]["fidelity"]["kl_before"] and len(record["retrained"]["history"]) == 1
+    retrained = record["retrained two lines"]
+    assert retrained["points"] == retrained["modes"]["i16_div"]["points"] and len(retrained["kl_after"]) == 4
+    assert {"points", "held"} <= set(record["unlabelled"]["one line"])
 
     # Nothing is done twice, and every table can be made.
     before = (own.out / "cells" / "tiny-sst2-0.json").read_bytes()
@@ -114,6 +135,67 @@ def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tm
     assert "0.825 / 0.619 / 0.822" in elements.text and elements.names.count("svg") == 2  # two curves
     assert "fidelity" not in json.loads(merged.read_text())["cells"]["tiny-sst2-0"]["retrained"]
     assert (tmp_path / "tiny-sst2-0.png").stat().st_size > 10_000
+
+
+def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, monkeypatch):
+    first = ("surrogates hccs", "surrogates hccs:mode=u8_lin", "surrogates hccs_two_lines")
+    last = ("surrogates retrained hccs_two_lines", "surrogates retrained rela")
+    chosen, said = plan.experiments(["tiny"], ["sst2"], 1), []
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work", ("float", *first, last[1]))
+
+    def killed(*arguments, **options):
+        raise KeyboardInterrupt
+
+    # A run that is cut off keeps the methods that have ended.
+    with monkeypatch.context() as patch:
+        patch.setattr(surrogates, "train", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run.run(own, chosen, say=said.append)
+    assert list(read(own.out)) == ["float", *first]
+    own = replace(own, stages=("float", *first, "surrogates aie4ml_exp", *last))
+    fit = ExperimentRun.fitted
+    monkeypatch.setattr(
+        ExperimentRun, "fitted", lambda work, method: fit(work, method) if method != "aie4ml_exp" else no()
+    )
+    run.run(own, chosen, say=said.append)
+    record = read(own.out)
+    assert list(record) == ["float", *first, "surrogates aie4ml_exp", *last]
+    one, linear, two = (record[name] for name in first)
+    assert two["distances"]["kl_renormalised"] < 0.5 * one["distances"]["kl_renormalised"]
+    assert linear["distances"]["kl"] != one["distances"]["kl"]  # the mode is the label's
+    assert linear["distances"]["rank_correlation"] == pytest.approx(
+        one["distances"]["rank_correlation"], abs=0.05
+    )
+    for name in last:
+        assert {"points", "points_error", "held"} <= set(record[name]) and len(record[name]["history"]) == 1
+    assert any("surrogates aie4ml_exp: refused" in line for line in said)
+    found = tables.groups({"tiny-sst2-0": record})
+    made = surrogate_tables.tables(found)
+    assert f"| hccs_two_lines | {two['distances']['kl_renormalised']:.4f} |" in made["surrogates, KL"]
+    assert f"| hccs | {one['points']:+.2f} ± " in made["surrogates, without training"]
+    assert "| aie4ml_exp | refused |" in made["surrogates, without training"]
+    assert "| ibert | - |" in made["surrogates, retrained"]
+    assert f"| rela | {record[last[1]]['points']:+.2f} ± " in made["surrogates, retrained"]
+    pytest.importorskip("matplotlib")
+    assert surrogate_figure.draw(found, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert not surrogate_figure.draw([replace(found[0], records=())], tmp_path / "none.png")
+
+
+def no():
+    raise ParameterError("steps up to 0.347", "1.0", "Take another method.")
+
+
+def test_names_of_many_stages():
+    assert stages.named(["float", "surrogates"]) == (
+        "float",
+        *(f"surrogates {m}" for m in surrogate_plan.LABELS),
+    )
+    every = stages.named([])
+    assert "surrogates hccs:mode=u8_lin" in every and "surrogates retrained hccs" not in every
+    known = {entry.label for entry in parse(surrogate_plan.LABELS)}
+    assert set(surrogate_plan.RETRAINED_LABELS) == known - {"softmax"}
+    assert set(surrogates_registry.names()) <= {label.partition(":")[0] for label in known}
 
 
 def test_a_stage_that_fails_leaves_the_others(data, small, tmp_path, monkeypatch):
@@ -246,8 +328,8 @@ def test_means_errors_and_spreads():
 
 
 def test_the_pages_marks_are_tables():
-    known = {*tables.TABLES, "long rows", "long rows, KL"}
-    for name in ("reproduction.md", "integer_model.md"):
+    known = {*tables.TABLES, *surrogate_tables.TABLES, "long rows", "long rows, KL"}
+    for name in ("reproduction.md", "integer_model.md", "surrogates.md"):
         page = (PAGES / name).read_text()
         marked = re.findall(r"<!-- table: (.*?) -->", page)
         assert marked and set(marked) <= known

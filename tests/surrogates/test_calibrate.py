@@ -6,7 +6,7 @@ import pytest
 import hccs
 import hccs.surrogates as surrogates
 from hccs.errors import DataError
-from hccs.surrogates import fitting
+from hccs.surrogates import entmax, fitting
 from tests.surrogates.conftest import SCALES, data
 
 FITTED = {
@@ -48,6 +48,15 @@ def test_layers_and_batches_are_the_same_rows(name):
     for key, value in layered.items():
         assert value.shape == (1, 3)
         np.testing.assert_allclose(value[0], alone[key], rtol=1e-9)
+
+
+def test_entmax_is_fitted_by_steps_that_end_where_the_halving_does():
+    x, valid = data()
+    for alpha in entmax.CANDIDATES:
+        alphas = np.full(SCALES.shape, alpha)
+        halved = surrogates.get("entmax")(x, SCALES, valid, alpha=alphas).probabilities
+        stepped = entmax.by_newton(x, SCALES, valid, alphas)
+        np.testing.assert_allclose(stepped.probabilities, halved, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", sorted(set(FITTED) - {*OURS, "consmax", "exaq"}))

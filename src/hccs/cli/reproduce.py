@@ -32,8 +32,9 @@ def run(
     stages: Annotated[
         str,
         typer.Option(
-            help="Stages, separated by commas; all but the ablations (retrained layer, retrained global, "
-            "retrained float) by default. More can be added to the same --out."
+            help="Stages, separated by commas; by default all but those that train for comparison alone "
+            "(retrained layer, retrained global, retrained float, surrogates retrained). More can be added "
+            "to the same --out. One softmax replacement is a stage, too: 'surrogates retrained ibert'."
         ),
     ] = "",
     jobs: Jobs = 1,
@@ -43,10 +44,9 @@ def run(
     from hccs.pipeline.report.write import write_report
     from hccs.pipeline.reproduce import plan as plans
     from hccs.pipeline.reproduce.run import run as run_all
-    from hccs.pipeline.reproduce.stages import EXTRA, STAGES
+    from hccs.pipeline.reproduce.stages import named
 
-    wanted = _names(stages) or tuple(name for name in STAGES if name not in EXTRA)
-    plans.require_known("stages", wanted, STAGES)
+    wanted = named(_names(stages))
     chosen = plans.experiments(_names(models), _names(tasks), seeds)
     run_all(plans.Plan(data, out, work or out, wanted), chosen, jobs, typer.echo)
     typer.echo(f"report: {write_report(out)}")
@@ -80,15 +80,19 @@ def tables(
         list[Path] | None, typer.Option(help="A page whose marked blocks are replaced; may be repeated.")
     ] = None,
     json: Annotated[Path | None, typer.Option(help="A file for the results of all experiments.")] = None,
-    figures: Annotated[Path | None, typer.Option(help="A folder for figures of probability curves.")] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(help="A folder for figures of probability curves and of softmax replacements."),
+    ] = None,
 ) -> None:
     """All tables of a folder of results as Markdown, printed and put into pages."""
-    from hccs.pipeline.reproduce import long_tables, pages
+    from hccs.pipeline.reproduce import long_tables, pages, surrogate_tables
     from hccs.pipeline.reproduce import tables as own
 
     cells = own.load(out) if (out / "cells").exists() else {}
     found = own.groups(cells)
     made = {name: table(found) for name, table in own.TABLES.items()} if found else {}
+    made |= surrogate_tables.tables(found)
     long = long_tables.load(out)
     made |= long_tables.tables(long)
     if not made:
@@ -103,10 +107,12 @@ def tables(
         pages.write_json(json, {"settings": settings(), "cells": cells, "long": long})
     if figures is not None:
         from hccs.pipeline.report.figures import fidelity_figure
+        from hccs.pipeline.reproduce import surrogate_figure
 
         for name, stages in cells.items():
             if "fidelity" in stages.get("retrained", {}):
                 fidelity_figure(stages["retrained"]["fidelity"], figures / f"{name}.png", name)
+        surrogate_figure.draw(found, figures / "surrogates.png")
 
 
 @app.command()

@@ -136,7 +136,7 @@ class _WithoutGradient(torch.autograd.Function):
         requant = layer.requant(scaling)
         out = hccs.attention(
             q, k, v, layer.theta, requant, valid=rows, mode=layer.mode,
-            out=HALVES.get(query.dtype, "float32"), threads=_threads(),
+            out=HALVES.get(query.dtype, "float32"), threads=None if q.is_cuda else _threads(),
         )  # fmt: skip
         return out.to(query.dtype)  # type: ignore[no-any-return]
 

@@ -101,10 +101,20 @@ def mask(*args: Any, **options: Any) -> torch.Tensor | None:
     """Boolean mask [batch, 1, q, k]; None only where every position may attend to every other."""
     from transformers.masking_utils import sdpa_mask
 
-    # sdpa may leave the causal mask out and say is_causal instead; our rows need to see it.
-    options["allow_is_causal_skip"] = False
+    # sdpa may leave the causal mask out and say is_causal instead; our rows need to see it, but for the one
+    # query that comes after all keys.
+    options["allow_is_causal_skip"] = bool(options.get("allow_is_causal_skip")) and _is_last(options)
     built: torch.Tensor | None = sdpa_mask(*args, **options)
     return built
+
+
+def _is_last(options: dict[str, Any]) -> bool:
+    """Whether there is one query, and no key behind it."""
+    places: list[Any] = [options.get(name) for name in ("q_length", "kv_length", "q_offset", "kv_offset")]
+    if not all(type(place) is int for place in places):  # a static cache has tensors here
+        return False
+    q_length, kv_length, q_offset, kv_offset = places
+    return bool(q_length == 1 and kv_offset + kv_length == q_offset + 1)
 
 
 def register() -> None:

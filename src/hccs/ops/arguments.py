@@ -17,6 +17,7 @@ import numpy as np
 from hccs.errors import DataError, DtypeError, MaskError, ParameterError, ShapeError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.requant import Requant
+from hccs.ops import copies
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,9 +115,12 @@ def read_valid(valid: Any, x: Any, columns: int) -> tuple[int, Any]:
         return masking, valid.detach().cpu().numpy()
     elif valid.device == x.device:
         return masking, valid
-    if masking == LENGTHS:
-        require_lengths(valid, columns)
-    return masking, sys.modules["torch"].as_tensor(valid, device=x.device)
+    found = copies.kept(valid, x.device, columns)
+    if found is None:
+        if masking == LENGTHS:
+            require_lengths(valid, columns)
+        found = copies.copied(valid, x.device, columns)
+    return masking, found
 
 
 def kind_of(valid: Any) -> int:

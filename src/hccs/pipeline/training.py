@@ -7,10 +7,14 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from hccs._progress import Bar, duration
 from hccs.errors import ParameterError
@@ -19,6 +23,7 @@ from hccs.nn.distilling import divergence
 from hccs.numbers.table import ParamTable
 from hccs.pipeline.data.problems import IGNORED
 from hccs.pipeline.data.tokens import TokenisedSet, as_batch
+from hccs.pipeline.loop import train_in_memory
 from hccs.pipeline.metrics import ACCURACY, Metric
 from hccs.pipeline.models import predictions, score, transformers
 
@@ -34,7 +39,8 @@ class Recipe:
     """How to train.
 
     `distil` is the weight of the float model's predictions in the loss, `learn` makes theta and the scale
-    trainable, `recalibrate` fits them anew after every epoch.
+    trainable, `recalibrate` fits them anew after every epoch. Without `dropout` the model that is trained is
+    the one that is used.
     """
 
     epochs: float = 2.0
@@ -49,6 +55,7 @@ class Recipe:
     recalibrate: bool = False
     learn: bool = False
     theta_learning_rate: float = 2e-3
+    dropout: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -94,19 +101,51 @@ def train(
 
     An interrupted training resumes from `folder`. With `recipe.distil` the loss follows the predictions that
     `data` carries (`taught`). With HCCS attached, the best checkpoint's own table is attached at the end,
-    frozen. Weights that never beat where they started are put back.
+    frozen. Weights that never beat where they started are put back. A training that is not `resumable` keeps
+    its best weights in memory, in one process, and writes nothing.
     """
-    hf = transformers()
+    with nullcontext() if recipe.dropout else without_dropout(model):
+        return _train(model, data, held, recipe, folder, recalibrate, resumable, metric, say)
+
+
+def _train(
+    model: Any,
+    data: TokenisedSet,
+    held: TokenisedSet,
+    recipe: Recipe,
+    folder: Path,
+    recalibrate: Callable[[Any], ParamTable] | None,
+    resumable: bool,
+    metric: Metric,
+    say: Callable[[str], None] | None,
+) -> Outcome:
     start = score(model, held, metric)
     before = copy.deepcopy(model.state_dict())
     table_before = current_table(model) if hasattr(model.config, "hccs") else None
-    arguments = _arguments(hf, recipe, len(data), folder, next(model.parameters()).device.type, resumable)
+    fit = recalibrate if recipe.recalibrate else None
+    if not resumable:
+        found = train_in_memory(
+            model,
+            data,
+            recipe,
+            loss=partial(_loss, recipe),
+            score=lambda: score(model, held, metric),
+            after_epoch=None if fit is None else lambda: attach(model, fit(model)),
+        )
+        if found.score is not None and found.score >= start:
+            found.put_back(model)
+        else:
+            _put_back(model, before, table_before)
+        model.eval()
+        return Outcome(max(start, found.score or start), tuple(found.history))
+    hf = transformers()
+    arguments = _arguments(hf, recipe, len(data), folder, next(model.parameters()).device.type)
     callbacks: list[Any] = [
         hf.EarlyStoppingCallback(early_stopping_patience=recipe.patience),
         _progress_callback(hf, say),
     ]
-    if recalibrate is not None and recipe.recalibrate:
-        callbacks.append(_recalibration(hf, recalibrate))
+    if fit is not None:
+        callbacks.append(_recalibration(hf, fit))
     trainer = _trainer_class(hf)(
         model=model,
         args=arguments,
@@ -117,13 +156,11 @@ def train(
     )
     trainer.recipe, trainer.metric = recipe, metric
     trainer.remove_callback(hf.trainer_callback.PrinterCallback)
-    trainer.train(resume_from_checkpoint=_last_checkpoint(folder) if resumable else None)
+    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
     history = tuple(e["eval_score"] for e in trainer.state.log_history if "eval_score" in e)
     best = trainer.state.best_metric
     if best is None or best < start:
-        model.load_state_dict(before)
-        if table_before is not None:
-            attach(model, table_before)
+        _put_back(model, before, table_before)
         best = start
     elif table_before is not None:
         attach(model, _best_table(model, recipe, trainer.state.best_model_checkpoint))
@@ -132,6 +169,44 @@ def train(
     if trainer.is_world_process_zero():
         shutil.rmtree(folder, ignore_errors=True)
     return Outcome(float(best), history)
+
+
+@contextmanager
+def without_dropout(model: Any) -> Iterator[None]:
+    """A model whose dropout drops nothing, in training too."""
+    before = [
+        (module, name, value)
+        for module in model.modules()
+        for name in ("p", "dropout_prob", "attention_dropout")
+        if isinstance(value := getattr(module, name, None), float)
+        and (name != "p" or isinstance(module, nn.Dropout))
+    ]
+    for module, name, _ in before:
+        setattr(module, name, 0.0)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def _put_back(model: Any, weights: dict[str, Any], table: ParamTable | None) -> None:
+    model.load_state_dict(weights)
+    if table is not None:
+        attach(model, table)
+
+
+def _loss(recipe: Recipe, model: Any, batch: dict[str, Any]) -> Any:
+    """Of the labels and, with `distil`, of the float model's predictions that the batch carries."""
+    return _mixed(recipe, model(**{k: v for k, v in batch.items() if k != "predictions"}), batch)
+
+
+def _mixed(recipe: Recipe, outputs: Any, batch: dict[str, Any]) -> Any:
+    wanted = batch.get("predictions")
+    if wanted is None or not recipe.distil:
+        return outputs.loss
+    soft = divergence(outputs.logits, wanted, batch["labels"] != IGNORED, recipe.temperature)
+    return (1 - recipe.distil) * outputs.loss + recipe.distil * soft
 
 
 def _best_table(model: Any, recipe: Recipe, checkpoint: str | None) -> ParamTable:
@@ -148,7 +223,7 @@ def _last_checkpoint(folder: Path) -> str | None:
     return str(found[-1].parent) if found else None
 
 
-def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str, resumable: bool) -> Any:
+def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str) -> Any:
     steps = math.ceil(examples / recipe.batch_size)
     every = max(1, steps // recipe.evaluations_per_epoch)
     return hf.TrainingArguments(
@@ -163,9 +238,8 @@ def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str
         save_strategy="steps",
         save_steps=every,
         save_total_limit=1,
-        save_only_model=not resumable,
         # A resumed training remembers how many evaluations in a row have not bettered the model.
-        restore_callback_states_from_checkpoint=resumable,
+        restore_callback_states_from_checkpoint=True,
         load_best_model_at_end=True,
         metric_for_best_model="score",
         greater_is_better=True,
@@ -196,11 +270,7 @@ def _trainer_class(hf: Any) -> Any:
         ) -> Any:
             wanted = inputs.pop("predictions", None)
             outputs = model(**inputs)
-            loss = outputs.loss
-            if wanted is not None and self.recipe.distil:
-                counted = inputs["labels"] != IGNORED
-                soft = divergence(outputs.logits, wanted, counted, self.recipe.temperature)
-                loss = (1 - self.recipe.distil) * loss + self.recipe.distil * soft
+            loss = _mixed(self.recipe, outputs, {**inputs, "predictions": wanted})
             return (loss, outputs) if return_outputs else loss
 
         def create_optimizer(self, model: Any = None) -> Any:

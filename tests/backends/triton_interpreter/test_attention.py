@@ -34,6 +34,9 @@ SHAPES = {
     "few queries": (3, 70, 20, Tile(16, 32, split=64)),
     "one query": (1, 70, 32, Tile(16, 32, split=64, single=True)),
     "one query, whole": (1, 64, 32, Tile(16, 32, split=64, single=True)),
+    "one query, a program": (1, 70, 32, Tile(1, 32, stages=3, single=True)),
+    "one query, a program, whole": (1, 64, 64, Tile(1, 32, stages=1, single=True)),
+    "one query, a program, one block": (1, 20, 32, Tile(1, 32, stages=4, single=True)),
 }
 KINDS = {
     "all": (None, False, None, "pair"),
@@ -74,7 +77,7 @@ def test_kernels_equal_the_reference(shape, kind):
     limits = [-128, 127] if case % 2 else range(-128, 128)
     q, k, v = (rng.choice(limits, (2, 2, n, d)).astype(np.int8) for n in (nq, nk, nk))
     what, causal, mode, out = KINDS[kind]
-    if tile is not None and tile.split and (mode or what in ("mask", "common")):
+    if tile is not None and (tile.split or tile.single) and (mode or what in ("mask", "common")):
         pytest.skip("other kernels take masks and probabilities")
     valid, causal = selected(rng, what, nq, nk), causal and nq <= nk
     expected = reference_attention(q, k, v, theta, REQUANT, valid=valid, causal=causal, mode=mode, out=out)
@@ -97,6 +100,7 @@ WIDE_SHAPES = {
     "streamed": (5, 70, 8, Tile(16, 32)),
     "few queries": (2, 70, 8, Tile(16, 32, split=64)),
     "one query": (1, 70, 32, Tile(16, 32, split=64, single=True)),
+    "one query, a program": (1, 70, 32, Tile(1, 32, stages=2, single=True)),
 }
 
 
@@ -122,7 +126,9 @@ def test_two_lines_and_wide_sums_equal_the_reference(shape, theta):
     v[0] = np.abs(v[0] | 64)  # sums that nothing cancels
     cases = [({}, None, "pair"), ({"valid": rng.integers(0, nk + 1, (2, 1, nq))}, None, "int8")]
     cases.append(({"causal": nq <= nk}, None, "float32"))
-    cases += [({}, hccs.Mode(mode), "pair") for mode in ("u8_div", "u8_lin") if not tile.split]
+    cases += [
+        ({}, hccs.Mode(mode), "pair") for mode in ("u8_div", "u8_lin") if not (tile.split or tile.single)
+    ]
     for chosen, mode, out in cases:
         expected = reference_attention(q, k, v, WIDE[theta], REQUANT, mode=mode, out=out, **chosen)
         found = run(q, k, v, WIDE[theta], REQUANT, mode=mode, out=out, tile=tile, **chosen)

@@ -63,6 +63,16 @@ def test_whole_rows_inside_one_head_four_logits_to_a_word(mode, k, theta):
     assert (run(x, theta, mode).numpy() == reference_softmax(x.numpy(), theta, mode)).all()
 
 
+def test_more_repetitions_of_heads_than_a_grid_takes(monkeypatch):
+    monkeypatch.setattr(softmax, "_TILE", 64)
+    x = rows(1, 5, 2, 2, 32)
+    for most in (2, 1):  # by several launches; by the kernel for any rows, whose grid is one long row
+        monkeypatch.setattr(softmax, "_MOST_PROGRAMS", most)
+        for theta in (THETA, WIDE["two lines"]):
+            expected = reference_softmax(x.numpy(), theta, "u8_div")
+            assert (run(x, theta, hccs.Mode.U8_DIV).numpy() == expected).all()
+
+
 WIDE = {
     "two lines": hccs.HeadParams([1023, 940], [4, 3], [50, 73], [41, 23], [20, 31]),
     "shifted": hccs.HeadParams([1023, 300], [4, 1], [50, 73], [41, 7], [20, 31], [2, 0]),

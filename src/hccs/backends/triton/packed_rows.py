@@ -121,31 +121,64 @@ def interleaved(even, odd):
 
 
 @triton.jit
+def block_of(BLOCK_ROWS: tl.constexpr):
+    """A program's first row and its head, of a grid (blocks of a head, heads, repetitions of them)."""
+    head = tl.program_id(1)
+    group = tl.program_id(2) * tl.num_programs(1) + head
+    block = group.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    return block * BLOCK_ROWS, head
+
+
+@triton.jit
+def places(PARTS: tl.constexpr, BLOCK_ROWS: tl.constexpr, WORDS: tl.constexpr):
+    """Of the words of each row's first part in a block."""
+    return tl.arange(0, BLOCK_ROWS)[:, None] * WORDS + tl.arange(0, WORDS // PARTS)[None, :]
+
+
+@triton.jit
+def load_parts(ptr, PARTS: tl.constexpr, WORDS: tl.constexpr):
+    """The words [rows, words of a part, parts] whose first parts are at `ptr`: a thread holds both parts."""
+    words = tl.load(ptr)
+    return words[:, :, None] if PARTS == 1 else tl.join(words, tl.load(ptr + WORDS // 2))
+
+
+@triton.jit
+def store_parts(ptr, words, PARTS: tl.constexpr, WORDS: tl.constexpr):
+    """The other way."""
+    if PARTS == 1:
+        tl.store(ptr, tl.reshape(words, ptr.shape))
+    else:
+        left, right = tl.split(words)
+        tl.store(ptr, left)
+        tl.store(ptr + WORDS // 2, right)
+
+
+@triton.jit
 def softmax_words(
-    x_ptr, theta_ptr, out_ptr, rows_per_group, heads,
-    IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, BLOCK_ROWS: tl.constexpr, WORDS: tl.constexpr,
+    x_ptr, theta_ptr, out_ptr,
+    IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, PARTS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    WORDS: tl.constexpr,
 ):  # fmt: skip
     """Rows of 4 * WORDS logits, blocks inside one head, no mask; `out_ptr` steps by four outputs."""
-    first = tl.program_id(0) * BLOCK_ROWS
-    row = first + tl.arange(0, BLOCK_ROWS)
-    place = row.to(tl.int64)[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
+    first, head = block_of(BLOCK_ROWS)
+    place = places(PARTS, BLOCK_ROWS, WORDS)
     # The sign bits turned, the bytes are x + 128 and their order is that of unsigned numbers.
-    even, odd = split(tl.load(x_ptr + place) ^ -0x7F7F7F80)
-    head = (first // rows_per_group % heads) * 3
-    B, S, D = tl.load(theta_ptr + head), tl.load(theta_ptr + head + 1), tl.load(theta_ptr + head + 2)
-    pair = tl.reduce(larger_halves(even, odd), 1, larger_halves)
-    m = (tl.maximum(pair & 0xFFFF, pair >> 16) * 0x10001)[:, None]
+    even, odd = split(load_parts(x_ptr + first * WORDS + place, PARTS, WORDS) ^ -0x7F7F7F80)
+    theta_ptr += head * 3
+    B, S, D = tl.load(theta_ptr), tl.load(theta_ptr + 1), tl.load(theta_ptr + 2)
+    pair = tl.reduce(tl.reduce(larger_halves(even, odd), 2, larger_halves), 1, larger_halves)
+    m = (tl.maximum(pair & 0xFFFF, pair >> 16) * 0x10001)[:, None, None]
     # No half of m - x borrows from the other: m is the largest. (eq. 1, 2)
     even = smaller_halves(m - even, D * 0x10001)
     odd = smaller_halves(m - odd, D * 0x10001)
     # (eq. 3, 5)
-    total = tl.sum(even + odd, axis=1)
+    total = tl.sum(tl.sum(even + odd, axis=2), axis=1)
     Z = 4 * WORDS * B - S * ((total & 0xFFFF) + ((total >> 16) & 0xFFFF))
     rho = reciprocal(Z.to(tl.float32), IS_U8, RECIPROCAL)
-    base, slope = (B * rho).to(tl.int32)[:, None], (S * rho).to(tl.int32)[:, None]
+    base, slope = (B * rho).to(tl.int32)[:, None, None], (S * rho).to(tl.int32)[:, None, None]
     if IS_U8:
         # s * rho / 2^15 (eq. 7, 8), moved to where the upper half of a word begins.
-        tl.store(out_ptr + place, outputs(even, odd, base << 1, slope << 1, RECIPROCAL))
+        four = outputs(even, odd, base << 1, slope << 1, RECIPROCAL)
     else:
         # s * rho (eq. 6, 7) in both halves at once: it stays below 2^16, so none spills into the other half.
         even, odd = base * 0x10001 - slope * even, base * 0x10001 - slope * odd
@@ -153,4 +186,4 @@ def softmax_words(
             even, odd = smaller_halves(even, 0x7FFF7FFF), smaller_halves(odd, 0x7FFF7FFF)
         low, high = interleaved(even, odd)
         four = low.to(tl.uint32, bitcast=True).to(tl.int64) | (high.to(tl.int64) << 32)
-        tl.store(out_ptr + place, four)
+    store_parts(out_ptr + first * WORDS + place, four, PARTS, WORDS)

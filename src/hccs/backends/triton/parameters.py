@@ -18,6 +18,19 @@ def heads_on(theta: HeadParams, device: torch.device) -> torch.Tensor:
 
 
 @lru_cache(maxsize=256)
+def lines_on(theta: HeadParams, in_upper_bytes: bool, device: torch.device) -> torch.Tensor:
+    """What `wide_words` takes of each head, int32 [..., 6]: D, D2, the least score twice, S, S2, f.
+
+    Scores that a shift makes bytes come out in the upper bytes of 16 bits, for lines are moved up as far.
+    """
+    B, S, D, S2, D2, f = (getattr(theta, name) for name in NAMES)
+    up = 8 - np.asarray(f, np.int64) if in_upper_bytes else 0
+    twice = ((B - S * D - S2 * D2) << up) * 0x10001
+    six = np.stack(np.broadcast_arrays(D, D2, twice, S << up, S2 << up, f), axis=-1)
+    return torch.tensor(six.astype(np.uint32).view(np.int32), device=device)
+
+
+@lru_cache(maxsize=256)
 def heads_and_factors_on(theta: HeadParams, requant: Requant, device: torch.device) -> torch.Tensor:
     """B, S, D, S2, D2, f, then the five integers of `Requant.packed`, per head, int32 [..., 11]."""
     shape = np.broadcast_shapes(theta.shape, requant.shape)

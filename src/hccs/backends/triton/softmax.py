@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.codes import NO_MASK, how_scores_come_about
+from hccs.backends.triton.codes import (
+    APART,
+    BY_BLOCK,
+    BYTES,
+    DIVISION,
+    NO_MASK,
+    PACKED,
+    how_scores_come_about,
+)
 from hccs.backends.triton.devices import made_current
 from hccs.backends.triton.faults import word
 from hccs.backends.triton.formulas import (
@@ -20,14 +30,18 @@ from hccs.backends.triton.formulas import (
     valid_columns,
 )
 from hccs.backends.triton.packed_rows import MOST_COLUMNS, can_run, softmax_words
-from hccs.backends.triton.parameters import heads_on
-from hccs.backends.triton.wide_rows import wide_rows, wide_words
+from hccs.backends.triton.parameters import heads_on, lines_on
+from hccs.backends.triton.wide_rows import wide_rows
+from hccs.backends.triton.wide_words import wide_words
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
 
-# Elements one program handles, and its warps (benchmarks/softmax_gpu.py --tune).
-_TILE, _WARPS = 4096, 4
+# Elements one program handles, its warps, and the parts of a row, one or two, that a thread holds in the
+# kernels for whole rows (benchmarks/softmax_gpu.py --tune).
+_TILE, _WARPS, _PARTS = 4096, 4, 2
+# In the second and third dimension of a grid.
+_MOST_PROGRAMS = 65535
 
 
 @triton.jit
@@ -128,28 +142,66 @@ def softmax(
         return
     x = x.contiguous()
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
-    packed, heads = heads_of(heads_on(theta, x.device), x.shape[:-2])
-    chosen, strides = selection(masking, valid, x.shape)
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
     grid, block = tile(rows, columns, rows_per_group, _TILE)
     whole = masking == arguments.NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
-    options: dict[str, Any] = {"IS_U8": mode.is_u8, "RECIPROCAL": mode.reciprocal}
-    words: Any = softmax_words
-    kernel: Any = _softmax_rows
-    if theta.wide:
-        words, kernel = wide_words, wide_rows
+    whole = whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device)
+    packed, heads = heads_of(heads_on(theta, x.device), x.shape[:-2])
     with made_current(x.device):
-        if whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device):
-            if theta.wide:
-                large = columns * theta.max_score >= 2**17
-                options |= {"SCORES": how_scores_come_about(theta), "LARGE": large}
-            words[grid](
-                x.view(torch.int32), packed, out.view(torch.int32 if mode.is_u8 else torch.int64),
-                rows_per_group, heads, BLOCK_ROWS=block["BLOCK_ROWS"], WORDS=columns // 4,
-                num_warps=block["num_warps"], **options,
-            )  # fmt: skip
+        if whole and heads <= _MOST_PROGRAMS:
+            _softmax_words(x, theta, mode, out, block)
             return
+        chosen, strides = selection(masking, valid, x.shape)
+        kernel: Any = wide_rows if theta.wide else _softmax_rows
         kernel[grid](
             x, packed, chosen, faults if masking == arguments.LENGTHS else None, out, rows, columns,
-            rows_per_group, heads, *strides, MASKING=masking, **options, **block,
+            rows_per_group, heads, *strides, MASKING=masking, IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal,
+            **block,
         )  # fmt: skip
+
+
+def _softmax_words(
+    x: torch.Tensor, theta: HeadParams, mode: Mode, out: torch.Tensor, block: dict[str, int]
+) -> None:
+    """Rows that fill blocks, each inside one head."""
+    columns, block_rows = x.shape[-1], block["BLOCK_ROWS"]
+    options: dict[str, Any] = {"IS_U8": mode.is_u8, "RECIPROCAL": mode.reciprocal}
+    options |= {"WORDS": columns // 4, "BLOCK_ROWS": block_rows, "num_warps": block["num_warps"]}
+    # A thread loads sixteen bytes of a part, and two threads a sector of memory.
+    options["PARTS"] = parts = max(min(_PARTS, columns // 32), 1)
+    kernel: Any = softmax_words
+    table = heads_on(theta, x.device)
+    if theta.wide:
+        kernel = wide_words
+        options |= lines_of(theta, columns, mode, parts)
+        table = lines_on(theta, options["SCORES"] == BYTES.value, x.device)
+    table, heads = heads_of(table, x.shape[:-2])
+    blocks, repetitions = x.numel() // (heads * block_rows * columns), 1
+    if heads > 1:
+        blocks, repetitions = x.shape[-2] // block_rows, x.numel() // (heads * x.shape[-2] * columns)
+    words, results = (
+        x.view(-1).view(torch.int32),
+        out.view(-1).view(torch.int32 if mode.is_u8 else torch.int64),
+    )
+    for first in range(0, repetitions, _MOST_PROGRAMS):
+        done = first * heads * blocks * block_rows * columns // 4
+        grid = (blocks, heads, min(repetitions - first, _MOST_PROGRAMS))
+        kernel[grid](words[done:], table, results[done:], **options)
+
+
+@lru_cache(maxsize=256)
+def lines_of(theta: HeadParams, columns: int, mode: Mode, parts: int) -> dict[str, Any]:
+    """Options of `wide_words` that depend on the lines, and on how large their sums can be.
+
+    SUMS says how halves may be added. LARGE products need all their bits: with quotients those of scores from
+    1024 on and sums from 2^18 on, without them those of sums from 2^17 on. Sums that are 256 at least keep
+    what is no quotient BELOW_256 if scores are uint8.
+    """
+    scores, largest = how_scores_come_about(theta), columns * theta.max_score
+    sums = PACKED if largest // 2 < 2**16 else BY_BLOCK if 2 * parts * theta.max_score < 2**16 else APART
+    divides = mode.reciprocal == DIVISION.value
+    large = largest >= 2**18 and theta.max_score > 1023 if divides else largest >= 2**17
+    least = (theta.B - theta.S * theta.D - theta.S2 * theta.D2) >> theta.f
+    smallest = np.min((theta.B >> theta.f) + (columns - 1) * least)
+    below = scores == BYTES.value and not divides and not large and bool(smallest >= 256)
+    return {"SCORES": scores, "SUMS": sums.value, "LARGE": large, "BELOW_256": below}

@@ -44,7 +44,7 @@ def curves_figure(found: dict[str, Any], path: Path) -> None:
             distance = np.arange(256) * scale[head]
             shown = (distance <= FARTHEST) & np.isfinite(curve)
             place.plot(distance[shown], curve[shown], linewidth=1, label=name)
-        place.set_title(label, fontsize=8, color=_colour(label))
+        place.set_title(label, fontsize=8, color=colour(label))
         place.tick_params(labelsize=6)
     for place in axes.flat[len(methods) :]:
         place.set_visible(False)
@@ -84,7 +84,7 @@ def accuracy_figure(found: dict[str, Any], path: Path) -> None:
     right.legend(fontsize=6)
     left.set_yticks(lines, order)
     for name in left.get_yticklabels():
-        name.set_color(_colour(name.get_text()))
+        name.set_color(colour(name.get_text()))
     for axes in (left, right):
         axes.grid(axis="y", linewidth=0.3)
         axes.margins(y=0.02)
@@ -93,7 +93,8 @@ def accuracy_figure(found: dict[str, Any], path: Path) -> None:
     _figures.save(figure, path)
 
 
-def _colour(label: str) -> str:
+def colour(label: str) -> str:
+    """HCCS's names stand out."""
     return OURS if label.partition(":")[0].startswith("hccs") else "black"
 
 

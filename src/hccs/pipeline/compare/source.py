@@ -50,9 +50,8 @@ class ModelSource:
 
     @property
     def head_size(self) -> int:
-        """Channels of one attention head, as the model's configuration tells."""
-        config = self.model.config
-        return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        """Channels of one attention head."""
+        return head_size(self.model)
 
     def _tokenised(self, examples: tasks.Examples) -> TokenisedSet:
         return tokenise(examples, self._loaded.tokenizer, self.columns).to(best_device())
@@ -87,6 +86,12 @@ class ModelSource:
         draw = partial(sample_model, self.model, n=self.columns, rows=settings.rows, seed=settings.seed)
         calibration = draw(list(some.batches(64)))
         return calibration, draw(list(others.batches(64)), scale=calibration.scale)
+
+
+def head_size(model: Any) -> int:
+    """Channels of one attention head, as the model's configuration tells."""
+    config = model.config
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 class FileSource:

@@ -30,11 +30,22 @@ Parameters = dict[str, Any]
 
 def parameters(entry: Entry, calibration: LogitSample, source: ModelSource | FileSource) -> Parameters:
     """Fixed values, and for the rest what the method's own calibration finds on the common rows."""
-    method = surrogates.get(entry.method)
+    width = source.head_size if isinstance(source, ModelSource) else None
+    return completed(entry, fitted(entry.method, calibration, width), calibration)
+
+
+def fitted(name: str, calibration: LogitSample, width: int | None) -> dict[str, Any]:
+    """What a method's own calibration finds on the common rows; `width` is that of the model's heads."""
+    method = surrogates.get(name)
     found = method.calibrate(calibration.logits, calibration.scale, calibration.valid)
-    if method.attends is not None and isinstance(source, ModelSource):
+    if method.attends is not None and width is not None:
         # Its source learns a gain and a gate for every channel.
-        found["width"] = source.head_size
+        found["width"] = width
+    return found
+
+
+def completed(entry: Entry, found: dict[str, Any], calibration: LogitSample) -> Parameters:
+    """What was fitted, but for what the entry fixes, for every [layer][head]."""
     chosen = {**found, **dict(entry.fixed)}
     return {
         name: value if isinstance(value, str) else np.broadcast_to(value, calibration.shape).tolist()

@@ -80,7 +80,10 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __getitems__(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
         """A whole batch."""
         width = max(self.lengths[i] for i in indices)
-        chosen = torch.tensor(indices, device=self.labels.device)
+        return self.batch(torch.tensor(indices, device=self.labels.device), width)
+
+    def batch(self, chosen: torch.Tensor, width: int) -> dict[str, torch.Tensor]:
+        """The examples at places that lie on the set's own device, cut to the longest's width."""
         batch = {name: column[chosen, :width].long() for name, column in self.columns.items()}
         batch["labels"] = _cut(self.labels[chosen], 2, width)
         if self.predictions is not None:

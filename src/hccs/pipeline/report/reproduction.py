@@ -11,7 +11,7 @@ from hccs._html.charts import OURS, THEIRS, Curve, curves
 from hccs._html.elements import Markup, tag
 from hccs.errors import FileError
 from hccs.pipeline.report.page import Fact, Report, Section, boxed, key, said, words
-from hccs.pipeline.reproduce import long_tables, tables
+from hccs.pipeline.reproduce import long_tables, surrogate_tables, tables
 from hccs.pipeline.runs.record import read_json
 
 
@@ -20,6 +20,7 @@ def reproduction_report(folder: Path) -> Report:
     cells = tables.load(folder) if (folder / "cells").is_dir() else {}
     found = tables.groups(cells)
     made = {name: table(found) for name, table in tables.TABLES.items()} if found else {}
+    made |= surrogate_tables.tables(found)
     made |= long_tables.tables(long_tables.load(folder))
     if not made:
         raise FileError(f"results in {folder}", "none", "Let hccs reproduce come further first.")

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,20 @@ from hccs.calibration import Calibration, HeadStatistics, fidelity, search
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs.pipeline import scores
+from hccs.pipeline.compare.sample import LogitSample, sample_model
+from hccs.pipeline.compare.source import head_size
+from hccs.pipeline.compare.steps import fitted
 from hccs.pipeline.convert.steps import with_mode
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import TokenisedSet
 from hccs.pipeline.metrics import ACCURACY
 from hccs.pipeline.models import best_device, load_classifier, predictions
-from hccs.pipeline.reproduce import sets
+from hccs.pipeline.reproduce import sets, surrogate_plan
 from hccs.pipeline.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
+    UNLABELLED_SENTENCES,
     Experiment,
     Plan,
 )
@@ -70,6 +74,7 @@ class ExperimentRun:
         self._found: dict[str, tuple[Calibration, float]] = {}
         self._refined: dict[tuple[str, Mode], ParamTable] = {}
         self._mended: dict[str, Any] = {}
+        self._fitted: dict[str, dict[str, Any]] = {}
 
     @cached_property
     def sets(self) -> dict[str, TokenisedSet]:
@@ -97,6 +102,13 @@ class ExperimentRun:
     def mending(self) -> list[dict[str, torch.Tensor]]:
         """The calibration sentences and more, for mending weights."""
         return list(self._drawn("train", MENDING_SENTENCES).batches(64))
+
+    @cached_property
+    def unlabelled(self) -> TokenisedSet:
+        """Training sentences with the float model's predictions, and its answers as their labels."""
+        drawn = taught(self._drawn("train", UNLABELLED_SENTENCES), self.model)
+        assert drawn.predictions is not None
+        return drawn.labelled_by(drawn.predictions)
 
     @cached_property
     def judged(self) -> TokenisedSet:
@@ -195,6 +207,21 @@ class ExperimentRun:
         """Of the float model's logits on held-back sentences, at the same scales."""
         batches = list(self.judged.batches(64))
         return hccs.nn.collect(self.model, batches, n=self.task.n, scale=self.statistics.scale)
+
+    @cached_property
+    def rows(self) -> tuple[LogitSample, LogitSample]:
+        """Some rows of every head: of the calibration sentences; of held-back ones, at the same scales."""
+        draw = partial(
+            sample_model, self.model, n=self.task.n, rows=surrogate_plan.ROWS, seed=self.experiment.seed
+        )
+        own = draw(self.batches)
+        return own, draw(list(self.judged.batches(64)), scale=own.scale)
+
+    def fitted(self, method: str) -> dict[str, Any]:
+        """The parameters of a softmax replacement, by its own calibration on the rows; found once."""
+        if method not in self._fitted:
+            self._fitted[method] = fitted(method, self.rows[0], head_size(self.model))
+        return self._fitted[method]
 
     def calibrated(self, form: str) -> tuple[Calibration, float]:
         """The calibration of a form, and the seconds of its search; made once."""

@@ -16,6 +16,9 @@ CALIBRATION_SENTENCES = 512
 MENDING_SENTENCES = 2048
 """Training sentences, without their labels, that weights are mended on."""
 
+UNLABELLED_SENTENCES = 8192
+"""Training sentences of training without labels."""
+
 PATIENCE = 100
 """Evaluations without a better score after which training ends: none ends early, for the last epochs, at low
 rates, are often the best."""
@@ -23,10 +26,11 @@ rates, are often the best."""
 
 @dataclass(frozen=True)
 class TaskRecipe:
-    """How an encoder is fine-tuned on a task, at what rate it is retrained, and how trained in integers."""
+    """How an encoder is fine-tuned on a task, how it is retrained, and how trained in integers."""
 
     fine_tuning: Recipe
     retraining_rate: float
+    retraining_epochs: float = 3.0
     whole_epochs: float = 2.0
     whole_batch: int = 128
 
@@ -57,16 +61,16 @@ ENCODERS = {
         "bert_small_l4_h512_a8",
         "BERT-small",
         {
-            "mnli": TaskRecipe(_recipe(4, 1.5e-4), 6e-5),
-            "sst2": TaskRecipe(_recipe(4, 1.5e-4), 6e-5, whole_batch=192),
+            "mnli": TaskRecipe(_recipe(3, 1e-4), 6e-5),
+            "sst2": TaskRecipe(_recipe(3, 1e-4), 6e-5, whole_batch=192),
         },
     ),
     "tiny": Encoder(
         "bert_tiny_l2_h128_a2",
         "BERT-tiny",
         {
-            "mnli": TaskRecipe(_recipe(8, 3e-4), 1.5e-4, whole_epochs=4),
-            "sst2": TaskRecipe(_recipe(5, 3e-4), 1.5e-4, whole_epochs=4, whole_batch=192),
+            "mnli": TaskRecipe(_recipe(4, 3e-4), 1.5e-4, retraining_epochs=6, whole_epochs=6),
+            "sst2": TaskRecipe(_recipe(4, 3e-4), 1.5e-4, whole_epochs=4, whole_batch=192),
         },
     ),
 }

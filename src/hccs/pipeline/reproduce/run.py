@@ -15,11 +15,12 @@ from hccs._progress import track
 from hccs.errors import HccsError
 from hccs.pipeline.convert.steps import RETRAINING
 from hccs.pipeline.data.held import HELD_BACK
-from hccs.pipeline.reproduce import sets
+from hccs.pipeline.reproduce import sets, surrogate_plan
 from hccs.pipeline.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
+    UNLABELLED_SENTENCES,
     Experiment,
     Plan,
     require_data,
@@ -62,7 +63,9 @@ def settings() -> dict[str, Any]:
         "retraining": asdict(RETRAINING),
         "calibration_sentences": CALIBRATION_SENTENCES,
         "mending_sentences": MENDING_SENTENCES,
+        "unlabelled_sentences": UNLABELLED_SENTENCES,
         "held_back": HELD_BACK,
+        "surrogates": {"rows": surrogate_plan.ROWS, "epochs": surrogate_plan.EPOCHS},
     }
 
 
@@ -117,6 +120,8 @@ def _figures(found: dict[str, Any], name: str = "") -> Iterator[tuple[str, str]]
         yield name, f"{found['points']:+.2f} ± {found['points_error']:.2f}"
     elif "accuracy" in found:
         yield name, f"{found['accuracy']:.4f} ± {found['error']:.4f}"
+    if "refused" in found:
+        yield name, "refused"
     if "equal" in found:
         yield name, f"equal {found['equal']:.3f}"
     for key, value in found.items():

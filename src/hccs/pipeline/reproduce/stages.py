@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,9 +17,13 @@ from hccs.pipeline.convert.steps import RETRAINING, plan_whole, retrain, train_w
 from hccs.pipeline.convert.whole import share_equal, whole_logits
 from hccs.pipeline.models import predictions
 from hccs.pipeline.report.fidelity import measure
+from hccs.pipeline.reproduce import surrogate_plan, surrogates
 from hccs.pipeline.reproduce.experiment import FORMS, WITHOUT_DIVISION, ExperimentRun
-from hccs.pipeline.reproduce.plan import PATIENCE
+from hccs.pipeline.reproduce.plan import PATIENCE, require_known
 from hccs.pipeline.training import Recipe, train
+
+UNLABELLED_EPOCHS = 2.0
+"""Of training without labels."""
 
 CHECKED = 64
 """Dev examples on which an integer program itself is asked, in NumPy."""
@@ -144,17 +148,48 @@ def retrained(work: ExperimentRun) -> dict[str, Any]:
     model = work.copy()
     before = work.calibrated("one line")[0].table
     found = _retrain(work, model, work.refined("one line"), "one line")
+    found |= _of_retrained(work, model, before)
+    if work.experiment.seed == 0:
+        after = hccs.nn.current_table(model)
+        found["fidelity"] = measure(work.copy(), hccs.nn.attach(model, after), before, work.judged)
+    return found
+
+
+def retrained_two_lines(work: ExperimentRun) -> dict[str, Any]:
+    """Retrained with labels, two lines per head."""
+    model, table = work.copy(), work.calibrated("two lines")[0].table
+    return {**_retrain(work, model, table, "two lines"), **_of_retrained(work, model, table)}
+
+
+def _of_retrained(work: ExperimentRun, model: Any, before: ParamTable) -> dict[str, Any]:
+    """A retrained model in every mode, and KL before and after."""
     after = hccs.nn.current_table(model)
     modes = work.in_modes(model, after)
     stats = hccs.nn.collect(model, list(work.judged.batches(64)), n=after.n, scale=after.scale)
-    found |= {
+    return {
         "modes": modes,
         "kl_before": work.divergence(before),
         "kl_after": [float(kl) for kl in fidelity(stats, after)[..., 0].reshape(-1)],
     }
-    if work.experiment.seed == 0:
-        found["fidelity"] = measure(work.copy(), hccs.nn.attach(model, after), before, work.judged)
-    return found
+
+
+def unlabelled(work: ExperimentRun) -> dict[str, Any]:
+    """Trained on sentences alone, from one line and from two: the float model's answers are the only teacher.
+
+    As `hccs convert --unlabelled` trains: held-back sentences choose by the float model's answers, too.
+    """
+    return {form: _unlabelled(work, form) for form in ("two lines", "one line")}
+
+
+def _unlabelled(work: ExperimentRun, form: str) -> dict[str, Any]:
+    data = work.unlabelled
+    held = work.sets["held"]
+    held = held.labelled_by(predictions(work.model, held))
+    recipe = replace(_recipe(work), epochs=UNLABELLED_EPOCHS, distil=1.0)
+    model, table = work.copy(), work.calibrated(form)[0].table
+    where = work.checkpoints(f"unlabelled-{form}")
+    outcome = retrain(model, table, data, held, work.calibration, recipe, where, resumable=False)
+    return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
 def retrained_layer(work: ExperimentRun) -> dict[str, Any]:
@@ -198,9 +233,11 @@ def _retrain(
 
 
 def _recipe(work: ExperimentRun) -> Recipe:
-    """The default retraining at the encoder's rate."""
-    seed = work.experiment.seed
-    return replace(RETRAINING, learning_rate=work.recipe.retraining_rate, patience=PATIENCE, seed=seed)
+    """The default retraining, as long as the encoder needs and at its rate."""
+    epochs, rate = work.recipe.retraining_epochs, work.recipe.retraining_rate
+    return replace(
+        RETRAINING, epochs=epochs, learning_rate=rate, patience=PATIENCE, seed=work.experiment.seed
+    )
 
 
 def whole_trained(work: ExperimentRun) -> dict[str, Any]:
@@ -226,17 +263,38 @@ STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
     "two lines": two_lines,
     "mended": mended,
     "refined": refined,
-    "whole": whole,
-    "whole two lines": whole_two_lines,
-    "whole mended": whole_mended,
     "retrained": retrained,
+    "retrained two lines": retrained_two_lines,
+    "whole two lines": whole_two_lines,
+    "whole": whole,
+    "unlabelled": unlabelled,
     "whole trained": whole_trained,
+    "whole mended": whole_mended,
     "wide": wide,
+    **surrogates.WITHOUT_TRAINING,
     "retrained layer": retrained_layer,
     "retrained global": retrained_global,
     "retrained float": retrained_float,
+    **surrogates.RETRAINED,
 }
 """In the order of importance."""
 
-EXTRA = ("retrained layer", "retrained global", "retrained float")
-"""Stages that are done when they are asked for: ablations, each a training of its own."""
+EXTRA = ("retrained layer", "retrained global", "retrained float", *surrogates.RETRAINED)
+"""Stages that are done when they are asked for: each is a training of its own."""
+
+TOGETHER = {
+    surrogate_plan.PREFIX: tuple(surrogates.WITHOUT_TRAINING),
+    surrogate_plan.PREFIX_RETRAINED: tuple(surrogates.RETRAINED),
+}
+"""Names for many stages: one for every softmax replacement."""
+
+
+def named(names: Sequence[str]) -> tuple[str, ...]:
+    """The stages that are asked for, by their own names or by one for many; all but `EXTRA` if none is."""
+    if not names:
+        return tuple(name for name in STAGES if name not in EXTRA)
+    single = [name for name in STAGES if not any(name in many for many in TOGETHER.values())]
+    unknown = [name for name in names if name not in STAGES]
+    if unknown:
+        require_known("stages", unknown, dict.fromkeys([*single, *TOGETHER]))
+    return tuple(stage for name in names for stage in TOGETHER.get(name, (name,)))

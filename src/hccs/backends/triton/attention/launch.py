@@ -16,6 +16,7 @@ from hccs.backends.triton.softmax import rows_in, selection
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
+from hccs.ops import copies
 from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
 
 _DTYPES = {
@@ -64,7 +65,8 @@ def attention(
             plan = plan_for(
                 tuple(q.shape), tuple(k.shape[1:3]), tuple(lead), theta, requant, q.device, kind,
                 kind == LENGTHS and places[3] == 0, bool(causal), mode, result.dtype,
-                tile is None and _are_many(q, k, v), q.shape[-2] == 1 and _are_words(q, k, v), tile,
+                tile is None and _are_many(q, k, v), q.shape[-2] == 1 and _are_words(q, k, v),
+                k.stride(-2) == v.stride(-2) == q.shape[-1], _are_copyable(q, k, v), tile,
             )  # fmt: skip
             again = plan.launch(q, k, v, chosen, faults if kind == LENGTHS else None, places, result, Z)
         if asked is not None and kind in (NO_MASK, LENGTHS) and again is not None and q.ndim == len(lead) + 2:
@@ -84,6 +86,13 @@ def again(
     What shapes and parameters decide was checked then, and the launch is known: the host does little else
     than hand over addresses. Parameters are known by their identity, tensors by their layout.
     """
+    if valid is not None and not (type(valid) is torch.Tensor and valid.is_cuda):
+        # On the host. What is kept was checked with as many keys.
+        if type(k) is not torch.Tensor or k.ndim < 2:
+            return None
+        valid = copies.kept(valid, q.device, k.shape[-2])
+        if valid is None:
+            return None
     asked = _asked(q, k, v, theta, requant, valid, causal, mode, out)
     found = None if asked is None else _known.get(asked)
     if found is None or q.device.index != torch.cuda.current_device():
@@ -95,7 +104,8 @@ def again(
 
 
 def _results(q: torch.Tensor, out: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-    result = torch.empty(q.shape, dtype=_DTYPES[out], device=q.device)
+    # Quicker than by shape and device.
+    result = torch.empty_like(q, dtype=_DTYPES[out], memory_format=torch.contiguous_format)
     return result, torch.empty(q.shape[:-1], dtype=torch.int32, device=q.device) if out == "pair" else None
 
 
@@ -154,8 +164,12 @@ def _are_words(*parts: torch.Tensor) -> bool:
 def _are_many(*parts: torch.Tensor) -> bool:
     """Whether there are heads enough to load ahead, all of them where the copy engine can read them."""
     batches, heads, _, d = parts[0].shape
-    if d not in (32, 64) or batches * heads < _MANY_HEADS * multiprocessors(parts[0].device):
-        return False
+    many = d in (32, 64) and batches * heads >= _MANY_HEADS * multiprocessors(parts[0].device)
+    return many and _are_copyable(*parts)
+
+
+def _are_copyable(*parts: torch.Tensor) -> bool:
+    """Whether every row starts at a multiple of 16 bytes, which is copied at a time."""
     return all(x.data_ptr() % 16 == 0 and all(step and step % 16 == 0 for step in _steps(x)) for x in parts)
 
 

@@ -113,11 +113,8 @@ def even_and_odd(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def logits_of_pairs(
-    acc, multiplier, shift, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr
-):  # fmt: skip
-    """Words of two neighbouring keys, the even one in the low half."""
-    even, odd = even_and_odd(acc, ROWS, COLUMNS)
+def word_of_logits(even, odd, multiplier, shift, HOPPER: tl.constexpr):
+    """Words of two logits, the first in the low half."""
     if HOPPER:
         pairs = tl.inline_asm_elementwise(
             _PAIR_OF_LOGITS, "=r,r,r,f", [even, odd, as_factor(multiplier, shift)],
@@ -128,6 +125,15 @@ def logits_of_pairs(
         odd = round_half_up(odd, multiplier, shift, False) + ZERO
         pairs = even | (odd << 16)
     return pairs
+
+
+@triton.jit
+def logits_of_pairs(
+    acc, multiplier, shift, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr
+):  # fmt: skip
+    """Words of two neighbouring keys, the even one in the low half."""
+    even, odd = even_and_odd(acc, ROWS, COLUMNS)
+    return word_of_logits(even, odd, multiplier, shift, HOPPER)
 
 
 @triton.jit

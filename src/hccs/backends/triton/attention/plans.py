@@ -16,6 +16,7 @@ from hccs.backends.triton.attention.prefetched import attention_prefetched
 from hccs.backends.triton.attention.resident import attention_resident
 from hccs.backends.triton.attention.streamed import attention_streamed
 from hccs.backends.triton.attention.tiles import Tile, tile_for
+from hccs.backends.triton.attention.whole_row import attention_of_one
 from hccs.backends.triton.codes import (
     APART,
     BY_BLOCK,
@@ -23,10 +24,11 @@ from hccs.backends.triton.codes import (
     INT8,
     PACKED,
     PAIR,
+    SHIFTED,
     how_scores_come_about,
     normalisation,
 )
-from hccs.backends.triton.devices import HOPPER, capability, multiprocessors
+from hccs.backends.triton.devices import GLUON, HOPPER, capability, multiprocessors
 from hccs.backends.triton.parameters import heads_and_factors_on
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -59,7 +61,7 @@ class Plan:
         prepared = self._prepared(q, k, v, result)
         numbers = *self.sizes, *prepared[2].stride()[:3], *steps
         if not self.tile.prefetched:
-            numbers = *self.sizes, *q.stride()[:3], *k.stride()[:3], *prepared[2].stride()[:3], *steps
+            numbers = *self.sizes, *(step for x in prepared[:3] for step in x.stride()[:3]), *steps
         compiled = self.kernel[self.grid](
             *prepared[:3], self.table, chosen, faults, prepared[3], Z, *numbers, **self.options
         )
@@ -76,12 +78,15 @@ class Plan:
         else:
 
             def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
-                start(q, k, v, table, chosen, faults, result, Z, *rest)
+                places = q.data_ptr(), k.data_ptr(), v.data_ptr(), table.data_ptr()
+                start(*places, chosen, faults, result.data_ptr(), Z, *rest)
 
         return again
 
     def _prepared(self, q: Any, k: Any, v: Any, result: Any) -> tuple[Any, Any, Any, Any]:
         """What the kernel takes for q, k, v and the result."""
+        if self.tile.single:
+            return q.view(torch.int32), k.view(torch.int32), v.view(torch.int32), result
         if not self.tile.prefetched:
             return q, k, v, result
         rows = self.tile.rows
@@ -126,11 +131,12 @@ class SplitPlan:
 
         def again(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
             scratch = torch.empty(room, dtype=torch.int32, device=device)
-            start(q, k, table, chosen, faults, scratch, *of_logits)
+            parameters, between = table.data_ptr(), scratch.data_ptr()
+            start(q.data_ptr(), k.data_ptr(), parameters, chosen, faults, between, *of_logits)
             if one:
-                finish(v, table, scratch, result, Z, *of_sums)
+                finish(v.data_ptr(), parameters, between, result.data_ptr(), Z, *of_sums)
             else:
-                finish(v, table, chosen, faults, scratch, result, Z, *of_sums)
+                finish(v.data_ptr(), parameters, chosen, faults, between, result.data_ptr(), Z, *of_sums)
 
         return again
 
@@ -141,16 +147,19 @@ def _constants(kernel: Any, options: dict[str, Any]) -> list[Any]:
 
 
 def _launcher(compiled: Any, grid: tuple[int, ...]) -> Callable[..., None] | None:
-    """Of a compiled kernel, past Triton's look at every argument; None for the interpreter's."""
+    """Of a compiled kernel, past Triton's look at every argument; None for the interpreter's.
+
+    Addresses on the device may come as numbers: the driver is asked about every tensor.
+    """
     if not hasattr(compiled, "packed_metadata"):
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     x, y, z = *grid, *[1] * (3 - len(grid))
     active = triton.runtime.driver.active
+    device, stream_of = active.get_current_device(), active.get_current_stream
 
     def start(*arguments: Any) -> None:
-        stream = active.get_current_stream(active.get_current_device())
-        run(x, y, z, stream, function, metadata, None, None, None, *arguments)
+        run(x, y, z, stream_of(device), function, metadata, None, None, None, *arguments)
 
     return start
 
@@ -167,6 +176,13 @@ def _by_batch(table: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
     return full.reshape(-1, *full.shape[-2:]) if len(lead) > 2 else full[(None,) * (2 - len(lead))]
 
 
+def fits_pipeline(nq: int, nk: int, d: int, causal: bool, largest: int, scores: int) -> bool:
+    """Whether `pipelined.py` has what this takes: whole blocks, scores of 11 bits and a block's sum exact."""
+    whole = nk % 128 == 0 and nq % 128 == 0 and (not causal or nk >= nq) and d in (32, 64)
+    long = nk * largest > 2**17
+    return whole and largest < 2**11 and scores != SHIFTED.value and (not long or largest <= 2**10)
+
+
 def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
     """By the largest score: half a block's fit 16 bits or not; an eighth of all keys' do, or not."""
     if keys // 2 * largest > 0xFFFF:
@@ -174,37 +190,60 @@ def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
     return int(PACKED.value if -(-nk // 8) * largest <= 0xFFFF else BY_BLOCK.value)
 
 
+def _fill(heads: int, processors: int) -> bool:
+    """Whether programs of one head each, two to a multiprocessor, leave few of them idle until the end."""
+    together = 2 * processors
+    left = heads % together
+    return heads >= processors and (left == 0 or 2 * left >= together or heads >= 4 * together)
+
+
 @lru_cache(maxsize=256)
 def plan_for(
     shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
     device: torch.device, masking: int, one_length: bool, causal: bool, mode: Mode | None, dtype: torch.dtype,
-    many_heads: bool, words: bool, tile: Tile | None,
+    many_heads: bool, words: bool, dense: bool, copyable: bool, tile: Tile | None,
 ) -> Plan | SplitPlan:  # fmt: skip
-    """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows."""
+    """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows.
+
+    `dense` says that those rows follow one another.
+    """
     batches, heads, nq, d = shape
     kv_heads, nk = keys
     sharing = heads // kv_heads
     able = capability(device)
+    largest = theta.max_score
+    scores = how_scores_come_about(theta)
+    pipelined = (
+        copyable and able[0] == HOPPER[0] and GLUON and mode is None and dtype.is_floating_point
+        and masking == NO_MASK and fits_pipeline(nq, nk, d, causal, largest, scores)
+    )  # fmt: skip
     tile = tile or tile_for(
         nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
         mask_per_row=masking == MASK, many_heads=many_heads,
         rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
+        filling=_fill(batches * heads, multiprocessors(device)),
+        pipelined=pipelined,
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
-    largest = theta.max_score
     options: dict[str, Any] = {
         "MASKING": masking, "CAUSAL": causal, "OUT": _OUTPUTS.get(dtype, FLOATS.value),
-        "SCORES": how_scores_come_about(theta), "HIGH": mode is None and largest >= 2**11,
+        "SCORES": scores, "HIGH": mode is None and largest >= 2**11,
         "LONG": mode is None and nk * largest > 2**17, "HOPPER": able >= HOPPER,
         "BLOCK_D": block_d, "KEYS": tile.keys,
-        "num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers,
+        "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
+    if tile.registers is not None:  # which AMD's compiler does not know
+        options["maxnreg"] = tile.registers
     plain = masking == NO_MASK and not causal
+    if tile.pipelined:
+        return _pipelined(shape, keys, tile, table, largest, options)
     if tile.split:
         return _split(
             shape, keys, tile, table, {**options, "ALL": plain and nk % tile.keys == 0 and d == block_d}
         )
+    if tile.single:
+        return _whole_row(shape, nk, tile, table, {**options, "ALL": plain, "DENSE": dense})
     chunks = -(-d // block_d)
     resident = nk <= tile.keys * tile.tiles
     repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1
@@ -240,6 +279,44 @@ def plan_for(
         }  # fmt: skip
     sizes = nq, nk, d, heads, sharing, blocks, tasks
     return Plan(tile, kernel, (heads * programs, chunks), table, sizes, options)
+
+
+def _whole_row(
+    shape: tuple[int, ...], nk: int, tile: Tile, table: torch.Tensor, options: dict[str, Any]
+) -> Plan:
+    batches, heads, _, d = shape
+    # A power of two, so that a growing cache seldom needs another kernel; keys that are not there cost no
+    # memory's time.
+    blocks = triton.next_power_of_2(-(-nk // tile.keys))
+    options |= {
+        "ALL": options["ALL"] and nk == blocks * tile.keys, "D": d, "ROWS": tile.keys // 2, "BLOCKS": blocks,
+        "AHEAD": min(tile.stages, 2 * blocks), "num_stages": 1,
+    }  # fmt: skip
+    kernel: Any = attention_of_one
+    passed = {
+        name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names
+    }
+    return Plan(tile, kernel, (batches * heads,), table, (nk, heads), passed)
+
+
+def _pipelined(
+    shape: tuple[int, ...], keys: tuple[int, int], tile: Tile, table: torch.Tensor, largest: int,
+    options: dict[str, Any],
+) -> Plan:  # fmt: skip
+    from hccs.backends.triton.attention.pipelined import attention_pipelined
+
+    batches, heads, nq, d = shape
+    kv_heads, nk = keys
+    passed = {name: value for name, value in options.items() if name in attention_pipelined.arg_names}
+    passed |= {
+        "SUMS": _how_scores_are_added(largest, nk, tile.keys), "FLUSH": max(2**17 // (largest * tile.keys), 1),
+        # 255 times the sum of all scores is exact in float32.
+        "SHIFTED_V": nk * largest * 255 <= 2**24, "ROWS": tile.rows, "PART": tile.part, "WARPS": tile.warps,
+        "num_warps": tile.warps, "maxnreg": tile.registers,
+    }  # fmt: skip
+    blocks = nq // tile.rows
+    sizes = nq, nk, d, heads, heads // kv_heads, blocks, batches * blocks
+    return Plan(tile, attention_pipelined, (heads * batches * blocks,), table, sizes, passed)
 
 
 def _split(
