@@ -184,7 +184,7 @@ def test_amd_gpus_are_sent_no_ptx(gpu_of_capability_9, monkeypatch):
         nk = 64 if nq == 64 else 4096
         plan = plans.plan_for.__wrapped__(
             (2, 1, nq, 64), (1, nk), (2, 1), hccs.HeadParams(7, 0, 1), REQUANT, gpu_of_capability_9, 0, False,
-            False, None, torch.float32, True, True, True, True, None,
+            False, None, torch.float32, True, True, True, None,
         )  # fmt: skip
         split = nq < 64
         options_of = [plan.logits, plan.sums] if split else [plan.options]

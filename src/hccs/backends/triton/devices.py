@@ -8,13 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether Triton interprets kernels on the host, which knows no machine instructions."""
-
-GLUON = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 6)
-"""Whether Triton's language of tiles and registers is as `attention/pipelined.py` knows it."""
 
 HOPPER = (9, 0)
 """The compute capability from which on registers hold two 16-bit integers to compute with."""

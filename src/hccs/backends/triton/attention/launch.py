@@ -66,7 +66,7 @@ def attention(
                 tuple(q.shape), tuple(k.shape[1:3]), tuple(lead), theta, requant, q.device, kind,
                 kind == LENGTHS and places[3] == 0, bool(causal), mode, result.dtype,
                 tile is None and _are_many(q, k, v), q.shape[-2] == 1 and _are_words(q, k, v),
-                k.stride(-2) == v.stride(-2) == q.shape[-1], _are_copyable(q, k, v), tile,
+                k.stride(-2) == v.stride(-2) == q.shape[-1], tile,
             )  # fmt: skip
             again = plan.launch(q, k, v, chosen, faults if kind == LENGTHS else None, places, result, Z)
         if asked is not None and kind in (NO_MASK, LENGTHS) and again is not None and q.ndim == len(lead) + 2:
@@ -164,12 +164,8 @@ def _are_words(*parts: torch.Tensor) -> bool:
 def _are_many(*parts: torch.Tensor) -> bool:
     """Whether there are heads enough to load ahead, all of them where the copy engine can read them."""
     batches, heads, _, d = parts[0].shape
-    many = d in (32, 64) and batches * heads >= _MANY_HEADS * multiprocessors(parts[0].device)
-    return many and _are_copyable(*parts)
-
-
-def _are_copyable(*parts: torch.Tensor) -> bool:
-    """Whether every row starts at a multiple of 16 bytes, which is copied at a time."""
+    if d not in (32, 64) or batches * heads < _MANY_HEADS * multiprocessors(parts[0].device):
+        return False
     return all(x.data_ptr() % 16 == 0 and all(step and step % 16 == 0 for step in _steps(x)) for x in parts)
 
 

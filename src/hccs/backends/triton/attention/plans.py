@@ -24,11 +24,10 @@ from hccs.backends.triton.codes import (
     INT8,
     PACKED,
     PAIR,
-    SHIFTED,
     how_scores_come_about,
     normalisation,
 )
-from hccs.backends.triton.devices import GLUON, HOPPER, capability, multiprocessors
+from hccs.backends.triton.devices import HOPPER, capability, multiprocessors
 from hccs.backends.triton.parameters import heads_and_factors_on
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -176,13 +175,6 @@ def _by_batch(table: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
     return full.reshape(-1, *full.shape[-2:]) if len(lead) > 2 else full[(None,) * (2 - len(lead))]
 
 
-def fits_pipeline(nq: int, nk: int, d: int, causal: bool, largest: int, scores: int) -> bool:
-    """Whether `pipelined.py` has what this takes: whole blocks, scores of 11 bits and a block's sum exact."""
-    whole = nk % 128 == 0 and nq % 128 == 0 and (not causal or nk >= nq) and d in (32, 64)
-    long = nk * largest > 2**17
-    return whole and largest < 2**11 and scores != SHIFTED.value and (not long or largest <= 2**10)
-
-
 def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
     """By the largest score: half a block's fit 16 bits or not; an eighth of all keys' do, or not."""
     if keys // 2 * largest > 0xFFFF:
@@ -201,7 +193,7 @@ def _fill(heads: int, processors: int) -> bool:
 def plan_for(
     shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
     device: torch.device, masking: int, one_length: bool, causal: bool, mode: Mode | None, dtype: torch.dtype,
-    many_heads: bool, words: bool, dense: bool, copyable: bool, tile: Tile | None,
+    many_heads: bool, words: bool, dense: bool, tile: Tile | None,
 ) -> Plan | SplitPlan:  # fmt: skip
     """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows.
 
@@ -213,16 +205,11 @@ def plan_for(
     able = capability(device)
     largest = theta.max_score
     scores = how_scores_come_about(theta)
-    pipelined = (
-        copyable and able[0] == HOPPER[0] and GLUON and mode is None and dtype.is_floating_point
-        and masking == NO_MASK and fits_pipeline(nq, nk, d, causal, largest, scores)
-    )  # fmt: skip
     tile = tile or tile_for(
         nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
         mask_per_row=masking == MASK, many_heads=many_heads,
         rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
         filling=_fill(batches * heads, multiprocessors(device)),
-        pipelined=pipelined,
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
@@ -236,8 +223,6 @@ def plan_for(
     if tile.registers is not None:  # which AMD's compiler does not know
         options["maxnreg"] = tile.registers
     plain = masking == NO_MASK and not causal
-    if tile.pipelined:
-        return _pipelined(shape, keys, tile, table, largest, options)
     if tile.split:
         return _split(
             shape, keys, tile, table, {**options, "ALL": plain and nk % tile.keys == 0 and d == block_d}
@@ -297,26 +282,6 @@ def _whole_row(
         name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names
     }
     return Plan(tile, kernel, (batches * heads,), table, (nk, heads), passed)
-
-
-def _pipelined(
-    shape: tuple[int, ...], keys: tuple[int, int], tile: Tile, table: torch.Tensor, largest: int,
-    options: dict[str, Any],
-) -> Plan:  # fmt: skip
-    from hccs.backends.triton.attention.pipelined import attention_pipelined
-
-    batches, heads, nq, d = shape
-    kv_heads, nk = keys
-    passed = {name: value for name, value in options.items() if name in attention_pipelined.arg_names}
-    passed |= {
-        "SUMS": _how_scores_are_added(largest, nk, tile.keys), "FLUSH": max(2**17 // (largest * tile.keys), 1),
-        # 255 times the sum of all scores is exact in float32.
-        "SHIFTED_V": nk * largest * 255 <= 2**24, "ROWS": tile.rows, "PART": tile.part, "WARPS": tile.warps,
-        "num_warps": tile.warps, "maxnreg": tile.registers,
-    }  # fmt: skip
-    blocks = nq // tile.rows
-    sizes = nq, nk, d, heads, heads // kv_heads, blocks, batches * blocks
-    return Plan(tile, attention_pipelined, (heads * batches * blocks,), table, sizes, passed)
 
 
 def _split(

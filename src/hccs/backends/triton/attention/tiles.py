@@ -27,10 +27,6 @@ class Tile:
     # The kernel of `prefetched.py`, which needs one block of keys, heads of 32 or 64 columns and steps of
     # whole 16 bytes.
     prefetched: bool = False
-    # The kernel of `pipelined.py`, which needs whole blocks of 128 keys and of `rows` queries.
-    pipelined: bool = False
-    # Keys there whose scores are computed at a time.
-    part: int = 64
     # Keys of a program of `few_queries.py`; 0 for the other kernels.
     split: int = 0
     # Those of `one_query.py` instead, which need heads of 32, 64 or 128 columns, four to a word; without a
@@ -58,8 +54,6 @@ class Entry:
     mask_per_row: bool | None = None
     # So many that every program has several, and laid out as `prefetched.py` needs them.
     many_heads: bool | None = None
-    # Laid out as `pipelined.py` needs them, nothing masked but what comes after a causal row.
-    pipelined: bool | None = None
     # The number of keys is a multiple of this.
     multiple: int = 1
     # Queries of heads that share keys are so few that they fit one tile together.
@@ -86,7 +80,6 @@ class _Launch:
     few: bool
     one: bool
     filling: bool
-    pipelined: bool
 
     def meets(self, entry: Entry) -> bool:
         bounds = ((self.keys, entry.most_keys), (self.queries, entry.most_queries))
@@ -99,7 +92,6 @@ class _Launch:
             (self.filling, entry.filling),
             (self.mask_per_row, entry.mask_per_row),
             (self.many_heads, entry.many_heads),
-            (self.pipelined, entry.pipelined),
         )
         return (
             all(most is None or value <= most for value, most in bounds)
@@ -119,16 +111,11 @@ _ANY_GPU = (
 
 # Measured on an H200 (benchmarks/attention_gpu.py --tune), heads of 64 columns; the first that fits is taken.
 _H200 = (
-    # Twice as many threads hold a logit of wider heads.
     Entry(
-        Tile(1, 256, warps=16, stages=2, registers=128, single=True), 4096, least_columns=65, least_keys=256,
-        one=True, filling=True,
-    ),
-    Entry(Tile(16, 32, warps=2, split=512, single=True), least_columns=65, least_keys=256, one=True),
-    Entry(
-        Tile(1, 256, warps=8, stages=2, registers=128, single=True), 4096, least_keys=256, one=True,
+        Tile(1, 256, warps=16, stages=2, registers=128, single=True), 4096, least_keys=256, one=True,
         filling=True,
     ),
+    Entry(Tile(16, 32, warps=2, split=512, single=True), least_columns=65, least_keys=256, one=True),
     Entry(
         Tile(1, 512, warps=16, stages=2, registers=128, single=True), 8192, least_keys=256, one=True,
         filling=True,
@@ -146,10 +133,6 @@ _H200 = (
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, whole=True),
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, mask_per_row=True),
     Entry(Tile(64, 128, repeat=2, stages=2), 128),
-    Entry(
-        Tile(128, 128, warps=8, registers=128, pipelined=True, part=32), causal=True, pipelined=True,
-        least_keys=1024,
-    ),
     Entry(Tile(FITTING, 128, stages=2, registers=128), most_queries=64, least_keys=257),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=160), 256, whole=True),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=168), 256),
@@ -179,19 +162,18 @@ def tile_for(
     rows: int | None = None,
     words: bool = False,
     filling: bool = False,
-    pipelined: bool = False,
 ) -> Tile:
     """The tile for nq queries on nk keys of d columns, on a GPU of this compute capability.
 
     `rows` counts the queries of heads that share keys, where the kernels of few queries can run; `words`
     tells that q, k and v can be read as words of four columns, `filling` that the heads are so many that a
-    program for each keeps the GPU busy, `pipelined` that `pipelined.py` can run.
+    program for each keeps the GPU busy.
     """
     keys = max(1 << (nk - 1).bit_length(), 32)
     few = rows is not None and rows <= 16
     launch = _Launch(
         nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, few,
-        rows == 1 and words and d in (32, 64, 128), filling, pipelined,
+        rows == 1 and words and d in (32, 64, 128), filling,
     )  # fmt: skip
     table = TABLES[max(least for least in TABLES if least <= capability)]
     tile = next(entry.tile for entry in table if launch.meets(entry))

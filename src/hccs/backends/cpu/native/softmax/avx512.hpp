@@ -20,6 +20,7 @@ struct Avx512 {
   static constexpr bool kStreams = true;
   static constexpr bool kUnrollsMasked = true;
   static constexpr bool kShifts = false;
+  static constexpr int kKeptVectors = 0;
   template <Width>
   static constexpr bool kUnrolls = true;  // has loops of its own for common lengths
   using Bytes = __m512i;

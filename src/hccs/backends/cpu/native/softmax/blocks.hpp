@@ -85,6 +85,7 @@ struct Block {
   alignas(64) int32_t length[kRows];
   alignas(64) uint32_t length_bytes[kRows];  // the length in all four bytes, for rows of fewer than 256 columns
   alignas(64) uint32_t m[kRows];             // the maximum in all four bytes
+  typename Isa::Bytes kept[kRows * (Isa::kKeptVectors ? Isa::kKeptVectors : 1)];  // distances, of short rows
   typename Isa::template Normaliser<kWidth> norm;
 
   HCCS_INLINE void set_lengths(const char* lengths, int64_t stride) {
@@ -134,18 +135,7 @@ class BlockPasses {
       });
       Isa::template reduce_sum<kOneHead>(sums, block.norm.sum, head);
     };
-    if constexpr (Isa::kShifts && kOneHead && kVectors) {  // known for all rows
-      HeadVectors head = common;
-      if (common.shifted) {
-        head.shifted = true;
-        sum_rows(head);
-      } else {
-        head.shifted = false;
-        sum_rows(head);
-      }
-    } else {
-      sum_rows(common);
-    }
+    with_head(common, sum_rows);
     block.norm.solve(heads.B, heads.S, block.mode);
     through_memory();
   }
@@ -155,8 +145,10 @@ class BlockPasses {
     const HeadVectors common(*heads.table[0]);
     const bool short_rows = kWidth == Width::kU8 && Isa::any(block.norm.e);
     if (kVectors && short_rows) return false;
-    for_rows([&](int r) HCCS_INLINE_LAMBDA {
-      if (r < live()) emit_row(r, kOneHead ? common : HeadVectors(*heads.table[r]), !kVectors && short_rows);
+    with_head(common, [&](const HeadVectors& head) HCCS_INLINE_LAMBDA {
+      for_rows([&](int r) HCCS_INLINE_LAMBDA {
+        if (r < live()) emit_row(r, kOneHead ? head : HeadVectors(*heads.table[r]), !kVectors && short_rows);
+      });
     });
     return true;
   }
@@ -188,6 +180,32 @@ class BlockPasses {
       for (int r = 0; r < kRows; ++r) action(r);
     }
   }
+
+  // Unrolled rows of one head have loops of their own for heads with a shift and for those without.
+  template <class Action>
+  static HCCS_INLINE void with_head(const HeadVectors& common, Action action) {
+    if constexpr (Isa::kShifts && kOneHead && kVectors) {
+      HeadVectors head = common;
+      if (common.shifted) {
+        head.shifted = true;
+        action(head);
+      } else {
+        head.shifted = false;
+        action(head);
+      }
+    } else {
+      action(common);
+    }
+  }
+
+  // Distances of short rows stay in memory between the passes: where two are weighed to be summed, which heads with a
+  // shift do without, finding them again takes longer than loading them.
+  static constexpr bool kKeeps = kVectors && kVectors <= Isa::kKeptVectors;
+  static HCCS_INLINE bool keeps(const HeadVectors& head) {
+    if constexpr (kKeeps) return !head.shifted;
+    return false;
+  }
+  HCCS_INLINE Bytes& kept(int r, int64_t k) const { return block.kept[r * kVectors + k / Isa::kBytes]; }
 
   HCCS_INLINE int live() const { return kVectors ? kRows : block.live; }
   HCCS_INLINE int64_t columns() const { return kVectors ? kVectors * Isa::kBytes : block.columns; }
@@ -246,6 +264,7 @@ class BlockPasses {
     const Bytes top = Isa::splat_word(block.m[r]);
     for_columns(r, [&](int64_t k, auto on, auto part) HCCS_INLINE_LAMBDA {
       const Bytes delta = Isa::distance(on, top, Isa::load(x + r * columns() + k, part), head.D);
+      if (keeps(head)) kept(r, k) = delta;
       sum = Isa::add_lost(sum, delta, head);
     });
   }
@@ -255,8 +274,10 @@ class BlockPasses {
     const Bytes top = Isa::splat_word(block.m[r]);
     for_columns(r, [&](int64_t k, auto on, auto part) HCCS_INLINE_LAMBDA {
       const int64_t at = r * columns() + k;
-      const Bytes delta = Isa::distance(Isa::lanes(Full{}), top, Isa::load(x + at, part), head.D);
-      emitter.store(out + at, delta, on, part);
+      if (keeps(head))
+        emitter.store(out + at, kept(r, k), on, part);
+      else
+        emitter.store(out + at, Isa::distance(Isa::lanes(Full{}), top, Isa::load(x + at, part), head.D), on, part);
     });
     if constexpr (kByLength && !kVectors) zeros_behind(r);
   }

@@ -19,6 +19,7 @@ struct Neon {
   static constexpr bool kStreams = false;  // no intrinsic stores past the caches
   static constexpr bool kUnrollsMasked = true;
   static constexpr bool kShifts = false;
+  static constexpr int kKeptVectors = 0;
   template <Width>
   static constexpr bool kUnrolls = true;
   using Bytes = uint8x16_t;

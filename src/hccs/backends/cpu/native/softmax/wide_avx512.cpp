@@ -13,6 +13,7 @@ constexpr int packed_place(int delta) {
 struct WideAvx512 : Avx512 {
   static constexpr bool kShifts = true;          // heads with and without a shift have loops of their own
   static constexpr bool kUnrollsMasked = false;  // loops for common lengths take their time to compile
+  static constexpr int kKeptVectors = 1;
   using HeadKind = WideHead;
   template <Width kWidth>
   using Normaliser = WideNormaliser<kWidth, kRows>;
