@@ -86,7 +86,7 @@ sanitize: $(SANITIZED)/.built
 	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	$(SANITIZED)/bin/python -m pytest -q -n 2 -p no:cacheprovider \
 	  tests/ops/test_softmax.py tests/ops/test_refusals.py tests/backends/test_quantise.py tests/backends/test_linear.py tests/ops/test_attention.py \
-	  tests/ops/test_attention_refusals.py tests/program/test_engine.py tests/calibration/test_statistics.py tests/calibration/test_forged.py tests/calibration/test_scale.py
+	  tests/ops/test_attention_refusals.py tests/ops/test_attention_few_queries.py tests/program/test_engine.py tests/calibration/test_statistics.py tests/calibration/test_forged.py tests/calibration/test_scale.py
 
 $(SANITIZED)/.built: $(VENV)/.dev $(SOURCES)
 	@echo "== building the sanitized kernels"

@@ -22,7 +22,8 @@ from hccs.pipeline.bench.run import BenchSettings, bench
 from hccs.pipeline.bench.sentences import workloads
 from hccs.pipeline.bench.turns import median_ratio, take_turns
 from hccs.pipeline.convert.demo import MODEL
-from hccs.pipeline.convert.stages import ConversionSettings, convert
+from hccs.pipeline.convert.settings import ConversionSettings
+from hccs.pipeline.convert.stages import convert
 from hccs.pipeline.data import tasks
 from hccs.pipeline.runs.converted import ConvertedRun
 from hccs.program import IntegerModel

@@ -271,7 +271,8 @@ def test_command_on_the_embedded_model(tmp_path):
 
 
 def test_the_folder_of_a_run_brings_its_task_and_recipe(data, tmp_path):
-    from hccs.pipeline.convert.stages import ConversionSettings, convert
+    from hccs.pipeline.convert.settings import ConversionSettings
+    from hccs.pipeline.convert.stages import convert
 
     chosen = ConversionSettings(
         str(MODEL), tasks.TASKS["movies"], str(data), sentences=16, refine=False, retraining=RECIPE

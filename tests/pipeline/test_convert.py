@@ -16,10 +16,11 @@ import hccs.nn
 from hccs.errors import DataError, FileError, ModelError, ParameterError
 from hccs.nn.lowering.quantised import KINDS
 from hccs.pipeline import training
-from hccs.pipeline.convert import stages as stages_module
+from hccs.pipeline.convert import conversion_run
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.convert.evaluate import evaluate
-from hccs.pipeline.convert.stages import Conversion, ConversionSettings, convert
+from hccs.pipeline.convert.settings import ConversionSettings
+from hccs.pipeline.convert.stages import Conversion, convert
 from hccs.pipeline.convert.steps import calibrate, retrain
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import tokenise
@@ -97,7 +98,7 @@ def interrupted(data, tmp_path_factory):
     found["checkpoints"] = list((out / "checkpoints" / "retrain").glob("checkpoint-*"))
     found["before"] = json.loads((out / "results.json").read_text())["stages"]
 
-    save = stages_module.os.replace
+    save = conversion_run.os.replace
 
     def stops_before_the_model_appears(source, target):
         if str(target).endswith("model"):
@@ -105,7 +106,7 @@ def interrupted(data, tmp_path_factory):
         save(source, target)
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(stages_module.os, "replace", stops_before_the_model_appears)
+        patched.setattr(conversion_run.os, "replace", stops_before_the_model_appears)
         convert(settings(data), out, silent)
     found["model appeared"] = (out / "model").exists()
     found["retrained kept"] = (out / "retrained" / "config.json").exists()
@@ -270,7 +271,7 @@ class StubbedStages(Conversion):
     @property
     def stages(self):
         def stage(name):
-            def work():
+            def work(_):
                 self.called = (*self.called, name)
                 if name == self.stops_at:
                     raise KeyboardInterrupt

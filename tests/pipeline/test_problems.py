@@ -17,7 +17,8 @@ from hccs.cli.app import app
 from hccs.errors import DataError, HccsError, ModelError, ParameterError
 from hccs.pipeline import metrics
 from hccs.pipeline.convert.evaluate import evaluate
-from hccs.pipeline.convert.stages import Conversion, ConversionSettings
+from hccs.pipeline.convert.settings import ConversionSettings
+from hccs.pipeline.convert.stages import Conversion
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.tokens import tokenise
 from hccs.pipeline.training import Recipe
@@ -216,6 +217,6 @@ def test_bad_values_words_and_heads_are_refused(tmp_path, encoder, words):
         from hccs.pipeline.models import load_classifier
 
         load_classifier(str(run.path / "float"), ("y",), problem=task.problem)
-    loaded = run._start.tokenizer
+    loaded = run.start.tokenizer
     with pytest.raises(DataError, match="longer"):
         tokenise(tasks.Examples([("kada " * 40,)], [[0] * 40]), loaded, 8)

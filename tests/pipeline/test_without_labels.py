@@ -12,11 +12,11 @@ import hccs
 import hccs.nn
 from hccs.errors import DataError, FileError, ModelError
 from hccs.pipeline import training
-from hccs.pipeline.convert import reconstructing
-from hccs.pipeline.convert import stages as stages_module
+from hccs.pipeline.convert import calibration_stages, reconstructing
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.convert.evaluate import evaluate
-from hccs.pipeline.convert.stages import ConversionSettings, convert
+from hccs.pipeline.convert.settings import ConversionSettings
+from hccs.pipeline.convert.stages import convert
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.reading import read_texts
 from hccs.pipeline.models import load_classifier
@@ -110,7 +110,7 @@ def mended(texts, tmp_path_factory):
         raise Killed
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(stages_module, "refine", stops)
+        patched.setattr(calibration_stages, "refine", stops)
         convert(settings(texts, dev=True, retraining=None, refine=True), out, silent)
     found["before"] = list(json.loads((out / "results.json").read_text())["stages"])
     found |= convert(settings(texts, dev=True, retraining=None, refine=True), out, silent)

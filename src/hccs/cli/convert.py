@@ -145,6 +145,7 @@ def convert(
     require_models()
     from hccs.pipeline.convert import stages as pipeline
     from hccs.pipeline.convert.finishing import finish
+    from hccs.pipeline.convert.settings import ConversionSettings
     from hccs.pipeline.convert.steps import RETRAINING
     from hccs.pipeline.report.write import NAME
     from hccs.pipeline.runs.processes import state
@@ -158,7 +159,7 @@ def convert(
             " and ".join(f"--{name.replace('_', '-')}" for name in given),
             "Leave one of them out.",
         )
-    settings = pipeline.ConversionSettings(
+    settings = ConversionSettings(
         model=model,
         task=_task(task, train, dev, text, label, names, n, problem.value, unlabelled),
         data=data or None,

@@ -7,6 +7,8 @@ the standard operators can run it; the integers before the last division are the
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from hccs._extras import require
@@ -21,6 +23,11 @@ _LEADING_BITS = range(15)
 
 _WIDE_LEADING_BITS = range(24)
 """Those of wide sums."""
+
+_FIELDS = {"base": "B", "slope": "S", "bound": "D", "slope2": "S2", "bound2": "D2", "shift": "f"}
+"""What theta's columns hold, by the letters of docs/spec.md; one line has the first three."""
+
+_NOTHING = "nothing = Constant <value = int32 {0}> ()"
 
 
 def onnx() -> Any:
@@ -48,12 +55,43 @@ def function_text(mode: Mode) -> str:
     All modes are p_hat = min((s * factor) >> shift, T), where factor depends on the row alone: its
     reciprocal, times 2^e for the short rows of u8 modes.
     """
+    score = f"""distance = Sub (m, x)
+    delta = Min (distance, D)
+    lost = Mul (S, delta)
+    score = Sub (B, lost)
+    {_NOTHING}"""
+    fields = dict(itertools.islice(_FIELDS.items(), 3))
+    return _row_function(function_name(mode), mode, fields, score, f"{_factor(mode)}\n    {_scaled(mode)}")
+
+
+def wide_function_text(mode: Mode) -> str:
+    """The function of two lines and wide sums: p_hat = min((s * rho) >> (k + t), T), Z below 2^24."""
+    score = f"""signed_distance = Sub (m, x)
+    {_NOTHING}
+    distance = Max (signed_distance, nothing)
+    delta = Min (distance, D)
+    lost = Mul (S, delta)
+    delta2 = Min (distance, D2)
+    lost2 = Mul (S2, delta2)
+    lower = Sub (B, lost)
+    line = Sub (lower, lost2)
+    unshifted = Cast <to = {_type("UINT32")}> (line)
+    shift_bits = Cast <to = {_type("UINT32")}> (f)
+    narrowed = BitShift <direction = "RIGHT"> (unshifted, shift_bits)
+    score = Cast <to = {_type("INT32")}> (narrowed)"""
+    return _row_function(function_name(mode, wide=True), mode, _FIELDS, score, _wide_scaled(mode))
+
+
+def _row_function(name: str, mode: Mode, fields: Mapping[str, str], score: str, scaled: str) -> str:
+    """What both forms share: `score` goes from m, x and theta to scores, `scaled` from Z to p_hat."""
+    by_head = "\n    ".join(f"{letter} = Reshape ({field}, heads_only)" for field, letter in fields.items())
     # QuantizeLinear rounds half to even and saturates: the quantiser of docs/spec.md. Masks are minima with a
-    # cap, and Z <= 32767 is summed in float32, which holds it exactly: runtimes are several times as fast at
-    # these as at Where and at sums of int32.
+    # cap, and sums are taken in float32, which holds those of one line exactly, and of the wide form those
+    # below 2^24: runtimes are several times as fast at these as at Where and at sums of int32. A row without
+    # a valid column has s = 0 everywhere: `some` may be anything for the zeros it must return.
     return f"""
 <domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>
-{function_name(mode)} (z, theta, scale, valid) => (p)
+{name} (z, theta, scale, valid) => (p)
 {{
     heads = Shape (scale)
     zero = Constant <value = int8[1] {{0}}> ()
@@ -61,29 +99,24 @@ def function_text(mode: Mode) -> str:
     logits = QuantizeLinear <axis = 1> (z, scale, zeros)
     x = Cast <to = {_type("INT32")}> (logits)
     heads_only = Constant <value = int64[3] {{-1, 1, 1}}> ()
-    base, slope, bound = Split <axis = 1, num_outputs = 3> (theta)
-    B = Reshape (base, heads_only)
-    S = Reshape (slope, heads_only)
-    D = Reshape (bound, heads_only)
+    {", ".join(fields)} = Split <axis = 1, num_outputs = {len(fields)}> (theta)
+    {by_head}
     columns = Constant <value = int64[1] {{-1}}> ()
     lowest = Constant <value = int32 {{-128}}> ()
     highest = Constant <value = int32 {{127}}> ()
     logit_cap = Where (valid, highest, lowest)
     attended = Min (x, logit_cap)
     m = ReduceMax (attended, columns)
-    distance = Sub (m, x)
-    delta = Min (distance, D)
-    lost = Mul (S, delta)
-    score = Sub (B, lost)
-    nothing = Constant <value = int32 {{0}}> ()
+    {score}
     largest = Constant <value = int32 {{32767}}> ()
     score_cap = Where (valid, largest, nothing)
     s = Min (score, score_cap)
     exact = Cast <to = {_type("FLOAT")}> (s)
     total = ReduceSum (exact, columns)
     Z = Cast <to = {_type("INT32")}> (total)
-    {_factor(mode)}
-    {_scaled(mode)}
+    unit = Constant <value = int32 {{1}}> ()
+    some = Max (Z, unit)
+    {scaled}
     real = Cast <to = {_type("FLOAT")}> (p_hat)
     T = Constant <value = float {{{mode.T}.0}}> ()
     p = Div (real, T)
@@ -91,10 +124,19 @@ def function_text(mode: Mode) -> str:
 """
 
 
-def wide_function_text(mode: Mode) -> str:
-    """The function of two lines and wide sums: p_hat = min((s * rho) >> (k + t), T), Z below 2^24."""
-    names = ("base", "slope", "bound", "slope2", "bound2", "shift")
-    by_head = "\n    ".join(f"{name}_of = Reshape ({name}, heads_only)" for name in names)
+def _leading_bit(leading_bits: range) -> str:
+    """k, the leading bit of `some`."""
+    lines = [
+        _int32("powers", [1 << k for k in leading_bits[1:]]),
+        "reached = GreaterOrEqual (some, powers)",
+        f"counted = Cast <to = {_type('INT32')}> (reached)",
+        "k = ReduceSum (counted, columns)",
+    ]
+    return "\n    ".join(lines)
+
+
+def _wide_scaled(mode: Mode) -> str:
+    """From a wide Z to p_hat."""
     numerator = mode.T << (DIVISOR_BITS + mode.spare_bits)
     reciprocal = f"""one_wide = Constant <value = int64 {{1}}> ()
     unit_bits = Constant <value = int64 {{{1 << DIVISOR_BITS}}}> ()
@@ -114,49 +156,7 @@ def wide_function_text(mode: Mode) -> str:
         reciprocal = f"""{_linear_reciprocal(mode, _WIDE_LEADING_BITS)}
     spare_power = Constant <value = int32 {{{1 << mode.spare_bits}}}> ()
     rho = Mul (L, spare_power)"""
-    return f"""
-<domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>
-{function_name(mode, wide=True)} (z, theta, scale, valid) => (p)
-{{
-    heads = Shape (scale)
-    zero = Constant <value = int8[1] {{0}}> ()
-    zeros = Expand (zero, heads)
-    logits = QuantizeLinear <axis = 1> (z, scale, zeros)
-    x = Cast <to = {_type("INT32")}> (logits)
-    heads_only = Constant <value = int64[3] {{-1, 1, 1}}> ()
-    {", ".join(names)} = Split <axis = 1, num_outputs = 6> (theta)
-    {by_head}
-    columns = Constant <value = int64[1] {{-1}}> ()
-    lowest = Constant <value = int32 {{-128}}> ()
-    highest = Constant <value = int32 {{127}}> ()
-    logit_cap = Where (valid, highest, lowest)
-    attended = Min (x, logit_cap)
-    m = ReduceMax (attended, columns)
-    signed_distance = Sub (m, x)
-    nothing = Constant <value = int32 {{0}}> ()
-    distance = Max (signed_distance, nothing)
-    delta = Min (distance, bound_of)
-    lost = Mul (slope_of, delta)
-    delta2 = Min (distance, bound2_of)
-    lost2 = Mul (slope2_of, delta2)
-    lower = Sub (base_of, lost)
-    line = Sub (lower, lost2)
-    unshifted = Cast <to = {_type("UINT32")}> (line)
-    f = Cast <to = {_type("UINT32")}> (shift_of)
-    narrowed = BitShift <direction = "RIGHT"> (unshifted, f)
-    score = Cast <to = {_type("INT32")}> (narrowed)
-    largest = Constant <value = int32 {{32767}}> ()
-    score_cap = Where (valid, largest, nothing)
-    s = Min (score, score_cap)
-    exact = Cast <to = {_type("FLOAT")}> (s)
-    total = ReduceSum (exact, columns)
-    Z = Cast <to = {_type("INT32")}> (total)
-    unit = Constant <value = int32 {{1}}> ()
-    some = Max (Z, unit)
-    {_int32("powers", [1 << k for k in _WIDE_LEADING_BITS[1:]])}
-    reached = GreaterOrEqual (some, powers)
-    counted = Cast <to = {_type("INT32")}> (reached)
-    k = ReduceSum (counted, columns)
+    return f"""{_leading_bit(_WIDE_LEADING_BITS)}
     {reciprocal}
     product = Mul (s, rho)
     unsigned = Cast <to = {_type("UINT32")}> (product)
@@ -165,28 +165,15 @@ def wide_function_text(mode: Mode) -> str:
     fraction_bits = Cast <to = {_type("UINT32")}> (fraction)
     shifted = BitShift <direction = "RIGHT"> (unsigned, fraction_bits)
     top = Constant <value = uint32 {{{mode.T}}}> ()
-    p_hat = Min (shifted, top)
-    real = Cast <to = {_type("FLOAT")}> (p_hat)
-    T = Constant <value = float {{{mode.T}.0}}> ()
-    p = Div (real, T)
-}}
-"""
+    p_hat = Min (shifted, top)"""
 
 
 def _factor(mode: Mode) -> str:
-    """From Z to factor (eq. 6, 8, 9)."""
+    """From `some`, which is Z, to factor (eq. 6, 8, 9)."""
     numerator = mode.T << RECIPROCAL_SHIFT if mode.is_u8 else mode.T
     # e of docs/spec.md by leading bit: how far the scores of a short row are scaled up.
     e = [max(8 - k, 0) if mode.is_u8 else 0 for k in _LEADING_BITS]
-    # A row without a valid column has s = 0 everywhere: any factor gives the zeros it must return.
-    lines = ["unit = Constant <value = int32 {1}> ()", "some = Max (Z, unit)"]
-    if mode.is_clb or mode.is_u8:
-        lines += [
-            _int32("powers", [1 << k for k in _LEADING_BITS[1:]]),
-            "reached = GreaterOrEqual (some, powers)",
-            f"counted = Cast <to = {_type('INT32')}> (reached)",
-            "k = ReduceSum (counted, columns)",
-        ]
+    lines = [_leading_bit(_LEADING_BITS)] if mode.is_clb or mode.is_u8 else []
     if mode.is_clb:
         lines += [
             _int32("factors", [(numerator >> (k + e[k])) << e[k] for k in _LEADING_BITS]),

@@ -4,17 +4,13 @@
 
 #include <vector>
 
+#include "common/reciprocal.hpp"
 #include "search.hpp"
 
 namespace hccs::calibration {
 
 // By division, by the leading bit of Z, or by a line in Z between two powers of two.
 enum class Reciprocal { kDivision, kLeadingBit, kLine };
-
-// 255 / z in eight bits by the line, of Z = z 2^k: see hccs.reference.
-inline int linear_reciprocal(int Z, int k) {
-  return (255 * (47976 - (static_cast<int>((int64_t{Z} << 15) >> k) >> 1))) >> 15;
-}
 
 struct Deployment {
   bool u8;

@@ -10,7 +10,8 @@ from typing import Any
 from hccs.errors import DataError, ParameterError
 from hccs.pipeline.convert.delivered import Converted
 from hccs.pipeline.convert.finishing import finish
-from hccs.pipeline.convert.stages import Conversion, ConversionSettings
+from hccs.pipeline.convert.settings import ConversionSettings
+from hccs.pipeline.convert.stages import Conversion
 from hccs.pipeline.convert.steps import RETRAINING
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.problems import CLASSIFICATION

@@ -10,7 +10,8 @@ from typing import Any
 
 from hccs._files import atomic
 from hccs.pipeline.convert.finishing import finish
-from hccs.pipeline.convert.stages import Conversion, ConversionSettings
+from hccs.pipeline.convert.settings import ConversionSettings
+from hccs.pipeline.convert.stages import Conversion
 from hccs.pipeline.convert.steps import RETRAINING
 from hccs.pipeline.data import tasks
 from hccs.pipeline.report import figures

@@ -27,7 +27,7 @@ _RECIPE = ("epochs", "learning_rate", "batch_size")
 
 def convert_command(settings: Mapping[str, Any], out: Path) -> str:
     """`hccs convert` with every setting that differs from its default."""
-    from hccs.pipeline.convert.stages import ConversionSettings
+    from hccs.pipeline.convert.settings import ConversionSettings
 
     words = ["hccs", "convert", str(settings["model"]), "--out", str(out), *_data_words(settings)]
     if settings.get("labels"):

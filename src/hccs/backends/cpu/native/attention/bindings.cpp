@@ -3,10 +3,9 @@
 #include <nanobind/nanobind.h>
 
 #include <cstring>
-#include <iterator>
 #include <vector>
 
-#include "common/arrays.hpp"
+#include "attention/operands.hpp"
 #include "common/instruction_sets.hpp"
 #include "common/signals.hpp"
 
@@ -15,115 +14,75 @@ namespace {
 
 using namespace arrays;
 
-// Where each group's rows and parameters lie: heads int32 [..., 3], or [..., 6] of the wide form, and requant [..., 5]
-// broadcast over the leading dimensions, those of q. Of these k and v have fewer heads where neighbouring ones share
-// them.
-Status take_groups(const Buffer (&qkv)[3], const Buffer& out, const Buffer& heads, const Buffer& requant,
-                   const Py_ssize_t* lead_shape, int lead, std::vector<AttentionGroup>& groups) {
-  const auto each = [&](const Buffer& array, int own_ndim, auto assign) {
-    const Py_buffer& view = array.view();
-    const Broadcast all(view.buf, own_ndim, view.shape, view.strides, lead_shape, lead);
-    size_t group = 0;
-    if (all.possible) all.for_each(lead, [&](const char* at) { assign(groups[group++], at); });
-    return all.possible;
-  };
+// Where each group's rows and parameters lie.
+Status take_groups(const AttentionOperands& of, std::vector<AttentionGroup>& groups) {
   int64_t count = 1;
-  for (int d = 0; d < lead; ++d) count *= lead_shape[d];
+  for (int d = 0; d < of.lead; ++d) count *= of.logits[d];
   groups.resize(count);
   using Group = AttentionGroup;
-  const int8_t* Group::* const starts[] = {&Group::q, &Group::k, &Group::v};
-  for (int i = 0; i < 3; ++i) {
-    const Py_buffer& view = qkv[i].view();
-    const Broadcast own(view.buf, lead, view.shape, view.strides, view.shape, lead);
-    const int64_t sharing = lead && view.shape[lead - 1] ? lead_shape[lead - 1] / view.shape[lead - 1] : 1;
+  const auto each = [&](const Buffer& array, int own_ndim, auto assign) {
     size_t group = 0;
-    own.for_each(lead, [&](const char* at) {
-      for (int64_t j = 0; j < sharing; ++j) groups[group++].*starts[i] = reinterpret_cast<const int8_t*>(at);
+    return of.for_heads(array, own_ndim, [&](const char* at) { assign(groups[group++], at); });
+  };
+  const auto starts = [&](const Buffer& array, int64_t sharing, const int8_t* Group::* start) {
+    size_t group = 0;
+    of.for_own_heads(array, [&](const int8_t* at) {
+      for (int64_t j = 0; j < sharing; ++j) groups[group++].*start = at;
     });
-  }
-  each(out, lead, [](Group& group, const char* at) { group.out = const_cast<char*>(at); });
-  const bool wide = holds(heads.view(), 6);
-  require((wide || holds(heads.view(), 3)) && holds(requant.view(), 5), "wrong heads or requant");
-  if (!each(heads, heads.view().ndim - 1, [&](Group& group, const char* at) {
-        if (wide)
+  };
+  starts(of.q, 1, &Group::q);
+  starts(of.k, of.sharing, &Group::k);
+  starts(of.v, of.sharing, &Group::v);
+  each(of.out, of.lead, [](Group& group, const char* at) { group.out = const_cast<char*>(at); });
+  if (!each(of.heads, of.heads.view().ndim - 1, [&](Group& group, const char* at) {
+        if (of.wide)
           group.wide_head = reinterpret_cast<const WideHead*>(at);
         else
           group.head = reinterpret_cast<const Head*>(at);
       }))
     return kThetaShape;
-  if (!each(requant, requant.view().ndim - 1,
+  if (!each(of.requant, of.requant.view().ndim - 1,
             [](Group& group, const char* at) { group.requant = reinterpret_cast<const Requant*>(at); }))
     return kRequantShape;
   return kDone;
 }
 
-// q and out [..., nq, d], k and v [..., nk, d] with contiguous rows; `mode` kDeferred defers normalisation; `sums`
-// receives Z, for pairs alone. int8 output is written turned where `out` is uint8.
-int attention(nb::handle q_array, nb::handle k_array, nb::handle v_array, nb::handle heads, nb::handle requant,
-              int masking, nb::handle valid, bool causal, int mode, int output, nb::handle out_array, nb::handle sums,
+// `mode` kDeferred defers normalisation; `sums` receives Z, for pairs alone. int8 output is written turned where `out`
+// is uint8.
+int attention(nb::handle q, nb::handle k, nb::handle v, nb::handle heads, nb::handle requant, int masking,
+              nb::handle valid, bool causal, int mode, int output, nb::handle out, nb::handle sums,
               nb::handle threads) {
-  const Buffer qkv[3] = {{q_array, PyBUF_STRIDES}, {k_array, PyBUF_STRIDES}, {v_array, PyBUF_STRIDES}};
-  const Py_buffer &q = qkv[0].view(), &k = qkv[1].view(), &v = qkv[2].view();
-  const Buffer theta(heads, PyBUF_C_CONTIGUOUS), factors(requant, PyBUF_C_CONTIGUOUS);
-  const Buffer results(out_array, PyBUF_STRIDES | PyBUF_FORMAT | PyBUF_WRITABLE);
-  const Py_buffer& out = results.view();
-  const int ndim = q.ndim, lead = ndim - 2;
-  require(ndim >= 2 && ndim <= StridedRows::kMaxDims && k.ndim == ndim && v.ndim == ndim && out.ndim == ndim,
-          "wrong number of dimensions");
-  Py_ssize_t logits[StridedRows::kMaxDims];
-  for (int d = 0; d < lead; ++d) {
-    logits[d] = q.shape[d];
-    const bool shared = d == lead - 1 && k.shape[d] > 0 && logits[d] % k.shape[d] == 0;
-    require((k.shape[d] == logits[d] || shared) && v.shape[d] == k.shape[d] && out.shape[d] == logits[d],
-            "q, k, v and out differ in groups");
-  }
+  const AttentionOperands of(q, k, v, heads, requant, causal, mode, output, out, PyBUF_STRIDES | PyBUF_FORMAT);
+  const Py_buffer& results = of.out.view();
 
   AttentionJob job{};
-  job.queries = logits[lead] = q.shape[lead];
-  job.keys = logits[lead + 1] = k.shape[lead];
-  job.dim = q.shape[lead + 1];
-  job.rows = job.dim ? q.len / job.dim : 0;
-  job.q_stride = q.strides[lead];
-  job.k_stride = k.strides[lead];
-  job.v_stride = v.strides[lead];
-  job.out_stride = out.strides[lead] / out.itemsize;
+  job.queries = of.queries;
+  job.keys = of.keys;
+  job.dim = of.dim;
+  job.rows = of.rows();
+  job.q_stride = of.row_stride(of.q);
+  job.k_stride = of.row_stride(of.k);
+  job.v_stride = of.row_stride(of.v);
+  job.out_stride = of.row_stride(of.out) / results.itemsize;
   job.causal = causal;
   job.masking = masking_of(masking);
-  job.probabilities_first = mode != kDeferred;
-  job.mode = job.probabilities_first ? mode_of(mode) : Mode{};
-  require(!job.probabilities_first || is_u8(job.mode), "probabilities that come first are uint8");
+  job.probabilities_first = of.probabilities_first;
+  job.mode = of.mode;
   job.softmax = in_use().softmax;
-  require(output >= 0 && output < static_cast<int>(std::size(kAttentionOutputNames)), "no such output");
-  job.output = static_cast<AttentionOutput>(output);
-  job.turned = job.output == AttentionOutput::kInt8 && out.format && std::strcmp(out.format, "B") == 0;
-  for (const Py_buffer* rows : {&q, &k, &v})
-    require(rows->itemsize == 1 && rows->shape[lead + 1] == job.dim && (job.dim <= 1 || rows->strides[lead + 1] == 1),
-            "q, k and v must be int8 with contiguous rows of one length");
-  require(v.shape[lead] == job.keys && (!causal || job.queries <= job.keys), "wrong number of keys");
-  require(out.itemsize == (job.output == AttentionOutput::kInt8 ? 1 : 4) && out.shape[lead] == job.queries &&
-              out.shape[lead + 1] == job.dim && (job.dim <= 1 || out.strides[lead + 1] == out.itemsize),
-          "out must have contiguous rows, as many and as long as q's");
+  job.output = of.output;
+  job.turned = job.output == AttentionOutput::kInt8 && results.format && std::strcmp(results.format, "B") == 0;
 
   std::vector<AttentionGroup> groups;
-  if (const Status status = take_groups(qkv, results, theta, factors, logits, lead, groups); status != kDone)
-    return status;
+  if (const Status status = take_groups(of, groups); status != kDone) return status;
   job.groups = groups.data();
   ValidRows selection;
-  if (const Status status = selection.take(valid, job.masking, logits, ndim); status != kDone) return status;
+  if (const Status status = selection.take(valid, job.masking, of.logits, of.ndim); status != kDone) return status;
   job.valid = selection.rows;
-  const auto run = [&] {
-    if (job.rows == 0) return;
-    const int most = threads_of(threads);
-    run_interruptibly([&](Interruption& interruption) { run_attention(job, *in_use().attention, most, interruption); });
-  };
-  if (job.output == AttentionOutput::kPair) {
-    const Buffer Z(sums, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
-    require(Z.view().itemsize == 4 && Z.elements() == job.rows, "sums has the wrong size");
-    job.sums = Z.data<int32_t>();
-    run();
-  } else {
-    run();
-  }
+  const Sums Z(job.output, sums, job.rows);
+  job.sums = Z.data();
+  if (job.rows == 0) return kDone;
+  const int most = threads_of(threads);
+  run_interruptibly([&](Interruption& interruption) { run_attention(job, *in_use().attention, most, interruption); });
   return kDone;
 }
 

@@ -27,7 +27,10 @@ inline void scores_by_distance(const int32_t* head, bool wide, ScoreTable& table
 // p = min((s rho) >> shift, 255), the reciprocal rho as docs/spec.md has it for each form and mode.
 inline void probabilities_by_distance(const ScoreTable& scores, int32_t Z, bool wide, Mode mode, ScoreTable& table) {
   constexpr int32_t kT = 255, kSpare = 7;
-  if (Z < 1) Z = 1;  // nothing attended: no score is looked up
+  if (Z < 1) {  // nothing attended: no score is looked up, and products with a reciprocal of 0 would overflow
+    table = ScoreTable{};
+    return;
+  }
   int k = std::bit_width(static_cast<uint32_t>(Z)) - 1;
   int up = 0, shift = 15;
   int32_t rho;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/reciprocal.hpp"
 #include "common/valid.hpp"
 
 namespace hccs {
@@ -20,13 +21,6 @@ enum class Width { kI16, kU8 };
 
 // Numerator of the reciprocal: T for int16, T * 2^15 for uint8 (eq. 6 and 8).
 constexpr int32_t numerator(Mode mode) { return is_u8(mode) ? 255 << 15 : 32767; }
-
-// u8_lin: 255 / z of z = M / 2^15 from 1 to 2, in eight bits, by the line 1.4641 - z / 2.
-constexpr int32_t kLinearTop = 47976;
-constexpr int32_t linear_reciprocal(int32_t Z, int leading_bit) {
-  const int32_t M = leading_bit > 15 ? Z >> (leading_bit - 15) : Z << (15 - leading_bit);
-  return (255 * (kLinearTop - (M >> 1))) >> 15;
-}
 
 template <Width kWidth>
 struct Output {
