@@ -11,9 +11,6 @@ from torch import nn
 
 from hccs.errors import DataError
 
-HELD_BACK = 8
-"""One sentence in so many is not fitted to: it chooses among what was found on the others."""
-
 _HINT = "A batch is what tokenizer(texts, padding=True, return_tensors='pt') returns; pass a list of them."
 
 
@@ -36,15 +33,6 @@ def require_some(batches: Sequence[Any]) -> None:
     """Refuse an empty list of batches."""
     if not batches:
         raise DataError("at least one batch", "none", "Pass batches of tokenised text, or a DataLoader.")
-
-
-def held_back_rows(sentences: int, rows: int, one_in: int = HELD_BACK) -> torch.Tensor:
-    """Which rows of a batch choose, behind so many sentences of other batches.
-
-    >>> held_back_rows(6, 4).tolist()
-    [False, True, False, False]
-    """
-    return (sentences + torch.arange(rows)) % one_in == one_in - 1
 
 
 def call(model: nn.Module, batch: Any) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from hccs._progress import track
 from hccs.nn.attaching import attach, current_table, detach
-from hccs.nn.batches import held_back_rows, listed, named_inputs
+from hccs.nn.batches import listed, named_inputs
 from hccs.nn.distilling import divergence
 from hccs.nn.layers import LearnableHeadSoftmax
 from hccs.nn.preserving import unchanged
@@ -19,13 +20,7 @@ from hccs.numbers.table import ParamTable
 STEP_EXAMPLES = 32
 
 COMPARED = 256
-"""Held-back examples, at most, on which tables that were met are compared."""
-
-
-Inputs = Mapping[str, torch.Tensor]
-
-Answered = tuple[Inputs, torch.Tensor]
-"""A batch, and what the float model answers."""
+"""Examples on which tables that were met are compared."""
 
 
 def refine(
@@ -40,43 +35,28 @@ def refine(
     """A table whose model answers more like the float model on `batches`, which need no labels.
 
     Minimises KL(float model's prediction || HCCS model's), or their squared difference where it is one value,
-    over theta and scale from `table` on. One sentence in eight is held back from the steps, and chooses among
-    the tables met; of fewer than eight all choose. The float model is `teacher`, or the model itself with its
-    own softmax: after `hccs.nn.reconstruct` pass the one of before. The models, weights and all, are left as
-    they were.
+    over theta and scale from `table` on, keeping the best of the tables met. The float model is `teacher`, or
+    the model itself with its own softmax: after `hccs.nn.reconstruct` pass the one of before. The models,
+    weights and all, are left as they were.
     """
     given = listed(batches)
     device = next(model.parameters()).device
     whole = [{k: v.to(device) for k, v in named_inputs(model, batch).items()} for batch in given]
-    fitted, held_back = _apart(whole)
+    inputs = [part for batch in whole for part in _parts(batch)]
     with unchanged(model):
-        float_model = detach(model) if teacher is None else teacher
-        taught, judged = (_answered(float_model, part) for part in (fitted, held_back))
+        targets = _answers(detach(model) if teacher is None else teacher, inputs)
         model.eval().requires_grad_(False)
         attach(model, table, learnable=True)
-        return _descend(model, taught, judged or taught, steps, learning_rate)
+        return _descend(model, inputs, targets, steps, learning_rate)
 
 
-def _apart(batches: Sequence[Inputs]) -> tuple[list[Inputs], list[Inputs]]:
-    """Batches to step on, and those of the sentences that are held back from them."""
-    found: tuple[list[Inputs], list[Inputs]] = ([], [])
-    sentences = 0
-    for batch in batches:
-        rows = len(next(iter(batch.values())))
-        chooses = held_back_rows(sentences, rows)
-        for to, chosen in zip(found, (~chooses, chooses), strict=True):
-            to.extend(_parts({name: value[chosen.to(value.device)] for name, value in batch.items()}))
-        sentences += rows
-    return found
-
-
-def _answered(model: nn.Module, batches: Sequence[Inputs]) -> list[Answered]:
+def _answers(model: nn.Module, inputs: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
     with unchanged(model), torch.no_grad():
         model.eval()
-        return [(batch, model(**batch).logits.float()) for batch in batches]
+        return [model(**batch).logits.float() for batch in inputs]
 
 
-def _parts(batch: Inputs) -> Iterator[dict[str, torch.Tensor]]:
+def _parts(batch: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
     """A batch in parts of a size that a step needs: larger ones cost more time than they are worth."""
     rows = len(next(iter(batch.values())))
     for start in range(0, rows, STEP_EXAMPLES):
@@ -85,38 +65,41 @@ def _parts(batch: Inputs) -> Iterator[dict[str, torch.Tensor]]:
 
 def _descend(
     model: nn.Module,
-    taught: Sequence[Answered],
-    judged: Sequence[Answered],
+    inputs: Sequence[Mapping[str, Any]],
+    targets: Sequence[torch.Tensor],
     steps: int,
     learning_rate: float,
 ) -> ParamTable:
     learnt = [m.log_ratio for m in model.modules() if isinstance(m, LearnableHeadSoftmax)]
     optimiser = torch.optim.Adam(learnt, lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    judges = sum(len(target) for _, target in judged)
-    compared = judged[:: -(-judges // COMPARED)]  # batches may be sorted by length: some of each
-    best, best_table = _distance(model, compared), current_table(model)
+    every = -(-len(inputs) * STEP_EXAMPLES // COMPARED)  # batches may be sorted by length: some of each
+    compared = inputs[::every], targets[::every]
+    best, best_table = _distance(model, *compared), current_table(model)
     check = max(1, steps // 3)
     for step in track(range(steps), total=steps, description="refining theta"):
+        batch, target = inputs[step % len(inputs)], targets[step % len(inputs)]
         optimiser.zero_grad()
-        _divergence(model, *taught[step % len(taught)]).backward()
+        _divergence(model, batch, target).backward()
         optimiser.step()
         schedule.step()
         if (step + 1) % check == 0 or step + 1 == steps:
-            now = _distance(model, compared)
+            now = _distance(model, *compared)
             if now < best:
                 best, best_table = now, current_table(model)
     provenance = {**best_table.provenance, "refined": {"steps": steps, "kl": best}}
     return replace(best_table, provenance=provenance)
 
 
-def _divergence(model: nn.Module, batch: Inputs, target: torch.Tensor) -> torch.Tensor:
+def _divergence(model: nn.Module, batch: Mapping[str, Any], target: torch.Tensor) -> torch.Tensor:
     mask = batch.get("attention_mask")
     return divergence(model(**batch).logits, target, None if mask is None else mask.bool())
 
 
-def _distance(model: nn.Module, answered: Sequence[Answered]) -> float:
-    """The mean over sentences."""
+def _distance(
+    model: nn.Module, inputs: Sequence[Mapping[str, Any]], targets: Sequence[torch.Tensor]
+) -> float:
     with torch.no_grad():
-        found = [(len(target), float(_divergence(model, batch, target))) for batch, target in answered]
-    return sum(rows * distance for rows, distance in found) / sum(rows for rows, _ in found)
+        return sum(
+            float(_divergence(model, batch, target)) for batch, target in zip(inputs, targets, strict=True)
+        ) / len(inputs)
