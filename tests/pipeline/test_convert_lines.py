@@ -12,11 +12,13 @@ runner = pytest.importorskip("typer.testing").CliRunner()
 
 import hccs
 import hccs.nn
+from hccs.calibration import HeadStatistics
+from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.cli.app import app
 from hccs.errors import ParameterError
 from hccs.pipeline.convert.evaluate import evaluate
 from hccs.pipeline.convert.forms import LineForm, chosen_form
-from hccs.pipeline.convert.stages import convert
+from hccs.pipeline.convert.stages import Conversion, convert
 from hccs.pipeline.data import tasks
 from hccs.pipeline.report.where import where
 from hccs.program import operators as op
@@ -133,6 +135,12 @@ def test_long_rows(lines, said, tmp_path):
     table = hccs.ParamTable.load(tmp_path / "run" / "model.hccs.safetensors")
     assert (table.n, table.lines, table.sum_bits) == (512, lines, 24)
     assert (table.B > 63).all() and (table.S + (0 if table.S2 is None else table.S2) > 0).all()
+    fitted = ["rows", "output"] if lines == 2 else ["largest", "kl_i16"]
+    assert [stages["calibrate"][name] for name in ("scale", "objective")] == fitted
+    run, own = Conversion(chosen, tmp_path / "run", silent), "rows" if lines == 2 else None
+    fresh = hccs.nn.collect(run.model, run.calibration_share(), n=512, scale=own)
+    kept = HeadStatistics.load(tmp_path / "run" / "statistics.safetensors")
+    assert kept.scale == pytest.approx(fresh.scale)
     assert stages["whole"]["agreement"] >= 0.5 and stages["save"]["kl"] < (0.35 if lines == 1 else 0.1)
 
 
@@ -142,6 +150,7 @@ def test_the_form_that_is_chosen():
     assert chosen_form(128, None, None, retrains=False) == LineForm(2, "uint8", 24)
     assert chosen_form(129, None, None, retrains=False) == LineForm(2, "int16", 24)
     assert chosen_form(512, None, "uint8", retrains=False) == LineForm(2, "uint8", 24)
+    assert fitting_for(256, 2) == fitting_for(512, 1) == fitting_for(512, 2, "uint8") == Fitting()
     narrow = [n for n in range(1, 600) if chosen_form(n, 1, None, retrains=True).sum_bits == 15]
     assert narrow == [*range(1, 253)]
 

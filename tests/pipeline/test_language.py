@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import hccs
 import hccs.nn
-from hccs.calibration import HeadStatistics, search
+from hccs.calibration import HeadStatistics, search, two_lines
 from hccs.cli.app import app
 from hccs.errors import DataError, FileError, ModelError
 from hccs.pipeline.convert import language
@@ -134,12 +134,13 @@ def test_llama_keeps_floats_around_hccs(given, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_long_rows_take_the_scale_of_rows_and_the_error_of_outputs(given, tmp_path, monkeypatch):
-    monkeypatch.setattr(language, "LONG_ROWS", N - 1)
+    monkeypatch.setattr(two_lines, "LONG_ROWS", N - 1)
     asked = []
     monkeypatch.setattr(language, "search", lambda *a, **k: asked.append(k) or search(*a, **k))
     settings = LanguageSettings(str(given / "llama"), str(given / "train.txt"), str(given / "dev.txt"), N)
     found = convert_language(settings, tmp_path / "run", lambda line: None)
     assert asked == [{}, {"lines": 2, "objective": "output"}]  # once, for every stage
+    assert (found["collect"]["scale"], found["collect"]["objective"]) == ("rows", "output")
     assert (
         abs(math.log(found["modes"]["perplexity"]["two lines"]["i16_div"] / found["float"]["perplexity"]))
         < 0.1

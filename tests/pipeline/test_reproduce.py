@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import hccs.nn
 from hccs import surrogates as surrogates_registry
+from hccs.calibration import two_lines
 from hccs.cli.app import app
 from hccs.errors import DataError, FileError, HccsError, ParameterError
 from hccs.numbers.modes import Mode
@@ -240,14 +241,23 @@ def test_documents_and_long_rows(data, small, tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "CALIBRATION_TOKENS", 960)
     monkeypatch.setattr(long, "MODELS", ("tiny",))
     monkeypatch.setattr(long, "RECIPE", SHORT)
+    monkeypatch.setattr(two_lines, "LONG_ROWS", 160)
     said = []
     own = plan.Plan(data, tmp_path / "out", tmp_path / "work")
     long.run(own, list(long.experiments(["tiny"], 1)), say=said.append)
     record = json.loads((own.out / "long" / "cells" / "tiny-sst2-0.json").read_text())["stages"]
-    assert list(record) == ["float", "160", "192"]
+    assert list(record) == ["float", "192", "160"]
     for n in ("160", "192"):
         assert sum(record[n]["two lines"]["kl"]) < sum(record[n]["one line"]["kl"])
         assert record[n]["examples"]["documents"] == 12
+    assert [record[n]["two lines"]["scale"] for n in ("160", "192")] == ["largest", "rows"]
+    assert [record[n]["two lines"]["objective"] for n in ("160", "192")] == ["kl_i16", "output"]
+    assert record["192"]["one line"]["scale"] == record["192"]["two lines, uint8"]["scale"] == "largest"
+    begun = own.out / "long" / "settings.json"
+    before = {k: v for k, v in json.loads(begun.read_text()).items() if k != "fitting"}
+    begun.write_text(json.dumps(before))
+    with pytest.raises(FileError, match="other values of fitting"):  # an earlier version's, of other scales
+        long.run(own, list(long.experiments(["tiny"], 1)), say=said.append)
     first = documents.prepared(data, tmp_path / "a").read_bytes()
     assert first == documents.prepared(data, tmp_path / "b").read_bytes()
 

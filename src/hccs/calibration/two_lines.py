@@ -26,6 +26,9 @@ SCORES = {"int16": 0, "uint8": 2}
 LARGEST_BASE = 2047
 """B of int16 scores: slopes are as fine as data can tell, and half precision still holds every score."""
 
+USUAL_SCALE = "largest"
+"""In records: one int8 step is a 127th of the largest magnitude."""
+
 LONG_ROWS = 256
 """Longer rows take B as large as sums allow: a thousand far keys share the lowest score, 1 of B."""
 
@@ -59,6 +62,29 @@ def form_of(lines: int, scores: str, sum_bits: int | None) -> Form | None:
     if lines == 1 and SCORES[scores]:
         raise ParameterError("lines=2 for uint8 scores", "lines=1", "One line has no shift f.")
     return None if (lines, sum_bits) == (1, NARROW) else Form(lines, SCORES[scores], sum_bits)
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How a form is fitted: `scale` of `hccs.nn.collect` (None: the usual) and `objective` of a search."""
+
+    scale: str | None = None
+    objective: str = "kl_i16"
+
+    @property
+    def record(self) -> dict[str, str]:
+        """For the records of runs."""
+        return {"scale": self.scale or USUAL_SCALE, "objective": self.objective}
+
+
+def fitting_for(n: int, lines: int, scores: str = "int16") -> Fitting:
+    """How rows of up to `n` columns want a form fitted: docs/decoders.md and docs/reproduction.md tell why.
+
+    >>> fitting_for(512, lines=2), fitting_for(256, lines=2)
+    (Fitting(scale='rows', objective='output'), Fitting(scale=None, objective='kl_i16'))
+    """
+    long = n > LONG_ROWS and lines == 2 and not SCORES[scores]
+    return Fitting("rows", "output") if long else Fitting()
 
 
 def options_of(table: ParamTable) -> dict[str, Any]:

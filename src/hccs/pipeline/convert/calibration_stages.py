@@ -7,6 +7,7 @@ from typing import Any
 
 import hccs.nn
 from hccs.calibration import HeadStatistics, search
+from hccs.calibration.two_lines import USUAL_SCALE
 from hccs.errors import HccsError
 from hccs.pipeline.convert.conversion_run import ConversionRun
 from hccs.pipeline.convert.reconstructing import mend, refine
@@ -17,10 +18,12 @@ from hccs.pipeline.runs.processes import state
 
 def collect(run: ConversionRun) -> dict[str, Any]:
     """Statistics of the float model's logits over the calibration sentences."""
-    stats = hccs.nn.collect(run.model, run.calibration_share(), n=run.n)
+    fitting = run.fitting
+    stats = hccs.nn.collect(run.model, run.calibration_share(), n=run.n, scale=fitting.scale)
     if state().is_main_process:
         stats.save(run.path / "statistics.safetensors")
-    return {"sentences": len(run.sets["calibration"]), "rows": int(stats.rows.sum())}
+    scale = fitting.record["scale"]
+    return {"sentences": len(run.sets["calibration"]), "rows": int(stats.rows.sum()), "scale": scale}
 
 
 def calibrate(run: ConversionRun) -> dict[str, Any]:
@@ -28,7 +31,8 @@ def calibrate(run: ConversionRun) -> dict[str, Any]:
     stats = HeadStatistics.load(run.path / "statistics.safetensors")
     settings, form = run.settings, run.settings.form
     run.say(f"  {form}{form.reason(settings.retraining is not None)}")
-    found = search(stats, run.n, settings.granularity, settings.mode, **asdict(form))
+    objective = run.fitting.objective
+    found = search(stats, run.n, settings.granularity, settings.mode, objective=objective, **asdict(form))
     table = found.table
     step: dict[str, Any] = {}
     if _refines(settings) and not settings.reconstructs:
@@ -48,7 +52,16 @@ def calibrate(run: ConversionRun) -> dict[str, Any]:
         }
         for h in found.heads
     ]
-    return {"kl": found.kl, **asdict(form), **step, "heads": heads}
+    # Statistics of a run that an earlier version began have the usual scale, whatever n.
+    scale = run.results_of("collect").get("scale", USUAL_SCALE)
+    return {
+        "kl": found.kl,
+        **asdict(form),
+        "scale": scale,
+        "objective": objective,
+        **step,
+        "heads": heads,
+    }
 
 
 def _refines(settings: ConversionSettings) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import hccs.nn
+from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.errors import HccsError
 from hccs.numbers.table import ParamTable
 from hccs.pipeline.convert.reconstructing import Judge
@@ -77,6 +78,11 @@ class ConversionRun:
 
     def _tokenised(self, examples: tasks.Examples) -> TokenisedSet:
         return tokenise(examples, self.start.tokenizer, self.n).to(best_device())
+
+    @property
+    def fitting(self) -> Fitting:
+        """How theta is fitted to rows as long as the model's."""
+        return fitting_for(self.n, self.settings.form.lines, self.settings.form.scores)
 
     @property
     def path(self) -> Path:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import hccs.nn
 from hccs._progress import track
 from hccs.calibration import Calibration, HeadStatistics, search
-from hccs.calibration.two_lines import LONG_ROWS
+from hccs.calibration.two_lines import fitting_for
 from hccs.errors import DataError, FileError, HccsError, ModelError
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
@@ -65,22 +65,22 @@ def convert_language(
     )
     model = _loaded(settings.model)
     run = RunFolder(out, asdict(settings))
+    fitting = fitting_for(settings.n, lines=2)
 
     @cache
     def calibrated() -> dict[str, Calibration]:
         stats = HeadStatistics.load(run.path / "statistics.safetensors")
-        objective = "output" if settings.n > LONG_ROWS else "kl_i16"
         return {
             "one line": search(stats, settings.n, "head", settings.mode),
-            "two lines": search(stats, settings.n, "head", settings.mode, lines=2, objective=objective),
+            "two lines": search(
+                stats, settings.n, "head", settings.mode, lines=2, objective=fitting.objective
+            ),
         }
 
     def collect() -> dict[str, Any]:
-        # The rest of what long rows need: docs/decoders.md has the figures.
-        scale = "rows" if settings.n > LONG_ROWS else None
-        stats = hccs.nn.collect(model, _batches(train), n=settings.n, scale=scale)
+        stats = hccs.nn.collect(model, _batches(train), n=settings.n, scale=fitting.scale)
         stats.save(run.path / "statistics.safetensors")
-        return {"blocks": len(train), "rows": int(stats.rows.sum())}
+        return {"blocks": len(train), "rows": int(stats.rows.sum()), **fitting.record}
 
     def modes() -> dict[str, Any]:
         found: dict[str, Any] = {"perplexity": {}}

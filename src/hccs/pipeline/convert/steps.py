@@ -10,7 +10,7 @@ from typing import Any
 
 import hccs.nn
 from hccs.calibration import Calibration, search
-from hccs.calibration.two_lines import options_of
+from hccs.calibration.two_lines import fitting_for, options_of
 from hccs.nn import IntegerPlan
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
@@ -88,8 +88,11 @@ def retrain(
     hccs.nn.attach(model, table, learnable=recipe.learn)
 
     def fit(now: Any) -> ParamTable:
-        stats = hccs.nn.collect(now, list(calibration_data.batches(64)), n=table.n)
-        return search(stats, table.n, granularity, table.mode, **options_of(table)).table
+        options = options_of(table)
+        fitting = fitting_for(table.n, options["lines"], options["scores"])
+        batches = list(calibration_data.batches(64))
+        stats = hccs.nn.collect(now, batches, n=table.n, scale=fitting.scale)
+        return search(stats, table.n, granularity, table.mode, objective=fitting.objective, **options).table
 
     return train(
         model, data, held, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric, say=say

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from torch import nn
 
 import hccs.nn
 from hccs._progress import track
-from hccs.calibration import fidelity, search
+from hccs.calibration import HeadStatistics, fidelity, search
+from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.errors import HccsError
 from hccs.pipeline import scores
 from hccs.pipeline.data import tasks
@@ -69,7 +70,10 @@ def settings() -> dict[str, Any]:
     from hccs.pipeline.reproduce.run import settings as common
 
     return common() | {
-        "documents": {"lengths": documents.LENGTHS, "counts": documents.COUNTS, "recipe": asdict(RECIPE)}
+        "documents": {"lengths": documents.LENGTHS, "counts": documents.COUNTS, "recipe": asdict(RECIPE)},
+        "fitting": {
+            form: {str(n): fitting_of(form, n).record for n in documents.LENGTHS} for form in MEASURED
+        },
     }
 
 
@@ -146,13 +150,13 @@ class LongRun:
             "error": own.error,
             "examples": {"documents": len(dev), "tokens": sum(dev.lengths)},
         }
-        batches = list(self.sets[f"calibration{n}"].batches(batch))
-        stats = hccs.nn.collect(self.model, batches, n=n)
-        others = list(dev.at(range(len(self.sets[f"calibration{n}"]))).batches(batch))
-        measured = hccs.nn.collect(self.model, others, n=n, scale=stats.scale)
+        drawn = cache(partial(self._statistics, n, batch))
         for form in MEASURED:
+            fitting = fitting_of(form, n)
+            stats, measured = drawn(fitting.scale)
+            options = {**dict(FORMS[form].options), "objective": fitting.objective}
             try:
-                table = search(stats, n, threads=1, **dict(FORMS[form].options)).table
+                table = search(stats, n, threads=1, **options).table
             except HccsError as refusal:  # a form that has no room for rows so long
                 found[form] = {"refused": str(refusal)}
                 continue
@@ -164,8 +168,22 @@ class LongRun:
                 "points": 100 * against.value,
                 "points_error": 100 * against.error,
                 "kl": [float(kl) for kl in fidelity(measured, table)[..., 0].reshape(-1)],
+                **fitting.record,
             }
         return found
+
+    def _statistics(self, n: int, batch: int, scale: str | None) -> tuple[HeadStatistics, HeadStatistics]:
+        """Of documents to calibrate on, and of as many dev documents at the same scales."""
+        own = self.sets[f"calibration{n}"]
+        others = self.sets[f"dev{n}"].at(range(len(own)))
+        stats = hccs.nn.collect(self.model, list(own.batches(batch)), n=n, scale=scale)
+        return stats, hccs.nn.collect(self.model, list(others.batches(batch)), n=n, scale=stats.scale)
+
+
+def fitting_of(form: str, n: int) -> Fitting:
+    """How a form of the table is fitted at n, as `hccs convert` does."""
+    options = dict(FORMS[form].options)
+    return fitting_for(n, options.get("lines", 1), options.get("scores", "int16"))
 
 
 def extend_positions(model: Any, most: int) -> None:
