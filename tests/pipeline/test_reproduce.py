@@ -244,7 +244,7 @@ def test_documents_and_long_rows(data, small, tmp_path, monkeypatch):
     own = plan.Plan(data, tmp_path / "out", tmp_path / "work")
     long.run(own, list(long.experiments(["tiny"], 1)), say=said.append)
     record = json.loads((own.out / "long" / "cells" / "tiny-sst2-0.json").read_text())["stages"]
-    assert list(record) == ["float", "160", "192"]
+    assert list(record) == ["float", "192", "160"]
     for n in ("160", "192"):
         assert sum(record[n]["two lines"]["kl"]) < sum(record[n]["one line"]["kl"])
         assert record[n]["examples"]["documents"] == 12
