@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,7 +13,7 @@ runner = pytest.importorskip("typer.testing").CliRunner()
 
 import hccs
 import hccs.nn
-from hccs.calibration import HeadStatistics
+from hccs.calibration import HeadStatistics, two_lines
 from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.cli.app import app
 from hccs.errors import ParameterError
@@ -141,7 +142,14 @@ def test_long_rows(lines, said, tmp_path):
     fresh = hccs.nn.collect(run.model, run.calibration_share(), n=512, scale=own)
     kept = HeadStatistics.load(tmp_path / "run" / "statistics.safetensors")
     assert kept.scale == pytest.approx(fresh.scale)
-    assert stages["whole"]["agreement"] >= 0.5 and stages["save"]["kl"] < (0.35 if lines == 1 else 0.1)
+    assert stages["whole"]["agreement"] >= 0.5 and stages["save"]["kl"] < (0.35 if lines == 1 else 0.2)
+    if lines == 2:  # KL is larger than it might be, for the sake of outputs
+        own = hccs.ParamTable.load(tmp_path / "run" / "table.hccs.safetensors")
+        least = hccs.calibrate(kept, lines=2)
+        for h in range(4):
+            both = [table.head(*divmod(h, 2)).packed for table in (own, least)]
+            assert np.less(*two_lines.objectives(kept, [h], both, output=True))
+            assert np.greater(*two_lines.objectives(kept, [h], both))
 
 
 def test_the_form_that_is_chosen():
