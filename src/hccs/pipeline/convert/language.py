@@ -65,7 +65,7 @@ def convert_language(
     )
     model = _loaded(settings.model)
     run = RunFolder(out, asdict(settings))
-    fitting = fitting_for(settings.n, lines=2)
+    fitting = fitting_for(settings.n, lines=2, causal=True)
 
     @cache
     def calibrated() -> dict[str, Calibration]:
