@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 import hccs
-from hccs.backends.triton import codes, devices, packed_rows, wide_words
+from hccs.backends.triton import codes, devices, packed_rows, parameters, wide_words
 from hccs.backends.triton.attention import (
     few_queries,
     one_query,
@@ -209,3 +209,17 @@ def assemble_for_amd(kernel, options):
     flags = {name: value for name, value in options.items() if not name.isupper()}
     assert flags.keys() <= {field.name for field in dataclasses.fields(HIPOptions)}
     assert "v_" in compile(ASTSource(kernel, signature, fixed), MI300, flags).asm["amdgcn"]
+
+
+def test_tables_that_a_graph_has_recorded_are_never_freed(monkeypatch):
+    """A graph knows an address alone: what the caches drop later must still be there when it is replayed."""
+    monkeypatch.setattr(parameters, "_recorded", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recording)
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    for recording in (False, True):
+        table = torch.ones(3).as_subclass(OnGpu)
+        assert parameters.held(table) is table
+        assert [kept is table for kept in parameters._recorded.values()] == [True] * recording

@@ -1,4 +1,7 @@
-"""Parameters on the device, kept: their copy takes longer than a small call."""
+"""Parameters on the device, kept: their copy takes longer than a small call.
+
+The last few hundred tables are kept, and for good those whose address a CUDA graph has recorded.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,36 @@ import torch
 from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.requant import Requant
 
+_recorded: dict[int, torch.Tensor] = {}
 
-@lru_cache(maxsize=256)
+
+def held(table: torch.Tensor) -> torch.Tensor:
+    """The table, kept for good if the launch that reads it is being recorded in a CUDA graph."""
+    if table.is_cuda and torch.cuda.is_current_stream_capturing():
+        _recorded[table.data_ptr()] = table
+    return table
+
+
 def heads_on(theta: HeadParams, device: torch.device) -> torch.Tensor:
     """`theta.packed`: (B, S, D) per head, int32 [..., 3], or [..., 6] of the wide form."""
-    return torch.tensor(theta.packed, device=device)
+    return held(_heads_on(theta, device))
 
 
-@lru_cache(maxsize=256)
 def lines_on(theta: HeadParams, in_upper_bytes: bool, device: torch.device) -> torch.Tensor:
     """What `wide_words` takes of each head, int32 [..., 6]: D, D2, the least score twice, S, S2, f.
 
     Scores that a shift makes bytes come out in the upper bytes of 16 bits, for lines are moved up as far.
     """
+    return held(_lines_on(theta, in_upper_bytes, device))
+
+
+@lru_cache(maxsize=256)
+def _heads_on(theta: HeadParams, device: torch.device) -> torch.Tensor:
+    return torch.tensor(theta.packed, device=device)
+
+
+@lru_cache(maxsize=256)
+def _lines_on(theta: HeadParams, in_upper_bytes: bool, device: torch.device) -> torch.Tensor:
     B, S, D, S2, D2, f = (getattr(theta, name) for name in NAMES)
     up = 8 - np.asarray(f, np.int64) if in_upper_bytes else 0
     twice = ((B - S * D - S2 * D2) << up) * 0x10001
