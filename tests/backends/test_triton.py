@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 import hccs
-from hccs.backends.triton import codes, devices, packed_rows, parameters, wide_words
+from hccs.backends.triton import codes, devices, packed_rows, wide_words
 from hccs.backends.triton.attention import (
     few_queries,
     one_query,
@@ -29,6 +29,7 @@ from hccs.backends.triton.attention import (
     whole_row,
 )
 from hccs.backends.triton.attention.tiles import tile_for
+from hccs.ops import copies
 
 # Fused or not, the kernels' sums are exact integers.
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
@@ -213,7 +214,7 @@ def assemble_for_amd(kernel, options):
 
 def test_tables_that_a_graph_has_recorded_are_never_freed(monkeypatch):
     """A graph knows an address alone: what the caches drop later must still be there when it is replayed."""
-    monkeypatch.setattr(parameters, "_recorded", {})
+    monkeypatch.setattr(copies, "_recorded", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recording)
 
     class OnGpu(torch.Tensor):
@@ -221,5 +222,5 @@ def test_tables_that_a_graph_has_recorded_are_never_freed(monkeypatch):
 
     for recording in (False, True):
         table = torch.ones(3).as_subclass(OnGpu)
-        assert parameters.held(table) is table
-        assert [kept is table for kept in parameters._recorded.values()] == [True] * recording
+        assert copies.held(table) is table
+        assert [kept is table for kept in copies._recorded.values()] == [True] * recording

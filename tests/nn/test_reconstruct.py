@@ -226,7 +226,7 @@ def test_what_cannot_be_mended_is_refused(make_model):
 
 @pytest.mark.parametrize("by_trainer", [False, True])
 def test_products_in_full_precision_whichever_way_less_was_allowed(by_trainer: bool) -> None:
-    from hccs.nn.ridge import _full_precision
+    from hccs.nn.precision import float32_products
 
     matmul = torch.backends.cuda.matmul
     newer = hasattr(matmul, "fp32_precision")
@@ -238,7 +238,7 @@ def test_products_in_full_precision_whichever_way_less_was_allowed(by_trainer: b
             matmul.fp32_precision = "tf32"
         else:
             matmul.allow_tf32 = True
-        with _full_precision():
+        with float32_products(quick=False):
             if newer:
                 assert matmul.fp32_precision == "ieee"
         if by_trainer:

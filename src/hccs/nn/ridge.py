@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
+
+from hccs.nn.precision import float32_products
 
 RIDGES = tuple(10.0 ** (-power / 2) for power in range(8, -1, -1))
 """1e-4 to 1, in half decades, of the mean diagonal of the activations' second moments."""
@@ -49,7 +50,7 @@ class RidgeSums:
         self.tokens += len(c)
         self.c += c.sum(0, dtype=torch.float64)
         self.e += e.sum(0, dtype=torch.float64)
-        with _full_precision():
+        with float32_products(quick=False):  # where training may have allowed less
             self.cc += c.T @ c
             self.ce += c.T @ e
         self.ee += e.square().sum(dtype=torch.float64)
@@ -129,17 +130,3 @@ def choose(fitted: RidgeSums, held_back: RidgeSums, *, bias: bool = True) -> Cho
     if best is None:
         return Chosen(None, torch.zeros_like(fitted.ce.T), torch.zeros_like(fitted.e), before, before)
     return Chosen(best, *(fitted + held_back).solve(best, bias=bias), before, after)
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """Products of float32 in float32 on a GPU too, where training may have allowed less."""
-    matmul = torch.backends.cuda.matmul
-    # The switch has two names; torch refuses to read the older once the newer was set, as Trainer does.
-    name, full = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
-    before = getattr(matmul, name)
-    setattr(matmul, name, full)
-    try:
-        yield
-    finally:
-        setattr(matmul, name, before)

@@ -27,9 +27,14 @@ def kept(valid: Any, device: Any, columns: int) -> Any:
     """The copy that `copied` made of the same content for rows of so many columns; None without one."""
     known = _content(valid, device, columns)
     found = None if known is None else _kept.get(known)
-    if found is not None and found.is_cuda and sys.modules["torch"].cuda.is_current_stream_capturing():
-        _recorded[found.data_ptr()] = found
-    return found
+    return None if found is None else held(found)
+
+
+def held(tensor: Any) -> Any:
+    """A tensor, kept for good if the launch that reads it is being recorded in a CUDA graph."""
+    if tensor.is_cuda and sys.modules["torch"].cuda.is_current_stream_capturing():
+        _recorded[tensor.data_ptr()] = tensor
+    return tensor
 
 
 def copied(valid: Any, device: Any, columns: int) -> Any:

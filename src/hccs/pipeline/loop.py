@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import torch
 
 from hccs._progress import Bar
 from hccs.nn.attaching import attach, current_table
+from hccs.nn.precision import float32_products
 from hccs.pipeline.data.tokens import TokenisedSet
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def batches_of_similar_length(
         yield found[i]
 
 
+@float32_products(quick=True)
 def train_in_memory(
     model: Any,
     data: TokenisedSet,
@@ -92,18 +93,6 @@ def train_in_memory(
     `score` is asked as often as the recipe says and at the end. `after_epoch` is called after every epoch but
     the last. On a GPU float32 products are TF32's meanwhile.
     """
-    with _quick_products():
-        return _trained(model, data, recipe, loss, score, after_epoch)
-
-
-def _trained(
-    model: Any,
-    data: TokenisedSet,
-    recipe: Recipe,
-    loss: Callable[[Any, dict[str, Any]], torch.Tensor],
-    score: Callable[[], float],
-    after_epoch: Callable[[], None] | None,
-) -> Best:
     steps = math.ceil(len(data) / recipe.batch_size)
     every, last = max(1, steps // recipe.evaluations_per_epoch), math.ceil(recipe.epochs * steps)
     optimiser, schedule = _optimiser(model, recipe, int(recipe.warmup * recipe.epochs * steps), last)
@@ -161,16 +150,3 @@ def _optimiser(model: Any, recipe: Recipe, warmup: int, last: int) -> tuple[Any,
         return step / warmup if step < warmup else max(0.0, (last - step) / max(1, last - warmup))
 
     return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, rate)
-
-
-@contextmanager
-def _quick_products() -> Iterator[None]:
-    matmul = torch.backends.cuda.matmul
-    # The switch has two names; torch refuses to read the older once the newer was set.
-    name, quick = ("fp32_precision", "tf32") if hasattr(matmul, "fp32_precision") else ("allow_tf32", True)
-    before = getattr(matmul, name)
-    setattr(matmul, name, quick)
-    try:
-        yield
-    finally:
-        setattr(matmul, name, before)

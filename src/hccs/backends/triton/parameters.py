@@ -12,20 +12,13 @@ import torch
 
 from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.requant import Requant
-
-_recorded: dict[int, torch.Tensor] = {}
-
-
-def held(table: torch.Tensor) -> torch.Tensor:
-    """The table, kept for good if the launch that reads it is being recorded in a CUDA graph."""
-    if table.is_cuda and torch.cuda.is_current_stream_capturing():
-        _recorded[table.data_ptr()] = table
-    return table
+from hccs.ops import copies
 
 
 def heads_on(theta: HeadParams, device: torch.device) -> torch.Tensor:
     """`theta.packed`: (B, S, D) per head, int32 [..., 3], or [..., 6] of the wide form."""
-    return held(_heads_on(theta, device))
+    table: torch.Tensor = copies.held(_heads_on(theta, device))
+    return table
 
 
 def lines_on(theta: HeadParams, in_upper_bytes: bool, device: torch.device) -> torch.Tensor:
@@ -33,7 +26,8 @@ def lines_on(theta: HeadParams, in_upper_bytes: bool, device: torch.device) -> t
 
     Scores that a shift makes bytes come out in the upper bytes of 16 bits, for lines are moved up as far.
     """
-    return held(_lines_on(theta, in_upper_bytes, device))
+    table: torch.Tensor = copies.held(_lines_on(theta, in_upper_bytes, device))
+    return table
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,6 @@ from hccs.backends.triton.attention.tiles import Tile
 from hccs.backends.triton.codes import COMMON_MASK
 from hccs.backends.triton.devices import INTERPRETED, made_current, multiprocessors
 from hccs.backends.triton.faults import word
-from hccs.backends.triton.parameters import held
 from hccs.backends.triton.softmax import rows_in, selection
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -69,7 +68,7 @@ def attention(
                 tile is None and _are_many(q, k, v), q.shape[-2] == 1 and _are_words(q, k, v),
                 k.stride(-2) == v.stride(-2) == q.shape[-1], tile,
             )  # fmt: skip
-            held(plan.table)
+            copies.held(plan.table)
             again = plan.launch(q, k, v, chosen, faults if kind == LENGTHS else None, places, result, Z)
         if asked is not None and kind in (NO_MASK, LENGTHS) and again is not None and q.ndim == len(lead) + 2:
             if len(_known) >= _MOST_KNOWN:
@@ -101,7 +100,7 @@ def again(
         return None
     faults = word(q.device)
     result, Z = _results(q, out)
-    held(found[1])
+    copies.held(found[1])
     found[0](q, k, v, valid, None if valid is None else faults, result, Z)
     return result if Z is None else (result, Z)
 

@@ -203,8 +203,6 @@ def plan_for(
     kv_heads, nk = keys
     sharing = heads // kv_heads
     able = capability(device)
-    largest = theta.max_score
-    scores = how_scores_come_about(theta)
     tile = tile or tile_for(
         nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
         mask_per_row=masking == MASK, many_heads=many_heads,
@@ -213,9 +211,10 @@ def plan_for(
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
+    largest = theta.max_score
     options: dict[str, Any] = {
         "MASKING": masking, "CAUSAL": causal, "OUT": _OUTPUTS.get(dtype, FLOATS.value),
-        "SCORES": scores, "HIGH": mode is None and largest >= 2**11,
+        "SCORES": how_scores_come_about(theta), "HIGH": mode is None and largest >= 2**11,
         "LONG": mode is None and nk * largest > 2**17, "HOPPER": able >= HOPPER,
         "BLOCK_D": block_d, "KEYS": tile.keys,
         "num_warps": tile.warps, "num_stages": tile.stages,
