@@ -41,7 +41,7 @@ from hccs.pipeline.training import taught, train
 BATCH = 512
 """Examples at a time when nothing is trained."""
 
-WITHOUT_DIVISION = Mode("u8_lin") if "u8_lin" in {mode.value for mode in Mode} else Mode.U8_CLB
+WITHOUT_DIVISION = Mode.U8_LIN
 """The mode for hardware that does not divide."""
 
 
