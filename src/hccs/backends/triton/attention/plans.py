@@ -24,6 +24,7 @@ from hccs.backends.triton.codes import (
     INT8,
     PACKED,
     PAIR,
+    SHIFTED,
     how_scores_come_about,
     normalisation,
 )
@@ -33,6 +34,11 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
+
+try:
+    from hccs.backends.triton.attention import pipelined
+except (ImportError, AttributeError):  # Gluon is an experiment of Triton's, whose names come and go
+    pipelined = None
 
 _OUTPUTS = {torch.int8: INT8.value, torch.int32: PAIR.value}
 
@@ -193,19 +199,21 @@ def _fill(heads: int, processors: int) -> bool:
 def plan_for(
     shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
     device: torch.device, masking: int, one_length: bool, causal: bool, mode: Mode | None, dtype: torch.dtype,
-    many_heads: bool, words: bool, dense: bool, tile: Tile | None,
+    many_heads: bool, words: bool, dense: bool, by_16: bool, tile: Tile | None,
 ) -> Plan | SplitPlan:  # fmt: skip
     """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows.
 
-    `dense` says that those rows follow one another.
+    `dense` says that those rows follow one another, `by_16` that all rows start at whole 16 bytes.
     """
     batches, heads, nq, d = shape
     kv_heads, nk = keys
     sharing = heads // kv_heads
     able = capability(device)
+    bare = masking == NO_MASK and mode is None and dtype not in _OUTPUTS
     tile = tile or tile_for(
         nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
         mask_per_row=masking == MASK, many_heads=many_heads,
+        pipelined=bare and by_16 and _is_pipelined(nq, nk, d, theta, able),
         rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
         filling=_fill(batches * heads, multiprocessors(device)),
     )  # fmt: skip
@@ -228,6 +236,8 @@ def plan_for(
         )
     if tile.single:
         return _whole_row(shape, nk, tile, table, {**options, "ALL": plain, "DENSE": dense})
+    if tile.pipelined:
+        return _pipelined(shape, keys, tile, table, largest, options)
     chunks = -(-d // block_d)
     resident = nk <= tile.keys * tile.tiles
     repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1
@@ -263,6 +273,39 @@ def plan_for(
         }  # fmt: skip
     sizes = nq, nk, d, heads, sharing, blocks, tasks
     return Plan(tile, kernel, (heads * programs, chunks), table, sizes, options)
+
+
+def _is_pipelined(nq: int, nk: int, d: int, theta: HeadParams, able: tuple[int, int]) -> bool:
+    """Whether the kernel of `pipelined.py` can take rows that nothing masks, or causality alone."""
+    return (
+        pipelined is not None
+        and able[0] == HOPPER[0]  # later ones multiply in another way
+        and d == 64
+        and nq % 128 == nk % 128 == 0
+        and 0 < nq <= nk
+        and theta.max_score <= pipelined.LARGEST_SCORE
+        and how_scores_come_about(theta) != SHIFTED.value
+    )
+
+
+def _pipelined(
+    shape: tuple[int, ...], keys: tuple[int, int], tile: Tile, table: torch.Tensor, largest: int,
+    options: dict[str, Any],
+) -> Plan:  # fmt: skip
+    batches, heads, nq, d = shape
+    kv_heads, nk = keys
+    blocks = nq // tile.rows
+    options |= {
+        "SUMS": _how_scores_are_added(largest, nk, tile.keys), "RAISED": nk * largest <= 2**16,
+        "FLUSH": (2**17 - pipelined.FAR_STEPS // 128) // (largest * tile.keys),
+        "ROWS": tile.rows, "WARPS": tile.warps,
+    }  # fmt: skip
+    kernel: Any = pipelined.attention_pipelined
+    passed = {
+        name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names
+    }
+    sizes = nq, nk, d, heads, heads // kv_heads, blocks, batches * blocks
+    return Plan(tile, kernel, (batches * heads * blocks,), table, sizes, passed)
 
 
 def _whole_row(

@@ -27,6 +27,8 @@ class Tile:
     # The kernel of `prefetched.py`, which needs one block of keys, heads of 32 or 64 columns and steps of
     # whole 16 bytes.
     prefetched: bool = False
+    # The kernel of `pipelined.py`, which needs blocks of 128 keys, and what `plans.py` asks for it.
+    pipelined: bool = False
     # Keys of a program of `few_queries.py`; 0 for the other kernels.
     split: int = 0
     # Those of `one_query.py` instead, which need heads of 32, 64 or 128 columns, four to a word; without a
@@ -54,6 +56,8 @@ class Entry:
     mask_per_row: bool | None = None
     # So many that every program has several, and laid out as `prefetched.py` needs them.
     many_heads: bool | None = None
+    # What the kernel of `pipelined.py` can take.
+    pipelined: bool | None = None
     # The number of keys is a multiple of this.
     multiple: int = 1
     # Queries of heads that share keys are so few that they fit one tile together.
@@ -77,6 +81,7 @@ class _Launch:
     causal: bool
     mask_per_row: bool
     many_heads: bool
+    pipelined: bool
     few: bool
     one: bool
     filling: bool
@@ -92,6 +97,7 @@ class _Launch:
             (self.filling, entry.filling),
             (self.mask_per_row, entry.mask_per_row),
             (self.many_heads, entry.many_heads),
+            (self.pipelined, entry.pipelined),
         )
         return (
             all(most is None or value <= most for value, most in bounds)
@@ -139,6 +145,7 @@ _H200 = (
     Entry(Tile(128, 128, tiles=4, repeat=4, warps=8, stages=2), 512, mask_per_row=True),
     Entry(Tile(64, 64, stages=3, registers=128), 512, causal=True),
     Entry(Tile(64, 128, tiles=4, repeat=8, stages=2), 512),
+    Entry(Tile(128, 128, warps=8, registers=128, pipelined=True), causal=True, pipelined=True),
     Entry(Tile(128, 128, warps=8, stages=3, registers=128), causal=True, multiple=128),
     Entry(Tile(128, 64, warps=8, stages=3, registers=128), masked=True, mask_per_row=False),
     Entry(Tile(128, 128, warps=8, stages=3, registers=128), multiple=128),
@@ -159,6 +166,7 @@ def tile_for(
     causal: bool = False,
     mask_per_row: bool = False,
     many_heads: bool = False,
+    pipelined: bool = False,
     rows: int | None = None,
     words: bool = False,
     filling: bool = False,
@@ -166,13 +174,14 @@ def tile_for(
     """The tile for nq queries on nk keys of d columns, on a GPU of this compute capability.
 
     `rows` counts the queries of heads that share keys, where the kernels of few queries can run; `words`
-    tells that q, k and v can be read as words of four columns, `filling` that the heads are so many that a
+    tells that q, k and v can be read as words of four columns, `pipelined` that the kernel of that name can
+    take them, `filling` that the heads are so many that a
     program for each keeps the GPU busy.
     """
     keys = max(1 << (nk - 1).bit_length(), 32)
     few = rows is not None and rows <= 16
     launch = _Launch(
-        nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, few,
+        nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, pipelined, few,
         rows == 1 and words and d in (32, 64, 128), filling,
     )  # fmt: skip
     table = TABLES[max(least for least in TABLES if least <= capability)]
