@@ -1,8 +1,8 @@
 """The steps of `packed_logits.py` in Gluon, Triton's language beneath its own, for Hopper alone.
 
-There a product may be under way while its program computes something else. Logits and scores come from assembly
-that is not pure, so that they keep their place between two products: ptxas takes values that are computed from
-registers which two products write for one value.
+There a product may be under way while its program computes something else. Logits and scores come from
+assembly that is not pure, so that they keep their place between two products: of registers that two products
+write, ptxas takes what is computed from the one for what is computed from the other.
 """
 
 from __future__ import annotations

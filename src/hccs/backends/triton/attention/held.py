@@ -1,9 +1,9 @@
 """Attention of whole heads of 256 or 512 keys on Hopper: k and v stay in shared memory, logits in registers.
 
-`resident.py` in Gluon, where the products of the next keys run beside the logits of these, and the scores of the
-next beside the product of these with v. A warp reads its queries as the operand they are, a block ahead, and
-writes its output from where it comes about: v's columns lie in shared memory in such an order that a thread's
-sums are of neighbouring columns. So nothing that a block of queries does waits for another warp.
+`resident.py` in Gluon, where the products of the next keys run beside the logits of these, and the scores of
+the next beside the product of these with v. A thread reads its part of the operand q, a block ahead, and
+writes its part of the output: v's columns lie in shared memory in such an order that its sums are of
+neighbouring columns. So no block of queries waits for all warps of its program.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def attention_held(
     CAUSAL: gl.constexpr, SCORES: gl.constexpr, SUMS: gl.constexpr, BLOCK_D: gl.constexpr,
     ROWS: gl.constexpr, KEYS: gl.constexpr, TILES: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
-    """One head of TILES * KEYS queries and as many keys; q counts in words of four columns, of which it has 16.
+    """One head of TILES * KEYS queries and as many keys, of 64 columns; q counts in words of four of them.
 
     TOGETHER blocks of causal queries see the same blocks of keys: a loop of each kind takes less room in the
     instruction cache than one block of each.
@@ -135,7 +135,7 @@ def attention_held(
     ahead = gl.load(q_place)
     halves = as_halves(gl.load(v_ptr + (row[:, None] * v2 + column[None, :])))
     parameters = parameters_of(table_ptr + batch * t0 + h * t1, SCORES)
-    B, S, D, S2, D2, factor, v_scale = parameters
+    _, _, _, _, _, _, v_scale = parameters
     values.store(gl.reshape(gl.permute(gl.reshape(halves, [N, 2, 4, 4, 2]), (0, 1, 3, 2, 4)), [N, BLOCK_D]))
     async_copy.wait_group(0)
     barrier()

@@ -66,7 +66,7 @@ def attention(
                 tuple(q.shape), tuple(k.shape[1:3]), tuple(lead), theta, requant, q.device, kind,
                 kind == LENGTHS and places[3] == 0, bool(causal), mode, result.dtype,
                 tile is None and _are_many(q, k, v), q.shape[-2] == 1 and _are_words(q, k, v),
-                k.stride(-2) == v.stride(-2) == q.shape[-1], tile,
+                k.stride(-2) == v.stride(-2) == q.shape[-1], _are_aligned(q, k, v), tile,
             )  # fmt: skip
             copies.held(plan.table)
             again = plan.launch(q, k, v, chosen, faults if kind == LENGTHS else None, places, result, Z)
@@ -161,6 +161,11 @@ def _selection(
 def _are_words(*parts: torch.Tensor) -> bool:
     """Whether every row starts at a whole word."""
     return all(x.data_ptr() % 4 == 0 and all(step % 4 == 0 for step in x.stride()[:-1]) for x in parts)
+
+
+def _are_aligned(*parts: torch.Tensor) -> bool:
+    """Whether every row starts at a whole 16 bytes."""
+    return all(x.data_ptr() % 16 == 0 and all(step % 16 == 0 for step in x.stride()[:-1]) for x in parts)
 
 
 def _are_many(*parts: torch.Tensor) -> bool:

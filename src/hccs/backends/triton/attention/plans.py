@@ -24,6 +24,7 @@ from hccs.backends.triton.codes import (
     INT8,
     PACKED,
     PAIR,
+    SHIFTED,
     how_scores_come_about,
     normalisation,
 )
@@ -33,6 +34,11 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
+
+try:
+    from hccs.backends.triton.attention.held import attention_held
+except (ImportError, AttributeError):  # a Triton without Gluon, or with another
+    attention_held = None
 
 _OUTPUTS = {torch.int8: INT8.value, torch.int32: PAIR.value}
 
@@ -86,6 +92,8 @@ class Plan:
         """What the kernel takes for q, k, v and the result."""
         if self.tile.single:
             return q.view(torch.int32), k.view(torch.int32), v.view(torch.int32), result
+        if self.tile.held:
+            return q.view(torch.int32), k, v, result
         if not self.tile.prefetched:
             return q, k, v, result
         rows = self.tile.rows
@@ -193,11 +201,11 @@ def _fill(heads: int, processors: int) -> bool:
 def plan_for(
     shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
     device: torch.device, masking: int, one_length: bool, causal: bool, mode: Mode | None, dtype: torch.dtype,
-    many_heads: bool, words: bool, dense: bool, tile: Tile | None,
+    many_heads: bool, words: bool, dense: bool, aligned: bool, tile: Tile | None,
 ) -> Plan | SplitPlan:  # fmt: skip
     """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows.
 
-    `dense` says that those rows follow one another.
+    `dense` says that those rows follow one another, `aligned` that q, k and v step by whole 16 bytes.
     """
     batches, heads, nq, d = shape
     kv_heads, nk = keys
@@ -208,6 +216,8 @@ def plan_for(
         mask_per_row=masking == MASK, many_heads=many_heads,
         rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
         filling=_fill(batches * heads, multiprocessors(device)),
+        held=aligned and able[0] == HOPPER[0] and masking == NO_MASK and mode is None and nq == nk
+        and _can_hold(theta, nk, d, dtype),
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
@@ -228,6 +238,10 @@ def plan_for(
         )
     if tile.single:
         return _whole_row(shape, nk, tile, table, {**options, "ALL": plain, "DENSE": dense})
+    if tile.held:
+        return _held(
+            shape, sharing, tile, table, {**options, "SUMS": _how_scores_are_added(largest, nk, tile.keys)}
+        )
     chunks = -(-d // block_d)
     resident = nk <= tile.keys * tile.tiles
     repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1
@@ -263,6 +277,32 @@ def plan_for(
         }  # fmt: skip
     sizes = nq, nk, d, heads, sharing, blocks, tasks
     return Plan(tile, kernel, (heads * programs, chunks), table, sizes, options)
+
+
+def _can_hold(theta: HeadParams, nk: int, d: int, dtype: torch.dtype) -> bool:
+    """Whether `held.py` knows such scores and outputs."""
+    largest = theta.max_score
+    return (
+        attention_held is not None
+        and d == 64
+        and dtype not in _OUTPUTS
+        and largest < 2**11
+        and nk * largest <= 2**17
+        and how_scores_come_about(theta) != SHIFTED.value
+    )
+
+
+def _held(
+    shape: tuple[int, ...], sharing: int, tile: Tile, table: torch.Tensor, options: dict[str, Any]
+) -> Plan:
+    batches, heads, _, _ = shape
+    blocks = tile.tiles * tile.keys // tile.rows
+    options |= {"ROWS": tile.rows, "TILES": tile.tiles, "TOGETHER": 2 if options["CAUSAL"] else blocks}
+    kernel: Any = attention_held
+    passed = {
+        name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names
+    }
+    return Plan(tile, kernel, (batches * heads,), table, (heads, sharing), passed)
 
 
 def _whole_row(

@@ -27,6 +27,8 @@ class Tile:
     # The kernel of `prefetched.py`, which needs one block of keys, heads of 32 or 64 columns and steps of
     # whole 16 bytes.
     prefetched: bool = False
+    # The kernel of `held.py`, on heads as it needs them; its programs take all queries of a head.
+    held: bool = False
     # Keys of a program of `few_queries.py`; 0 for the other kernels.
     split: int = 0
     # Those of `one_query.py` instead, which need heads of 32, 64 or 128 columns, four to a word; without a
@@ -54,6 +56,9 @@ class Entry:
     mask_per_row: bool | None = None
     # So many that every program has several, and laid out as `prefetched.py` needs them.
     many_heads: bool | None = None
+    # Heads as `held.py` needs them: as many queries as keys, 64 columns, steps of whole 16 bytes, no mask but
+    # a causal one, sums that float32 holds, a float output.
+    held: bool | None = None
     # The number of keys is a multiple of this.
     multiple: int = 1
     # Queries of heads that share keys are so few that they fit one tile together.
@@ -77,6 +82,7 @@ class _Launch:
     causal: bool
     mask_per_row: bool
     many_heads: bool
+    held: bool
     few: bool
     one: bool
     filling: bool
@@ -92,6 +98,7 @@ class _Launch:
             (self.filling, entry.filling),
             (self.mask_per_row, entry.mask_per_row),
             (self.many_heads, entry.many_heads),
+            (self.held, entry.held),
         )
         return (
             all(most is None or value <= most for value, most in bounds)
@@ -134,9 +141,12 @@ _H200 = (
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, mask_per_row=True),
     Entry(Tile(64, 128, repeat=2, stages=2), 128),
     Entry(Tile(FITTING, 128, stages=2, registers=128), most_queries=64, least_keys=257),
+    Entry(Tile(64, 64, tiles=4, registers=168, held=True), 256, causal=True, held=True, multiple=256),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=160), 256, whole=True),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=168), 256),
     Entry(Tile(128, 128, tiles=4, repeat=4, warps=8, stages=2), 512, mask_per_row=True),
+    Entry(Tile(64, 64, tiles=8, held=True), 512, causal=True, held=True, multiple=512, filling=True),
+    Entry(Tile(64, 64, tiles=8, held=True), 512, causal=False, held=True, multiple=512),
     Entry(Tile(64, 64, stages=3, registers=128), 512, causal=True),
     Entry(Tile(64, 128, tiles=4, repeat=8, stages=2), 512),
     Entry(Tile(128, 128, warps=8, stages=3, registers=128), causal=True, multiple=128),
@@ -159,6 +169,7 @@ def tile_for(
     causal: bool = False,
     mask_per_row: bool = False,
     many_heads: bool = False,
+    held: bool = False,
     rows: int | None = None,
     words: bool = False,
     filling: bool = False,
@@ -172,7 +183,7 @@ def tile_for(
     keys = max(1 << (nk - 1).bit_length(), 32)
     few = rows is not None and rows <= 16
     launch = _Launch(
-        nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, few,
+        nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, held, few,
         rows == 1 and words and d in (32, 64, 128), filling,
     )  # fmt: skip
     table = TABLES[max(least for least in TABLES if least <= capability)]
