@@ -102,6 +102,43 @@ def test_a_program_for_each_head_on_cuda(nk, d, monkeypatch):
             assert same(found, expected), (out, list(told))
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("n", [pytest.param(n, marks=GPU) for n in (256, 512)])
+def test_whole_heads_on_cuda(n, causal, monkeypatch):
+    """As for heads that fill the GPU: those that `held.py` takes, and neighbours that it does not."""
+    monkeypatch.setattr("hccs.backends.triton.attention.plans._fill", lambda *_: True)
+    rng = np.random.default_rng(n + causal)
+    q = rng.integers(-128, 128, (2, 4, n, 64)).astype(np.int8)
+    q[1] = rng.choice([-128, 127], q[1].shape)
+    room = torch.tensor(rng.integers(-128, 128, (2, 2, 2, n + 16, 64)).astype(np.int8), device="cuda")
+    room[:, 0] = room[:, 0].abs() | 64  # sums that nothing cancels
+    by_token = room.transpose(2, 3).contiguous().transpose(2, 3)  # heads side by side, as projections leave
+    odd = torch.empty(2, 2, 2, n, 65, dtype=torch.int8, device="cuda")[..., :64].copy_(room[:, :, :, :n])
+    requant = hccs.Requant(
+        hccs.FixedPoint.nearest([0.0005, 0.01, 0.3, 0.002]), 0.037, hccs.FixedPoint.nearest(0.9)
+    )
+    B = 2**17 // n
+    lines = {
+        "one": hccs.HeadParams(B, [B // 14, B // 40, 1, 0], [14, 40, 127, 1], wide=True),
+        "two, uint8": hccs.HeadParams(1023, 4, 50, 41, 20, [2, 2, 3, 3]),
+        "two, some shifted": hccs.HeadParams([1023, 1023, 200, 200], 1, 50, 2, 20, [2, 2, 0, 0]),
+        "two, large": hccs.HeadParams(1023, 4, 50, 41, 20),
+    }
+    for theta, out, (k, v) in [
+        ("one", "float32", room[:, :, :, :n]), ("one", "pair", room[:, :, :, :n]),
+        ("two, uint8", "float32", by_token[:, :, :, :n]), ("two, uint8", "int8", by_token[:, :, :, :n]),
+        ("one", "float32", odd), ("two, some shifted", "float32", room[:, :, :, :n]),
+        ("two, large", "float32", by_token[:, :, :, :n]),
+    ]:  # fmt: skip
+        told = k.cpu().numpy(), v.cpu().numpy(), lines[theta], requant
+        expected = reference_attention(q, *told, out=out, causal=causal)
+        for _ in range(2):
+            found = hccs.attention(
+                torch.tensor(q, device="cuda"), k, v, lines[theta], requant, out=out, causal=causal
+            )
+            assert same(found, expected), (theta, out)
+
+
 @pytest.mark.parametrize("mode", [None, "u8_div", "u8_clb", "u8_lin"])
 @pytest.mark.parametrize(("nq", "nk", "d"), [pytest.param(*shape, marks=GPU) for shape in SHAPES])
 def test_cuda_equals_the_reference(nq, nk, d, mode):

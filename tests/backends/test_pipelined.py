@@ -9,90 +9,182 @@ import pytest
 
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
-pytest.importorskip("triton.experimental.gluon")
+pipelined = pytest.importorskip(
+    "hccs.backends.triton.attention.pipelined", reason="a Triton without its Gluon"
+)
 
 import hccs
 from hccs.backends.triton.attention import plans
 from hccs.backends.triton.attention.tiles import tile_for
-from hccs.backends.triton.codes import BYTES, ONE_LINE, PACKED
-from hccs.backends.triton.devices import HOPPER
 from hccs.reference.attention import attention as reference_attention
 
 HOPPER_AT_HAND = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER_AT_HAND, reason="no Hopper GPU")]
 
-REQUANT = hccs.Requant(hccs.FixedPoint.nearest([0.0005, 0.01]), [0.037, 0.5])
-THETAS = {
-    "one line": hccs.HeadParams(B=[20, 12], S=[1, 0], D=[14, 127]),
-    "large scores": hccs.HeadParams([1000, 900], [7, 3], [127, 90], wide=True),
+REQUANT = hccs.Requant(hccs.FixedPoint.nearest([0.0005, 0.01]), [0.037, 0.5], hccs.FixedPoint.nearest(0.9))
+ONE_LINE = hccs.HeadParams([20, 12], [1, 0], [14, 127])
+OTHERS = {
+    "beyond the room that float32 leaves": hccs.HeadParams([1000, 900], [7, 3], [127, 90], wide=True),
     "two lines": hccs.HeadParams([1023, 940], [4, 3], [50, 73], [41, 23], [20, 31]),
+    "two small lines": hccs.HeadParams([20, 12], [1, 0], [10, 9], [1, 1], [5, 9]),
     "uint8 scores": hccs.HeadParams([1023, 940], [4, 3], [50, 73], [41, 23], [20, 31], [2, 3]),
 }
 
 
-@pytest.mark.parametrize("theta", THETAS)
-@pytest.mark.parametrize(
-    ("nq", "nk"), [pytest.param(*shape, marks=GPU) for shape in [(640, 640), (128, 768), (1408, 1536)]]
-)
-def test_causal_rows_equal_the_reference(nq, nk, theta):
+def scores_up_to(largest):
+    """Of one line, over the whole range or nearly even."""
+    return hccs.HeadParams([largest, largest - 1], [largest // 127, 0], [127, 9], wide=True)
+
+
+def rows(nq, nk):
+    """q of four heads in two batches, k and v of half as many; the first batch has sums that nothing cancels."""
     rng = np.random.default_rng(nq + nk)
     q = rng.integers(-128, 128, (2, 2, nq, 64)).astype(np.int8)
-    k, v = rng.integers(-128, 128, (2, 2, 1, nk, 64)).astype(np.int8)  # a head of keys for two of queries
-    v[0] = np.abs(v[0] | 64)  # sums that nothing cancels
-    tensors = [torch.tensor(x, device="cuda") for x in (q, k, v)]
-    for out in ("float32", "bfloat16"):
-        expected = reference_attention(
-            q, k.repeat(2, 1), v.repeat(2, 1), THETAS[theta], REQUANT, causal=True, out="float32"
-        )
-        for _ in range(2):  # the second by what the first left known
-            found = hccs.attention(*tensors, THETAS[theta], REQUANT, causal=True, out=out)
-            assert torch.equal(found.cpu(), torch.tensor(expected).to(found.dtype))
+    q[1] = rng.choice([-128, 127], q[1].shape)
+    k, v = rng.integers(-128, 128, (2, 2, 1, nk, 64)).astype(np.int8)
+    v[0] = 127 - rng.integers(0, 2, v[0].shape)
+    v[1, ..., :3] = -128
+    return q, k, v
 
 
-def test_it_is_chosen_where_it_can_run():
-    common = {"capability": HOPPER, "masked": True, "causal": True}
-    assert tile_for(1024, 1024, 64, **common, pipelined=True).pipelined
-    assert not tile_for(1024, 1024, 64, **common).pipelined
-    assert not tile_for(1024, 1024, 64, capability=HOPPER, pipelined=True).pipelined
-    for theta in THETAS.values():
-        assert plans._is_pipelined(1024, 1024, 64, theta, HOPPER)
-    large = hccs.HeadParams([14000], [100], [127], wide=True)
-    mixed = hccs.HeadParams([1023, 1023], 4, 50, 41, 20, [2, 0])
+def found_and_expected(q, k, v, theta, *, out="float32", causal=True, valid=None):
+    """On a GPU, twice (the second by what the first left known), and by the reference."""
+    tensors = [torch.tensor(x, device="cuda") if isinstance(x, np.ndarray) else x for x in (q, k, v)]
+    k, v = (np.repeat(x.cpu().numpy(), q.shape[1] // x.shape[1], axis=1) for x in tensors[1:])
+    named = "float32" if out == "bfloat16" else out
+    expected = reference_attention(q, k, v, theta, REQUANT, causal=causal, valid=valid, out=named)
+    given = None if valid is None else torch.tensor(valid, device="cuda")
+    for _ in range(2):
+        found = hccs.attention(*tensors, theta, REQUANT, causal=causal, valid=given, out=out)
+        yield found, expected
+
+
+def assert_same(found, expected):
+    if isinstance(found, tuple):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert torch.equal(found.cpu(), torch.tensor(expected).to(found.dtype))
+
+
+@pytest.mark.parametrize(
+    ("nq", "nk"),
+    [
+        pytest.param(*shape, marks=GPU)
+        for shape in [(640, 640), (128, 768), (896, 1024), (1408, 1536), (2048, 2048)]
+    ],
+)
+def test_causal_rows_equal_the_reference(nq, nk):
+    q, k, v = rows(nq, nk)
+    for theta in (ONE_LINE, scores_up_to(2**16 // nk)):
+        assert plans._can_pipeline(theta, nq, nk)
+        for out in ("float32", "bfloat16"):
+            for found, expected in found_and_expected(q, k, v, theta, out=out):
+                assert_same(found, expected)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=GPU) for kind in [*OTHERS, "one more"]])
+def test_scores_it_does_not_take_equal_the_reference(kind):
+    theta = OTHERS.get(kind) or scores_up_to(2**16 // 640 + 1)
+    for found, expected in found_and_expected(*rows(640, 640), theta):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("layout", [pytest.param(kind, marks=GPU) for kind in ("by token", "at odd bytes")])
+def test_layouts_equal_the_reference(layout):
+    """Heads side by side, as projections leave them; and rows that no copy of 16 bytes can take."""
+    q, k, v = rows(640, 768)
+    room = torch.empty(2, 2, 1, 768, 65, dtype=torch.int8, device="cuda")
+    if layout == "by token":
+        room = torch.empty(2, 768, 2, 1, 64, dtype=torch.int8, device="cuda").permute(0, 2, 3, 1, 4)
+    both = room[..., :64]
+    both[:, 0].copy_(torch.tensor(k))
+    both[:, 1].copy_(torch.tensor(v))
+    for found, expected in found_and_expected(q, both[:, 0], both[:, 1], ONE_LINE):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param(asked, marks=GPU)
+        for asked in [{"out": "pair"}, {"out": "int8"}, {"causal": False}, {"valid": np.array([700, 300])}]
+    ],
+    ids=str,
+)
+def test_calls_it_does_not_take_equal_the_reference(asked):
+    valid = asked.get("valid")
+    asked = {**asked, "valid": None if valid is None else valid[:, None, None]}
+    for found, expected in found_and_expected(*rows(640, 768), ONE_LINE, **asked):
+        assert_same(found, expected)
+
+
+def test_it_is_chosen_where_it_can_run(monkeypatch):
+    monkeypatch.setattr(plans, "heads_and_factors_on", lambda *_: torch.zeros(1, 11, dtype=torch.int32))
+    monkeypatch.setattr(plans, "multiprocessors", lambda _: 1)
+
+    def is_chosen(
+        able=(9, 0), nq=1024, nk=1024, d=64, theta=ONE_LINE, masking=0, causal=True, mode=None,
+        dtype=torch.bfloat16, aligned=True,
+    ):  # fmt: skip
+        monkeypatch.setattr(plans, "capability", lambda _: able)
+        plan = plans.plan_for.__wrapped__(
+            (2, 2, nq, d), (1, nk), (2, 2), theta, REQUANT, torch.device("cuda"), masking, False, causal,
+            mode, dtype, True, True, True, aligned, None,
+        )  # fmt: skip
+        assert plan.tile.pipelined == (plan.kernel is plans.attention_pipelined)
+        return plan.tile.pipelined
+
+    assert is_chosen() and is_chosen(dtype=torch.float32) and is_chosen(nq=128) and is_chosen(nk=1152)
+    assert is_chosen(nq=2048, nk=2048) and is_chosen(theta=scores_up_to(64))
     for changed in [
-        {"nq": 1000}, {"nk": 1000}, {"nq": 2048}, {"d": 32}, {"theta": large}, {"theta": mixed},
-        {"able": (8, 0)}, {"able": (10, 0)},
+        {"able": (8, 6)}, {"able": (10, 0)}, {"nq": 1000}, {"nk": 1088}, {"nq": 1152}, {"d": 32},
+        {"nq": 512, "nk": 512}, {"masking": 1}, {"causal": False}, {"mode": hccs.Mode.U8_DIV},
+        {"dtype": torch.int8}, {"dtype": torch.int32}, {"aligned": False}, {"theta": scores_up_to(65)},
+        *({"theta": theta} for theta in OTHERS.values()),
     ]:  # fmt: skip
-        asked = {"nq": 1024, "nk": 1024, "d": 64, "theta": THETAS["one line"], "able": HOPPER, **changed}
-        assert not plans._is_pipelined(**asked), changed
+        assert not is_chosen(**changed), changed
 
 
-@pytest.mark.parametrize("lines", [1, 2])
-def test_every_product_survives_the_compiler(lines, tmp_path, monkeypatch):
-    """ptxas once took two products into the same registers for one, and left one out."""
+def test_its_tile_is_what_it_takes():
+    tile = tile_for(1024, 1024, 64, capability=(9, 0), masked=True, causal=True, pipelined=True)
+    assert (tile.rows, tile.keys, tile.warps) == (128, 128, 8) and tile.pipelined
+    # The largest scores are added two to a word; a thread holds an eighth of a row's.
+    assert plans._how_scores_are_added(2**16 // 640, 640, tile.keys) == pipelined.PACKED.value
+
+
+@pytest.mark.parametrize("out", ["*bf16", "*fp32"])
+def test_every_product_survives_the_compiler(out, tmp_path, monkeypatch):
+    """ptxas has taken two products into the same registers for one, and left one out."""
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # which the latest asks for
-    kernel = plans.pipelined.attention_pipelined
-    constants = {
-        "CAUSAL": True, "SCORES": (ONE_LINE if lines == 1 else BYTES).value, "SUMS": PACKED.value,
-        "LONG": lines == 2, "RAISED": lines == 1, "FLUSH": 4, "BLOCK_D": 64, "ROWS": 128, "WARPS": 8,
-        "valid_ptr": None, "fault_ptr": None, "sum_ptr": None,
-    }  # fmt: skip
-    pointers = {"q_ptr": "*i8", "k_ptr": "*i8", "v_ptr": "*i8", "table_ptr": "*i32", "out_ptr": "*bf16"}
+    kernel = pipelined.attention_pipelined
+    fixed = dict(BLOCK_D=64, ROWS=128, KEYS=128, valid_ptr=None, fault_ptr=None, sum_ptr=None)
+    types = dict(q_ptr="*i8", k_ptr="*i8", v_ptr="*i8", table_ptr="*i32", out_ptr=out)
     names = kernel.arg_names
-    signature = {name: "constexpr" if name in constants else pointers.get(name, "i32") for name in names}
-    whole = [name for name in names if name in pointers or re.fullmatch("[qkv][012]|n[qk]", name)]
+    signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in names}
+    whole = [name for name in names if name in types or re.fullmatch("[qkv][012]|n[qk]", name)]
     source = pytest.importorskip("triton.experimental.gluon._runtime").GluonASTSource(
-        kernel, signature, {(names.index(name),): value for name, value in constants.items()},
+        kernel, signature, {(names.index(name),): value for name, value in fixed.items()},
         {(names.index(name),): [["tt.divisibility", 16]] for name in whole},
     )  # fmt: skip
     target = pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", 90, 32)
+    binaries = Path(triton.__file__).parent / "backends/nvidia/bin"
+    if not all((binaries / name).exists() for name in ("ptxas", "nvdisasm")):
+        pytest.skip("this Triton comes without NVIDIA's assembler")
     compiled = triton.compile(source, target=target, options={"num_warps": 8, "maxnreg": 128})
     assert compiled.metadata.shared <= 113 << 10  # two programs on a multiprocessor
-    disassembler = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
-    if not disassembler.exists():
-        pytest.skip("this Triton comes without nvdisasm")
     (tmp_path / "kernel.cubin").write_bytes(compiled.asm["cubin"])
     code = subprocess.run(
-        [disassembler, "-c", tmp_path / "kernel.cubin"], capture_output=True, text=True, check=True
+        [binaries / "nvdisasm", "-c", tmp_path / "kernel.cubin"], capture_output=True, text=True, check=True
     ).stdout
-    asked = len(re.findall(r"wgmma\.mma_async", compiled.asm["ptx"]))
-    assert len(re.findall(r"[IH]GMMA\.64x64x", code)) == asked > 0
+    # Two loops, and what follows each for the last block: 64 columns in steps of 32, and 128 keys in
+    # steps of 16, by instructions of 64 or 32 keys and of 64 columns.
+    asked = [
+        len(re.findall(rf"wgmma\.mma_async\S*\.m64n{n}k{k}\b", compiled.asm["ptx"])) for n, k in PRODUCTS
+    ]
+    left = [len(re.findall(rf"[IH]GMMA\.64x{n}x{k}\b", code)) for n, k in PRODUCTS]
+    assert left == asked == [2 * 2 * 2, 2 * 4 * 2, 2 * 8]
+    assert code.count("I2FP.F32.S32") >= 2 * 64  # and so do the logits
+
+
+PRODUCTS = [(64, 32), (32, 32), (64, 16)]

@@ -122,6 +122,28 @@ def test_attention_assembles(case):
 
 @compiled
 @pytest.mark.parametrize(
+    ("tiles", "scores"), [(4, codes.ONE_LINE), (8, codes.BYTES)], ids=["256", "512, two lines"]
+)
+def test_held_heads_assemble(tiles, scores):
+    held = pytest.importorskip("hccs.backends.triton.attention.held", reason="a Triton without its Gluon")
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    kernel = held.attention_held
+    fixed = dict(CAUSAL=True, SCORES=scores.value, SUMS=codes.PACKED.value, BLOCK_D=64, ROWS=64, KEYS=64)
+    fixed |= dict(TILES=tiles, TOGETHER=2, valid_ptr=None, fault_ptr=None, sum_ptr=None)
+    types = dict(q_ptr="*i32", k_ptr="*i8", v_ptr="*i8", table_ptr="*i32", out_ptr="*bf16")
+    signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
+    whole = [["tt.divisibility", 16]]
+    attributes = {(i,): whole for i, name in enumerate(kernel.arg_names) if name in types or name[0] in "qkv"}
+    found = compile(GluonASTSource(kernel, signature, fixed, attributes), HOPPER, {"maxnreg": 255})
+    # A thread converts 32 products of a block of keys, but for the two of a loop that none of its rows sees:
+    # ptxas has taken those of no block for another's.
+    blocks, loops = sum(range(2, tiles + 1, 2)), tiles // 2
+    assert found.asm["sass"].count("I2FP.F32.S32") >= 32 * blocks - 2 * loops
+
+
+@compiled
+@pytest.mark.parametrize(
     "masking", [codes.NO_MASK, codes.LENGTHS, codes.MASK], ids=["none", "lengths", "mask"]
 )
 def test_float_logits_assemble(masking):
@@ -164,6 +186,42 @@ def test_tiles_hold_what_their_kernel_takes(nk):
         assert hopper or not tile.prefetched
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("n", [64, 128, 255, 256, 384, 512, 1024])
+def test_heads_are_held_where_that_pays(n, causal):
+    asked = dict(masked=causal, causal=causal, many_heads=True, filling=True)
+    tile = tile_for(n, n, 64, capability=(9, 0), held=True, **asked)
+    assert tile.held == (n == 512 or (n == 256 and causal))
+    assert not tile.held or tile.tiles * tile.keys == n
+    # Others, whose layout or device it does not suit; causal heads that leave much of the GPU idle.
+    assert not tile_for(n, n, 64, capability=(9, 0), **asked).held
+    assert not tile_for(n, n, 64, capability=(8, 6), held=True, **asked).held
+    few = tile_for(n, n, 64, capability=(9, 0), held=True, **{**asked, "filling": False})
+    assert few.held == (tile.held and not (causal and n == 512))
+
+
+@pytest.mark.skipif(plans.attention_held is None, reason="a Triton without its Gluon")
+def test_only_hopper_and_what_its_kernel_knows_is_held(monkeypatch):
+    monkeypatch.setattr(plans, "heads_and_factors_on", lambda *_: torch.zeros(1, 11, dtype=torch.int32))
+    monkeypatch.setattr(plans, "multiprocessors", lambda _: 1)
+
+    def holds(able=(9, 0), theta=THETA, masking=0, mode=None, dtype=torch.float32, aligned=True, nk=256):
+        monkeypatch.setattr(plans, "capability", lambda _: able)
+        return plans.plan_for.__wrapped__(
+            (2, 4, 256, 64), (2, nk), (2, 4), theta, REQUANT, torch.device("cuda"), masking, False,
+            True, mode, dtype, True, True, True, aligned, None,
+        ).tile.held  # fmt: skip
+
+    assert holds() and holds(theta=hccs.HeadParams(1023, 4, 50, 41, 20, 2)) and holds(dtype=torch.bfloat16)
+    # Its instructions are Hopper's own, unlike those of the table's other kernels.
+    assert not holds(able=(10, 0)) and not holds(able=(8, 6))
+    assert not holds(masking=1) and not holds(mode=hccs.Mode.U8_DIV) and not holds(nk=512)
+    assert not holds(aligned=False) and not holds(dtype=torch.int8) and not holds(dtype=torch.int32)
+    # Sums beyond float32; some heads shifted.
+    assert not holds(theta=hccs.HeadParams(1023, 4, 50, 41, 20))
+    assert not holds(theta=hccs.HeadParams([1023, 1023, 200, 200], 1, 50, 2, 20, [2, 2, 0, 0]))
+
+
 @pytest.fixture
 def gpu_of_capability_9(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 4))
@@ -185,7 +243,7 @@ def test_amd_gpus_are_sent_no_ptx(gpu_of_capability_9, monkeypatch):
         nk = 64 if nq == 64 else 4096
         plan = plans.plan_for.__wrapped__(
             (2, 1, nq, 64), (1, nk), (2, 1), hccs.HeadParams(7, 0, 1), REQUANT, gpu_of_capability_9, 0, False,
-            False, None, torch.float32, True, True, True, None,
+            False, None, torch.float32, True, True, True, True, None,
         )  # fmt: skip
         split = nq < 64
         options_of = [plan.logits, plan.sums] if split else [plan.options]

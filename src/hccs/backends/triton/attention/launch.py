@@ -163,16 +163,16 @@ def _are_words(*parts: torch.Tensor) -> bool:
     return all(x.data_ptr() % 4 == 0 and all(step % 4 == 0 for step in x.stride()[:-1]) for x in parts)
 
 
+def _are_aligned(*parts: torch.Tensor) -> bool:
+    """Whether every row starts at a whole 16 bytes."""
+    return all(x.data_ptr() % 16 == 0 and all(step % 16 == 0 for step in x.stride()[:-1]) for x in parts)
+
+
 def _are_many(*parts: torch.Tensor) -> bool:
     """Whether there are heads enough to load ahead, all of them where the copy engine can read them."""
     batches, heads, _, d = parts[0].shape
     if d not in (32, 64) or batches * heads < _MANY_HEADS * multiprocessors(parts[0].device):
         return False
-    return _are_aligned(*parts)
-
-
-def _are_aligned(*parts: torch.Tensor) -> bool:
-    """Whether every row starts at whole 16 bytes, and none is there twice."""
     return all(x.data_ptr() % 16 == 0 and all(step and step % 16 == 0 for step in _steps(x)) for x in parts)
 
 

@@ -1,9 +1,9 @@
-"""Attention on many keys on Hopper: tensor cores work on some keys while scores of others are computed.
+"""Causal attention on many keys on Hopper: products are under way while scores of others are computed.
 
-The two passes of `streamed.py` in Gluon, Triton's language beneath its own, where a product may be under way
-while its program computes something else. Keys come in blocks of 128, whose halves take turns: while one half
-is computed on, copies and v's float16 fill the room of the other, so that a barrier per half is all that a
-program waits at.
+The two passes of `streamed.py` in Gluon. Keys come in blocks of 128, whose parts take turns: the tensor cores
+multiply the next part, and the part before by v, while the scores of this one are computed. No product that is
+read crosses the end of a block: ptxas would wait for each. k and v reach shared memory by asynchronous copies,
+two blocks ahead; there v becomes 128 + v, in steps of 2^-24 that are its bytes.
 """
 
 from __future__ import annotations
@@ -18,280 +18,270 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from hccs.backends.triton.attention.pipelined_steps import (
-    HALF,
-    HALVES_OF_BYTES,
-    LOWEST,
-    ROUNDED_HALF_UP,
+from hccs.backends.triton.attention import packed_logits
+from hccs.backends.triton.attention.gluon_steps import (
     STEP,
-    STEPS_OF_BYTES,
     ZERO,
+    as_operand,
+    as_raised_steps,
+    barrier,
+    begin_async_copy,
+    distances,
     divided,
     even_and_odd,
-    halves_of,
-    hidden,
-    line_of,
-    maxima,
+    logits_of_pairs,
     ones_below,
-    plus,
-    scores_of,
-    sums_of,
+    parameters_of,
+    reciprocal_of,
+    scores_of_pairs,
+    sums_of_pairs,
+    total_of_parts,
 )
-from hccs.backends.triton.codes import BYTES, PACKED
+from hccs.backends.triton.codes import ONE_LINE, PACKED
 
-# Names that Triton 3.9 changed.
-_begin_copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
-_barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+RING = gl.constexpr(4)
+"""Blocks of k in shared memory: one in use, two on their way, and one that keeps the count a power of two."""
 
-KEYS = gl.constexpr(128)
-LARGEST_SCORE = 1023
-"""Sums of a block of larger ones may leave float32."""
+HALF = gl.constexpr(64)
+"""Keys of a part in the first pass, which needs few registers."""
 
-# Adding this leaves the bits from 2^12 steps on.
-_FAR = gl.constexpr(1.5 * 2.0**11)
-FAR_STEPS = 2**11
-"""What sums hold at most after the rest of them went to shared memory, in steps of 2^-24."""
+PART = gl.constexpr(32)
+"""Keys of a part in the second pass."""
 
-
-@gluon.jit
-def begin_products(q, keys, acc):
-    """q.k, over what `acc` held."""
-    return warpgroup_mma(q, keys.permute((1, 0)), acc, use_acc=False, is_async=True)
+LOWEST = packed_logits.LOWEST
+_ROUNDED_HALF_UP = packed_logits._ROUNDED_HALF_UP
 
 
 @gluon.jit
-def begin_copy(room, place, step, block, slot, wanted, UPPER: gl.constexpr):
-    """Of half a block into a slot of two; nothing is read of one that is not wanted."""
-    there = place + (block * KEYS + (HALF if UPPER else 0)) * step
-    chosen = gl.full(there.shape, True, gl.int1, there.type.layout) & wanted
-    _begin_copy(room.index(slot & 1), there, mask=chosen)
+def begin_products(q, keys, part: gl.constexpr, acc, COLUMNS: gl.constexpr):
+    """q.k of a part of a block, over what `acc` held."""
+    part_of_keys = keys.slice(part * COLUMNS, COLUMNS).permute((1, 0))
+    return warpgroup_mma(q, part_of_keys, acc, use_acc=False, is_async=True)
 
 
 @gluon.jit
-def begin_keys(room, place, step, u, count, UPPER: gl.constexpr):
-    """Half of block u of both passes."""
-    block = gl.minimum(gl.where(u < count, u, u - count), count - 1)
-    begin_copy(room, place, step, block, u, u < 2 * count, UPPER)
+def block_at(t, count):
+    """Of both passes: t - count in the second; beyond it, the last."""
+    return gl.minimum(gl.where(t < count, t, t - count), count - 1)
 
 
 @gluon.jit
-def begin_values(room, place, step, t, count, UPPER: gl.constexpr):
-    """Half of block t of v."""
-    begin_copy(room, place, step, gl.minimum(t, count - 1), t, t < count, UPPER)
+def begin_copy(room, place, step, block, KEYS: gl.constexpr):
+    """Of a block of k or v."""
+    begin_async_copy(room, place + block * KEYS * step)
 
 
 @gluon.jit
-def store_values(values, bytes_of_v, t, RAISED: gl.constexpr, ROW: gl.constexpr):
-    """Half of block t of v as float16, or 128 more in steps of 2^-24; a thread reads what it copied."""
-    halves = gl.inline_asm_elementwise(
-        STEPS_OF_BYTES if RAISED else HALVES_OF_BYTES, "=r,=r,r", [bytes_of_v.index(t & 1).load(ROW)],
-        dtype=gl.float16, is_pure=True, pack=4,
-    )  # fmt: skip
-    values.index(t & 1).store(halves)
+def begin_keys(ring, place, step, t, count, KEYS: gl.constexpr):
+    """The copy of block t of both passes into the ring."""
+    begin_copy(ring.index(t & (RING - 1)), place, step, block_at(t, count), KEYS)
+
+
+@gluon.jit
+def store_values(values, bytes_of_v, t, LAYOUT: gl.constexpr):
+    """Block t of v as operand; a thread reads what it copied."""
+    found = as_raised_steps(bytes_of_v.index(t & 1).load(LAYOUT))
+    values.index(t & 1).store(found)
     fence_async_shared()
 
 
 @gluon.jit
-def seen_maxima(now, maximum, limit, first, MASKED: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
-    """The maxima with those of half a block, whose product is under way."""
-    acc = warpgroup_mma_wait(0, deps=[now])
-    seen = acc
-    if MASKED:
-        seen = hidden(acc, limit, first, LAYOUT)
-    return acc, gl.maximum(maximum, maxima(seen, ROWS))
+def maxima(acc, ROWS: gl.constexpr):
+    """Of every eighth column, those that one thread holds.
+
+    Assembly that is not pure keeps its place before the next product, which overwrites `acc`.
+    """
+    found = gl.max(gl.reshape(acc, [ROWS, HALF // 8, 8]), axis=1)
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [found], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def plus(a, b):
+    """Likewise."""
+    return gl.inline_asm_elementwise(
+        "add.s32 $0, $1, $2;", "=r,r,r", [a, b], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def hidden(acc, limit, first, LAYOUT: gl.constexpr):
+    """The least there is in place of what a row does not see of the keys from `first` on."""
+    key = first + gl.arange(0, HALF, gl.SliceLayout(0, LAYOUT))
+    return gl.where(key[None, :] < limit[:, None], acc, LOWEST)
 
 
 @gluon.jit
 def maxima_of_block(
-    q, keys, k_place, k2, t, count, acc, maximum, limit, bytes_of_v, values,
-    LAST: gl.constexpr, MASKED: gl.constexpr, RAISED: gl.constexpr, ROWS: gl.constexpr,
-    LAYOUT: gl.constexpr, ROW: gl.constexpr,
+    q, keys, left, right, maximum, limit, first,
+    MASKED: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """The first pass over block t; the LAST brings the first v too."""
-    lower, upper = keys
-    async_copy.wait_group(2)
-    _barrier()
-    now = begin_products(q, lower.index(t & 1), acc)
-    begin_keys(upper, k_place, k2, t + 1, count, True)
-    async_copy.commit_group()
-    acc, maximum = seen_maxima(now, maximum, limit, t * KEYS, MASKED, ROWS, LAYOUT)
-    async_copy.wait_group(1 if LAST else 2)
-    _barrier()
-    now = begin_products(q, upper.index(t & 1), acc)
-    begin_keys(lower, k_place, k2, t + 2, count, False)
-    async_copy.commit_group()
-    if LAST:
-        store_values(values, bytes_of_v, 0, RAISED, ROW)
-    acc, maximum = seen_maxima(now, maximum, limit, t * KEYS + HALF, MASKED, ROWS, LAYOUT)
-    return acc, maximum
-
-
-@gluon.jit
-def add_scores(
-    values, now, sums, parts, factor, line, limit, first, MASKED: gl.constexpr, SCORES: gl.constexpr,
-    SUMS: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr, OPERAND: gl.constexpr,
-):  # fmt: skip
-    """Those of half a block, whose product is under way, to their sums and, times v, to the output's."""
-    acc, done = warpgroup_mma_wait(0, deps=[now, sums])
-    pairs = scores_of(acc, factor, line, SCORES, ROWS)
+    """The first pass over a block, which starts at key `first`."""
+    left = begin_products(q, keys, 0, left, HALF)
+    right = begin_products(q, keys, 1, right, HALF)
+    left = warpgroup_mma_wait(1, deps=[left])
+    seen = left
     if MASKED:
-        pairs = pairs & ones_below(limit, first, ROWS, LAYOUT)
-    parts = plus(parts, sums_of(pairs, SUMS, ROWS))
-    weights = gl.convert_layout(halves_of(pairs, ROWS), OPERAND, assert_trivial=True)
-    return acc, warpgroup_mma(weights, values, warpgroup_mma_init(done), is_async=True), parts
+        seen = hidden(left, limit, first, LAYOUT)
+    maximum = gl.maximum(maximum, maxima(seen, ROWS))
+    right = warpgroup_mma_wait(0, deps=[right])
+    seen = right
+    if MASKED:
+        seen = hidden(right, limit, first + HALF, LAYOUT)
+    return left, right, gl.maximum(maximum, maxima(seen, ROWS))
 
 
 @gluon.jit
 def scores_of_block(
-    q, keys, k_place, k2, bytes_of_v, v_place, v2, values, t, count, acc, sums, parts, factor, line, limit,
-    LAST: gl.constexpr, MASKED: gl.constexpr, RAISED: gl.constexpr, SCORES: gl.constexpr, SUMS: gl.constexpr,
-    ROWS: gl.constexpr, LAYOUT: gl.constexpr, OPERAND: gl.constexpr, ROW: gl.constexpr,
+    q, keys, values, now, then, sums, parts, factor, line, limit, first,
+    MASKED: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
+    LAYOUT: gl.constexpr, OPERAND: gl.constexpr,
 ):  # fmt: skip
-    """The second pass over block t."""
-    lower, upper = keys
-    u = count + t
-    async_copy.wait_group(2)
-    _barrier()
-    now = begin_products(q, lower.index(u & 1), acc)
-    if not LAST:
-        begin_keys(upper, k_place, k2, u + 1, count, True)
-        begin_values(bytes_of_v[0], v_place, v2, t + 2, count, False)
-    async_copy.commit_group()
-    store_values(values[1], bytes_of_v[1], t, RAISED, ROW)
-    acc, sums, parts = add_scores(
-        values[0].index(t & 1), now, sums, parts, factor, line, limit, t * KEYS,
-        MASKED, SCORES, SUMS, ROWS, LAYOUT, OPERAND,
-    )  # fmt: skip
-    async_copy.wait_group(2)
-    _barrier()
-    now = begin_products(q, upper.index(u & 1), acc)
-    if not LAST:
-        begin_keys(lower, k_place, k2, u + 2, count, False)
-        begin_values(bytes_of_v[1], v_place, v2, t + 2, count, True)
-        async_copy.commit_group()
-        store_values(values[0], bytes_of_v[0], t + 1, RAISED, ROW)
-    return add_scores(
-        values[1].index(t & 1), now, sums, parts, factor, line, limit, t * KEYS + HALF,
-        MASKED, SCORES, SUMS, ROWS, LAYOUT, OPERAND,
-    )  # fmt: skip
+    """The second pass over a block, whose first two products are under way."""
+    PARTS: gl.constexpr = KEYS // PART
+    left, right = now, now
+    for part in gl.static_range(PARTS):
+        if part == 0:
+            acc, done = warpgroup_mma_wait(1, deps=[now, sums])
+            sums = warpgroup_mma_init(done)
+        elif part + 1 < PARTS:
+            acc = warpgroup_mma_wait(2, deps=[now])
+        else:  # for all but what this part will add
+            acc, done = warpgroup_mma_wait(0, deps=[now, sums])
+            sums = warpgroup_mma_init(done)
+        pairs = scores_of_pairs(logits_of_pairs(acc, factor, ROWS, PART), line, ONE_LINE)
+        if MASKED:
+            pairs = pairs & ones_below(limit, first + part * PART, ROWS, PART, LAYOUT)
+        parts = plus(parts, sums_of_pairs(pairs, PACKED, ROWS, PART))
+        weights = as_operand(pairs, ROWS, PART, OPERAND)
+        sums = warpgroup_mma(weights, values.slice(part * PART, PART), sums, is_async=True)
+        now = then
+        if part + 2 < PARTS:
+            then = begin_products(q, keys, part + 2, acc, PART)
+        if part % 2 == 0:
+            left = acc
+        else:
+            right = acc
+    return left, right, sums, parts
 
 
-@gluon.jit(do_not_specialize=["blocks", "tasks"])
+@gluon.jit(do_not_specialize=["blocks"])
 def attention_pipelined(
-    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr,
-    nq, nk, d, heads, sharing, blocks, tasks,
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr, nq, nk, heads, sharing, blocks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
-    CAUSAL: gl.constexpr, SCORES: gl.constexpr, SUMS: gl.constexpr, LONG: gl.constexpr, RAISED: gl.constexpr,
-    FLUSH: gl.constexpr, BLOCK_D: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
+    BLOCK_D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
-    """A block of queries on whole blocks of keys; causal ones on as many as they see any of.
-
-    RAISED says that sums with 128 + v, which takes fewer instructions to come by, are exact too.
-    """
-    PRODUCTS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, HALF, 32])
-    QUERIES: gl.constexpr = gl.DotOperandLayout(0, PRODUCTS, 4)
+    """A block of queries on the blocks of keys that it sees any of; blocks end where both sequences do."""
+    WARPS: gl.constexpr = ROWS // 16
+    FIRST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, HALF, 32])
+    SECOND: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, PART, 32])
     SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BLOCK_D, 16])
     OPERAND: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
     ROW: gl.constexpr = gl.BlockedLayout([1, 16], [512 // BLOCK_D, BLOCK_D // 16], [WARPS, 1], [1, 0])
-    K: gl.constexpr = gl.NVMMASharedLayout(BLOCK_D, 8, 2)
-    BYTES_OF_V: gl.constexpr = gl.SwizzledSharedLayout(16, 1, 1, [1, 0])
-    V: gl.constexpr = gl.NVMMASharedLayout(BLOCK_D * 2, 16, 2)
     g = gl.program_id(0) // blocks
     batch, h = (g // heads).to(gl.int64), (g % heads).to(gl.int64)
-    first = (gl.program_id(0) % blocks) * ROWS
-    count = nk // KEYS
-    if CAUSAL:  # the last queries, which take longest, first
-        first = nq - ROWS - first
-        count = (first + ROWS + nk - nq) // KEYS
-    full = count - 1  # causal rows see the last block in part
-    row = gl.arange(0, HALF, gl.SliceLayout(1, ROW))
+    B, S, D, S2, D2, factor, v_scale = parameters_of(table_ptr + batch * t0 + h * t1, ONE_LINE)
+    first = nq - ROWS - (gl.program_id(0) % blocks) * ROWS  # the last queries, which take longest, first
+    count = (first + ROWS + nk - nq) // KEYS
+    full = count - 1  # the last block is seen in part
+    row = gl.arange(0, KEYS, gl.SliceLayout(1, ROW))
     column = gl.arange(0, BLOCK_D, gl.SliceLayout(0, ROW))
     k_place = k_ptr + batch * k0 + (h // sharing) * k1 + row[:, None] * k2 + column[None, :]
     v_place = v_ptr + batch * v0 + (h // sharing) * v1 + row[:, None] * v2 + column[None, :]
-    # Of every half block two, by the parity of the block.
-    SHAPE: gl.constexpr = [2, HALF, BLOCK_D]
-    keys = gl.allocate_shared_memory(gl.int8, SHAPE, K), gl.allocate_shared_memory(gl.int8, SHAPE, K)
-    bytes_of_v = (
-        gl.allocate_shared_memory(gl.int8, SHAPE, BYTES_OF_V),
-        gl.allocate_shared_memory(gl.int8, SHAPE, BYTES_OF_V),
-    )
-    values = gl.allocate_shared_memory(gl.float16, SHAPE, V), gl.allocate_shared_memory(gl.float16, SHAPE, V)
-    query = first + gl.arange(0, ROWS, gl.SliceLayout(1, QUERIES))
-    column = gl.arange(0, BLOCK_D, gl.SliceLayout(0, QUERIES))
+    ring = gl.allocate_shared_memory(gl.int8, [RING, KEYS, BLOCK_D], gl.NVMMASharedLayout(BLOCK_D, 8, 2))
+    begin_keys(ring, k_place, k2, 0, count, KEYS)
+    async_copy.commit_group()
+    begin_keys(ring, k_place, k2, 1, count, KEYS)
+    async_copy.commit_group()
+    query = first + gl.arange(0, ROWS, gl.SliceLayout(1, ROW))
     q = gl.load(q_ptr + batch * q0 + h * q1 + query[:, None] * q2 + column[None, :])
-    begin_keys(keys[0], k_place, k2, 0, count, False)
-    async_copy.commit_group()
-    begin_keys(keys[1], k_place, k2, 0, count, True)
-    async_copy.commit_group()
-    begin_keys(keys[0], k_place, k2, 1, count, False)
-    for block in gl.static_range(2):
-        begin_values(bytes_of_v[0], v_place, v2, block, count, False)
-        begin_values(bytes_of_v[1], v_place, v2, block, count, True)
-    async_copy.commit_group()
-    table_ptr += batch * t0 + h * t1
-    B, S, D = gl.load(table_ptr), gl.load(table_ptr + 1), gl.load(table_ptr + 2)
-    S2, D2, f = gl.load(table_ptr + 3), gl.load(table_ptr + 4), gl.load(table_ptr + 5)
-    multiplier, shift, v_scale = gl.load(table_ptr + 6), gl.load(table_ptr + 7), gl.load(table_ptr + 10)
-    if SCORES == BYTES:
-        B, S, S2 = B << (8 - f), S << (8 - f), S2 << (8 - f)
-    factor = multiplier.to(gl.float32) * ((127 - shift) << 23).to(gl.float32, bitcast=True)
-    limit = first + gl.arange(0, ROWS, gl.SliceLayout(1, PRODUCTS)) + (1 + nk - nq)
+    q = gl.convert_layout(q, gl.DotOperandLayout(0, SECOND, 4))
+    limit = first + gl.arange(0, ROWS, gl.SliceLayout(1, SECOND)) + (1 + nk - nq)
 
-    # The largest product gives the largest logit, for the factor is positive.
-    acc = gl.zeros([ROWS, HALF], gl.int32, PRODUCTS)
-    maximum = maxima(gl.full([ROWS, HALF], LOWEST, gl.int32, PRODUCTS), ROWS)
+    # The first pass: the largest product gives the largest logit, for the factor is positive.
+    q_first = gl.convert_layout(q, gl.DotOperandLayout(0, FIRST, 4), assert_trivial=True)
+    limit_first = gl.convert_layout(limit, gl.SliceLayout(1, FIRST))
+    left = gl.zeros([ROWS, HALF], gl.int32, FIRST)
+    right = gl.zeros([ROWS, HALF], gl.int32, FIRST)
+    maximum = maxima(gl.full([ROWS, HALF], LOWEST, gl.int32, FIRST), ROWS)
     for t in range(full):
-        acc, maximum = maxima_of_block(
-            q, keys, k_place, k2, t, count, acc, maximum, limit, bytes_of_v[0], values[0],
-            False, False, RAISED, ROWS, PRODUCTS, ROW,
-        )  # fmt: skip
-    acc, maximum = maxima_of_block(
-        q, keys, k_place, k2, full, count, acc, maximum, limit, bytes_of_v[0], values[0],
-        True, CAUSAL, RAISED, ROWS, PRODUCTS, ROW,
-    )  # fmt: skip
-    largest = gl.convert_layout(gl.max(maximum, axis=1), gl.SliceLayout(1, PRODUCTS)).to(gl.float32)
-    largest = gl.inline_asm_elementwise(
-        ROUNDED_HALF_UP, "=r,f,f", [largest, factor], dtype=gl.int32, is_pure=True, pack=1
+        barrier()
+        begin_keys(ring, k_place, k2, t + 2, count, KEYS)
+        async_copy.commit_group()
+        async_copy.wait_group(2)
+        barrier()
+        left, right, maximum = maxima_of_block(
+            q_first, ring.index(t & (RING - 1)), left, right, maximum, limit_first, 0, False, ROWS, FIRST
+        )
+    bytes_of_v = gl.allocate_shared_memory(
+        gl.int8, [2, KEYS, BLOCK_D], gl.SwizzledSharedLayout(16, 1, 1, [1, 0])
     )
-    line = line_of(largest + ZERO, B, S, D, S2, D2, SCORES, ROWS, PRODUCTS)
-
-    sums = warpgroup_mma_init(gl.zeros([ROWS, BLOCK_D], gl.float32, SUM))
-    none, _ = even_and_odd(gl.zeros([ROWS, HALF], gl.int32, PRODUCTS), ROWS)
-    parts = sums_of(none, SUMS, ROWS)
-    chunk = gl.maximum(full, 1)
-    if LONG:  # sums that float32 may not hold leave their upper bits in shared memory every FLUSH blocks
-        chunk = FLUSH
-        far = gl.allocate_shared_memory(gl.float32, [ROWS, BLOCK_D], gl.SwizzledSharedLayout(4, 1, 1, [1, 0]))
-        far.store(gl.zeros([ROWS, BLOCK_D], gl.float32, SUM))
-    for start in range(0, full, chunk):
-        for t in range(start, gl.minimum(start + chunk, full)):
-            acc, sums, parts = scores_of_block(
-                q, keys, k_place, k2, bytes_of_v, v_place, v2, values, t, count, acc, sums, parts, factor,
-                line, limit, False, False, RAISED, SCORES, SUMS, ROWS, PRODUCTS, OPERAND, ROW,
-            )  # fmt: skip
-        if LONG:
-            added = warpgroup_mma_wait(0, deps=[sums])
-            upper = (added + _FAR) - _FAR
-            far.store(far.load(SUM) + upper)
-            sums = warpgroup_mma_init(added - upper)
-    acc, sums, parts = scores_of_block(
-        q, keys, k_place, k2, bytes_of_v, v_place, v2, values, full, count, acc, sums, parts, factor,
-        line, limit, True, CAUSAL, RAISED, SCORES, SUMS, ROWS, PRODUCTS, OPERAND, ROW,
+    barrier()
+    begin_keys(ring, k_place, k2, count + 1, count, KEYS)
+    begin_copy(bytes_of_v.index(0), v_place, v2, 0, KEYS)
+    async_copy.commit_group()
+    begin_copy(bytes_of_v.index(1), v_place, v2, block_at(count + 1, count), KEYS)
+    async_copy.commit_group()
+    async_copy.wait_group(3)
+    barrier()
+    left, right, maximum = maxima_of_block(
+        q_first, ring.index(full & (RING - 1)), left, right, maximum, limit_first, full * KEYS,
+        True, ROWS, FIRST,
     )  # fmt: skip
+
+    largest = gl.convert_layout(gl.max(maximum, axis=1), gl.SliceLayout(1, SECOND)).to(gl.float32)
+    largest = gl.inline_asm_elementwise(
+        _ROUNDED_HALF_UP, "=r,f,f", [largest, factor], dtype=gl.int32, is_pure=True, pack=1
+    )
+    line = distances(largest + ZERO, B, S, D, S2, D2, ONE_LINE, ROWS, PART, SECOND)
+
+    # The second pass.
+    values = gl.allocate_shared_memory(
+        gl.float16, [2, KEYS, BLOCK_D], gl.NVMMASharedLayout(BLOCK_D * 2, 16, 2)
+    )
+    sums = warpgroup_mma_init(gl.zeros([ROWS, BLOCK_D], gl.float32, SUM))
+    none, _ = even_and_odd(gl.zeros([ROWS, PART], gl.int32, SECOND), ROWS, PART)
+    parts = sums_of_pairs(none, PACKED, ROWS, PART)
+    even = gl.zeros([ROWS, PART], gl.int32, SECOND)
+    odd = gl.zeros([ROWS, PART], gl.int32, SECOND)
+    for t in range(full):
+        u = count + t
+        # k and v of this block are there, and all are done with the block before.
+        async_copy.wait_group(1)
+        barrier()
+        store_values(values, bytes_of_v, t, ROW)
+        begin_keys(ring, k_place, k2, u + 2, count, KEYS)
+        barrier()
+        keys = ring.index(u & (RING - 1))
+        now = begin_products(q, keys, 0, even, PART)
+        then = begin_products(q, keys, 1, odd, PART)
+        begin_copy(bytes_of_v.index(t & 1), v_place, v2, block_at(u + 2, count), KEYS)
+        async_copy.commit_group()
+        even, odd, sums, parts = scores_of_block(
+            q, keys, values.index(t & 1), now, then, sums, parts, factor, line, limit, 0,
+            False, ROWS, KEYS, SECOND, OPERAND,
+        )  # fmt: skip
     async_copy.wait_group(0)
+    barrier()
+    keys = ring.index((count + full) & (RING - 1))
+    now = begin_products(q, keys, 0, even, PART)
+    then = begin_products(q, keys, 1, odd, PART)
+    store_values(values, bytes_of_v, full, ROW)
+    barrier()
+    even, odd, sums, parts = scores_of_block(
+        q, keys, values.index(full & 1), now, then, sums, parts, factor, line, limit, full * KEYS,
+        True, ROWS, KEYS, SECOND, OPERAND,
+    )  # fmt: skip
+    async_copy.wait_group(0)  # before anything else takes their place
     total = warpgroup_mma_wait(0, deps=[sums])
 
-    if SUMS == PACKED:
-        parts = (parts & 0xFFFF) + ((parts >> 16) & 0xFFFF)
-    Z = gl.maximum(gl.convert_layout(gl.sum(parts, axis=1), gl.SliceLayout(1, SUM)), 1).to(gl.float32) * STEP
-    if LONG:  # rounded once, as an integer would be
-        result = gl.div_rn(far.load(SUM) + total, Z[:, None] + gl.zeros([ROWS, BLOCK_D], gl.float32, SUM))
-    elif RAISED:
-        Z = Z * STEP
-        result = divided(total - 128 * Z[:, None], Z, ROWS, BLOCK_D, SUM)
-    else:
-        result = divided(total, Z, ROWS, BLOCK_D, SUM)
-    result = (result * v_scale.to(gl.float32, bitcast=True)).to(out_ptr.dtype.element_ty)
-    query = first + gl.arange(0, ROWS, gl.SliceLayout(1, SUM))
-    column = gl.arange(0, BLOCK_D, gl.SliceLayout(0, SUM))
+    Z = gl.convert_layout(total_of_parts(parts, PACKED), gl.SliceLayout(1, SUM))
+    # Of v alone, in the steps that `divided` takes: whole numbers below 2^24 all the way.
+    total = total * (1 / STEP) - (Z.to(gl.float32) * (128 * STEP))[:, None]
+    result = divided(total, reciprocal_of(Z, ROWS, BLOCK_D, SUM)) * v_scale
+    OUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [WARPS, 1], [1, 0])
+    result = gl.convert_layout(result.to(out_ptr.dtype.element_ty), OUT)
+    query = first + gl.arange(0, ROWS, gl.SliceLayout(1, OUT))
+    column = gl.arange(0, BLOCK_D, gl.SliceLayout(0, OUT))
     gl.store(out_ptr + g.to(gl.int64) * nq * BLOCK_D + (query[:, None] * BLOCK_D + column[None, :]), result)

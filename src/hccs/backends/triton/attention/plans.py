@@ -22,6 +22,7 @@ from hccs.backends.triton.codes import (
     BY_BLOCK,
     FLOATS,
     INT8,
+    ONE_LINE,
     PACKED,
     PAIR,
     SHIFTED,
@@ -36,9 +37,10 @@ from hccs.numbers.requant import Requant
 from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
 
 try:
-    from hccs.backends.triton.attention import pipelined
-except (ImportError, AttributeError):  # Gluon is an experiment of Triton's, whose names come and go
-    pipelined = None
+    from hccs.backends.triton.attention.held import attention_held
+    from hccs.backends.triton.attention.pipelined import attention_pipelined
+except (ImportError, AttributeError):  # a Triton without Gluon, or with another
+    attention_held = attention_pipelined = None
 
 _OUTPUTS = {torch.int8: INT8.value, torch.int32: PAIR.value}
 
@@ -92,6 +94,8 @@ class Plan:
         """What the kernel takes for q, k, v and the result."""
         if self.tile.single:
             return q.view(torch.int32), k.view(torch.int32), v.view(torch.int32), result
+        if self.tile.held:
+            return q.view(torch.int32), k, v, result
         if not self.tile.prefetched:
             return q, k, v, result
         rows = self.tile.rows
@@ -199,23 +203,25 @@ def _fill(heads: int, processors: int) -> bool:
 def plan_for(
     shape: tuple[int, ...], keys: tuple[int, int], lead: tuple[int, ...], theta: HeadParams, requant: Requant,
     device: torch.device, masking: int, one_length: bool, causal: bool, mode: Mode | None, dtype: torch.dtype,
-    many_heads: bool, words: bool, dense: bool, by_16: bool, tile: Tile | None,
+    many_heads: bool, words: bool, dense: bool, aligned: bool, tile: Tile | None,
 ) -> Plan | SplitPlan:  # fmt: skip
     """For q of this shape [batch, heads, nq, d]; `keys` are the heads of k and v and their rows.
 
-    `dense` says that those rows follow one another, `by_16` that all rows start at whole 16 bytes.
+    `dense` says that those rows follow one another, `aligned` that q, k and v step by whole 16 bytes.
     """
     batches, heads, nq, d = shape
     kv_heads, nk = keys
     sharing = heads // kv_heads
     able = capability(device)
-    bare = masking == NO_MASK and mode is None and dtype not in _OUTPUTS
+    # What the kernels in Gluon are made for.
+    bare = able[0] == HOPPER[0] and d == 64 and masking == NO_MASK and mode is None and dtype not in _OUTPUTS
     tile = tile or tile_for(
         nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
         mask_per_row=masking == MASK, many_heads=many_heads,
-        pipelined=bare and by_16 and _is_pipelined(nq, nk, d, theta, able),
         rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
         filling=_fill(batches * heads, multiprocessors(device)),
+        held=bare and aligned and _can_hold(theta, nq, nk),
+        pipelined=bare and aligned and _can_pipeline(theta, nq, nk),
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
@@ -236,8 +242,12 @@ def plan_for(
         )
     if tile.single:
         return _whole_row(shape, nk, tile, table, {**options, "ALL": plain, "DENSE": dense})
+    if tile.held:
+        return _held(
+            shape, sharing, tile, table, {**options, "SUMS": _how_scores_are_added(largest, nk, tile.keys)}
+        )
     if tile.pipelined:
-        return _pipelined(shape, keys, tile, table, largest, options)
+        return _pipelined(shape, nk, sharing, tile, table, options)
     chunks = -(-d // block_d)
     resident = nk <= tile.keys * tile.tiles
     repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1
@@ -257,55 +267,72 @@ def plan_for(
         sizes = nq, nk, heads, sharing, blocks, tasks
         return Plan(tile, attention_prefetched, (heads * programs,), table, sizes, options)
     if not resident:
-        aligned = (nk - nq) % tile.rows == 0 and tile.keys % tile.rows == 0
-        cut = causal and aligned and masking == NO_MASK and not options["LONG"]
+        in_step = (nk - nq) % tile.rows == 0 and tile.keys % tile.rows == 0
+        cut = causal and in_step and masking == NO_MASK and not options["LONG"]
         options |= {"FLUSH": max(2**17 // (largest * tile.keys), 1), "CUT": cut}
     options |= {"CHUNKS": chunks, "FULL": whole and nq % (tile.rows * repeat) == 0 and d % block_d == 0}
     kernel: Any = attention_resident if resident else attention_streamed
     if resident:
         # Blocks of queries whose keys all end in the same block of keys.
-        aligned = not causal or ((nk - nq) % tile.rows == 0 and tile.keys % tile.rows == 0)
+        in_step = not causal or ((nk - nq) % tile.rows == 0 and tile.keys % tile.rows == 0)
         alike = masking == NO_MASK or (masking == LENGTHS and one_length)
         stepwise = tile.tiles > 1 and masking in (NO_MASK, LENGTHS) and (causal or one_length)
         options |= {
             "TILES": tile.tiles, "LOOP": repeat > 1 and not tile.persistent, "STEPWISE": stepwise,
-            "LAST": stepwise and aligned and alike, "ONE_LENGTH": one_length,
+            "LAST": stepwise and in_step and alike, "ONE_LENGTH": one_length,
         }  # fmt: skip
     sizes = nq, nk, d, heads, sharing, blocks, tasks
     return Plan(tile, kernel, (heads * programs, chunks), table, sizes, options)
 
 
-def _is_pipelined(nq: int, nk: int, d: int, theta: HeadParams, able: tuple[int, int]) -> bool:
-    """Whether the kernel of `pipelined.py` can take rows that nothing masks, or causality alone."""
+def _can_hold(theta: HeadParams, nq: int, nk: int) -> bool:
+    """Whether `held.py` knows such heads."""
+    largest = theta.max_score
     return (
-        pipelined is not None
-        and able[0] == HOPPER[0]  # later ones multiply in another way
-        and d == 64
-        and nq % 128 == nk % 128 == 0
-        and 0 < nq <= nk
-        and theta.max_score <= pipelined.LARGEST_SCORE
+        attention_held is not None
+        and nq == nk
+        and largest < 2**11
+        and nk * largest <= 2**17
         and how_scores_come_about(theta) != SHIFTED.value
     )
 
 
+def _can_pipeline(theta: HeadParams, nq: int, nk: int) -> bool:
+    """Whether `pipelined.py` knows such rows; sums of scores times 128 + v have to fit float32 there."""
+    return (
+        attention_pipelined is not None
+        and nq <= nk
+        and nq % 128 == nk % 128 == 0
+        and nk * theta.max_score <= 2**16
+        and how_scores_come_about(theta) == ONE_LINE.value
+    )
+
+
+def _held(
+    shape: tuple[int, ...], sharing: int, tile: Tile, table: torch.Tensor, options: dict[str, Any]
+) -> Plan:
+    batches, heads, _, _ = shape
+    blocks = tile.tiles * tile.keys // tile.rows
+    options |= {"ROWS": tile.rows, "TILES": tile.tiles, "TOGETHER": 2 if options["CAUSAL"] else blocks}
+    kernel: Any = attention_held
+    return Plan(tile, kernel, (batches * heads,), table, (heads, sharing), _known_to(kernel, options))
+
+
 def _pipelined(
-    shape: tuple[int, ...], keys: tuple[int, int], tile: Tile, table: torch.Tensor, largest: int,
-    options: dict[str, Any],
-) -> Plan:  # fmt: skip
-    batches, heads, nq, d = shape
-    kv_heads, nk = keys
+    shape: tuple[int, ...], nk: int, sharing: int, tile: Tile, table: torch.Tensor, options: dict[str, Any]
+) -> Plan:
+    batches, heads, nq, _ = shape
     blocks = nq // tile.rows
-    options |= {
-        "SUMS": _how_scores_are_added(largest, nk, tile.keys), "RAISED": nk * largest <= 2**16,
-        "FLUSH": (2**17 - pipelined.FAR_STEPS // 128) // (largest * tile.keys),
-        "ROWS": tile.rows, "WARPS": tile.warps,
-    }  # fmt: skip
-    kernel: Any = pipelined.attention_pipelined
-    passed = {
-        name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names
-    }
-    sizes = nq, nk, d, heads, heads // kv_heads, blocks, batches * blocks
-    return Plan(tile, kernel, (batches * heads * blocks,), table, sizes, passed)
+    kernel: Any = attention_pipelined
+    return Plan(
+        tile, kernel, (batches * heads * blocks,), table, (nq, nk, heads, sharing, blocks),
+        _known_to(kernel, {**options, "ROWS": tile.rows}),
+    )  # fmt: skip
+
+
+def _known_to(kernel: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The compiler's options, and of the others those that the kernel has."""
+    return {name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names}
 
 
 def _whole_row(

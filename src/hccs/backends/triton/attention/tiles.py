@@ -27,7 +27,9 @@ class Tile:
     # The kernel of `prefetched.py`, which needs one block of keys, heads of 32 or 64 columns and steps of
     # whole 16 bytes.
     prefetched: bool = False
-    # The kernel of `pipelined.py`, which needs blocks of 128 keys, and what `plans.py` asks for it.
+    # The kernel of `held.py`, on heads as it needs them; its programs take all queries of a head.
+    held: bool = False
+    # The kernel of `pipelined.py`, on causal rows as it needs them, which takes them in 128 by 128 keys.
     pipelined: bool = False
     # Keys of a program of `few_queries.py`; 0 for the other kernels.
     split: int = 0
@@ -56,7 +58,11 @@ class Entry:
     mask_per_row: bool | None = None
     # So many that every program has several, and laid out as `prefetched.py` needs them.
     many_heads: bool | None = None
-    # What the kernel of `pipelined.py` can take.
+    # Heads as `held.py` needs them: as many queries as keys, 64 columns, steps of whole 16 bytes, no mask but
+    # a causal one, sums that float32 holds, a float output.
+    held: bool | None = None
+    # Rows as `pipelined.py` needs them: queries and keys in whole blocks of 128, and as for `held.py` columns,
+    # steps, masks and outputs; scores of one line, whose sums leave float32 some room.
     pipelined: bool | None = None
     # The number of keys is a multiple of this.
     multiple: int = 1
@@ -81,6 +87,7 @@ class _Launch:
     causal: bool
     mask_per_row: bool
     many_heads: bool
+    held: bool
     pipelined: bool
     few: bool
     one: bool
@@ -97,6 +104,7 @@ class _Launch:
             (self.filling, entry.filling),
             (self.mask_per_row, entry.mask_per_row),
             (self.many_heads, entry.many_heads),
+            (self.held, entry.held),
             (self.pipelined, entry.pipelined),
         )
         return (
@@ -140,9 +148,12 @@ _H200 = (
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, mask_per_row=True),
     Entry(Tile(64, 128, repeat=2, stages=2), 128),
     Entry(Tile(FITTING, 128, stages=2, registers=128), most_queries=64, least_keys=257),
+    Entry(Tile(64, 64, tiles=4, registers=168, held=True), 256, causal=True, held=True, multiple=256),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=160), 256, whole=True),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=168), 256),
     Entry(Tile(128, 128, tiles=4, repeat=4, warps=8, stages=2), 512, mask_per_row=True),
+    Entry(Tile(64, 64, tiles=8, held=True), 512, causal=True, held=True, multiple=512, filling=True),
+    Entry(Tile(64, 64, tiles=8, held=True), 512, causal=False, held=True, multiple=512),
     Entry(Tile(64, 64, stages=3, registers=128), 512, causal=True),
     Entry(Tile(64, 128, tiles=4, repeat=8, stages=2), 512),
     Entry(Tile(128, 128, warps=8, registers=128, pipelined=True), causal=True, pipelined=True),
@@ -166,6 +177,7 @@ def tile_for(
     causal: bool = False,
     mask_per_row: bool = False,
     many_heads: bool = False,
+    held: bool = False,
     pipelined: bool = False,
     rows: int | None = None,
     words: bool = False,
@@ -174,14 +186,13 @@ def tile_for(
     """The tile for nq queries on nk keys of d columns, on a GPU of this compute capability.
 
     `rows` counts the queries of heads that share keys, where the kernels of few queries can run; `words`
-    tells that q, k and v can be read as words of four columns, `pipelined` that the kernel of that name can
-    take them, `filling` that the heads are so many that a
-    program for each keeps the GPU busy.
+    tells that q, k and v can be read as words of four columns, `filling` that the heads are so many that a
+    program for each keeps the GPU busy; `held` and `pipelined` that the kernels of these names can run.
     """
     keys = max(1 << (nk - 1).bit_length(), 32)
     few = rows is not None and rows <= 16
     launch = _Launch(
-        nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, pipelined, few,
+        nq, nk, d, nk == keys and not masked, masked, causal, mask_per_row, many_heads, held, pipelined, few,
         rows == 1 and words and d in (32, 64, 128), filling,
     )  # fmt: skip
     table = TABLES[max(least for least in TABLES if least <= capability)]

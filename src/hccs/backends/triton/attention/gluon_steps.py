@@ -1,0 +1,209 @@
+"""The steps of `packed_logits.py` in Gluon, Triton's language beneath its own, for Hopper alone.
+
+There a product may be under way while its program computes something else. Logits and scores come from
+assembly that is not pure, so that they keep their place between two products: of registers that two products
+write, ptxas takes what is computed from the one for what is computed from the other.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import async_copy
+
+from hccs.backends.triton.attention import packed_logits
+from hccs.backends.triton.codes import APART, BY_BLOCK, BYTES, ONE_LINE, PACKED
+
+# Names that Triton 3.9 changed.
+begin_async_copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+
+ZERO, LEAST, LARGEST = packed_logits.ZERO, packed_logits.LEAST, packed_logits.LARGEST
+STEP = packed_logits.STEP
+_PAIR_OF_LOGITS = packed_logits._PAIR_OF_LOGITS
+_PAIR_OF_SCORES = packed_logits._PAIR_OF_SCORES
+_PAIR_OF_TWO_LINES = packed_logits._PAIR_OF_TWO_LINES
+_PAIR_OF_BYTES = packed_logits._PAIR_OF_BYTES
+_HALVES_OF_BYTES = packed_logits._HALVES_OF_BYTES
+# The bits of 128 + v are a float16, 2^-24 times as large.
+_STEPS_OF_BYTES = gl.constexpr("""{
+    .reg .b32 x;
+    xor.b32 x, $2, 0x80808080;
+    prmt.b32 $0, x, 0, 0x4140;
+    prmt.b32 $1, x, 0, 0x4342;
+}""")
+
+
+@gluon.jit
+def parameters_of(table_ptr, SCORES: gl.constexpr):
+    """B, S, D, S2 and D2, then the factors of logits and of the output; see `steps.py`."""
+    B, S, D = gl.load(table_ptr), gl.load(table_ptr + 1), gl.load(table_ptr + 2)
+    S2, D2, f = gl.load(table_ptr + 3), gl.load(table_ptr + 4), gl.load(table_ptr + 5)
+    multiplier, shift = gl.load(table_ptr + 6), gl.load(table_ptr + 7)
+    if SCORES == BYTES:
+        B, S, S2 = B << (8 - f), S << (8 - f), S2 << (8 - f)
+    factor = multiplier.to(gl.float32) * ((127 - shift) << 23).to(gl.float32, bitcast=True)
+    return B, S, D, S2, D2, factor, gl.load(table_ptr + 10).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def even_and_odd(x, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Columns 0, 2, ... and 1, 3, ..., which one thread holds."""
+    return gl.split(gl.reshape(x, [ROWS, COLUMNS // 2, 2]))
+
+
+@gluon.jit
+def beside_pairs(row, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
+    """One value per row in the layout of `even_and_odd`."""
+    row = gl.convert_layout(row, gl.SliceLayout(1, LAYOUT))
+    value, _ = even_and_odd(row[:, None] + gl.zeros([ROWS, COLUMNS], gl.int32, LAYOUT), ROWS, COLUMNS)
+    return value
+
+
+@gluon.jit
+def bytes_of_words(words, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Words of four int8 as columns; no instruction."""
+    even = gl.join(words.to(gl.int8), (words >> 16).to(gl.int8))
+    odd = gl.join((words >> 8).to(gl.int8), (words >> 24).to(gl.int8))
+    return gl.reshape(gl.join(even, odd), [ROWS, COLUMNS])
+
+
+@gluon.jit
+def as_halves(v):
+    """int8 as float16."""
+    return gl.inline_asm_elementwise(
+        _HALVES_OF_BYTES, "=r,=r,r", [v], dtype=gl.float16, is_pure=True, pack=4
+    )  # fmt: skip
+
+
+@gluon.jit
+def as_raised_steps(v):
+    """int8 and 128 more as float16, in steps of 2^-24: less work than `as_halves`."""
+    return gl.inline_asm_elementwise(
+        _STEPS_OF_BYTES, "=r,=r,r", [v], dtype=gl.float16, is_pure=True, pack=4
+    )  # fmt: skip
+
+
+@gluon.jit
+def ones_below(limit, first, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Words of ones in the halves whose key lies below its row's limit; keys are counted from `first`."""
+    key = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
+    bits, _ = even_and_odd((16 * (limit - first))[:, None] + (-16 * key)[None, :], ROWS, COLUMNS)
+    zeros = gl.inline_asm_elementwise(
+        "shl.b32 $0, -1, $1;", "=r,r", [gl.maximum(bits, 0)], dtype=gl.int32, is_pure=True, pack=1
+    )
+    return ~zeros
+
+
+@gluon.jit
+def logits_of_pairs(acc, factor, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Words of two neighbouring keys, the even one in the low half."""
+    even, odd = even_and_odd(acc, ROWS, COLUMNS)
+    return gl.inline_asm_elementwise(
+        _PAIR_OF_LOGITS, "=r,r,r,f", [even, odd, factor], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def larger_of_pairs(a, b):
+    """The larger of each half."""
+    return gl.inline_asm_elementwise(
+        "max.s16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=gl.int32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def maxima_of_pairs(pairs, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Of those that one thread holds of a row."""
+    return gl.reduce(gl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), 1, larger_of_pairs)
+
+
+@gluon.jit
+def maximum_of_parts(parts):
+    """Per row, of what `maxima_of_pairs` gave."""
+    both = gl.reduce(parts, 1, larger_of_pairs)
+    return gl.maximum(both & 0xFFFF, both >> 16)
+
+
+@gluon.jit
+def distances(
+    largest, B, S, D, S2, D2, SCORES: gl.constexpr,
+    ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """What `scores_of_pairs` takes for rows whose largest logit is kept as `largest` (docs/spec.md)."""
+    largest = gl.minimum(gl.maximum(largest, LEAST), LARGEST)
+    reach = gl.minimum(largest - LEAST, D)
+    near = gl.minimum(largest - LEAST, D2)
+    least = B - S * reach
+    if SCORES != ONE_LINE:
+        least -= S2 * near
+    return (
+        beside_pairs(((reach - largest) & 0xFFFF) * 0x10001, ROWS, COLUMNS, LAYOUT),
+        beside_pairs(reach * 0x10001, ROWS, COLUMNS, LAYOUT),
+        beside_pairs(((near - largest) & 0xFFFF) * 0x10001, ROWS, COLUMNS, LAYOUT),
+        beside_pairs(near * 0x10001, ROWS, COLUMNS, LAYOUT),
+        S, S2, beside_pairs(least * 0x10001, ROWS, COLUMNS, LAYOUT),
+    )  # fmt: skip
+
+
+@gluon.jit
+def scores_of_pairs(pairs, line, SCORES: gl.constexpr):
+    """Scores (eq. 2, 3), again two to a word; not those that are SHIFTED in some heads alone."""
+    raised, limit, near_raised, near, S, S2, least = line
+    if SCORES == ONE_LINE:
+        pairs = gl.inline_asm_elementwise(
+            _PAIR_OF_SCORES, "=r,r,r,r,r,r", [pairs, raised, limit, S, least],
+            dtype=gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        CODE: gl.constexpr = _PAIR_OF_BYTES if SCORES == BYTES else _PAIR_OF_TWO_LINES
+        pairs = gl.inline_asm_elementwise(
+            CODE, "=r,r,r,r,r,r,r,r,r", [pairs, raised, limit, near_raised, near, S, S2, least],
+            dtype=gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    return pairs
+
+
+@gluon.jit
+def sums_of_pairs(pairs, SUMS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Of the scores that one thread holds of a row: words of two sums if PACKED, else sums."""
+    if SUMS == APART:
+        pairs = (pairs & 0xFFFF) + ((pairs >> 16) & 0xFFFF)
+    parts = gl.sum(gl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), axis=1)
+    if SUMS == BY_BLOCK:
+        parts = (parts & 0xFFFF) + ((parts >> 16) & 0xFFFF)
+    return parts
+
+
+@gluon.jit
+def total_of_parts(parts, SUMS: gl.constexpr):
+    """Per row, of what `sums_of_pairs` gave."""
+    if SUMS == PACKED:
+        parts = (parts & 0xFFFF) + ((parts >> 16) & 0xFFFF)
+    return gl.sum(parts, axis=1)
+
+
+@gluon.jit
+def as_operand(pairs, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
+    """The halves of words as float16 columns; no instruction."""
+    even = (pairs & 0xFFFF).to(gl.int16).to(gl.float16, bitcast=True)
+    odd = (pairs >> 16).to(gl.int16).to(gl.float16, bitcast=True)
+    return gl.convert_layout(gl.reshape(gl.join(even, odd), [ROWS, COLUMNS]), LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def reciprocal_of(Z, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
+    """1 / Z in two parts, in which `divided` multiplies: this much can be ready before the sums."""
+    Z = gl.maximum(Z, 1).to(gl.float32) * STEP
+    upper = gl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [Z], dtype=gl.float32, is_pure=True, pack=1
+    )
+    lower = gl.fma(-Z, upper, gl.full([ROWS], 1.0, gl.float32, gl.SliceLayout(1, LAYOUT))) * upper
+    return upper[:, None] + gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT), lower
+
+
+@gluon.jit
+def divided(sums, reciprocal):
+    """N / Z correctly rounded, as in `steps.py`."""
+    upper, lower = reciprocal
+    return gl.fma(sums, upper, sums * lower[:, None])
