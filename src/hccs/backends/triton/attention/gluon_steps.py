@@ -71,6 +71,15 @@ def as_halves(v):
 
 
 @gluon.jit
+def reordered(x, ROWS: gl.constexpr):
+    """64 columns so that the pairs of them that a product spreads over four threads are neighbours.
+
+    Applied to v's columns and to those of the sums, it puts every column in its place again.
+    """
+    return gl.reshape(gl.permute(gl.reshape(x, [ROWS, 2, 4, 4, 2]), (0, 1, 3, 2, 4)), [ROWS, 64])
+
+
+@gluon.jit
 def ones_below(limit, first, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
     """Words of ones in the halves whose key lies below its row's limit; keys are counted from `first`."""
     key = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))

@@ -22,9 +22,9 @@ from hccs.backends.triton.codes import (
     BY_BLOCK,
     FLOATS,
     INT8,
+    ONE_LINE,
     PACKED,
     PAIR,
-    SHIFTED,
     how_scores_come_about,
     normalisation,
 )
@@ -37,8 +37,9 @@ from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
 
 try:
     from hccs.backends.triton.attention.held import attention_held
+    from hccs.backends.triton.attention.twice import attention_twice
 except (ImportError, AttributeError):  # a Triton without Gluon, or with another
-    attention_held = None
+    attention_held = attention_twice = None
 
 _OUTPUTS = {torch.int8: INT8.value, torch.int32: PAIR.value}
 
@@ -216,8 +217,8 @@ def plan_for(
         mask_per_row=masking == MASK, many_heads=many_heads,
         rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
         filling=_fill(batches * heads, multiprocessors(device)),
-        held=aligned and able[0] == HOPPER[0] and masking == NO_MASK and mode is None and nq == nk
-        and _can_hold(theta, nk, d, dtype),
+        held=aligned and masking == NO_MASK and mode is None and nq == nk
+        and can_hold(theta, nk, d, dtype, able),
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
@@ -239,9 +240,7 @@ def plan_for(
     if tile.single:
         return _whole_row(shape, nk, tile, table, {**options, "ALL": plain, "DENSE": dense})
     if tile.held:
-        return _held(
-            shape, sharing, tile, table, {**options, "SUMS": _how_scores_are_added(largest, nk, tile.keys)}
-        )
+        return _held(shape, sharing, tile, table, options)
     chunks = -(-d // block_d)
     resident = nk <= tile.keys * tile.tiles
     repeat = min(tile.repeat, -(-nq // tile.rows)) if resident else 1
@@ -279,16 +278,17 @@ def plan_for(
     return Plan(tile, kernel, (heads * programs, chunks), table, sizes, options)
 
 
-def _can_hold(theta: HeadParams, nk: int, d: int, dtype: torch.dtype) -> bool:
-    """Whether `held.py` knows such scores and outputs."""
+def can_hold(theta: HeadParams, nk: int, d: int, dtype: torch.dtype, able: tuple[int, int]) -> bool:
+    """Whether `held.py` and `twice.py` know such scores and outputs, and a device of this capability."""
     largest = theta.max_score
     return (
         attention_held is not None
+        and able[0] == HOPPER[0]  # later ones multiply in another way
         and d == 64
         and dtype not in _OUTPUTS
         and largest < 2**11
         and nk * largest <= 2**17
-        and how_scores_come_about(theta) != SHIFTED.value
+        and how_scores_come_about(theta) == ONE_LINE.value
     )
 
 
@@ -296,9 +296,8 @@ def _held(
     shape: tuple[int, ...], sharing: int, tile: Tile, table: torch.Tensor, options: dict[str, Any]
 ) -> Plan:
     batches, heads, _, _ = shape
-    blocks = tile.tiles * tile.keys // tile.rows
-    options |= {"ROWS": tile.rows, "TILES": tile.tiles, "TOGETHER": 2 if options["CAUSAL"] else blocks}
-    kernel: Any = attention_held
+    kernel: Any = attention_twice if options["CAUSAL"] else attention_held
+    options |= {"ROWS": tile.rows, "TILES": tile.tiles}
     passed = {
         name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names
     }
