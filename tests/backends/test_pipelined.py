@@ -37,7 +37,7 @@ def scores_up_to(largest):
 
 
 def rows(nq, nk):
-    """q of four heads in two batches, k and v of half as many; the first batch has sums that nothing cancels."""
+    """q of two heads in two batches, k and v of one; the first batch has sums that nothing cancels."""
     rng = np.random.default_rng(nq + nk)
     q = rng.integers(-128, 128, (2, 2, nq, 64)).astype(np.int8)
     q[1] = rng.choice([-128, 127], q[1].shape)
@@ -77,7 +77,7 @@ def assert_same(found, expected):
 def test_causal_rows_equal_the_reference(nq, nk):
     q, k, v = rows(nq, nk)
     for theta in (ONE_LINE, scores_up_to(2**16 // nk)):
-        assert plans._can_pipeline(theta, nq, nk)
+        assert plans._can_pipeline(theta, nq, nk)  # or it would be another kernel's test
         for out in ("float32", "bfloat16"):
             for found, expected in found_and_expected(q, k, v, theta, out=out):
                 assert_same(found, expected)

@@ -19,12 +19,13 @@ begin_async_copy = getattr(async_copy, "async_load", None) or async_copy.async_c
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
 ZERO, LEAST, LARGEST = packed_logits.ZERO, packed_logits.LEAST, packed_logits.LARGEST
-STEP = packed_logits.STEP
+LOWEST, STEP = packed_logits.LOWEST, packed_logits.STEP
 _PAIR_OF_LOGITS = packed_logits._PAIR_OF_LOGITS
 _PAIR_OF_SCORES = packed_logits._PAIR_OF_SCORES
 _PAIR_OF_TWO_LINES = packed_logits._PAIR_OF_TWO_LINES
 _PAIR_OF_BYTES = packed_logits._PAIR_OF_BYTES
 _HALVES_OF_BYTES = packed_logits._HALVES_OF_BYTES
+_ROUNDED_HALF_UP = packed_logits._ROUNDED_HALF_UP
 # The bits of 128 + v are a float16, 2^-24 times as large.
 _STEPS_OF_BYTES = gl.constexpr("""{
     .reg .b32 x;
@@ -85,6 +86,15 @@ def as_raised_steps(v):
 
 
 @gluon.jit
+def reordered(x, ROWS: gl.constexpr):
+    """64 columns so that the pairs of them that a product spreads over four threads are neighbours.
+
+    Applied to v's columns and to those of the sums, it puts every column in its place again.
+    """
+    return gl.reshape(gl.permute(gl.reshape(x, [ROWS, 2, 4, 4, 2]), (0, 1, 3, 2, 4)), [ROWS, 64])
+
+
+@gluon.jit
 def ones_below(limit, first, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
     """Words of ones in the halves whose key lies below its row's limit; keys are counted from `first`."""
     key = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
@@ -105,6 +115,14 @@ def logits_of_pairs(acc, factor, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
+def logit_of_largest(product, factor):
+    """The logit of a row's largest product, as a half of a pair would keep it."""
+    return ZERO + gl.inline_asm_elementwise(
+        _ROUNDED_HALF_UP, "=r,f,f", [product.to(gl.float32), factor], dtype=gl.int32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
 def larger_of_pairs(a, b):
     """The larger of each half."""
     return gl.inline_asm_elementwise(
@@ -116,6 +134,15 @@ def larger_of_pairs(a, b):
 def maxima_of_pairs(pairs, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     """Of those that one thread holds of a row."""
     return gl.reduce(gl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), 1, larger_of_pairs)
+
+
+@gluon.jit
+def maxima_of_products(acc, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Of the products that one thread holds of a row, in their place."""
+    parts = gl.max(gl.reshape(acc, [ROWS, COLUMNS // 8, 8]), axis=1)
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [parts], dtype=gl.int32, is_pure=False, pack=1
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -173,6 +200,14 @@ def sums_of_pairs(pairs, SUMS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.con
     if SUMS == BY_BLOCK:
         parts = (parts & 0xFFFF) + ((parts >> 16) & 0xFFFF)
     return parts
+
+
+@gluon.jit
+def plus(parts, more):
+    """The sum of what `sums_of_pairs` gave, in its place."""
+    return gl.inline_asm_elementwise(
+        "add.s32 $0, $1, $2;", "=r,r,r", [parts, more], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit

@@ -1,9 +1,9 @@
 """Causal attention on many keys on Hopper: products are under way while scores of others are computed.
 
-The two passes of `streamed.py` in Gluon. Keys come in blocks of 128, whose parts take turns: the tensor cores
-multiply the next part, and the part before by v, while the scores of this one are computed. No product that is
-read crosses the end of a block: ptxas would wait for each. k and v reach shared memory by asynchronous copies,
-two blocks ahead; there v becomes 128 + v, in steps of 2^-24 that are its bytes.
+The two passes of `streamed.py` in Gluon. Keys come in blocks of 128, whose parts take turns: the tensor
+cores multiply the next part, and the part before by v, while the scores of this one are computed. No product
+that is read crosses the end of a block: ptxas would wait for each. k and v reach shared memory by
+asynchronous copies, two blocks ahead; there v becomes 128 + v, in steps of 2^-24 that are its bytes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from hccs.backends.triton.attention import packed_logits
 from hccs.backends.triton.attention.gluon_steps import (
+    LOWEST,
     STEP,
-    ZERO,
     as_operand,
     as_raised_steps,
     barrier,
@@ -29,9 +28,12 @@ from hccs.backends.triton.attention.gluon_steps import (
     distances,
     divided,
     even_and_odd,
+    logit_of_largest,
     logits_of_pairs,
+    maxima_of_products,
     ones_below,
     parameters_of,
+    plus,
     reciprocal_of,
     scores_of_pairs,
     sums_of_pairs,
@@ -47,9 +49,6 @@ HALF = gl.constexpr(64)
 
 PART = gl.constexpr(32)
 """Keys of a part in the second pass."""
-
-LOWEST = packed_logits.LOWEST
-_ROUNDED_HALF_UP = packed_logits._ROUNDED_HALF_UP
 
 
 @gluon.jit
@@ -86,26 +85,6 @@ def store_values(values, bytes_of_v, t, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def maxima(acc, ROWS: gl.constexpr):
-    """Of every eighth column, those that one thread holds.
-
-    Assembly that is not pure keeps its place before the next product, which overwrites `acc`.
-    """
-    found = gl.max(gl.reshape(acc, [ROWS, HALF // 8, 8]), axis=1)
-    return gl.inline_asm_elementwise(
-        "mov.b32 $0, $1;", "=r,r", [found], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
-def plus(a, b):
-    """Likewise."""
-    return gl.inline_asm_elementwise(
-        "add.s32 $0, $1, $2;", "=r,r,r", [a, b], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
 def hidden(acc, limit, first, LAYOUT: gl.constexpr):
     """The least there is in place of what a row does not see of the keys from `first` on."""
     key = first + gl.arange(0, HALF, gl.SliceLayout(0, LAYOUT))
@@ -124,12 +103,12 @@ def maxima_of_block(
     seen = left
     if MASKED:
         seen = hidden(left, limit, first, LAYOUT)
-    maximum = gl.maximum(maximum, maxima(seen, ROWS))
+    maximum = gl.maximum(maximum, maxima_of_products(seen, ROWS, HALF))
     right = warpgroup_mma_wait(0, deps=[right])
     seen = right
     if MASKED:
         seen = hidden(right, limit, first + HALF, LAYOUT)
-    return left, right, gl.maximum(maximum, maxima(seen, ROWS))
+    return left, right, gl.maximum(maximum, maxima_of_products(seen, ROWS, HALF))
 
 
 @gluon.jit
@@ -204,7 +183,7 @@ def attention_pipelined(
     limit_first = gl.convert_layout(limit, gl.SliceLayout(1, FIRST))
     left = gl.zeros([ROWS, HALF], gl.int32, FIRST)
     right = gl.zeros([ROWS, HALF], gl.int32, FIRST)
-    maximum = maxima(gl.full([ROWS, HALF], LOWEST, gl.int32, FIRST), ROWS)
+    maximum = maxima_of_products(gl.full([ROWS, HALF], LOWEST, gl.int32, FIRST), ROWS, HALF)
     for t in range(full):
         barrier()
         begin_keys(ring, k_place, k2, t + 2, count, KEYS)
@@ -230,11 +209,8 @@ def attention_pipelined(
         True, ROWS, FIRST,
     )  # fmt: skip
 
-    largest = gl.convert_layout(gl.max(maximum, axis=1), gl.SliceLayout(1, SECOND)).to(gl.float32)
-    largest = gl.inline_asm_elementwise(
-        _ROUNDED_HALF_UP, "=r,f,f", [largest, factor], dtype=gl.int32, is_pure=True, pack=1
-    )
-    line = distances(largest + ZERO, B, S, D, S2, D2, ONE_LINE, ROWS, PART, SECOND)
+    largest = gl.convert_layout(gl.max(maximum, axis=1), gl.SliceLayout(1, SECOND))
+    line = distances(logit_of_largest(largest, factor), B, S, D, S2, D2, ONE_LINE, ROWS, PART, SECOND)
 
     # The second pass.
     values = gl.allocate_shared_memory(

@@ -25,7 +25,6 @@ from hccs.backends.triton.codes import (
     ONE_LINE,
     PACKED,
     PAIR,
-    SHIFTED,
     how_scores_come_about,
     normalisation,
 )
@@ -39,8 +38,9 @@ from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
 try:
     from hccs.backends.triton.attention.held import attention_held
     from hccs.backends.triton.attention.pipelined import attention_pipelined
+    from hccs.backends.triton.attention.twice import attention_twice
 except (ImportError, AttributeError):  # a Triton without Gluon, or with another
-    attention_held = attention_pipelined = None
+    attention_held = attention_pipelined = attention_twice = None
 
 _OUTPUTS = {torch.int8: INT8.value, torch.int32: PAIR.value}
 
@@ -213,15 +213,13 @@ def plan_for(
     kv_heads, nk = keys
     sharing = heads // kv_heads
     able = capability(device)
-    # What the kernels in Gluon are made for.
-    bare = able[0] == HOPPER[0] and d == 64 and masking == NO_MASK and mode is None and dtype not in _OUTPUTS
+    bare = aligned and masking == NO_MASK and mode is None and can_hold(theta, nk, d, dtype, able)
     tile = tile or tile_for(
         nq, nk, d, capability=able, masked=causal or masking != NO_MASK, causal=causal,
         mask_per_row=masking == MASK, many_heads=many_heads,
         rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
         filling=_fill(batches * heads, multiprocessors(device)),
-        held=bare and aligned and _can_hold(theta, nq, nk),
-        pipelined=bare and aligned and _can_pipeline(theta, nq, nk),
+        held=bare and nq == nk, pipelined=bare and _can_pipeline(theta, nq, nk),
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
@@ -243,9 +241,7 @@ def plan_for(
     if tile.single:
         return _whole_row(shape, nk, tile, table, {**options, "ALL": plain, "DENSE": dense})
     if tile.held:
-        return _held(
-            shape, sharing, tile, table, {**options, "SUMS": _how_scores_are_added(largest, nk, tile.keys)}
-        )
+        return _held(shape, sharing, tile, table, options)
     if tile.pipelined:
         return _pipelined(shape, nk, sharing, tile, table, options)
     chunks = -(-d // block_d)
@@ -285,36 +281,31 @@ def plan_for(
     return Plan(tile, kernel, (heads * programs, chunks), table, sizes, options)
 
 
-def _can_hold(theta: HeadParams, nq: int, nk: int) -> bool:
-    """Whether `held.py` knows such heads."""
+def can_hold(theta: HeadParams, nk: int, d: int, dtype: torch.dtype, able: tuple[int, int]) -> bool:
+    """Whether the kernels in Gluon know such scores and outputs, and a device of this capability."""
     largest = theta.max_score
     return (
         attention_held is not None
-        and nq == nk
+        and able[0] == HOPPER[0]  # later ones multiply in another way
+        and d == 64
+        and dtype not in _OUTPUTS
         and largest < 2**11
         and nk * largest <= 2**17
-        and how_scores_come_about(theta) != SHIFTED.value
+        and how_scores_come_about(theta) == ONE_LINE.value
     )
 
 
 def _can_pipeline(theta: HeadParams, nq: int, nk: int) -> bool:
-    """Whether `pipelined.py` knows such rows; sums of scores times 128 + v have to fit float32 there."""
-    return (
-        attention_pipelined is not None
-        and nq <= nk
-        and nq % 128 == nk % 128 == 0
-        and nk * theta.max_score <= 2**16
-        and how_scores_come_about(theta) == ONE_LINE.value
-    )
+    """Whether `pipelined.py` knows rows whose scores `held.py` knows: float32 holds sums with 128 + v too."""
+    return nq <= nk and nq % 128 == nk % 128 == 0 and nk * theta.max_score <= 2**16
 
 
 def _held(
     shape: tuple[int, ...], sharing: int, tile: Tile, table: torch.Tensor, options: dict[str, Any]
 ) -> Plan:
     batches, heads, _, _ = shape
-    blocks = tile.tiles * tile.keys // tile.rows
-    options |= {"ROWS": tile.rows, "TILES": tile.tiles, "TOGETHER": 2 if options["CAUSAL"] else blocks}
-    kernel: Any = attention_held
+    kernel: Any = attention_twice if options["CAUSAL"] else attention_held
+    options |= {"ROWS": tile.rows, "TILES": tile.tiles}
     return Plan(tile, kernel, (batches * heads,), table, (heads, sharing), _known_to(kernel, options))
 
 

@@ -27,7 +27,8 @@ class Tile:
     # The kernel of `prefetched.py`, which needs one block of keys, heads of 32 or 64 columns and steps of
     # whole 16 bytes.
     prefetched: bool = False
-    # The kernel of `held.py`, on heads as it needs them; its programs take all queries of a head.
+    # The kernel of `held.py`, of `twice.py` for causal rows, on heads as they need them; programs take all
+    # queries of a head.
     held: bool = False
     # The kernel of `pipelined.py`, on causal rows as it needs them, which takes them in 128 by 128 keys.
     pipelined: bool = False
@@ -59,10 +60,10 @@ class Entry:
     # So many that every program has several, and laid out as `prefetched.py` needs them.
     many_heads: bool | None = None
     # Heads as `held.py` needs them: as many queries as keys, 64 columns, steps of whole 16 bytes, no mask but
-    # a causal one, sums that float32 holds, a float output.
+    # a causal one, one line, sums that float32 holds, a float output.
     held: bool | None = None
-    # Rows as `pipelined.py` needs them: queries and keys in whole blocks of 128, and as for `held.py` columns,
-    # steps, masks and outputs; scores of one line, whose sums leave float32 some room.
+    # Rows as `pipelined.py` needs them: no more queries than keys, both in whole blocks of 128; otherwise as
+    # for `held.py`, with sums that leave float32 a bit.
     pipelined: bool | None = None
     # The number of keys is a multiple of this.
     multiple: int = 1
@@ -148,11 +149,14 @@ _H200 = (
     Entry(Tile(128, 128, warps=8, stages=3, persistent=2), 128, mask_per_row=True),
     Entry(Tile(64, 128, repeat=2, stages=2), 128),
     Entry(Tile(FITTING, 128, stages=2, registers=128), most_queries=64, least_keys=257),
-    Entry(Tile(64, 64, tiles=4, registers=168, held=True), 256, causal=True, held=True, multiple=256),
+    Entry(Tile(64, 32, tiles=8, registers=128, held=True), 256, causal=True, held=True, multiple=256),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=160), 256, whole=True),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=168), 256),
     Entry(Tile(128, 128, tiles=4, repeat=4, warps=8, stages=2), 512, mask_per_row=True),
-    Entry(Tile(64, 64, tiles=8, held=True), 512, causal=True, held=True, multiple=512, filling=True),
+    Entry(
+        Tile(128, 32, tiles=16, warps=8, registers=128, held=True), 512, causal=True, held=True, multiple=512,
+        filling=True,
+    ),
     Entry(Tile(64, 64, tiles=8, held=True), 512, causal=False, held=True, multiple=512),
     Entry(Tile(64, 64, stages=3, registers=128), 512, causal=True),
     Entry(Tile(64, 128, tiles=4, repeat=8, stages=2), 512),
