@@ -17,6 +17,8 @@ from hccs.backends.triton.codes import APART, BY_BLOCK, BYTES, ONE_LINE, PACKED
 # Names that Triton 3.9 changed.
 begin_async_copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+_shared = gl.shared_memory_descriptor
+reinterpreted = getattr(_shared, "reinterpret", None) or _shared._reinterpret
 
 ZERO, LEAST, LARGEST = packed_logits.ZERO, packed_logits.LEAST, packed_logits.LARGEST
 LOWEST, STEP = packed_logits.LOWEST, packed_logits.STEP

@@ -30,6 +30,7 @@ from hccs.backends.triton.attention.gluon_steps import (
     maximum_of_parts,
     parameters_of,
     reciprocal_of,
+    reinterpreted,
     reordered,
     scores_of_pairs,
     sums_of_pairs,
@@ -114,7 +115,7 @@ def attention_held(
     q_words = gl.allocate_shared_memory(
         gl.int32, [ROWS, BLOCK_D // 4], gl.NVMMASharedLayout(BLOCK_D, 32, 2)
     )  # fmt: skip
-    q = q_words._reinterpret(gl.int8, [ROWS, BLOCK_D], gl.NVMMASharedLayout(BLOCK_D, 8, 2))
+    q = reinterpreted(q_words, gl.int8, [ROWS, BLOCK_D], gl.NVMMASharedLayout(BLOCK_D, 8, 2))
     task = gl.program_id(0)
     batch, h = (task // heads).to(gl.int64), (task % heads).to(gl.int64)
     begin_async_copy(keys, k_place + (batch * k0 + (h // sharing) * k1))
@@ -141,7 +142,7 @@ def attention_held(
             )
             reciprocal = reciprocal_of(Z, ROWS, BLOCK_D, SUM)
             sums, weights = warpgroup_mma_wait(0, deps=[sums, weights])
-            first = g.to(gl.int64) * (N * BLOCK_D) + i * (ROWS * BLOCK_D)
+            first = gl.cast(g, gl.int64) * (N * BLOCK_D) + i * (ROWS * BLOCK_D)
             result = reordered((divided(sums, reciprocal) * v_scale).to(out_ptr.dtype.element_ty), ROWS)
             row_out = gl.arange(0, ROWS, gl.SliceLayout(1, OUT))
             column_out = gl.arange(0, BLOCK_D, gl.SliceLayout(0, OUT))

@@ -37,6 +37,7 @@ from hccs.backends.triton.attention.gluon_steps import (
     parameters_of,
     plus,
     reciprocal_of,
+    reinterpreted,
     reordered,
     scores_of_pairs,
     sums_of_pairs,
@@ -122,9 +123,8 @@ def attention_twice(
     values = gl.allocate_shared_memory(gl.float16, [TILES, KEYS, BLOCK_D], OF_VALUES)
     k_ptr += batch * k0 + (h // sharing) * k1
     v_ptr += batch * v0 + (h // sharing) * v1
-    begin_async_copy(
-        keys._reinterpret(gl.int8, [N, BLOCK_D], OF_KEYS), k_ptr + (row[:, None] * k2 + column[None, :])
-    )
+    all_keys = reinterpreted(keys, gl.int8, [N, BLOCK_D], OF_KEYS)
+    begin_async_copy(all_keys, k_ptr + (row[:, None] * k2 + column[None, :]))
     async_copy.commit_group()
     query = gl.arange(0, ROWS, gl.SliceLayout(1, WORDS))
     word = gl.arange(0, BLOCK_D // 4, gl.SliceLayout(0, WORDS))
@@ -132,7 +132,7 @@ def attention_twice(
     ahead = gl.load(q_place)
     B, S, D, S2, D2, factor, v_scale = parameters_of(table_ptr + batch * t0 + h * t1, SCORES)
     halves = as_halves(gl.load(v_ptr + (row[:, None] * v2 + column[None, :])))
-    values._reinterpret(gl.float16, [N, BLOCK_D], OF_VALUES).store(reordered(halves, N))
+    reinterpreted(values, gl.float16, [N, BLOCK_D], OF_VALUES).store(reordered(halves, N))
     async_copy.wait_group(0)
     barrier()
     fence_async_shared()
