@@ -20,7 +20,7 @@ settings.register_profile(
 )
 settings.load_profile("hccs")
 
-# A shell starts what runs in the background with Ctrl-C ignored, and so would the processes that tests interrupt.
+# A shell starts what runs in the background with Ctrl-C ignored; processes that tests interrupt inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
