@@ -135,7 +135,7 @@ def compare(
 
 
 def _measure_all(comparison: Comparison, chosen: Sequence[Entry], retrain: bool, jobs: int) -> None:
-    if jobs > 1:
+    if min(jobs, len(chosen)) > 1:
         work = partial(_measure_one, comparison.settings, comparison.path, retrain)
         in_processes(work, chosen, jobs, "methods")
         return
