@@ -119,7 +119,7 @@ $(VENV)/.native: $(VENV)/.pip $(SOURCES)
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "== installing what the tests need"
-	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,onnx,dev]"
+	$(BIN)/pip install -q --no-compile --no-build-isolation -e ".[hf,report,onnx,dev]"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.core
