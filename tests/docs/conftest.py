@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import hccs.nn
 from hccs.cli.app import app
+from hccs.pipeline.compare import speed
 from tests.docs.preamble import write_files
 
 
@@ -37,8 +38,9 @@ BRIEF = partial(hccs.nn.refine, steps=6)
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages run as written, but for how long parameters are refined where a page does not say."""
+    """Pages run as written, but for how long is refined and timed where a page does not say."""
     monkeypatch.setattr(hccs.nn, "refine", BRIEF)
+    monkeypatch.setattr(speed, "SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")
