@@ -24,6 +24,13 @@ SLOT = "hccs_softmax"
 MASKED = -1e3
 """An additive mask of this or less hides a position: float32 softmax gives such a logit exactly 0."""
 
+UNSERVED = ("position_bias", "s_aux", "sinks", "indices", "block_indices")
+"""What some models hand to attention beside the mask and our rows would leave out: shifts of logits, columns
+that are no keys, keys that an indexer chose."""
+
+CAUSAL = "hccs_is_causal"
+"""The attribute of a mask of ours that hides the future and nothing else."""
+
 
 def attention(
     module: nn.Module,
@@ -43,24 +50,35 @@ def attention(
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', 'unknown')}) without any",
             "For a model saved with HCCS: hccs.nn.restore(model). Else attach a table that has this layer.",
         )
-    for name in ("position_bias", "s_aux", "sinks"):
+    for name in UNSERVED:
         if options.get(name) is not None:
             raise ModelError(
-                "attention whose probabilities come from the logits alone",
+                "attention to every key that the mask shows, whose probabilities come from the logits alone",
                 f"{name} in {type(module).__name__}",
                 "HCCS does not serve this kind of attention yet: keep the model's own.",
             )
+    queries, keys = query.shape[-2], key.shape[-2]
+    causal = queries == keys and getattr(attention_mask, CAUSAL, False)
+    if attention_mask is None and queries > 1 and _is_causal(module, options):
+        attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
     inputs = AttentionInputs(
         query=query,
         key=key,
         value=value,
-        valid=boolean_mask(attention_mask, key.shape[-2]),
+        valid=boolean_mask(attention_mask, keys),
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         softcap=options.get("softcap"),
         dropout=dropout if module.training else 0.0,
+        causal=causal,
     )
     output, p = slot.attend(inputs)
     return output.transpose(1, 2).contiguous(), p
+
+
+def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
+    """Whether a layer without a mask hides the future, as scaled_dot_product_attention is told to then."""
+    said = options.get("is_causal")
+    return bool(getattr(module, "is_causal", False) if said is None else said)
 
 
 def boolean_mask(mask: torch.Tensor | None, columns: int) -> torch.Tensor | None:
@@ -103,8 +121,11 @@ def mask(*args: Any, **options: Any) -> torch.Tensor | None:
 
     # sdpa may leave the causal mask out and say is_causal instead; our rows need to see it, but for the one
     # query that comes after all keys.
-    options["allow_is_causal_skip"] = bool(options.get("allow_is_causal_skip")) and _is_last(options)
+    may_skip = bool(options.get("allow_is_causal_skip"))
+    options["allow_is_causal_skip"] = may_skip and _is_last(options)
     built: torch.Tensor | None = sdpa_mask(*args, **options)
+    if built is not None and may_skip and not torch.compiler.is_compiling():
+        setattr(built, CAUSAL, sdpa_mask(*args, **{**options, "allow_is_causal_skip": True}) is None)
     return built
 
 
