@@ -77,7 +77,7 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
         before = held[0].shape[-2]
         tokens = before + keys.shape[-2]
         if self.room is None or not self.room.takes(*held, tokens):
-            self.room = _Room(*(_with_room(x, tokens) for x in held), filled=before)
+            self.room = _Room(_with_room(held[0], tokens), _with_room(held[1], tokens), before)
         self.room.keys[:, :, before:tokens] = keys
         self.room.values[:, :, before:tokens] = values
         self.room.filled = tokens
@@ -125,7 +125,7 @@ def _keep_integers(layer: nn.Module, cache: DynamicCache) -> None:
         cache.layers.append(cache.layer_class_to_replicate())
     held: Any = cache.layers[index]
     if type(held) is DynamicLayer:
-        if held.get_seq_length() == 0:
+        if held.keys is None or held.get_seq_length() == 0:
             cache.layers[index] = Int8CacheLayer(slot)
         elif held.keys.dtype == torch.int8:
             raise ModelError(
