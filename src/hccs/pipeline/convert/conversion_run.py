@@ -17,6 +17,7 @@ import hccs.nn
 from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.errors import HccsError
 from hccs.numbers.table import ParamTable
+from hccs.pipeline.convert.fingerprints import of_examples, of_weights
 from hccs.pipeline.convert.reconstructing import Judge
 from hccs.pipeline.convert.settings import ConversionSettings
 from hccs.pipeline.data import tasks
@@ -73,6 +74,10 @@ class ConversionRun:
             "held": self._tokenised(held),
             "dev": self._tokenised(self.data.dev),
             "calibration": self._tokenised(rest.subset(settings.sentences, settings.seed)),
+        }
+        self.fingerprints = {
+            "weights": of_weights(self.start.model),
+            "examples": of_examples(self.sets[name] for name in ("train", "held", "dev")),
         }
         self.folder = RunFolder(out, asdict(settings), marker)
 
