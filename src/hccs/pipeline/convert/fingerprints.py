@@ -17,15 +17,18 @@ from hccs.pipeline.data.tokens import TokenisedSet
 
 def of_weights(model: Any) -> str:
     """Of a model's weights, without its head, which may be new."""
-    return _of(model.base_model.state_dict().values())
+    return of_tensors(model.base_model.state_dict().values())
 
 
 def of_examples(sets: Iterable[TokenisedSet]) -> str:
     """Of token ids or pixels and labels, in order."""
-    return _of(part for chosen in sets for part in (next(iter(chosen.columns.values())), chosen.labels))
+    return of_tensors(
+        part for chosen in sets for part in (next(iter(chosen.columns.values())), chosen.labels)
+    )
 
 
-def _of(tensors: Iterable[torch.Tensor]) -> str:
+def of_tensors(tensors: Iterable[torch.Tensor]) -> str:
+    """Of all their bytes, in order."""
     found = blake2b(digest_size=8)
     for tensor in tensors:
         found.update(str((tensor.dtype, *tensor.shape)).encode())
