@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hccs.errors import FileError
+from hccs.pipeline.data.tasks import Examples
 from hccs.pipeline.data.tokens import TokenisedSet
 
 
@@ -25,6 +26,14 @@ def of_examples(sets: Iterable[TokenisedSet]) -> str:
     return of_tensors(
         part for chosen in sets for part in (next(iter(chosen.columns.values())), chosen.labels)
     )
+
+
+def of_texts(parts: Iterable[Examples]) -> str:
+    """Of texts and labels before they are tokenised, in order."""
+    found = blake2b(digest_size=8)
+    for part in parts:
+        found.update(repr((part.texts, part.labels)).encode(errors="surrogatepass"))
+    return found.hexdigest()
 
 
 def of_tensors(tensors: Iterable[torch.Tensor]) -> str:
