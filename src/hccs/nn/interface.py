@@ -119,13 +119,15 @@ def mask(*args: Any, **options: Any) -> torch.Tensor | None:
     """Boolean mask [batch, 1, q, k]; None only where every position may attend to every other."""
     from transformers.masking_utils import sdpa_mask
 
-    # sdpa may leave the causal mask out and say is_causal instead; our rows need to see it, but for the one
-    # query that comes after all keys.
-    may_skip = bool(options.get("allow_is_causal_skip"))
-    options["allow_is_causal_skip"] = may_skip and _is_last(options)
+    may_skip = options["allow_is_causal_skip"] = bool(options.get("allow_is_causal_skip"))
     built: torch.Tensor | None = sdpa_mask(*args, **options)
-    if built is not None and may_skip and not torch.compiler.is_compiling():
-        setattr(built, CAUSAL, sdpa_mask(*args, **{**options, "allow_is_causal_skip": True}) is None)
+    if built is not None or not may_skip or _is_last(options):
+        return built
+    # sdpa leaves the causal mask out and says is_causal instead; our rows need to see it, but for the one
+    # query that comes after all keys.
+    built = sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
+    if built is not None and not torch.compiler.is_compiling():
+        setattr(built, CAUSAL, True)
     return built
 
 
