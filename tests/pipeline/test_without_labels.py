@@ -21,6 +21,7 @@ from hccs.pipeline.convert.stages import convert
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.reading import read_texts
 from hccs.pipeline.models import load_classifier
+from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.scores import Measured
 from hccs.pipeline.training import Recipe
 
@@ -194,6 +195,14 @@ def test_a_live_model_and_texts_alone(tmp_path):
         loaded.model.base_model.embeddings.word_embeddings.weight[5] += 1
     with pytest.raises(FileError, match=r"the model that .* was begun with"):
         hccs.convert(loaded.model, train, out=tmp_path / "run", **given)
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    (tmp_path / "mine" / "model" / "notes.txt").write_text("precious")
+    with pytest.raises(FileError, match="a folder of other files"):
+        hccs.convert(loaded.model, train, out=tmp_path / "mine", **given)
+    assert [path.name for path in (tmp_path / "mine").rglob("*")] == ["model", "notes.txt"]
+    with RunFolder(tmp_path / "busy", {}), pytest.raises(FileError, match="a run under way in it"):
+        hccs.convert(loaded.model, train, out=tmp_path / "busy", **given)
+    assert not (tmp_path / "busy" / "given").exists()
     with pytest.raises(DataError, match="or of none"):
         hccs.convert(loaded.model, [(train[0], 1), (train[1], None)], out=tmp_path / "other", **given)
     with pytest.raises(DataError, match="labels in dev"):

@@ -19,6 +19,8 @@ from hccs.pipeline.data import tasks
 from hccs.pipeline.data.problems import CLASSIFICATION
 from hccs.pipeline.data.sources import Given, given_as, parts_of
 from hccs.pipeline.metrics import Function, spelled
+from hccs.pipeline.runs.folder import RunFolder
+from hccs.pipeline.runs.processes import state
 from hccs.pipeline.training import Recipe
 
 GIVEN = "given"
@@ -58,7 +60,10 @@ def convert(
     further fields of `ConversionSettings`. All that is found and made lies in the folder `out`.
     """
     folder = Path(out)
-    name = _saved(model, tokenizer, folder / GIVEN / "model")
+    with state().main_process_first():
+        if state().is_main_process:
+            RunFolder(folder, {}, marker=GIVEN).require_free()
+        name = _saved(model, tokenizer, folder / GIVEN / "model")
     columns, names, longest = tuple(text), tuple(labels), n
     named, unlabelled = label or "label", label is None
     files: list[str | None] = []
@@ -104,6 +109,8 @@ def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
         raise ParameterError(
             "the tokenizer of a model that is given as an object", "none", "Pass tokenizer=..."
         )
+    if not state().is_main_process:
+        return str(folder)
     fresh = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(fresh, ignore_errors=True)  # of a call that was interrupted
     model.save_pretrained(fresh)
