@@ -129,3 +129,22 @@ def test_prompts_without_padding_are_known_to_be_causal(make_model, padded):
         model(prompt()[:, 3:], past_key_values=model(prompt()[:, :3]).past_key_values)
     model.generate(prompt(), cache_implementation="static", **{**SETTINGS, "max_new_tokens": 2})
     assert seen[:3] == [(3, True), (4, False), (7, False)]
+
+
+def test_a_causal_mask_that_was_written_into_is_taken_as_it_is(make_model):
+    """As models do whose first tokens see each other."""
+    model, seen = in_integers(make_model("llama")), []
+    slot = slot_of(model)
+    attend = slot.attend
+    slot.attend = lambda inputs: (seen.append((inputs.causal, bool(inputs.valid.all()))), attend(inputs))[1]
+
+    def shows_all(layer, args, kwargs):
+        kwargs["attention_mask"].fill_(True)
+
+    with torch.no_grad():
+        model(prompt())
+        model.model.layers[0].self_attn.register_forward_pre_hook(shows_all, with_kwargs=True)
+        model(prompt())
+    with torch.inference_mode():  # tensors do not tell there whether they were written into
+        model(prompt())
+    assert seen == [(True, False), (False, True), (False, True)]

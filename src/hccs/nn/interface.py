@@ -29,7 +29,8 @@ UNSERVED = ("position_bias", "s_aux", "sinks", "indices", "block_indices")
 that are no keys, keys that an indexer chose."""
 
 CAUSAL = "hccs_is_causal"
-"""The attribute of a mask of ours that hides the future and nothing else."""
+"""The attribute of a mask of ours that hides the future and nothing else: its version, which changes when
+anybody writes into it."""
 
 
 def attention(
@@ -58,7 +59,7 @@ def attention(
                 "HCCS does not serve this kind of attention yet: keep the model's own.",
             )
     queries, keys = query.shape[-2], key.shape[-2]
-    causal = queries == keys and getattr(attention_mask, CAUSAL, False)
+    causal = queries == keys and _is_purely_causal(attention_mask)
     if attention_mask is None and queries > 1 and _is_causal(module, options):
         attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
     inputs = AttentionInputs(
@@ -73,6 +74,12 @@ def attention(
     )
     output, p = slot.attend(inputs)
     return output.transpose(1, 2).contiguous(), p
+
+
+def _is_purely_causal(mask: torch.Tensor | None) -> bool:
+    """Whether a mask is known to hide the future and nothing else."""
+    known = getattr(mask, CAUSAL, None)
+    return mask is not None and known is not None and known == mask._version
 
 
 def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
@@ -126,8 +133,8 @@ def mask(*args: Any, **options: Any) -> torch.Tensor | None:
     # sdpa leaves the causal mask out and says is_causal instead; our rows need to see it, but for the one
     # query that comes after all keys.
     built = sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
-    if built is not None and not torch.compiler.is_compiling():
-        setattr(built, CAUSAL, True)
+    if built is not None and not torch.compiler.is_compiling() and not built.is_inference():
+        setattr(built, CAUSAL, built._version)
     return built
 
 
