@@ -30,6 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hccs
 from hccs.backends.triton.attention.launch import attention
+from hccs.backends.triton.attention.plans import can_hold
 from hccs.backends.triton.attention.tiles import Tile, tile_for
 from hccs.ops import arguments
 
@@ -80,17 +81,26 @@ def integers(batch: int, n: int) -> list[torch.Tensor]:
     return [torch.randint(-128, 128, (batch, HEADS, n, D), dtype=torch.int8, device="cuda") for _ in range(3)]
 
 
-def check(n: int, tile: Tile | None = None) -> None:
-    """The integers of docs/spec.md in float64, which holds all of them."""
-    (q, k, v), (theta, requant) = integers(2, n), parameters(n)
-    N, Z = attention(q, k, v, theta, requant, out="pair", tile=tile)
-    B, S, limit = (torch.tensor(theta.packed[:, i], device="cuda").long()[:, None, None] for i in range(3))
+def expected(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    theta: hccs.HeadParams,
+    requant: hccs.Requant,
+    seen: Any,
+) -> torch.Tensor:
+    """N / Z of docs/spec.md in bfloat16, from integers in float64, which holds all of them."""
+    packed = np.zeros((HEADS, 6), np.int64)
+    packed[:, : theta.packed.shape[-1]] = theta.packed
+    B, S, D1, S2, D2, f = torch.tensor(packed.T, device="cuda")[:, :, None, None]
     M, r = (torch.tensor(requant.packed[:, i], device="cuda").long()[:, None, None] for i in range(2))
     acc = (q.double() @ k.double().transpose(-1, -2)).long()
     x = ((acc * M + (1 << (r - 1))) >> r).clamp(-128, 127)
-    s = B - S * torch.minimum(x.amax(-1, keepdim=True) - x, limit)
-    assert torch.equal(Z.long(), s.sum(-1)), (n, tile)
-    assert torch.equal(N.double(), s.double() @ v.double()), (n, tile)
+    distance = torch.where(seen, x, -128).amax(-1, keepdim=True) - x
+    s = (B - S * torch.minimum(distance, D1) - S2 * torch.minimum(distance, D2)) >> f
+    s = torch.where(seen, s, 0)
+    quotient = (s.double() @ v.double()).float() / s.sum(-1, keepdim=True).float()
+    return (quotient * torch.tensor(requant.v_scale, device="cuda")[:, None, None]).bfloat16()
 
 
 def mask_of(kind: str, batch: int, n: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -104,6 +114,13 @@ def mask_of(kind: str, batch: int, n: int) -> tuple[dict[str, Any], dict[str, An
         lengths = torch.linspace(n // 4, n, batch, device="cuda").int().reshape(batch, 1, 1)
         return {"valid": lengths}, {"attn_mask": torch.arange(n, device="cuda") < lengths[..., None]}
     return {}, {}
+
+
+def seen_by(told: dict[str, Any], batch: int, n: int) -> torch.Tensor:
+    """The same for the first of the batch, as `expected` is told."""
+    if "is_causal" in told:
+        return torch.ones((n, n), dtype=torch.bool, device="cuda").tril()
+    return told.get("attn_mask", torch.ones(batch, 1, 1, 1, dtype=torch.bool, device="cuda"))[:batch]
 
 
 def peers_ms(n: int, kind: str) -> dict[str, dict[str, float]]:
@@ -143,9 +160,11 @@ def sage_attention(q: Any, k: Any, v: Any, told: dict[str, Any]) -> Callable[[],
     return lambda: sageattn(q, k, v, is_causal=told.get("is_causal", False))
 
 
-def candidates(n: int) -> list[Tile]:
+def candidates(n: int, theta: hccs.HeadParams) -> list[Tile]:
     """The tile in use, and its neighbours."""
-    used = tile_for(n, n, D, capability=torch.cuda.get_device_capability(), many_heads=True)
+    able = torch.cuda.get_device_capability()
+    held = can_hold(theta, n, D, torch.bfloat16, able)
+    used = tile_for(n, n, D, capability=able, many_heads=True, held=held, filling=True)
     changes: list[dict[str, Any]] = [{"stages": stages} for stages in (1, 2, 3, 4) if stages != used.stages]
     changes += [{"registers": limit} for limit in (None, 80, 96, 128, 160, 168) if limit != used.registers]
     if used.persistent:
@@ -157,7 +176,10 @@ def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
     peers = peers_ms(n, kind)
     batch = ROWS // (n * HEADS)
     lines = 2 if kind == "two lines" else 1
-    (q, k, v), (theta, requant), (told, _) = integers(batch, n), parameters(n, lines), mask_of(kind, batch, n)
+    (q, k, v), (theta, requant) = integers(batch, n), parameters(n, lines)
+    told, of_peers = mask_of(kind, batch, n)
+    some = min(batch, 2)
+    right = expected(q[:some], k[:some], v[:some], theta, requant, seen_by(of_peers, some, n))
 
     def ours() -> Any:
         return hccs.attention(q, k, v, theta, requant, out="bfloat16", **told)
@@ -169,10 +191,10 @@ def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
         return attention(q, k, v, theta, requant, masking, valid, causal, out="bfloat16", tile=tile)
 
     tiles = {}
-    for tile in candidates(n) if tune and kind == "plain" else []:
-        check(n, tile)
+    for tile in candidates(n, theta) if tune and kind == "plain" else []:
+        assert torch.equal(with_tile(tile)[:some], right), tile
         tiles[repr(tile)] = graph_ms(lambda tile=tile: with_tile(tile))
-    check(n, tile_for(n, n, D, capability=torch.cuda.get_device_capability(), many_heads=True))
+    assert torch.equal(ours()[:some], right), (n, kind)
     times = {"call_ms": call_ms(ours), "graph_ms": graph_ms(ours)}
     fastest = {way: min(peers, key=lambda name, way=way: peers[name][way]) for way in times}
     moved = 5 * q.numel()  # q, k, v and two bytes of output

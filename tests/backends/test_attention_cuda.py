@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import hccs
+from hccs.backends.triton.attention import plans
 from hccs.reference.attention import attention as reference_attention
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -105,38 +106,54 @@ def test_a_program_for_each_head_on_cuda(nk, d, monkeypatch):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("n", [pytest.param(n, marks=GPU) for n in (256, 512)])
 def test_whole_heads_on_cuda(n, causal, monkeypatch):
-    """As for heads that fill the GPU: those that `held.py` takes, and neighbours that it does not."""
+    """As for heads that fill the GPU: those that `held.py` and `twice.py` take, and neighbours."""
+    chosen = []
+
+    def planned(*asked):
+        chosen.append(plans.plan_for(*asked))
+        return chosen[-1]
+
     monkeypatch.setattr("hccs.backends.triton.attention.plans._fill", lambda *_: True)
+    monkeypatch.setattr("hccs.backends.triton.attention.launch.plan_for", planned)
+    hopper = torch.cuda.get_device_capability()[0] == 9 and plans.attention_held is not None
     rng = np.random.default_rng(n + causal)
-    q = rng.integers(-128, 128, (2, 4, n, 64)).astype(np.int8)
-    q[1] = rng.choice([-128, 127], q[1].shape)
+    q = torch.tensor(rng.integers(-128, 128, (2, 4, n, 64)).astype(np.int8), device="cuda")
+    q[1] = q[1].sign() * 127  # logits that saturate
     room = torch.tensor(rng.integers(-128, 128, (2, 2, 2, n + 16, 64)).astype(np.int8), device="cuda")
     room[:, 0] = room[:, 0].abs() | 64  # sums that nothing cancels
-    by_token = room.transpose(2, 3).contiguous().transpose(2, 3)  # heads side by side, as projections leave
-    odd = torch.empty(2, 2, 2, n, 65, dtype=torch.int8, device="cuda")[..., :64].copy_(room[:, :, :, :n])
+    q_by_token, by_token = (  # heads side by side, as projections leave them
+        x.transpose(-3, -2).contiguous().transpose(-3, -2) for x in (q, room[:, :, :, :n])
+    )
+    odd = torch.empty(2, 2, 2, n, 65, dtype=torch.int8, device="cuda")[..., :64].copy_(by_token)
     requant = hccs.Requant(
         hccs.FixedPoint.nearest([0.0005, 0.01, 0.3, 0.002]), 0.037, hccs.FixedPoint.nearest(0.9)
     )
     B = 2**17 // n
     lines = {
         "one": hccs.HeadParams(B, [B // 14, B // 40, 1, 0], [14, 40, 127, 1], wide=True),
-        "two, uint8": hccs.HeadParams(1023, 4, 50, 41, 20, [2, 2, 3, 3]),
-        "two, some shifted": hccs.HeadParams([1023, 1023, 200, 200], 1, 50, 2, 20, [2, 2, 0, 0]),
-        "two, large": hccs.HeadParams(1023, 4, 50, 41, 20),
+        "two": hccs.HeadParams(1023, 4, 50, 41, 20, [2, 2, 3, 3]),
     }
-    for theta, out, (k, v) in [
-        ("one", "float32", room[:, :, :, :n]), ("one", "pair", room[:, :, :, :n]),
-        ("two, uint8", "float32", by_token[:, :, :, :n]), ("two, uint8", "int8", by_token[:, :, :, :n]),
-        ("one", "float32", odd), ("two, some shifted", "float32", room[:, :, :, :n]),
-        ("two, large", "float32", by_token[:, :, :, :n]),
+    for theta, out, query, (k, v), suits in [
+        ("one", "float32", q, room[:, :, :, :n], True),
+        ("one", "bfloat16", q_by_token, by_token, True),
+        ("one", "float16", q, room[:, :, :, 16:].repeat_interleave(2, dim=2), True),
+        ("one", "pair", q, room[:, :, :, :n], False), ("one", "float32", q, odd, False),
+        ("one", "float32", q[:, :, 1:], room[:, :, :, :n], False),
+        ("two", "float32", q_by_token, by_token, False),
     ]:  # fmt: skip
-        told = k.cpu().numpy(), v.cpu().numpy(), lines[theta], requant
-        expected = reference_attention(q, *told, out=out, causal=causal)
+        told = lines[theta], requant
+        exact = "pair" if out == "pair" else "float32"
+        expected = reference_attention(
+            *(x.cpu().numpy() for x in (query, k, v)), *told, out=exact, causal=causal
+        )
         for _ in range(2):
-            found = hccs.attention(
-                torch.tensor(q, device="cuda"), k, v, lines[theta], requant, out=out, causal=causal
-            )
-            assert same(found, expected), (theta, out)
+            found = hccs.attention(query, k, v, *told, out=out, causal=causal)
+            if out in ("float16", "bfloat16"):
+                rounded = torch.tensor(expected).to(found.dtype)
+                assert torch.equal(found.cpu(), rounded), (theta, out)
+            else:
+                assert same(found, expected), (theta, out)
+        assert chosen.pop().tile.held == (hopper and suits and (causal or n == 512)), (theta, out)
 
 
 @pytest.mark.parametrize("mode", [None, "u8_div", "u8_clb", "u8_lin"])

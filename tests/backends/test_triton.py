@@ -121,25 +121,28 @@ def test_attention_assembles(case):
 
 
 @compiled
-@pytest.mark.parametrize(
-    ("tiles", "scores"), [(4, codes.ONE_LINE), (8, codes.BYTES)], ids=["256", "512, two lines"]
-)
-def test_held_heads_assemble(tiles, scores):
-    held = pytest.importorskip("hccs.backends.triton.attention.held", reason="a Triton without its Gluon")
+@pytest.mark.skipif(plans.attention_held is None, reason="a Triton without its Gluon")
+@pytest.mark.parametrize(("n", "causal"), [(256, True), (512, True), (512, False)])
+def test_held_heads_assemble(n, causal):
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    kernel = held.attention_held
-    fixed = dict(CAUSAL=True, SCORES=scores.value, SUMS=codes.PACKED.value, BLOCK_D=64, ROWS=64, KEYS=64)
-    fixed |= dict(TILES=tiles, TOGETHER=2, valid_ptr=None, fault_ptr=None, sum_ptr=None)
+    tile = tile_for(n, n, 64, capability=(9, 0), masked=causal, causal=causal, held=True, filling=True)
+    kernel = plans.attention_twice if causal else plans.attention_held
+    fixed = dict(SCORES=codes.ONE_LINE.value, BLOCK_D=64, ROWS=tile.rows, KEYS=tile.keys, TILES=tile.tiles)
+    fixed |= dict(valid_ptr=None, fault_ptr=None, sum_ptr=None)
     types = dict(q_ptr="*i32", k_ptr="*i8", v_ptr="*i8", table_ptr="*i32", out_ptr="*bf16")
     signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
     whole = [["tt.divisibility", 16]]
     attributes = {(i,): whole for i, name in enumerate(kernel.arg_names) if name in types or name[0] in "qkv"}
-    found = compile(GluonASTSource(kernel, signature, fixed, attributes), HOPPER, {"maxnreg": 255})
-    # A thread converts 32 products of a block of keys, but for the two of a loop that none of its rows sees:
-    # ptxas has taken those of no block for another's.
-    blocks, loops = sum(range(2, tiles + 1, 2)), tiles // 2
-    assert found.asm["sass"].count("I2FP.F32.S32") >= 32 * blocks - 2 * loops
+    options = {"num_warps": tile.warps, "maxnreg": tile.registers or 255}
+    asm = compile(GluonASTSource(kernel, signature, fixed, attributes), HOPPER, options).asm
+    # Blocks of keys whose logits a thread computes, in all loops of the program; the first pass of `twice.py`
+    # has the products of two more. ptxas has taken those of one block for another's.
+    blocks = tile.rows // tile.keys + 2 if causal else tile.tiles
+    products = blocks + 2 if causal else blocks
+    assert asm["ptx"].count(".s32.s8.s8") == asm["sass"].count("IGMMA") == 2 * products
+    assert asm["ptx"].count(".f32.f16.f16") == asm["sass"].count("HGMMA") == tile.keys // 16 * blocks
+    assert asm["sass"].count("I2FP.F32.S32") >= tile.keys // 2 * blocks
 
 
 @compiled
@@ -212,14 +215,16 @@ def test_only_hopper_and_what_its_kernel_knows_is_held(monkeypatch):
             True, mode, dtype, True, True, True, aligned, None,
         ).tile.held  # fmt: skip
 
-    assert holds() and holds(theta=hccs.HeadParams(1023, 4, 50, 41, 20, 2)) and holds(dtype=torch.bfloat16)
+    assert holds() and holds(dtype=torch.bfloat16)
+    assert holds(theta=hccs.HeadParams(512, 4, 50, wide=True))
     # Its instructions are Hopper's own, unlike those of the table's other kernels.
     assert not holds(able=(10, 0)) and not holds(able=(8, 6))
     assert not holds(masking=1) and not holds(mode=hccs.Mode.U8_DIV) and not holds(nk=512)
     assert not holds(aligned=False) and not holds(dtype=torch.int8) and not holds(dtype=torch.int32)
-    # Sums beyond float32; some heads shifted.
-    assert not holds(theta=hccs.HeadParams(1023, 4, 50, 41, 20))
-    assert not holds(theta=hccs.HeadParams([1023, 1023, 200, 200], 1, 50, 2, 20, [2, 2, 0, 0]))
+    # Sums beyond float32; two lines.
+    assert not holds(theta=hccs.HeadParams(513, 4, 50, wide=True))
+    assert not holds(theta=hccs.HeadParams(500, 4, 50, 2, 20))
+    assert not holds(theta=hccs.HeadParams(1023, 4, 50, 41, 20, 2))
 
 
 @pytest.fixture
