@@ -1,5 +1,7 @@
 # Each target sets up what it needs in .venv and says what it is doing.
 PYTHON ?= python3
+# Where Python may keep nothing that it compiles, every process would compile torch and transformers again.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 # The CPU build; an open range would pull gigabytes of CUDA libraries.
@@ -18,10 +20,18 @@ demo: $(VENV)/.core
 	$(BIN)/hccs demo
 
 # Two workers on two cores: threads of their own would only wait for each other.
-test: lint $(VENV)/.dev
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j2 lint $(VENV)/.imported
 	@echo "== tests"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/backends/triton_interpreter
+
+# Lint keeps one core busy; meanwhile the other compiles what both workers would import at once. What fails to
+# import fails again in the tests, which tell why.
+$(VENV)/.imported: $(VENV)/.dev
+	@echo "== importing what the tests import"
+	@-$(BIN)/python -m pytest --collect-only -q > $(VENV)/imported.log 2>&1
+	@touch $@
 
 # A report, not a gate: which branches of the package no test takes. Native code and Triton kernels do not count.
 coverage: $(VENV)/.dev
@@ -119,7 +129,7 @@ $(VENV)/.native: $(VENV)/.pip $(SOURCES)
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "== installing what the tests need"
-	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,onnx,dev]"
+	$(BIN)/pip install -q --no-compile --no-build-isolation -e ".[hf,report,onnx,dev]"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.core

@@ -155,6 +155,10 @@ TWO_LINES = "search of two lines, 32 heads, n = 64, {} scores, s"
 
 def measure(z64, lengths64, z128, lengths128, at_most: int, quick: bool) -> dict[str, float]:
     found: dict[str, float] = {}
+
+    def times(usual: int) -> int:
+        return 1 if quick else usual
+
     x, scale = quantised(z64[:, :, :at_most], lengths64[:at_most], 32)
     lengths = lengths64[:at_most]
     stats = collected(x, scale, lengths)
@@ -166,22 +170,22 @@ def measure(z64, lengths64, z128, lengths128, at_most: int, quick: bool) -> dict
     found["memory per head, MB"] = float(stats.memory.mean()) / 1e6
 
     exact = search(stats)
-    found["search of 32 heads, n = 64, s"] = best_of(3, lambda: search(stats))
+    found["search of 32 heads, n = 64, s"] = best_of(times(3), lambda: search(stats))
     found["search of one head, n = 64, one core, s"] = best_of(
-        3, lambda: search(stats.select(np.array([[0]])), threads=1)
+        times(3), lambda: search(stats.select(np.array([[0]])), threads=1)
     )
     for scores in ("int16", "uint8"):
         two = search(stats, lines=2, scores=scores)
         found[f"mean KL, two lines, {scores} scores"] = two.kl
         found[TWO_LINES.format(scores)] = best_of(
-            2, lambda scores=scores: search(stats, lines=2, scores=scores)
+            times(2), lambda scores=scores: search(stats, lines=2, scores=scores)
         )
     coarse = search(stats, search="grid")
     gains = [c.kl - e.kl for c, e in zip(coarse.heads, exact.heads, strict=True)]
     found["mean KL, exact"], found["mean KL, coarse scan"] = exact.kl, coarse.kl
     found["heads where the exact search is worse"] = sum(gain < 0 for gain in gains)
     found["gain over the coarse scan, mean"] = float(np.mean(gains))
-    found["coarse scan of 32 heads, s"] = best_of(2, lambda: search(stats, search="grid"))
+    found["coarse scan of 32 heads, s"] = best_of(times(2), lambda: search(stats, search="grid"))
 
     kl = direct_formula(x[0, 0], lengths, float(scale[0, 0]))
     per_triple = best_of(3, lambda: [kl(*triple) for triple in triples[:4]]) / 4
@@ -200,7 +204,7 @@ def measure(z64, lengths64, z128, lengths128, at_most: int, quick: bool) -> dict
     small = collected(x[:, :, :part], scale, lengths64[:part])
     large = collected(x, scale, lengths64)
     few, many = [], []
-    for _ in range(7):  # in turn, and in processor time: what else runs on the machine must not decide
+    for _ in range(times(7)):  # in turn, and in processor time: what else runs on the machine must not decide
         few.append(best_of(1, lambda: search(small, threads=1), time.process_time))
         many.append(best_of(1, lambda: search(large, threads=1), time.process_time))
     found["rows of the 10x comparison"] = rows
@@ -240,7 +244,9 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write the figures as JSON")
     parser.add_argument("--figure", type=Path, help="draw the held-out curves")
-    parser.add_argument("--quick", action="store_true", help="fewer triples for the direct formula")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer triples for the direct formula, every time taken once"
+    )
     parser.add_argument("--rows", type=int, default=20_000, help="rows per head; ten times as many for some")
     options = parser.parse_args()
 

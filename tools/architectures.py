@@ -321,8 +321,8 @@ each architecture and compares answers, and a test fails where the page is not w
 
 FOOTER = """
 **Anything else** whose attention goes through transformers' attention interface attaches; `hccs.nn.attention_layers(model)` lists the
-layers that would be replaced, or refuses. Attention that adds a bias to its logits (T5, ALiBi) or has sinks is refused when it
-runs. A whole program needs LayerNorm, learnt absolute positions, dense layers and activations of one value at a time.
+layers that would be replaced, or refuses. Attention that adds a bias to its logits (T5, ALiBi), has sinks, or sees only the keys
+that an indexer chose (DeepSeek V3.2) is refused when it runs. A whole program needs LayerNorm, learnt absolute positions, dense layers and activations of one value at a time.
 """  # noqa: E501
 
 

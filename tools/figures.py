@@ -23,7 +23,7 @@ FIGURE = ROOT / "docs" / "figures" / "accuracy-against-cost.svg"
 SHAPE = "8 x 128"
 """Sentences and tokens of the batch whose time is shown."""
 OURS = "hccs, all in integers"
-STAGE = "whole two lines"
+STAGE = "whole mended"
 """Of `hccs reproduce`: all in integers from the float weights, without labels or training."""
 MODELS = {
     "tiny-sst2": "BERT-tiny, SST-2",

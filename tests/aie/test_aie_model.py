@@ -113,6 +113,11 @@ def test_deterministic() -> None:
         for _ in range(2)
     ]
     assert fingerprint(runs[0]) == fingerprint(runs[1])
+    # One parsed trace serves all compilers, and none of them changes it for the next.
+    asked = (Compiler.OPEN, *Compiler, Compiler.PIPELINED)
+    throughput._modelled.cache_clear()
+    shared_trace = [throughput.modelled("aie2", Kernel.BLOCKED, Mode.I16_DIV, 64, c) for c in asked]
+    assert fingerprint(shared_trace[-1]) == fingerprint(runs[0])
 
 
 def test_values_do_not_change_the_cycles_but_quotient_bits_do() -> None:

@@ -32,12 +32,13 @@ def statistics(x, lengths=None, n=None, scale=0.08, **options):
 
 def preferred(triples, kl):
     """The first triple, by D, then S, then B, within the tie of the least; and the best of the others."""
-    order = sorted(range(len(triples)), key=lambda i: triples[i][::-1])
-    least = min(kl)
-    best = next(i for i in order if kl[i] <= least + TIE)
-    others = [i for i in order if i != best]
-    second = min(kl[i] for i in others)
-    return triples[best], triples[next(i for i in others if kl[i] <= second + TIE)]
+    triples = np.asarray(triples)
+    order = np.lexsort(triples.T)  # its last key, D, comes first
+    triples, kl = triples[order], np.asarray(kl)[order]
+    best = int(np.argmax(kl <= kl.min() + TIE))
+    others = np.delete(kl, best)
+    second = int(np.argmax(others <= others.min() + TIE))
+    return tuple(triples[best].tolist()), tuple(np.delete(triples, best, 0)[second].tolist())
 
 
 def constant(rng, rows, k):
@@ -70,7 +71,7 @@ def test_search_finds_the_minimum_of_the_direct_formula_over_every_triple(rng, d
     lengths = rng.integers(1, 11, (1, 1, 12))
     rows = [row[:c] for row, c in zip(x[0, 0], lengths[0, 0], strict=True)]
     triples = list(Region(n))
-    kl = direct_kls(rows, 0.08, triples).tolist()
+    kl = direct_kls(rows, 0.08, triples)
     best, second = preferred(triples, kl)
     record = search(statistics(x, lengths, n)).heads[0]
     assert tuple(record.params.packed) == best
@@ -88,7 +89,7 @@ def test_search_finds_the_minimum_on_anything(seed, n, scale):
     lengths = rng.integers(1, k + 1, x.shape[:3]) if rng.random() < 0.5 else None
     stats = statistics(x, lengths, n, scale)
     triples = list(Region(n))
-    best, second = preferred(triples, objectives(stats, [0], triples).tolist())
+    best, second = preferred(triples, objectives(stats, [0], triples))
     record = search(stats).heads[0]
     assert tuple(record.params.packed) == best
     assert tuple(record.runner_up.packed) == second
@@ -102,7 +103,7 @@ def test_search_finds_the_minimum_over_the_whole_region_of_64(rng, counted):
     stats = statistics(x, lengths)
     triples = list(Region(64))
     assert len(triples) == 641_951
-    best, second = preferred(triples, objectives(stats, [0], triples).tolist())
+    best, second = preferred(triples, objectives(stats, [0], triples))
     record = search(stats).heads[0]
     assert tuple(record.params.packed) == best
     assert tuple(record.runner_up.packed) == second
@@ -181,9 +182,9 @@ def test_exact_search_is_never_worse_than_the_coarse_scan(rng):
     for fine, rough in zip(exact.heads, coarse.heads, strict=True):
         assert fine.kl <= rough.kl
         assert tuple(rough.params.packed) in Region(64)
-    best, second = preferred(coarse_grid(64).tolist(), objectives(stats, [0], coarse_grid(64)).tolist())
-    assert coarse.heads[0].params.packed.tolist() == best
-    assert coarse.heads[0].runner_up.packed.tolist() == second
+    best, second = preferred(coarse_grid(64), objectives(stats, [0], coarse_grid(64)))
+    assert tuple(coarse.heads[0].params.packed) == best
+    assert tuple(coarse.heads[0].runner_up.packed) == second
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -277,6 +278,17 @@ def test_deployed_mode_needs_int8_rows_that_are_kept(rng):
     floats.update(rng.normal(size=(1, 1, 5, 8)))
     with pytest.raises(DtypeError, match="int8"):
         search(floats, search="grid", objective="kl_mode")
+
+
+def test_the_objective_of_what_no_row_admits_is_refused(rng):
+    stats, region = statistics(random_logits(rng, (1, 1, 5, 64))), Region(64)
+    corners = np.array([(B, S, D) for D in (0, 1, 127, 128) for S in (-1, 0, 3, 510) for B in range(-2, 514)])
+    inside = [tuple(triple) in region for triple in corners.tolist()]
+    assert 0 < sum(inside) < len(inside)
+    assert len(objectives(stats, [0], corners[inside])) == sum(inside)
+    for triple in corners[~np.array(inside)][::97].tolist():
+        with pytest.raises(ParameterError, match="admissible for n = 64"):
+            objectives(stats, [0], [*corners[inside][:3].tolist(), triple])
 
 
 def test_table_of_another_model_is_refused(rng):

@@ -19,21 +19,26 @@ import hccs
 import hccs.nn
 from hccs.errors import FileError, MissingExtraError, ModelError
 from hccs.export.onnx_function import function, function_name
-from hccs.export.onnx_model import export_onnx
+from hccs.export.onnx_model import _write, export_onnx
 from hccs.nn.functional import quantise
 from hccs.reference.softmax import softmax as reference_softmax
 from tests.nn.conftest import ALL, batch_for, sentences
 
 
-def softmax_session(mode: hccs.Mode, wide: bool = False) -> Any:
-    """ONNX Runtime on a graph that only calls the mode's function."""
+def softmax_model(mode: hccs.Mode, wide: bool = False) -> Any:
+    """A graph that only calls the mode's function, which it does not hold yet."""
     fields = 6 if wide else 3
-    model = onnx.parser.parse_model(
+    return onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["" : 18, "hccs" : 1]>
         graph (float[b, h, q, k] z, int32[h, {fields}] theta, float[h] scale, bool[b, 1, q, k] valid)
             => (float[b, h, q, k] p)
         {{ p = hccs.{function_name(mode, wide)} (z, theta, scale, valid) }}"""
     )
+
+
+def softmax_session(mode: hccs.Mode, wide: bool = False) -> Any:
+    """ONNX Runtime on that graph."""
+    model = softmax_model(mode, wide)
     model.functions.append(function(mode, wide))
     onnx.checker.check_model(model, full_check=True)
     return onnxruntime.InferenceSession(model.SerializeToString())
@@ -201,6 +206,9 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hccs.export.onnx_model.LARGEST_FILE", 1000)
     with pytest.raises(ModelError, match="less than 2 GiB"):
         export_onnx(model.float(), sentences(), tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="less than 2 GiB"):  # of the file itself
+        table = hccs.nn.current_table(model)
+        _write(softmax_model(table.mode), table, table.mode, tmp_path / "model.onnx")
     with monkeypatch.context() as patched, pytest.raises(MissingExtraError, match=r"torch 2\.8 or later"):
         patched.delattr("torch.onnx.ops")
         export_onnx(model, sentences(), tmp_path / "model.onnx")

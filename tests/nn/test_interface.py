@@ -13,7 +13,9 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 import hccs
 import hccs.nn
 from hccs.errors import ModelError
-from hccs.nn.interface import attention_layers, boolean_mask, uses_interface
+from hccs.nn.attaching import fill
+from hccs.nn.interface import attention, attention_layers, boolean_mask, uses_interface
+from hccs.nn.layers import FloatSoftmax
 from tests.nn.conftest import ALL, VOCABULARY, batch_for
 
 SMALL = {
@@ -228,3 +230,30 @@ def test_compiled_models_keep_the_bits_and_the_refusal(make_model):
         with pytest.raises(RuntimeError, match="at most -1000"):
             compiled(batch["input_ids"], attention_mask=mask * 1e-4)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("said", ["in the layer", "in the call"])
+def test_layers_without_a_mask_hide_the_future_where_they_say_so(make_model, said):
+    model = make_model("llama")
+    fill({name: FloatSoftmax() for name in attention_layers(model)}, model)
+    layer = model.model.layers[0].self_attn
+    q, k, v = torch.randn(3, 1, 4, 5, 8)
+    options = {} if said == "in the layer" else {"is_causal": True}
+    layer.is_causal = said == "in the layer"
+    got, _ = attention(layer, q, k, v, None, **options)
+    expected, _ = attention(layer, q, k, v, torch.ones(5, 5, dtype=torch.bool).tril())
+    assert torch.equal(got, expected)
+    whole, _ = attention(layer, q, k, v, None, is_causal=False)
+    assert not torch.equal(got, whole)
+
+
+def test_keys_that_an_indexer_chose_are_refused(make_model):
+    """Sparse attention hands them over beside a mask that shows all; eager attention puts them into it."""
+    config = transformers.DeepseekV32Config(
+        num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
+        v_head_dim=16, first_k_dense_replace=2, index_topk=4, index_n_heads=2, index_head_dim=16, **SMALL,
+    )  # fmt: skip
+    model = transformers.DeepseekV32ForCausalLM(config).eval()
+    fill({name: FloatSoftmax() for name in attention_layers(model)}, model)
+    with torch.no_grad(), pytest.raises(ModelError, match="indices in DeepseekV32Attention"):
+        model(torch.arange(5, 15)[None])

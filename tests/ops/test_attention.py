@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 import hccs
 from hccs.backends.cpu import _native, codes
-from hccs.reference.attention import attention as reference_attention
-from tests.conftest import from_four_threads, logits, triples
+from hccs.reference.attention import attention as slow_reference
+from tests.conftest import from_four_threads, logits, recalled, triples
+
+reference_attention = recalled(slow_reference)
 
 MODES = [None, "u8_div", "u8_clb"]
 # (nq, nk, d) around every boundary the kernels know: tiles, panels, blocks of 64 and chunks of 256 keys.

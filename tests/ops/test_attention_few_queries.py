@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import hccs
-from hccs.reference.attention import attention as reference_attention
-from tests.conftest import logits
+from hccs.reference.attention import attention as slow_reference
+from tests.conftest import logits, recalled
+
+reference_attention = recalled(slow_reference)
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 

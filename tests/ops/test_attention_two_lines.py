@@ -9,9 +9,12 @@ import pytest
 
 import hccs
 from hccs.backends.cpu import _native, codes
-from hccs.reference.attention import attention as reference_attention
+from hccs.reference.attention import attention as slow_reference
+from tests.conftest import recalled
 from tests.ops.test_attention import MODES, SHAPES, arrays, assert_same, scales
 from tests.ops.test_two_lines import drawn_theta
+
+reference_attention = recalled(slow_reference)
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 

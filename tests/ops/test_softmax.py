@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 import hccs
 from hccs.backends.cpu import instruction_sets as isa
-from hccs.reference.softmax import softmax as reference_softmax
-from tests.conftest import from_four_threads, logits, triples
+from hccs.reference.softmax import softmax as slow_reference
+from tests.conftest import from_four_threads, logits, recalled, triples
+
+reference_softmax = recalled(slow_reference)
 
 MODES = [mode.value for mode in hccs.Mode]
 # Around every boundary the kernels know: a vector of each instruction set, its double, unrolled lengths.

@@ -208,6 +208,9 @@ def test_a_method_that_refuses_is_named_and_the_others_go_on(tmp_path):
     assert len([line for line in said if line.startswith("ibert refuses")]) == 1
     text = tables.fidelity_grid(found["methods"]).markdown()
     assert "| ibert | - |" in text
+    np.savez(tmp_path / "coarse.npz", logits=x[..., ::-1], scale=np.full((1, 2), 2.0))
+    with pytest.raises(FileError, match="the logits that"):  # more methods, but on other rows
+        compare(chosen, parse(["softmax"]), tmp_path / "out", say=silent)
 
 
 def test_a_full_disk_is_no_refusal_of_a_method(finished, tmp_path, monkeypatch):

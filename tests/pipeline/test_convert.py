@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import safetensors.torch
+
 import hccs
 import hccs.nn
 from hccs.errors import DataError, FileError, ModelError, ParameterError
@@ -320,9 +322,16 @@ def test_a_resumed_training_keeps_its_patience(tokens, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "score", scores(0.5, 0.8, 0.7, 0.7))
     with pytest.raises(Killed):
         train(model, sets["train"], sets["dev"], recipe, tmp_path / "checkpoints")
+    # Moved meanwhile, and with a checkpoint that no longer fitted on the disk.
+    moved = (tmp_path / "checkpoints").rename(tmp_path / "moved")
+    best = safetensors.torch.load_file(moved / "checkpoint-1" / "model.safetensors")
+    (moved / "checkpoint-9").mkdir()
+    (moved / "checkpoint-9" / "trainer_state.json").write_text('{"best_')
     monkeypatch.setattr(training, "score", scores(0.5, 0.7))
-    outcome = train(model, sets["train"], sets["dev"], recipe, tmp_path / "checkpoints")
+    outcome = train(model, sets["train"], sets["dev"], recipe, moved)
     assert outcome.history == (0.8, 0.7, 0.7, 0.7) and outcome.score == 0.8
+    now = model.state_dict()
+    assert all(torch.equal(now[name], value) for name, value in best.items())
 
 
 @pytest.mark.parametrize("changes", [{"recalibrate": True}, {"learn": True, "theta_learning_rate": 0.05}])

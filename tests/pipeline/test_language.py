@@ -16,7 +16,7 @@ import hccs
 import hccs.nn
 from hccs.calibration import HeadStatistics, search, two_lines
 from hccs.cli.app import app
-from hccs.errors import DataError, FileError, ModelError
+from hccs.errors import DataError, FileError, ModelError, ParameterError
 from hccs.pipeline.convert import language
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.convert.language import LanguageSettings, blocks_of, convert_language, perplexity
@@ -174,3 +174,29 @@ def test_what_cannot_be_scored_is_refused(given, tmp_path):
     settings = LanguageSettings(str(tmp_path), str(given / "train.txt"), str(given / "dev.txt"), N)
     with pytest.raises(ModelError, match="a causal language model"):
         convert_language(settings, tmp_path / "run")
+
+
+def test_blocks_that_no_model_could_score_are_refused(given, tmp_path):
+    texts = str(given / "train.txt"), str(given / "dev.txt")
+    with pytest.raises(ParameterError, match="at least 2 tokens"):
+        LanguageSettings(str(given / "llama"), *texts, 1)
+    with pytest.raises(ModelError, match="at most 64 tokens"):  # GPT-2's positions are learnt
+        convert_language(LanguageSettings(str(given / "gpt2"), *texts, 100), tmp_path / "run")
+    with pytest.raises(ModelError, match="looks at later ones"):
+        convert_language(LanguageSettings(str(MODEL), *texts, N), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_does_not_go_on_with_another_text(given, tmp_path):
+    def stops(line):
+        if line.startswith("collect"):
+            raise KeyboardInterrupt
+
+    dev = write_text(tmp_path / "dev.txt", 500, 1)
+    settings = LanguageSettings(str(given / "llama"), str(given / "train.txt"), dev, N)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            convert_language(settings, tmp_path / "run", stops)
+    write_text(tmp_path / "dev.txt", 500, 2)
+    with pytest.raises(FileError, match="the texts that"):
+        convert_language(settings, tmp_path / "run", stops)

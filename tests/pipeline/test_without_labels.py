@@ -1,6 +1,7 @@
 """Conversions that no label takes part in: weights mended in closed form, training after the float model."""
 
 import json
+import shutil
 from dataclasses import asdict, replace
 
 import pytest
@@ -20,6 +21,7 @@ from hccs.pipeline.convert.stages import convert
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.reading import read_texts
 from hccs.pipeline.models import load_classifier
+from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.scores import Measured
 from hccs.pipeline.training import Recipe
 
@@ -185,6 +187,22 @@ def test_a_live_model_and_texts_alone(tmp_path):
     assert list(found.scores) == ["float", "without retraining", "integer"] and found.scores["float"] == 1.0
     pairs = [((text[:20], text[:40]), None) for text in train[:40]]
     assert hccs.convert(loaded.model, pairs, out=tmp_path / "pairs", **given).scores["float"] == 1.0
+    again = hccs.convert(loaded.model, train, out=tmp_path / "run", **given)
+    assert again.scores == found.scores
+    with pytest.raises(FileError, match=r"the train that .* was begun with"):
+        hccs.convert(loaded.model, train[1:], out=tmp_path / "run", **given)
+    with torch.no_grad():
+        loaded.model.base_model.embeddings.word_embeddings.weight[5] += 1
+    with pytest.raises(FileError, match=r"the model that .* was begun with"):
+        hccs.convert(loaded.model, train, out=tmp_path / "run", **given)
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    (tmp_path / "mine" / "model" / "notes.txt").write_text("precious")
+    with pytest.raises(FileError, match="a folder of other files"):
+        hccs.convert(loaded.model, train, out=tmp_path / "mine", **given)
+    assert [path.name for path in (tmp_path / "mine").rglob("*")] == ["model", "notes.txt"]
+    with RunFolder(tmp_path / "busy", {}), pytest.raises(FileError, match="a run under way in it"):
+        hccs.convert(loaded.model, train, out=tmp_path / "busy", **given)
+    assert not (tmp_path / "busy" / "given").exists()
     with pytest.raises(DataError, match="or of none"):
         hccs.convert(loaded.model, [(train[0], 1), (train[1], None)], out=tmp_path / "other", **given)
     with pytest.raises(DataError, match="labels in dev"):
@@ -223,6 +241,47 @@ def test_texts_are_read_from_any_file(tmp_path):
     for name, told in (("latin.txt", "0xe9"), ("nowhere.txt", "No such file")):
         with pytest.raises(FileError, match=told):
             read_texts(tmp_path / name, ("sentence",))
+
+
+def test_what_is_no_plain_text_and_what_is(tmp_path):
+    """A table under the wrong name would give its labels to read; breaks within a text are none of lines."""
+    path = tmp_path / "texts.TXT"
+    path.write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
+    with pytest.raises(DataError, match=r"ending \.tsv"):
+        read_texts(path, ("sentence",))
+    path.write_bytes("one\u2028text\r\nan\x0bother\twith a tab\r\n".encode())
+    assert read_texts(path, ("sentence",)) == [("one\u2028text",), ("an\x0bother\twith a tab",)]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"sentence": "one"}\n{"other": "two"}\n')
+    assert read_texts(rows, ("sentence",)) == [("one",), ("",)]
+
+
+def test_a_run_does_not_go_on_with_other_texts_or_weights(texts, tmp_path):
+    """The same command, its files changed since it was interrupted."""
+    own, model = tmp_path / "texts", tmp_path / "model"
+    shutil.copytree(texts, own)
+    shutil.copytree(MODEL, model)
+    chosen = settings(own, model=str(model), retraining=None)
+
+    def stops(line):
+        if line.startswith("collect"):
+            raise Killed
+
+    with pytest.raises(Killed):
+        convert(chosen, tmp_path / "run", stops)
+    with pytest.raises(Killed):
+        convert(chosen, tmp_path / "run", stops)
+    before = (own / "texts.txt").read_text()
+    (own / "texts.txt").write_text(before.replace("the", "a"))
+    with pytest.raises(FileError, match="the examples that"):
+        convert(chosen, tmp_path / "run", silent)
+    (own / "texts.txt").write_text(before)
+    loaded = load_classifier(str(model), ("negative", "positive"))
+    with torch.no_grad():
+        loaded.model.base_model.embeddings.word_embeddings.weight[5] += 1
+    loaded.model.save_pretrained(model)
+    with pytest.raises(FileError, match="the weights that"):
+        convert(chosen, tmp_path / "run", silent)
 
 
 @pytest.mark.parametrize("problem", ["classification", "regression", "tokens"])

@@ -15,6 +15,7 @@ typer_testing = pytest.importorskip("typer.testing")
 from hccs.cli.app import app
 from hccs.errors import ParameterError
 from hccs.pipeline import training
+from hccs.pipeline.compare import speed
 from hccs.pipeline.data.tasks import Examples
 from hccs.pipeline.data.tokens import tokenise
 from hccs.pipeline.training import Recipe, train
@@ -91,7 +92,8 @@ def test_a_long_training_tells_its_time(material, tmp_path, monkeypatch):
     assert re.fullmatch(r"  about [\d.]+ m?s for 8 steps of \d\.\d\d s, evaluations apart", said[0]), said
 
 
-def test_a_comparison_of_files_has_a_report(tmp_path):
+def test_a_comparison_of_files_has_a_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(speed, "SECONDS", 0.0)
     logits = np.random.default_rng(0).normal(size=(1, 2, 64, 16)).astype(np.float32) * 3
     np.save(tmp_path / "x.npy", logits)
     out = tmp_path / "out"

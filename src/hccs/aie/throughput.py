@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from hccs.aie import emulator
 from hccs.aie.cycles.machine import Generation
-from hccs.aie.cycles.model import Compiler, KernelCycles, kernel_cycles
+from hccs.aie.cycles.model import Compiler, KernelCycles, kernel_cycles, program_cycles
+from hccs.aie.cycles.program import Item, parse
 from hccs.aie.emulator import Kernel
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -99,9 +100,14 @@ def modelled(
 def _modelled(
     generation: Generation, kernel: Kernel, mode: Mode, n: int, compiler: Compiler, lines: int
 ) -> KernelCycles:
+    return program_cycles(_parsed(kernel, mode, n, lines), generation, emulator.MODELLED_ROWS, compiler)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(kernel: Kernel, mode: Mode, n: int, lines: int) -> list[Item]:
+    """One kernel's trace is that of every generation and compiler."""
     theta = representative_two_lines(n) if lines == 2 else representative_theta(n)
-    trace = emulator.trace(kernel, mode, n, theta)
-    return kernel_cycles(trace, generation, emulator.MODELLED_ROWS, compiler)
+    return parse(emulator.trace(kernel, mode, n, theta))
 
 
 def modelled_bf16(

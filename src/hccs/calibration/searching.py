@@ -17,7 +17,7 @@ from hccs.calibration.grid import coarse_grid, deployed_objective
 from hccs.calibration.statistics import GroupSummary, HeadStatistics
 from hccs.errors import DtypeError, ParameterError
 from hccs.numbers.heads import NAMES, HeadParams
-from hccs.numbers.modes import Mode
+from hccs.numbers.modes import MAX_DISTANCE, MAX_SLOPE, Mode
 from hccs.numbers.region import NARROW, Region
 from hccs.numbers.table import ParamTable
 from hccs.ops.arguments import require_threads
@@ -220,10 +220,18 @@ def objectives(stats: HeadStatistics, heads: Sequence[int], triples: Any) -> NDA
     """The objective of each (B, S, D) in `triples` [count, 3] for a group of heads, from the statistics."""
     array = np.ascontiguousarray(triples, np.int32)
     region = Region(stats.n)
-    for B, S, D in array.tolist():
+    for B, S, D in array[~_admissible(array, region)].tolist():
         region.require(B, S, D)
     kl: NDArray[np.float64] = _with_means(_native.objectives, stats, list(heads), stats.summary(heads), array)
     return kl
+
+
+def _admissible(triples: NDArray[np.int32], region: Region) -> NDArray[np.bool_]:
+    """Which (B, S, D) of many lie in the region: `region.violation` of all at once."""
+    B, S, D = triples.astype(np.int64).T
+    bounded = (D >= 1) & (D <= MAX_DISTANCE) & (S >= 0) & (S <= MAX_SLOPE)
+    fits: NDArray[np.bool_] = bounded & (S * D + region.floor <= B) & (region.max_base >= B)
+    return fits
 
 
 def _require_match(stats: HeadStatistics, table: ParamTable) -> None:

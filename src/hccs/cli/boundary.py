@@ -49,12 +49,16 @@ def explained(error: Exception) -> str | None:
     return None
 
 
+_TORCHS = ("PytorchStreamWriter", "inline_container.cc", "iostream")
+"""Of what torch says of a file that it cannot write, one word."""
+
+
 def _is_failed_write(error: Exception) -> bool:
     """Writers of safetensors and torch have errors of their own for a full disk."""
     name, text = type(error).__name__, str(error)
     if name == "SafetensorError":
         return "os error" in text.casefold() or "i/o error" in text.casefold()
-    return isinstance(error, RuntimeError) and any(w in text for w in ("PytorchStreamWriter", "iostream"))
+    return isinstance(error, RuntimeError) and any(w in text for w in _TORCHS)
 
 
 def _one_line(error: object) -> str:

@@ -90,6 +90,8 @@ def export_onnx(
     chosen = Mode(mode or table.mode)
     if next(model.parameters()).dtype != torch.float32:
         raise ModelError("a float32 model", str(next(model.parameters()).dtype), "Call model.float() first.")
+    # Before the exporter, which takes minutes for a model that is too large.
+    _require_size(sum(weight.numel() * weight.element_size() for weight in model.parameters()))
     names = tuple(inputs)
     tensors = tuple(inputs[name].cpu() for name in names)
     outputs = ["logits", *(f"attention_{i}" for i in range(table.shape[0] if attentions else 0))]
@@ -152,14 +154,16 @@ def _write(model: Any, table: ParamTable, mode: Mode, path: Path) -> Path:
             "hccs.longest_row": str(table.n),
         },
     )
-    if model.ByteSize() > LARGEST_FILE:
-        raise ModelError(
-            "a model of less than 2 GiB", f"{model.ByteSize() / 2**30:.1f} GiB", "Export a smaller model."
-        )
+    _require_size(model.ByteSize())
     standard.checker.check_model(model)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.replace(path, model.SerializeToString())
     return path
+
+
+def _require_size(size: int) -> None:
+    if size > LARGEST_FILE:
+        raise ModelError("a model of less than 2 GiB", f"{size / 2**30:.1f} GiB", "Export a smaller model.")
 
 
 def _require_exporter() -> None:

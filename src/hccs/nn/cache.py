@@ -7,17 +7,43 @@ and gets int8 back: a quarter of float32's bytes, and no step quantises what cam
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from hccs.errors import ModelError
 from hccs.nn.integer import IntegerAttention
 from hccs.nn.interface import SLOT
 
 ROOM = 64
 """Tokens for which a full cache makes room, at least: as many again as it holds, in blocks of so many."""
+
+
+@dataclass
+class _Room:
+    """Tensors [batch, key heads, capacity, d] of k and v that are filled up to a number of tokens.
+
+    What is filled is never written again: copies of a layer share a room, and views of it that were handed
+    out stay what they were when the layer is cropped and goes another way.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    filled: int
+
+    def takes(self, keys: torch.Tensor, values: torch.Tensor, tokens: int) -> bool:
+        """Whether what is held, whatever was done to it, is all that lies here, and so many tokens fit."""
+        held_here = all(
+            room.data_ptr() == held.data_ptr() and len(room) == len(held) and held.shape[-2] == self.filled
+            for room, held in ((self.keys, keys), (self.values, values))
+        )
+        # Tensors of inference mode cannot be written outside of it.
+        frozen = self.keys.is_inference() and not torch.is_inference_mode_enabled()
+        return held_here and tokens <= self.keys.shape[-2] and not frozen
 
 
 class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
@@ -29,7 +55,7 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
     def __init__(self, slot: IntegerAttention) -> None:
         super().__init__()
         self.slot = slot
-        self.room: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.room: _Room | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """An empty cache beside these states."""
@@ -46,17 +72,16 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
         """Append the states, quantised; returns all keys and values, int8."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        keys, values = self.slot.quantised_keys(key_states, value_states)
         held: tuple[Any, Any] = self.keys, self.values
-        new = self.slot.quantised_keys(key_states, value_states)
         before = held[0].shape[-2]
-        tokens = before + new[0].shape[-2]
-        if self.room is None or not all(
-            _has_room(*pair, tokens) for pair in zip(self.room, held, strict=True)
-        ):
-            self.room = _with_room(held[0], tokens), _with_room(held[1], tokens)
-        for room, appended in zip(self.room, new, strict=True):
-            room[:, :, before:tokens] = appended
-        self.keys, self.values = (room[:, :, :tokens] for room in self.room)
+        tokens = before + keys.shape[-2]
+        if self.room is None or not self.room.takes(*held, tokens):
+            self.room = _Room(_with_room(held[0], tokens), _with_room(held[1], tokens), before)
+        self.room.keys[:, :, before:tokens] = keys
+        self.room.values[:, :, before:tokens] = values
+        self.room.filled = tokens
+        self.keys, self.values = self.room.keys[:, :, :tokens], self.room.values[:, :, :tokens]
         return self.keys, self.values
 
     def offload(self) -> None:
@@ -68,11 +93,6 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
         """Forget all tokens."""
         self.room = None
         super().reset()
-
-
-def _has_room(room: torch.Tensor, held: Any, tokens: int) -> bool:
-    """Whether what is held still begins where the room does, whatever was done to it since, and more fits."""
-    return room.data_ptr() == held.data_ptr() and len(room) == len(held) and tokens <= room.shape[-2]
 
 
 def _with_room(held: Any, tokens: int) -> torch.Tensor:
@@ -87,7 +107,8 @@ def keep_integers(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     """Before an attention layer runs: its part of a cache that is still empty becomes one of int8.
 
     A forward pre-hook. Only what transformers makes for generation by itself is replaced, and only in layers
-    of integer attention; caches of another kind hold floats, which are then quantised in every step.
+    of integer attention; caches of another kind hold floats, which are then quantised in every step. So do
+    those of models in which layers hand their keys on to later ones, whose scales may be others.
     """
     cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, DynamicCache)), None)
     if cache is not None:
@@ -97,14 +118,28 @@ def keep_integers(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 @torch.compiler.disable  # a cache is a list of objects, not of tensors
 def _keep_integers(layer: nn.Module, cache: DynamicCache) -> None:
     slot, index = getattr(layer, SLOT, None), getattr(layer, "layer_idx", None)
-    if not isinstance(slot, IntegerAttention) or index is None:
+    hands_on = getattr(getattr(layer, "config", None), "num_kv_shared_layers", None)
+    if not isinstance(slot, IntegerAttention) or index is None or hands_on:
         return
     while len(cache.layers) <= index and cache.layer_class_to_replicate is not None:
         cache.layers.append(cache.layer_class_to_replicate())
-    held = cache.layers[index]
-    if type(held) is DynamicLayer and held.get_seq_length() == 0:
-        cache.layers[index] = Int8CacheLayer(slot)
-    elif isinstance(held, Int8CacheLayer):
+    held: Any = cache.layers[index]
+    if type(held) is DynamicLayer:
+        if held.keys is None or held.get_seq_length() == 0:
+            cache.layers[index] = Int8CacheLayer(slot)
+        elif held.keys.dtype == torch.int8:
+            raise ModelError(
+                "a cache as the model has made it",
+                "int8 keys and values in a new one, which does not know their scales",
+                "Copy caches with copy.deepcopy(cache).",
+            )
+    elif isinstance(held, Int8CacheLayer) and held.slot is not slot:
+        if not np.array_equal(held.slot.qkv_scale[:, 1:], slot.qkv_scale[:, 1:]):
+            raise ModelError(
+                "a cache of this model and this table",
+                "keys and values in int8 steps of other scales",
+                "Begin with a new cache after another table was attached.",
+            )
         held.slot = slot
 
 

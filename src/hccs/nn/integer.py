@@ -49,6 +49,7 @@ class IntegerAttention(AttentionSlot):
         factors = torch.tensor(1 / self.qkv_scale.T, dtype=torch.float32)
         self.register_buffer("factor_bits", factors.view(torch.int32), persistent=False)
         self._requant_by_scaling: dict[float, Requant] = {}
+        self._fit_for_sharing: set[int] = {1}
 
     @torch.compiler.disable  # the kernels take arrays, which a traced graph does not have
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, None]:
@@ -64,7 +65,7 @@ class IntegerAttention(AttentionSlot):
                 "logits that are q times k", f"softcap = {inputs.softcap}", "Attach with backend='float'."
             )
         output: torch.Tensor = _WithoutGradient.apply(
-            self, inputs.query, inputs.key, inputs.value, inputs.valid, inputs.scaling
+            self, inputs.query, inputs.key, inputs.value, inputs.valid, inputs.causal, inputs.scaling
         )
         return output, None
 
@@ -80,8 +81,22 @@ class IntegerAttention(AttentionSlot):
         if key.dtype == torch.int8:
             return key, value
         shared = self.factor_bits.shape[1] // key.shape[1]
+        self._require_one_scale(shared)
         _, for_k, for_v = self.factor_bits.view(torch.float32)[:, ::shared]
         return by_factor(key.detach(), for_k), by_factor(value.detach(), for_v)
+
+    def _require_one_scale(self, shared: int) -> None:
+        """Refuse scales of k and v that differ among so many query heads, which share them."""
+        if shared in self._fit_for_sharing:
+            return
+        groups = self.qkv_scale[:, 1:].reshape(-1, shared, 2)
+        if (groups != groups[:, :1]).any():
+            raise ModelError(
+                f"one scale of k and one of v for every {shared} query heads, which share them in this model",
+                "a table whose scales differ among them",
+                "Measure them on this model: hccs.nn.calibrate_operands.",
+            )
+        self._fit_for_sharing.add(shared)
 
     def requant(self, scaling: float) -> Requant:
         """The fixed-point factors of the layer's heads, where attention multiplies q.k by `scaling`."""
@@ -129,13 +144,14 @@ class _WithoutGradient(torch.autograd.Function):
         key: torch.Tensor,
         value: torch.Tensor,
         valid: torch.Tensor | None,
+        causal: bool,
         scaling: float,
     ) -> torch.Tensor:
         q, k, v = layer.integers(query, key, value)
-        rows = valid if valid is None or valid.is_cuda else as_lengths(valid)
+        rows = None if causal else valid if valid is None or valid.is_cuda else as_lengths(valid)
         requant = layer.requant(scaling)
         out = hccs.attention(
-            q, k, v, layer.theta, requant, valid=rows, mode=layer.mode,
+            q, k, v, layer.theta, requant, valid=rows, causal=causal, mode=layer.mode,
             out=HALVES.get(query.dtype, "float32"), threads=None if q.is_cuda else _threads(),
         )  # fmt: skip
         return out.to(query.dtype)  # type: ignore[no-any-return]

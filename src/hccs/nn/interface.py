@@ -24,6 +24,14 @@ SLOT = "hccs_softmax"
 MASKED = -1e3
 """An additive mask of this or less hides a position: float32 softmax gives such a logit exactly 0."""
 
+UNSERVED = ("position_bias", "s_aux", "sinks", "indices", "block_indices")
+"""What some models hand to attention beside the mask and our rows would leave out: shifts of logits, columns
+that are no keys, keys that an indexer chose."""
+
+CAUSAL = "hccs_is_causal"
+"""The attribute of a mask of ours that hides the future and nothing else: its version, which changes when
+anybody writes into it."""
+
 
 def attention(
     module: nn.Module,
@@ -43,24 +51,41 @@ def attention(
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', 'unknown')}) without any",
             "For a model saved with HCCS: hccs.nn.restore(model). Else attach a table that has this layer.",
         )
-    for name in ("position_bias", "s_aux", "sinks"):
+    for name in UNSERVED:
         if options.get(name) is not None:
             raise ModelError(
-                "attention whose probabilities come from the logits alone",
+                "attention to every key that the mask shows, whose probabilities come from the logits alone",
                 f"{name} in {type(module).__name__}",
                 "HCCS does not serve this kind of attention yet: keep the model's own.",
             )
+    queries, keys = query.shape[-2], key.shape[-2]
+    causal = queries == keys and _is_purely_causal(attention_mask)
+    if attention_mask is None and queries > 1 and _is_causal(module, options):
+        attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
     inputs = AttentionInputs(
         query=query,
         key=key,
         value=value,
-        valid=boolean_mask(attention_mask, key.shape[-2]),
+        valid=boolean_mask(attention_mask, keys),
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         softcap=options.get("softcap"),
         dropout=dropout if module.training else 0.0,
+        causal=causal,
     )
     output, p = slot.attend(inputs)
     return output.transpose(1, 2).contiguous(), p
+
+
+def _is_purely_causal(mask: torch.Tensor | None) -> bool:
+    """Whether a mask is known to hide the future and nothing else."""
+    known = getattr(mask, CAUSAL, None)
+    return mask is not None and known is not None and known == mask._version
+
+
+def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
+    """Whether a layer without a mask hides the future, as scaled_dot_product_attention is told to then."""
+    said = options.get("is_causal")
+    return bool(getattr(module, "is_causal", False) if said is None else said)
 
 
 def boolean_mask(mask: torch.Tensor | None, columns: int) -> torch.Tensor | None:
@@ -101,10 +126,15 @@ def mask(*args: Any, **options: Any) -> torch.Tensor | None:
     """Boolean mask [batch, 1, q, k]; None only where every position may attend to every other."""
     from transformers.masking_utils import sdpa_mask
 
-    # sdpa may leave the causal mask out and say is_causal instead; our rows need to see it, but for the one
-    # query that comes after all keys.
-    options["allow_is_causal_skip"] = bool(options.get("allow_is_causal_skip")) and _is_last(options)
+    may_skip = options["allow_is_causal_skip"] = bool(options.get("allow_is_causal_skip"))
     built: torch.Tensor | None = sdpa_mask(*args, **options)
+    if built is not None or not may_skip or _is_last(options):
+        return built
+    # sdpa leaves the causal mask out and says is_causal instead; our rows need to see it, but for the one
+    # query that comes after all keys.
+    built = sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
+    if built is not None and not torch.compiler.is_compiling() and not built.is_inference():
+        setattr(built, CAUSAL, built._version)
     return built
 
 

@@ -38,6 +38,8 @@ class AttentionInputs:
     """Where given, logits are bent to softcap * tanh(logits / softcap)."""
     dropout: float = 0.0
     """The share of probabilities to drop; 0 outside training."""
+    causal: bool = False
+    """Whether `valid` is known to hide what comes after each query and nothing else."""
     _computed: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @property

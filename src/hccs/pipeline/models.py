@@ -198,6 +198,25 @@ def longest_row(model: Any, task: Task) -> int:
     return max(task.n, (size // patch) ** 2 + special)
 
 
+POSITIONS = ("position_embeddings", "embed_positions", "wpe")
+"""Names of the table that learnt positions are looked up in."""
+
+
+def require_positions(model: Any, tokens: int) -> None:
+    """Refuse sequences of so many tokens where the model's table of positions ends before."""
+    for name, table in model.named_modules():
+        if name.rpartition(".")[2] not in POSITIONS or not isinstance(table, torch.nn.Embedding):
+            continue
+        # RoBERTa's numbers begin behind the padding's, OPT's behind an offset.
+        before = getattr(table, "offset", 0) if table.padding_idx is None else table.padding_idx + 1
+        if tokens > table.num_embeddings - before:
+            raise ModelError(
+                f"sequences of at most {table.num_embeddings - before} tokens, for which it has positions",
+                f"{tokens} tokens",
+                "Lower --n.",
+            )
+
+
 def score(model: Any, data: TokenisedSet, metric: Metric = ACCURACY) -> float:
     """How well the model does on the examples."""
     return metric(predictions(model, data), data.labels)

@@ -26,6 +26,8 @@ from hccs.pipeline.data.tokens import TokenisedSet, as_batch
 from hccs.pipeline.loop import train_in_memory
 from hccs.pipeline.metrics import ACCURACY, Metric
 from hccs.pipeline.models import predictions, score, transformers
+from hccs.pipeline.runs.processes import state
+from hccs.pipeline.runs.record import write_json
 
 MEASURED = 3
 """Steps that the time of a training is estimated from."""
@@ -217,10 +219,24 @@ def _best_table(model: Any, recipe: Recipe, checkpoint: str | None) -> ParamTabl
 
 
 def _last_checkpoint(folder: Path) -> str | None:
-    found = sorted(
-        folder.glob("checkpoint-*/trainer_state.json"), key=lambda p: int(p.parent.name.split("-")[1])
-    )
-    return str(found[-1].parent) if found else None
+    """The last checkpoint that is whole, with the best one beside it, wherever the folder lies by now."""
+    found = folder.glob("checkpoint-*/trainer_state.json")
+    for path in sorted(found, key=lambda p: int(p.parent.name.split("-")[1]), reverse=True):
+        with state().main_process_first():
+            try:
+                saved = json.loads(path.read_bytes())
+            except ValueError:  # cut off where the disk was full
+                continue
+            if saved.get("best_model_checkpoint") is None:
+                return str(path.parent)
+            # Trainer would leave out a best one that it does not find, and keep its score.
+            best = folder / Path(saved["best_model_checkpoint"]).name
+            if not best.is_dir():
+                continue
+            if saved["best_model_checkpoint"] != str(best) and state().is_main_process:
+                write_json(path, {**saved, "best_model_checkpoint": str(best)})
+        return str(path.parent)
+    return None
 
 
 def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str) -> Any:

@@ -39,7 +39,8 @@ def softmax_row(x: list[int], B: int, S: int, D: int, mode: Mode, valid: list[bo
         s = [s_i << e for s_i in s]
         Z = Z << e
 
-    numerator = mode.T << RECIPROCAL_SHIFT if mode.is_u8 else mode.T
+    T = mode.T
+    numerator = T << RECIPROCAL_SHIFT if mode.is_u8 else T
     if mode.is_clb:
         rho = numerator >> leading_bit(Z)  #                                   eq. 9
     elif mode.is_linear:
@@ -47,7 +48,7 @@ def softmax_row(x: list[int], B: int, S: int, D: int, mode: Mode, valid: list[bo
     else:
         rho = numerator // Z  #                                                eq. 6, 8
     shift = RECIPROCAL_SHIFT if mode.is_u8 else 0
-    return [min((s_i * rho) >> shift, mode.T) for s_i in s]  #                 eq. 7
+    return [min((s_i * rho) >> shift, T) for s_i in s]  #                      eq. 7
 
 
 def wide_row(x: list[int], six: list[int], mode: Mode, valid: list[bool]) -> list[int]:
@@ -58,7 +59,8 @@ def wide_row(x: list[int], six: list[int], mode: Mode, valid: list[bool]) -> lis
     B, S, D, S2, D2, f = six
     s = score_row(x, B, S, D, valid, S2, D2, f)
     rho, shift = wide_reciprocal(sum(s), mode)
-    return [min((s_i * rho) >> shift, mode.T) for s_i in s]
+    T = mode.T
+    return [min((s_i * rho) >> shift, T) for s_i in s]
 
 
 def wide_reciprocal(Z: int, mode: Mode) -> tuple[int, int]:

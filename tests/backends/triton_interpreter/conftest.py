@@ -9,14 +9,41 @@ import os
 collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
 
 if not collect_ignore_glob:
+    import numpy as np
     import pytest
 
     interpreter = pytest.importorskip("triton.runtime.interpreter")
-    patch = interpreter._patch_lang_tensor
+    language = interpreter.tl
+    patch_tensor, patch_language = interpreter._patch_lang_tensor, interpreter._patch_lang
+    reduce_one_by_one = interpreter.ReduceOps.generic_reduce
 
     def with_index(tensor, scope):
         """Its scalars are arrays of one element, which NumPy no longer takes as bounds of a loop."""
-        patch(tensor, scope)
+        patch_tensor(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
-    interpreter._patch_lang_tensor = with_index
+    def patched_once(function):
+        """A kernel patches the language; what it calls would look through all of it again, at every call."""
+        used = [part for part in function.__globals__.values() if part is language or part is language.core]
+        if any(language.core.is_builtin(part.load) for part in used):
+            return patch_language(function)
+        return interpreter._LangPatchScope()
+
+    def reduce_by_slices(self, given):
+        """The same fold, first to last, of all rows at once; the interpreter goes element by element."""
+        if self.axis is None:
+            return reduce_one_by_one(self, given)
+        shape = list(given[0].handle.data.shape)
+        count = shape.pop(self.axis)
+        found: tuple = ()
+        for i in range(count):
+            here = (self.to_tensor(np.take(x.handle.data, i, self.axis), x.dtype) for x in given)
+            found = self.combine_fn.fn(*found, *here) if i else tuple(here)
+            found = found if isinstance(found, tuple) else (found,)
+        if self.keep_dims:
+            shape.insert(self.axis, 1)
+        folded = zip(found, given, strict=True)
+        return [self.to_tensor(x.handle.data.reshape(shape), of.dtype) for x, of in folded]
+
+    interpreter._patch_lang_tensor, interpreter._patch_lang = with_index, patched_once
+    interpreter.ReduceOps.generic_reduce = reduce_by_slices

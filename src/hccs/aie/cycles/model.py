@@ -268,8 +268,14 @@ def kernel_cycles(
     compiler: Compiler | str = Compiler.PIPELINED,
 ) -> KernelCycles:
     """Model the cycles of a traced kernel call on `rows` rows."""
+    return program_cycles(parse(trace), generation, rows, compiler)
+
+
+def program_cycles(
+    items: list[Item], generation: Generation | str, rows: int, compiler: Compiler | str = Compiler.PIPELINED
+) -> KernelCycles:
+    """Model the cycles of a parsed trace, which may be modelled again for other machines and compilers."""
     chip, compiler = machine(generation), Compiler(compiler)
-    items = parse(trace)
     if compiler is Compiler.OPEN:
         items = without_unread(open_compiler.forwarded(open_compiler.unrolled(items)))
     items = fuse_stores(items)

@@ -21,9 +21,10 @@ from hccs.pipeline.compare.entries import FLOAT, Entry
 from hccs.pipeline.compare.sample import LogitSample
 from hccs.pipeline.compare.settings import ComparisonSettings
 from hccs.pipeline.compare.speed import time_forms
+from hccs.pipeline.convert.fingerprints import require_same
 from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.runs.processes import in_processes
-from hccs.pipeline.runs.record import StageRecord, write_json
+from hccs.pipeline.runs.record import StageRecord, read_json, write_json
 
 REFUSED = "refused"
 """The stage of a method that cannot serve these logits: its reason."""
@@ -50,6 +51,14 @@ class Comparison:
         calibration.save(kept[0])
         measured.save(kept[1])
         return calibration, measured
+
+    def require_same_source(self) -> None:
+        """Refuse to add to what was measured on another model or other rows of the same names."""
+        noted, now = self.path / "source.json", self.source.fingerprints
+        if noted.exists():
+            require_same(read_json(noted, "Delete the folder to begin anew."), now, self.path)
+        else:
+            write_json(noted, now)
 
     def record(self, entry: Entry) -> StageRecord:
         """The method's results so far."""
@@ -118,6 +127,7 @@ def compare(
     comparison = Comparison(settings, out, say)
     chosen = [e for e in entries if e.method != FLOAT or settings.model]
     with RunFolder(out, asdict(settings)):
+        comparison.require_same_source()
         (comparison.path / "methods").mkdir(exist_ok=True)
         rows = comparison.samples[1].rows
         say(f"{rows} rows of every head to measure on, as many others to calibrate on")
@@ -135,7 +145,7 @@ def compare(
 
 
 def _measure_all(comparison: Comparison, chosen: Sequence[Entry], retrain: bool, jobs: int) -> None:
-    if jobs > 1:
+    if min(jobs, len(chosen)) > 1:
         work = partial(_measure_one, comparison.settings, comparison.path, retrain)
         in_processes(work, chosen, jobs, "methods")
         return

@@ -13,6 +13,7 @@ from hccs.nn.attaching import detach
 from hccs.pipeline.compare.file_sample import sample_files
 from hccs.pipeline.compare.sample import LogitSample, sample_model
 from hccs.pipeline.compare.settings import ComparisonSettings
+from hccs.pipeline.convert.fingerprints import of_tensors, of_texts, of_weights
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.held import hold_back
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
@@ -47,6 +48,14 @@ class ModelSource:
     def model(self) -> Any:
         """The float model; steps work on copies of it."""
         return self._loaded.model
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Of the weights and the examples."""
+        return {
+            "weights": of_weights(self.model),
+            "examples": of_texts((self.data.train, self.data.dev)),
+        }
 
     @property
     def head_size(self) -> int:
@@ -102,6 +111,12 @@ class FileSource:
             settings.files, rows=settings.rows, seed=settings.seed, scale=settings.scale
         )
         self.columns = self._samples[1].logits.shape[-1]
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of the rows that were drawn."""
+        arrays = (array for sample in self._samples for array in (sample.logits, sample.valid))
+        return {"logits": of_tensors(torch.from_numpy(array) for array in arrays)}
 
     def samples(self) -> tuple[LogitSample, LogitSample]:
         """Disjoint draws of rows to calibrate on and to measure on."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from hccs.errors import DataError, ParameterError
+from hccs.errors import DataError, FileError, ParameterError
 from hccs.pipeline.convert.delivered import Converted
 from hccs.pipeline.convert.finishing import finish
 from hccs.pipeline.convert.settings import ConversionSettings
@@ -17,6 +19,8 @@ from hccs.pipeline.data import tasks
 from hccs.pipeline.data.problems import CLASSIFICATION
 from hccs.pipeline.data.sources import Given, given_as, parts_of
 from hccs.pipeline.metrics import Function, spelled
+from hccs.pipeline.runs.folder import RunFolder
+from hccs.pipeline.runs.processes import state
 from hccs.pipeline.training import Recipe
 
 GIVEN = "given"
@@ -56,7 +60,10 @@ def convert(
     further fields of `ConversionSettings`. All that is found and made lies in the folder `out`.
     """
     folder = Path(out)
-    name = _saved(model, tokenizer, folder / GIVEN / "model")
+    with state().main_process_first():
+        if state().is_main_process:
+            RunFolder(folder, {}, marker=GIVEN).require_free()
+        name = _saved(model, tokenizer, folder / GIVEN / "model")
     columns, names, longest = tuple(text), tuple(labels), n
     named, unlabelled = label or "label", label is None
     files: list[str | None] = []
@@ -68,7 +75,10 @@ def convert(
         unlabelled = unlabelled or not given.labelled
         if part == "dev" and not given.labelled:
             raise DataError("labels in dev", "none", "Leave dev out: some of train are asked instead.")
-        files.append(given.write(folder / GIVEN / f"{part}.jsonl"))
+        file = folder / GIVEN / f"{part}.jsonl"
+        if file.exists() and _is_begun(folder) and file.read_bytes() != given.content:
+            raise _other(part, folder)
+        files.append(given.write(file))
         columns, names = given.text, names or given.labels
         if n is None and given.longest is not None:
             longest = max(longest or 0, given.longest)
@@ -99,6 +109,30 @@ def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
         raise ParameterError(
             "the tokenizer of a model that is given as an object", "none", "Pass tokenizer=..."
         )
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    if not state().is_main_process:
+        return str(folder)
+    fresh = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(fresh, ignore_errors=True)  # of a call that was interrupted
+    model.save_pretrained(fresh)
+    tokenizer.save_pretrained(fresh)
+    if folder.is_dir() and _is_begun(folder.parents[1]) and _weights(fresh) != _weights(folder):
+        shutil.rmtree(fresh)
+        raise _other("model", folder.parents[1])
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(fresh, folder)
     return str(folder)
+
+
+def _weights(folder: Path) -> list[bytes]:
+    return [blake2b(file.read_bytes()).digest() for file in sorted(folder.glob("*.safetensors"))]
+
+
+def _is_begun(out: Path) -> bool:
+    """Whether a run in this folder has finished a stage, on what it was called with then."""
+    return (out / "results.json").exists()
+
+
+def _other(what: str, out: Path) -> FileError:
+    return FileError(
+        f"the {what} that {out} was begun with", "another one", "Use another `out` for each, or delete it."
+    )

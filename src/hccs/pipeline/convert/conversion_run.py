@@ -17,10 +17,12 @@ import hccs.nn
 from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.errors import HccsError
 from hccs.numbers.table import ParamTable
+from hccs.pipeline.convert.fingerprints import of_examples, of_weights
 from hccs.pipeline.convert.reconstructing import Judge
 from hccs.pipeline.convert.settings import ConversionSettings
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.held import hold_back
+from hccs.pipeline.data.problems import IMAGES
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
 from hccs.pipeline.metrics import Function, agreement_for, metric_for
 from hccs.pipeline.models import (
@@ -30,6 +32,7 @@ from hccs.pipeline.models import (
     longest_row,
     no_labels,
     predictions,
+    require_positions,
 )
 from hccs.pipeline.runs.folder import RunFolder
 from hccs.pipeline.runs.processes import state
@@ -73,6 +76,12 @@ class ConversionRun:
             "held": self._tokenised(held),
             "dev": self._tokenised(self.data.dev),
             "calibration": self._tokenised(rest.subset(settings.sentences, settings.seed)),
+        }
+        if settings.task.problem != IMAGES:
+            require_positions(self.start.model, max(part.width for part in self.sets.values()))
+        self.fingerprints = {
+            "weights": of_weights(self.start.model),
+            "examples": of_examples(self.sets[name] for name in ("train", "held", "dev")),
         }
         self.folder = RunFolder(out, asdict(settings), marker)
 

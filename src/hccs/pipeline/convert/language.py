@@ -16,11 +16,12 @@ import hccs.nn
 from hccs._progress import track
 from hccs.calibration import Calibration, HeadStatistics, search
 from hccs.calibration.two_lines import fitting_for
-from hccs.errors import DataError, FileError, HccsError, ModelError
+from hccs.errors import DataError, FileError, HccsError, ModelError, ParameterError
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs.numbers.table import CONVERTED
-from hccs.pipeline.models import best_device, load_tokenizer, transformers
+from hccs.pipeline.convert.fingerprints import of_tensors, of_weights, require_same
+from hccs.pipeline.models import best_device, load_tokenizer, require_positions, transformers
 from hccs.pipeline.runs.folder import RunFolder
 from hccs.program.files import IN_RUN
 
@@ -47,6 +48,10 @@ class LanguageSettings:
 
     def __post_init__(self) -> None:
         Mode(self.mode)
+        if self.n < 2:
+            raise ParameterError(
+                "blocks of at least 2 tokens, the second of which is scored", f"n = {self.n}", "Raise --n."
+            )
         Region(self.n)
 
 
@@ -64,6 +69,9 @@ def convert_language(
         _spread(text, most) for text, most in zip(texts, (settings.blocks, settings.scored), strict=True)
     )
     model = _loaded(settings.model)
+    require_positions(model, settings.n)
+    _require_causal(model, dev[:1])
+    begun_on = {"weights": of_weights(model), "texts": of_tensors((train, dev))}
     run = RunFolder(out, asdict(settings))
     fitting = fitting_for(settings.n, lines=2, causal=True)
 
@@ -121,7 +129,11 @@ def convert_language(
         return {"perplexity": perplexity(lambda input_ids: made(input_ids.cpu().numpy()), dev)}
 
     stages = {
-        "float": lambda: {"perplexity": perplexity(model, dev), "blocks": len(dev)},
+        "float": lambda: {
+            "perplexity": perplexity(model, dev),
+            "blocks": len(dev),
+            "fingerprints": begun_on,
+        },
         "collect": collect,
         "modes": modes,
         "whole": whole,
@@ -129,6 +141,7 @@ def convert_language(
     }
     results: dict[str, dict[str, Any]] = {}
     with run:
+        require_same(run.results["stages"].get("float", {}).get("fingerprints", {}), begun_on, run.path)
         for name, work in stages.items():
             say(f"{name} …")
             results[name] = run.stage(name, work)
@@ -138,7 +151,7 @@ def convert_language(
 def blocks_of(path: str, tokenizer: Any, n: int) -> torch.Tensor:
     """A text as token ids [blocks, n]; what is left at its end is dropped."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"a text in UTF-8 at {path}", str(error), "Check --train and --dev.") from error
     ids = tokenizer(text, verbose=False)["input_ids"]
@@ -150,6 +163,21 @@ def blocks_of(path: str, tokenizer: Any, n: int) -> torch.Tensor:
             "Give more text, or a lower --n.",
         )
     return torch.tensor(ids[: count * n]).view(count, n)
+
+
+def _require_causal(model: Any, block: torch.Tensor) -> None:
+    """Refuse a model that sees what comes after a token: its perplexity would say nothing."""
+    ids = block.to(best_device())
+    other = ids.clone()
+    other[:, -1] = (ids[:, -1] + 1) % model.config.get_text_config().vocab_size
+    with torch.no_grad():
+        before, after = (model(input_ids=x).logits[:, :-1].float() for x in (ids, other))
+    if not torch.allclose(before, after, rtol=1e-3, atol=1e-3):
+        raise ModelError(
+            "a causal language model, whose answers depend on the tokens before alone",
+            f"{type(model).__name__}, which looks at later ones",
+            "Models that fill in blanks, such as BERT, have no perplexity.",
+        )
 
 
 def perplexity(model: Callable[..., Any], blocks: torch.Tensor) -> float:

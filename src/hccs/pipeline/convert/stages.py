@@ -10,6 +10,7 @@ from typing import Any
 from hccs.pipeline.convert.calibration_stages import calibrate, collect, reconstruct, without_retraining
 from hccs.pipeline.convert.conversion_run import ConversionRun
 from hccs.pipeline.convert.delivery_stages import integer_attention, save, whole
+from hccs.pipeline.convert.fingerprints import require_same
 from hccs.pipeline.convert.notes import with_warnings
 from hccs.pipeline.convert.settings import ConversionSettings
 from hccs.pipeline.convert.training_stages import BEFORE, float_model, retrained, whole_without_training
@@ -42,6 +43,7 @@ class Conversion(ConversionRun):
     def run(self) -> dict[str, Any]:
         """All stages; returns the results."""
         with self.folder:
+            require_same(self.results_of("float").get("fingerprints", {}), self.fingerprints, self.path)
             if self.settings.task.unlabelled and not self.folder.done("save"):
                 self.ask_the_float_model()
             for name, stage in self.stages.items():

@@ -49,6 +49,7 @@ def float_model(run: ConversionRun) -> dict[str, Any]:
         "cut": {part: run.sets[part].cut for part in ("train", "dev")},
         "fine_tuned": not run.start.has_head,
         "labels": list(run.data.labels),
+        "fingerprints": run.fingerprints,
     }
 
 

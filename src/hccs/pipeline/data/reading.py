@@ -45,6 +45,9 @@ def read_table(
             f"no {', '.join(missing)} among {', '.join(map(str, rows[0]))}",
             if_other_columns,
         )
+    for row in rows:  # of JSON lines, which need not be alike
+        for column in columns:
+            row.setdefault(column, "")
     return rows
 
 
@@ -74,15 +77,16 @@ def _columnar(path: Path) -> list[dict[str, str]]:
 def read_texts(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
     """The texts of a file without labels: columns of CSV, TSV or JSON lines, or the lines of a .txt file.
 
-    Where there are two columns, a line of plain text has a tab between the two. Empty lines do not count.
+    Where there are two columns, a line of plain text has a tab between the two. Empty lines do not count. A
+    table by the name of plain text is refused: its labels would be read as words.
     """
     where = "Check --unlabelled."
-    if path.suffix != ".txt":
-        other = "Name the columns of text with --text."
+    if path.suffix.lower() != ".txt":
+        other = "Name the columns of text with --text, or give lines of plain text the ending .txt."
         rows = read_table(path, columns, if_missing=where, if_other_columns=other)
         return [tuple(row[column] for column in columns) for row in rows]
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
+        lines = path.read_text("utf-8-sig").split("\n")  # other breaks may stand within a text
     except OSError as error:
         raise FileError(f"the data file {path}", error.strerror or str(error), where) from error
     except UnicodeDecodeError as error:
@@ -98,6 +102,12 @@ def read_texts(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
             )
     if not found:
         raise DataError(f"texts in {path}", "an empty file", "It needs at least one line.")
+    if len(columns) == 1 and len(found) > 1 and all("\t" in text for _, (text,) in found):
+        raise DataError(
+            f"one text in every line of {path}",
+            "tabs in all of them, as in a table",
+            "Give it the ending .tsv and name the columns of text with --text; two of them make a pair.",
+        )
     return [parts for _, parts in found]
 
 

@@ -27,10 +27,15 @@ class Given:
     labels: tuple[str, ...] = ()
     labelled: bool = True
 
-    def write(self, path: Path) -> str:
+    @property
+    def content(self) -> bytes:
         """The rows as JSON lines."""
+        return "".join(json.dumps(row) + "\n" for row in self.rows).encode()
+
+    def write(self, path: Path) -> str:
+        """A file of the rows."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.replace(path, "".join(json.dumps(row) + "\n" for row in self.rows).encode())
+        atomic.replace(path, self.content)
         return str(path)
 
     @property

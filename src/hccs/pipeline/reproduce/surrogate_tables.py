@@ -10,7 +10,6 @@ from hccs.pipeline.reproduce.surrogate_plan import (
     LABELS,
     PREFIX,
     PREFIX_RETRAINED,
-    RETRAINED_LABELS,
 )
 from hccs.pipeline.reproduce.tables import NOTHING, Group, Record, at, markdown_table
 
@@ -55,9 +54,14 @@ def without_training(found: Sequence[Group]) -> str:
 
 
 def retrained(found: Sequence[Group]) -> str:
-    """Points against float after the common recipe; `float` had as much of it."""
-    order = [label for label in (FLOAT, *LABELS) if label in RETRAINED_LABELS]
-    return _table(found, _points(found, PREFIX_RETRAINED, order))
+    """Points against float after the common recipe, of what was retrained; `float` had as much of it."""
+
+    def tried(g: Group, label: str) -> bool:
+        return any(f"{PREFIX_RETRAINED} {label}" in record for record in g.records)
+
+    labels = [label for label in (FLOAT, *LABELS) if any(tried(g, label) for g in found)]
+    found = [g for g in found if any(tried(g, label) for label in labels)]
+    return _table(found, _points(found, PREFIX_RETRAINED, labels))
 
 
 def fidelity(found: Sequence[Group]) -> str:

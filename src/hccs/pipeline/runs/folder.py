@@ -77,6 +77,13 @@ class RunFolder:
                 "Use another --out, or the same settings to go on.",
             )
 
+    def require_free(self) -> None:
+        """Refuse a folder of other files, and one in which another run is at work, before any is written."""
+        self._refuse_other_files()
+        if self.path.is_dir():
+            self._lock.take()
+            self._lock.release()
+
     def _refuse_other_files(self) -> None:
         if not self.path.is_dir():  # what is no folder either is refused when it is made
             return

@@ -119,9 +119,10 @@ class AttentionRows {
   }
 
   void begin_group(const AttentionGroup& group) {
+    // Heads that share keys follow one another.
+    if (!group_ || group.k != group_->k || group.v != group_->v) head_.pack(group);
     group_ = &group;
     common_keys_ = kNone;
-    head_.pack(group);
     parameters_ = group.wide_head ? *group.wide_head : WideHead{group.head->B, group.head->S, group.head->D, 0, 1, 0};
     const WideHead wide = parameters_;
     two_bytes_ = !Isa::kWordScores && wide.B >> wide.f > 255;
