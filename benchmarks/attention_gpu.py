@@ -279,7 +279,24 @@ def main() -> None:
     parser.add_argument("--tune", action="store_true", help="time neighbouring block sizes too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    results = []
+    step, calls = decode(options.tune), host()
+    print(
+        f"one query on {KEYS} keys: hccs {step['call_ms']:.4f} ms, in a graph {step['graph_ms']:.4f}; over "
+        f"SDPA {step['ratio']['call_ms']:.2f}x, in graphs {step['ratio']['graph_ms']:.2f}x",
+        flush=True,
+    )
+    print_tiles(step["tiles"])
+    print("host, per call: " + ", ".join(f"{name} {taken:.0f} us" for name, taken in calls.items()))
+    facts = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "heads": HEADS,
+        "d": D,
+        "host_us": calls,
+        "decode": step,
+    }
+    results: list[dict[str, Any]] = []
     for kind, n in itertools.product(options.kinds, options.n):
         found = measure(n, kind, options.tune)
         results.append(found)
@@ -290,26 +307,8 @@ def main() -> None:
             flush=True,
         )
         print_tiles(found["tiles"])
-    step = decode(options.tune)
-    print(
-        f"one query on {KEYS} keys: hccs {step['call_ms']:.4f} ms, in a graph {step['graph_ms']:.4f}; over "
-        f"SDPA {step['ratio']['call_ms']:.2f}x, in graphs {step['ratio']['graph_ms']:.2f}x",
-        flush=True,
-    )
-    print_tiles(step["tiles"])
-    calls = host()
-    print("host, per call: " + ", ".join(f"{name} {taken:.0f} us" for name, taken in calls.items()))
-    if options.json:
-        facts = {
-            "device": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "heads": HEADS,
-            "d": D,
-            "host_us": calls,
-            "decode": step,
-        }
-        options.json.write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
+        if options.json:  # as they come: a run that is cut off keeps what it has measured
+            options.json.write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
