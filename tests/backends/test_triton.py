@@ -122,13 +122,15 @@ def test_attention_assembles(case):
 
 @compiled
 @pytest.mark.skipif(plans.attention_held is None, reason="a Triton without its Gluon")
-@pytest.mark.parametrize(("n", "causal"), [(256, True), (512, True), (512, False)])
-def test_held_heads_assemble(n, causal):
+@pytest.mark.parametrize("scores", [codes.ONE_LINE, codes.BYTES], ids=["one line", "bytes"])
+@pytest.mark.parametrize("n", [256, 512])
+@pytest.mark.parametrize("causal", [True, False])
+def test_held_heads_assemble(n, causal, scores):
     from triton.experimental.gluon._runtime import GluonASTSource
 
     tile = tile_for(n, n, 64, capability=(9, 0), masked=causal, causal=causal, held=True, filling=True)
     kernel = plans.attention_twice if causal else plans.attention_held
-    fixed = dict(SCORES=codes.ONE_LINE.value, BLOCK_D=64, ROWS=tile.rows, KEYS=tile.keys, TILES=tile.tiles)
+    fixed = dict(SCORES=scores.value, BLOCK_D=64, ROWS=tile.rows, KEYS=tile.keys, TILES=tile.tiles)
     fixed |= dict(valid_ptr=None, fault_ptr=None, sum_ptr=None)
     types = dict(q_ptr="*i32", k_ptr="*i8", v_ptr="*i8", table_ptr="*i32", out_ptr="*bf16")
     signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
@@ -194,7 +196,7 @@ def test_tiles_hold_what_their_kernel_takes(nk):
 def test_heads_are_held_where_that_pays(n, causal):
     asked = dict(masked=causal, causal=causal, many_heads=True, filling=True)
     tile = tile_for(n, n, 64, capability=(9, 0), held=True, **asked)
-    assert tile.held == (n == 512 or (n == 256 and causal))
+    assert tile.held == (n in (256, 512))
     assert not tile.held or tile.tiles * tile.keys == n
     # Others, whose layout or device it does not suit; causal heads that leave much of the GPU idle.
     assert not tile_for(n, n, 64, capability=(9, 0), **asked).held
@@ -221,10 +223,10 @@ def test_only_hopper_and_what_its_kernel_knows_is_held(monkeypatch):
     assert not holds(able=(10, 0)) and not holds(able=(8, 6))
     assert not holds(masking=1) and not holds(mode=hccs.Mode.U8_DIV) and not holds(nk=512)
     assert not holds(aligned=False) and not holds(dtype=torch.int8) and not holds(dtype=torch.int32)
-    # Sums beyond float32; two lines.
+    assert holds(theta=hccs.HeadParams(1023, 4, 50, 41, 20, 2))
+    # Sums beyond float32; two lines with int16 scores.
     assert not holds(theta=hccs.HeadParams(513, 4, 50, wide=True))
     assert not holds(theta=hccs.HeadParams(500, 4, 50, 2, 20))
-    assert not holds(theta=hccs.HeadParams(1023, 4, 50, 41, 20, 2))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import async_copy
 
 from hccs.backends.triton.attention import packed_logits
-from hccs.backends.triton.codes import APART, BY_BLOCK, BYTES, ONE_LINE, PACKED
+from hccs.backends.triton.codes import BYTES, ONE_LINE
 
 # Names that Triton 3.9 changed.
 begin_async_copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -24,7 +24,6 @@ ZERO, LEAST, LARGEST = packed_logits.ZERO, packed_logits.LEAST, packed_logits.LA
 LOWEST, STEP = packed_logits.LOWEST, packed_logits.STEP
 _PAIR_OF_LOGITS = packed_logits._PAIR_OF_LOGITS
 _PAIR_OF_SCORES = packed_logits._PAIR_OF_SCORES
-_PAIR_OF_TWO_LINES = packed_logits._PAIR_OF_TWO_LINES
 _PAIR_OF_BYTES = packed_logits._PAIR_OF_BYTES
 _HALVES_OF_BYTES = packed_logits._HALVES_OF_BYTES
 _ROUNDED_HALF_UP = packed_logits._ROUNDED_HALF_UP
@@ -177,7 +176,7 @@ def distances(
 
 @gluon.jit
 def scores_of_pairs(pairs, line, SCORES: gl.constexpr):
-    """Scores (eq. 2, 3), again two to a word; not those that are SHIFTED in some heads alone."""
+    """Scores (eq. 2, 3) of one line, or uint8 ones of two, again two to a word."""
     raised, limit, near_raised, near, S, S2, least = line
     if SCORES == ONE_LINE:
         pairs = gl.inline_asm_elementwise(
@@ -185,23 +184,17 @@ def scores_of_pairs(pairs, line, SCORES: gl.constexpr):
             dtype=gl.int32, is_pure=False, pack=1,
         )  # fmt: skip
     else:
-        CODE: gl.constexpr = _PAIR_OF_BYTES if SCORES == BYTES else _PAIR_OF_TWO_LINES
         pairs = gl.inline_asm_elementwise(
-            CODE, "=r,r,r,r,r,r,r,r,r", [pairs, raised, limit, near_raised, near, S, S2, least],
+            _PAIR_OF_BYTES, "=r,r,r,r,r,r,r,r,r", [pairs, raised, limit, near_raised, near, S, S2, least],
             dtype=gl.int32, is_pure=False, pack=1,
         )  # fmt: skip
     return pairs
 
 
 @gluon.jit
-def sums_of_pairs(pairs, SUMS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Of the scores that one thread holds of a row: words of two sums if PACKED, else sums."""
-    if SUMS == APART:
-        pairs = (pairs & 0xFFFF) + ((pairs >> 16) & 0xFFFF)
-    parts = gl.sum(gl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), axis=1)
-    if SUMS == BY_BLOCK:
-        parts = (parts & 0xFFFF) + ((parts >> 16) & 0xFFFF)
-    return parts
+def sums_of_pairs(pairs, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Of the scores that one thread holds of a row: words of two sums, of an eighth of all keys at most."""
+    return gl.sum(gl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), axis=1)
 
 
 @gluon.jit
@@ -213,10 +206,9 @@ def plus(parts, more):
 
 
 @gluon.jit
-def total_of_parts(parts, SUMS: gl.constexpr):
+def total_of_parts(parts):
     """Per row, of what `sums_of_pairs` gave."""
-    if SUMS == PACKED:
-        parts = (parts & 0xFFFF) + ((parts >> 16) & 0xFFFF)
+    parts = (parts & 0xFFFF) + ((parts >> 16) & 0xFFFF)
     return gl.sum(parts, axis=1)
 
 

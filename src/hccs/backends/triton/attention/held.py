@@ -36,7 +36,6 @@ from hccs.backends.triton.attention.gluon_steps import (
     sums_of_pairs,
     total_of_parts,
 )
-from hccs.backends.triton.codes import PACKED
 
 
 @gluon.jit
@@ -76,12 +75,12 @@ def on_held_keys(
     for j in gl.static_range(TILES):
         pairs = scores_of_pairs(words[j], line, SCORES)
         if j == 0:
-            parts = sums_of_pairs(pairs, PACKED, ROWS, KEYS)
+            parts = sums_of_pairs(pairs, ROWS, KEYS)
         else:
-            parts += sums_of_pairs(pairs, PACKED, ROWS, KEYS)
+            parts += sums_of_pairs(pairs, ROWS, KEYS)
         weights = as_operand(pairs, ROWS, KEYS, OPERAND)
         sums = warpgroup_mma(weights, values.slice(j * KEYS, KEYS), sums, is_async=True)
-    return sums, weights, gl.convert_layout(total_of_parts(parts, PACKED), gl.SliceLayout(1, SUM))
+    return sums, weights, gl.convert_layout(total_of_parts(parts), gl.SliceLayout(1, SUM))
 
 
 @gluon.jit

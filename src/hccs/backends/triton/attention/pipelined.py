@@ -39,7 +39,7 @@ from hccs.backends.triton.attention.gluon_steps import (
     sums_of_pairs,
     total_of_parts,
 )
-from hccs.backends.triton.codes import ONE_LINE, PACKED
+from hccs.backends.triton.codes import ONE_LINE
 
 RING = gl.constexpr(4)
 """Blocks of k in shared memory: one in use, two on their way, and one that keeps the count a power of two."""
@@ -132,7 +132,7 @@ def scores_of_block(
         pairs = scores_of_pairs(logits_of_pairs(acc, factor, ROWS, PART), line, ONE_LINE)
         if MASKED:
             pairs = pairs & ones_below(limit, first + part * PART, ROWS, PART, LAYOUT)
-        parts = plus(parts, sums_of_pairs(pairs, PACKED, ROWS, PART))
+        parts = plus(parts, sums_of_pairs(pairs, ROWS, PART))
         weights = as_operand(pairs, ROWS, PART, OPERAND)
         sums = warpgroup_mma(weights, values.slice(part * PART, PART), sums, is_async=True)
         now = then
@@ -218,7 +218,7 @@ def attention_pipelined(
     )
     sums = warpgroup_mma_init(gl.zeros([ROWS, BLOCK_D], gl.float32, SUM))
     none, _ = even_and_odd(gl.zeros([ROWS, PART], gl.int32, SECOND), ROWS, PART)
-    parts = sums_of_pairs(none, PACKED, ROWS, PART)
+    parts = sums_of_pairs(none, ROWS, PART)
     even = gl.zeros([ROWS, PART], gl.int32, SECOND)
     odd = gl.zeros([ROWS, PART], gl.int32, SECOND)
     for t in range(full):
@@ -252,7 +252,7 @@ def attention_pipelined(
     async_copy.wait_group(0)  # before anything else takes their place
     total = warpgroup_mma_wait(0, deps=[sums])
 
-    Z = gl.convert_layout(total_of_parts(parts, PACKED), gl.SliceLayout(1, SUM))
+    Z = gl.convert_layout(total_of_parts(parts), gl.SliceLayout(1, SUM))
     # Of v alone, in the steps that `divided` takes: whole numbers below 2^24 all the way.
     total = total * (1 / STEP) - (Z.to(gl.float32) * (128 * STEP))[:, None]
     result = divided(total, reciprocal_of(Z, ROWS, BLOCK_D, SUM)) * v_scale

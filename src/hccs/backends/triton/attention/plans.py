@@ -20,6 +20,7 @@ from hccs.backends.triton.attention.whole_row import attention_of_one
 from hccs.backends.triton.codes import (
     APART,
     BY_BLOCK,
+    BYTES,
     FLOATS,
     INT8,
     ONE_LINE,
@@ -291,13 +292,14 @@ def can_hold(theta: HeadParams, nk: int, d: int, dtype: torch.dtype, able: tuple
         and dtype not in _OUTPUTS
         and largest < 2**11
         and nk * largest <= 2**17
-        and how_scores_come_about(theta) == ONE_LINE.value
+        and how_scores_come_about(theta) in (ONE_LINE.value, BYTES.value)
     )
 
 
 def _can_pipeline(theta: HeadParams, nq: int, nk: int) -> bool:
-    """Whether `pipelined.py` knows rows whose scores `held.py` knows: float32 holds sums with 128 + v too."""
-    return nq <= nk and nq % 128 == nk % 128 == 0 and nk * theta.max_score <= 2**16
+    """Whether `pipelined.py` knows rows whose scores `held.py` knows: one line, and sums of 128 + v."""
+    one_line = how_scores_come_about(theta) == ONE_LINE.value
+    return one_line and nq <= nk and nq % 128 == nk % 128 == 0 and nk * theta.max_score <= 2**16
 
 
 def _held(

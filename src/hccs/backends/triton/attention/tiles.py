@@ -60,10 +60,10 @@ class Entry:
     # So many that every program has several, and laid out as `prefetched.py` needs them.
     many_heads: bool | None = None
     # Heads as `held.py` needs them: as many queries as keys, 64 columns, steps of whole 16 bytes, no mask but
-    # a causal one, one line, sums that float32 holds, a float output.
+    # a causal one, one line or uint8 scores, sums that float32 holds, a float output.
     held: bool | None = None
     # Rows as `pipelined.py` needs them: no more queries than keys, both in whole blocks of 128; otherwise as
-    # for `held.py`, with sums that leave float32 a bit.
+    # for `held.py`, but of one line, with sums that leave float32 a bit.
     pipelined: bool | None = None
     # The number of keys is a multiple of this.
     multiple: int = 1
@@ -150,6 +150,7 @@ _H200 = (
     Entry(Tile(64, 128, repeat=2, stages=2), 128),
     Entry(Tile(FITTING, 128, stages=2, registers=128), most_queries=64, least_keys=257),
     Entry(Tile(64, 32, tiles=8, registers=128, held=True), 256, causal=True, held=True, multiple=256),
+    Entry(Tile(64, 128, tiles=2, registers=168, held=True), 256, causal=False, held=True, multiple=256),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=160), 256, whole=True),
     Entry(Tile(FITTING, 128, tiles=2, repeat=4, stages=3, registers=168), 256),
     Entry(Tile(128, 128, tiles=4, repeat=4, warps=8, stages=2), 512, mask_per_row=True),

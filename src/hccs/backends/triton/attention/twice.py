@@ -43,7 +43,6 @@ from hccs.backends.triton.attention.gluon_steps import (
     sums_of_pairs,
     total_of_parts,
 )
-from hccs.backends.triton.codes import PACKED
 
 
 @gluon.jit
@@ -78,7 +77,7 @@ def with_two(
         else:  # the first's product with v may still be under way
             acc = warpgroup_mma_wait(1, deps=[second])
         pairs = scores_of_pairs(logits_of_pairs(acc, factor, ROWS, KEYS), line, SCORES)
-        parts = plus(parts, sums_of_pairs(pairs, PACKED, ROWS, KEYS))
+        parts = plus(parts, sums_of_pairs(pairs, ROWS, KEYS))
         weights = as_operand(pairs, ROWS, KEYS, OPERAND)
         sums = warpgroup_mma(weights, values.index(block + j), sums, is_async=True)
     sums, weights = warpgroup_mma_wait(0, deps=[sums, weights])
@@ -175,9 +174,9 @@ def attention_twice(
             pairs = scores_of_pairs(words[j], line, SCORES)
             pairs = pairs & ones_below(limit, j * KEYS, ROWS, KEYS, PRODUCTS)
             if j == 0:
-                parts = sums_of_pairs(pairs, PACKED, ROWS, KEYS)
+                parts = sums_of_pairs(pairs, ROWS, KEYS)
             else:
-                parts += sums_of_pairs(pairs, PACKED, ROWS, KEYS)
+                parts += sums_of_pairs(pairs, ROWS, KEYS)
             weights = as_operand(pairs, ROWS, KEYS, OPERAND)
             sums = warpgroup_mma(weights, values.index(before + j), sums, is_async=True)
         sums, weights = warpgroup_mma_wait(0, deps=[sums, weights])
@@ -186,7 +185,7 @@ def attention_twice(
             sums, parts = with_two(
                 q, keys, values, 2 * t, sums, parts, line, factor, SCORES, ROWS, KEYS, PRODUCTS, OPERAND
             )
-        Z = gl.convert_layout(total_of_parts(parts, PACKED), gl.SliceLayout(1, SUM))
+        Z = gl.convert_layout(total_of_parts(parts), gl.SliceLayout(1, SUM))
         reciprocal = reciprocal_of(Z, ROWS, BLOCK_D, SUM)
         sums = warpgroup_mma_wait(0, deps=[sums])
         result = reordered((divided(sums, reciprocal) * v_scale).to(out_ptr.dtype.element_ty), ROWS)
