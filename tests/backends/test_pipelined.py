@@ -14,6 +14,7 @@ pipelined = pytest.importorskip(
 )
 
 import hccs
+from hccs.backends.triton import codes
 from hccs.backends.triton.attention import plans
 from hccs.backends.triton.attention.tiles import tile_for
 from hccs.reference.attention import attention as reference_attention
@@ -131,7 +132,7 @@ def test_its_tile_is_what_it_takes():
     tile = tile_for(1024, 1024, 64, capability=(9, 0), masked=True, causal=True, pipelined=True)
     assert (tile.rows, tile.keys, tile.warps) == (128, 128, 8) and tile.pipelined
     # The largest scores are added two to a word; a thread holds an eighth of a row's.
-    assert plans._how_scores_are_added(2**16 // 640, 640, tile.keys) == pipelined.PACKED.value
+    assert plans._how_scores_are_added(2**16 // 640, 640, tile.keys) == codes.PACKED.value
 
 
 @pytest.mark.parametrize("out", ["*bf16", "*fp32"])
