@@ -12,6 +12,8 @@ if not collect_ignore_glob:
     import numpy as np
     import pytest
 
+    from tests.backends.triton_interpreter.memory import watched
+
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     language = interpreter.tl
     patch_tensor, patch_language = interpreter._patch_lang_tensor, interpreter._patch_lang
@@ -47,3 +49,4 @@ if not collect_ignore_glob:
 
     interpreter._patch_lang_tensor, interpreter._patch_lang = with_index, patched_once
     interpreter.ReduceOps.generic_reduce = reduce_by_slices
+    watched(interpreter)

@@ -27,6 +27,7 @@ SHAPES = {
     "prefetched tails": (33, 20, 64, Tile(16, 32, repeat=3, prefetched=True)),
     "two blocks kept": (17, 40, 32, Tile(16, 32, tiles=2, repeat=2)),
     "two blocks kept, aligned": (64, 64, 32, Tile(16, 32, tiles=2, repeat=4)),
+    "room for a block that is not there": (5, 100, 8, Tile(16, 128, tiles=2, repeat=2)),
     "streamed": (16, 40, 8, Tile(16, 32)),
     "head in chunks": (3, 33, 130, Tile(16, 32)),
     "streamed long": (3, 100, 8, Tile(16, 32)),

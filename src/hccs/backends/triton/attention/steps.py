@@ -60,12 +60,14 @@ def attended(
     if MASKING >= MASK:
         valid_ptr += (g // n1).to(tl.int64) * s0 + (g % n1).to(tl.int64) * s1
         word = first // 128 * 4 + tl.arange(0, 4)
+        there = word // 4 * 128 < nk  # a program may have room for more blocks than there are words
         if MASKING == MASK:
             place = valid_ptr + (query[:, None] * s2 + word[None, :])
-            bits = tl.load(place, mask=(query < nq)[:, None], other=0)
+            bits = tl.load(place, mask=(query < nq)[:, None] & there[None, :], other=0)
             ones = ones_of_bits(bits, first, ROWS, KEYS, HOPPER)
         else:  # the same for all queries of a head
-            ones = ones_of_bits(tl.load(valid_ptr + word)[None, :], first, 1, KEYS, HOPPER)
+            bits = tl.load(valid_ptr + word, mask=there, other=0)
+            ones = ones_of_bits(bits[None, :], first, 1, KEYS, HOPPER)
         if CAUSAL:
             ones = ones & ones_below(limit, first, ROWS, KEYS, HOPPER)
     else:
