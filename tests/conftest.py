@@ -36,6 +36,16 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     isa.select("")
 
 
+@pytest.fixture(autouse=True)
+def _device_at_rest(request: pytest.FixtureRequest) -> Iterator[None]:
+    """On a GPU: what goes wrong after its call has returned is told of the test that made the call."""
+    yield
+    if request.node.get_closest_marker("gpu") is not None:
+        import torch
+
+        torch.cuda.synchronize()
+
+
 @st.composite
 def triples(draw: st.DrawFn, n: int) -> tuple[int, int, int]:
     """An admissible (B, S, D) for rows of n columns, at the edges of the region as often as inside."""

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from hccs.backends.triton.attention.mask_bits import packed
-from hccs.backends.triton.attention.plans import Again, plan_for
+from hccs.backends.triton.attention.plans import plan_for
+from hccs.backends.triton.attention.starting import Again
 from hccs.backends.triton.attention.tiles import Tile
 from hccs.backends.triton.codes import COMMON_MASK
 from hccs.backends.triton.devices import INTERPRETED, made_current, multiprocessors

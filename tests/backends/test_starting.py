@@ -1,0 +1,144 @@
+"""A call that is made again starts its kernels with what the first call started them with, but for addresses.
+
+Kernels are stood in for: what they get is looked at, on machines without a GPU, where none can be started.
+"""
+
+import dataclasses
+import os
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+import hccs
+from hccs.backends.triton.attention import launch, plans, starting
+from hccs.ops import arguments, copies
+
+pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted")
+
+
+class Recorded:
+    """In a kernel's place: the arguments of its first start, and of those past Triton."""
+
+    def __init__(self, kernel):
+        self.arg_names, self.first, self.later = kernel.arg_names, None, None
+
+    def __getitem__(self, grid):
+        def start(*given, **options):
+            self.grid = (*grid, *[1] * (3 - len(grid)))
+            self.first = given, options
+            return SimpleNamespace(run=self.run, function="function", packed_metadata="metadata")
+
+        return start
+
+    def run(self, x, y, z, stream, function, metadata, *rest):
+        assert (x, y, z) == self.grid
+        assert (stream, function, metadata, *rest[:3]) == (
+            "stream 3",
+            "function",
+            "metadata",
+            None,
+            None,
+            None,
+        )
+        self.later = rest[3:]
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The kernels of the last plan and its tile, for a Hopper that is not there."""
+    seen = []
+
+    def planned(*asked):
+        plan = plans.plan_for.__wrapped__(*asked)
+        if isinstance(plan, starting.SplitPlan):
+            plan = dataclasses.replace(plan, kernels=tuple(Recorded(kernel) for kernel in plan.kernels))
+            seen[:] = *plan.kernels, plan.tile
+        else:
+            plan = dataclasses.replace(plan, kernel=Recorded(plan.kernel))
+            seen[:] = plan.kernel, plan.tile
+        return plan
+
+    active = SimpleNamespace(get_current_device=lambda: 3, get_current_stream="stream {}".format)
+    runtime = SimpleNamespace(driver=SimpleNamespace(active=active))
+    monkeypatch.setattr(starting, "triton", SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(plans, "capability", lambda _: (9, 0))
+    monkeypatch.setattr(plans, "multiprocessors", lambda _: 2)
+    monkeypatch.setattr(launch, "plan_for", planned)
+    monkeypatch.setattr(launch, "_known", {})
+    monkeypatch.setattr(copies, "_kept", {})
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # that of tensors on the host
+    return seen
+
+
+def plainly(argument):
+    """Tensors as their addresses."""
+    if isinstance(argument, TensorDescriptor):
+        base = argument.base
+        return [base.data_ptr(), base.dtype, argument.shape, argument.strides, argument.block_shape]
+    return argument.data_ptr() if torch.is_tensor(argument) else argument
+
+
+CASES = {
+    "one block": (64, 64, None, {}),
+    "a length": (128, 128, [[[5]], [[128]]], {}),
+    "lengths": (300, 300, [[[5] * 300] * 4, [[300] * 300] * 4], {"causal": True}),
+    "loaded ahead": (128, 128, None, {"out": "bfloat16"}),
+    "streamed": (256, 1000, None, {"mode": hccs.Mode.U8_LIN}),
+    "streamed, causal": (640, 900, None, {"causal": True, "out": "pair"}),
+    "held": (512, 512, None, {}),
+    "held, causal": (256, 256, None, {"causal": True}),
+    "pipelined": (1024, 1024, None, {"causal": True}),
+    "one query": (1, 4096, None, {"out": "pair"}),
+    "one query, a length": (1, 600, [[[5]], [[600]]], {"out": "int8"}),
+    "one query of many heads": (1, 600, None, {"filling": True}),
+    "few queries": (3, 2100, [[[5]], [[2100]]], {"causal": True}),
+}
+CASES = {
+    case: (nq, nk, None if lengths is None else torch.tensor(lengths, dtype=torch.int32), options)
+    for case, (nq, nk, lengths, options) in CASES.items()
+}
+KINDS = {
+    "loaded ahead": lambda tile: tile.prefetched,
+    "one query": lambda tile: tile.single and tile.split,
+    "one query of many heads": lambda tile: tile.single and not tile.split,
+    "few queries": lambda tile: tile.split and not tile.single,
+}
+if plans.attention_held is not None:
+    KINDS |= dict.fromkeys(["held", "held, causal"], lambda tile: tile.held)
+    KINDS["pipelined"] = lambda tile: tile.pipelined
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_launch_again(case, started, monkeypatch):
+    nq, nk, lengths, options = CASES[case]
+    options = {"causal": False, "mode": None, "out": "float32", **options}
+    filling = options.pop("filling", False)
+    monkeypatch.setattr(plans, "_fill", lambda *_: filling)
+    monkeypatch.setattr(launch, "_MANY_HEADS", 4 if case == "loaded ahead" else 1 << 20)
+    theta, requant = hccs.HeadParams([min(32767 // nk, 2000)] * 4, 0, 1), hccs.Requant(hccs.FixedPoint(3, 9))
+    q, k, v = (torch.zeros(2, 4, n, 64, dtype=torch.int8) for n in (nq, nk, nk))
+    others = [x.clone() for x in (q, k, v)]  # laid out alike
+    masking, valid = arguments.NO_MASK, None
+    if lengths is not None:
+        masking, valid = arguments.LENGTHS, copies.copied(lengths, q.device, nk)
+    first = launch.attention(q, k, v, theta, requant, masking, valid, **options)
+    second = launch.again(*others, theta, requant, lengths, **options)
+    *kernels, tile = started
+    assert KINDS.get(case, lambda tile: True)(tile)
+    pairs = [(q, others[0]), (k, others[1]), (v, others[2])]
+    pairs += zip(*(x if options["out"] == "pair" else (x,) for x in (first, second)), strict=True)
+    moved = {before.data_ptr(): after.data_ptr() for before, after in pairs}
+    for kernel in kernels:
+        given, fixed = kernel.first
+        expected = [*map(plainly, given), *(fixed[name] for name in kernel.arg_names[len(given) :])]
+        for name, before, after in zip(kernel.arg_names, expected, map(plainly, kernel.later), strict=True):
+            if isinstance(before, list):
+                before[0] = moved[before[0]]
+            elif name.endswith("_ptr"):
+                before = moved.get(before, before)
+            assert before == after or name == "scratch_ptr", name
