@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import hccs
-from hccs._files.atomic import TEMPORARY, replace, replacing, require_writable
+from hccs._files.atomic import TEMPORARY, replace, replacing, replacing_folder, require_writable
 from hccs.errors import FileError
 
 
@@ -29,6 +29,26 @@ def test_a_new_file_has_the_mode_that_the_umask_gives(tmp_path, umask, mode):
     finally:
         os.umask(before)
     assert mode_of(tmp_path / "new") == mode
+
+
+def test_a_folder_is_the_old_one_until_the_new_one_is_whole(tmp_path):
+    target, left_over = tmp_path / "model", tmp_path / f".model{TEMPORARY}"
+    target.mkdir()
+    (target / "old").write_text("old")
+    left_over.mkdir()
+    (left_over / "half").write_text("of a process that was killed")
+    with pytest.raises(KeyboardInterrupt), replacing_folder(target) as fresh:
+        fresh.mkdir()
+        (fresh / "new").write_text("half")
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "old"]
+    with pytest.raises(FileError, match="model to be writable"), replacing_folder(target):
+        raise OSError(28, "No space left on device")
+    with replacing_folder(target) as fresh:
+        fresh.mkdir()
+        (fresh / "new").write_text("new")
+        assert (target / "old").exists()
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "new"]
 
 
 def test_an_old_file_keeps_its_mode(tmp_path):

@@ -18,7 +18,6 @@ import hccs.nn
 from hccs.errors import DataError, FileError, ModelError, ParameterError
 from hccs.nn.lowering.quantised import KINDS
 from hccs.pipeline import training
-from hccs.pipeline.convert import conversion_run
 from hccs.pipeline.convert.demo import MODEL
 from hccs.pipeline.convert.evaluate import evaluate
 from hccs.pipeline.convert.settings import ConversionSettings
@@ -100,7 +99,7 @@ def interrupted(data, tmp_path_factory):
     found["checkpoints"] = list((out / "checkpoints" / "retrain").glob("checkpoint-*"))
     found["before"] = json.loads((out / "results.json").read_text())["stages"]
 
-    save = conversion_run.os.replace
+    save = os.replace
 
     def stops_before_the_model_appears(source, target):
         if str(target).endswith("model"):
@@ -108,7 +107,7 @@ def interrupted(data, tmp_path_factory):
         save(source, target)
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(conversion_run.os, "replace", stops_before_the_model_appears)
+        patched.setattr(os, "replace", stops_before_the_model_appears)
         convert(settings(data), out, silent)
     found["model appeared"] = (out / "model").exists()
     found["retrained kept"] = (out / "retrained" / "config.json").exists()

@@ -1,10 +1,11 @@
-"""Writing a file: it appears whole or not at all, and a disk that cannot take it is a `FileError`."""
+"""Writing a file, or a folder: whole or not at all, and a disk that cannot take it is a `FileError`."""
 
 from __future__ import annotations
 
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,6 +45,26 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException:
         with suppress(OSError):
             os.unlink(file.name)
+        raise
+    _settle(target.parent)
+
+
+@contextmanager
+def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder to make and fill, which takes the place of `path` once the block ends without an error.
+
+    What a process that was killed left of one is removed by the next that writes the same folder.
+    """
+    target = Path(path)
+    fresh = target.with_name(f".{target.name}{TEMPORARY}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        with _refusing(path):
+            yield fresh
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(fresh, target)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
         raise
     _settle(target.parent)
 

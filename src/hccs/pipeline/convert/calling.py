@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from hccs._files.atomic import replacing_folder
 from hccs.errors import DataError, FileError, ParameterError
 from hccs.pipeline.convert.delivered import Converted
 from hccs.pipeline.convert.finishing import finish
@@ -111,15 +111,11 @@ def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
         )
     if not state().is_main_process:
         return str(folder)
-    fresh = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(fresh, ignore_errors=True)  # of a call that was interrupted
-    model.save_pretrained(fresh)
-    tokenizer.save_pretrained(fresh)
-    if folder.is_dir() and _is_begun(folder.parents[1]) and _weights(fresh) != _weights(folder):
-        shutil.rmtree(fresh)
-        raise _other("model", folder.parents[1])
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(fresh, folder)
+    with replacing_folder(folder) as fresh:
+        model.save_pretrained(fresh)
+        tokenizer.save_pretrained(fresh)
+        if folder.is_dir() and _is_begun(folder.parents[1]) and _weights(fresh) != _weights(folder):
+            raise _other("model", folder.parents[1])
     return str(folder)
 
 

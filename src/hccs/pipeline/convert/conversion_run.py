@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
@@ -14,6 +12,7 @@ from typing import Any
 import torch
 
 import hccs.nn
+from hccs._files.atomic import replacing_folder
 from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.errors import HccsError
 from hccs.numbers.table import ParamTable
@@ -116,12 +115,9 @@ class ConversionRun:
         """Write a model's folder, which appears whole or not at all."""
         if not state().is_main_process:
             return
-        fresh, folder = self.path / f".{name}.partial", self.path / name
-        for left_over in (fresh, folder):  # of a stage that was interrupted
-            shutil.rmtree(left_over, ignore_errors=True)
-        model.save_pretrained(fresh)
-        self.start.tokenizer.save_pretrained(fresh)
-        os.replace(fresh, folder)
+        with replacing_folder(self.path / name) as folder:
+            model.save_pretrained(folder)
+            self.start.tokenizer.save_pretrained(folder)
 
     def load(self, name: str) -> Any:
         """A model that an earlier stage has saved."""

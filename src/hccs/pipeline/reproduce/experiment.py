@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 import time
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 import hccs.nn
+from hccs._files.atomic import replacing_folder
 from hccs.calibration import Calibration, HeadStatistics, fidelity, search
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
@@ -130,7 +130,8 @@ class ExperimentRun:
         recipe = replace(self.recipe.fine_tuning, seed=self.experiment.seed)
         data, held = self.sets["train"], self.sets["held"]
         outcome = train(model, data, held, recipe, self.checkpoints("float"), resumable=False)
-        save_whole(model, self.plan.model(self.experiment))
+        with replacing_folder(self.plan.model(self.experiment)) as folder:
+            model.save_pretrained(folder)
         reached = scores.measured(
             ACCURACY, predictions(model, self.sets["dev"], BATCH), self.sets["dev"].labels
         )
@@ -256,12 +257,3 @@ class ExperimentRun:
         folder = self.plan.work / "checkpoints" / f"{self.experiment.name}-{name.replace('/', '-')}"
         shutil.rmtree(folder, ignore_errors=True)
         return folder
-
-
-def save_whole(model: Any, folder: Path) -> None:
-    """Save a model so that its folder appears whole or not at all."""
-    fresh = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(fresh, ignore_errors=True)
-    model.save_pretrained(fresh)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(fresh, folder)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import hccs.nn
+from hccs._files.atomic import replacing_folder
 from hccs._progress import track
 from hccs.calibration import HeadStatistics, fidelity, search
 from hccs.calibration.two_lines import Fitting, fitting_for
@@ -28,7 +29,7 @@ from hccs.pipeline.data.tokens import TokenisedSet
 from hccs.pipeline.metrics import ACCURACY
 from hccs.pipeline.models import best_device, load_classifier, predictions
 from hccs.pipeline.reproduce import documents, sets
-from hccs.pipeline.reproduce.experiment import FORMS, ExperimentRun, save_whole
+from hccs.pipeline.reproduce.experiment import FORMS, ExperimentRun
 from hccs.pipeline.reproduce.plan import ENCODERS, PATIENCE, Experiment, Plan, require_data
 from hccs.pipeline.reproduce.run import line
 from hccs.pipeline.runs.folder import RunFolder
@@ -136,7 +137,8 @@ class LongRun:
         where = sentences.checkpoints("long")
         recipe = replace(RECIPE, seed=self.experiment.seed)
         outcome = train(model, self.sets["train"], self.sets["held"], recipe, where, resumable=False)
-        save_whole(model, self.folder)
+        with replacing_folder(self.folder) as folder:
+            model.save_pretrained(folder)
         return {"held": outcome.score, "history": outcome.history}
 
     def at_length(self, n: int) -> dict[str, Any]:
