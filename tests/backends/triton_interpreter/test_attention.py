@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 
 import hccs
 from hccs.backends.triton.attention.launch import attention
-from hccs.backends.triton.attention.tiles import Tile
+from hccs.backends.triton.attention.tiles import Tile, tile_for
 from hccs.errors import MaskError
 from hccs.ops import arguments
 from hccs.reference.attention import attention as reference_attention
@@ -81,6 +81,27 @@ def test_kernels_equal_the_reference(shape, kind):
     if tile is not None and (tile.split or tile.single) and (mode or what in ("mask", "common")):
         pytest.skip("other kernels take masks and probabilities")
     valid, causal = selected(rng, what, nq, nk), causal and nq <= nk
+    expected = reference_attention(q, k, v, theta, REQUANT, valid=valid, causal=causal, mode=mode, out=out)
+    mode = None if mode is None else hccs.Mode(mode)
+    found = run(q, k, v, theta, REQUANT, valid, causal=causal, mode=mode, out=out, tile=tile)
+    for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected)), strict=True):
+        assert (a.numpy() == b).all()
+
+
+BEHIND = {**KINDS, "common mask": ("common", False, None, "pair")}
+
+
+@pytest.mark.parametrize("kind", BEHIND)
+@pytest.mark.parametrize("nk", [65, 129, 257, 385, 513])
+def test_tiles_of_hopper_behind_their_edges(nk, kind):
+    """The blocks that the table of a GPU names, with one key in the last that is needed."""
+    nq, rng, (what, causal, mode, out) = 65, np.random.default_rng(nk), BEHIND[kind]
+    q, k, v = (rng.integers(-128, 128, (1, 2, n, 32)).astype(np.int8) for n in (nq, nk, nk))
+    theta = hccs.HeadParams(32767 // nk, 1, min(32767 // nk, 127))
+    valid = selected(rng, what, nq, nk)
+    valid = None if valid is None else valid[:1]
+    masked = causal or what is not None
+    tile = tile_for(nq, nk, 32, capability=(9, 0), masked=masked, causal=causal, mask_per_row=what == "mask")
     expected = reference_attention(q, k, v, theta, REQUANT, valid=valid, causal=causal, mode=mode, out=out)
     mode = None if mode is None else hccs.Mode(mode)
     found = run(q, k, v, theta, REQUANT, valid, causal=causal, mode=mode, out=out, tile=tile)
