@@ -135,6 +135,7 @@ def test_the_same_launch_again(case, started, monkeypatch):
     moved = {before.data_ptr(): after.data_ptr() for before, after in pairs}
     for kernel in kernels:
         given, fixed = kernel.first
+        assert fixed["enable_fp_fusion"] is True  # not left to Triton's version
         expected = [*map(plainly, given), *(fixed[name] for name in kernel.arg_names[len(given) :])]
         for name, before, after in zip(kernel.arg_names, expected, map(plainly, kernel.later), strict=True):
             if isinstance(before, list):

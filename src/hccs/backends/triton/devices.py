@@ -12,6 +12,10 @@ import torch
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether Triton interprets kernels on the host, which knows no machine instructions."""
 
+FUSED = {"enable_fp_fusion": True}
+"""Told to the compiler with every kernel: a product and a sum may be one instruction. Versions of Triton
+differ in what they take for granted, and some warn of it."""
+
 HOPPER = (9, 0)
 """The compute capability from which on registers hold two 16-bit integers to compute with."""
 

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import made_current
+from hccs.backends.triton.devices import FUSED, made_current
 from hccs.backends.triton.faults import OPERAND, word
 from hccs.backends.triton.formulas import mark, nearest
 
@@ -46,6 +46,6 @@ def by_factor(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
         with made_current(x.device):
             kernel[(triton.cdiv(rows, block_rows),)](
                 x, factor.detach().float().contiguous(), out, word(x.device), rows, d, heads, tokens,
-                *x.stride(), BLOCK_ROWS=block_rows, BLOCK_D=block_d,
+                *x.stride(), BLOCK_ROWS=block_rows, BLOCK_D=block_d, **FUSED,
             )  # fmt: skip
     return out

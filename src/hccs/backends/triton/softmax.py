@@ -19,7 +19,7 @@ from hccs.backends.triton.codes import (
     PACKED,
     how_scores_come_about,
 )
-from hccs.backends.triton.devices import made_current
+from hccs.backends.triton.devices import FUSED, made_current
 from hccs.backends.triton.faults import word
 from hccs.backends.triton.formulas import (
     as_offset_float,
@@ -87,6 +87,7 @@ def tile(rows: int, columns: int, rows_per_group: int, elements: int) -> tuple[t
         "BLOCK_ROWS": block_rows,
         "BLOCK_COLUMNS": block_columns,
         "num_warps": warps,
+        **FUSED,
     }
     return (triton.cdiv(rows, block_rows),), shape
 
@@ -166,7 +167,7 @@ def _softmax_words(
     """Rows that fill blocks, each inside one head."""
     columns, block_rows = x.shape[-1], block["BLOCK_ROWS"]
     options: dict[str, Any] = {"IS_U8": mode.is_u8, "RECIPROCAL": mode.reciprocal}
-    options |= {"WORDS": columns // 4, "BLOCK_ROWS": block_rows, "num_warps": block["num_warps"]}
+    options |= {"WORDS": columns // 4, "BLOCK_ROWS": block_rows, "num_warps": block["num_warps"], **FUSED}
     # A thread loads sixteen bytes of a part, and two threads a sector of memory.
     options["PARTS"] = parts = max(min(_PARTS, columns // 32), 1)
     kernel: Any = softmax_words

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hccs.backends.triton.devices import FUSED
 from hccs.backends.triton.softmax import rows_in
 
 _ROWS = 32
@@ -45,6 +46,6 @@ def packed(mask: torch.Tensor, keys: int) -> torch.Tensor:
         rows = words.numel() // (4 * blocks)
         kernel: Any = _pack
         kernel[(triton.cdiv(rows, _ROWS), blocks)](
-            full.view(torch.uint8), words, rows, keys, blocks, *places, ROWS=_ROWS
+            full.view(torch.uint8), words, rows, keys, blocks, *places, ROWS=_ROWS, **FUSED
         )
     return words

@@ -27,7 +27,7 @@ from hccs.backends.triton.codes import (
     how_scores_come_about,
     normalisation,
 )
-from hccs.backends.triton.devices import HOPPER, capability, multiprocessors
+from hccs.backends.triton.devices import FUSED, HOPPER, capability, multiprocessors
 from hccs.backends.triton.parameters import heads_and_factors_on
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -94,7 +94,7 @@ def plan_for(
         "SCORES": how_scores_come_about(theta), "HIGH": mode is None and largest >= 2**11,
         "LONG": mode is None and nk * largest > 2**17, "HOPPER": able >= HOPPER,
         "BLOCK_D": block_d, "KEYS": tile.keys,
-        "num_warps": tile.warps, "num_stages": tile.stages,
+        "num_warps": tile.warps, "num_stages": tile.stages, **FUSED,
     }  # fmt: skip
     if tile.registers is not None:  # which AMD's compiler does not know
         options["maxnreg"] = tile.registers
