@@ -83,12 +83,12 @@ fuzz: $(VENV)/.dev
 	@echo "== 100,000 damaged files: each loads or is refused"
 	$(BIN)/python -m pytest -q -rP -m fuzz tests/files
 
-# The tests of the native code once more, on a build that traps every access outside an array and all undefined behaviour.
 # What takes too long for every change: the slow benchmarks once, and the native code under the sanitizers.
 slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 	@$(MAKE) --no-print-directory sanitize
 
+# The tests of the native code once more, on a build that traps every access outside an array and all undefined behaviour.
 # Its environment holds the sanitized package and borrows everything else from .venv.
 sanitize: $(SANITIZED)/.built
 	@echo "== tests of the native code under the address and undefined-behaviour sanitizers"
