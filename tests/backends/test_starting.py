@@ -98,10 +98,6 @@ CASES = {
     "one query of many heads": (1, 600, None, {"filling": True}),
     "few queries": (3, 2100, [[[5]], [[2100]]], {"causal": True}),
 }
-CASES = {
-    case: (nq, nk, None if lengths is None else torch.tensor(lengths, dtype=torch.int32), options)
-    for case, (nq, nk, lengths, options) in CASES.items()
-}
 KINDS = {
     "loaded ahead": lambda tile: tile.prefetched,
     "one query": lambda tile: tile.single and tile.split,
@@ -125,6 +121,7 @@ def test_the_same_launch_again(case, started, monkeypatch):
     others = [x.clone() for x in (q, k, v)]  # laid out alike
     masking, valid = arguments.NO_MASK, None
     if lengths is not None:
+        lengths = torch.tensor(lengths, dtype=torch.int32)
         masking, valid = arguments.LENGTHS, copies.copied(lengths, q.device, nk)
     first = launch.attention(q, k, v, theta, requant, masking, valid, **options)
     second = launch.again(*others, theta, requant, lengths, **options)

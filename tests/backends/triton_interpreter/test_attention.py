@@ -66,6 +66,14 @@ def run(q, k, v, theta, requant, valid=None, **options):
     return found
 
 
+def require_reference(q, k, v, theta, tile, out, mode=None, **chosen):
+    expected = reference_attention(q, k, v, theta, REQUANT, mode=mode, out=out, **chosen)
+    mode = None if mode is None else hccs.Mode(mode)
+    found = run(q, k, v, theta, REQUANT, mode=mode, out=out, tile=tile, **chosen)
+    for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected)), strict=True):
+        assert (a.numpy() == b).all(), (chosen.keys(), mode, out)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kernels_equal_the_reference(shape, kind):
@@ -81,11 +89,7 @@ def test_kernels_equal_the_reference(shape, kind):
     if tile is not None and (tile.split or tile.single) and (mode or what in ("mask", "common")):
         pytest.skip("other kernels take masks and probabilities")
     valid, causal = selected(rng, what, nq, nk), causal and nq <= nk
-    expected = reference_attention(q, k, v, theta, REQUANT, valid=valid, causal=causal, mode=mode, out=out)
-    mode = None if mode is None else hccs.Mode(mode)
-    found = run(q, k, v, theta, REQUANT, valid, causal=causal, mode=mode, out=out, tile=tile)
-    for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected)), strict=True):
-        assert (a.numpy() == b).all()
+    require_reference(q, k, v, theta, tile, out, mode, valid=valid, causal=causal)
 
 
 BEHIND = {**KINDS, "common mask": ("common", False, None, "pair")}
@@ -102,11 +106,7 @@ def test_tiles_of_hopper_behind_their_edges(nk, kind):
     valid = None if valid is None else valid[:1]
     masked = causal or what is not None
     tile = tile_for(nq, nk, 32, capability=(9, 0), masked=masked, causal=causal, mask_per_row=what == "mask")
-    expected = reference_attention(q, k, v, theta, REQUANT, valid=valid, causal=causal, mode=mode, out=out)
-    mode = None if mode is None else hccs.Mode(mode)
-    found = run(q, k, v, theta, REQUANT, valid, causal=causal, mode=mode, out=out, tile=tile)
-    for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected)), strict=True):
-        assert (a.numpy() == b).all()
+    require_reference(q, k, v, theta, tile, out, mode, valid=valid, causal=causal)
 
 
 WIDE = {
@@ -130,9 +130,7 @@ def test_long_rows_of_uint8_scores_leave_float32_by_the_block():
     rng, theta = np.random.default_rng(3), WIDE["bytes"]
     q, k = (rng.integers(-128, 128, (1, 2, n, 8)).astype(np.int8) for n in (1, 600))
     v = np.full((1, 2, 600, 8), -128, np.int8)
-    expected = reference_attention(q, k, v, theta, REQUANT, out="pair")
-    found = run(q, k, v, theta, REQUANT, out="pair", tile=Tile(16, 128))
-    assert all((a.numpy() == b).all() for a, b in zip(found, expected, strict=True))
+    require_reference(q, k, v, theta, Tile(16, 128), "pair")
 
 
 # Every form of the scores on one way through, the two extremes on all.
@@ -152,10 +150,7 @@ def test_two_lines_and_wide_sums_equal_the_reference(shape, theta):
         ({}, hccs.Mode(mode), "pair") for mode in ("u8_div", "u8_lin") if not (tile.split or tile.single)
     ]
     for chosen, mode, out in cases:
-        expected = reference_attention(q, k, v, WIDE[theta], REQUANT, mode=mode, out=out, **chosen)
-        found = run(q, k, v, WIDE[theta], REQUANT, mode=mode, out=out, tile=tile, **chosen)
-        for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected)), strict=True):
-            assert (a.numpy() == b).all(), (chosen.keys(), mode, out)
+        require_reference(q, k, v, WIDE[theta], tile, out, mode, **chosen)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ label: one sentence does not tell. Documents of dev are made of dev sentences an
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from hccs._files import atomic
 from hccs.errors import DataError
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.held import hold_back, whole_texts
@@ -58,16 +58,14 @@ def prepared(data: Path, work: Path) -> Path:
     """The file of all documents' token ids, written if it is not there."""
     path = work / "tokens" / f"documents-{_digest(data)}.safetensors"
     if not path.exists():
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         tokenizer = load_tokenizer(str(data), data / "vocab.txt")
         columns: dict[str, torch.Tensor] = {}
         for part, documents in _parts(data, tokenizer):
             columns |= packed(part, as_set(documents, tokenizer))
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".partial")
-        save_file(columns, fresh)
-        os.replace(fresh, path)
+        atomic.replace(path, save(columns))
     return path
 
 

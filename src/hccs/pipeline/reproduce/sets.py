@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import torch
 
+from hccs._files import atomic
 from hccs.pipeline.data import tasks
 from hccs.pipeline.data.held import hold_back
 from hccs.pipeline.data.tokens import TokenisedSet, tokenise
@@ -20,7 +20,7 @@ def prepared(task: str, data: Path, work: Path) -> Path:
     """The file of a task's token ids, written if it is not there; another vocabulary or data has another."""
     path = work / "tokens" / f"{task}-{_digest(task, data)}.safetensors"
     if not path.exists():
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         known = tasks.load(tasks.TASKS[task], data / task)
         tokenizer = load_tokenizer(str(data), data / "vocab.txt")
@@ -29,9 +29,7 @@ def prepared(task: str, data: Path, work: Path) -> Path:
         for part, examples in zip(PARTS, (rest, held, known.dev), strict=True):
             columns |= packed(part, tokenise(examples, tokenizer, known.task.n))
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".partial")
-        save_file(columns, fresh)
-        os.replace(fresh, path)
+        atomic.replace(path, save(columns))
     return path
 
 
