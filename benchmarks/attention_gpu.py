@@ -37,7 +37,7 @@ from hccs.ops import arguments
 HEADS, D = 16, 64
 # Rows of q over all heads: 0.67 GB of int8 in and bfloat16 out at every n, far more than the caches hold.
 ROWS = 1 << 21
-KINDS = ["plain", "two lines", "padded", "causal", "mask"]
+KINDS = ["plain", "two lines", "causal", "two lines, causal", "padded", "mask"]
 # A decoder's step: one query of each of 32 heads on 4,096 keys, in a batch of 8.
 BATCH, DECODER_HEADS, KEYS = 8, 32, 4096
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
@@ -105,7 +105,7 @@ def expected(
 
 def mask_of(kind: str, batch: int, n: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Which keys take part, as `hccs.attention` and as SDPA are told."""
-    if kind == "causal":
+    if kind.endswith("causal"):
         return {"causal": True}, {"is_causal": True}
     if kind == "mask":
         mask = torch.rand((batch, 1, n, n), device="cuda") < 0.6
@@ -175,7 +175,7 @@ def candidates(n: int, theta: hccs.HeadParams) -> list[Tile]:
 def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
     peers = peers_ms(n, kind)
     batch = ROWS // (n * HEADS)
-    lines = 2 if kind == "two lines" else 1
+    lines = 2 if kind.startswith("two lines") else 1
     (q, k, v), (theta, requant) = integers(batch, n), parameters(n, lines)
     told, of_peers = mask_of(kind, batch, n)
     some = min(batch, 2)
@@ -301,7 +301,7 @@ def main() -> None:
         found = measure(n, kind, options.tune)
         results.append(found)
         print(
-            f"{kind:9s} n={n:4d}  hccs {found['call_ms']:.4f} ms, in a graph {found['graph_ms']:.4f} "
+            f"{kind:17s} n={n:4d}  hccs {found['call_ms']:.4f} ms, in a graph {found['graph_ms']:.4f} "
             f"({found['terabytes_per_s']:.2f} TB/s); over {found['fastest_peer']['call_ms']} "
             f"{found['ratio']['call_ms']:.2f}x, in graphs {found['ratio']['graph_ms']:.2f}x",
             flush=True,

@@ -50,12 +50,13 @@ def _retrained(label: str, work: ExperimentRun) -> dict[str, Any]:
     try:
         own = None if entry.method == FLOAT else _parameters(work, entry)
         model = steps.attached(entry, own, work.model, work.rows[0])
+        where = work.checkpoints(f"surrogates-{entry.file_name}")
+        # A scale that a method does not know is met by its first batch.
+        outcome = train(model, work.taught, work.sets["held"], _recipe(work), where, resumable=False)
     except (FileError, MissingExtraError):
         raise
     except HccsError as error:
         return {"refused": str(error)}
-    where = work.checkpoints(f"surrogates-{entry.file_name}")
-    outcome = train(model, work.taught, work.sets["held"], _recipe(work), where, resumable=False)
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
