@@ -27,6 +27,7 @@ import numpy as np
 import torch
 import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from triton.runtime.errors import PTXASError
 
 import hccs
 from hccs.backends.triton.attention.launch import attention
@@ -192,8 +193,11 @@ def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
 
     tiles = {}
     for tile in candidates(n, theta) if tune and kind == "plain" else []:
-        assert torch.equal(with_tile(tile)[:some], right), tile
-        tiles[repr(tile)] = graph_ms(lambda tile=tile: with_tile(tile))
+        try:
+            assert torch.equal(with_tile(tile)[:some], right), tile
+        except PTXASError:  # too few registers
+            continue
+        tiles[repr(tile)] = call_ms(lambda tile=tile: with_tile(tile))
     assert torch.equal(ours()[:some], right), (n, kind)
     times = {"call_ms": call_ms(ours), "graph_ms": graph_ms(ours)}
     fastest = {way: min(peers, key=lambda name, way=way: peers[name][way]) for way in times}

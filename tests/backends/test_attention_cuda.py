@@ -109,7 +109,7 @@ def test_a_program_for_each_head_on_cuda(nk, d, monkeypatch):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("n", [pytest.param(n, marks=GPU) for n in (256, 512)])
 def test_whole_heads_on_cuda(n, causal, monkeypatch):
-    """As for heads that fill the GPU: those that `held.py` and `twice.py` take, and neighbours."""
+    """As for heads that fill the GPU: those that the kernels of whole heads take, and neighbours."""
     chosen = []
 
     def planned(*asked):

@@ -91,8 +91,10 @@ CASES = {
     "streamed": (256, 1000, None, {"mode": hccs.Mode.U8_LIN}),
     "streamed, causal": (640, 900, None, {"causal": True, "out": "pair"}),
     "held": (512, 512, None, {}),
+    "all held": (256, 256, None, {}),
     "held, causal": (256, 256, None, {"causal": True}),
-    "pipelined": (1024, 1024, None, {"causal": True}),
+    "pipelined": (1024, 640, None, {}),
+    "pipelined, causal": (1024, 1024, None, {"causal": True}),
     "one query": (1, 4096, None, {"out": "pair"}),
     "one query, a length": (1, 600, [[[5]], [[600]]], {"out": "int8"}),
     "one query of many heads": (1, 600, None, {"filling": True}),
@@ -105,8 +107,8 @@ KINDS = {
     "few queries": lambda tile: tile.split and not tile.single,
 }
 if plans.attention_held is not None:
-    KINDS |= dict.fromkeys(["held", "held, causal"], lambda tile: tile.held)
-    KINDS["pipelined"] = lambda tile: tile.pipelined
+    KINDS |= dict.fromkeys(["held", "all held", "held, causal"], lambda tile: tile.held)
+    KINDS |= dict.fromkeys(["pipelined", "pipelined, causal"], lambda tile: tile.pipelined)
 
 
 @pytest.mark.parametrize("case", CASES)

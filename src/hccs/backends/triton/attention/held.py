@@ -84,6 +84,25 @@ def on_held_keys(
 
 
 @gluon.jit
+def write_block(
+    sums, weights, Z, v_scale, out_ptr, first, ROWS: gl.constexpr, BLOCK_D: gl.constexpr, SUM: gl.constexpr
+):  # fmt: skip
+    """N / Z of a block of queries, when its sums are there, from place `first` on."""
+    # Eight columns twice, where its sums have two columns eight times.
+    OUT: gl.constexpr = gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], [0, 4], [0, 32], [8, 0]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
+        [[16, 0], [32, 0]], [], [ROWS, BLOCK_D],
+    )  # fmt: skip
+    reciprocal = reciprocal_of(Z, ROWS, BLOCK_D, SUM)
+    sums, weights = warpgroup_mma_wait(0, deps=[sums, weights])
+    result = reordered((divided(sums, reciprocal) * v_scale).to(out_ptr.dtype.element_ty), ROWS)
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, OUT))
+    column = gl.arange(0, BLOCK_D, gl.SliceLayout(0, OUT))
+    place = out_ptr + (first + (row[:, None] * BLOCK_D + column[None, :]))
+    gl.store(place, gl.convert_layout(result, OUT, assert_trivial=True))
+
+
+@gluon.jit
 def attention_held(
     q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr, heads, sharing,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
@@ -97,11 +116,6 @@ def attention_held(
     OPERAND: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
     ROW: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0])
     WORDS: gl.constexpr = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
-    # Eight columns twice, where its sums have two columns eight times.
-    OUT: gl.constexpr = gl.DistributedLinearLayout(
-        [[0, 1], [0, 2], [0, 4], [0, 32], [8, 0]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
-        [[16, 0], [32, 0]], [], [ROWS, BLOCK_D],
-    )  # fmt: skip
     row = gl.arange(0, N, gl.SliceLayout(1, ROW))
     column = gl.arange(0, BLOCK_D, gl.SliceLayout(0, ROW))
     k_place = k_ptr + (row[:, None] * k2 + column[None, :])
@@ -139,11 +153,5 @@ def attention_held(
             sums, weights, Z = on_held_keys(
                 q, keys, values, parameters, TILES, SCORES, ROWS, KEYS, BLOCK_D, PRODUCTS, SUM, OPERAND
             )
-            reciprocal = reciprocal_of(Z, ROWS, BLOCK_D, SUM)
-            sums, weights = warpgroup_mma_wait(0, deps=[sums, weights])
             first = gl.cast(g, gl.int64) * (N * BLOCK_D) + i * (ROWS * BLOCK_D)
-            result = reordered((divided(sums, reciprocal) * v_scale).to(out_ptr.dtype.element_ty), ROWS)
-            row_out = gl.arange(0, ROWS, gl.SliceLayout(1, OUT))
-            column_out = gl.arange(0, BLOCK_D, gl.SliceLayout(0, OUT))
-            place = out_ptr + (first + (row_out[:, None] * BLOCK_D + column_out[None, :]))
-            gl.store(place, gl.convert_layout(result, OUT, assert_trivial=True))
+            write_block(sums, weights, Z, v_scale, out_ptr, first, ROWS, BLOCK_D, SUM)

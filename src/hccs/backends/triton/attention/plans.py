@@ -35,11 +35,12 @@ from hccs.numbers.requant import Requant
 from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
 
 try:
+    from hccs.backends.triton.attention.all_held import attention_all_held
     from hccs.backends.triton.attention.held import attention_held
     from hccs.backends.triton.attention.pipelined import attention_pipelined
     from hccs.backends.triton.attention.twice import attention_twice
 except (ImportError, AttributeError):  # a Triton without Gluon, or with another
-    attention_held = attention_pipelined = attention_twice = None
+    attention_all_held = attention_held = attention_pipelined = attention_twice = None
 
 _OUTPUTS = {torch.int8: INT8.value, torch.int32: PAIR.value}
 
@@ -84,7 +85,7 @@ def plan_for(
         mask_per_row=masking == MASK, many_heads=many_heads,
         rows=nq * sharing if mode is None and masking <= LENGTHS and d <= 128 else None, words=words,
         filling=_fill(batches * heads, multiprocessors(device)),
-        held=bare and nq == nk, pipelined=bare and _can_pipeline(theta, nq, nk),
+        held=bare and nq == nk, pipelined=bare and _can_pipeline(theta, nq, nk, causal),
     )  # fmt: skip
     block_d = min(max(1 << (d - 1).bit_length(), 32), 128)
     table = _by_batch(heads_and_factors_on(theta, requant, device), lead)
@@ -160,17 +161,20 @@ def can_hold(theta: HeadParams, nk: int, d: int, dtype: torch.dtype, able: tuple
     )
 
 
-def _can_pipeline(theta: HeadParams, nq: int, nk: int) -> bool:
+def _can_pipeline(theta: HeadParams, nq: int, nk: int, causal: bool) -> bool:
     """Whether `pipelined.py` knows rows whose scores `held.py` knows: one line, and sums of 128 + v."""
     one_line = how_scores_come_about(theta) == ONE_LINE.value
-    return one_line and nq <= nk and nq % 128 == nk % 128 == 0 and nk * theta.max_score <= 2**16
+    whole = nq % 128 == nk % 128 == 0 and (nq <= nk or not causal)
+    return one_line and whole and nk * theta.max_score <= 2**16
 
 
 def _held(
     shape: tuple[int, ...], sharing: int, tile: Tile, table: torch.Tensor, options: dict[str, Any]
 ) -> Plan:
-    batches, heads, _, _ = shape
-    kernel: Any = attention_twice if options["CAUSAL"] else attention_held
+    batches, heads, nq, _ = shape
+    kernel: Any = attention_all_held if nq <= 256 else attention_held
+    if options["CAUSAL"]:
+        kernel = attention_twice
     options |= {"ROWS": tile.rows, "TILES": tile.tiles}
     return Plan(tile, kernel, (batches * heads,), table, (heads, sharing), _known_to(kernel, options))
 

@@ -27,10 +27,10 @@ class Tile:
     # The kernel of `prefetched.py`, which needs one block of keys, heads of 32 or 64 columns and steps of
     # whole 16 bytes.
     prefetched: bool = False
-    # The kernel of `held.py`, of `twice.py` for causal rows, on heads as they need them; programs take all
-    # queries of a head.
+    # The kernel of `held.py`, of `all_held.py` for short heads or of `twice.py` for causal rows, on heads as
+    # they need them; programs take all queries of a head.
     held: bool = False
-    # The kernel of `pipelined.py`, on causal rows as it needs them, which takes them in 128 by 128 keys.
+    # The kernel of `pipelined.py`, on rows as it needs them, which takes them in 128 by 128 keys.
     pipelined: bool = False
     # Keys of a program of `few_queries.py`; 0 for the other kernels.
     split: int = 0
@@ -62,8 +62,8 @@ class Entry:
     # Heads as `held.py` needs them: as many queries as keys, 64 columns, steps of whole 16 bytes, no mask but
     # a causal one, one line or uint8 scores, sums that float32 holds, a float output.
     held: bool | None = None
-    # Rows as `pipelined.py` needs them: no more queries than keys, both in whole blocks of 128; otherwise as
-    # for `held.py`, but of one line, with sums that leave float32 a bit.
+    # Rows as `pipelined.py` needs them: queries and keys in whole blocks of 128, in causal rows no more
+    # queries than keys; otherwise as for `held.py`, but of one line, with sums that leave float32 a bit.
     pipelined: bool | None = None
     # The number of keys is a multiple of this.
     multiple: int = 1
@@ -161,7 +161,7 @@ _H200 = (
     Entry(Tile(64, 64, tiles=8, held=True), 512, causal=False, held=True, multiple=512),
     Entry(Tile(64, 64, stages=3, registers=128), 512, causal=True),
     Entry(Tile(64, 128, tiles=4, repeat=8, stages=2), 512),
-    Entry(Tile(128, 128, warps=8, registers=128, pipelined=True), causal=True, pipelined=True),
+    Entry(Tile(128, 128, warps=8, registers=128, pipelined=True), pipelined=True),
     Entry(Tile(128, 128, warps=8, stages=3, registers=128), causal=True, multiple=128),
     Entry(Tile(128, 64, warps=8, stages=3, registers=128), masked=True, mask_per_row=False),
     Entry(Tile(128, 128, warps=8, stages=3, registers=128), multiple=128),
