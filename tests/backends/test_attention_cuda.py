@@ -294,3 +294,29 @@ def test_host_lengths_in_a_graph_outlive_what_is_kept(nq):
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("shape", [pytest.param(s, marks=GPU) for s in [(4, 1, 64, 300), (1, 2, 1, 300)]])
+def test_other_masks_like_the_first(shape):
+    """A call that is known takes the bits of its own mask, in a graph too."""
+    rng = np.random.default_rng(len(shape))
+    q, k, v = (rng.integers(-128, 128, (4, 2, n, 64)).astype(np.int8) for n in (64, 300, 300))
+    tensors, theta = [torch.tensor(x, device="cuda") for x in (q, k, v)], theta_for(300)
+    masks = rng.random((3, *shape)) < 0.5
+    expected = [reference_attention(q, k, v, theta, REQUANT, valid=mask, out="float32") for mask in masks]
+    given = torch.empty(shape, dtype=torch.bool, device="cuda")
+
+    def called():
+        return hccs.attention(*tensors, theta, REQUANT, valid=given)
+
+    for mask, right in zip(masks, expected, strict=True):
+        given.copy_(torch.tensor(mask))
+        assert same(called(), right)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = called()
+    for mask, right in zip(masks, expected, strict=True):
+        given.copy_(torch.tensor(mask))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert same(found, right)

@@ -5,6 +5,7 @@ Kernels are stood in for: what they get is looked at, on machines without a GPU,
 
 import dataclasses
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -131,6 +132,36 @@ def test_the_same_launch_again(case, started, monkeypatch):
     assert KINDS.get(case, lambda tile: True)(tile)
     pairs = [(q, others[0]), (k, others[1]), (v, others[2])]
     pairs += zip(*(x if options["out"] == "pair" else (x,) for x in (first, second)), strict=True)
+    assert_alike(kernels, pairs)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 80, 80), (2, 1, 1, 80), (80, 80), (4, 1, 1)])
+def test_the_same_launch_again_with_another_mask(shape, started, monkeypatch):
+    """Its bits are packed anew: those of the mask that is given."""
+    packed = []
+
+    def pack(mask, keys):
+        packed.append((mask, torch.zeros((*mask.shape[:-1], 4), dtype=torch.int32)))
+        return packed[-1][1]
+
+    monkeypatch.setattr(launch, "packed", pack)
+    theta, requant = hccs.HeadParams([300] * 4, 0, 1), hccs.Requant(hccs.FixedPoint(3, 9))
+    q, k, v, *others = torch.zeros(6, 2, 4, 80, 64, dtype=torch.int8)
+    masks = torch.rand(shape) < 0.5, torch.rand(shape) < 0.5
+    for mask in masks:
+        copies.copied(mask, q.device, 80)
+    first = launch.attention(q, k, v, theta, requant, arguments.MASK, masks[0])
+    again = partial(launch.again, *others, theta, requant, causal=False, mode=None, out="float32")
+    assert again(masks[1][:1]) is None  # of another shape
+    second = again(masks[1])
+    assert torch.equal(packed[0][0], masks[0]) and torch.equal(packed[1][0], masks[1])
+    *kernels, _ = started
+    bits = packed[0][1], packed[1][1]
+    assert_alike(kernels, [*zip((q, k, v), others, strict=True), (first, second), bits])
+
+
+def assert_alike(kernels, pairs):
+    """Both starts of every kernel, but for the addresses of pairs of tensors."""
     moved = {before.data_ptr(): after.data_ptr() for before, after in pairs}
     for kernel in kernels:
         given, fixed = kernel.first

@@ -60,9 +60,10 @@ def attention(
     if result.numel():
         asked = _asked(q, k, v, theta, requant, valid, causal, mode, out) if tile is None else None
         lead, nk = q.shape[:-2], k.shape[-2]
+        logits = torch.Size((*lead, q.shape[-2], nk))
         q, k, v = _by_head(q), _by_head(k), _by_head(v)
         with made_current(q.device):
-            chosen, places, kind = _selection(masking, valid, torch.Size((*lead, q.shape[-2], nk)))
+            chosen, places, kind = _selection(masking, valid, logits)
             plan = plan_for(
                 tuple(q.shape), tuple(k.shape[1:3]), tuple(lead), theta, requant, q.device, kind,
                 kind == LENGTHS and places[3] == 0, bool(causal), mode, result.dtype,
@@ -71,9 +72,11 @@ def attention(
             )  # fmt: skip
             copies.held(plan.table)
             again = plan.launch(q, k, v, chosen, faults if kind == LENGTHS else None, places, result, Z)
-        if asked is not None and kind in (NO_MASK, LENGTHS) and again is not None and q.ndim == len(lead) + 2:
+        if asked is not None and again is not None and q.ndim == len(lead) + 2:
             if len(_known) >= _MOST_KNOWN:
                 _known.clear()
+            if kind not in (NO_MASK, LENGTHS):
+                again = _with_bits(again, masking, logits)
             # The parameters are kept with what knows them by their identity.
             _known[asked] = again, plan.table, theta, requant
     return result if Z is None else (result, Z)
@@ -157,6 +160,15 @@ def _selection(
     words = packed(valid, shape[-1])
     full, places = rows_in(words.expand(*shape[:-1], words.shape[-1]))
     return full, [places[0], *places[2:5]], MASK if full.stride(-2) else COMMON_MASK.value
+
+
+def _with_bits(again: Again, masking: int, logits: torch.Size) -> Again:
+    """The launch that is known, on the bits of another mask like the first."""
+
+    def packed_again(q: Any, k: Any, v: Any, valid: Any, faults: Any, result: Any, Z: Any) -> None:
+        again(q, k, v, _selection(masking, valid, logits)[0], None, result, Z)
+
+    return packed_again
 
 
 def _are_words(*parts: torch.Tensor) -> bool:

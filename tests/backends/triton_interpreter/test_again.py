@@ -1,0 +1,110 @@
+"""Calls that were made before, on other data: what the known launch computes equals the reference."""
+
+import ctypes
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import hccs
+from hccs.backends.triton.attention import launch, plans, starting
+from hccs.ops import arguments, copies
+from hccs.reference.attention import attention as reference_attention
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+REQUANT = hccs.Requant(hccs.FixedPoint([3, 9 << 19], [9, 35]), [0.037, 0.5], hccs.FixedPoint(12345678, 24))
+
+
+class Started:
+    """An interpreted kernel in a compiled one's place, which takes addresses when it is started again."""
+
+    def __init__(self, kernel):
+        self.kernel, self.arg_names, self.tensors = kernel, kernel.arg_names, []
+
+    def __getitem__(self, grid):
+        def start(*given, **options):
+            self.tensors = given
+            known = {name: option for name, option in options.items() if name in self.arg_names}
+            self.kernel[grid](*given, **known)
+            return SimpleNamespace(run=self.run, function=None, packed_metadata=None)
+
+        return start
+
+    def run(self, x, y, z, stream, function, metadata, enter, leave, hook, *given):
+        like = [*self.tensors, *[None] * (len(given) - len(self.tensors))]
+        self.kernel[x, y, z](*(at(a, b) for a, b in zip(given, like, strict=True)))
+
+
+def at(given, like):
+    """The tensor at an address, laid out like the first."""
+    if not torch.is_tensor(like) or torch.is_tensor(given):
+        return given
+    steps = zip(like.shape, like.stride(), strict=True)
+    count = 1 + sum((size - 1) * step for size, step in steps)
+    room = (ctypes.c_char * (count * like.element_size())).from_address(given)
+    return torch.frombuffer(room, dtype=like.dtype).as_strided(like.shape, like.stride())
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Calls are remembered as on a GPU; the number of those that were."""
+
+    def planned(*asked):
+        plan = plans.plan_for.__wrapped__(*asked)
+        if isinstance(plan, starting.SplitPlan):
+            return dataclasses.replace(plan, kernels=tuple(map(Started, plan.kernels)))
+        return dataclasses.replace(plan, kernel=Started(plan.kernel))
+
+    active = SimpleNamespace(get_current_device=lambda: None, get_current_stream=lambda _: None)
+    runtime = SimpleNamespace(driver=SimpleNamespace(active=active))
+    monkeypatch.setattr(starting, "triton", SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(launch, "plan_for", planned)
+    monkeypatch.setattr(launch, "INTERPRETED", False)
+    monkeypatch.setattr(launch, "_known", {})
+    monkeypatch.setattr(copies, "_kept", {})
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # that of tensors on the host
+    return launch._known
+
+
+CASES = {
+    "plain": (70, 70, None, {}),
+    "causal": (20, 70, None, {"causal": True, "out": "pair"}),
+    "probabilities": (20, 70, None, {"mode": hccs.Mode.U8_DIV}),
+    "lengths": (20, 70, (2, 1, 1), {"out": "int8"}),
+    "mask with rows of its own": (20, 70, (2, 1, 20, 70), {}),
+    "mask of a batch, causal": (20, 70, (2, 1, 1, 70), {"causal": True}),
+    "mask of everything": (20, 150, (20, 150), {"out": "pair"}),
+    "mask per head": (20, 70, (2, 1, 1), {"mode": hccs.Mode.U8_CLB}),
+    "one query": (1, 300, None, {}),
+    "one query, a length": (1, 300, (2, 1, 1), {"out": "pair"}),
+    "few queries": (3, 600, None, {"causal": True}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_calls_on_other_data_equal_the_reference(case, known):
+    nq, nk, shape, options = CASES[case]
+    options = {"causal": False, "mode": None, "out": "float32", **options}
+    rng = np.random.default_rng(list(CASES).index(case))
+    theta = hccs.HeadParams([32767 // nk, 40], [1, 0], [40, 127])
+    masking, valids = arguments.NO_MASK, [None] * 3
+    if shape is not None:
+        masked = "mask" in case
+        masking = arguments.MASK if masked else arguments.LENGTHS
+        valids = [rng.random(shape) < 0.6 if masked else rng.integers(0, nk + 1, shape) for _ in range(3)]
+    for turn, valid in enumerate(valids):
+        arrays = [rng.integers(-128, 128, (2, 2, n, 32)).astype(np.int8) for n in (nq, nk, nk)]
+        tensors = [torch.tensor(x) for x in arrays]
+        copy = None if valid is None else copies.copied(valid, tensors[0].device, nk)
+        if turn == 0:
+            found = launch.attention(*tensors, theta, REQUANT, masking, copy, **options)
+        else:
+            found = launch.again(*tensors, theta, REQUANT, valid, **options)
+        assert len(known) == 1
+        expected = reference_attention(*arrays, theta, REQUANT, valid=valid, **options)
+        for a, b in zip(*(x if options["out"] == "pair" else (x,) for x in (found, expected)), strict=True):
+            assert (a.numpy() == b).all(), turn
