@@ -3,7 +3,6 @@
 Kernels are stood in for: what they get is looked at, on machines without a GPU, where none can be started.
 """
 
-import dataclasses
 import os
 from functools import partial
 from types import SimpleNamespace
@@ -16,8 +15,9 @@ pytest.importorskip("triton")
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import hccs
-from hccs.backends.triton.attention import launch, plans, starting
+from hccs.backends.triton.attention import launch, plans
 from hccs.ops import arguments, copies
+from tests.backends.known_calls import stood_in_for
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted")
 
@@ -52,28 +52,9 @@ class Recorded:
 @pytest.fixture
 def started(monkeypatch):
     """The kernels of the last plan and its tile, for a Hopper that is not there."""
-    seen = []
-
-    def planned(*asked):
-        plan = plans.plan_for.__wrapped__(*asked)
-        if isinstance(plan, starting.SplitPlan):
-            plan = dataclasses.replace(plan, kernels=tuple(Recorded(kernel) for kernel in plan.kernels))
-            seen[:] = *plan.kernels, plan.tile
-        else:
-            plan = dataclasses.replace(plan, kernel=Recorded(plan.kernel))
-            seen[:] = plan.kernel, plan.tile
-        return plan
-
-    active = SimpleNamespace(get_current_device=lambda: 3, get_current_stream="stream {}".format)
-    runtime = SimpleNamespace(driver=SimpleNamespace(active=active))
-    monkeypatch.setattr(starting, "triton", SimpleNamespace(runtime=runtime))
     monkeypatch.setattr(plans, "capability", lambda _: (9, 0))
     monkeypatch.setattr(plans, "multiprocessors", lambda _: 2)
-    monkeypatch.setattr(launch, "plan_for", planned)
-    monkeypatch.setattr(launch, "_known", {})
-    monkeypatch.setattr(copies, "_kept", {})
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # that of tensors on the host
-    return seen
+    return stood_in_for(monkeypatch, Recorded)
 
 
 def plainly(argument):

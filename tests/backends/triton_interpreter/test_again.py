@@ -1,7 +1,6 @@
 """Calls that were made before, on other data: what the known launch computes equals the reference."""
 
 import ctypes
-import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,9 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hccs
-from hccs.backends.triton.attention import launch, plans, starting
+from hccs.backends.triton.attention import launch
 from hccs.ops import arguments, copies
 from hccs.reference.attention import attention as reference_attention
+from tests.backends.known_calls import stood_in_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -51,22 +51,9 @@ def at(given, like):
 
 @pytest.fixture
 def known(monkeypatch):
-    """Calls are remembered as on a GPU; the number of those that were."""
-
-    def planned(*asked):
-        plan = plans.plan_for.__wrapped__(*asked)
-        if isinstance(plan, starting.SplitPlan):
-            return dataclasses.replace(plan, kernels=tuple(map(Started, plan.kernels)))
-        return dataclasses.replace(plan, kernel=Started(plan.kernel))
-
-    active = SimpleNamespace(get_current_device=lambda: None, get_current_stream=lambda _: None)
-    runtime = SimpleNamespace(driver=SimpleNamespace(active=active))
-    monkeypatch.setattr(starting, "triton", SimpleNamespace(runtime=runtime))
-    monkeypatch.setattr(launch, "plan_for", planned)
+    """Calls are remembered as on a GPU: those that were."""
+    stood_in_for(monkeypatch, Started)
     monkeypatch.setattr(launch, "INTERPRETED", False)
-    monkeypatch.setattr(launch, "_known", {})
-    monkeypatch.setattr(copies, "_kept", {})
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # that of tensors on the host
     return launch._known
 
 

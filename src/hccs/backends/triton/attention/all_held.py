@@ -17,7 +17,7 @@ from hccs.backends.triton.attention.gluon_steps import (
     reinterpreted,
     reordered,
 )
-from hccs.backends.triton.attention.held import on_held_keys, write_block
+from hccs.backends.triton.attention.held import attend
 
 
 @gluon.jit
@@ -29,9 +29,6 @@ def attention_all_held(
     """One head of TILES * KEYS queries and as many keys, of 64 columns; q counts in words of four of them."""
     N: gl.constexpr = TILES * KEYS
     BLOCKS: gl.constexpr = N // ROWS
-    PRODUCTS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 32])
-    SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
-    OPERAND: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
     ROW: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0])
     WORDS: gl.constexpr = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
     row = gl.arange(0, N, gl.SliceLayout(1, ROW))[:, None]
@@ -53,15 +50,10 @@ def attention_all_held(
     begin_async_copy(q_words, q_ptr + (batch * q0 + h * q1) + (query * q2 + word))
     async_copy.commit_group()
     parameters = parameters_of(table_ptr + batch * t0 + h * t1, SCORES)
-    _, _, _, _, _, _, v_scale = parameters
     values.store(reordered(as_halves(found), N))
     async_copy.wait_group(0)
     barrier()
     fence_async_shared()
     for i in range(BLOCKS):
-        sums, weights, Z = on_held_keys(
-            queries.index(i), keys, values, parameters, TILES, SCORES, ROWS, KEYS, BLOCK_D,
-            PRODUCTS, SUM, OPERAND,
-        )  # fmt: skip
         first = task.to(gl.int64) * (N * BLOCK_D) + i * (ROWS * BLOCK_D)
-        write_block(sums, weights, Z, v_scale, out_ptr, first, ROWS, BLOCK_D, SUM)
+        attend(queries.index(i), keys, values, parameters, out_ptr, first, TILES, SCORES, ROWS, KEYS, BLOCK_D)

@@ -236,3 +236,21 @@ def divided(sums, reciprocal):
     """N / Z correctly rounded, as in `steps.py`."""
     upper, lower = reciprocal
     return gl.fma(sums, upper, sums * lower[:, None])
+
+
+@gluon.jit
+def write_block(
+    sums, reciprocal, v_scale, out_ptr, first,
+    ROWS: gl.constexpr, BLOCK_D: gl.constexpr, ROWS_OF_WARPS: gl.constexpr,
+):  # fmt: skip
+    """N / Z of a block of queries, of reordered columns, from place `first` on."""
+    # Eight columns twice, where a thread's sums have two columns eight times.
+    OUT: gl.constexpr = gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], [0, 4], [0, 32], [8, 0]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
+        ROWS_OF_WARPS, [], [ROWS, BLOCK_D],
+    )  # fmt: skip
+    result = reordered((divided(sums, reciprocal) * v_scale).to(out_ptr.dtype.element_ty), ROWS)
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, OUT))
+    column = gl.arange(0, BLOCK_D, gl.SliceLayout(0, OUT))
+    place = out_ptr + (first + (row[:, None] * BLOCK_D + column[None, :]))
+    gl.store(place, gl.convert_layout(result, OUT, assert_trivial=True))

@@ -23,7 +23,6 @@ from hccs.backends.triton.attention.gluon_steps import (
     barrier,
     begin_async_copy,
     distances,
-    divided,
     larger_of_pairs,
     logits_of_pairs,
     maxima_of_pairs,
@@ -35,6 +34,7 @@ from hccs.backends.triton.attention.gluon_steps import (
     scores_of_pairs,
     sums_of_pairs,
     total_of_parts,
+    write_block,
 )
 
 
@@ -48,13 +48,15 @@ def begin_products(
 
 
 @gluon.jit
-def on_held_keys(
-    q, keys, values, parameters, TILES: gl.constexpr, SCORES: gl.constexpr,
+def attend(
+    q, keys, values, parameters, out_ptr, first, TILES: gl.constexpr, SCORES: gl.constexpr,
     ROWS: gl.constexpr, KEYS: gl.constexpr, BLOCK_D: gl.constexpr,
-    PRODUCTS: gl.constexpr, SUM: gl.constexpr, OPERAND: gl.constexpr,
 ):  # fmt: skip
-    """The sums of one block of queries, under way, with their last operand, and Z."""
-    B, S, D, S2, D2, factor, _ = parameters
+    """One block of queries on all keys, written from place `first` on."""
+    PRODUCTS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 32])
+    SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    OPERAND: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
+    B, S, D, S2, D2, factor, v_scale = parameters
     acc = begin_products(q, keys, 0, ROWS, KEYS, PRODUCTS)
     words = ()
     for j in gl.static_range(TILES):
@@ -80,26 +82,10 @@ def on_held_keys(
             parts += sums_of_pairs(pairs, ROWS, KEYS)
         weights = as_operand(pairs, ROWS, KEYS, OPERAND)
         sums = warpgroup_mma(weights, values.slice(j * KEYS, KEYS), sums, is_async=True)
-    return sums, weights, gl.convert_layout(total_of_parts(parts), gl.SliceLayout(1, SUM))
-
-
-@gluon.jit
-def write_block(
-    sums, weights, Z, v_scale, out_ptr, first, ROWS: gl.constexpr, BLOCK_D: gl.constexpr, SUM: gl.constexpr
-):  # fmt: skip
-    """N / Z of a block of queries, when its sums are there, from place `first` on."""
-    # Eight columns twice, where its sums have two columns eight times.
-    OUT: gl.constexpr = gl.DistributedLinearLayout(
-        [[0, 1], [0, 2], [0, 4], [0, 32], [8, 0]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
-        [[16, 0], [32, 0]], [], [ROWS, BLOCK_D],
-    )  # fmt: skip
+    Z = gl.convert_layout(total_of_parts(parts), gl.SliceLayout(1, SUM))
     reciprocal = reciprocal_of(Z, ROWS, BLOCK_D, SUM)
     sums, weights = warpgroup_mma_wait(0, deps=[sums, weights])
-    result = reordered((divided(sums, reciprocal) * v_scale).to(out_ptr.dtype.element_ty), ROWS)
-    row = gl.arange(0, ROWS, gl.SliceLayout(1, OUT))
-    column = gl.arange(0, BLOCK_D, gl.SliceLayout(0, OUT))
-    place = out_ptr + (first + (row[:, None] * BLOCK_D + column[None, :]))
-    gl.store(place, gl.convert_layout(result, OUT, assert_trivial=True))
+    write_block(sums, reciprocal, v_scale, out_ptr, first, ROWS, BLOCK_D, [[16, 0], [32, 0]])
 
 
 @gluon.jit
@@ -111,9 +97,6 @@ def attention_held(
     """One head of TILES * KEYS queries and as many keys, of 64 columns; q counts in words of four of them."""
     N: gl.constexpr = TILES * KEYS
     BLOCKS: gl.constexpr = N // ROWS
-    PRODUCTS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 32])
-    SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
-    OPERAND: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
     ROW: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0])
     WORDS: gl.constexpr = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
     row = gl.arange(0, N, gl.SliceLayout(1, ROW))
@@ -140,7 +123,6 @@ def attention_held(
         q_head = q_place + (batch * q0 + h * q1)
         found = gl.load(v_place + (batch * v0 + (h // sharing) * v1))
         parameters = parameters_of(table_ptr + batch * t0 + h * t1, SCORES)
-        _, _, _, _, _, _, v_scale = parameters
         values.store(reordered(as_halves(found), N))
         async_copy.wait_group(0)
         barrier()
@@ -150,8 +132,5 @@ def attention_held(
             fence_async_shared()
             barrier()
             ahead = gl.load(q_head + gl.minimum(i + 1, BLOCKS - 1) * ROWS * q2)
-            sums, weights, Z = on_held_keys(
-                q, keys, values, parameters, TILES, SCORES, ROWS, KEYS, BLOCK_D, PRODUCTS, SUM, OPERAND
-            )
             first = gl.cast(g, gl.int64) * (N * BLOCK_D) + i * (ROWS * BLOCK_D)
-            write_block(sums, weights, Z, v_scale, out_ptr, first, ROWS, BLOCK_D, SUM)
+            attend(q, keys, values, parameters, out_ptr, first, TILES, SCORES, ROWS, KEYS, BLOCK_D)

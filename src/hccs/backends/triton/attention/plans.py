@@ -172,9 +172,8 @@ def _held(
     shape: tuple[int, ...], sharing: int, tile: Tile, table: torch.Tensor, options: dict[str, Any]
 ) -> Plan:
     batches, heads, nq, _ = shape
-    kernel: Any = attention_all_held if nq <= 256 else attention_held
-    if options["CAUSAL"]:
-        kernel = attention_twice
+    held = attention_all_held if nq <= 256 else attention_held
+    kernel: Any = attention_twice if options["CAUSAL"] else held
     options |= {"ROWS": tile.rows, "TILES": tile.tiles}
     return Plan(tile, kernel, (batches * heads,), table, (heads, sharing), _known_to(kernel, options))
 

@@ -26,7 +26,6 @@ from hccs.backends.triton.attention.gluon_steps import (
     begin_async_copy,
     bytes_of_words,
     distances,
-    divided,
     larger_of_pairs,
     logit_of_largest,
     logits_of_pairs,
@@ -42,6 +41,7 @@ from hccs.backends.triton.attention.gluon_steps import (
     scores_of_pairs,
     sums_of_pairs,
     total_of_parts,
+    write_block,
 )
 
 
@@ -107,11 +107,6 @@ def attention_twice(
     WORDS: gl.constexpr = gl.DistributedLinearLayout(
         [[8, 0], [0, 4], [0, 8]], [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]], ROWS_OF_WARPS, [], [ROWS, 16]
     )
-    # Eight columns twice, where its sums have two columns eight times.
-    OUT: gl.constexpr = gl.DistributedLinearLayout(
-        [[0, 1], [0, 2], [0, 4], [0, 32], [8, 0]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
-        ROWS_OF_WARPS, [], [ROWS, BLOCK_D],
-    )  # fmt: skip
     g = gl.program_id(0)
     batch, h = (g // heads).to(gl.int64), (g % heads).to(gl.int64)
     row = gl.arange(0, N, gl.SliceLayout(1, ROW))
@@ -188,9 +183,5 @@ def attention_twice(
         Z = gl.convert_layout(total_of_parts(parts), gl.SliceLayout(1, SUM))
         reciprocal = reciprocal_of(Z, ROWS, BLOCK_D, SUM)
         sums = warpgroup_mma_wait(0, deps=[sums])
-        result = reordered((divided(sums, reciprocal) * v_scale).to(out_ptr.dtype.element_ty), ROWS)
-        row_out = gl.arange(0, ROWS, gl.SliceLayout(1, OUT))
-        column_out = gl.arange(0, BLOCK_D, gl.SliceLayout(0, OUT))
         first = g.to(gl.int64) * (N * BLOCK_D) + i * (ROWS * BLOCK_D)
-        place = out_ptr + (first + (row_out[:, None] * BLOCK_D + column_out[None, :]))
-        gl.store(place, gl.convert_layout(result, OUT, assert_trivial=True))
+        write_block(sums, reciprocal, v_scale, out_ptr, first, ROWS, BLOCK_D, ROWS_OF_WARPS)
