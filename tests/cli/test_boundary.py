@@ -90,7 +90,7 @@ def test_every_option_that_an_error_names_exists():
     ("command", "place", "resumes"),
     [
         (["demo"], "hccs_lab.demo.demo", True),
-        (["convert", "m", "--task", "movies", "--out", "o"], "hccs.conversion.stages.convert", True),
+        (["convert", "m", "--task", "movies", "--out", "o"], "hccs.conversion.run.convert", True),
         (["compare", "--out", "o"], "hccs_lab.compare.run.compare", True),
         (
             ["reproduce", "run", "--data", "d", "--out", "o"],
@@ -111,7 +111,7 @@ def test_ctrl_c_says_whether_the_work_is_kept(monkeypatch, capsys, tmp_path, com
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(place, interrupted)
     assert outcome(monkeypatch, *command) == 130
-    wanted = "hccs: stopped; the same command goes on\n" if resumes else "hccs: stopped\n"
+    wanted = "hccs: stopped; the same command resumes\n" if resumes else "hccs: stopped\n"
     assert capsys.readouterr().err == wanted
 
 
@@ -119,11 +119,11 @@ def test_ctrl_c_in_a_real_run(tmp_path):
     pytest.importorskip("transformers")
     command = [sys.executable, "-m", "hccs.cli", "demo", "--out", str(tmp_path / "run")]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert running.stdout is not None and running.stdout.readline() == "float …\n"
+    assert running.stdout is not None and running.stdout.readline() == "float_model …\n"
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate()
     assert running.returncode == 130
-    assert errors.splitlines()[-1] == "hccs: stopped; the same command goes on"
+    assert errors.splitlines()[-1] == "hccs: stopped; the same command resumes"
     assert "Traceback" not in errors and "UserWarning" not in errors
 
 

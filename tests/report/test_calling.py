@@ -52,7 +52,7 @@ def test_the_model_has_a_card(finished):
     found, _ = finished
     card = (found.model / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n") and "- hccs" in card
-    for name in ("float", "whole"):
+    for name in ("float_model", "integer"):
         assert f"{found.scores[name]:.4f}" in card
     theta = found.tables["delivered"].head(1, 0).packed.tolist()
     assert f"| 1.0 | {' | '.join(map(str, theta))} |" in card
@@ -155,5 +155,6 @@ def test_a_dataloader_is_taken_as_it_stands(material, tmp_path):
     found = runner.invoke(app, ["evaluate", str(by_ids.folder), "--json", "--mode", "u8_div"])
     scores = json.loads(found.stdout)
     assert (
-        set(scores) == {"metric", "examples", "float", "u8_div"} and scores["float"] == by_ids.scores["float"]
+        set(scores) == {"metric", "examples", "float", "u8_div"}
+        and scores["float"] == by_ids.scores["float_model"]
     )

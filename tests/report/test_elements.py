@@ -15,7 +15,7 @@ import hccs
 from hccs._html.charts import Curve, bar, curves, interval, sparkline, ticks
 from hccs._html.elements import Markup, joined, table, tag
 from hccs.calibration import HeadStatistics
-from hccs.conversion.report.intervals import of_error, of_share
+from hccs.conversion.scores import Measured, of_share
 from hccs.numbers.table import ParamTable
 from hccs.program.operators import Program
 from tests.program.programs import random_program
@@ -67,7 +67,7 @@ def test_intervals_hold_what_they_promise():
         held = np.mean([low <= share <= high for low, high in (of_share(s, examples) for s in seen)])
         assert 0.92 < held < 0.98
     assert of_share(0.0, 10)[0] == 0.0 and 0.999 < of_share(1.0, 10)[1] <= 1.0
-    low, high = of_error(1.0, 0.5)
+    low, high = Measured(1.0, 0.5).interval
     assert (low + high) / 2 == 1.0 and high - low == pytest.approx(2 * 1.96 * 0.5, rel=1e-3)
 
 

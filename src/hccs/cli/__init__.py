@@ -6,7 +6,15 @@ import sys
 
 
 def main() -> None:
-    """Entry point: what goes wrong becomes one readable line instead of a traceback."""
+    """Entry point: errors and interruptions become one readable line instead of a traceback."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before a command has begun, or after it has ended
+        sys.stderr.write("hccs: stopped\n")
+        sys.exit(130)
+
+
+def _run() -> None:
     try:
         from hccs.cli.app import app
     except ModuleNotFoundError as error:

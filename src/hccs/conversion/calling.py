@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from hccs._files.atomic import replacing_folder
+from hccs.conversion import run
+from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
 from hccs.conversion.data.problems import CLASSIFICATION
 from hccs.conversion.data.sources import Given, given_as, parts_of
-from hccs.conversion.delivered import Converted
-from hccs.conversion.finishing import finish
 from hccs.conversion.metrics import Function, spelled
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.processes import state
-from hccs.conversion.settings import ConversionSettings
-from hccs.conversion.stages import Conversion
+from hccs.conversion.settings import Settings
 from hccs.conversion.steps import RETRAINING
 from hccs.conversion.training import Recipe
 from hccs.errors import DataError, FileError, ParameterError
@@ -48,16 +47,16 @@ def convert(
     say: Callable[[str], None] = print,
     **settings: Any,
 ) -> Converted:
-    """Convert a model as `hccs convert` does; an interrupted run goes on when it is called again.
+    """Convert a model as `hccs convert` does; the same call resumes an interrupted run.
 
     `model` is a folder, a Hub name, or a transformers model, with its `tokenizer`. `train` and `dev` are
     files (CSV, TSV, JSONL, Parquet) or folders that `datasets` has saved, with the columns `text` and
     `label`; `datasets` objects, of which a dictionary of splits brings its own `dev`; DataLoaders, whose
     batches of token ids are taken as they stand; or examples (text, label): a text may be a pair of texts,
     and where the problem is "tokens" a list of words with a list of labels. Without `dev` a tenth of `train`
-    is held out. `train` needs no labels: texts alone, or (text, None), or a file with `label` None; then the
-    float model's answers are followed. With `retraining=None` the model is calibrated only. `settings` are
-    further fields of `ConversionSettings`. All that is found and made lies in the folder `out`.
+    is held out. `train` needs no labels: texts alone, or (text, None), or a file with `label` None; the
+    conversion then follows the float model's answers. With `retraining=None` the model is calibrated only.
+    `settings` are further fields of `Settings`. Everything is written into the folder `out`.
     """
     folder = Path(out)
     with state().main_process_first():
@@ -86,7 +85,7 @@ def convert(
     task = tasks.custom_task(
         files[0], files[1], columns, named, longest or LONGEST, names, problem, unlabelled=unlabelled
     )
-    chosen = ConversionSettings(
+    chosen = Settings(
         model=name,
         task=task,
         labels=tuple(labels),
@@ -96,9 +95,7 @@ def convert(
         **settings,
     )
     own = metric if callable(metric) else None
-    results = Conversion(chosen, folder, say, metric=own, marker=GIVEN).run()
-    finish(folder, say)
-    return Converted(folder, results)
+    return run.convert(chosen, folder, say, metric=own, marker=GIVEN)
 
 
 def _saved(model: Any, tokenizer: Any, folder: Path) -> str:

@@ -29,6 +29,9 @@ from hccs.nn.attaching import attach, current_table, table_from_json
 from hccs.nn.distilling import divergence
 from hccs.numbers.table import ParamTable
 
+LAST_SEED = 2**32 - 1
+"""The largest seed that NumPy's generators take."""
+
 MEASURED = 3
 """Steps that the time of a training is estimated from."""
 
@@ -67,8 +70,8 @@ class Recipe:
                 raise ParameterError(f"{name} above 0", str(value), f"Choose another {option}.")
         if self.batch_size < 1:
             raise ParameterError("batch_size of at least 1", str(self.batch_size), "Raise --batch-size.")
-        if self.seed < 0:
-            raise ParameterError("seed of at least 0", str(self.seed), "Choose another --seed.")
+        if not 0 <= self.seed <= LAST_SEED:
+            raise ParameterError(f"a seed of 0 to {LAST_SEED}", str(self.seed), "Choose another --seed.")
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from hccs.conversion.converted import Converted
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import load_classifier
-from hccs.conversion.runs.converted import ConvertedRun
 from hccs.program.files import IN_RUN
 from hccs_lab.bench import files
 from hccs_lab.bench.opening import OPENERS, Answer, Batch
@@ -28,7 +28,7 @@ CALIBRATION = 64
 class Material:
     """What contenders are made of: a finished run, its sentences, and a folder to write in."""
 
-    run: ConvertedRun
+    run: Converted
     data: TokenisedSet
     folder: Path
 

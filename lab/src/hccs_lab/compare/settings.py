@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hccs.conversion.converted import settings_of
 from hccs.conversion.data import tasks
-from hccs.conversion.runs.converted import RunSettings
 from hccs.conversion.runs.record import StageRecord
 from hccs.conversion.steps import RETRAINING
 from hccs.conversion.training import Recipe
@@ -55,13 +55,13 @@ class ComparisonSettings:
 
 def from_run(folder: Path) -> ComparisonSettings:
     """The float model, the task and the recipe of an `hccs convert` run."""
-    if not StageRecord(folder / "results.json").done("float"):
+    if not StageRecord(folder / "results.json").done("float_model"):
         raise FileError(
             f"{folder} to hold a float model",
             "a run that has not come so far",
             "Let hccs convert go on first.",
         )
-    saved = RunSettings.of(folder)
+    saved = settings_of(folder)
     return ComparisonSettings(
         model=str(folder / "float"),
         task=saved.task,

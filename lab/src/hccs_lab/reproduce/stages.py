@@ -11,11 +11,11 @@ import torch
 
 import hccs.nn
 from hccs.calibration import fidelity
+from hccs.conversion.evaluate import integer_logits, share_equal
 from hccs.conversion.models import predictions
 from hccs.conversion.report.fidelity import measure
 from hccs.conversion.steps import RETRAINING, plan_whole, retrain, train_whole, with_mode
 from hccs.conversion.training import Recipe, train
-from hccs.conversion.whole import share_equal, whole_logits
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs_lab.reproduce import surrogate_plan, surrogates
@@ -139,7 +139,7 @@ def _checked(work: ExperimentRun, plan: Any) -> dict[str, Any]:
     sample = dev.at(range(0, len(dev), max(1, len(dev) // CHECKED)))
     with plan.training(), torch.no_grad():
         own = predictions(plan.model, sample)
-    equal = share_equal(whole_logits(plan.lower(), sample), own, sample.labels)
+    equal = share_equal(integer_logits(plan.lower(), sample), own, sample.labels)
     return {"equal": equal, "compared": len(sample)}
 
 

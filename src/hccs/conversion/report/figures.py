@@ -9,27 +9,28 @@ from typing import Any
 
 from hccs import _figures
 from hccs.conversion.report.heads import FARTHEST, Head, surrogate
+from hccs.conversion.results import Results
 from hccs.numbers.modes import MAX_DISTANCE
 
 MOST_HEADS = 12
 """Panels of a figure: the worst heads."""
 
 
-def accuracy_figure(stages: dict[str, Any], path: Path) -> None:
+def accuracy_figure(results: Results, path: Path) -> None:
     """Float, then HCCS in each mode without and, where it was done, after retraining."""
-    name = stages["float"].get("metric", "accuracy")
-    base = stages["float"][name]
-    modes = list(stages["without retraining"]["modes"])
-    shown = {"without retraining": "without retraining", "retrain": "retrained"}
-    shown = {stage: label for stage, label in shown.items() if stage in stages}
+    name, base = results.float_model.metric, results.float_model.score.value
+    shown = {"without retraining": results.calibrated.modes}
+    if results.retrain is not None:
+        shown["retrained"] = results.retrain.modes
+    modes = list(results.calibrated.modes)
     figure = _figures.new(6.4, 3.4)
     axes = figure.subplots()
-    for offset, (stage, label) in enumerate(shown.items()):
-        scores = [stages[stage]["modes"][mode] for mode in modes]
-        axes.bar([i + 0.4 * offset - 0.2 for i in range(len(modes))], scores, 0.38, label=label)
+    for offset, (label, scores) in enumerate(shown.items()):
+        heights = [scores[mode] for mode in modes]
+        axes.bar([i + 0.4 * offset - 0.2 for i in range(len(modes))], heights, 0.38, label=label)
     axes.axhline(base, color="black", linewidth=1, linestyle="--", label=f"float {base:.3f}")
     axes.set_xticks(range(len(modes)), modes)
-    every = [base, *(score for stage in shown for score in stages[stage]["modes"].values())]
+    every = [base, *(score for scores in shown.values() for score in scores.values())]
     axes.set_ylim(min(every) - 0.02, max(every) + 0.02)
     axes.set_ylabel(f"dev {name}")
     axes.legend(fontsize=8)
