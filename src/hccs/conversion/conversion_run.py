@@ -15,7 +15,7 @@ import hccs.nn
 from hccs._files.atomic import replacing_folder
 from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import hold_back
+from hccs.conversion.data.holdout import hold_out
 from hccs.conversion.data.problems import IMAGES
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.fingerprints import of_examples, of_weights
@@ -69,7 +69,7 @@ class ConversionRun:
         self.data = data.numbered_as(self.start.labels)
         if not self.data.dev.labelled and not (metric or settings.metric):
             self.metric = agreement_for(settings.task.problem)
-        rest, held = hold_back(self.data.train, settings.held_back)
+        rest, held = hold_out(self.data.train, settings.held_back)
         self.sets = {
             "train": self._tokenised(rest),
             "held": self._tokenised(held),
