@@ -16,7 +16,6 @@ from hccs._files.atomic import replacing_folder
 from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.conversion.data import tasks
 from hccs.conversion.data.holdout import hold_out
-from hccs.conversion.data.problems import IMAGES
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.fingerprints import of_examples, of_weights
 from hccs.conversion.metrics import Function, agreement_for, metric_for
@@ -27,7 +26,7 @@ from hccs.conversion.models import (
     longest_row,
     no_labels,
     predictions,
-    require_positions,
+    require_fit,
 )
 from hccs.conversion.reconstructing import Judge
 from hccs.conversion.runs.folder import RunFolder
@@ -60,6 +59,7 @@ class ConversionRun:
             data.labels,
             settings.vocabulary,
             order=settings.labels,
+            by_name=settings.task.names_numbers,
             new_head=settings.new_head,
             problem=settings.task.problem,
         )
@@ -76,8 +76,7 @@ class ConversionRun:
             "dev": self._tokenised(self.data.dev),
             "calibration": self._tokenised(rest.subset(settings.sentences, settings.seed)),
         }
-        if settings.task.problem != IMAGES:
-            require_positions(self.start.model, max(part.width for part in self.sets.values()))
+        require_fit(self.start.model, self.sets.values())
         self.fingerprints = {
             "weights": of_weights(self.start.model),
             "examples": of_examples(self.sets[name] for name in ("train", "held", "dev")),
