@@ -292,19 +292,15 @@ def require_positions(model: Any, tokens: int) -> None:
 
 def require_ids(model: Any, ids: torch.Tensor, types: torch.Tensor | None = None) -> None:
     """Refuse token ids, or token types, for which the model has no embeddings."""
-    rows = model.get_input_embeddings().num_embeddings
-    if int(ids.max()) >= rows:
-        raise ModelError(
-            f"token ids below {rows}, the model's vocabulary",
-            f"id {int(ids.max())}",
-            "The tokenizer is another model's, or tokens were added to it but not to the model.",
-        )
-    for table in _embeddings(model, "token_type_embeddings"):
-        if types is not None and int(types.max()) >= table.num_embeddings:
+    tables = [(ids, model.get_input_embeddings(), "ids")]
+    if types is not None:
+        tables += [(types, table, "types") for table in _embeddings(model, "token_type_embeddings")]
+    for given, table, what in tables:
+        if int(given.max()) >= table.num_embeddings:
             raise ModelError(
-                f"token types below {table.num_embeddings}",
-                f"type {int(types.max())}",
-                "Check token_type_ids.",
+                f"token {what} below {table.num_embeddings}, as many as the model has",
+                str(int(given.max())),
+                "The tokenizer is another model's, or tokens were added to it but not to the model.",
             )
 
 

@@ -145,6 +145,12 @@ def open_saved(path: Path) -> Any:
         raise FileError(f"a data set that was saved in {path}", what, "Save it again.") from error
 
 
+def label_names(feature: Any) -> tuple[str, ...]:
+    """The names of a column of labels, or of lists of labels; none where it has no names."""
+    own = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+    return tuple(own or ())
+
+
 def named(value: Any, feature: Any) -> Any:
     """A label of `datasets` by its name where it has one; what marks a missing label becomes None.
 
@@ -152,8 +158,8 @@ def named(value: Any, feature: Any) -> Any:
     >>> [named(label, SimpleNamespace(names=["no", "yes"])) for label in (1, -1)]
     ['yes', None]
     """
-    names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
-    if names is None or isinstance(value, str):
+    names = label_names(feature)
+    if not names or isinstance(value, str):
         return value
     if isinstance(value, list):
         return [named(part, feature) for part in value]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hccs._files import atomic
-from hccs.conversion.data.reading import is_saved_dataset, named
+from hccs.conversion.data.reading import is_saved_dataset, label_names, named
 from hccs.conversion.data.tasks import IDS
 from hccs.errors import DataError
 
@@ -94,7 +94,7 @@ def _of_dataset(source: Any, text: Sequence[str], label: str, part: str) -> Give
             "Name them: text=('premise', 'hypothesis'), label='label'.",
         )
     kind = source.features[label]
-    names = getattr(kind, "names", None) or getattr(getattr(kind, "feature", None), "names", None)
+    names = label_names(kind)
     rows = [
         {**{name: row[name] for name in columns}, label: named(row[label], kind)}
         for row in source.select_columns([*columns, label])
@@ -102,7 +102,7 @@ def _of_dataset(source: Any, text: Sequence[str], label: str, part: str) -> Give
     ]
     if not rows:
         raise DataError(f"examples in {part}", "none", "Pass a data set with labelled rows.")
-    return Given(rows, columns, tuple(names or ()))
+    return Given(rows, columns, names)
 
 
 def _of_batches(loader: Iterable[Any], label: str, part: str) -> Given:

@@ -43,7 +43,6 @@ class Examples:
         return self.at(random.Random(seed).sample(range(len(self)), min(count, len(self))))
 
     def at(self, indices: Sequence[int]) -> Examples:
-        """The examples at these places."""
         return replace(self, texts=[self.texts[i] for i in indices], labels=[self.labels[i] for i in indices])
 
 
@@ -113,8 +112,6 @@ TASKS = {
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task with its examples in memory."""
-
     task: Task
     labels: tuple[str, ...]
     train: Examples

@@ -48,7 +48,6 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return len(self.lengths)
 
     def to(self, device: torch.device | str) -> TokenisedSet:
-        """The same examples on another device."""
         moved = {name: column.to(device) for name, column in self.columns.items()}
         predictions = None if self.predictions is None else self.predictions.to(device)
         return self._replace(columns=moved, labels=self.labels.to(device), predictions=predictions)
@@ -66,7 +65,6 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return self._replace(labels=labels)
 
     def at(self, indices: Sequence[int]) -> TokenisedSet:
-        """The examples at these places."""
         chosen = torch.tensor(indices, device=self.labels.device)
         return self._replace(
             columns={name: column[chosen] for name, column in self.columns.items()},
@@ -99,7 +97,6 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
     @property
     def width(self) -> int:
-        """The length of the longest text."""
         return self.columns["input_ids"].shape[1]
 
     def by_length(self, size: int) -> list[list[int]]:
@@ -108,7 +105,6 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def batches(self, size: int) -> Iterator[dict[str, torch.Tensor]]:
-        """All examples in batches of similar length."""
         return map(self.__getitems__, self.by_length(size))
 
 
