@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hccs.conversion.results import AllInteger, Calibrated, Results
 
 LONGEST = 64
-"""Tokens of the longest sequence of data that brings no length of its own."""
+"""Tokens of the longest sequence, until the data is known; of images it stays."""
 
 
 class Backend(str, Enum):
@@ -105,7 +105,10 @@ def convert(
     ] = False,
     vocabulary: Annotated[str, typer.Option(help="A BERT vocab.txt, for weights without a tokenizer.")] = "",
     n: Annotated[
-        int | None, typer.Option(help="Longest sequence in tokens; the task's own, or 64, by default.")
+        int | None,
+        typer.Option(
+            help="Longest sequence in tokens; by default the task's own, or one that the data suggests."
+        ),
     ] = None,
     granularity: Annotated[
         Granularity, typer.Option(help="Which heads share their parameters.")
@@ -160,6 +163,7 @@ def convert(
     require_models()
     from hccs.conversion import run
     from hccs.conversion.converted import REPORT
+    from hccs.conversion.data.tasks import TASKS
     from hccs.conversion.runs.processes import state
     from hccs.conversion.settings import FINE_TUNING, Settings
     from hccs.conversion.steps import RETRAINING
@@ -173,9 +177,17 @@ def convert(
             " and ".join(f"--{name.replace('_', '-')}" for name in given),
             "Leave one of them out; --fine-tuning-epochs is for the training of a new head.",
         )
+    recipe = replace(RETRAINING, **given) if retrain else None
+    tuning: dict[str, Any] = {} if fine_tuning_epochs is None else {"epochs": fine_tuning_epochs}
+    output = Output(json, quiet=not state().is_main_process)
+    if output.console.quiet:  # every process would give the same warnings
+        warnings.simplefilter("ignore")
+    chosen = _task(task, train, dev, text, label, names, n, problem.value, unlabelled)
+    if chosen.name not in TASKS or chosen.custom:
+        chosen = run.with_length(chosen, n, data or None, model, vocabulary or None, output.say)
     settings = Settings(
         model=model,
-        task=_task(task, train, dev, text, label, names, n, problem.value, unlabelled),
+        task=chosen,
         data=data or None,
         vocabulary=vocabulary or None,
         labels=names,
@@ -185,18 +197,13 @@ def convert(
         refine=refine,
         reconstruct=reconstruct,
         seed=seed,
-        fine_tuning=FINE_TUNING
-        if fine_tuning_epochs is None
-        else replace(FINE_TUNING, epochs=fine_tuning_epochs),
-        retraining=replace(RETRAINING, **given) if retrain else None,
+        fine_tuning=replace(FINE_TUNING, **tuning),
+        retraining=recipe,
         integer=integer.value,
         metric=metric,
         lines=lines,
         scores=None if scores is None else scores.value,
     )
-    output = Output(json, quiet=not state().is_main_process)
-    if output.console.quiet:  # every process would give the same warnings
-        warnings.simplefilter("ignore")
     with output.results_alone():
         found = run.convert(settings, out, output.say)
     show_summary(output.console, found.results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,15 @@ from hccs._progress import track
 from hccs.calibration import Calibration, HeadStatistics, search
 from hccs.calibration.two_lines import fitting_for
 from hccs.conversion.fingerprints import of_tensors, of_weights, require_same
-from hccs.conversion.models import best_device, load_tokenizer, require_positions, transformers
+from hccs.conversion.models import (
+    best_device,
+    load_tokenizer,
+    require_ids,
+    require_positions,
+    require_weights,
+    transformers,
+    unreadable,
+)
 from hccs.conversion.results import HeadFit
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.record import REDO, StageRecord, from_json, typed
@@ -31,7 +39,7 @@ from hccs.program.files import IN_RUN
 BATCH = 8
 """Blocks at once: logits over a vocabulary are wide."""
 FEWEST = 4
-"""The fewest blocks to calibrate or to score on."""
+"""The fewest blocks of a text to calibrate or to score on."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +142,11 @@ def convert_language(
     train, dev = (
         _spread(text, most) for text, most in zip(texts, (settings.blocks, settings.scored), strict=True)
     )
-    model = _loaded(settings.model)
+    model, missing = _loaded(settings.model)
     require_positions(model, settings.n)
+    require_ids(model, torch.cat((train, dev)))
     _require_causal(model, dev[:1])
+    require_weights(settings.model, missing)
     begun_on = {"weights": of_weights(model), "texts": of_tensors((train, dev))}
     run = RunFolder(out, asdict(settings))
     fitting = fitting_for(settings.n, lines=2, causal=True)
@@ -256,18 +266,16 @@ def _batches(blocks: torch.Tensor) -> list[dict[str, torch.Tensor]]:
 
 
 def _spread(blocks: torch.Tensor, most: int) -> torch.Tensor:
-    """At most so many, evenly spread over the text."""
+    """At most so many blocks, evenly spread over the text."""
     return blocks[torch.linspace(0, len(blocks) - 1, min(most, len(blocks))).long()]
 
 
-def _loaded(name: str) -> Any:
+def _loaded(name: str) -> tuple[Any, set[str]]:
+    """The model, and the names of weights that its files do not hold."""
     try:
-        model = transformers().AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+        model, info = transformers().AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, output_loading_info=True
+        )
     except Exception as error:  # whatever a damaged file or a foreign architecture brings up
-        lines: Sequence[str] = str(error).strip().splitlines()
-        raise ModelError(
-            f"a causal language model of transformers at {name}",
-            lines[0] if lines else repr(error),
-            "Give a folder with config.json and weights, or a Hub name where there is network.",
-        ) from error
-    return hccs.nn.detach(model.to(best_device()).eval())
+        raise unreadable(f"a causal language model of transformers at {name}", error) from error
+    return hccs.nn.detach(model.to(best_device()).eval()), info["missing_keys"]

@@ -20,19 +20,20 @@ from hccs._files.atomic import replacing_folder
 from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import hold_back
-from hccs.conversion.data.problems import IGNORED, IMAGES, REGRESSION, TOKENS
+from hccs.conversion.data.holdout import hold_out
+from hccs.conversion.data.problems import IGNORED, REGRESSION, TOKENS
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.fingerprints import of_examples, of_weights, require_same
 from hccs.conversion.metrics import Function, agreement_for, metric_for
 from hccs.conversion.models import (
     Loaded,
     best_device,
+    default_length,
     load_classifier,
     longest_row,
     no_labels,
     predictions,
-    require_positions,
+    require_fit,
 )
 from hccs.conversion.reconstructing import Judge
 from hccs.conversion.results import Answers, ChangedAnswer, Reached, stages_of
@@ -55,6 +56,23 @@ MOST_CHANGED = 50
 
 LONGEST_TEXT = 160
 """Characters that are noted of a text whose answer changed."""
+
+
+def with_length(
+    task: tasks.Task,
+    n: int | None,
+    data: str | None,
+    model: str,
+    vocabulary: str | None,
+    say: Callable[[str], None],
+) -> tasks.Task:
+    """A task with the longest sequence that was asked for, or with one that its texts suggest."""
+    if n is not None:
+        return replace(task, n=n)
+    found = default_length(task, data, model, vocabulary)
+    if found.n != task.n:
+        say(found.sentence)
+    return replace(task, n=found.n)
 
 
 def convert(
@@ -97,6 +115,7 @@ class Run:
             data.labels,
             settings.vocabulary,
             order=settings.labels,
+            by_name=settings.task.names_numbers,
             new_head=settings.new_head,
             problem=settings.task.problem,
         )
@@ -106,15 +125,14 @@ class Run:
         self.data = data.numbered_as(self.start.labels)
         if not self.data.dev.labelled and not (metric or settings.metric):
             self.metric = agreement_for(settings.task.problem)
-        rest, held_back = hold_back(self.data.train, settings.held_back)
+        rest, held_back = hold_out(self.data.train, settings.held_back)
         self.sets = {
             "train": self._tokenised(rest),
             "held_back": self._tokenised(held_back),
             "dev": self._tokenised(self.data.dev),
             "calibration": self._tokenised(rest.subset(settings.sentences, settings.seed)),
         }
-        if settings.task.problem != IMAGES:
-            require_positions(self.start.model, max(part.width for part in self.sets.values()))
+        require_fit(self.start.model, self.sets.values())
         self.fingerprints = {
             "weights": of_weights(self.start.model, with_head=self.start.has_head),
             "examples": of_examples(self.sets[name] for name in ("train", "held_back", "dev")),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hccs.calibration.searching import GRANULARITIES
 from hccs.calibration.two_lines import SCORES
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import HELD_BACK
+from hccs.conversion.data.holdout import HOLDOUT_LIMIT
 from hccs.conversion.steps import RETRAINING
 from hccs.conversion.training import LAST_SEED, Recipe
 from hccs.errors import ParameterError
@@ -103,7 +103,7 @@ class Settings:
     reconstruct: bool = True
     reconstruction_sentences: int = 2048
     seed: int = 0
-    held_back: int = HELD_BACK
+    held_back: int = HOLDOUT_LIMIT
     fine_tuning: Recipe = field(default=FINE_TUNING)
     retraining: Recipe | None = field(default=RETRAINING)
     integer: str = "whole"
