@@ -129,7 +129,7 @@ def test_long_rows(lines, said, tmp_path):
     assert (table.B > 63).all() and (table.S + (0 if table.S2 is None else table.S2) > 0).all()
     fitted = "output" if lines == 2 else "kl_i16"
     assert (stages.collect.scale, stages.calibrate.objective) == ("largest", fitted)
-    assert stages["whole"]["agreement"] >= 0.5 and stages["save"]["kl"] < (0.35 if lines == 1 else 0.2)
+    assert stages.integer.agreement >= 0.5 and stages.save.kl < (0.35 if lines == 1 else 0.2)
     if lines == 2:  # KL is larger than it might be, for the sake of outputs
         kept = HeadStatistics.load(tmp_path / "run" / "statistics.safetensors")
         own = hccs.ParamTable.load(tmp_path / "run" / "table.hccs.safetensors")
