@@ -34,12 +34,10 @@ class Material:
 
     @cached_property
     def float_model(self) -> Any:
-        """The model before the conversion, on the CPU."""
         return load_classifier(str(self.run.folder / "float"), self.run.labels).model.eval()
 
     @property
     def calibration(self) -> list[Batch]:
-        """Real sentences, one by one."""
         return calibration_batches(self.data, CALIBRATION)
 
 
@@ -55,11 +53,9 @@ class Contender:
 
     @property
     def missing(self) -> list[str]:
-        """The packages that are not installed."""
         return [name for name in self.packages if importlib.util.find_spec(name) is None]
 
     def open(self, path: Path, threads: int) -> Answer:
-        """The model, ready to answer."""
         return OPENERS[self.kind](path, threads)
 
 

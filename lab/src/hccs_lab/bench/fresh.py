@@ -36,7 +36,6 @@ def in_fresh_process(kind: str, path: Path, sentences: Path, threads: int) -> di
 
 
 def peak_memory() -> int:
-    """Bytes of this process that were resident at once."""
     try:
         # getrusage would count the parent's, which the process was for a moment.
         status = Path("/proc/self/status").read_text()
@@ -49,7 +48,6 @@ def peak_memory() -> int:
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
-    """Open, answer, and say what it took."""
     import numpy as np
 
     from hccs_lab.bench.opening import OPENERS

@@ -66,7 +66,6 @@ def in_torch(model: Any, threads: int) -> Answer:
 
 
 def open_onnxruntime(file: Path, threads: int) -> Answer:
-    """An ONNX file in ONNX Runtime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -79,7 +78,6 @@ def open_onnxruntime(file: Path, threads: int) -> Answer:
 
 
 def open_openvino(file: Path, threads: int) -> Answer:
-    """A model of OpenVINO, one stream, for every length."""
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
@@ -88,7 +86,6 @@ def open_openvino(file: Path, threads: int) -> Answer:
 
 
 def open_ours(file: Path, threads: int) -> Answer:
-    """The integer model; needs NumPy alone."""
     from hccs.program import IntegerModel
 
     model = IntegerModel.load(file)

@@ -23,17 +23,14 @@ class Workload:
 
     @property
     def sentences(self) -> int:
-        """How many."""
         return sum(len(batch["input_ids"]) for batch in self.batches)
 
     @property
     def tokens(self) -> int:
-        """Those that the sentences have."""
         return sum(int(batch["attention_mask"].sum()) for batch in self.batches)
 
     @property
     def padded(self) -> int:
-        """Those that a runtime computes which knows no lengths."""
         return sum(batch["input_ids"].size for batch in self.batches)
 
 

@@ -138,5 +138,4 @@ def decoder(
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names that were separated by commas."""
     return tuple(name for part in text.split(",") if (name := part.strip()))

@@ -94,7 +94,6 @@ def accuracy_figure(found: dict[str, Any], path: Path) -> None:
 
 
 def colour(label: str) -> str:
-    """HCCS's names stand out."""
     return OURS if label.partition(":")[0].startswith("hccs") else "black"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._progress import track
 from hccs.calibration.files import LogitFile, hold_int8, int8_scale, open_model
@@ -15,9 +15,6 @@ from hccs.calibration.rows import require_finite, row_batch
 from hccs.calibration.scale import LogitRange, quantise
 from hccs.errors import DataError
 from hccs_lab.compare.sample import LogitSample, draw, joined, padded, require_rows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def sample_files(

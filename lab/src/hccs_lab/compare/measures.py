@@ -19,14 +19,12 @@ valid position take no part; rows with a constant p have no rank correlation and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates.fitting import FLOAT_UNIT
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MEASURES = (
     "kl",
@@ -50,7 +48,6 @@ class Fidelity:
         return {name: float(np.nanmean(values)) for name, values in self.heads.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """The means and the heads' values."""
         heads = {name: np.round(values, 8).tolist() for name, values in self.heads.items()}
         return {**self.overall(), "heads": heads}
 
@@ -141,6 +138,5 @@ class FidelityCounter:
             self._rows[name][layer] += np.isfinite(values).sum(-1)
 
     def result(self) -> Fidelity:
-        """The means so far; NaN for a head without rows."""
         with np.errstate(invalid="ignore"):
             return Fidelity({name: self._sums[name] / self._rows[name] for name in MEASURES})

@@ -61,7 +61,6 @@ class Comparison:
             write_json(noted, now)
 
     def record(self, entry: Entry) -> StageRecord:
-        """The method's results so far."""
         return StageRecord(self.path / "methods" / f"{entry.file_name}.json")
 
     def measure(self, entry: Entry, retrain: bool = False) -> None:

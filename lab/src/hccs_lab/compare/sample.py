@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hccs._files import safetensors
@@ -17,9 +18,6 @@ from hccs.nn.collecting import observing, ranges, run
 from hccs.nn.functional import quantise as quantise_tensor
 from hccs.nn.row_scales import real_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 PIECE = 1 << 21
 """Logits of a head's rows that are worked on at once."""
@@ -40,16 +38,13 @@ class LogitSample:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(layers, heads)."""
         return self.logits.shape[0], self.logits.shape[1]
 
     @property
     def rows(self) -> int:
-        """Rows per head."""
         return self.logits.shape[2]
 
     def take(self, rows: NDArray[np.int64]) -> LogitSample:
-        """The sample of some of its rows."""
         return LogitSample(self.logits[:, :, rows], self.valid[:, :, rows], self.scale, self.layers)
 
     def pieces(self) -> Iterator[tuple[int, slice]]:
@@ -66,7 +61,6 @@ class LogitSample:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LogitSample:
-        """Read what `save` wrote."""
         arrays, metadata = safetensors.read(path)
         names = tuple(metadata.get("layers", "").split("\n")) if metadata.get("layers") else ()
         try:
@@ -87,7 +81,6 @@ class RowSampler(Observer):
         self.kept: list[tuple[NDArray[np.int8], NDArray[np.bool_]]] = []
 
     def observe(self, inputs: AttentionInputs) -> None:
-        """The same rows of every layer."""
         z = inputs.logits
         rows = real_rows(z, inputs.valid)
         full = torch.ones_like(z, dtype=torch.bool) if rows is None else rows.expand(z.shape)
@@ -138,7 +131,6 @@ def sample_model(
 
 
 def draw(count: int, seed: tuple[int, ...], most: int) -> NDArray[np.int64]:
-    """At most `most` numbers below `count`, in order."""
     return np.sort(np.random.default_rng(seed).permutation(count)[:most])
 
 
@@ -156,12 +148,10 @@ def padded(
 def joined(
     parts: Sequence[tuple[NDArray[np.int8], NDArray[np.bool_]]], axis: int
 ) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-    """Parts of a sample, as one."""
     x, valid = zip(*parts, strict=True)
     return np.concatenate(x, axis), np.concatenate(valid, axis)
 
 
 def require_rows(rows: int) -> None:
-    """Refuse a number of rows that cannot be parted in two."""
     if rows < 2:
         raise ParameterError("at least two rows to compare on", str(rows), "2048 per head are plenty.")

@@ -46,12 +46,10 @@ class ModelSource:
 
     @property
     def model(self) -> Any:
-        """The float model; steps work on copies of it."""
         return self._loaded.model
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Of the weights and the examples."""
         return {
             "weights": of_weights(self.model),
             "examples": of_texts((self.data.train, self.data.dev)),
@@ -59,7 +57,6 @@ class ModelSource:
 
     @property
     def head_size(self) -> int:
-        """Channels of one attention head."""
         return head_size(self.model)
 
     def _tokenised(self, examples: tasks.Examples) -> TokenisedSet:
@@ -72,12 +69,10 @@ class ModelSource:
 
     @cached_property
     def held_set(self) -> TokenisedSet:
-        """Training examples to choose checkpoints on."""
         return self._tokenised(self._held)
 
     @cached_property
     def taught_set(self) -> TokenisedSet:
-        """Training examples with the float model's predictions."""
         return taught(self.train_set, self.model)
 
     @cached_property
@@ -114,7 +109,6 @@ class FileSource:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Of the rows that were drawn."""
         arrays = (array for sample in self._samples for array in (sample.logits, sample.valid))
         return {"logits": of_tensors(torch.from_numpy(array) for array in arrays)}
 

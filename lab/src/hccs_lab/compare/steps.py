@@ -6,9 +6,10 @@ import copy
 from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.conversion.models import accuracy
 from hccs.conversion.training import train
@@ -20,9 +21,6 @@ from hccs_lab.compare.measures import FidelityCounter, row_measures
 from hccs_lab.compare.sample import LogitSample
 from hccs_lab.compare.source import FileSource, ModelSource
 from hccs_lab.surrogates.fitting import float_softmax
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Parameters = dict[str, Any]
 """A method's parameters as JSON holds them: a number for every [layer][head], or one word for all."""
@@ -54,7 +52,6 @@ def completed(entry: Entry, found: dict[str, Any], calibration: LogitSample) -> 
 
 
 def of_layer(parameters: Parameters, layer: int) -> dict[str, Any]:
-    """The parameters of one layer's heads; words serve all."""
     return {
         name: value if isinstance(value, str) else np.asarray(value[layer])
         for name, value in parameters.items()
@@ -82,14 +79,12 @@ def fidelity(entry: Entry, parameters: Parameters, sample: LogitSample) -> dict[
 
 
 def curves(entry: Entry, parameters: Parameters, sample: LogitSample) -> dict[str, list[float | None]]:
-    """The score curves of the heads that are drawn."""
     heads = drawing.drawn_heads(sample.scale)
     layers = {layer for layer, _ in heads.values()}
     return drawing.mean_curves(heads, outputs(entry, parameters, sample, layers))
 
 
 def costs(entry: Entry, k: int) -> dict[str, Any]:
-    """What the method declares for a row of k columns."""
     declared = declared_costs(entry)
     counts = {name: getattr(declared, name)(k) for name in ("operations", "divides", "exponentials")}
     told = ("input", "output", "bits_inside", "table_bytes", "integer_only", "trainable", "source")
@@ -102,7 +97,6 @@ def costs(entry: Entry, k: int) -> dict[str, Any]:
 
 
 def attached(entry: Entry, parameters: Parameters | None, model: Any, calibration: LogitSample) -> Any:
-    """A copy of the model with the method in every layer."""
     own = copy.deepcopy(model)
     if entry.method == FLOAT:
         return own
@@ -121,7 +115,6 @@ def attached(entry: Entry, parameters: Parameters | None, model: Any, calibratio
 def scored(
     entry: Entry, parameters: Parameters | None, source: ModelSource, calibration: LogitSample
 ) -> float:
-    """The accuracy of the float weights with the method."""
     return accuracy(attached(entry, parameters, source.model, calibration), source.dev)
 
 

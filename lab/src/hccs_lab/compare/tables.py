@@ -20,7 +20,6 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        """As a Markdown table under its title."""
         lines = [self.header, ("---",) * len(self.header), *self.rows]
         return "\n".join([f"### {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
@@ -49,7 +48,6 @@ def _ratio(name: str) -> Callable[[dict[str, Any]], str]:
 
 
 def fidelity_grid(methods: dict[str, Any]) -> Grid:
-    """Every measure, mean over heads."""
     columns: list[Column] = [
         ("KL", _fidelity("kl")),
         ("KL renorm.", _fidelity("kl_renormalised")),
@@ -117,12 +115,10 @@ def _grid(
 
 
 def grids(found: dict[str, Any]) -> list[Grid]:
-    """All tables of a comparison."""
     methods = found["methods"]
     made = [fidelity_grid(methods), cost_grid(methods)]
     return [made[0], accuracy_grid(methods), made[1]] if FLOAT in methods else made
 
 
 def write_markdown(found: dict[str, Any], path: Path) -> None:
-    """All tables in one file."""
     atomic.replace(path, "\n".join(grid.markdown() for grid in grids(found)).encode())

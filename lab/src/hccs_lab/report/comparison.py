@@ -27,7 +27,6 @@ LEAST_KL = 1e-5
 
 
 def comparison_report(folder: Path) -> Report:
-    """The report of a comparison's folder."""
     found = read_json(folder / "comparison.json", "Run hccs compare again.")
     methods, settings = found["methods"], found["settings"]
     of = Path(settings["model"]).name if settings["model"] else ", ".join(settings["files"])

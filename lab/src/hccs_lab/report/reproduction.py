@@ -16,7 +16,6 @@ from hccs_lab.reproduce import long_tables, surrogate_tables, tables
 
 
 def reproduction_report(folder: Path) -> Report:
-    """The report of a reproduction's folder."""
     cells = tables.load(folder) if (folder / "cells").is_dir() else {}
     found = tables.groups(cells)
     made = {name: table(found) for name, table in tables.TABLES.items()} if found else {}

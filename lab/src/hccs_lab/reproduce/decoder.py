@@ -122,7 +122,6 @@ class Work:
 
     @cached_property
     def model(self) -> Any:
-        """In float32, with its own attention."""
         import torch
         from transformers import AutoModelForCausalLM
 
@@ -159,7 +158,6 @@ class Work:
         return [{"input_ids": part} for part in torch.split(rows, max(AT_ONCE // context, 1))]
 
     def at(self, context: int) -> AtContext:
-        """All that is done at one length."""
         return AtContext(self, context)
 
 
@@ -195,7 +193,6 @@ class AtContext:
 
     @contextmanager
     def attached(self, method: str) -> Iterator[None]:
-        """The model with a method in place of softmax."""
         import hccs.nn
         from hccs_lab import surrogates
 
@@ -235,7 +232,6 @@ class AtContext:
 
     @cached_property
     def seen(self) -> Seen:
-        """The model's logits over the calibration text."""
         from hccs_lab.reproduce.decoder_rows import look
 
         plan = self.work.plan
@@ -294,7 +290,6 @@ def markdown(stages: Mapping[str, Any], contexts: Sequence[int]) -> str:
 
 
 def write(plan: Plan, stages: Mapping[str, Any]) -> None:
-    """`decoder.md` and `decoder.png` beside the record."""
     from hccs_lab.reproduce.decoder_figure import draw
 
     atomic.replace(plan.out / "decoder.md", markdown(stages, plan.contexts).encode())

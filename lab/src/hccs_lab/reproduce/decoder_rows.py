@@ -54,7 +54,6 @@ class FirstTokenObserver(Observer):
 
     @property
     def weight(self) -> torch.Tensor:
-        """[heads]."""
         mean: torch.Tensor = self.first / self.rows
         return mean
 

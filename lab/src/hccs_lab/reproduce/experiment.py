@@ -78,7 +78,6 @@ class ExperimentRun:
 
     @cached_property
     def sets(self) -> dict[str, TokenisedSet]:
-        """Training, held-back and dev examples, on the device."""
         where = sets.prepared(self.experiment.task, self.plan.data, self.plan.work)
         return sets.opened(where, best_device())
 
@@ -90,12 +89,10 @@ class ExperimentRun:
 
     @cached_property
     def calibration(self) -> TokenisedSet:
-        """Training sentences whose labels are not looked at."""
         return self._drawn("train", CALIBRATION_SENTENCES)
 
     @cached_property
     def batches(self) -> list[dict[str, torch.Tensor]]:
-        """The calibration sentences."""
         return list(self.calibration.batches(64))
 
     @cached_property
@@ -117,7 +114,6 @@ class ExperimentRun:
 
     @cached_property
     def taught(self) -> TokenisedSet:
-        """Training examples with the float model's predictions."""
         return taught(self.sets["train"], self.model)
 
     def fine_tuned(self) -> dict[str, Any]:
@@ -145,7 +141,6 @@ class ExperimentRun:
 
     @property
     def kept(self) -> bool:
-        """Whether the float model is there to go on from."""
         return (self.plan.model(self.experiment) / "config.json").exists()
 
     @cached_property
@@ -157,17 +152,14 @@ class ExperimentRun:
         return load_classifier(folder, labels, self.plan.data / "vocab.txt").model.to(best_device()).eval()
 
     def copy(self) -> Any:
-        """A copy of the float model."""
         return copy.deepcopy(self.model)
 
     @cached_property
     def answers(self) -> torch.Tensor:
-        """The float model's logits on dev."""
         return predictions(self.model, self.sets["dev"], BATCH)
 
     @cached_property
     def wanted(self) -> torch.Tensor:
-        """The float model's logits on the sentences that judge."""
         return predictions(self.model, self.judged, BATCH)
 
     def measured(self, model: Any) -> dict[str, float]:
@@ -234,7 +226,6 @@ class ExperimentRun:
         return self._found[form]
 
     def divergence(self, table: ParamTable) -> list[float]:
-        """KL of every head on held-back sentences."""
         return [float(kl) for kl in fidelity(self.statistics_judged, table)[..., 0].reshape(-1)]
 
     def refined(self, form: str, mode: Mode = Mode.I16_DIV) -> ParamTable:

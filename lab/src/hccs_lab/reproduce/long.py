@@ -67,7 +67,6 @@ def run(plan: Plan, chosen: Sequence[Experiment], jobs: int = 1, say: Callable[[
 
 
 def settings() -> dict[str, Any]:
-    """What all results of a folder have in common."""
     from hccs_lab.reproduce.run import settings as common
 
     return common() | {
@@ -79,7 +78,6 @@ def settings() -> dict[str, Any]:
 
 
 def run_experiment(plan: Plan, experiment: Experiment, say: Callable[[str], None] = print) -> None:
-    """All lengths of one encoder and seed."""
     record = StageRecord(plan.out / "long" / "cells" / f"{experiment.name}.json")
     work = LongRun(plan, experiment)
     stages: dict[str, Callable[[], dict[str, Any]]] = {"float": work.fine_tuned}
@@ -110,12 +108,10 @@ class LongRun:
 
     @cached_property
     def sets(self) -> dict[str, TokenisedSet]:
-        """All documents, by part, on the device."""
         return sets.opened(documents.prepared(self.plan.data, self.plan.work), best_device())
 
     @property
     def kept(self) -> bool:
-        """Whether the float model is there to go on from."""
         return (self.folder / "config.json").exists()
 
     def _load(self, folder: Any) -> Any:
@@ -124,7 +120,6 @@ class LongRun:
 
     @cached_property
     def model(self) -> Any:
-        """The float model."""
         return self._load(self.folder)
 
     def fine_tuned(self) -> dict[str, Any]:
@@ -214,7 +209,6 @@ def in_order(lengths: Sequence[int]) -> list[int]:
 
 
 def experiments(models: Sequence[str], seeds: int) -> Iterator[Experiment]:
-    """The experiments of the table."""
     for model in MODELS:
         if model in models:
             yield from (Experiment(model, "sst2", seed) for seed in range(seeds))

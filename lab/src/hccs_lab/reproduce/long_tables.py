@@ -20,7 +20,6 @@ def load(out: Path) -> dict[str, Any]:
 
 
 def tables(cells: dict[str, Any]) -> dict[str, str]:
-    """Points against float, and KL, by model and n."""
     rows: dict[str, list[list[str]]] = {"accuracy": [], "kl": []}
     for model in ("small", "minilm"):
         records = [record for name, record in cells.items() if name.startswith(f"{model}-")]

@@ -87,7 +87,6 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """For files."""
         return f"{self.model}-{self.task}-{self.seed}"
 
 
@@ -101,11 +100,9 @@ class Plan:
     stages: tuple[str, ...] = field(default=())
 
     def cell(self, experiment: Experiment) -> Path:
-        """The record of an experiment."""
         return self.out / "cells" / f"{experiment.name}.json"
 
     def model(self, experiment: Experiment) -> Path:
-        """The folder of its fine-tuned float model."""
         return self.work / "models" / experiment.name
 
 
@@ -130,7 +127,6 @@ def experiments(
 
 
 def require_known(what: str, names: Sequence[str], known: Mapping[str, Any]) -> None:
-    """Refuse names that are not known, and no names."""
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise ParameterError(

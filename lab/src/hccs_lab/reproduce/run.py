@@ -57,7 +57,6 @@ def opened(plan: Plan, chosen: Sequence[Experiment]) -> Iterator[None]:
 
 
 def settings() -> dict[str, Any]:
-    """What all results of a folder have in common."""
     return {
         "encoders": {name: asdict(encoder) for name, encoder in ENCODERS.items()},
         "retraining": asdict(RETRAINING),

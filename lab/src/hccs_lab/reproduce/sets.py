@@ -42,7 +42,6 @@ def packed(part: str, data: TokenisedSet) -> dict[str, torch.Tensor]:
 
 
 def opened(path: Path, device: torch.device) -> dict[str, TokenisedSet]:
-    """The sets in a file, by part, on a device."""
     from safetensors.torch import load_file
 
     columns: dict[str, dict[str, torch.Tensor]] = {}

@@ -30,7 +30,6 @@ CHECKED = 64
 
 
 def fine_tuned(work: ExperimentRun) -> dict[str, Any]:
-    """The float model."""
     return work.fine_tuned()
 
 
@@ -45,7 +44,6 @@ def two_lines(work: ExperimentRun) -> dict[str, Any]:
 
 
 def wide(work: ExperimentRun) -> dict[str, Any]:
-    """One line per head with wide sums."""
     return {"one line, wide": _form(work, "one line, wide")}
 
 
@@ -156,7 +154,6 @@ def retrained(work: ExperimentRun) -> dict[str, Any]:
 
 
 def retrained_two_lines(work: ExperimentRun) -> dict[str, Any]:
-    """Retrained with labels, two lines per head."""
     model, table = work.copy(), work.calibrated("two lines")[0].table
     return {**_retrain(work, model, table, "two lines"), **_of_retrained(work, model, table)}
 
@@ -193,12 +190,10 @@ def _unlabelled(work: ExperimentRun, form: str) -> dict[str, Any]:
 
 
 def retrained_layer(work: ExperimentRun) -> dict[str, Any]:
-    """Retrained with one line per layer."""
     return _granularity(work, "layer")
 
 
 def retrained_global(work: ExperimentRun) -> dict[str, Any]:
-    """Retrained with one line for all heads."""
     return _granularity(work, "global")
 
 

@@ -40,7 +40,6 @@ def points(group: Group, label: str, prefix: str = PREFIX) -> float | None:
 
 
 def divergence(found: Sequence[Group]) -> str:
-    """Renormalised KL on held-back rows."""
 
     def shown(g: Group, label: str) -> str:
         return _or_refused(g, f"{PREFIX} {label}", g.mean(4, lambda r: distance(r, label)))
@@ -65,7 +64,6 @@ def retrained(found: Sequence[Group]) -> str:
 
 
 def fidelity(found: Sequence[Group]) -> str:
-    """Every measure, the mean over models and tasks."""
 
     def shown(label: str, measure: str) -> str:
         own = [

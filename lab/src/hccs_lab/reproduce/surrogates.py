@@ -69,7 +69,6 @@ def _parameters(work: ExperimentRun, entry: Entry) -> steps.Parameters:
 
 
 def _recipe(work: ExperimentRun) -> Any:
-    """The common retraining at the encoder's rate."""
     return replace(
         RETRAINING,
         epochs=EPOCHS,

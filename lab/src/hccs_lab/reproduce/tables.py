@@ -47,7 +47,6 @@ class Group:
 
     @property
     def name(self) -> str:
-        """For the first column."""
         return f"{ENCODERS[self.model].title}, {TASKS[self.task]}"
 
     def points(self, *path: str) -> str:
@@ -56,7 +55,6 @@ class Group:
         return spread([m["points"] for m in found], [m["points_error"] for m in found], 2, sign=True)
 
     def accuracy(self, *path: str) -> str:
-        """The accuracy at a place in the records."""
         found = [m for r in self.records if (m := at(r, *path)) and "accuracy" in m]
         return spread([m["accuracy"] for m in found], [m["error"] for m in found], 4)
 
@@ -198,7 +196,6 @@ def granularity(found: Sequence[Group]) -> str:
 
 
 def modes(found: Sequence[Group]) -> str:
-    """Every form in every mode: points against float."""
     forms = {
         "one line": ("one line", "one line", "modes"),
         "two lines": ("two lines", "two lines", "modes"),

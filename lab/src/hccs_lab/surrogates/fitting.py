@@ -13,16 +13,14 @@ KL is infinite, counts as half of the method's unit, in both terms; where the ou
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import DataError
 from hccs_lab.surrogates.rows import maximum
 from hccs_lab.surrogates.surrogate import Result
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FLOAT_UNIT = 2.0**-16
 

@@ -19,18 +19,16 @@ default); `calibrate` takes the best of 2..8 per head.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.fitting import best_candidate
 from hccs_lab.surrogates.rows import INT8_MIN, look_up
 from hccs_lab.surrogates.surrogate import Output, Surrogate, softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 WIDTH = 16
 ENTRIES = 1024
@@ -61,7 +59,6 @@ def constants(scale: NDArray[np.float64], integer_bits: NDArray[np.float64]) -> 
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], logits: Any, exp: Any, inverse: Any) -> Output:
-    """p, worth 2^-10."""
     z = look_up(logits, x.astype(np.int64) - INT8_MIN)
     low = -(1 << (WIDTH - 1))
     m = np.where(valid, z, low).max(-1, keepdims=True, initial=low)
@@ -72,7 +69,6 @@ def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], logits: Any, exp: Any, i
 
 
 def tensor(x: Any, valid: Any, logits: Any, exp: Any, inverse: Any) -> Output:
-    """The same on tensors."""
     import torch
 
     from hccs_lab.surrogates import tensors
@@ -106,10 +102,6 @@ SURROGATE = Surrogate(
         table_bytes=2 * ENTRIES * 18 // 8,
         needs=frozenset({"table", "max", "sum"}),
         operations=PerRow(element=6, row=1),  # max, subtract, table, sum, multiply, shift; one table per row
-        divides=PerRow(),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="hls4ml, Schulte et al. 2025",
     ),
     rows=rows,

@@ -20,9 +20,10 @@ a coarser step clips less and flattens the distribution instead. `calibrate` wei
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.costs import Costs, PerRow
@@ -30,16 +31,12 @@ from hccs_lab.surrogates.fitting import best_candidate
 from hccs_lab.surrogates.rows import INT8_MAX, INT8_MIN, distance, multiplier_for, requantised
 from hccs_lab.surrogates.surrogate import Output, Surrogate
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 STEP = np.log(2) / 32
 WIDTH = 16
 FORMS = ("one_pass", "streaming")
 
 
 def constants(scale: NDArray[np.float64], step: NDArray[np.float64], form: str) -> dict[str, Any]:
-    """The requantisation's multiplier."""
     if form not in FORMS:
         raise ParameterError(
             f"form to be one of {', '.join(FORMS)}", repr(form), "See hccs_lab.surrogates.ita."
@@ -48,7 +45,6 @@ def constants(scale: NDArray[np.float64], step: NDArray[np.float64], form: str) 
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], multiplier: Any, form: str) -> Output:
-    """p, worth 1/255."""
     y = requantised(x.astype(np.int64), multiplier)
     shift = (distance(y, valid) + 16) >> 5
     if form == "streaming":
@@ -74,7 +70,6 @@ def streamed_sum(y: NDArray[np.int64], valid: NDArray[np.bool_]) -> NDArray[np.i
 
 
 def tensor(x: Any, valid: Any, multiplier: Any, form: str) -> Output:
-    """The same on tensors."""
     import torch
 
     from hccs_lab.surrogates import tensors
@@ -117,19 +112,13 @@ SURROGATE = Surrogate(
     name="ita",
     summary="powers of two by shifts (ITA)",
     costs=Costs(
-        input="int8",
         output="uint8, 1/255",
-        bits_in=8,
         bits_out=8,
         bits_inside=24,
-        table_bytes=0,
         needs=frozenset({"divide", "max", "sum"}),
         # requantise: multiply, add, shift, clip; max, subtract; add, shift; shift, sum; shift
         operations=PerRow(element=11),
         divides=PerRow(row=1),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="Islamoglu et al., ITA, ISLPED 2023",
     ),
     rows=rows,

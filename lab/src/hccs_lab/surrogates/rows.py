@@ -1,18 +1,16 @@
-"""Rows of int8 logits as every method takes them: checked arguments, distances from the maximum, tables."""
+"""Rows of int8 logits as every method takes them: checked arguments, distances, tables, number formats."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import DtypeError, ParameterError, ShapeError
 from hccs.ops import arguments
 from hccs.ops.quantise import INT8_MAX as INT8_MAX
 from hccs.ops.quantise import INT8_MIN as INT8_MIN
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 REQUANTISATION_BITS = 16
 
@@ -28,6 +26,15 @@ def maximum(z: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[Any]:
     """Of float logits over valid columns, [..., 1]; 0 for empty rows."""
     m = np.where(valid, z, -np.inf).max(-1, keepdims=True, initial=-np.inf)
     return np.where(np.isfinite(m), m, 0)
+
+
+FAR_BELOW = -1e6
+"""A masked logit of sparsemax or entmax, relative to the maximum: outside any support, yet summed exactly."""
+
+
+def shifted(z: NDArray[np.float64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """z less the maximum over valid columns; masked columns far below."""
+    return np.where(valid, z - maximum(z, valid), FAR_BELOW)
 
 
 def look_up(table: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
@@ -60,6 +67,26 @@ def divided_to_even(a: Any, b: Any) -> Any:
     quotient = (2 * a + b) // (2 * b)
     tied = 2 * b * quotient == 2 * a + b
     return quotient - (quotient & (1 * tied))
+
+
+def to_bfloat16(x: Any) -> NDArray[np.float32]:
+    """The nearest bfloat16 of finite values, ties to even, as float32, since NumPy has no such type.
+
+    >>> to_bfloat16([1.0, 1.00390625, 1.01171875]).tolist()
+    [1.0, 1.0, 1.015625]
+    """
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    up = ((bits >> 16) & 1) + np.uint32(0x7FFF)
+    return ((bits + up) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def from_bfloat16_bits(bits: Any) -> NDArray[np.float32]:
+    """The values that 16-bit patterns stand for.
+
+    >>> from_bfloat16_bits([16256, 16128]).tolist()
+    [1.0, 0.5]
+    """
+    return (np.ascontiguousarray(bits, np.uint32) << 16).view(np.float32)
 
 
 def checked_logits(x: Any, valid: Any) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:

@@ -19,17 +19,15 @@ nothing and needs no retraining, so that is the default, and `calibrate` looks f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.fitting import best_candidate
 from hccs_lab.surrogates.rows import INT8_MIN, multiplier_for, requantised
 from hccs_lab.surrogates.surrogate import Output, Surrogate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LOG2_E = float(np.log2(np.e))
 SLICE = 32
@@ -48,7 +46,6 @@ def constants(scale: NDArray[np.float64], factor: NDArray[np.float64]) -> dict[s
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], multiplier: Any, powers: Any, knots: Any) -> Output:
-    """p in UQ(1,7): worth 1/128."""
     y = requantised(x.astype(np.int64), multiplier)
     highest = np.full((*y.shape[:-1], 1), INT8_MIN // 4, np.int64)
     D = np.zeros_like(highest)
@@ -79,7 +76,6 @@ def inverse(D: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def tensor(x: Any, valid: Any, multiplier: Any, powers: Any, knots: Any) -> Output:
-    """The same on tensors."""
     import torch
 
     from hccs_lab.surrogates import tensors
@@ -104,7 +100,6 @@ def tensor(x: Any, valid: Any, multiplier: Any, powers: Any, knots: Any) -> Outp
 
 
 def smooth(z: Any, valid: Any, factor: Any) -> Any:
-    """Base-2 softmax of the scaled logits."""
     from hccs.nn.layers import float_softmax
 
     return float_softmax(z * (factor / LOG2_E).to(z.dtype), valid)
@@ -126,7 +121,6 @@ SURROGATE = Surrogate(
     costs=Costs(
         input="Q(6,2)",
         output="UQ(1,7)",
-        bits_in=8,
         bits_out=8,
         bits_inside=24,
         table_bytes=2 * 4 + 2 * 5,
@@ -134,10 +128,6 @@ SURROGATE = Surrogate(
         # requantise: multiply, add, shift, clip; ceil: add, shift; max; subtract; table, shift; sum;
         # multiply, shift
         operations=PerRow(element=13, row=9),
-        divides=PerRow(),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="Stevens et al., Softermax, DAC 2021",
     ),
     rows=rows,

@@ -6,6 +6,7 @@ import torch
 
 from hccs.ops.arguments import not_finite
 from hccs.ops.quantise import INT8_MAX, INT8_MIN, divided
+from hccs_lab.surrogates.rows import FAR_BELOW
 
 
 def distance(x: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -20,8 +21,13 @@ def look_up(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return torch.gather(table.expand(*index.shape[:-1], table.shape[-1]), -1, index)
 
 
+def far_below(z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Logits in float32 or wider, masked columns far below; `entmax` subtracts the maximum itself."""
+    return z.to(torch.promote_types(z.dtype, torch.float32)).masked_fill(~valid, FAR_BELOW)
+
+
 def require_numbers(z: torch.Tensor) -> None:
-    """Refuse NaN: it would become some integer without a word."""
+    """Refuse NaN, which would become an integer silently."""
     if bool(z.isnan().any()):
         raise not_finite()
 
