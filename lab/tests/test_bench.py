@@ -16,9 +16,7 @@ testing = pytest.importorskip("typer.testing")
 from hccs_lab.bench import contenders
 from hccs_lab.bench import run as bench_module
 from hccs_lab.bench.contenders import CONTENDERS, OURS, Material
-from hccs_lab.bench.run import BenchSettings, bench
-from hccs_lab.bench.sentences import workloads
-from hccs_lab.bench.turns import median_ratio, take_turns
+from hccs_lab.bench.run import BenchSettings, bench, median_ratio, take_turns, workloads
 from hccs_lab.demo import MODEL
 
 from hccs.cli.app import app

@@ -12,13 +12,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from hccs_lab import surrogates
-from hccs_lab.compare import figures, source, speed, steps, tables
+from hccs_lab.compare import source, speed, steps, tables
 from hccs_lab.compare.entries import FLOAT, declared_costs, default_labels, parse
 from hccs_lab.compare.measures import MEASURES
 from hccs_lab.compare.run import compare
 from hccs_lab.compare.sample import LogitSample
-from hccs_lab.compare.settings import ComparisonSettings, from_run
+from hccs_lab.compare.source import ComparisonSettings, from_run
 from hccs_lab.demo import MODEL
+from hccs_lab.figures import comparison_figures
 from typer.testing import CliRunner
 
 import hccs.nn
@@ -142,7 +143,7 @@ def test_tables_and_figures(finished, tmp_path):
     assert f"| {score:.4f} | {points:+.2f} |" in text
     assert "Costs of a row of 64" in text and "-0.0000" not in text
     pytest.importorskip("matplotlib")
-    assert all(path.stat().st_size > 10_000 for path in figures.draw(found, tmp_path))
+    assert all(path.stat().st_size > 10_000 for path in comparison_figures(found, tmp_path))
 
 
 def test_dev_chooses_nothing(settings, tmp_path):

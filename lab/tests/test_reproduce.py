@@ -13,18 +13,14 @@ transformers = pytest.importorskip("transformers")
 from hccs_lab import surrogates as surrogates_registry
 from hccs_lab.compare.entries import parse
 from hccs_lab.demo import MODEL
+from hccs_lab.figures import surrogates_figure
 from hccs_lab.reproduce import (
     documents,
     experiment,
     long,
-    pages,
     plan,
     run,
     stages,
-    surrogate_figure,
-    surrogate_plan,
-    surrogate_tables,
-    surrogates,
     tables,
 )
 from hccs_lab.reproduce.experiment import ExperimentRun
@@ -79,10 +75,10 @@ def small(monkeypatch):
     """Recipes of seconds."""
     recipe = plan.TaskRecipe(SHORT, 1e-5, retraining_epochs=1, whole_epochs=1, whole_batch=32)
     monkeypatch.setitem(plan.ENCODERS, "tiny", plan.Encoder("tiny", "BERT-tiny", {"sst2": recipe}))
-    for module in (stages, run, surrogates):
+    for module in (stages, run):
         monkeypatch.setattr(module, "RETRAINING", replace(SHORT, distil=0.5))
     monkeypatch.setattr(experiment, "CALIBRATION_SENTENCES", 16)
-    monkeypatch.setattr(surrogate_plan, "ROWS", 64)
+    monkeypatch.setattr(experiment, "SURROGATE_ROWS", 64)
     monkeypatch.setattr(experiment, "MENDING_SENTENCES", 32)
     monkeypatch.setattr(experiment, "UNLABELLED_SENTENCES", 32)
     monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
@@ -149,7 +145,7 @@ def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, mon
 
     # A run that is cut off keeps the methods that have ended.
     with monkeypatch.context() as patch:
-        patch.setattr(surrogates, "train", killed)
+        patch.setattr(stages, "train", killed)
         with pytest.raises(KeyboardInterrupt):
             run.run(own, chosen, say=said.append)
     assert list(read(own.out)) == ["float", *first]
@@ -160,12 +156,12 @@ def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, mon
     monkeypatch.setattr(
         ExperimentRun, "fitted", lambda work, method: fit(work, method) if method != "aie4ml_exp" else no()
     )
-    train = surrogates.train
+    train = stages.train
 
     def trained(model, data, held, recipe, where, **options):
         return no() if where.name.endswith("-ita") else train(model, data, held, recipe, where, **options)
 
-    monkeypatch.setattr(surrogates, "train", trained)  # by the first batch, which a method cannot serve
+    monkeypatch.setattr(stages, "train", trained)  # by the first batch, which a method cannot serve
     run.run(own, chosen, say=said.append)
     record = read(own.out)
     assert list(record) == every
@@ -179,7 +175,7 @@ def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, mon
         assert {"points", "points_error", "held"} <= set(record[name]) and len(record[name]["history"]) == 1
     assert all(any(f"{name}: refused" in line for line in said) for name in refused)
     found = tables.groups({"tiny-sst2-0": record})
-    made = surrogate_tables.tables(found)
+    made = tables.every_table({"tiny-sst2-0": record}, {})
     assert f"| hccs_two_lines | {two['distances']['kl_renormalised']:.4f} |" in made["surrogates, KL"]
     assert f"| hccs | {one['points']:+.2f} ± " in made["surrogates, without training"]
     assert "| aie4ml_exp | refused |" in made["surrogates, without training"]
@@ -187,9 +183,9 @@ def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, mon
     assert "| ita | refused |" in made["surrogates, retrained"]
     assert f"| rela | {record[last[1]]['points']:+.2f} ± " in made["surrogates, retrained"]
     pytest.importorskip("matplotlib")
-    assert surrogate_figure.draw(found, tmp_path / "figure.png")
+    assert surrogates_figure(found, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-    assert not surrogate_figure.draw([replace(found[0], records=())], tmp_path / "none.png")
+    assert not surrogates_figure([replace(found[0], records=())], tmp_path / "none.png")
 
 
 def no():
@@ -199,12 +195,12 @@ def no():
 def test_names_of_many_stages():
     assert stages.named(["float", "surrogates"]) == (
         "float",
-        *(f"surrogates {m}" for m in surrogate_plan.LABELS),
+        *(f"surrogates {m}" for m in plan.LABELS),
     )
     every = stages.named([])
     assert "surrogates hccs:mode=u8_lin" in every and "surrogates retrained hccs" not in every
-    known = {entry.label for entry in parse(surrogate_plan.LABELS)}
-    assert set(surrogate_plan.RETRAINED_LABELS) == known - {"softmax"}
+    known = {entry.label for entry in parse(plan.LABELS)}
+    assert set(plan.RETRAINED_LABELS) == known - {"softmax"}
     assert set(surrogates_registry.names()) <= {label.partition(":")[0] for label in known}
 
 
@@ -327,7 +323,7 @@ def test_refusals(tmp_path):
         tables.load(tmp_path)
     (tmp_path / "page.md").write_text("no marks")
     with pytest.raises(FileError, match="marks such as"):
-        pages.fill(tmp_path / "page.md", {})
+        tables.fill(tmp_path / "page.md", {})
 
 
 def test_means_errors_and_spreads():
@@ -342,16 +338,16 @@ def test_means_errors_and_spreads():
     assert group.accuracy("float") == "0.8100 ± 0.0100 (0.0141)"
     assert group.points("retrained") == "+0.00 ± 0.50 (1.41)"
     assert group.points("whole trained") == tables.NOTHING
-    shown = tables.accuracy([group])
+    shown = tables.TABLES["accuracy"]([group])
     assert "one line, retrained" in shown and "all integers, trained" not in shown
 
 
 def test_the_pages_marks_are_tables():
-    known = {*tables.TABLES, *surrogate_tables.TABLES, "long rows", "long rows, KL"}
+    known = {*tables.TABLES, *tables.SURROGATE_TABLES, "long rows", "long rows, KL"}
     for name in ("reproduction.md", "integer_model.md", "surrogates.md"):
         page = (PAGES / name).read_text()
         marked = re.findall(r"<!-- table: (.*?) -->", page)
         assert marked and set(marked) <= known
-        assert page.count(pages.END) == len(marked)
-        filled = pages.filled(page, dict.fromkeys(marked, "| new |"))
+        assert page.count(tables.END) == len(marked)
+        filled = tables.filled(page, dict.fromkeys(marked, "| new |"))
         assert filled.count("| new |\n<!-- end of table -->") == len(marked)

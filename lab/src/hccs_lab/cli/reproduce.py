@@ -86,33 +86,30 @@ def tables(
     ] = None,
 ) -> None:
     """All tables of a folder of results as Markdown, printed and put into pages."""
-    from hccs_lab.reproduce import long_tables, pages, surrogate_tables
     from hccs_lab.reproduce import tables as own
 
     cells = own.load(out) if (out / "cells").exists() else {}
-    found = own.groups(cells)
-    made = {name: table(found) for name, table in own.TABLES.items()} if found else {}
-    made |= surrogate_tables.tables(found)
-    long = long_tables.load(out)
-    made |= long_tables.tables(long)
+    long = own.load_long(out)
+    made = own.every_table(cells, long)
     if not made:
         own.load(out)  # refuses
     for name, table in made.items():
         typer.echo(f"\n### {name}\n\n{table}")
     for path in page or []:
-        typer.echo(f"{path}: {', '.join(pages.fill(path, made)) or 'nothing to fill'}")
+        typer.echo(f"{path}: {', '.join(own.fill(path, made)) or 'nothing to fill'}")
     if json is not None:
         from hccs_lab.reproduce.run import settings
 
-        pages.write_json(json, {"settings": settings(), "cells": cells, "long": long})
+        own.write_json(json, {"settings": settings(), "cells": cells, "long": long})
     if figures is not None:
         from hccs.conversion.report.figures import fidelity_figure
-        from hccs_lab.reproduce import surrogate_figure
+        from hccs_lab.figures import surrogates_figure
 
+        figures.mkdir(parents=True, exist_ok=True)
         for name, stages in cells.items():
             if "fidelity" in stages.get("retrained", {}):
                 fidelity_figure(stages["retrained"]["fidelity"], figures / f"{name}.png", name)
-        surrogate_figure.draw(found, figures / "surrogates.png")
+        surrogates_figure(own.groups(cells), figures / "surrogates.png")
 
 
 @app.command()

@@ -26,15 +26,18 @@ from numpy.typing import NDArray
 
 from hccs_lab.surrogates.fitting import FLOAT_UNIT
 
-MEASURES = (
-    "kl",
-    "kl_renormalised",
-    "total_variation",
-    "top1",
-    "rank_correlation",
-    "sum_error",
-    "sparsity",
-)
+HEADINGS = {
+    "kl": "KL",
+    "kl_renormalised": "KL renorm.",
+    "total_variation": "TV",
+    "top1": "top-1",
+    "rank_correlation": "rank corr.",
+    "sum_error": "sum error",
+    "sparsity": "zeros",
+}
+"""The measures, and the headings of their columns."""
+
+MEASURES = tuple(HEADINGS)
 
 
 @dataclass(frozen=True)

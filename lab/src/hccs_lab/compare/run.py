@@ -23,7 +23,7 @@ from hccs_lab import surrogates
 from hccs_lab.compare import source, steps
 from hccs_lab.compare.entries import FLOAT, Entry
 from hccs_lab.compare.sample import LogitSample
-from hccs_lab.compare.settings import ComparisonSettings
+from hccs_lab.compare.source import ComparisonSettings
 from hccs_lab.compare.speed import time_forms
 
 REFUSED = "refused"

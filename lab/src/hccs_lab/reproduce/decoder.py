@@ -14,20 +14,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from hccs._files import atomic
+from hccs.calibration import HeadStatistics
 from hccs.conversion.runs.record import StageRecord
 from hccs.errors import DataError, FileError
+from hccs.nn.collecting import RangeObserver, StatisticsObserver, observing
+from hccs.nn.collecting import run as run_batches
+from hccs.nn.interface import attention_layers
+from hccs.nn.row_scales import RowMaximaObserver, reach_of_rows
+from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
+from hccs_lab.figures import decoder_figure
 from hccs_lab.reproduce.tables import markdown_table
-
-if TYPE_CHECKING:
-    import torch
-
-    from hccs.calibration import HeadStatistics
-    from hccs_lab.reproduce.decoder_rows import Seen
 
 AT_ONCE = 1024
 """Tokens of one forward pass."""
@@ -122,7 +125,6 @@ class Work:
 
     @cached_property
     def model(self) -> Any:
-        import torch
         from transformers import AutoModelForCausalLM
 
         model = AutoModelForCausalLM.from_pretrained(self.plan.model, dtype=torch.float32, **self._format)
@@ -144,8 +146,6 @@ class Work:
 
     def windows(self, text: Path, context: int, tokens: int) -> list[dict[str, torch.Tensor]]:
         """The first tokens of a text in batches of whole windows."""
-        import torch
-
         if text not in self._tokens:
             self._tokens[text] = self._tokenizer(text.read_text(), verbose=False).input_ids
         ids = torch.tensor(self._tokens[text])
@@ -180,7 +180,6 @@ class AtContext:
         }
 
     def _losses(self) -> Iterator[float]:
-        import torch
         from torch.nn.functional import cross_entropy
 
         plan = self.work.plan
@@ -232,8 +231,6 @@ class AtContext:
 
     @cached_property
     def seen(self) -> Seen:
-        from hccs_lab.reproduce.decoder_rows import look
-
         plan = self.work.plan
         windows = self.work.windows(plan.calibration_text, self.context, plan.calibration_tokens)
         return look(self.model, windows, self.context)
@@ -252,6 +249,85 @@ class AtContext:
             "fitted scale": np.round(self.seen.fitted.scale.ravel(), 5).tolist(),
             "weight of the first token": np.round(self.seen.first.ravel(), 4).tolist(),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the logits of all heads are like."""
+
+    plain: HeadStatistics
+    """With the scale of the largest magnitude."""
+    fitted: HeadStatistics
+    """With the scale of what matters."""
+    first: np.ndarray[Any, Any]
+    """The mean weight of the first token, [layers, heads]."""
+
+
+class FirstTokenObserver(Observer):
+    """Keeps the mean weight of the first token of every head."""
+
+    def __init__(self, inner: AttentionSlot) -> None:
+        super().__init__(inner)
+        self.first: Any = 0.0
+        self.rows = 0
+
+    def observe(self, inputs: AttentionInputs) -> None:
+        """Of every window but its first row, which attends to itself alone."""
+        z = inputs.logits.detach()
+        if inputs.valid is not None:
+            z = z.masked_fill(~inputs.valid, -torch.inf)
+        z = z[:, :, 1:]
+        first = z[..., 0].sub(z.logsumexp(-1)).exp().transpose(0, 1).flatten(1)
+        self.first = self.first + first.sum(1).double()
+        self.rows += first.shape[1]
+
+    @property
+    def weight(self) -> torch.Tensor:
+        mean: torch.Tensor = self.first / self.rows
+        return mean
+
+
+def look(model: nn.Module, windows: Sequence[Any], n: int) -> Seen:
+    """The statistics at both scales, in two passes over the windows."""
+    layers = list(attention_layers(model))
+    ranges: dict[str, RangeObserver] = {}
+    maxima: dict[str, RowMaximaObserver] = {}
+    firsts: dict[str, FirstTokenObserver] = {}
+
+    def first_pass(inner: AttentionSlot, name: str) -> AttentionSlot:
+        firsts[name] = FirstTokenObserver(inner)
+        maxima[name] = RowMaximaObserver(firsts[name])
+        ranges[name] = RangeObserver(maxima[name])
+        return ranges[name]
+
+    with observing(model, {name: partial(first_pass, name=name) for name in layers}):
+        run_batches(model, windows, "looking at rows")
+    largest, qkv = (
+        torch.stack([getattr(ranges[name], part) for name in layers]).double() for part in ("largest", "qkv")
+    )
+    highest, lowest = (
+        torch.stack([getattr(maxima[name], part) for name in layers]).double()
+        for part in ("highest", "lowest")
+    )
+    made = [
+        HeadStatistics(
+            shape=(largest.shape[0], largest.shape[1]),
+            n=n,
+            scale=np.maximum(limit.numpy(), 1e-6) / 127,
+            layers=layers,
+            qkv_scale=np.maximum(qkv.numpy(), 1e-6) / 127,
+        )
+        for limit in (largest, reach_of_rows(highest, lowest, largest))
+    ]
+
+    def second_pass(inner: AttentionSlot, layer: int) -> AttentionSlot:
+        for stats in made:
+            inner = StatisticsObserver(inner, stats, layer)
+        return inner
+
+    with observing(model, {name: partial(second_pass, layer=i) for i, name in enumerate(layers)}):
+        run_batches(model, windows, "collecting")
+    return Seen(made[0], made[1], torch.stack([firsts[name].weight for name in layers]).numpy())
 
 
 def summary(stages: Mapping[str, Any], contexts: Sequence[int]) -> dict[str, dict[int, dict[str, float]]]:
@@ -290,7 +366,5 @@ def markdown(stages: Mapping[str, Any], contexts: Sequence[int]) -> str:
 
 
 def write(plan: Plan, stages: Mapping[str, Any]) -> None:
-    from hccs_lab.reproduce.decoder_figure import draw
-
     atomic.replace(plan.out / "decoder.md", markdown(stages, plan.contexts).encode())
-    draw(summary(stages, plan.contexts), stages, plan.contexts, plan.out / "decoder.png")
+    decoder_figure(summary(stages, plan.contexts), stages, plan.contexts, plan.out / "decoder.png")

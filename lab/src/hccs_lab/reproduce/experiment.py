@@ -28,11 +28,12 @@ from hccs.numbers.table import ParamTable
 from hccs_lab.compare.sample import LogitSample, sample_model
 from hccs_lab.compare.source import head_size
 from hccs_lab.compare.steps import fitted
-from hccs_lab.reproduce import sets, surrogate_plan
+from hccs_lab.reproduce import sets
 from hccs_lab.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
+    SURROGATE_ROWS,
     UNLABELLED_SENTENCES,
     Experiment,
     Plan,
@@ -205,7 +206,7 @@ class ExperimentRun:
     def rows(self) -> tuple[LogitSample, LogitSample]:
         """Some rows of every head: of the calibration sentences; of held-back ones, at the same scales."""
         draw = partial(
-            sample_model, self.model, n=self.task.n, rows=surrogate_plan.ROWS, seed=self.experiment.seed
+            sample_model, self.model, n=self.task.n, rows=SURROGATE_ROWS, seed=self.experiment.seed
         )
         own = draw(self.batches)
         return own, draw(list(self.judged.batches(64)), scale=own.scale)

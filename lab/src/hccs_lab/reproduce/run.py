@@ -18,11 +18,13 @@ from hccs.conversion.runs.processes import in_processes
 from hccs.conversion.runs.record import StageRecord
 from hccs.conversion.steps import RETRAINING
 from hccs.errors import HccsError
-from hccs_lab.reproduce import sets, surrogate_plan
+from hccs_lab.reproduce import sets
 from hccs_lab.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
+    SURROGATE_EPOCHS,
+    SURROGATE_ROWS,
     UNLABELLED_SENTENCES,
     Experiment,
     Plan,
@@ -64,7 +66,7 @@ def settings() -> dict[str, Any]:
         "mending_sentences": MENDING_SENTENCES,
         "unlabelled_sentences": UNLABELLED_SENTENCES,
         "held_back": HELD_BACK,
-        "surrogates": {"rows": surrogate_plan.ROWS, "epochs": surrogate_plan.EPOCHS},
+        "surrogates": {"rows": SURROGATE_ROWS, "epochs": SURROGATE_EPOCHS},
     }
 
 
