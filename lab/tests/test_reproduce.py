@@ -1,6 +1,7 @@
 import json
 import random
 import re
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from typer.testing import CliRunner
 import hccs.nn
 from hccs.calibration import two_lines
 from hccs.cli.app import app
+from hccs.conversion import loop
 from hccs.conversion.data import tasks
 from hccs.conversion.report.write import write_report
 from hccs.conversion.training import Recipe
@@ -95,7 +97,10 @@ def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tm
     run.run(own, chosen, say=said.append)
     record = read(own.out)
     assert list(record) == list(wanted)
-    assert [line.split(" tiny-sst2-0 ")[1].split(":")[0] for line in said] == list(wanted)
+    told = [line.split(" tiny-sst2-0 ")[1] for line in said]
+    assert [line.split(" …")[0] for line in told[::2]] == list(wanted)  # when each begins
+    assert [line.split(":")[0] for line in told[1::2]] == list(wanted)  # and when it ends
+    assert told[2] == f"one line … 2 of {len(wanted)}"
     right = record["float"]["accuracy"]
     assert record["float"]["error"] == pytest.approx((right * (1 - right) / 48) ** 0.5)
     for form in ("one line", "two lines"):
@@ -159,7 +164,7 @@ def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, mon
     train = stages.train
 
     def trained(model, data, held, recipe, where, **options):
-        return no() if where.name.endswith("-ita") else train(model, data, held, recipe, where, **options)
+        return no() if where.name.endswith("-ita.pt") else train(model, data, held, recipe, where, **options)
 
     monkeypatch.setattr(stages, "train", trained)  # by the first batch, which a method cannot serve
     run.run(own, chosen, say=said.append)
@@ -223,6 +228,66 @@ def test_a_stage_that_fails_leaves_the_others(data, small, tmp_path, monkeypatch
     run.run(own, chosen, say=said.append)
     assert read(own.out)["one line"]["accuracy"] == first["float"]["accuracy"]
     assert read(own.out)["one line"]["points"] == 0.0
+
+
+def test_a_killed_float_stage_goes_on_and_the_time_of_other_seeds_is_an_estimate(
+    data, small, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work", ("float",))
+    chosen, said = plan.experiments(["tiny"], ["sst2"], 2), []
+    whole = replace(own, out=tmp_path / "once", work=tmp_path / "once")
+    run.run(whole, chosen[:1], say=said.append)
+    real, calls = loop.Best.see, []
+
+    def killed(best, model, score):
+        calls.append(score)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.Best, "see", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(own, chosen[:1], say=said.append)
+    assert calls and list((own.work / "checkpoints").glob("tiny-sst2-0-float.pt"))
+    monkeypatch.setattr(loop.Best, "see", real)
+    said.clear()
+    run.run(own, chosen[:1], say=said.append)
+    assert any(line.startswith("tiny-sst2-0: goes on from step ") for line in said)
+    assert read(own.out) == read(whole.out)
+    assert not list((own.work / "checkpoints").iterdir())
+    cell = json.loads(own.cell(chosen[0]).read_text())
+    own.cell(chosen[0]).write_text(json.dumps({**cell, "seconds": {"float": 3700.0}}))
+    said.clear()
+    run.run(own, chosen, say=said.append)
+    assert any("tiny-sst2-1 float … 1 of 1, about 1 h 1 min for the rest" in line for line in said)
+
+
+def test_changed_data_and_encoders_are_refused(data, small, tmp_path, monkeypatch):
+    monkeypatch.setitem(stages.STAGES, "float", lambda work: {"accuracy": 0.5, "error": 0.1})
+    copied = tmp_path / "data"
+    shutil.copytree(data, copied)
+    own = plan.Plan(copied, tmp_path / "out", tmp_path / "work", ("float",))
+    chosen = plan.experiments(["tiny"], ["sst2"], 1)
+    run.run(own, chosen, say=lambda _: None)
+    run.run(replace(own, data=data), chosen, say=lambda _: None)  # the same data elsewhere
+    for changed, name in (("sst2/dev.tsv", "sst2"), ("tiny/config.json", "tiny"), ("vocab.txt", "vocab.txt")):
+        kept = (copied / changed).read_bytes()
+        (copied / changed).write_bytes(kept + b"\n")
+        for other in (own, replace(own, out=tmp_path / "new")):  # its models start from other data, too
+            with pytest.raises(FileError, match=f"the {name} that .* was begun with; got others"):
+                run.run(other, chosen, say=lambda _: None)
+        (copied / changed).write_bytes(kept)
+    run.run(own, chosen, say=lambda _: None)
+
+
+def test_the_folder_of_one_task_stands_for_its_parent(data, small, tmp_path, monkeypatch):
+    monkeypatch.setitem(stages.STAGES, "float", lambda work: {"accuracy": 0.5, "error": 0.1})
+    monkeypatch.chdir(data / "sst2")
+    for i, folder in enumerate((data, data / "sst2", Path("."))):
+        command = ["reproduce", "run", "--data", str(folder), "--out", str(tmp_path / f"{i}"), "--seeds", "1"]
+        command += ["--models", "tiny", "--tasks", "sst2", "--stages", "float"]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+        assert (tmp_path / f"{i}" / "cells" / "tiny-sst2-0.json").exists()
 
 
 def test_dev_chooses_nothing(data, small, tmp_path):

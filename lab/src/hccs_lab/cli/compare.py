@@ -23,7 +23,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             help="A fine-tuned classifier (folder or Hub name), the folder of an hccs convert run, or files "
-            "of logits as hccs calibrate takes them. Without it: the embedded BERT-tiny and its task."
+            "of logits as hccs calibrate takes them. Without it: the BERT-tiny that ships and its task."
         ),
     ] = None,
     task: Annotated[str, typer.Option(help="sst2, mnli, snli or movies; a run has its own.")] = "",

@@ -8,10 +8,17 @@ from typing import Annotated
 import typer
 
 from hccs.cli.boundary import require_models
+from hccs.errors import ParameterError
 
 app = typer.Typer(help="Reproduce the paper's tables and what goes beyond them.", no_args_is_help=True)
 
-Data = Annotated[Path, typer.Option(help="Folder with sst2/, mnli/, the encoders' folders and vocab.txt.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        help="Folder with sst2/, mnli/, the encoders' folders and vocab.txt. The folder of one task in it, "
+        "which hccs convert --data takes, stands for it."
+    ),
+]
 Out = Annotated[Path, typer.Option(help="Folder for results; a run that was interrupted goes on.")]
 Work = Annotated[
     Path | None, typer.Option(help="Folder for what is large and can be made again; --out by default.")
@@ -48,7 +55,7 @@ def run(
 
     wanted = named(_names(stages))
     chosen = plans.experiments(_names(models), _names(tasks), seeds)
-    run_all(plans.Plan(data, out, work or out, wanted), chosen, jobs, typer.echo)
+    run_all(plans.Plan(plans.parent_of_tasks(data), out, work or out, wanted), chosen, jobs, typer.echo)
     typer.echo(f"report: {write_report(out)}")
 
 
@@ -69,7 +76,7 @@ def long(
 
     plans.require_known("models", _names(models), dict.fromkeys(rows.MODELS))
     chosen = list(rows.experiments(_names(models), seeds))
-    rows.run(plans.Plan(data, out, work or out), chosen, jobs, typer.echo)
+    rows.run(plans.Plan(plans.parent_of_tasks(data), out, work or out), chosen, jobs, typer.echo)
     typer.echo(f"report: {write_report(out)}")
 
 
@@ -126,7 +133,7 @@ def decoder(
     require_models()
     from hccs_lab.reproduce import decoder as cells
 
-    lengths = tuple(int(length) for length in _names(contexts))
+    lengths = _lengths(contexts)
     plan = cells.Plan(
         model, text, calibration_text, out, lengths, tokens=tokens, calibration_tokens=calibration_tokens
     )
@@ -136,3 +143,14 @@ def decoder(
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    names = _names(text)
+    if not names or not all(name.isdecimal() and int(name) > 1 for name in names):
+        raise ParameterError(
+            "context lengths of at least 2 tokens, separated by commas",
+            repr(text),
+            "For example --contexts 128,256.",
+        )
+    return tuple(map(int, names))

@@ -30,6 +30,8 @@ from hccs.nn.interface import attention_layers
 from hccs.nn.row_scales import RowMaximaObserver, reach_of_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 from hccs_lab.figures import decoder_figure
+from hccs_lab.reproduce import sets
+from hccs_lab.reproduce.run import note
 from hccs_lab.reproduce.tables import markdown_table
 
 AT_ONCE = 1024
@@ -93,9 +95,9 @@ class Plan:
 
 def run(plan: Plan, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All cells that are not recorded yet; every finished one is said."""
-    plan.out.mkdir(parents=True, exist_ok=True)
-    record = StageRecord(plan.out / "decoder.json")
     work = Work(plan)
+    note(work.fingerprints(), plan.out, name="decoder_data.json")
+    record = StageRecord(plan.out / "decoder.json")
     for context in plan.contexts:
         cells = [method for method in plan.methods if not record.done(_cell(context, method))]
         if not cells and record.done(_heads(context)):
@@ -137,10 +139,26 @@ class Work:
 
         return AutoTokenizer.from_pretrained(self.plan.model, **self._format)
 
+    def fingerprints(self) -> dict[str, str]:
+        """What cells are measured on; a folder with cells of other models or texts is refused."""
+        plan = self.plan
+        if not plan.model.is_dir():
+            raise FileError("a folder with a decoder", str(plan.model), "Give --model its folder.")
+        try:
+            return {
+                "model": sets.digest(sorted(path for path in plan.model.iterdir() if path.is_file())),
+                "text": sets.digest([plan.text]),
+                "calibration text": sets.digest([plan.calibration_text]),
+                "tokens": str(plan.tokens),
+                "calibration tokens": str(plan.calibration_tokens),
+            }
+        except OSError as error:
+            raise FileError(
+                "a decoder and two texts that can be read", str(error), "Check --text and --calibration-text."
+            ) from error
+
     @cached_property
     def _format(self) -> dict[str, str]:
-        if not self.plan.model.is_dir():
-            raise FileError("a folder with a decoder", str(self.plan.model), "Give --model its folder.")
         files = [path.name for path in self.plan.model.glob("*.gguf")]
         return {"gguf_file": files[0]} if len(files) == 1 else {}
 

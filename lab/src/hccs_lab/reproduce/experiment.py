@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.metrics import ACCURACY
 from hccs.conversion.models import best_device, load_classifier, predictions
 from hccs.conversion.steps import with_mode
-from hccs.conversion.training import taught, train
+from hccs.conversion.training import Outcome, Recipe, taught, train
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs_lab.compare.sample import LogitSample, sample_model
@@ -68,7 +67,10 @@ FORMS = {
 class ExperimentRun:
     """The work of one experiment, which loads and computes what it needs only when a stage asks for it."""
 
-    def __init__(self, plan: Plan, experiment: Experiment) -> None:
+    def __init__(
+        self, plan: Plan, experiment: Experiment, say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.say = say
         self.plan, self.experiment, self.encoder = plan, experiment, ENCODERS[experiment.model]
         self.recipe = self.encoder.recipes[experiment.task]
         self.task = tasks.TASKS[experiment.task]
@@ -126,7 +128,7 @@ class ExperimentRun:
         model = load_classifier(str(folder), labels, vocabulary, new_head=True).model.to(best_device())
         recipe = replace(self.recipe.fine_tuning, seed=self.experiment.seed)
         data, held = self.sets["train"], self.sets["held"]
-        outcome = train(model, data, held, recipe, self.checkpoints("float"), resumable=False)
+        outcome = self.train(model, data, held, recipe, "float")
         with replacing_folder(self.plan.model(self.experiment)) as folder:
             model.save_pretrained(folder)
         reached = scores.measured(
@@ -244,8 +246,13 @@ class ExperimentRun:
             self._mended[form] = model
         return self._mended[form]
 
-    def checkpoints(self, name: str) -> Path:
-        """A folder for the checkpoints of a training, without those of one that was killed."""
-        folder = self.plan.work / "checkpoints" / f"{self.experiment.name}-{name.replace('/', '-')}"
-        shutil.rmtree(folder, ignore_errors=True)
-        return folder
+    def checkpoint(self, name: str) -> Path:
+        """Where a training keeps its state, from which it goes on if it was killed."""
+        folder = self.plan.work / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{self.experiment.name}-{name.replace('/', '-')}.pt"
+
+    def train(self, model: Any, data: TokenisedSet, held: TokenisedSet, recipe: Recipe, name: str) -> Outcome:
+        """Train a model without HCCS; an interrupted training goes on."""
+        where = self.checkpoint(name)
+        return train(model, data, held, recipe, where, resumable=False, checkpoint=where, say=self.say)

@@ -191,6 +191,13 @@ def require_known(what: str, names: Sequence[str], known: Mapping[str, Any]) -> 
         )
 
 
+def parent_of_tasks(data: Path) -> Path:
+    """The folder with every task's folder, for it or for one of those, which `hccs convert --data` takes."""
+    tasks = {task for encoder in ENCODERS.values() for task in encoder.recipes}
+    is_task = data.resolve().name in tasks and (data / "train.tsv").exists()
+    return data.resolve().parent if is_task else data
+
+
 def require_data(data: Path, needed: Sequence[str]) -> None:
     """Refuse a folder that lacks what is needed, before anything is written."""
     lacking = [name for name in dict.fromkeys([*needed, "vocab.txt"]) if not (data / name).exists()]

@@ -183,7 +183,7 @@ def _unlabelled(work: ExperimentRun, form: str) -> dict[str, Any]:
     held = held.labelled_by(predictions(work.model, held))
     recipe = replace(_recipe(work), epochs=UNLABELLED_EPOCHS, distil=1.0)
     model, table = work.copy(), work.calibrated(form)[0].table
-    where = work.checkpoints(f"unlabelled-{form}")
+    where = work.checkpoint(f"unlabelled-{form}")
     outcome = retrain(model, table, data, held, work.calibration, recipe, where, resumable=False)
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
@@ -197,8 +197,7 @@ def _granularity(granularity: str, work: ExperimentRun) -> dict[str, Any]:
 def retrained_float(work: ExperimentRun) -> dict[str, Any]:
     """The float model retrained just as long: what the budget alone is worth."""
     model, recipe = work.copy(), _recipe(work)
-    where = work.checkpoints("retrained-float")
-    outcome = train(model, work.taught, work.sets["held"], recipe, where, resumable=False)
+    outcome = work.train(model, work.taught, work.sets["held"], recipe, "retrained-float")
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
@@ -212,7 +211,7 @@ def _retrain(
         work.sets["held"],
         work.calibration,
         _recipe(work),
-        work.checkpoints(f"retrained-{name}"),
+        work.checkpoint(f"retrained-{name}"),
         granularity=granularity,
         resumable=False,
     )
@@ -231,7 +230,7 @@ def whole_trained(work: ExperimentRun) -> dict[str, Any]:
     """All in integers, trained with the program's forward pass and distilled from the float model."""
     recipe = replace(_recipe(work), epochs=work.recipe.whole_epochs, batch_size=work.recipe.whole_batch)
     plan = plan_whole(work.copy(), work.refined("one line"), work.calibration)
-    where = work.checkpoints("whole")
+    where = work.checkpoint("whole")
     outcome = train_whole(plan, work.taught, work.sets["held"], recipe, where, resumable=False)
     with plan.training():
         found = work.measured(plan.model)
@@ -264,7 +263,7 @@ def _replaced_and_retrained(label: str, work: ExperimentRun) -> dict[str, Any]:
     try:
         own = None if entry.method == FLOAT else _parameters(work, entry)
         model = steps.attached(entry, own, work.model, work.rows[0])
-        where = work.checkpoints(f"surrogates-{entry.file_name}")
+        where = work.checkpoint(f"surrogates-{entry.file_name}")
         # A scale that a method does not know is met by its first batch.
         outcome = train(model, work.taught, work.sets["held"], _common_recipe(work), where, resumable=False)
     except (FileError, MissingExtraError):
