@@ -256,7 +256,7 @@ def test_a_full_disk_is_no_refusal_of_a_method(finished, tmp_path, monkeypatch):
         compare(chosen, parse(["hccs"]), tmp_path / "out", say=silent)
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_after_an_interrupt_the_same_command_goes_on(tmp_path, jobs):
     x = np.random.default_rng(0).integers(-90, 90, (2, 2, 600, 96), dtype=np.int8)
     np.savez(tmp_path / "logits.npz", logits=x, scale=np.full((2, 2), 0.05))

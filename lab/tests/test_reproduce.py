@@ -80,6 +80,7 @@ def small(monkeypatch):
     for module in (stages, run):
         monkeypatch.setattr(module, "RETRAINING", replace(SHORT, distil=0.5))
     monkeypatch.setattr(experiment, "CALIBRATION_SENTENCES", 16)
+    monkeypatch.setattr(stages, "CHECKED", 8)
     monkeypatch.setattr(experiment, "SURROGATE_ROWS", 64)
     monkeypatch.setattr(experiment, "MENDING_SENTENCES", 32)
     monkeypatch.setattr(experiment, "UNLABELLED_SENTENCES", 32)

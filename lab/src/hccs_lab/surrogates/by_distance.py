@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs_lab.surrogates.rows import distance
+from hccs_lab.surrogates.rows import distance, look_up
 from hccs_lab.surrogates.surrogate import Output, Surrogate, per_row, scale_alone, softmax_gradient
 
 DISTANCES = np.arange(256)
@@ -46,9 +46,7 @@ def by_distance(
         return finished(w, summand(w).sum(-1, keepdims=True), made)
 
     def tensor(x: Any, valid: Any, table: Any, **made: Any) -> Output:
-        from hccs_lab.surrogates import tensors
-
-        w = tensors.look_up(table, tensors.distance(x, valid)).masked_fill_(~valid, 0)
+        w = look_up(table, distance(x, valid)) * valid
         return finished(w, summand(w).sum(-1, keepdim=True), made)
 
     def finished(w: Any, total: Any, made: dict[str, Any]) -> Output:

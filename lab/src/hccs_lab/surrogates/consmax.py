@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.fitting import per_head
-from hccs_lab.surrogates.rows import INT8_MIN, look_up
+from hccs_lab.surrogates.rows import INT8_MIN, look_up, wide
 from hccs_lab.surrogates.surrogate import REQUIRED, Output, Surrogate
 
 LEAST_GAMMA = 1e-6  # training must not take gamma to 0 or below
@@ -42,19 +42,17 @@ def constants(
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], high: Any, low: Any) -> Output:
-    wide = x.astype(np.int64)
+    logits = wide(x)
     with np.errstate(over="ignore"):
-        product = look_up(high, (wide >> 4) + 8) * look_up(low, wide & 15)
+        product = look_up(high, (logits >> 4) + 8) * look_up(low, logits & 15)
     return Output(np.minimum(product, np.finfo(np.float16).max))
 
 
 def tensor(x: Any, valid: Any, high: Any, low: Any) -> Output:
     import torch
 
-    from hccs_lab.surrogates import tensors
-
-    wide = x.to(torch.int64)
-    left, right = tensors.look_up(high, (wide >> 4) + 8), tensors.look_up(low, wide & 15)
+    logits = wide(x)
+    left, right = look_up(high, (logits >> 4) + 8), look_up(low, logits & 15)
     product = (left.float() * right.float()).clamp(max=torch.finfo(torch.float16).max)
     return Output(product.half())
 

@@ -65,14 +65,12 @@ def rows(
 def tensor(z: Any, valid: Any, scale: Any, whole: Any, fraction: Any, engine: str) -> Output:
     import torch
 
-    from hccs_lab.surrogates import tensors
-
     logits = z.detach().to(torch.bfloat16)
     m = logits.masked_fill(~valid, torch.finfo(torch.bfloat16).min).amax(-1, keepdim=True).float()
     if engine == "aie_ml":
         y = (logits.float() - m).masked_fill_(~valid, 0).to(torch.bfloat16)
         j = (256 * y.double()).floor_().clamp_(min=256 * LOWEST).to(torch.int64)
-        e = tensors.look_up(whole, (j >> 8) - LOWEST) * tensors.look_up(fraction, j & 255)
+        e = look_up(whole, (j >> 8) - LOWEST) * look_up(fraction, j & 255)
     else:
         e = torch.exp2((logits.double() * LOG2_E - m.double() * LOG2_E).masked_fill_(~valid, 0)).float()
     e = e.to(torch.bfloat16).masked_fill(~valid, 0)

@@ -15,11 +15,26 @@ from hccs.ops.quantise import INT8_MIN as INT8_MIN
 REQUANTISATION_BITS = 16
 
 
-def distance(x: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """m - x with m the maximum over valid columns: 0..255. Masked columns get 0, and so do empty rows."""
-    wide = x.astype(np.int64)
-    m = np.where(valid, wide, INT8_MIN).max(-1, keepdims=True, initial=INT8_MIN)
-    return np.where(valid, m - wide, 0)
+def wide(x: Any) -> Any:
+    """An array or a tensor in int64."""
+    return x.astype(np.int64) if isinstance(x, np.ndarray) else x.long()
+
+
+def largest(x: Any, valid: Any, low: int = INT8_MIN) -> Any:
+    """The largest integer of the valid columns of arrays and tensors alike, [..., 1]; `low` where none is."""
+    lifted = low + (x - low) * valid
+    if isinstance(lifted, np.ndarray):
+        return lifted.max(-1, keepdims=True, initial=low)
+    return lifted.amax(-1, keepdim=True)
+
+
+def distance(x: Any, valid: Any) -> Any:
+    """m - x with m the maximum over valid columns, 0..255, for arrays and tensors alike.
+
+    Masked columns get 0, and so do empty rows.
+    """
+    logits = wide(x)
+    return (largest(logits, valid) - logits) * valid
 
 
 def maximum(z: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[Any]:
@@ -37,9 +52,12 @@ def shifted(z: NDArray[np.float64], valid: NDArray[np.bool_]) -> NDArray[np.floa
     return np.where(valid, z - maximum(z, valid), FAR_BELOW)
 
 
-def look_up(table: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
-    """table[..., index] with one table per head, [..., 1, entries], and indices [..., q, k]."""
-    return np.take_along_axis(np.broadcast_to(table, (*index.shape[:-1], table.shape[-1])), index, -1)
+def look_up(table: Any, index: Any) -> Any:
+    """table[..., index] with a table per head, [..., 1, entries], and indices [..., q, k], in either kind."""
+    shape = (*index.shape[:-1], table.shape[-1])
+    if isinstance(index, np.ndarray):
+        return np.take_along_axis(np.broadcast_to(table, shape), index, -1)
+    return table.expand(shape).gather(-1, index)
 
 
 def multiplier_for(ratio: NDArray[np.float64]) -> NDArray[np.int64]:
