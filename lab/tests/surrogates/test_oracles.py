@@ -254,7 +254,7 @@ def test_iron_by_hand_in_torch():
 
 def test_iron_tables_hold_the_vendors_bits():
     """Entries of exp_ilut and exp_flut in mlir-aie: exp(0..7), exp(-8..-1), and exp(f/256) at both ends."""
-    bits = {"whole": iron_bf16.WHOLE, "fraction": iron_bf16.FRACTION}
+    bits = {"whole": iron_bf16.INTEGER, "fraction": iron_bf16.FRACTION}
     bits = {name: (table.view(np.uint32) >> 16).tolist() for name, table in bits.items()}
     assert bits["whole"][128:136] == [16256, 16430, 16620, 16801, 16986, 17172, 17354, 17545]
     assert bits["whole"][120:128] == [14768, 14959, 15138, 15325, 15510, 15692, 15883, 16060]

@@ -40,7 +40,7 @@ class BenchSettings:
     """Sort the batch by length and cut it into so many sentences at a time; None pads it as a whole."""
     turns: int = 9
     seconds: float = 0.15
-    """Of one turn of one contender."""
+    """The length of one turn of one contender."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "turns"):

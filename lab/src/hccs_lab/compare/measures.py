@@ -111,7 +111,7 @@ def _spearman(
 
 def mean_ranks(a: NDArray[np.float64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Ranks of the valid positions of each row from 0 on, equal values sharing the mean of theirs."""
-    # Masked positions sort behind all others, so that the ranks of the rest begin at 0.
+    # Masked positions sort after all others, so that the ranks of the rest begin at 0.
     keys = np.where(valid, a, np.inf)
     order = np.argsort(keys, axis=-1, kind="stable")
     ordered = np.take_along_axis(keys, order, -1)

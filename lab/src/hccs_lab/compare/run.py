@@ -37,7 +37,7 @@ class Comparison:
         self, settings: ComparisonSettings, out: str | Path, say: Callable[[str], None] = print
     ) -> None:
         self.settings, self.path, self.say = settings.checked(), Path(out), say
-        # Read before anything is written: a run on bad input leaves nothing behind.
+        # Read before anything is written: a run on bad input leaves no files.
         self.source = source.opened(settings)
 
     @cached_property
@@ -56,7 +56,7 @@ class Comparison:
         """Refuse to add to what was measured on another model or other rows of the same names."""
         noted, now = self.path / "source.json", self.source.fingerprints
         if noted.exists():
-            require_same(read_json(noted, "Delete the folder to begin anew."), now, self.path)
+            require_same(read_json(noted, "Delete the folder to start over."), now, self.path)
         else:
             write_json(noted, now)
 

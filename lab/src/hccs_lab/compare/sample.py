@@ -72,7 +72,7 @@ class LogitSample:
             return cls(arrays["logits"], arrays["valid"].astype(bool), arrays["scale"], names)
         except (KeyError, IndexError) as error:
             raise FileError(
-                f"{path} to be a sample of logits", repr(error), "Delete it to collect anew."
+                f"{path} to be a sample of logits", repr(error), "Delete it to collect it once more."
             ) from error
 
 
@@ -203,14 +203,14 @@ def _rows_of(
     """The chosen rows of a file as int8 [layers, heads, rows, k], and their mask of the same shape."""
     part, valid = file.rows(chosen)
     batch = row_batch(part, valid, layer=file.layer, shape=shape, n=None)
-    whole = (-1, shape[1], *part.shape[-2:])
+    by_layer_and_head = (-1, shape[1], *part.shape[-2:])
     mask = np.ones(part.shape, bool) if batch.chosen is None else batch.chosen
-    mask = mask.reshape(whole)
+    mask = mask.reshape(by_layer_and_head)
     if part.dtype == np.int8:
-        return part.reshape(whole), mask
+        return part.reshape(by_layer_and_head), mask
     require_finite(batch)
     own = scale if file.layer is None else scale[file.layer : file.layer + 1]
-    return quantise(part.reshape(whole), own, mask), mask
+    return quantise(part.reshape(by_layer_and_head), own, mask), mask
 
 
 def _steps(files: list[LogitFile], shape: tuple[int, int], given: float | None) -> NDArray[np.float64]:

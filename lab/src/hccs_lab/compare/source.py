@@ -141,10 +141,10 @@ class ModelSource:
     def samples(self) -> tuple[LogitSample, LogitSample]:
         """Rows of training sentences to calibrate on; of dev sentences, at the same scales, to measure on."""
         settings = self.settings
-        some = self._tokenised(self._rest.subset(settings.sentences, settings.seed))
+        first = self._tokenised(self._rest.subset(settings.sentences, settings.seed))
         others = self._tokenised(self.data.dev.subset(settings.sentences, settings.seed))
         draw = partial(sample_model, self.model, n=self.columns, rows=settings.rows, seed=settings.seed)
-        calibration = draw(list(some.batches(64)))
+        calibration = draw(list(first.batches(64)))
         return calibration, draw(list(others.batches(64)), scale=calibration.scale)
 
 

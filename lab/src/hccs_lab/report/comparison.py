@@ -38,7 +38,7 @@ def comparison_report(folder: Path) -> Report:
             Section("accuracy", "Accuracy against divergence", _scatter(methods)),
             Section("tables", "Tables", tables),
             Section("curves", "Curves", _curves(found)),
-            Section("again", "Settings and commands", _again(found, folder)),
+            Section("again", "Settings and commands", _commands(found, folder)),
         ],
     )
 
@@ -180,7 +180,7 @@ def _curves(found: Mapping[str, Any]) -> list[Markup]:
     ]
 
 
-def _again(found: Mapping[str, Any], folder: Path) -> list[Markup]:
+def _commands(found: Mapping[str, Any], folder: Path) -> list[Markup]:
     settings = found["settings"]
     spelled = ["hccs", "compare", *([settings["model"]] if settings["model"] else settings["files"])]
     task = settings["task"]
@@ -197,6 +197,6 @@ def _again(found: Mapping[str, Any], folder: Path) -> list[Markup]:
     spelled += ["--out", str(folder)]
     recipe = [(f"retraining.{name}", str(value)) for name, value in settings["retraining"].items()]
     return [
-        command(shlex.join(spelled), "The comparison again:"),
+        command(shlex.join(spelled), "Reproduce with:"),
         tag("details", tag("summary", "Retraining"), words(recipe), class_="plain"),
     ]

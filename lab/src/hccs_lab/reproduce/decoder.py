@@ -1,7 +1,7 @@
 """`hccs reproduce decoder`: the perplexity of a decoder whose softmax is replaced, without any training.
 
 A cell is one method at one context length: non-overlapping windows of the text, the mean loss of every
-window. Parameters are calibrated at that length on another text. Cells that are recorded are not done again.
+window. Parameters are calibrated at that length on another text. Recorded cells are not repeated.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Method:
     form: str = TWO
     """Among `TABLES`."""
     fitted: bool = False
-    """With the scale of rows."""
+    """Whether the scale is fitted to what matters to rows."""
     objective: str = "kl_i16"
     backend: str = "float"
     mode: str | None = None
@@ -89,7 +89,7 @@ class Plan:
     contexts: tuple[int, ...] = (128, 256, 512, 1024)
     methods: tuple[str, ...] = METHODS
     tokens: int = 4096
-    """Of a cell; whole windows of them."""
+    """Tokens of a cell, rounded down to full windows."""
     calibration_tokens: int = 4096
 
 
@@ -244,7 +244,7 @@ class AtContext:
         return self._tables[asked]
 
     def statistics(self, fitted: bool) -> HeadStatistics:
-        """Of the calibration text: with the scale that reaches every logit, or every logit that matters."""
+        """Statistics of the calibration text at the scale that reaches every logit, or every one that matters."""
         return self.seen.fitted if fitted else self.seen.plain
 
     @cached_property
@@ -254,7 +254,7 @@ class AtContext:
         return look(self.model, windows, self.context)
 
     def heads(self) -> dict[str, Any]:
-        """Of every head: how well the forms that are measured serve it, and what makes it hard."""
+        """How well the measured forms serve each head, and what makes it hard."""
         forms = [form for form in (*TABLES, LONG) if form in self.work.plan.methods]
         found = {form: self._search(HCCS[form]).heads for form in forms}
         served = {
@@ -271,12 +271,12 @@ class AtContext:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What the logits of all heads are like."""
+    """The logits of all heads in numbers."""
 
     plain: HeadStatistics
-    """With the scale of the largest magnitude."""
+    """Statistics at the scale of the largest magnitude."""
     fitted: HeadStatistics
-    """With the scale of what matters."""
+    """Statistics at the scale of what matters to rows."""
     first: np.ndarray[Any, Any]
     """The mean weight of the first token, [layers, heads]."""
 
@@ -290,7 +290,7 @@ class FirstTokenObserver(Observer):
         self.rows = 0
 
     def observe(self, inputs: AttentionInputs) -> None:
-        """Of every window but its first row, which attends to itself alone."""
+        """Leaves out the first row of a window, which attends to itself alone."""
         z = inputs.logits.detach()
         if inputs.valid is not None:
             z = z.masked_fill(~inputs.valid, -torch.inf)

@@ -195,12 +195,12 @@ class ExperimentRun:
 
     @cached_property
     def statistics(self) -> HeadStatistics:
-        """Of the float model's logits on the calibration sentences."""
+        """Statistics of the float model's logits on the calibration sentences."""
         return hccs.nn.collect(self.model, self.batches, n=self.task.n)
 
     @cached_property
     def statistics_judged(self) -> HeadStatistics:
-        """Of the float model's logits on held-back sentences, at the same scales."""
+        """Statistics of the float model's logits on held-back sentences, at the same scales."""
         batches = list(self.judged.batches(64))
         return hccs.nn.collect(self.model, batches, n=self.task.n, scale=self.statistics.scale)
 

@@ -153,7 +153,7 @@ class LongRun:
         return found
 
     def _statistics(self, n: int, batch: int, scale: str | None) -> tuple[HeadStatistics, HeadStatistics]:
-        """Of documents to calibrate on, and of as many dev documents at the same scales."""
+        """Statistics of documents to calibrate on, and of as many dev documents at the same scales."""
         own = self.sets[f"calibration{n}"]
         others = self.sets[f"dev{n}"].at(range(len(own)))
         stats = hccs.nn.collect(self.model, list(own.batches(batch)), n=n, scale=scale)
@@ -167,7 +167,7 @@ def fitting_of(form: str, n: int) -> Fitting:
 
 
 def extend_positions(model: Any, most: int) -> None:
-    """Give a BERT a table of positions for longer rows: its own rows again and again, to be trained."""
+    """Give a BERT a table of positions for longer rows: its own rows repeated, to be trained."""
     embeddings = model.base_model.embeddings
     before = embeddings.position_embeddings
     if before.num_embeddings >= most:

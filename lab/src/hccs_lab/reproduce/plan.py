@@ -29,10 +29,10 @@ SURROGATE_ROWS = 512
 """Rows of every head on which methods are calibrated, and others on which they are measured."""
 
 SURROGATE_EPOCHS = 1.0
-"""Of the retraining that all methods have in common."""
+"""Epochs of the retraining that all methods have in common."""
 
 PREFIX, PREFIX_RETRAINED = "surrogates", "surrogates retrained"
-"""Of the stages' names: a label follows."""
+"""Names of stages begin with these; a label follows."""
 
 LABELS = tuple(
     own

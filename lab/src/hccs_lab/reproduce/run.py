@@ -167,11 +167,11 @@ def _expected(plan: Plan, experiment: Experiment, stages: Iterable[str]) -> dict
 
 def _fine_tune_again(work: Any, before: float) -> None:
     """Fine-tune a float model once more that was deleted, or that lies on another machine."""
-    again = work.fine_tuned()["accuracy"]
-    if again != before:
+    reached = work.fine_tuned()["accuracy"]
+    if reached != before:
         warnings.warn(
-            f"the float model of {work.experiment.name} was not kept; fine-tuned again it reaches "
-            f"{again:.4f} instead of {before:.4f}, and the stages that are added start from it",
+            f"the float model of {work.experiment.name} was not kept; fine-tuned once more it reaches "
+            f"{reached:.4f} instead of {before:.4f}, and the stages that are added start from it",
             stacklevel=2,
         )
 
@@ -217,5 +217,5 @@ def _require_all(plan: Plan, chosen: Sequence[Experiment]) -> None:
         raise HccsError(
             "every stage to be done",
             f"{len(lacking)} that failed: {', '.join(lacking[:6])}",
-            "What they said is above; the same command tries them again.",
+            "Their errors are above; the same command tries them again.",
         )

@@ -35,7 +35,7 @@ from hccs_lab.reproduce.plan import (
 )
 
 UNLABELLED_EPOCHS = 2.0
-"""Of training without labels."""
+"""Epochs of training without labels."""
 
 CHECKED = 64
 """Dev examples on which an integer program itself is asked, in NumPy."""
@@ -100,17 +100,17 @@ def _mended(work: ExperimentRun, form: str) -> dict[str, Any]:
     return found
 
 
-def whole(work: ExperimentRun) -> dict[str, Any]:
+def all_integers(work: ExperimentRun) -> dict[str, Any]:
     """All in integers from the float weights, without training, from one line."""
-    return _whole(work, work.copy(), work.refined("one line"))
+    return _all_integers(work, work.copy(), work.refined("one line"))
 
 
-def whole_two_lines(work: ExperimentRun) -> dict[str, Any]:
+def all_integers_two_lines(work: ExperimentRun) -> dict[str, Any]:
     """All in integers from the float weights, without training, from two lines."""
-    return _whole(work, work.copy(), work.calibrated("two lines")[0].table)
+    return _all_integers(work, work.copy(), work.calibrated("two lines")[0].table)
 
 
-def whole_mended(work: ExperimentRun) -> dict[str, Any]:
+def all_integers_mended(work: ExperimentRun) -> dict[str, Any]:
     """The same with weights mended first for two lines, then once more for the integers around them."""
     model, table = copy.deepcopy(work.mended("two lines")), work.calibrated("two lines")[0].table
     plan = plan_whole(model, table, work.calibration)
@@ -122,7 +122,7 @@ def whole_mended(work: ExperimentRun) -> dict[str, Any]:
         return {**work.measured(model), **step, **found}
 
 
-def _whole(work: ExperimentRun, model: Any, table: ParamTable) -> dict[str, Any]:
+def _all_integers(work: ExperimentRun, model: Any, table: ParamTable) -> dict[str, Any]:
     attention = work.measured(hccs.nn.attach(model, table))
     plan = plan_whole(model, table, work.calibration)
     with plan.training():
@@ -226,7 +226,7 @@ def _recipe(work: ExperimentRun) -> Recipe:
     )
 
 
-def whole_trained(work: ExperimentRun) -> dict[str, Any]:
+def all_integers_trained(work: ExperimentRun) -> dict[str, Any]:
     """All in integers, trained with the program's forward pass and distilled from the float model."""
     recipe = replace(_recipe(work), epochs=work.recipe.whole_epochs, batch_size=work.recipe.whole_batch)
     plan = plan_whole(work.copy(), work.refined("one line"), work.calibration)
@@ -302,11 +302,11 @@ STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
     "refined": refined,
     "retrained": retrained,
     "retrained two lines": retrained_two_lines,
-    "whole two lines": whole_two_lines,
-    "whole": whole,
+    "whole two lines": all_integers_two_lines,
+    "whole": all_integers,
     "unlabelled": unlabelled,
-    "whole trained": whole_trained,
-    "whole mended": whole_mended,
+    "whole trained": all_integers_trained,
+    "whole mended": all_integers_mended,
     "wide": partial(_forms, ("one line, wide",)),
     **WITHOUT_TRAINING,
     "retrained layer": partial(_granularity, "layer"),
@@ -314,7 +314,7 @@ STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
     "retrained float": retrained_float,
     **RETRAINED,
 }
-"""In the order of importance."""
+"""The most important stages come first."""
 
 EXTRA = ("retrained layer", "retrained global", "retrained float", *RETRAINED)
 """Stages that are done when they are asked for: each is a training of its own."""

@@ -70,12 +70,12 @@ def by_newton(
     steps from the left never leap over the solution."""
     below = alpha[..., None, None] - 1
     z, power = shifted(x * scale[..., None, None], valid) * below, 1 / below
-    tau, some = np.full_like(z[..., :1], -1.0), valid.any(-1, keepdims=True)
+    tau, present = np.full_like(z[..., :1], -1.0), valid.any(-1, keepdims=True)
     for _ in range(HALVINGS):
         above = np.maximum(z - tau, 0)
         slope = np.where(above > 0, above ** (power - 1), 0)
         excess, fall = (slope * above).sum(-1, keepdims=True) - 1, power * slope.sum(-1, keepdims=True)
-        step = np.divide(excess, fall, out=np.zeros_like(tau), where=some)
+        step = np.divide(excess, fall, out=np.zeros_like(tau), where=present)
         tau = tau + step
         if np.abs(step).max(initial=0) < NEWTON_ENDS:
             break

@@ -78,7 +78,7 @@ def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_
 
 
 def costs_by(bits: float = 2, **statistics: Any) -> Costs:
-    """Those of codes of so many bits, as many of them to a byte as fit."""
+    """The costs of codes of `bits` bits, packed into bytes."""
     width = int(bits)
     packed = 8 // width
     return Costs(

@@ -67,7 +67,7 @@ def best_candidate(
     scale: NDArray[np.float64],
     valid: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """For every head the candidate of least divergence; of equals the first.
+    """The candidate of least divergence for every head, the first among equals.
 
     `candidates` [count], the same for all heads, or [count, *heads]; `evaluate` runs the method with one
     candidate per head.

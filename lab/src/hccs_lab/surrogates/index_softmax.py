@@ -88,7 +88,7 @@ def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_
 
 
 def costs_by(form: str = "rounded", **parameters: Any) -> Costs:
-    """Those of a division per element, or of the kernel's one per row."""
+    """The costs of a division per element, or of the kernel's one per row."""
     once = form == "kernel"
     return Costs(
         output="uint8, 1/255",

@@ -29,7 +29,7 @@ from hccs_lab.surrogates.surrogate import Output, Surrogate, softmax_gradient
 ENGINES = ("aie_ml", "aie_mlv2")
 LOG2_E = 1.4453125
 LOWEST = -128
-WHOLE = to_bfloat16(np.exp(np.arange(LOWEST, 128.0).clip(max=88)))  # exp(88) is the largest in range
+INTEGER = to_bfloat16(np.exp(np.arange(LOWEST, 128.0).clip(max=88)))  # exp(88) is the largest in range
 FRACTION = to_bfloat16(np.exp(np.arange(256) / 256))
 
 
@@ -40,21 +40,21 @@ def constants(scale: NDArray[np.float64], engine: str) -> dict[str, Any]:
         )
     return {
         "scale": scale,
-        "whole": np.broadcast_to(WHOLE, (*scale.shape, WHOLE.size)),
+        "integer": np.broadcast_to(INTEGER, (*scale.shape, INTEGER.size)),
         "fraction": np.broadcast_to(FRACTION, (*scale.shape, FRACTION.size)),
         "engine": engine,
     }
 
 
 def rows(
-    x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any, whole: Any, fraction: Any, engine: str
+    x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any, integer: Any, fraction: Any, engine: str
 ) -> Output:
     z = to_bfloat16(x * scale)
     m = maximum(z, valid)
     if engine == "aie_ml":
         y = to_bfloat16(np.where(valid, z - m, 0))
         j = np.maximum(np.floor(256 * y.astype(np.float64)), 256 * LOWEST).astype(np.int64)
-        e = to_bfloat16(look_up(whole, (j >> 8) - LOWEST) * look_up(fraction, j & 255))
+        e = to_bfloat16(look_up(integer, (j >> 8) - LOWEST) * look_up(fraction, j & 255))
     else:
         e = to_bfloat16(np.exp2(np.where(valid, z * np.float64(LOG2_E) - m * np.float64(LOG2_E), 0)))
     e = np.where(valid, e, 0)
@@ -62,7 +62,7 @@ def rows(
     return Output(to_bfloat16(e * to_bfloat16(1 / np.where(total == 0, np.float32(1), total))))
 
 
-def tensor(z: Any, valid: Any, scale: Any, whole: Any, fraction: Any, engine: str) -> Output:
+def tensor(z: Any, valid: Any, scale: Any, integer: Any, fraction: Any, engine: str) -> Output:
     import torch
 
     logits = z.detach().to(torch.bfloat16)
@@ -70,7 +70,7 @@ def tensor(z: Any, valid: Any, scale: Any, whole: Any, fraction: Any, engine: st
     if engine == "aie_ml":
         y = (logits.float() - m).masked_fill_(~valid, 0).to(torch.bfloat16)
         j = (256 * y.double()).floor_().clamp_(min=256 * LOWEST).to(torch.int64)
-        e = look_up(whole, (j >> 8) - LOWEST) * look_up(fraction, j & 255)
+        e = look_up(integer, (j >> 8) - LOWEST) * look_up(fraction, j & 255)
     else:
         e = torch.exp2((logits.double() * LOG2_E - m.double() * LOG2_E).masked_fill_(~valid, 0)).float()
     e = e.to(torch.bfloat16).masked_fill(~valid, 0)

@@ -81,7 +81,7 @@ class SurrogateModule(SoftmaxSlot):
         return {**now, **learnt, **self.words}
 
     def _constants(self, like: torch.Tensor) -> dict[str, Any]:
-        """The constants on the logits' device, computed anew only after the parameters have changed."""
+        """The constants on the logits' device, recomputed only after the parameters have changed."""
         version = (like.device, *(parameter._version for parameter in self.learnt.values()))
         if self.made_for != version:
             scale = self.numbers["scale"].numpy()

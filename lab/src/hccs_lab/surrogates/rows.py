@@ -38,7 +38,7 @@ def distance(x: Any, valid: Any) -> Any:
 
 
 def maximum(z: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[Any]:
-    """Of float logits over valid columns, [..., 1]; 0 for empty rows."""
+    """The maximum of float logits over valid columns, [..., 1]; 0 for empty rows."""
     m = np.where(valid, z, -np.inf).max(-1, keepdims=True, initial=-np.inf)
     return np.where(np.isfinite(m), m, 0)
 

@@ -28,8 +28,8 @@ LUT = np.exp(-np.arange(THRESHOLD + 1.0)).astype(np.float16).astype(np.float64)
 
 
 def exponential(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    whole = np.minimum(np.floor(x), THRESHOLD).astype(np.int64)
-    product = LUT[whole] * np.polyval(CUBIC, x - whole)
+    integer = np.minimum(np.floor(x), THRESHOLD).astype(np.int64)
+    product = LUT[integer] * np.polyval(CUBIC, x - integer)
     return np.where(x > THRESHOLD, 0, product).astype(np.float16).astype(np.float64)
 
 
