@@ -217,7 +217,8 @@ def test_a_model_without_an_integer_form_is_delivered_all_the_same(data, tmp_pat
 
 def test_the_delivered_kl_is_that_of_the_delivered_model(interrupted, data):
     """Measured here a second way: on the delivered model's logits themselves."""
-    from hccs.conversion.report.fidelity import _logits
+    from hccs_lab.fidelity import _logits
+
     from hccs.nn.interface import attention_layers
 
     out, found = interrupted

@@ -1,4 +1,4 @@
-"""The mechanism under every run, on stub stages: resuming, kills, damage, the lock, pools of processes."""
+"""The mechanism under every run, on stub stages: resuming, kills, damage, the lock."""
 
 import fcntl
 import json
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,9 @@ pytest.importorskip("accelerate")
 
 from hccs.conversion.converted import Converted, settings_of
 from hccs.conversion.runs.folder import HOLDER, LOCK, RunFolder
-from hccs.conversion.runs.processes import in_processes, state
+from hccs.conversion.runs.processes import state
 from hccs.conversion.runs.record import StageRecord
-from hccs.errors import FileError, HccsError
-from tests.conversion.pool_stubs import leave_a_mark
+from hccs.errors import FileError
 
 SETTINGS = {"model": "tiny", "seed": 0}
 
@@ -220,44 +218,3 @@ def test_a_file_system_without_locks_is_used_with_a_warning(tmp_path, monkeypatc
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.warns(UserWarning, match="cannot be locked .Operation not supported"):
         assert run(tmp_path / "run") == WHOLE
-
-
-def gone(process: int) -> bool:
-    """Waits until a process has ended."""
-    while True:
-        try:
-            os.kill(process, 0)
-            status = Path(f"/proc/{process}/stat")
-            if status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_processes_end_with_the_first_one(tmp_path, how):
-    first = subprocess.Popen(
-        [sys.executable, "-m", "tests.conversion.pool_stubs", str(tmp_path), "waits1", "waits2"],
-        cwd=Path(__file__).parents[2],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while len(begun := [p for p in tmp_path.iterdir() if p.read_text()]) < 2:
-        time.sleep(0.05)
-    children = [int(path.read_text()) for path in begun]
-    os.killpg(first.pid, how) if how == signal.SIGINT else first.send_signal(how)  # Ctrl-C reaches the group
-    _, said = first.communicate()
-    assert first.returncode != 0 and all(gone(child) for child in children)
-    assert said.count("Traceback") == (how == signal.SIGINT)  # the first process's KeyboardInterrupt alone
-
-
-def test_a_failing_or_killed_process_ends_the_pool(tmp_path):
-    for bad, message in (("fails", "expected a; got b"), ("dies", "one that was killed.*fewer --jobs")):
-        folder = tmp_path / bad
-        folder.mkdir()
-        with pytest.raises(HccsError, match=message):
-            in_processes(leave_a_mark, [(str(folder), "waits"), (str(folder), bad)], 2, "stubs")
-        if (folder / "waits").exists():
-            assert gone(int((folder / "waits").read_text()))

@@ -10,11 +10,10 @@ from pathlib import Path
 from hccs._files import atomic
 from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
-from hccs.conversion.report import figures
-from hccs.conversion.report.fidelity import measure_folders
 from hccs.conversion.run import Run, finish
 from hccs.conversion.settings import Settings
 from hccs.conversion.steps import RETRAINING
+from hccs_lab.fidelity import fidelity_figure, measure_folders
 
 MODEL = Path(__file__).parent / "bert_tiny"
 """A BERT-tiny fine-tuned on the movie snippets beside it."""
@@ -33,6 +32,6 @@ def demo(out: str | Path, say: Callable[[str], None] = print) -> Converted:
     say("fidelity …")
     found = measure_folders(run.path / "float", run.path / "model", run.table, run.sets["calibration"])
     atomic.replace(run.path / "fidelity.json", json.dumps(found, indent=1).encode())
-    figures.fidelity_figure(found, run.path / "fidelity.png", "BERT-tiny on movie snippets")
+    fidelity_figure(found, run.path / "fidelity.png", "BERT-tiny on movie snippets")
     finish(run.path, say)
     return Converted(run.path)

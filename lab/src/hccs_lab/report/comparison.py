@@ -14,20 +14,15 @@ from hccs._html.charts import FAINT, OTHER, OURS, TEXT, THEIRS, Curve, Frame, cu
 from hccs._html.elements import Markup, tag
 from hccs.conversion.report.page import Fact, Report, Section, boxed, command, key, paragraph, signed, words
 from hccs.conversion.runs.record import read_json
-from hccs_lab.compare.curves import drawn_heads
 from hccs_lab.compare.entries import FLOAT
 from hccs_lab.compare.tables import Grid, grids
+from hccs_lab.figures import FARTHEST, LEAST_KL, drawn_heads, observed_runs
 
-FARTHEST = 10.0
 KEPT = 0.5
 """Points of accuracy that a method may lose and still counts as one that keeps it."""
 
-LEAST_KL = 1e-5
-"""Divergences below are drawn there: the axis is logarithmic."""
-
 
 def comparison_report(folder: Path) -> Report:
-    """The report of a comparison's folder."""
     found = read_json(folder / "comparison.json", "Run hccs compare again.")
     methods, settings = found["methods"], found["settings"]
     of = Path(settings["model"]).name if settings["model"] else ", ".join(settings["files"])
@@ -43,7 +38,7 @@ def comparison_report(folder: Path) -> Report:
             Section("accuracy", "Accuracy against divergence", _scatter(methods)),
             Section("tables", "Tables", tables),
             Section("curves", "Curves", _curves(found)),
-            Section("again", "Settings and commands", _again(found, folder)),
+            Section("again", "Settings and commands", _commands(found, folder)),
         ],
     )
 
@@ -151,6 +146,7 @@ def _curves(found: Mapping[str, Any]) -> list[Markup]:
     """The output of every method over distance, its largest being 1, for the widest and narrowest head."""
     scale = np.asarray(found["scale"])
     heads = drawn_heads(scale)
+    colours = dict(zip(heads, (OURS, OTHER), strict=True))
     exact = [(FARTHEST * i / 60, math.exp(-FARTHEST * i / 60)) for i in range(61)]
     panels = []
     for label, record in found["methods"].items():
@@ -158,10 +154,10 @@ def _curves(found: Mapping[str, Any]) -> list[Markup]:
             continue
         lines = [Curve("softmax", exact, THEIRS, dashed=True)]
         for name, head in heads.items():
-            values = [math.nan if v is None else float(v) for v in record["curves"][name]]
-            points = [(d * float(scale[head]), v) for d, v in enumerate(values)]
-            shown = [(x, min(v, 1.2)) for x, v in points if x <= FARTHEST and math.isfinite(v)]
-            lines.append(Curve(name, shown, OURS if name == next(iter(heads)) else OTHER))
+            for run in observed_runs(record["curves"][name], float(scale[head])):
+                shown = [(x, min(v, 1.2)) for x, v in run]
+                # A lone point is a line to itself, which its round ends make a dot.
+                lines.append(Curve(name, shown * (2 if len(shown) == 1 else 1), colours[name]))
         chart = curves(
             lines,
             "distance, logits",
@@ -173,15 +169,18 @@ def _curves(found: Mapping[str, Any]) -> list[Markup]:
         panels.append(tag("figure", tag("figcaption", tag("strong", label)), chart))
     if not panels:
         return []
-    legend = {"exp(-distance)": THEIRS, **dict(zip(heads, (OURS, OTHER), strict=False))}
+    legend = {"exp(-distance)": THEIRS, **colours}
     return [
-        paragraph("A row's output over the distance from its largest logit."),
+        paragraph(
+            "A row's output over the distance from its largest logit. Lines join neighbouring distances that "
+            "rows had; where no row had a distance there is a gap."
+        ),
         tag("p", key(**legend)),
         tag("div", panels, class_="grid"),
     ]
 
 
-def _again(found: Mapping[str, Any], folder: Path) -> list[Markup]:
+def _commands(found: Mapping[str, Any], folder: Path) -> list[Markup]:
     settings = found["settings"]
     spelled = ["hccs", "compare", *([settings["model"]] if settings["model"] else settings["files"])]
     task = settings["task"]
@@ -198,6 +197,6 @@ def _again(found: Mapping[str, Any], folder: Path) -> list[Markup]:
     spelled += ["--out", str(folder)]
     recipe = [(f"retraining.{name}", str(value)) for name, value in settings["retraining"].items()]
     return [
-        command(shlex.join(spelled), "The comparison again:"),
+        command(shlex.join(spelled), "Reproduce with:"),
         tag("details", tag("summary", "Retraining"), words(recipe), class_="plain"),
     ]

@@ -61,7 +61,6 @@ METHODS = (
 
 
 def names() -> list[str]:
-    """Every method, in the order of a table."""
     return list(METHODS)
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._extras import how_to_install
 from hccs.errors import MissingExtraError, ParameterError
 from hccs_lab.surrogates.costs import Costs
 from hccs_lab.surrogates.rows import checked_heads, checked_logits
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 REQUIRED = object()
 """In `Surrogate.parameters`: a parameter that has no default and comes from `calibrate`."""
@@ -41,7 +39,6 @@ class Result:
 
 
 def scale_alone(scale: NDArray[np.float64], **parameters: Any) -> dict[str, Any]:
-    """The scale, which turns int8 steps into logits."""
     return {"scale": scale}
 
 

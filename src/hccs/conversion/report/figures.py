@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hccs import _figures
 from hccs.conversion.report.heads import FARTHEST, Head, surrogate
@@ -57,25 +56,6 @@ def heads_figure(heads: Sequence[Head], path: Path) -> None:
         panel.tick_params(labelsize=6)
     panels.flat[0].legend(fontsize=7, frameon=False)
     figure.supxlabel("distance from the row's largest logit", fontsize=8)
-    _figures.save(figure, path)
-
-
-def fidelity_figure(found: dict[str, Any], path: Path, title: str = "") -> None:
-    """The paper's figure: probability over key index for a broad and a focused head; and KL per head."""
-    figure = _figures.new(11, 3.2)
-    axes = figure.subplots(1, 3)
-    for place, (name, curve) in zip(axes, found["curves"].items(), strict=False):
-        place.plot(curve["softmax"], label="float softmax", color="tab:blue")
-        place.plot(curve["hccs"], label="HCCS, retrained", color="tab:orange")
-        place.set_title(f"{name}: layer {curve['layer']}, head {curve['head']}", fontsize=9)
-        place.set_xlabel("key index")
-        place.set_ylabel("mean probability")
-        place.legend(fontsize=7)
-    heads = range(len(found["kl_before"]))
-    axes[2].bar([h - 0.2 for h in heads], found["kl_before"], 0.4, label="without retraining")
-    axes[2].bar([h + 0.2 for h in heads], found["kl_after"], 0.4, label="retrained")
-    axes[2].set_xlabel("head")
-    axes[2].set_ylabel("KL, nats")
-    axes[2].legend(fontsize=7)
-    figure.suptitle(title, fontsize=10)
+    if len(shown) < len(heads):
+        figure.suptitle(f"the {len(shown)} worst of {len(heads)} heads", fontsize=9)
     _figures.save(figure, path)
