@@ -17,9 +17,13 @@ typer_testing = pytest.importorskip("typer.testing")
 
 from hccs.cli.app import app
 from hccs.conversion import run
+from hccs.conversion.report import conversion
 from hccs.conversion.report.commands import convert_command
+from hccs.conversion.report.where import where_section
 from hccs.conversion.report.write import write_report
+from hccs.conversion.results import Answers, ChangedAnswer
 from hccs.errors import FileError
+from hccs.nn.lowering.accounting import Account, Cost
 from tests.report.browser import Browser, executable
 from tests.report.conftest import LABELS
 from tests.report.wellformed import checked
@@ -70,6 +74,44 @@ def test_intervals_stand_beside_scores(finished, page):
     assert low < against.value < high and f"{100 * low:+.2f} to {100 * high:+.2f}" in words
     assert results.float_model.examples == 64 and "64 dev examples" in words
     assert "Only 64 dev examples: the intervals are wide." in words
+
+
+def test_answers_are_counted_and_those_that_changed_are_listed(finished, material, page):
+    """The matrix is counted here from the integer model's own answers; texts stay text."""
+    found = finished[0]
+    answers, model = found.results.integer.reached.answers, found.integer_model
+    counts = [[0, 0], [0, 0]]
+    for text, label in material.rows(64, 1):
+        counts[label][int(model(material.tokenizer(text)["input_ids"]).scores[0].argmax())] += 1
+    assert answers.confusion == tuple(map(tuple, counts))
+    words = " ".join("".join(checked(page).text).split())
+    assert f"Answers that differ from the float model's: {answers.changed}" in words
+    assert len(answers.examples) == min(answers.changed, 50)
+    for one in answers.examples[:20]:
+        assert one.text in words and one.before != one.after
+        assert one.text == material.rows(64, 1)[one.example][0]
+
+
+def test_changed_answers_are_listed_and_escaped(finished):
+    examples = tuple(ChangedAnswer(i, f"<b>text {i}</b>", 0, 0, 1) for i in range(30))
+    made = "".join(conversion._changed(Answers(((1, 2), (3, 4)), 31, examples), LABELS))
+    elements = checked(f"<div>{made}</div>")
+    assert "<b>text 19</b>" in elements.text and "<b>text 20</b>" not in elements.text
+    assert "and 11 more." in elements.text and "b" not in elements.names
+
+
+def test_noise_that_cancels_is_explained(tmp_path):
+    def cost(operator, decibels):
+        return Cost(operator, None, 0.98, 0.01, decibels, 0.9)
+
+    quiet = Account(
+        (), (cost("attention", 20.0), cost("linear layers", 30.0)), (), cost("everything", 25.0), 0.9
+    )
+    quiet = replace(quiet, operators=(replace(cost("attention", 20.0), layer=0),))
+    told = "".join(where_section(quiet, tmp_path, True))
+    assert "Alone, attention is noisier than everything together: rounding errors" in told
+    loud = replace(quiet, whole=cost("everything", 15.0))
+    assert "noisier than everything" not in "".join(where_section(loud, tmp_path, True))
 
 
 def test_the_command_writes_it_anywhere_and_other_commands_show_in_it(finished, tmp_path):
@@ -125,6 +167,11 @@ def test_a_browser_shows_it(finished, tmp_path, width, scheme):
         assert browser.ask("getComputedStyle(document.body).backgroundColor") == (
             "rgb(21, 23, 27)" if scheme == "dark" else "rgb(251, 250, 247)"
         )
+        # No table of scores hides a column: on a narrow page its rows are cards.
+        cut = "t => t.scrollWidth > t.parentElement.clientWidth"
+        assert browser.ask(f"[...document.querySelectorAll('.cards')].filter({cut}).length") == 0
+        charts = "[...document.querySelectorAll('td.chart svg')].map(s => s.getBoundingClientRect().right)"
+        assert max(browser.ask(charts)) <= width
         # A link opens its head, and the list sorts.
         assert browser.ask("document.querySelectorAll('#heads-list details[open]').length") == 1
         browser.ask("document.querySelectorAll('.map a')[0].dispatchEvent(new MouseEvent('click'))")
