@@ -165,10 +165,8 @@ def retrain_model(run: Run) -> Trained:
             run.table,
             run.sets["train"],
             run.sets["held_back"],
-            run.sets["calibration"],
             recipe,
             where,
-            granularity=run.settings.granularity,
             metric=run.metric,
             say=run.say,
         )

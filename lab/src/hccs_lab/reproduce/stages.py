@@ -184,14 +184,14 @@ def _unlabelled(work: ExperimentRun, form: str) -> dict[str, Any]:
     recipe = replace(_recipe(work), epochs=UNLABELLED_EPOCHS, distil=1.0)
     model, table = work.copy(), work.calibrated(form)[0].table
     where = work.checkpoint(f"unlabelled-{form}")
-    outcome = retrain(model, table, data, held, work.calibration, recipe, where, resumable=False)
+    outcome = retrain(model, table, data, held, recipe, where, resumable=False)
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
 def _granularity(granularity: str, work: ExperimentRun) -> dict[str, Any]:
     """Retrained with one line per layer, or one for all heads."""
     form = f"one line, {granularity}"
-    return _retrain(work, work.copy(), work.calibrated(form)[0].table, form, granularity)
+    return _retrain(work, work.copy(), work.calibrated(form)[0].table, form)
 
 
 def retrained_float(work: ExperimentRun) -> dict[str, Any]:
@@ -201,18 +201,14 @@ def retrained_float(work: ExperimentRun) -> dict[str, Any]:
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
-def _retrain(
-    work: ExperimentRun, model: Any, table: ParamTable, name: str, granularity: str = "head"
-) -> dict[str, Any]:
+def _retrain(work: ExperimentRun, model: Any, table: ParamTable, name: str) -> dict[str, Any]:
     outcome = retrain(
         model,
         table,
         work.taught,
         work.sets["held"],
-        work.calibration,
         _recipe(work),
         work.checkpoint(f"retrained-{name}"),
-        granularity=granularity,
         resumable=False,
     )
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}

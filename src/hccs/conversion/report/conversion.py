@@ -97,7 +97,7 @@ def _verdict(run: Converted) -> str:
 
 
 def _mib(count: float) -> str:
-    return f"{count / 2**20:.1f} MiB"
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
 
 def facts(run: Converted, bench: Bench | None) -> list[Fact]:
