@@ -259,25 +259,6 @@ def as_operand(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def bits_of_half(byte):
-    """The float16 of an int8 that lies in the upper byte of a word."""
-    return (byte >> 24).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-
-
-@triton.jit
-def halves_of_words(words, KEYS: tl.constexpr, BLOCK_D: tl.constexpr, HOPPER: tl.constexpr):
-    """Words of four int8 as rows of float16."""
-    if HOPPER:
-        lower, upper = tl.inline_asm_elementwise(
-            _HALVES_OF_BYTES, "=r,=r,r", [words], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
-        )
-    else:
-        lower = bits_of_half(words << 24) | (bits_of_half(words << 16) << 16)
-        upper = bits_of_half(words << 8) | (bits_of_half(words) << 16)
-    return as_operand(tl.reshape(tl.join(lower, upper), [KEYS, BLOCK_D // 2]), KEYS, BLOCK_D)
-
-
-@triton.jit
 def times_values(
     pairs, v, sums, HIGH: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
@@ -288,19 +269,19 @@ def times_values(
     if HIGH:
         upper = tl.dot(as_operand((pairs >> 10) & 0x3F003F, ROWS, COLUMNS), v, out_dtype=tl.float32)
         if LONG:
-            sums += whole_steps(upper) * 1024
+            sums += in_steps(upper) * 1024
         else:
             sums += 1024.0 * upper
         pairs = pairs & 0x03FF03FF
     if LONG:
-        sums += whole_steps(tl.dot(as_operand(pairs, ROWS, COLUMNS), v, out_dtype=tl.float32))
+        sums += in_steps(tl.dot(as_operand(pairs, ROWS, COLUMNS), v, out_dtype=tl.float32))
     else:
         sums = tl.dot(as_operand(pairs, ROWS, COLUMNS), v, sums, out_dtype=tl.float32)
     return sums
 
 
 @triton.jit
-def whole_steps(sums):
+def in_steps(sums):
     """Steps of 2^-24 as int32."""
     return (sums / STEP).to(tl.int32)
 

@@ -1,6 +1,6 @@
 """Attention on many keys on Hopper: products are under way while scores of others are computed.
 
-The two passes of `streamed.py` in Gluon. Keys come in blocks of 128, whose parts take turns: the tensor
+The two passes of `two_pass.py` in Gluon. Keys come in blocks of 128, whose parts take turns: the tensor
 cores multiply the next part, and the part before by v, while the scores of this one are computed. No product
 that is read crosses the end of a block: ptxas would wait for each. k and v reach shared memory by
 asynchronous copies, two blocks ahead; there v becomes 128 + v, in steps of 2^-24 that are its bytes.
@@ -147,7 +147,7 @@ def scores_of_block(
 
 @gluon.jit(do_not_specialize=["blocks"])
 def attention_pipelined(
-    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr, nq, nk, heads, sharing, blocks,
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr, nk, nq, heads, sharing, blocks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
     CAUSAL: gl.constexpr, BLOCK_D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
