@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 import hccs
-from hccs.backends.triton import codes, devices, packed_rows, wide_words
+from hccs.backends.triton import codes, devices, full_rows, full_rows_wide
 from hccs.backends.triton.attention import one_pass, one_query, plans, split_keys, two_pass
 from hccs.backends.triton.attention.plans import Request
 from hccs.backends.triton.attention.tuning import Kernel, Seen, Shape, tuning_for
@@ -38,11 +38,10 @@ MI300 = GPUTarget("hip", "gfx942", 64)
     "scores", [codes.ONE_LINE, codes.TWO_LINES, codes.BYTES], ids=lambda code: code.value
 )
 def test_row_kernels_on_words_assemble(scores, mode):
-    kernel = packed_rows.softmax_words if scores is codes.ONE_LINE else wide_words.wide_words
+    kernel = full_rows.full_rows if scores is codes.ONE_LINE else full_rows_wide.full_rows_wide
     fixed = dict(IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal, PARTS=2, BLOCK_ROWS=64, WORDS=16)
     if scores is not codes.ONE_LINE:
         fixed |= dict(SCORES=scores.value, SUMS=codes.BY_BLOCK.value, LARGE=scores is codes.TWO_LINES)
-        fixed["BELOW_256"] = scores is codes.BYTES and mode.is_u8 and mode.reciprocal > 0
     given = dict(x_ptr="*i32", theta_ptr="*i32")
     given |= {"out_ptr": "*i32" if mode.is_u8 else "*i64", **dict.fromkeys(fixed, "constexpr")}
     compile(ASTSource(kernel, {name: given[name] for name in kernel.arg_names}, fixed), HOPPER)
@@ -238,7 +237,7 @@ def test_amd_gpus_are_sent_no_ptx(gpu_of_capability_9, monkeypatch):
     devices.capability.cache_clear()
     monkeypatch.setattr(torch.version, "hip", "6.2")
     assert devices.capability(gpu_of_capability_9) == (0, 0)
-    assert packed_rows.can_run(gpu_of_capability_9) is devices.INTERPRETED
+    assert full_rows.can_run(gpu_of_capability_9) is devices.INTERPRETED
     for nq in (64, 3, 1):
         plan = plan_on(
             monkeypatch, devices.capability(gpu_of_capability_9), hccs.HeadParams(7, 0, 1), nq,

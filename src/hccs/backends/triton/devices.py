@@ -1,4 +1,4 @@
-"""What the GPU at hand can do."""
+"""The abilities of a GPU, and its choice for a launch."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hccs.backends.triton.attention.plans import Request, plan_for
 from hccs.backends.triton.attention.tuning import Tuning
 from hccs.backends.triton.codes import COMMON_MASK
 from hccs.backends.triton.devices import INTERPRETED, made_current
-from hccs.backends.triton.faults import word
+from hccs.backends.triton.faults import fault_bytes
 from hccs.backends.triton.softmax import rows_in, selection
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -56,7 +56,7 @@ def attention(
 
     `tuning` overrides the table. A GPU has its own number of threads: `threads` is ignored.
     """
-    faults = word(q.device)
+    faults = fault_bytes(q.device)
     result, Z = _results(q, out)
     if result.numel():
         asked = _asked(q, k, v, theta, requant, valid, causal, mode, out) if tuning is None else None
@@ -107,7 +107,7 @@ def again(
     found = None if asked is None else _known.get(asked)
     if found is None or k.shape[-2] > found[4] or q.device.index != torch.cuda.current_device():
         return None
-    faults = word(q.device)
+    faults = fault_bytes(q.device)
     result, Z = _results(q, out)
     copies.held(found[1])
     found[0](q, k, v, valid, None if valid is None else faults, result, Z)

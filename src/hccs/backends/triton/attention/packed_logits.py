@@ -1,7 +1,7 @@
 """Two logits to a 32-bit word: the steps of attention between its two products, in Triton.
 
 What limits the speed is the work per logit, so two of them travel together from the requantisation on, as
-16-bit integers of which Hopper adds, clamps and compares two at a time. The bits of an integer up to 2047
+16-bit integers: Hopper adds, clamps and compares two of them at a time. The bits of an integer up to 2047
 are also a float16, 2^-24 times as large: the words of scores are an operand of the float16 tensor cores as
 they are, and their sums, at most 2^22 steps of 2^-24, are exact in float32. `HOPPER` chooses the
 instructions; without it the same integers come from plain Triton, on any GPU and in its interpreter.
@@ -167,7 +167,7 @@ def larger_of_plain_pairs(a, b):
 
 @triton.jit
 def maximum_of_pairs(pairs, HOPPER: tl.constexpr):
-    """Per row."""
+    """The largest half of each row."""
     if HOPPER:
         both = tl.reduce(pairs, 1, larger_of_pairs)
         largest = tl.maximum(both & 0xFFFF, both >> 16)
@@ -205,7 +205,7 @@ def distances(largest, B, S, D, S2, D2, SCORES: tl.constexpr):
 
 @triton.jit
 def scores_of_pairs(pairs, line, S, S2, f, SCORES: tl.constexpr, HOPPER: tl.constexpr):
-    """Scores (eq. 2, 3), again two to a word."""
+    """Scores (eq. 2, 3), two to a word."""
     raised, limit, near_raised, near, least = line
     if HOPPER:
         raised, limit, least = (raised & 0xFFFF) * 0x10001, limit * 0x10001, least * 0x10001
@@ -238,7 +238,7 @@ def scores_of_pairs(pairs, line, S, S2, f, SCORES: tl.constexpr, HOPPER: tl.cons
 
 @triton.jit
 def probabilities_of_pairs(pairs, Z, RECIPROCAL: tl.constexpr, IS_WIDE: tl.constexpr):
-    """p_hat of the uint8 modes (eq. 7, 8, 9), again two to a word."""
+    """p_hat of the uint8 modes (eq. 7, 8, 9), two to a word."""
     Z = tl.maximum(Z, 1)
     if IS_WIDE:
         rho, k = wide_reciprocal(Z, True, RECIPROCAL)
@@ -295,7 +295,7 @@ def beside_pairs(row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def maxima(acc, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Of every eighth column, [ROWS, 8]: those that one thread holds, so that loops do without shuffles."""
+    """Maxima of every eighth column, [ROWS, 8]: one thread holds them, so that loops need no shuffles."""
     return tl.max(tl.reshape(acc, [ROWS, COLUMNS // 8, 8]), axis=1)
 
 
@@ -327,7 +327,7 @@ def total_of_parts(parts, SUMS: tl.constexpr):
 
 @triton.jit
 def ones_of_bits(bits, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr):
-    """Words of ones in the halves whose key has its bit, of the bits that `mask_bits.py` packs, [ROWS, 4]."""
+    """Words of ones in the halves whose key has its bit set; `mask_bits.py` packs the bits, [ROWS, 4]."""
     column = tl.arange(0, COLUMNS // 8) + (first % 128) // 8
     words = tl.reshape(bits[:, None, :] << column[None, :, None], [ROWS, COLUMNS // 2])
     if HOPPER:  # a byte of ones where the sign of another says so
