@@ -63,7 +63,7 @@ def _forward(
     _, _, delta, Z = scores(x, valid, columns, B, S, D, -128.0, ALL)
     p = probabilities(delta, valid, Z, B, S, IS_U8, RECIPROCAL, ALL) - OFFSET
     p = tl.div_rn(p, tl.zeros_like(p) + (255.0 if IS_U8 else 32767.0))
-    # Rows that no integers answer for are told of, and are no numbers.
+    # Rows that integers cannot answer are reported, and become NaN.
     every = live[:, None]
     no_theta = every & ~is_runnable(B, S, D, columns)
     no_scale = every & ~((per_step > 0) & (per_step < float("inf")))

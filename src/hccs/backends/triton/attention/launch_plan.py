@@ -47,9 +47,10 @@ class LaunchPlan:
             _in_units(q, of_q), _in_units(k, of_kv), _in_units(v, of_kv), self.table, chosen, faults, result,
             Z, *numbers, **self.options,
         )  # fmt: skip
-        start, table, constants = _launcher(compiled, self.grid), self.table, self._constants()
+        start, table = _launcher(compiled, self.grid), self.table
         if start is None:
             return None
+        constants = _constants(self.kernel, self.options)
 
         def relaunch(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
             given = self._numbers(q, k, v, places) if self.growing else numbers
@@ -62,9 +63,6 @@ class LaunchPlan:
         of_q, of_kv = _BYTES_PER_STEP.get(self.tuning.kernel, (1, 1))
         steps = [*_steps(q, of_q), *_steps(k, of_kv), *_steps(v, of_kv), *self.table.stride()[:2]]
         return [k.shape[2], *self.sizes, *steps, *places]
-
-    def _constants(self) -> list[Any]:
-        return _constants(self.kernel, self.options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,7 +53,7 @@ PART = gl.constexpr(32)
 
 @gluon.jit
 def begin_products(q, keys, part: gl.constexpr, acc, COLUMNS: gl.constexpr):
-    """q.k of a part of a block, over what `acc` held."""
+    """q.k of a part of a block, in the registers of `acc`."""
     part_of_keys = keys.slice(part * COLUMNS, COLUMNS).permute((1, 0))
     return warpgroup_mma(q, part_of_keys, acc, use_acc=False, is_async=True)
 
