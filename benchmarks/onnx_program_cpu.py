@@ -27,7 +27,7 @@ from encoder_variants import encoder, table_for, tokens
 
 import hccs
 import hccs.nn
-from hccs.export.onnx_program import write_onnx
+from hccs.export import write_onnx
 from hccs.pipeline.bench.files import dynamic_int8_onnx, float_onnx
 from hccs.pipeline.bench.opening import open_onnxruntime
 

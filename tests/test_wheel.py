@@ -26,8 +26,8 @@ MUST_HOLD = [
     "hccs/aie/cycles/tables/aie2_instructions.csv",
     # Sources that exports write.
     "hccs/export/*/hccs_softmax.c",
-    "hccs/export/freestanding/sources/hccs_operators.h",
-    "hccs/export/freestanding/sources/boards/cortex_m.ld",
+    "hccs/executors/c/sources/hccs_operators.h",
+    "hccs/executors/c/sources/boards/cortex_m.ld",
     "hccs/aie/kernels/hccs_softmax.hpp",
     "hccs/aie/emulation/include/aie_api/aie.hpp",
     "hccs/aie/export/templates/vitis/graph.cpp",

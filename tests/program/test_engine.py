@@ -16,10 +16,11 @@ import pytest
 
 from hccs.backends.cpu import instruction_sets
 from hccs.errors import HccsError, ParameterError
+from hccs.executors import cpu
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
-from hccs.program import IntegerModel, Program, compiling
+from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 from tests.program.programs import LONGEST, WORDS, Builder, random_batch, random_program, scores
 
@@ -243,7 +244,7 @@ def test_without_native_code_numpy_runs_it(monkeypatch):
 
     model = IntegerModel(random_program(0))
     batch = random_batch(model.program, 5)
-    monkeypatch.setattr(compiling, "backend", missing)
+    monkeypatch.setattr(cpu, "backend", missing)
     plain = IntegerModel(model.program)
     assert plain._engine is None
     np.testing.assert_array_equal(plain(*batch).scores, model(*batch).scores)

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hccs.export.onnx_program.graph import Graph, shape
-from hccs.export.onnx_program.linear import clamped
+from hccs.executors.onnx.graph import Graph, shape
+from hccs.executors.onnx.linear import clamped
 from hccs.numbers.layer_norm import XHAT_BITS, NormParams
 from hccs.numbers.multipliers import INT16_LIMIT
 from hccs.reference.layer_norm import root_of, root_shift

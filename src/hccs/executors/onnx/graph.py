@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.export.onnx_function import onnx
+from hccs._extras import require
+from hccs.program.program import Program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Operand = str | NDArray[Any] | np.generic
+
+OPSET = 18
 
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
@@ -30,6 +34,12 @@ TYPES = {
     np.dtype(np.float32): "FLOAT",
     np.dtype(np.float64): "DOUBLE",
 }
+
+
+def onnx() -> Any:
+    """The onnx package, or what to install."""
+    require("onnx.parser", "onnx", "to write ONNX models")
+    return require("onnx", "onnx")
 
 
 class Graph:
@@ -94,6 +104,40 @@ class Graph:
         name = f"{self.place}/{kind}"
         count = self._names[name] = self._names.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """`sizes` (batch, n), and the columns that a row attends to.
+
+    `mask` is uint8 [batch, 1, 1, n], or with rows of their own [batch, 1, n, n].
+    """
+
+    sizes: str
+    mask: str
+
+
+class Building:
+    """A graph that grows operator by operator, and the name there of every value that is made."""
+
+    def __init__(self, program: Program) -> None:
+        self.graph = Graph()
+        self.program = program
+        self.made: dict[str, str] = {}
+        self.unclamped: set[str] = set()
+        """8-bit values in which -128 stands for -127."""
+        self.tokens = Tokens("", "")
+        self.causal_tokens: Tokens | None = None
+        self.inputs: list[Any] = []
+        self.defaults: list[Any] = []
+
+    def add_input(self, name: str, dtype: Any, sizes: list[Any]) -> None:
+        """An input of the model, with names or numbers as sizes."""
+        describe = self.graph.onnx.helper.make_tensor_value_info
+        self.inputs.append(describe(name, self.graph.type(dtype), sizes))
+
+    def width(self, name: str) -> int:
+        return self.program.values[name].width
 
 
 def shape(*sizes: int) -> NDArray[np.int64]:

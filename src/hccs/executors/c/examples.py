@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.errors import DataError
-from hccs.export.freestanding.constants import numbers_of
-from hccs.export.freestanding.plan import longest_rows
-from hccs.program import IntegerModel
-from hccs.program import operators as op
+from hccs.executors.c.literals import numbers_of
+from hccs.program import IntegerModel, Program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +29,7 @@ class Example:
 
 
 def examples_of(model: IntegerModel, sequences: Sequence[Any] | None, kept: Any) -> list[Example]:
-    """The given sequences of token ids, or images, or some made up, with their scores.
+    """The given sequences of token ids, or images, or made-up ones, with their scores.
 
     Made-up ones have types at random, given ones the type 0. The scores are the reference's.
     """
@@ -43,7 +41,7 @@ def examples_of(model: IntegerModel, sequences: Sequence[Any] | None, kept: Any)
         raise DataError("at least one sequence", "none", "Give one per line.")
     found = []
     for tokens, types in inputs:
-        if isinstance(model.program.embed, op.EmbedPatches):
+        if model.program.embed.image is not None:
             answer = model(tokens[None], reference=True)
         else:
             answer = model(tokens[None], None, types[None], reference=True)
@@ -52,17 +50,17 @@ def examples_of(model: IntegerModel, sequences: Sequence[Any] | None, kept: Any)
 
 
 def _made_up(
-    program: op.Program, kept: NDArray[np.int32] | None
+    program: Program, kept: NDArray[np.int32] | None
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8]]]:
-    rng, longest, embed = np.random.default_rng(0), longest_rows(program), program.embed
-    if isinstance(embed, op.EmbedPatches):
+    rng, longest, embed = np.random.default_rng(0), program.rows, program.embed
+    if embed.image is not None:
         for _ in range(IMAGES):
-            yield rng.integers(0, 256, embed.params.image).astype(np.uint8), np.zeros(0, np.uint8)
+            yield rng.integers(0, 256, embed.image).astype(np.uint8), np.zeros(0, np.uint8)
         return
-    words = np.arange(len(embed.params.words)) if kept is None else kept
+    words = np.arange(embed.vocabulary) if kept is None else kept
     for number in range(COUNT):
         length = {0: 1, 1: longest}.get(number, int(rng.integers(1, longest + 1)))
-        yield rng.choice(words, length), rng.integers(0, len(embed.params.types), length).astype(np.uint8)
+        yield rng.choice(words, length), rng.integers(0, embed.type_count, length).astype(np.uint8)
 
 
 def header(found: Sequence[Example]) -> str:
@@ -89,13 +87,13 @@ hccs_model_status hccs_run_example(uint32_t example, int32_t* scores);
 """
 
 
-def source(program: op.Program, found: Sequence[Example]) -> str:
+def source(program: Program, found: Sequence[Example]) -> str:
     """`hccs_examples.c`."""
-    image = isinstance(program.embed, op.EmbedPatches)
+    image = program.embed.image is not None
     tokens = _flat("uint8_t" if image else "int32_t", "tokens", [example.tokens for example in found])
     scores = _flat("int32_t", "scores", [example.scores for example in found])
     if image:
-        rows = f"(void)example;\n  return {longest_rows(program)};"
+        rows = f"(void)example;\n  return {program.rows};"
         call = "hccs_model_scores(tokens + tokens_at[example], scores)"
     else:
         tokens += _flat("uint8_t", "types", [example.types for example in found])
@@ -122,7 +120,7 @@ hccs_model_status hccs_run_example(uint32_t example, int32_t* scores) {{
 
 
 def _flat(kind: str, name: str, arrays: Sequence[NDArray[Any]]) -> str:
-    """Arrays one behind the other, and where each begins."""
+    """Arrays one after the other, and where each begins."""
     values = np.concatenate(arrays)
     starts = np.cumsum([0, *(array.size for array in arrays)])
     return (

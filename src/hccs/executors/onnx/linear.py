@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hccs.export.onnx_program.graph import MICROSOFT, ZERO_POINT, Graph, shape
+from hccs.executors.onnx.graph import MICROSOFT, ZERO_POINT, Graph, shape
 from hccs.numbers.multipliers import INT8_LIMIT, MULTIPLIER_SHIFT, LinearParams
 
 if TYPE_CHECKING:

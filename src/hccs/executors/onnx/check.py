@@ -9,14 +9,13 @@ import numpy as np
 
 from hccs._extras import require
 from hccs.program import IntegerModel
-from hccs.program.operators import EmbedPatches
 
 LENGTH = 64
 """Of the random sequences, at most."""
 
 
 def equal_scores(path: str | os.PathLike[str], model: IntegerModel, count: int = 32, seed: int = 0) -> int:
-    """Of `count` random sequences (or images), how many get the same scores in every bit."""
+    """How many of `count` random sequences (or images) get the same scores in every bit."""
     session = session_of(path)
     given = random_inputs(model, count, np.random.default_rng(seed))
     got = session.run(["scores"], given)[0]
@@ -36,16 +35,16 @@ def session_of(path: str | os.PathLike[str], threads: int = 0) -> Any:
 def random_inputs(model: IntegerModel, count: int, rng: np.random.Generator) -> dict[str, Any]:
     """Images, or ids of random lengths with masks and types: by the names of the file's inputs."""
     embed = model.program.embed
-    if isinstance(embed, EmbedPatches):
-        return {"pixel_values": rng.integers(0, 256, (count, *embed.params.image)).astype(np.uint8)}
+    if embed.image is not None:
+        return {"pixel_values": rng.integers(0, 256, (count, *embed.image)).astype(np.uint8)}
     n = min(model.program.longest, LENGTH)
     lengths = rng.integers(1, n + 1, count)
     lengths[0] = n
     mask = (np.arange(n) < lengths[:, None]).astype(np.int64)
     given = {
-        "input_ids": rng.integers(0, len(embed.params.words), (count, n)) * mask,
+        "input_ids": rng.integers(0, embed.vocabulary, (count, n)) * mask,
         "attention_mask": mask,
     }
-    if len(embed.params.types) > 1:
-        given["token_type_ids"] = rng.integers(0, len(embed.params.types), (count, n))
+    if embed.type_count > 1:
+        given["token_type_ids"] = rng.integers(0, embed.type_count, (count, n))
     return given

@@ -1,20 +1,31 @@
-"""The first operator: look-ups and their sum, or the patches of an image. Also who may attend to whom."""
+"""The first operator, with the model's inputs: look-ups and their sum, or the patches of an image."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hccs.export.onnx_program.attention import Tokens
-from hccs.export.onnx_program.graph import Graph, shape
-from hccs.export.onnx_program.linear import clamped, linear
+from hccs.executors.onnx.graph import Building, Graph, Tokens, shape
+from hccs.executors.onnx.linear import clamped, linear
 from hccs.numbers.multipliers import INT16_LIMIT
 from hccs.program.operators import Embed, EmbedPatches
 
 
-def embed(graph: Graph, step: Embed, ids: str, types: str, sizes: str) -> str:
+def embed(building: Building, step: Embed) -> str:
     """(words[token] << shift) + positions[position] + types[type] as float64 rows [batch * n, h]."""
-    params = step.params
-    words = graph.cast(graph("Gather", params.words, ids), np.float64)
+    graph, params = building.graph, step.params
+    graph.place = "tokens"
+    sizes = graph("Shape", "input_ids")
+    mask = graph.cast(graph("Unsqueeze", "attention_mask", shape(1, 2)), np.uint8)
+    building.tokens = Tokens(sizes, mask)
+    graph.place = step.output
+    for name in ("input_ids", "attention_mask"):
+        building.add_input(name, np.int64, ["batch", "length"])
+    # One type for all where none are given; its sizes have names of their own, since a default has one shape.
+    types = "token_type_ids"
+    building.defaults.append(graph.onnx.numpy_helper.from_array(np.zeros((1, 1), np.int64), types))
+    if len(params.types) > 1:
+        building.add_input(types, np.int64, ["typed_batch", "typed_length"])
+    words = graph.cast(graph("Gather", params.words, "input_ids"), np.float64)
     first = shape(step.first_position)
     length = graph("Slice", sizes, shape(1), shape(2))
     rows = graph("Slice", params.positions, first, graph("Add", length, first), shape(0))
@@ -26,11 +37,17 @@ def embed(graph: Graph, step: Embed, ids: str, types: str, sizes: str) -> str:
     return flat if step.limit is None else clamped(graph, flat, step.limit)
 
 
-def embed_patches(graph: Graph, step: EmbedPatches, images: str, batch: str) -> str:
+def embed_patches(building: Building, step: EmbedPatches) -> str:
     """Rows of special tokens and of patches, positions added; pixels have zero point 128 as they are."""
-    params = step.params
+    graph, params, images = building.graph, step.params, "pixel_values"
     channels, height, width = params.image
     p, w = params.patch, params.positions.shape[1]
+    graph.place = "tokens"
+    batch = graph("Shape", images, start=0, end=1)
+    sizes = graph("Concat", batch, shape(params.tokens), axis=0)
+    building.tokens = Tokens(sizes, graph.constant(np.ones((1, 1, 1, params.tokens), np.uint8)))
+    graph.place = step.output
+    building.add_input(images, np.uint8, ["batch", *params.image])
     cut = graph("Reshape", images, shape(-1, channels, height // p, p, width // p, p))
     pixels = graph("Transpose", cut, perm=[0, 2, 4, 1, 3, 5])
     patches = linear(graph, graph("Reshape", pixels, shape(-1, channels * p * p)), params.projection)
@@ -42,7 +59,7 @@ def embed_patches(graph: Graph, step: EmbedPatches, images: str, batch: str) -> 
 
 
 def causal(graph: Graph, tokens: Tokens) -> Tokens:
-    """The same tokens, each attending to none behind itself."""
+    """The same tokens, each of which attends to none after itself."""
     length = graph("Squeeze", graph("Slice", tokens.sizes, shape(1), shape(2)))
     order = graph("Range", np.int64(0), length, np.int64(1))
     seen = graph("LessOrEqual", order, graph("Unsqueeze", order, shape(1)))

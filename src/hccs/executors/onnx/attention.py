@@ -7,12 +7,11 @@ without a shift are the same with a second delta. Shifted scores are looked up b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.export.onnx_program.graph import ZERO_POINT, Graph, shape
+from hccs.executors.onnx.graph import ZERO_POINT, Graph, Tokens, shape
 from hccs.numbers.heads import NAMES
 from hccs.numbers.modes import INT16_MAX, UINT8_MAX, WIDE_MAX
 from hccs.program.operators import Attention
@@ -29,17 +28,6 @@ EXACT_SUM_BITS = 21
 _MASKED = -(2.0**60)
 _BEYOND = 256
 """The distance of masked columns where scores are looked up."""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Which there are: `sizes` (batch, n), and the columns that a row attends to.
-
-    `mask` is uint8 [batch, 1, 1, n], or with rows of their own [batch, 1, n, n].
-    """
-
-    sizes: str
-    mask: str
 
 
 def attention(graph: Graph, x: str, step: Attention, tokens: Tokens, width: int, longest: int) -> str:

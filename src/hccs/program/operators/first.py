@@ -1,0 +1,29 @@
+"""`First`: the first token of every sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hccs.program.operators.operator import Batch, Operator, Value
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class First(Operator):
+    """int8 rows of all tokens to the row of each sequence's first token."""
+
+    inputs: tuple[str]
+    output: str
+
+    takes_first_row = True
+
+    def written(self, given: Sequence[Value]) -> Value:
+        self.require_rows_of(given[0], (8,), given[0].width, tokens=True)
+        return replace(given[0], per_token=False)
+
+    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+        return given[0][:, 0]

@@ -1,0 +1,36 @@
+"""`Table`: one int8 look-up per value, for activations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.program.operators.operator import Batch, Operator, Value
+from hccs.reference.table import look_up
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Operator):
+    """entries[x + 128] of int8 values."""
+
+    inputs: tuple[str]
+    output: str
+    entries: NDArray[np.int8]
+
+    overwrites = True
+
+    def written(self, given: Sequence[Value]) -> Value:
+        kind = (getattr(self.entries, "shape", None), str(getattr(self.entries, "dtype", "")))
+        self.require(kind == ((256,), "int8"), "256 entries of int8", kind)
+        self.require_rows_of(given[0], (8,), given[0].width)
+        largest = int(abs(self.entries.astype(np.int16)).max())
+        return Value(8, given[0].width, largest, given[0].per_token)
+
+    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+        return look_up(given[0], self.entries)
