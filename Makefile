@@ -4,18 +4,22 @@ PYTHON ?= python3
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
-# The CPU build; an open range would pull gigabytes of CUDA libraries.
+# PyPI's torch for Linux brings CUDA. For its CPU build:
+# make TORCH_INDEX=https://download.pytorch.org/whl/cpu demo
 TORCH := torch==2.13.0
-# What the demo imports: parts of the extras hf and report. The tests and benchmarks install the rest.
-DEMO := "transformers>=5.0" "accelerate>=1.1" "safetensors>=0.4" "typer>=0.12" "rich>=13" "matplotlib>=3.7"
+TORCH_INDEX ?=
+# What the three pyproject.toml ask for to build: read from there, so that builds need no environment of their own.
+BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]/\1/p' pyproject.toml aie/pyproject.toml lab/pyproject.toml | tr , ' ')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
+AIE_SOURCES := aie/pyproject.toml aie/CMakeLists.txt $(shell find aie/src -name '*.cpp' -o -name '*.hpp')
+PYTHON_FOLDERS := src lab aie tests benchmarks tools
 SANITIZED := build/sanitized
 # Templates are no C++ before they are filled in.
-CXX_FILES := $(shell find src tests benchmarks \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' \) -not -path '*/templates/*')
+CXX_FILES := $(shell find src aie lab tests benchmarks \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' \) -not -path '*/templates/*')
 
 .PHONY: demo test slow bench coverage docs lint format sanitize wheel clean
 
-demo: $(VENV)/.core
+demo: $(VENV)/.lab
 	@echo "== demo"
 	$(BIN)/hccs demo
 
@@ -39,14 +43,18 @@ coverage: $(VENV)/.dev
 	@rm -rf build/coverage && mkdir -p build/coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term --cov-report=html
 
+# The product's wheel is tried in an environment that has NumPy and nothing else.
 wheel: $(VENV)/.dev
-	@echo "== building a wheel into dist/"
-	$(BIN)/pip wheel -q --no-build-isolation --no-deps -w dist .
-	@ls dist
+	@echo "== building wheels into dist/"
+	@rm -rf dist build/wheel && mkdir -p build
+	$(BIN)/pip wheel -q --no-build-isolation --no-deps -w dist . ./aie ./lab
+	@ls -l dist
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/pip install -q dist/hccs-*.whl
+	build/wheel/bin/python -I tools/check_installed.py README.md
 
-docs: $(VENV)/.pip
+docs: $(VENV)/.dev
 	@echo "== the site, into build/site"
-	$(BIN)/pip install -q "mkdocs-material>=9.5,<10" "mkdocstrings[python]>=0.27"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 
 bench: $(VENV)/.bench
@@ -59,15 +67,16 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/calibration.py --json build/calibration.json
 
 lint: $(VENV)/.dev
-	@echo "== lint: ruff, clang-format, mypy"
-	$(BIN)/ruff check src tests benchmarks tools
-	$(BIN)/ruff format --check -q src tests benchmarks tools
+	@echo "== lint: ruff, clang-format, mypy, import-linter"
+	$(BIN)/ruff check $(PYTHON_FOLDERS)
+	$(BIN)/ruff format --check -q $(PYTHON_FOLDERS)
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/.dev
-	$(BIN)/ruff check --fix -q src tests benchmarks tools
-	$(BIN)/ruff format -q src tests benchmarks tools
+	$(BIN)/ruff check --fix -q $(PYTHON_FOLDERS)
+	$(BIN)/ruff format -q $(PYTHON_FOLDERS)
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 # Needs compilers and emulators that no target installs; those that are missing are named, and their tests skipped.
@@ -109,32 +118,41 @@ $(SANITIZED)/.built: $(VENV)/.dev $(SOURCES)
 $(VENV)/.pip:
 	@echo "== making .venv"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.18" ninja
+	$(BIN)/pip install -q $(BUILD_REQUIRES) cmake ninja
 	@touch $@
 
-# The kernels are compiled while packages are unpacked.
-$(VENV)/.core: $(VENV)/.pip $(SOURCES)
-	@echo "== installing PyTorch and building hccs (some minutes the first time)"
-	@$(MAKE) --no-print-directory -j2 $(VENV)/.packages $(VENV)/.native
-	@touch $@
-
-# Python compiles a module when it is first imported: of torch and transformers that is a small part.
-$(VENV)/.packages: $(VENV)/.pip
-	$(BIN)/pip install -q --no-compile $(TORCH) $(DEMO)
+# Python compiles a module when it is first imported: the demo imports a small part of torch.
+$(VENV)/.torch: $(VENV)/.pip
+	$(BIN)/pip install -q --no-compile $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.pip $(SOURCES)
 	$(BIN)/pip install -q --no-build-isolation --no-deps -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.core
-	@echo "== installing what the tests need"
-	$(BIN)/pip install -q --no-compile --no-build-isolation -e ".[hf,report,onnx,dev]"
+$(VENV)/.aie: $(VENV)/.pip $(AIE_SOURCES)
+	$(BIN)/pip install -q --no-build-isolation --no-deps -e ./aie
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.core
+# hccs-lab asks for `hccs[hf]`, and so brings all that the demo needs. The kernels are compiled meanwhile.
+$(VENV)/.lab: $(VENV)/.pip $(SOURCES) lab/pyproject.toml
+	@echo "== installing PyTorch and building hccs (two minutes the first time)"
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.torch $(VENV)/.native
+	$(BIN)/pip install -q --no-compile --no-build-isolation -e ./lab
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.lab
+	$(BIN)/pip install -q --no-compile 'hccs[dev]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.lab $(AIE_SOURCES)
+	@echo "== installing what the tests need"
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.tools $(VENV)/.aie
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.lab
 	@echo "== installing the peers that the benchmarks compare with (ONNX Runtime, OpenVINO with NNCF, LiteRT)"
-	$(BIN)/pip install -q --no-build-isolation -e ".[hf,report,onnx,bench]"
+	$(BIN)/pip install -q 'hccs[onnx]' 'hccs-lab[peers]'
 	@touch $@
 
 clean:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import time
 
-from hccs.pipeline.convert.steps import calibrate
-from hccs.pipeline.data import tasks
-from hccs.pipeline.data.tokens import tokenise
-from hccs.pipeline.models import load_classifier
+from hccs.conversion.data import tasks
+from hccs.conversion.data.tokens import tokenise
+from hccs.conversion.models import load_classifier
+from hccs.conversion.steps import calibrate
 
 
 def main() -> None:

@@ -51,12 +51,12 @@ from encoder_variants import (
     padded,
     tokens,
 )
+from hccs_lab.demo import MODEL as TINY
 
 import hccs
 from hccs.backends.cpu import instruction_sets
-from hccs.pipeline.convert.demo import MODEL as TINY
-from hccs.pipeline.data import tasks
-from hccs.pipeline.models import load_tokenizer
+from hccs.conversion.data import tasks
+from hccs.conversion.models import load_tokenizer
 
 PARTS = ("sizes", "tiny", "sentences", "threads", "first", "avx2")
 COUNT, GROUP = 64, 8  # sentences, and how many of similar length peers take at a time

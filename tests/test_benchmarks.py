@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
-EMBEDDED = ROOT / "src" / "hccs" / "embedded"
+EMBEDDED = ROOT / "lab" / "src" / "hccs_lab" / "demo"
 PARTS = {"softmax_peers", "encoder_variants"}  # imported by others
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -74,6 +74,6 @@ def test_no_function_hides_a_module(room):
 def test_rooms_are_there_once_the_package_is():
     pytest.importorskip("torch")
     program = "import hccs; print(hccs.nn.attach.__name__, hccs.calibration.search.__name__)"
-    program += "; print(hccs.export.export_c.__name__, hccs.surrogates.get.__name__)"
+    program += "; print(hccs.export.export_c.__name__, hccs_lab.surrogates.get.__name__)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["attach", "search", "export_c", "get"]

@@ -121,7 +121,7 @@ def test_export_of_onnx(mode):
 
 @pytest.mark.parametrize("mode", ["u8_clb", "i16_div"])
 def test_export_of_aie(mode, tmp_path):
-    from hccs.aie.export import Target, export, plan
+    from hccs_aie.export import Target, export, plan
 
     table = hccs.ParamTable(**TABLE, scale=[[0.1, 0.05], [0.02, 0.01]], n=64)
     folder = export(plan(table, mode=mode), Target.VITIS, tmp_path / "aie")

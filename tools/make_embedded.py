@@ -1,4 +1,4 @@
-"""Builds what ships in src/hccs/embedded: the movie-snippet task and a BERT-tiny fine-tuned on it.
+"""Builds what ships in lab/src/hccs_lab/demo: the movie-snippet task and a BERT-tiny fine-tuned on it.
 
     python tools/make_embedded.py --snippets snippets.tsv --licence LICENSE.txt \\
         --encoder ENCODER_FOLDER --vocabulary vocab.txt
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
-from hccs.pipeline.data import tasks
-from hccs.pipeline.data.tokens import tokenise
-from hccs.pipeline.models import accuracy, load_classifier
-from hccs.pipeline.training import Recipe, train
+from hccs.conversion.data import tasks
+from hccs.conversion.data.tokens import tokenise
+from hccs.conversion.models import accuracy, load_classifier
+from hccs.conversion.training import Recipe, train
 
 NEUTRAL = 0.5
 OUT = Path(__file__).parent.parent / "src" / "hccs" / "embedded"

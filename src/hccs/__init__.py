@@ -30,16 +30,14 @@ __all__ = [
 __version__ = "0.1.0"
 
 _ROOMS = (
-    "aie",
     "backends",
     "calibration",
     "export",
     "nn",
     "ops",
-    "pipeline",
+    "conversion",
     "program",
     "reference",
-    "surrogates",
 )
 
 
@@ -48,7 +46,7 @@ def __getattr__(name: str) -> _Any:
     if name in _ROOMS:
         return _importlib.import_module(f"hccs.{name}")
     if name == "convert":
-        return _importlib.import_module("hccs.pipeline.convert.calling").convert
+        return _importlib.import_module("hccs.conversion.calling").convert
     raise AttributeError(f"module 'hccs' has no attribute {name!r}")
 
 

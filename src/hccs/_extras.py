@@ -20,3 +20,23 @@ def require(package: str, extra: str, purpose: str = "") -> Any:
     except ModuleNotFoundError as error:
         what = f"{package.split('.')[0]} {purpose}".rstrip()
         raise MissingExtraError(what, f"no module {error.name}", how_to_install(extra)) from error
+
+
+DISTRIBUTIONS = {"hccs_aie": ("hccs-aie", "./aie"), "hccs_lab": ("hccs-lab", "./lab")}
+"""Packages of this project that are installed apart: their names on an index, and their folders."""
+
+
+def require_distribution(module: str, purpose: str) -> Any:
+    """Import a module of the laboratory or of the AI Engine's package, or say how to install it."""
+    package = module.split(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        name, folder = DISTRIBUTIONS[package]
+        raise MissingExtraError(
+            f"{name} for {purpose}",
+            f"no module {package}",
+            f"pip install {name}, or in a checkout pip install {folder}.",
+        ) from error

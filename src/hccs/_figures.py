@@ -12,7 +12,7 @@ from hccs._files.atomic import replacing
 
 def new(width: float, height: float) -> Any:
     """An empty matplotlib figure of so many inches."""
-    module = require("matplotlib.figure", "report", "for figures")
+    module = require("matplotlib.figure", "hf", "for figures")
     return module.Figure(figsize=(width, height), layout="constrained")
 
 

@@ -89,15 +89,15 @@ def test_every_option_that_an_error_names_exists():
 @pytest.mark.parametrize(
     ("command", "place", "resumes"),
     [
-        (["demo"], "hccs.pipeline.convert.demo.demo", True),
-        (["convert", "m", "--task", "movies", "--out", "o"], "hccs.pipeline.convert.stages.convert", True),
-        (["compare", "--out", "o"], "hccs.pipeline.compare.run.compare", True),
+        (["demo"], "hccs_lab.demo.demo", True),
+        (["convert", "m", "--task", "movies", "--out", "o"], "hccs.conversion.stages.convert", True),
+        (["compare", "--out", "o"], "hccs_lab.compare.run.compare", True),
         (
             ["reproduce", "run", "--data", "d", "--out", "o"],
-            "hccs.pipeline.reproduce.run.run",
+            "hccs_lab.reproduce.run.run",
             True,
         ),
-        (["evaluate", "run"], "hccs.pipeline.convert.evaluate.evaluate", False),
+        (["evaluate", "run"], "hccs.conversion.evaluate.evaluate", False),
         (["calibrate", "x.npy"], "hccs.cli.calibrate.collect_files", False),
         (["calibrate", "x.npy", "--statistics", "s"], "hccs.cli.calibrate.collect_files", True),
     ],
@@ -132,7 +132,7 @@ def test_ctrl_c_in_a_real_run(tmp_path):
 
 def few_examples(folder):
     """The embedded model and a few sentences to convert it on, as arguments."""
-    from hccs.pipeline.convert.demo import MODEL
+    from hccs_lab.demo import MODEL
 
     (folder / "few.tsv").write_text("sentence\tlabel\n" + "fine\tpositive\nbad\tnegative\n" * 4)
     return str(MODEL), "--train", str(folder / "few.tsv"), "--no-retrain", "--no-refine"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hccs_lab.demo import MODEL
 
-from hccs.pipeline.convert.demo import MODEL
-from hccs.pipeline.data import tasks
+from hccs.conversion.data import tasks
 
 SENTENCES = 16
 

@@ -20,14 +20,14 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 HCCS = typer.main.get_command(app)
 # Commands that are parsed but not run, and why.
 NOT_RUN = {
-    "hccs aie build": "needs a compiler for the device; tests/aie/test_aie_toolchain.py stands in for one",
-    "hccs demo": "takes minutes; tests/pipeline runs its stages",
-    "hccs bench": "takes minutes; tests/pipeline/test_bench.py runs it small",
-    "hccs compare": "takes minutes; tests/pipeline/test_compare.py runs it small",
-    "hccs reproduce": "takes hours; tests/pipeline/test_reproduce.py runs it small",
+    "hccs aie build": "needs a compiler for the device; aie/tests/test_aie_toolchain.py stands in for one",
+    "hccs demo": "takes minutes; tests/conversion runs its stages",
+    "hccs bench": "takes minutes; lab/tests/test_bench.py runs it small",
+    "hccs compare": "takes minutes; lab/tests/test_compare.py runs it small",
+    "hccs reproduce": "takes hours; lab/tests/test_reproduce.py runs it small",
 }
 # Commands that another test runs word for word.
-RUN_ELSEWHERE = {"hccs aie cycles": "tests/aie/test_aie_cli.py"}
+RUN_ELSEWHERE = {"hccs aie cycles": "aie/tests/test_aie_cli.py"}
 
 
 def commands_in(line: str) -> list[list[str]]:

@@ -132,7 +132,7 @@ def dev_sentences(count: int) -> list[list[int]]:
 
 
 def _embedded() -> str:
-    from hccs.pipeline.convert.demo import MODEL
+    from hccs_lab.demo import MODEL
 
     return str(MODEL)
 
@@ -145,6 +145,6 @@ def _tokenizer():
 
 
 def _sentences(part: str, count: int) -> list[str]:
-    from hccs.pipeline.data import tasks
+    from hccs.conversion.data import tasks
 
     return [text[0] for text in getattr(tasks.load(tasks.TASKS["movies"]), part).texts[:count]]

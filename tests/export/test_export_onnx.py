@@ -220,11 +220,12 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_of_the_embedded_model(tmp_path: Path) -> None:
     """The embedded model, converted without retraining: the same predictions on its whole dev set."""
-    from hccs.pipeline.convert.demo import MODEL
-    from hccs.pipeline.convert.export_onnx import compare
-    from hccs.pipeline.data.tasks import TASKS, load
-    from hccs.pipeline.data.tokens import tokenise
-    from hccs.pipeline.models import load_classifier
+    from hccs_lab.demo import MODEL
+
+    from hccs.conversion.data.tasks import TASKS, load
+    from hccs.conversion.data.tokens import tokenise
+    from hccs.conversion.export_onnx import compare
+    from hccs.conversion.models import load_classifier
 
     loaded, data = load_classifier(str(MODEL), ("negative", "positive")), load(TASKS["movies"])
     table = hccs.calibrate(
@@ -241,13 +242,13 @@ def test_a_run_of_the_embedded_model(tmp_path: Path) -> None:
 
 
 def _tokens(examples: Any, loaded: Any) -> Any:
-    from hccs.pipeline.data.tokens import tokenise
+    from hccs.conversion.data.tokens import tokenise
 
     return tokenise(examples, loaded.tokenizer, 64)
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
-    from hccs.pipeline.convert.export_onnx import export_run
+    from hccs.conversion.export_onnx import export_run
 
     with pytest.raises(FileError, match="hccs convert first"):
         export_run(tmp_path, tmp_path / "model.onnx")

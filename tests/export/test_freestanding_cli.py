@@ -73,7 +73,8 @@ def test_sentences_are_ids_or_text(program: Path, tmp_path: Path) -> None:
 
 def test_the_tokenizer_beside_a_program_reads_text(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from hccs.pipeline.convert.demo import MODEL
+    from hccs_lab.demo import MODEL
+
     from hccs.program import Program
 
     whole = small_program(words=30522)

@@ -140,7 +140,7 @@ def test_a_model_made_from_the_configuration_alone_refuses_to_run(saved):
 
 
 def test_surrogates_are_not_lost_in_silence(make_model, tmp_path):
-    import hccs.surrogates as surrogates
+    import hccs_lab.surrogates as surrogates
 
     model = make_model("bert")
     scale = table(model).scale

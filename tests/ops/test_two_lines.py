@@ -200,8 +200,8 @@ def test_names_and_shapes():
 
 
 def test_ai_engines_say_what_they_want_of_two_lines():
-    from hccs.aie import emulator
-    from hccs.aie.export import plan
+    from hccs_aie import emulator
+    from hccs_aie.export import plan
 
     theta = hccs.HeadParams(1023, 4, 50, 41, 20)
     table = hccs.ParamTable([[1023]], [[4]], [[50]], [[0.1]], 64, S2=[[41]], D2=[[20]])

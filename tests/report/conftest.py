@@ -64,7 +64,7 @@ def finished(material, tmp_path_factory):
     import datasets
 
     import hccs
-    from hccs.pipeline.training import Recipe
+    from hccs.conversion.training import Recipe
 
     said: list[str] = []
     splits = datasets.DatasetDict(train=material.dataset(96, 0), validation=material.dataset(64, 1))

@@ -18,9 +18,9 @@ typer_testing = pytest.importorskip("typer.testing")
 import hccs
 import hccs.nn
 from hccs.cli.app import app
+from hccs.conversion.data.sources import given_as, parts_of
+from hccs.conversion.data.tasks import custom_task, load
 from hccs.errors import DataError, FileError, ParameterError
-from hccs.pipeline.data.sources import given_as, parts_of
-from hccs.pipeline.data.tasks import custom_task, load
 from tests.report.conftest import LABELS
 from tests.report.wellformed import checked
 

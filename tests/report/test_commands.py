@@ -12,13 +12,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 typer_testing = pytest.importorskip("typer.testing")
 
+from hccs_lab.compare import speed
+
 from hccs.cli.app import app
+from hccs.conversion import training
+from hccs.conversion.data.tasks import Examples
+from hccs.conversion.data.tokens import tokenise
+from hccs.conversion.training import Recipe, train
 from hccs.errors import ParameterError
-from hccs.pipeline import training
-from hccs.pipeline.compare import speed
-from hccs.pipeline.data.tasks import Examples
-from hccs.pipeline.data.tokens import tokenise
-from hccs.pipeline.training import Recipe, train
 from tests.report.wellformed import checked
 
 pytestmark = pytest.mark.filterwarnings("ignore")

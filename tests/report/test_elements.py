@@ -15,8 +15,8 @@ import hccs
 from hccs._html.charts import Curve, bar, curves, interval, sparkline, ticks
 from hccs._html.elements import Markup, joined, table, tag
 from hccs.calibration import HeadStatistics
+from hccs.conversion.report.intervals import of_error, of_share
 from hccs.numbers.table import ParamTable
-from hccs.pipeline.report.intervals import of_error, of_share
 from hccs.program import Program
 from tests.program.programs import random_program
 from tests.report.wellformed import checked

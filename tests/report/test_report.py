@@ -15,9 +15,9 @@ pytest.importorskip("transformers")
 typer_testing = pytest.importorskip("typer.testing")
 
 from hccs.cli.app import app
+from hccs.conversion.report.commands import convert_command
+from hccs.conversion.report.write import write_report
 from hccs.errors import FileError
-from hccs.pipeline.report.commands import convert_command
-from hccs.pipeline.report.write import write_report
 from tests.report.browser import Browser, executable
 from tests.report.conftest import LABELS
 from tests.report.wellformed import checked
@@ -140,8 +140,8 @@ def test_the_command_of_a_report_is_the_run_itself(finished, monkeypatch):
     """The command line makes of it the very settings that the run was begun with."""
     from dataclasses import asdict
 
-    from hccs.pipeline.convert import stages
-    from hccs.pipeline.runs.record import read_json
+    from hccs.conversion import stages
+    from hccs.conversion.runs.record import read_json
 
     kept = []
 

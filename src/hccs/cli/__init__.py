@@ -12,7 +12,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         from hccs._extras import how_to_install
 
-        sys.exit(f"hccs: the command line needs {error.name}. {how_to_install('cli')}")
+        sys.exit(f"hccs: the command line needs {error.name}. {how_to_install('text')}")
 
     from hccs.cli.boundary import explained, one_line_warnings
 

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 import hccs
-from hccs.cli import (
-    aie,
-    bench,
-    calibrate,
-    compare,
-    convert,
-    demo,
-    export,
-    info,
-    report,
-    reproduce,
-    show,
-    where,
-)
+from hccs._extras import require_distribution
+from hccs.cli import calibrate, convert, export, info, report, show, where
 from hccs.cli.boundary import Commands
 from hccs.cli.perplexity import perplexity
 
@@ -33,18 +22,47 @@ app = typer.Typer(
 )
 app.command()(info.info)
 app.command()(calibrate.calibrate)
-app.add_typer(aie.app, name="aie")
 app.command()(convert.convert)
 app.command()(convert.evaluate)
 app.command()(perplexity)
 app.command()(show.show)
 app.command()(where.where)
 app.command()(report.report)
-app.command()(compare.compare)
-app.command()(bench.bench)
-app.command()(demo.demo)
 app.add_typer(export.app, name="export")
-app.add_typer(reproduce.app, name="reproduce")
+
+COMMANDS_ELSEWHERE = {
+    "aie": "hccs_aie",
+    "bench": "hccs_lab",
+    "compare": "hccs_lab",
+    "demo": "hccs_lab",
+    "reproduce": "hccs_lab",
+}
+"""Commands of distributions that may not be installed, with the package that each comes from."""
+
+
+def _add_commands_of_other_distributions() -> None:
+    """Register what the entry points `hccs.commands` name; a missing command says what to install."""
+    found = {entry.name: entry for entry in entry_points(group="hccs.commands")}
+    for name in sorted({*COMMANDS_ELSEWHERE, *found}):
+        if name not in found:
+            _add_missing(name, COMMANDS_ELSEWHERE[name])
+            continue
+        command = found[name].load()
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+
+
+def _add_missing(name: str, package: str) -> None:
+    @app.command(
+        name, hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+    )
+    def missing(context: typer.Context) -> None:
+        require_distribution(package, f"hccs {name}")
+
+
+_add_commands_of_other_distributions()
 
 
 def _show_version(wanted: bool) -> None:

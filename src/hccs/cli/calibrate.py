@@ -114,7 +114,7 @@ def _require_drawable(figure: Path) -> None:
         raise ParameterError(
             f"--figure to end in {', '.join(FIGURES)}", repr(figure.name), "The ending chooses the format."
         )
-    require("matplotlib", "report", "for --figure")
+    require("matplotlib", "hf", "for --figure")
 
 
 def _statistics(inputs: list[Path], n: int | None, scale: str, checkpoint: Path | None) -> HeadStatistics:

@@ -143,12 +143,12 @@ def convert(
 ) -> None:
     """Collect, calibrate, evaluate, train in integers, lower to an integer model, evaluate and save."""
     require_models()
-    from hccs.pipeline.convert import stages as pipeline
-    from hccs.pipeline.convert.finishing import finish
-    from hccs.pipeline.convert.settings import ConversionSettings
-    from hccs.pipeline.convert.steps import RETRAINING
-    from hccs.pipeline.report.write import NAME
-    from hccs.pipeline.runs.processes import state
+    from hccs.conversion import stages as pipeline
+    from hccs.conversion.finishing import finish
+    from hccs.conversion.report.write import NAME
+    from hccs.conversion.runs.processes import state
+    from hccs.conversion.settings import ConversionSettings
+    from hccs.conversion.steps import RETRAINING
 
     names = tuple(name.strip() for name in labels.split(",") if name.strip())
     changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
@@ -198,7 +198,7 @@ def _task(
     problem: str,
     unlabelled: str = "",
 ) -> Any:
-    from hccs.pipeline.data import tasks
+    from hccs.conversion.data import tasks
 
     columns = ["image"] if problem == "images" and text == "sentence" else text.split(",")
     sources = {"--task": task, "--train": train, "--unlabelled": unlabelled}
@@ -277,8 +277,8 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
 
 def show_end(output: Output, results: dict[str, Any], out: Path) -> None:
     """A run in one sentence, where its time went, where things are, and what to do next."""
-    from hccs.pipeline.report.conversion import Conversion, sentence
-    from hccs.pipeline.report.write import NAME
+    from hccs.conversion.report.conversion import Conversion, sentence
+    from hccs.conversion.report.write import NAME
 
     whole = "bytes" in results["stages"].get("whole", {})
     lines = [
@@ -298,7 +298,7 @@ def _form(calibrated: dict[str, Any]) -> str:
     """What a run's HCCS has that the paper's has not; runs of earlier versions say nothing."""
     if calibrated.get("lines", 1) == 1 and calibrated.get("sum_bits", 15) == 15:
         return ""
-    from hccs.pipeline.convert.forms import LineForm
+    from hccs.conversion.forms import LineForm
 
     return f"; HCCS of {LineForm(*(calibrated[name] for name in ('lines', 'scores', 'sum_bits')))}"
 
@@ -328,7 +328,7 @@ def evaluate(
 ) -> None:
     """Score a converted model again, in any mode, on any file."""
     require_models()
-    from hccs.pipeline.convert.evaluate import evaluate as score
+    from hccs.conversion.evaluate import evaluate as score
 
     output = Output(json)
     found = score(run, (mode.value,) if mode else (), file or None, backend.value, metric or None)

@@ -107,7 +107,7 @@ def onnx(
         _whole_onnx(whole, out)
         return
     require_models()
-    from hccs.pipeline.convert.export_onnx import export_run
+    from hccs.conversion.export_onnx import export_run
 
     path, found = export_run(model, out, mode=mode.value if mode else "", attentions=attentions)
     console = Console()

@@ -26,8 +26,8 @@ def perplexity(
 ) -> None:
     """Put HCCS into a causal language model without training, and tell its perplexity before and after."""
     require_models()
-    from hccs.pipeline.convert.language import LanguageSettings, convert_language
-    from hccs.pipeline.report.write import write_report
+    from hccs.conversion.language import LanguageSettings, convert_language
+    from hccs.conversion.report.write import write_report
 
     output = Output(json)
     settings = LanguageSettings(model, str(text), str(dev), n, mode)

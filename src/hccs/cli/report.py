@@ -21,6 +21,6 @@ def report(
 ) -> None:
     """Write a report to look at, to print and to send: one HTML file that holds all it shows."""
     require_models()
-    from hccs.pipeline.report.write import write_report
+    from hccs.conversion.report.write import write_report
 
     Output().say(f"wrote {write_report(run, out)}")

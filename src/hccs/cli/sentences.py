@@ -30,7 +30,7 @@ def read_sentences(file: Path, program: Program, model: Path) -> list[list[int]]
             "Give token ids instead, one sentence a line.",
         )
     require_models()
-    from hccs.pipeline.models import load_tokenizer
+    from hccs.conversion.models import load_tokenizer
 
     read = load_tokenizer(str(folder))
     ids: list[list[int]] = read(lines, truncation=True, max_length=program.longest)["input_ids"]

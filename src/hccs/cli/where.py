@@ -20,8 +20,8 @@ def where(
 ) -> None:
     """Show the noise of every value of an integer model, and what each operator alone would cost."""
     require_models()
-    from hccs.pipeline.report import where as report
-    from hccs.pipeline.report.write import write_report
+    from hccs.conversion.report import where as report
+    from hccs.conversion.report.write import write_report
 
     output = Output(json)
     found = report.where(run, file or None, examples)

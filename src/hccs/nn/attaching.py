@@ -175,7 +175,7 @@ def fill(slots: Mapping[str, AttentionSlot], model: nn.Module) -> None:
             raise ModelError(
                 f"slots for the layers {', '.join(layers)}",
                 f"{type(slot).__name__} for {name}",
-                "A slot is an hccs.nn.AttentionSlot, such as hccs.surrogates.get(method).module returns.",
+                "A slot is an hccs.nn.AttentionSlot, such as hccs_lab.surrogates.get(method).module returns.",
             )
     register()
     for name, slot in slots.items():

@@ -1,0 +1,198 @@
+"""What every export shares: the rows of each tile, parameters, kernel sources, test vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.errors import ParameterError, ShapeError
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.table import ParamTable
+from hccs.reference.softmax import softmax as reference_softmax
+from hccs_aie import scaling
+from hccs_aie.arguments import Choice, whole
+from hccs_aie.emulator import LANES, MAX_COLUMNS, require_theta, rows_multiple, takes_columns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TILE_MEMORY = 65536
+RESERVED_MEMORY = 6144
+"""Stack, scratch arrays and constants of the kernel."""
+
+SECOND_LEVELS = 2048
+"""What the clamp levels of a second line take besides."""
+
+MAX_TILES = max(max(tiles) for tiles in scaling.TILES.values())
+"""Tiles of the largest array."""
+
+
+class Target(Choice):
+    """The tool flow a project is written for."""
+
+    VITIS = "vitis"
+    IRON = "iron"
+    AIE4ML = "aie4ml"
+
+
+@dataclass(frozen=True)
+class Project:
+    """One layer's softmax on an array of tiles: heads * rows rows of `columns` logits, dealt out in order.
+
+    Refuses what no tile could run: rows that do not come in whole batches, shares that do not fit a tile.
+    """
+
+    theta: HeadParams
+    mode: Mode
+    layer: int
+    columns: int
+    rows: int
+    tiles: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", Mode(self.mode))
+        for name in ("layer", "columns", "rows", "tiles"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        if self.layer < 0:
+            raise ParameterError("a layer from 0 on", str(self.layer), "Layers count from 0.")
+        if len(self.theta.shape) != 1:
+            raise ShapeError("theta of one layer, [heads]", f"shape {self.theta.shape}", "Name the layer.")
+        fitting = fitting_tiles(self.theta, self.mode, self.columns, self.rows)
+        if self.tiles not in fitting:
+            raise ParameterError(
+                f"a number of tiles that divides {self.heads * self.rows} rows into fitting shares of "
+                f"{rows_multiple(self.columns)}s",
+                str(self.tiles),
+                f"These do: {', '.join(map(str, fitting))}.",
+            )
+
+    @property
+    def heads(self) -> int:
+        """Heads of the layer."""
+        return self.theta.shape[0]
+
+    @property
+    def rows_per_tile(self) -> int:
+        """Rows of each tile's buffers."""
+        return self.heads * self.rows // self.tiles
+
+    @property
+    def output_type(self) -> str:
+        """The C++ type of the probabilities."""
+        return "uint8" if self.mode.is_u8 else "int16"
+
+
+def fitting_tiles(theta: HeadParams, mode: Mode, columns: int, rows: int) -> list[int]:
+    """The numbers of tiles that a layer's rows can be dealt out to; never empty.
+
+    Every tile gets whole batches of rows, and memory for its share twice: one filled, one worked on.
+    """
+    if not takes_columns(columns):
+        longer = min(max(-(-columns // LANES), 1) * LANES, MAX_COLUMNS)
+        raise ShapeError(
+            f"a multiple of {LANES} columns, up to {MAX_COLUMNS}",
+            f"{columns} columns",
+            f"Exported kernels take full rows: calibrate for n = {longer}, or name fewer columns.",
+        )
+    batch = rows_multiple(columns)
+    if rows < batch or rows % batch:
+        raise ShapeError(
+            f"rows per head in multiples of {batch} at {columns} columns",
+            str(rows),
+            "Pad the queries; extra rows cost little.",
+        )
+    require_theta(theta, columns)
+    batches = theta.shape[0] * rows // batch
+    memory = 2 * batch * columns * (1 + mode.dtype.itemsize)
+    most = (TILE_MEMORY - RESERVED_MEMORY - (SECOND_LEVELS if theta.wide else 0)) // memory
+    fitting = [n for n in range(1, min(batches, MAX_TILES) + 1) if batches % n == 0 and batches // n <= most]
+    if not fitting:
+        raise ParameterError(
+            f"rows that at most {MAX_TILES} tiles can share, {most * batch} a tile",
+            f"{theta.shape[0]} heads of {rows} rows",
+            "Ask for fewer rows; a larger batch runs the same tiles again.",
+        )
+    return fitting
+
+
+def plan(
+    table: ParamTable,
+    layer: int = 0,
+    rows: int = 64,
+    columns: int | None = None,
+    tiles: int | None = None,
+    mode: Mode | str | None = None,
+) -> Project:
+    """Deal a layer's rows out to tiles; without `tiles`, to the fewest whose memory holds their share."""
+    layers, _ = table.shape
+    layer, rows = whole("layer", layer), whole("rows", rows)
+    if not 0 <= layer < layers:
+        raise ParameterError(f"a layer from 0 to {layers - 1}", str(layer), "Layers count from 0.")
+    columns = table.n if columns is None else whole("columns", columns)
+    theta = table.layer(layer)
+    mode = table.mode if mode is None else Mode(mode)
+    if tiles is None:
+        tiles = fitting_tiles(theta, mode, columns, rows)[0]
+    return Project(theta, mode, layer, columns, rows, tiles)
+
+
+def parameter_header(project: Project) -> str:
+    """`hccs_parameters.hpp`: the layer as compile-time constants."""
+    wide = project.theta.wide
+    heads = (theta[: 5 if wide else 3] for theta in project.theta.packed.tolist())
+    rows = ",\n        ".join(f"{{{', '.join(map(str, theta))}}}" for theta in heads)
+    return f"""// Head parameters of layer {project.layer}, written by `hccs aie export`.
+#pragma once
+
+#include "hccs_tile.hpp"
+
+namespace hccs {{
+
+struct layer {{
+    using theta = {"two_lines" if wide else "head"};
+    static constexpr mode selected = mode::{project.mode.value};
+    static constexpr unsigned columns = {project.columns};
+    static constexpr unsigned rows_per_head = {project.rows};
+    static constexpr unsigned heads = {project.heads};
+    static constexpr unsigned tiles = {project.tiles};
+    static constexpr unsigned rows_per_tile = {project.rows_per_tile};
+    // {"B, S, D, S2, D2" if wide else "B, S, D"} of each head.
+    static constexpr theta thetas[heads] = {{
+        {rows}}};
+}};
+
+}}  // namespace hccs
+"""
+
+
+def kernel_sources() -> dict[str, str]:
+    """The kernel headers by name, as they ship in the package."""
+    folder = resources.files("hccs_aie") / "kernels"
+    names = ("hints.hpp", "hccs_softmax.hpp", "hccs_reciprocals.hpp", "hccs_normalise.hpp", "hccs_tile.hpp")
+    return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in names}
+
+
+def emulation_sources() -> dict[str, str]:
+    """The host emulation of the AIE API by path: it checks an exported kernel without any tools."""
+    folder = resources.files("hccs_aie") / "emulation" / "include" / "aie_api"
+    return {f"aie_api/{entry.name}": entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
+
+
+def vectors(project: Project, seed: int = 0) -> tuple[NDArray[np.int8], NDArray[Any]]:
+    """Logits [tiles, rows_per_tile, columns] and the reference's probabilities for them.
+
+    Rows come in four kinds: wide, narrow, constant and saturated at both ends.
+    """
+    rng = np.random.default_rng(seed)
+    shape = (project.heads, project.rows, project.columns)
+    x = rng.integers(-128, 128, shape).astype(np.int8)
+    x[:, 1::4] = np.clip(np.round(rng.normal(0, 12, x[:, 1::4].shape)), -128, 127)
+    x[:, 2::4] = x[:, 2::4, :1]
+    x[:, 3::4] = np.where(rng.random(x[:, 3::4].shape) < 0.5, -128, 127)
+    expected = reference_softmax(x, project.theta, project.mode)
+    share = (project.tiles, project.rows_per_tile, project.columns)
+    return x.reshape(share), expected.reshape(share)

@@ -1,0 +1,186 @@
+"""`hccs bench RUN`: the run's integer model beside its float model in other runtimes, on its sentences."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hccs.backends.cpu import instruction_sets
+from hccs.conversion.data.problems import IMAGES
+from hccs.conversion.runs.converted import ConvertedRun
+from hccs.conversion.runs.record import write_json
+from hccs.conversion.whole import load_whole
+from hccs.errors import ParameterError
+from hccs_lab.bench.contenders import CONTENDERS, OURS, Contender, Material
+from hccs_lab.bench.fresh import in_fresh_process
+from hccs_lab.bench.sentences import Workload, workloads
+from hccs_lab.bench.turns import median_ratio, take_turns
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """How much is timed."""
+
+    batch: int = 64
+    group: int | None = None
+    """Sort the batch by length and cut it into so many sentences at a time; None pads it as a whole."""
+    turns: int = 9
+    seconds: float = 0.15
+    """Of one turn of one contender."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "turns"):
+            if getattr(self, name) < 1:
+                raise ParameterError(f"{name} to be at least 1", str(getattr(self, name)), "Time something.")
+        if self.group is not None and self.group < 1:
+            raise ParameterError("group to be at least 1", str(self.group), "Sentences at a time.")
+
+
+def bench(
+    run: str | Path,
+    settings: BenchSettings | None = None,
+    file: str | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Time the run in every runtime that is installed; writes `bench.json` into its folder.
+
+    All take turns in one process, with one thread and with all; a time is the median over turns, and a ratio
+    the median of the ratios within turns. Memory and the time to the first answer are those of a process of
+    its own. What is not installed, or cannot take the model, is named.
+    """
+    settings = settings or BenchSettings()
+    finished = ConvertedRun(Path(run))
+    if finished.settings.task.problem == IMAGES:
+        raise ParameterError(
+            "a run on texts", "one on images", "The runtimes beside ours get sentences only."
+        )
+    load_whole(finished.folder)  # before anything is made
+    data = finished.examples(file).to("cpu")
+    todo = workloads(data, settings.batch, settings.group)
+    threads = sorted({1, instruction_sets.cores()})
+    found: dict[str, Any] = {
+        "machine": _machine(),
+        "settings": {"batch": settings.batch, "group": settings.group, "threads": threads},
+        "contenders": {},
+        "rows": [],
+        "missing": {},
+        "failed": {},
+    }
+    before = torch.get_num_threads()
+    try:
+        with tempfile.TemporaryDirectory(prefix="hccs-bench-") as folder:
+            ready = _ready(Material(finished, data, Path(folder)), todo[-1], threads[-1], found, say)
+            for count in threads:
+                opened = {name: who.open(path, count) for name, (who, path) in ready.items()}
+                for workload in todo:
+                    _time(workload, opened, count, settings, found, say)
+    finally:
+        torch.set_num_threads(before)
+    write_json(finished.folder / "bench.json", found)
+    return found
+
+
+def _ready(
+    material: Material, workload: Workload, threads: int, found: dict[str, Any], say: Callable[[str], None]
+) -> dict[str, tuple[Contender, Path]]:
+    """The contenders that can run here, made and tried in processes of their own."""
+    ready: dict[str, tuple[Contender, Path]] = {}
+    sentences = material.folder / "sentences.npz"
+    arrays: dict[str, Any] = dict(workload.batches[-1])
+    np.savez(sentences, **arrays)
+    expected: Any = None
+    for who in CONTENDERS:
+        if who.missing:
+            found["missing"][who.name] = who.missing
+            say(f"{who.name}: left out, it needs: pip install {' '.join(who.missing)}")
+            continue
+        say(f"{who.name} …")
+        try:
+            path, size = who.make(material)
+            facts = {"bytes": size, **in_fresh_process(who.kind, path, sentences, threads)}
+            chosen = _chosen(who.open(path, threads), workload)
+        except Exception as error:  # whatever another runtime makes of this model
+            if who.name == OURS:
+                raise
+            found["failed"][who.name] = " ".join(str(error).split())[:300]
+            say(f"{who.name}: left out, {found['failed'][who.name]}")
+            continue
+        expected = chosen if expected is None else expected
+        facts["agreement"] = float((chosen == expected).mean())
+        found["contenders"][who.name] = facts
+        ready[who.name] = (who, path)
+        say(
+            f"{who.name}: {facts['bytes'] / 2**20:.2f} MiB on disk, {facts['memory'] / 2**20:.0f} MiB of "
+            f"memory, first answer after {facts['first_answer']:.2f} s, "
+            f"{100 * facts['agreement']:.1f} % of the answers as in float"
+        )
+    return ready
+
+
+def _chosen(answer: Callable[..., Any], workload: Workload) -> Any:
+    return np.concatenate([np.asarray(answer(batch)).argmax(-1) for batch in workload.batches])
+
+
+def _time(
+    workload: Workload,
+    opened: dict[str, Callable[..., Any]],
+    threads: int,
+    settings: BenchSettings,
+    found: dict[str, Any],
+    say: Callable[[str], None],
+) -> None:
+    def call_of(answer: Callable[..., Any]) -> Callable[[], None]:
+        def call() -> None:
+            for batch in workload.batches:
+                answer(batch)
+
+        return call
+
+    calls = {name: call_of(answer) for name, answer in opened.items()}
+    times = take_turns(calls, settings.turns, settings.seconds)
+    say(
+        f"{workload.name}, {workload.tokens} tokens ({workload.padded} with padding), "
+        f"{threads} thread{'s' * (threads > 1)}:"
+    )
+    for name, measured in times.items():
+        seconds = statistics.median(measured)
+        row = {
+            "threads": threads,
+            "workload": workload.name,
+            "sentences": workload.sentences,
+            "tokens": workload.tokens,
+            "padded": workload.padded,
+            "name": name,
+            "ms": 1e3 * seconds,
+            "sentences_per_second": workload.sentences / seconds,
+            "times_ours": median_ratio(measured, times[OURS]),
+        }
+        found["rows"].append(row)
+        say(
+            f"  {name:38} {row['ms']:9.3f} ms {row['sentences_per_second']:9.0f} sentences/s "
+            f"{row['times_ours']:7.2f} times ours"
+        )
+
+
+def _machine() -> dict[str, Any]:
+    versions = {}
+    for package in ("numpy", "torch", "transformers", "onnxruntime", "openvino", "nncf"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "system": platform.platform(),
+        "cores": instruction_sets.cores(),
+        "isa": instruction_sets.info().isa,
+        "packages": versions,
+    }

@@ -1,0 +1,259 @@
+"""One experiment: its float model and data, and how whatever is made from it is measured."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hccs.nn
+from hccs._files.atomic import replacing_folder
+from hccs.calibration import Calibration, HeadStatistics, fidelity, search
+from hccs.conversion import scores
+from hccs.conversion.data import tasks
+from hccs.conversion.data.tokens import TokenisedSet
+from hccs.conversion.metrics import ACCURACY
+from hccs.conversion.models import best_device, load_classifier, predictions
+from hccs.conversion.steps import with_mode
+from hccs.conversion.training import taught, train
+from hccs.numbers.modes import Mode
+from hccs.numbers.table import ParamTable
+from hccs_lab.compare.sample import LogitSample, sample_model
+from hccs_lab.compare.source import head_size
+from hccs_lab.compare.steps import fitted
+from hccs_lab.reproduce import sets, surrogate_plan
+from hccs_lab.reproduce.plan import (
+    CALIBRATION_SENTENCES,
+    ENCODERS,
+    MENDING_SENTENCES,
+    UNLABELLED_SENTENCES,
+    Experiment,
+    Plan,
+)
+
+BATCH = 512
+"""Examples at a time when nothing is trained."""
+
+WITHOUT_DIVISION = Mode.U8_LIN
+"""The mode for hardware that does not divide."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of theta, and the options of its search."""
+
+    title: str
+    options: tuple[tuple[str, Any], ...] = ()
+    granularity: str = "head"
+
+
+FORMS = {
+    "one line": Form("one line, as the paper"),
+    "one line, layer": Form("one line per layer", granularity="layer"),
+    "one line, global": Form("one line for all heads", granularity="global"),
+    "one line, wide": Form("one line, wide sums", (("sum_bits", 24),)),
+    "two lines": Form("two lines, int16 scores", (("lines", 2),)),
+    "two lines, uint8": Form("two lines, uint8 scores", (("lines", 2), ("scores", "uint8"))),
+}
+
+
+class ExperimentRun:
+    """The work of one experiment, which loads and computes what it needs only when a stage asks for it."""
+
+    def __init__(self, plan: Plan, experiment: Experiment) -> None:
+        self.plan, self.experiment, self.encoder = plan, experiment, ENCODERS[experiment.model]
+        self.recipe = self.encoder.recipes[experiment.task]
+        self.task = tasks.TASKS[experiment.task]
+        self._found: dict[str, tuple[Calibration, float]] = {}
+        self._refined: dict[tuple[str, Mode], ParamTable] = {}
+        self._mended: dict[str, Any] = {}
+        self._fitted: dict[str, dict[str, Any]] = {}
+
+    @cached_property
+    def sets(self) -> dict[str, TokenisedSet]:
+        """Training, held-back and dev examples, on the device."""
+        where = sets.prepared(self.experiment.task, self.plan.data, self.plan.work)
+        return sets.opened(where, best_device())
+
+    def _drawn(self, part: str, count: int) -> TokenisedSet:
+        """Some examples of a part, drawn by the experiment's seed."""
+        generator = torch.Generator().manual_seed(self.experiment.seed)
+        order = torch.randperm(len(self.sets[part]), generator=generator)
+        return self.sets[part].at(order[:count].tolist())
+
+    @cached_property
+    def calibration(self) -> TokenisedSet:
+        """Training sentences whose labels are not looked at."""
+        return self._drawn("train", CALIBRATION_SENTENCES)
+
+    @cached_property
+    def batches(self) -> list[dict[str, torch.Tensor]]:
+        """The calibration sentences."""
+        return list(self.calibration.batches(64))
+
+    @cached_property
+    def mending(self) -> list[dict[str, torch.Tensor]]:
+        """The calibration sentences and more, for mending weights."""
+        return list(self._drawn("train", MENDING_SENTENCES).batches(64))
+
+    @cached_property
+    def unlabelled(self) -> TokenisedSet:
+        """Training sentences with the float model's predictions, and its answers as their labels."""
+        drawn = taught(self._drawn("train", UNLABELLED_SENTENCES), self.model)
+        assert drawn.predictions is not None
+        return drawn.labelled_by(drawn.predictions)
+
+    @cached_property
+    def judged(self) -> TokenisedSet:
+        """Held-back sentences whose labels are not looked at: they tell if a step without labels is kept."""
+        return self._drawn("held", CALIBRATION_SENTENCES)
+
+    @cached_property
+    def taught(self) -> TokenisedSet:
+        """Training examples with the float model's predictions."""
+        return taught(self.sets["train"], self.model)
+
+    def fine_tuned(self) -> dict[str, Any]:
+        """Fine-tune the encoder and keep it: stages that are added later start from it, too."""
+        torch.manual_seed(self.experiment.seed)
+        labels = self.task.labels
+        assert labels is not None
+        folder, vocabulary = self.plan.data / self.encoder.folder, self.plan.data / "vocab.txt"
+        model = load_classifier(str(folder), labels, vocabulary, new_head=True).model.to(best_device())
+        recipe = replace(self.recipe.fine_tuning, seed=self.experiment.seed)
+        data, held = self.sets["train"], self.sets["held"]
+        outcome = train(model, data, held, recipe, self.checkpoints("float"), resumable=False)
+        with replacing_folder(self.plan.model(self.experiment)) as folder:
+            model.save_pretrained(folder)
+        reached = scores.measured(
+            ACCURACY, predictions(model, self.sets["dev"], BATCH), self.sets["dev"].labels
+        )
+        return {
+            "accuracy": reached.value,
+            "error": reached.error,
+            "held": outcome.score,
+            "history": outcome.history,
+            "examples": {part: len(own) for part, own in self.sets.items()},
+        }
+
+    @property
+    def kept(self) -> bool:
+        """Whether the float model is there to go on from."""
+        return (self.plan.model(self.experiment) / "config.json").exists()
+
+    @cached_property
+    def model(self) -> Any:
+        """The fine-tuned float model; stages work on copies of it."""
+        labels = self.task.labels
+        assert labels is not None
+        folder = str(self.plan.model(self.experiment))
+        return load_classifier(folder, labels, self.plan.data / "vocab.txt").model.to(best_device()).eval()
+
+    def copy(self) -> Any:
+        """A copy of the float model."""
+        return copy.deepcopy(self.model)
+
+    @cached_property
+    def answers(self) -> torch.Tensor:
+        """The float model's logits on dev."""
+        return predictions(self.model, self.sets["dev"], BATCH)
+
+    @cached_property
+    def wanted(self) -> torch.Tensor:
+        """The float model's logits on the sentences that judge."""
+        return predictions(self.model, self.judged, BATCH)
+
+    def measured(self, model: Any) -> dict[str, float]:
+        """Accuracy on dev and the difference from the float model in points, with standard errors."""
+        dev = self.sets["dev"]
+        logits = predictions(model, dev, BATCH)
+        own = scores.measured(ACCURACY, logits, dev.labels)
+        against = scores.difference(ACCURACY, logits, self.answers, dev.labels)
+        return {
+            "accuracy": own.value,
+            "error": own.error,
+            "points": 100 * against.value,
+            "points_error": 100 * against.error,
+        }
+
+    def in_modes(self, model: Any, table: ParamTable, modes: Iterable[Mode] = Mode) -> dict[str, Any]:
+        """`measured` with a table attached, in each mode; leaves the table's own mode attached."""
+        found = {mode.value: self.measured(hccs.nn.attach(model, table, mode)) for mode in modes}
+        hccs.nn.attach(model, table)
+        return found
+
+    def judge(self, model: Any) -> torch.Tensor:
+        """A model's answers to the sentences that tell if a step is kept."""
+        return predictions(model, self.judged, BATCH)
+
+    def kept_step(self, now: torch.Tensor, before: torch.Tensor) -> dict[str, Any]:
+        """Whether answers are not further from the float model's than before, beyond noise."""
+        nearer = scores.closer(now, before, self.wanted)
+        return {"nearer": [nearer.value, nearer.error], "kept": not nearer.loses}
+
+    @cached_property
+    def statistics(self) -> HeadStatistics:
+        """Of the float model's logits on the calibration sentences."""
+        return hccs.nn.collect(self.model, self.batches, n=self.task.n)
+
+    @cached_property
+    def statistics_judged(self) -> HeadStatistics:
+        """Of the float model's logits on held-back sentences, at the same scales."""
+        batches = list(self.judged.batches(64))
+        return hccs.nn.collect(self.model, batches, n=self.task.n, scale=self.statistics.scale)
+
+    @cached_property
+    def rows(self) -> tuple[LogitSample, LogitSample]:
+        """Some rows of every head: of the calibration sentences; of held-back ones, at the same scales."""
+        draw = partial(
+            sample_model, self.model, n=self.task.n, rows=surrogate_plan.ROWS, seed=self.experiment.seed
+        )
+        own = draw(self.batches)
+        return own, draw(list(self.judged.batches(64)), scale=own.scale)
+
+    def fitted(self, method: str) -> dict[str, Any]:
+        """The parameters of a softmax replacement, by its own calibration on the rows; found once."""
+        if method not in self._fitted:
+            self._fitted[method] = fitted(method, self.rows[0], head_size(self.model))
+        return self._fitted[method]
+
+    def calibrated(self, form: str) -> tuple[Calibration, float]:
+        """The calibration of a form, and the seconds of its search; made once."""
+        if form not in self._found:
+            stats, began = self.statistics, time.perf_counter()
+            options = dict(FORMS[form].options)
+            found = search(stats, self.task.n, FORMS[form].granularity, threads=1, **options)
+            self._found[form] = found, time.perf_counter() - began
+        return self._found[form]
+
+    def divergence(self, table: ParamTable) -> list[float]:
+        """KL of every head on held-back sentences."""
+        return [float(kl) for kl in fidelity(self.statistics_judged, table)[..., 0].reshape(-1)]
+
+    def refined(self, form: str, mode: Mode = Mode.I16_DIV) -> ParamTable:
+        """A form fitted to the model's answers, as `hccs convert` does; made once."""
+        if (form, mode) not in self._refined:
+            start = with_mode(self.calibrated(form)[0].table, mode)
+            self._refined[form, mode] = hccs.nn.refine(self.copy(), start, self.batches)
+        return self._refined[form, mode]
+
+    def mended(self, form: str) -> Any:
+        """A copy of the float model with a form attached and its weights mended in closed form; made once."""
+        if form not in self._mended:
+            model = hccs.nn.attach(self.copy(), self.calibrated(form)[0].table)
+            hccs.nn.reconstruct(model, self.mending, teacher=self.model)
+            self._mended[form] = model
+        return self._mended[form]
+
+    def checkpoints(self, name: str) -> Path:
+        """A folder for the checkpoints of a training, without those of one that was killed."""
+        folder = self.plan.work / "checkpoints" / f"{self.experiment.name}-{name.replace('/', '-')}"
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder

@@ -1,0 +1,145 @@
+"""What a reproduction is made of: encoders with their recipes, experiments, and where everything lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hccs.conversion.training import Recipe
+from hccs.errors import FileError, ParameterError
+
+CALIBRATION_SENTENCES = 512
+"""Training sentences, without their labels, that theta is fitted to."""
+
+MENDING_SENTENCES = 2048
+"""Training sentences, without their labels, that weights are mended on."""
+
+UNLABELLED_SENTENCES = 8192
+"""Training sentences of training without labels."""
+
+PATIENCE = 100
+"""Evaluations without a better score after which training ends: none ends early, for the last epochs, at low
+rates, are often the best."""
+
+
+@dataclass(frozen=True)
+class TaskRecipe:
+    """How an encoder is fine-tuned on a task, how it is retrained, and how trained in integers."""
+
+    fine_tuning: Recipe
+    retraining_rate: float
+    retraining_epochs: float = 3.0
+    whole_epochs: float = 2.0
+    whole_batch: int = 128
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A pre-trained encoder under the data folder and its recipe for each task."""
+
+    folder: str
+    title: str
+    recipes: dict[str, TaskRecipe]
+
+
+def _recipe(epochs: float, rate: float) -> Recipe:
+    return Recipe(epochs=epochs, learning_rate=rate, batch_size=128, patience=PATIENCE)
+
+
+ENCODERS = {
+    "minilm": Encoder(
+        "minilm",
+        "MiniLM-L6",
+        {
+            "mnli": TaskRecipe(_recipe(4, 1e-4), 4e-5),
+            "sst2": TaskRecipe(_recipe(3, 8e-5), 4e-5, whole_batch=192),
+        },
+    ),
+    "small": Encoder(
+        "bert_small_l4_h512_a8",
+        "BERT-small",
+        {
+            "mnli": TaskRecipe(_recipe(3, 1e-4), 6e-5),
+            "sst2": TaskRecipe(_recipe(3, 1e-4), 6e-5, whole_batch=192),
+        },
+    ),
+    "tiny": Encoder(
+        "bert_tiny_l2_h128_a2",
+        "BERT-tiny",
+        {
+            "mnli": TaskRecipe(_recipe(4, 3e-4), 1.5e-4, retraining_epochs=6, whole_epochs=6),
+            "sst2": TaskRecipe(_recipe(4, 3e-4), 1.5e-4, whole_epochs=4, whole_batch=192),
+        },
+    ),
+}
+"""Encoders and their tasks, those that take longest first: begun last, one would be left to run alone."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One model, task and seed."""
+
+    model: str
+    task: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """For files."""
+        return f"{self.model}-{self.task}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the data is, where results go, where what is large lies meanwhile, and which stages to do."""
+
+    data: Path
+    out: Path
+    work: Path
+    stages: tuple[str, ...] = field(default=())
+
+    def cell(self, experiment: Experiment) -> Path:
+        """The record of an experiment."""
+        return self.out / "cells" / f"{experiment.name}.json"
+
+    def model(self, experiment: Experiment) -> Path:
+        """The folder of its fine-tuned float model."""
+        return self.work / "models" / experiment.name
+
+
+def experiments(
+    models: Sequence[str], tasks: Sequence[str], seeds: int, among: Mapping[str, Encoder] = ENCODERS
+) -> list[Experiment]:
+    """All experiments with tasks that an encoder has a recipe for, those that take longest first."""
+    require_known("models", models, among)
+    require_known("tasks", tasks, {task: None for e in among.values() for task in e.recipes})
+    chosen = [
+        Experiment(model, task, seed)
+        for model, encoder in among.items()
+        for task in encoder.recipes
+        for seed in range(seeds)
+        if model in models and task in tasks
+    ]
+    if not chosen:
+        raise ParameterError(
+            f"a task among those of {', '.join(models)}", ", ".join(tasks), "Add a model or a task."
+        )
+    return chosen
+
+
+def require_known(what: str, names: Sequence[str], known: Mapping[str, Any]) -> None:
+    """Refuse names that are not known, and no names."""
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ParameterError(
+            f"{what} among {', '.join(known)}", ", ".join(map(repr, unknown)) or "none", "Choose from these."
+        )
+
+
+def require_data(data: Path, needed: Sequence[str]) -> None:
+    """Refuse a folder that lacks what is needed, before anything is written."""
+    lacking = [name for name in dict.fromkeys([*needed, "vocab.txt"]) if not (data / name).exists()]
+    if lacking:
+        raise FileError(f"{', '.join(lacking)} in {data}", "nothing there", "Check --data.")

@@ -1,0 +1,357 @@
+import json
+import random
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from hccs_lab import surrogates as surrogates_registry
+from hccs_lab.compare.entries import parse
+from hccs_lab.demo import MODEL
+from hccs_lab.reproduce import (
+    documents,
+    experiment,
+    long,
+    pages,
+    plan,
+    run,
+    stages,
+    surrogate_figure,
+    surrogate_plan,
+    surrogate_tables,
+    surrogates,
+    tables,
+)
+from hccs_lab.reproduce.experiment import ExperimentRun
+from typer.testing import CliRunner
+
+import hccs.nn
+from hccs.calibration import two_lines
+from hccs.cli.app import app
+from hccs.conversion.data import tasks
+from hccs.conversion.report.write import write_report
+from hccs.conversion.training import Recipe
+from hccs.errors import DataError, FileError, HccsError, ParameterError
+from hccs.numbers.modes import Mode
+from tests.report.wellformed import checked
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+PAGES = Path(__file__).parents[2] / "docs"
+SHORT = Recipe(epochs=1, learning_rate=1e-5, batch_size=32, evaluations_per_epoch=1)
+
+
+def write_task(folder, columns, parts):
+    folder.mkdir()
+    for name, rows in parts.items():
+        lines = ["\t".join(columns), *("\t".join(map(str, row)) for row in rows)]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The embedded model as encoder, a few of its sentences as SST-2 and as MNLI's premises."""
+    folder = tmp_path_factory.mktemp("data")
+    source = tasks.load(tasks.TASKS["movies"])
+    reviews = {
+        part: [(text[0], label) for text, label in zip(examples.texts, examples.labels, strict=True)]
+        for part, examples in (("train", source.train.subset(160)), ("dev", source.dev.subset(48)))
+    }
+    write_task(folder / "sst2", ("sentence", "label"), reviews)
+    pairs = {
+        name: [(text, "so it is", "neutral") for text, _ in reviews[part]]
+        for name, part in (("train", "train"), ("dev_matched", "dev"))
+    }
+    write_task(folder / "mnli", ("premise", "hypothesis", "label"), pairs)
+    words = json.loads((MODEL / "tokenizer.json").read_text())["model"]["vocab"]
+    (folder / "vocab.txt").write_text("\n".join(sorted(words, key=words.get)) + "\n")
+    (folder / "tiny").symlink_to(MODEL)
+    return folder
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Recipes of seconds."""
+    recipe = plan.TaskRecipe(SHORT, 1e-5, retraining_epochs=1, whole_epochs=1, whole_batch=32)
+    monkeypatch.setitem(plan.ENCODERS, "tiny", plan.Encoder("tiny", "BERT-tiny", {"sst2": recipe}))
+    for module in (stages, run, surrogates):
+        monkeypatch.setattr(module, "RETRAINING", replace(SHORT, distil=0.5))
+    monkeypatch.setattr(experiment, "CALIBRATION_SENTENCES", 16)
+    monkeypatch.setattr(surrogate_plan, "ROWS", 64)
+    monkeypatch.setattr(experiment, "MENDING_SENTENCES", 32)
+    monkeypatch.setattr(experiment, "UNLABELLED_SENTENCES", 32)
+    monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
+
+
+def read(out):
+    return json.loads((out / "cells" / "tiny-sst2-0.json").read_text())["stages"]
+
+
+def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tmp_path):
+    wanted = tuple(name for name in stages.STAGES if not name.startswith("surrogates"))
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work", wanted)
+    chosen, said = plan.experiments(["tiny"], ["sst2"], 1), []
+    run.run(own, chosen, say=said.append)
+    record = read(own.out)
+    assert list(record) == list(wanted)
+    assert [line.split(" tiny-sst2-0 ")[1].split(":")[0] for line in said] == list(wanted)
+    right = record["float"]["accuracy"]
+    assert record["float"]["error"] == pytest.approx((right * (1 - right) / 48) ** 0.5)
+    for form in ("one line", "two lines"):
+        found = record[form][form]
+        assert set(found["modes"]) == {mode.value for mode in Mode} and len(found["kl"]) == 4
+        measured = found["modes"]["i16_div"]
+        assert measured["points"] == pytest.approx(100 * (measured["accuracy"] - right))
+    assert sum(record["two lines"]["two lines"]["kl"]) < 0.5 * sum(record["one line"]["one line"]["kl"])
+    assert record["whole two lines"]["equal"] == record["whole trained"]["equal"] == 1.0
+    delivered = record["mended"]["two lines"]["delivered"]
+    assert delivered["steps"][0] == "calibrated"
+    assert delivered["points"] == record["mended"]["two lines"][delivered["steps"][-1]]["points"]
+    assert record["retrained"]["fidelity"]["kl_before"] and len(record["retrained"]["history"]) == 1
+    retrained = record["retrained two lines"]
+    assert retrained["points"] == retrained["modes"]["i16_div"]["points"] and len(retrained["kl_after"]) == 4
+    assert {"points", "held"} <= set(record["unlabelled"]["one line"])
+
+    # Nothing is done twice, and every table can be made.
+    before = (own.out / "cells" / "tiny-sst2-0.json").read_bytes()
+    run.run(own, chosen, say=said.append)
+    assert (own.out / "cells" / "tiny-sst2-0.json").read_bytes() == before
+    page, merged = tmp_path / "page.md", tmp_path / "all.json"
+    page.write_text("a\n<!-- table: accuracy -->\nold\n<!-- end of table -->\nb\n")
+    command = ["reproduce", "tables", str(own.out), "--page", str(page), "--json", str(merged)]
+    pytest.importorskip("matplotlib")
+    command += ["--figures", str(tmp_path)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert page.read_text().startswith("a\n<!-- table: accuracy -->\n| model, task |")
+    assert f"| BERT-tiny, SST-2 | 1 | {right:.4f} ± " in page.read_text()
+    assert "0.825 / 0.619 / 0.822" in page.read_text() and "old" not in page.read_text()
+    assert all(f"### {name}\n" in result.output for name in tables.TABLES)
+    elements = checked(write_report(own.out).read_text())
+    assert "0.825 / 0.619 / 0.822" in elements.text and elements.names.count("svg") == 2  # two curves
+    assert "fidelity" not in json.loads(merged.read_text())["cells"]["tiny-sst2-0"]["retrained"]
+    assert (tmp_path / "tiny-sst2-0.png").stat().st_size > 10_000
+
+
+def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, monkeypatch):
+    first = ("surrogates hccs", "surrogates hccs:mode=u8_lin", "surrogates hccs_two_lines")
+    last = ("surrogates retrained hccs_two_lines", "surrogates retrained rela")
+    chosen, said = plan.experiments(["tiny"], ["sst2"], 1), []
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work", ("float", *first, last[1]))
+
+    def killed(*arguments, **options):
+        raise KeyboardInterrupt
+
+    # A run that is cut off keeps the methods that have ended.
+    with monkeypatch.context() as patch:
+        patch.setattr(surrogates, "train", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run.run(own, chosen, say=said.append)
+    assert list(read(own.out)) == ["float", *first]
+    refused = ("surrogates aie4ml_exp", "surrogates retrained ita")
+    every = ["float", *first, refused[0], last[0], refused[1], last[1]]
+    own = replace(own, stages=tuple(every))
+    fit = ExperimentRun.fitted
+    monkeypatch.setattr(
+        ExperimentRun, "fitted", lambda work, method: fit(work, method) if method != "aie4ml_exp" else no()
+    )
+    train = surrogates.train
+
+    def trained(model, data, held, recipe, where, **options):
+        return no() if where.name.endswith("-ita") else train(model, data, held, recipe, where, **options)
+
+    monkeypatch.setattr(surrogates, "train", trained)  # by the first batch, which a method cannot serve
+    run.run(own, chosen, say=said.append)
+    record = read(own.out)
+    assert list(record) == every
+    one, linear, two = (record[name] for name in first)
+    assert two["distances"]["kl_renormalised"] < 0.5 * one["distances"]["kl_renormalised"]
+    assert linear["distances"]["kl"] != one["distances"]["kl"]  # the mode is the label's
+    assert linear["distances"]["rank_correlation"] == pytest.approx(
+        one["distances"]["rank_correlation"], abs=0.05
+    )
+    for name in last:
+        assert {"points", "points_error", "held"} <= set(record[name]) and len(record[name]["history"]) == 1
+    assert all(any(f"{name}: refused" in line for line in said) for name in refused)
+    found = tables.groups({"tiny-sst2-0": record})
+    made = surrogate_tables.tables(found)
+    assert f"| hccs_two_lines | {two['distances']['kl_renormalised']:.4f} |" in made["surrogates, KL"]
+    assert f"| hccs | {one['points']:+.2f} ± " in made["surrogates, without training"]
+    assert "| aie4ml_exp | refused |" in made["surrogates, without training"]
+    assert "ibert" not in made["surrogates, retrained"]  # which nobody retrained
+    assert "| ita | refused |" in made["surrogates, retrained"]
+    assert f"| rela | {record[last[1]]['points']:+.2f} ± " in made["surrogates, retrained"]
+    pytest.importorskip("matplotlib")
+    assert surrogate_figure.draw(found, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert not surrogate_figure.draw([replace(found[0], records=())], tmp_path / "none.png")
+
+
+def no():
+    raise ParameterError("steps up to 0.347", "1.0", "Take another method.")
+
+
+def test_names_of_many_stages():
+    assert stages.named(["float", "surrogates"]) == (
+        "float",
+        *(f"surrogates {m}" for m in surrogate_plan.LABELS),
+    )
+    every = stages.named([])
+    assert "surrogates hccs:mode=u8_lin" in every and "surrogates retrained hccs" not in every
+    known = {entry.label for entry in parse(surrogate_plan.LABELS)}
+    assert set(surrogate_plan.RETRAINED_LABELS) == known - {"softmax"}
+    assert set(surrogates_registry.names()) <= {label.partition(":")[0] for label in known}
+
+
+def test_a_stage_that_fails_leaves_the_others(data, small, tmp_path, monkeypatch):
+    def broken(work):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setitem(stages.STAGES, "one line", broken)
+    monkeypatch.setitem(stages.STAGES, "two lines", lambda work: {"accuracy": 0.5, "error": 0.1})
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work", ("float", "one line", "two lines"))
+    chosen, said = plan.experiments(["tiny"], ["sst2"], 1), []
+    with pytest.raises(HccsError, match=r"tiny-sst2-0 one line.*tries them again"):
+        run.run(own, chosen, say=said.append)
+    assert any("one line failed: RuntimeError: out of memory" in line for line in said)
+    first = read(own.out)
+    assert list(first) == ["float", "two lines"]
+    # The float model is kept: a stage that is added starts from it.
+    monkeypatch.setattr(ExperimentRun, "fine_tuned", broken)
+    monkeypatch.setitem(stages.STAGES, "one line", lambda work: work.measured(work.model))
+    run.run(own, chosen, say=said.append)
+    assert read(own.out)["one line"]["accuracy"] == first["float"]["accuracy"]
+    assert read(own.out)["one line"]["points"] == 0.0
+
+
+def test_dev_chooses_nothing(data, small, tmp_path):
+    """With other dev labels the same weights come out: only what is reported changes."""
+    found = []
+    for flipped in (False, True):
+        own = plan.Plan(data, tmp_path / f"out{flipped}", tmp_path / "work", ("float",))
+        work = ExperimentRun(own, plan.Experiment("tiny", "sst2", 0))
+        if flipped:
+            work.sets["dev"].labels = 1 - work.sets["dev"].labels
+        found.append((work.fine_tuned(), {k: v.clone() for k, v in work.model.state_dict().items()}))
+    (one, weights), (other, others) = found
+    assert one["accuracy"] == pytest.approx(1 - other["accuracy"])
+    assert one["history"] == other["history"]
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def test_documents_and_long_rows(data, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "LENGTHS", (160, 192))
+    monkeypatch.setattr(documents, "COUNTS", {"train": 16, "held": 8, "dev": 12})
+    monkeypatch.setattr(documents, "CALIBRATION_TOKENS", 960)
+    monkeypatch.setattr(long, "MODELS", ("tiny",))
+    monkeypatch.setattr(long, "RECIPE", SHORT)
+    monkeypatch.setattr(two_lines, "LONG_ROWS", 160)
+    said = []
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work")
+    long.run(own, list(long.experiments(["tiny"], 1)), say=said.append)
+    record = json.loads((own.out / "long" / "cells" / "tiny-sst2-0.json").read_text())["stages"]
+    assert list(record) == ["float", "192", "160"]
+    for n in ("160", "192"):
+        assert sum(record[n]["two lines"]["kl"]) < sum(record[n]["one line"]["kl"])
+        assert record[n]["examples"]["documents"] == 12
+    assert [record[n]["two lines"]["objective"] for n in ("160", "192")] == ["kl_i16", "output"]
+    others = [record["192"][form] for form in long.MEASURED if form != "two lines"]
+    assert {form["objective"] for form in others} == {"kl_i16"}
+    begun = own.out / "long" / "settings.json"
+    before = {k: v for k, v in json.loads(begun.read_text()).items() if k != "fitting"}
+    begun.write_text(json.dumps(before))
+    with pytest.raises(FileError, match="other values of fitting"):  # an earlier version's
+        long.run(own, list(long.experiments(["tiny"], 1)), say=said.append)
+    first = documents.prepared(data, tmp_path / "a").read_bytes()
+    assert first == documents.prepared(data, tmp_path / "b").read_bytes()
+
+
+def test_a_document_needs_all_of_its_sentences():
+    pool = documents.Pool(([[1, 1, 1]] * 60, [[2, 2, 2]] * 60), [[3, 3, 3, 3]] * 60)
+    draw = random.Random(1)
+    labels = []
+    for _ in range(50):
+        ids, label = documents.document(pool, 96, draw)
+        votes = [ids.count(1) // 3, ids.count(2) // 3]
+        labels.append(label)
+        assert votes[label] >= 0.6 * sum(votes) and sum(votes) >= 3
+        assert min(votes) >= 1 or sum(votes) == 3
+        assert 48 <= len(ids) <= 94 and ids.count(3) > 0
+    assert 0 < sum(labels) < 50
+    with pytest.raises(DataError, match="sentences for documents of n = 96"):
+        documents.document(documents.Pool(([[1]], [[2]]), [[3]]), 96, draw)
+
+
+def test_positions_are_extended_by_themselves():
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config).eval()
+    ids = torch.randint(20, (2, 16))
+    before = model(input_ids=ids).logits
+    long.extend_positions(model, 40)
+    assert torch.equal(model(input_ids=ids).logits, before)
+    assert model(input_ids=torch.randint(20, (2, 40))).logits.isfinite().all()
+    table = model.bert.embeddings.position_embeddings.weight
+    assert torch.equal(table[16:32], table[:16]) and torch.equal(table[32:], table[:8])
+
+
+def test_names_are_checked_before_anything_is_done(data, small, tmp_path):
+    out = tmp_path / "out"
+    command = ["reproduce", "run", "--data", str(data), "--out", str(out), "--models", "tiny"]
+    for options, message in (
+        (["--stages", "float,flaot"], "stages among .*whole trained.*; got 'flaot'"),
+        (["--tasks", "sst3"], "tasks among .*; got 'sst3'"),
+        (["--tasks", "mnli"], "a task among those of tiny; got mnli"),
+        (["--models", "huge"], "models among .*tiny; got 'huge'"),
+        (["--data", str(tmp_path / "none"), "--tasks", "sst2"], "sst2, tiny, vocab.txt in .*none"),
+    ):
+        result = CliRunner().invoke(app, [*command, *options])
+        assert isinstance(result.exception, HccsError)
+        assert re.search(message, str(result.exception)), result.exception
+    assert not out.exists()
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(FileError, match="Run hccs reproduce run first"):
+        tables.load(tmp_path)
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "tiny-sst2-0.json").write_text("{")
+    with pytest.raises(FileError, match=r"tiny-sst2-0.json to be intact JSON.*Delete that file"):
+        tables.load(tmp_path)
+    (tmp_path / "page.md").write_text("no marks")
+    with pytest.raises(FileError, match="marks such as"):
+        pages.fill(tmp_path / "page.md", {})
+
+
+def test_means_errors_and_spreads():
+    records = [
+        {
+            "float": {"accuracy": accuracy, "error": 0.01},
+            "retrained": {"accuracy": accuracy + 0.01, "error": 0.01, "points": points, "points_error": 0.5},
+        }
+        for accuracy, points in ((0.8, 1.0), (0.82, -1.0))
+    ]
+    (group,) = tables.groups({f"tiny-sst2-{seed}": record for seed, record in enumerate(records)})
+    assert group.accuracy("float") == "0.8100 ± 0.0100 (0.0141)"
+    assert group.points("retrained") == "+0.00 ± 0.50 (1.41)"
+    assert group.points("whole trained") == tables.NOTHING
+    shown = tables.accuracy([group])
+    assert "one line, retrained" in shown and "all integers, trained" not in shown
+
+
+def test_the_pages_marks_are_tables():
+    known = {*tables.TABLES, *surrogate_tables.TABLES, "long rows", "long rows, KL"}
+    for name in ("reproduction.md", "integer_model.md", "surrogates.md"):
+        page = (PAGES / name).read_text()
+        marked = re.findall(r"<!-- table: (.*?) -->", page)
+        assert marked and set(marked) <= known
+        assert page.count(pages.END) == len(marked)
+        filled = pages.filled(page, dict.fromkeys(marked, "| new |"))
+        assert filled.count("| new |\n<!-- end of table -->") == len(marked)

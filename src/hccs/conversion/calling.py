@@ -1,0 +1,134 @@
+"""`hccs.convert`: the pipeline of the command on a live model and data in any form."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from hccs._files.atomic import replacing_folder
+from hccs.conversion.data import tasks
+from hccs.conversion.data.problems import CLASSIFICATION
+from hccs.conversion.data.sources import Given, given_as, parts_of
+from hccs.conversion.delivered import Converted
+from hccs.conversion.finishing import finish
+from hccs.conversion.metrics import Function, spelled
+from hccs.conversion.runs.folder import RunFolder
+from hccs.conversion.runs.processes import state
+from hccs.conversion.settings import ConversionSettings
+from hccs.conversion.stages import Conversion
+from hccs.conversion.steps import RETRAINING
+from hccs.conversion.training import Recipe
+from hccs.errors import DataError, FileError, ParameterError
+
+GIVEN = "given"
+"""The folder in a run that holds the model and the examples that it was called with."""
+
+LONGEST = 64
+"""Tokens of the longest sequence, where the data brings no length of its own."""
+
+
+def convert(
+    model: Any,
+    train: Any,
+    dev: Any = None,
+    *,
+    out: str | os.PathLike[str],
+    tokenizer: Any = None,
+    text: Sequence[str] = ("sentence",),
+    label: str | None = "label",
+    labels: Sequence[str] = (),
+    problem: str = CLASSIFICATION,
+    metric: str | Function | None = None,
+    n: int | None = None,
+    integer: str = "whole",
+    retraining: Recipe | None = RETRAINING,
+    say: Callable[[str], None] = print,
+    **settings: Any,
+) -> Converted:
+    """Convert a model as `hccs convert` does; an interrupted run goes on when it is called again.
+
+    `model` is a folder, a Hub name, or a transformers model, with its `tokenizer`. `train` and `dev` are
+    files (CSV, TSV, JSONL, Parquet) or folders that `datasets` has saved, with the columns `text` and
+    `label`; `datasets` objects, of which a dictionary of splits brings its own `dev`; DataLoaders, whose
+    batches of token ids are taken as they stand; or examples (text, label): a text may be a pair of texts,
+    and where the problem is "tokens" a list of words with a list of labels. Without `dev` a tenth of `train`
+    is held out. `train` needs no labels: texts alone, or (text, None), or a file with `label` None; then the
+    float model's answers are followed. With `retraining=None` the model is calibrated only. `settings` are
+    further fields of `ConversionSettings`. All that is found and made lies in the folder `out`.
+    """
+    folder = Path(out)
+    with state().main_process_first():
+        if state().is_main_process:
+            RunFolder(folder, {}, marker=GIVEN).require_free()
+        name = _saved(model, tokenizer, folder / GIVEN / "model")
+    columns, names, longest = tuple(text), tuple(labels), n
+    named, unlabelled = label or "label", label is None
+    files: list[str | None] = []
+    for part, source in zip(("train", "dev"), parts_of(train, dev), strict=True):
+        if source is None or isinstance(source, str | os.PathLike):
+            files.append(None if source is None else os.fspath(source))
+            continue
+        given: Given = given_as(source, text, named, part)
+        unlabelled = unlabelled or not given.labelled
+        if part == "dev" and not given.labelled:
+            raise DataError("labels in dev", "none", "Leave dev out: some of train are asked instead.")
+        file = folder / GIVEN / f"{part}.jsonl"
+        if file.exists() and _is_begun(folder) and file.read_bytes() != given.content:
+            raise _other(part, folder)
+        files.append(given.write(file))
+        columns, names = given.text, names or given.labels
+        if n is None and given.longest is not None:
+            longest = max(longest or 0, given.longest)
+    assert files[0] is not None
+    task = tasks.custom_task(
+        files[0], files[1], columns, named, longest or LONGEST, names, problem, unlabelled=unlabelled
+    )
+    chosen = ConversionSettings(
+        model=name,
+        task=task,
+        labels=tuple(labels),
+        integer=integer,
+        retraining=retraining,
+        metric=spelled(metric),
+        **settings,
+    )
+    own = metric if callable(metric) else None
+    results = Conversion(chosen, folder, say, metric=own, marker=GIVEN).run()
+    finish(folder, say)
+    return Converted(folder, results)
+
+
+def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
+    """The name of a model, or the folder that an object is saved in."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    if tokenizer is None:
+        raise ParameterError(
+            "the tokenizer of a model that is given as an object", "none", "Pass tokenizer=..."
+        )
+    if not state().is_main_process:
+        return str(folder)
+    with replacing_folder(folder) as fresh:
+        model.save_pretrained(fresh)
+        tokenizer.save_pretrained(fresh)
+        if folder.is_dir() and _is_begun(folder.parents[1]) and _weights(fresh) != _weights(folder):
+            raise _other("model", folder.parents[1])
+    return str(folder)
+
+
+def _weights(folder: Path) -> list[bytes]:
+    return [blake2b(file.read_bytes()).digest() for file in sorted(folder.glob("*.safetensors"))]
+
+
+def _is_begun(out: Path) -> bool:
+    """Whether a run in this folder has finished a stage, on what it was called with then."""
+    return (out / "results.json").exists()
+
+
+def _other(what: str, out: Path) -> FileError:
+    return FileError(
+        f"the {what} that {out} was begun with", "another one", "Use another `out` for each, or delete it."
+    )

@@ -1,0 +1,156 @@
+"""How well a model does on a task: named metrics, and functions of the user's own. Higher is better."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.conversion.data.problems import CLASSIFICATION, IGNORED, IMAGES, REGRESSION, TOKENS
+from hccs.errors import DataError, ParameterError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Function = Callable[["NDArray[Any]", "NDArray[Any]"], float]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A name and a function of logits and labels.
+
+    Logits are [examples, labels]; of values [examples]; of a problem of tokens [labelled tokens, labels].
+    """
+
+    name: str
+    function: Function
+
+    def __call__(self, logits: Any, labels: Any) -> float:
+        """The score of a model's logits, as it returned them, for a data set's labels."""
+        outputs, wanted = _arrays(logits, labels)
+        try:
+            score = float(self.function(outputs, wanted))
+        except (TypeError, ValueError, IndexError) as error:
+            raise ParameterError(
+                f"metric {self.name} to return a number for logits {outputs.shape} and labels {wanted.shape}",
+                f"{type(error).__name__}: {error}",
+                "It is called with two NumPy arrays.",
+            ) from error
+        if not np.isfinite(score):
+            raise DataError(
+                f"a finite {self.name}", str(score), "Are all labels, or all the model's answers, the same?"
+            )
+        return score
+
+
+def _arrays(logits: Any, labels: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    outputs, wanted = np.asarray(logits.cpu()), np.asarray(labels.cpu())
+    if outputs.ndim == 3:
+        counted = wanted != IGNORED
+        return outputs[:, : wanted.shape[1]][counted], wanted[counted]
+    return (outputs[:, 0] if outputs.shape[1] == 1 else outputs), wanted
+
+
+def accuracy(logits: NDArray[Any], labels: NDArray[Any]) -> float:
+    """The share of labels that have the largest logit."""
+    return int((logits.argmax(-1) == labels).sum()) / len(labels)
+
+
+def f1(logits: NDArray[Any], labels: NDArray[Any]) -> float:
+    """F1 of the second of two labels; of more labels the mean over those that occur."""
+    chosen, count = logits.argmax(-1), logits.shape[-1]
+    scores = []
+    for label in [1] if count == 2 else sorted({*labels.tolist(), *chosen.tolist()}):
+        found = int(((chosen == label) & (labels == label)).sum())
+        either = int((chosen == label).sum() + (labels == label).sum())
+        scores.append(2 * found / either if either else 0.0)
+    return float(np.mean(scores))
+
+
+def matthews(logits: NDArray[Any], labels: NDArray[Any]) -> float:
+    """Matthews' correlation of chosen and given labels; 0 where either is constant."""
+    given, chosen = (np.eye(logits.shape[-1])[part] for part in (labels, logits.argmax(-1)))
+    given, chosen = given - given.mean(0), chosen - chosen.mean(0)
+    power = float((given**2).sum() * (chosen**2).sum())
+    return float((given * chosen).sum()) / power**0.5 if power else 0.0
+
+
+def pearson(values: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """Pearson's correlation; 0 where the model always answers the same."""
+    x, y = (part.astype(np.float64) - part.astype(np.float64).mean() for part in (values, wanted))
+    power = float((x**2).sum() * (y**2).sum())
+    return float((x * y).sum()) / power**0.5 if power else 0.0
+
+
+def spearman(values: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """Pearson's correlation of ranks; equal values share theirs."""
+    return pearson(_ranks(values), _ranks(wanted))
+
+
+def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
+    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(count) - (count - 1) / 2)[group]
+    return ranks
+
+
+_OF_LABELS = {"accuracy": accuracy, "f1": f1, "matthews": matthews}
+_OF_VALUES = {"pearson": pearson, "spearman": spearman}
+NAMED: dict[str, dict[str, Function]] = {
+    CLASSIFICATION: {**_OF_LABELS},
+    REGRESSION: {**_OF_VALUES},
+    TOKENS: {**_OF_LABELS},
+    IMAGES: {**_OF_LABELS},
+}
+"""By problem; the first is the default."""
+
+ACCURACY = Metric("accuracy", accuracy)
+
+
+def metric_for(problem: str, wanted: str | Function | None = None) -> Metric:
+    """The metric of a name, of `module:function`, or of a function itself; without one the problem's own.
+
+    >>> metric_for("regression").name
+    'pearson'
+    """
+    named = NAMED[problem]
+    if not wanted:
+        name = next(iter(named))
+        return Metric(name, named[name])
+    if not isinstance(wanted, str):
+        return Metric(getattr(wanted, "__name__", type(wanted).__name__), wanted)
+    if wanted in named:
+        return Metric(wanted, named[wanted])
+    module, colon, function = wanted.partition(":")
+    if not colon:
+        raise ParameterError(
+            f"a metric for {problem} among {', '.join(named)}",
+            repr(wanted),
+            "A function of your own is MODULE:FUNCTION.",
+        )
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ParameterError(
+            f"a function {function} in a module {module}",
+            str(error),
+            "Python must be able to import it; in Python pass the function itself as `metric`.",
+        ) from error
+    return Metric(function, found)
+
+
+def agreement_for(problem: str) -> Metric:
+    """How many of a model's answers are the float model's, which stand where labels would; see `metric_for`.
+
+    Of values it is their correlation.
+    """
+    return Metric("agreement", metric_for(problem).function)
+
+
+def spelled(wanted: str | Function | None) -> str:
+    """The name under which a run notes its metric."""
+    if wanted is None or isinstance(wanted, str):
+        return wanted or ""
+    return f"{getattr(wanted, '__module__', '')}:{getattr(wanted, '__qualname__', type(wanted).__name__)}"

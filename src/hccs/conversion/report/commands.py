@@ -1,0 +1,82 @@
+"""The commands that make a run again, from the settings it was begun with."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+_SPELLED_APART = (
+    "model",
+    "task",
+    "data",
+    "labels",
+    "retraining",
+    "fine_tuning",
+    "sentences",
+    "held_back",
+    "reconstruction_sentences",
+)
+"""Settings whose options have other names, or none."""
+
+_RECIPE = ("epochs", "learning_rate", "batch_size")
+"""What of a recipe the command line sets."""
+
+
+def convert_command(settings: Mapping[str, Any], out: Path) -> str:
+    """`hccs convert` with every setting that differs from its default."""
+    from hccs.conversion.settings import ConversionSettings
+
+    words = ["hccs", "convert", str(settings["model"]), "--out", str(out), *_data_words(settings)]
+    if settings.get("labels"):
+        words += ["--labels", ",".join(settings["labels"])]
+    defaults = {
+        field.name: field.default_factory() if field.default_factory is not MISSING else field.default
+        for field in fields(ConversionSettings)
+    }
+    for name, default in defaults.items():
+        value = settings.get(name, default)
+        if name in _SPELLED_APART or value == default or value is None:
+            continue
+        words += _option(name, value)
+    words += _recipe_words(settings.get("retraining"), defaults["retraining"])
+    return shlex.join(words)
+
+
+def _data_words(settings: Mapping[str, Any]) -> Iterator[str]:
+    from hccs.conversion.data.tasks import TASKS
+
+    task = settings["task"]
+    if task["custom"]:
+        yield from ("--unlabelled" if task.get("unlabelled") else "--train", task["train"])
+        if task["dev"]:
+            yield from ("--dev", task["dev"])
+    elif task["name"] in TASKS:
+        yield from ("--task", task["name"])
+        if task["n"] != TASKS[task["name"]].n:
+            yield from ("--n", str(task["n"]))
+    elif task["hub"]:
+        name, config = task["hub"][:2]
+        yield from ("--task", f"hub:{name}" + (f":{config}" if config else ""))
+    if task["name"] not in TASKS or task["custom"]:
+        yield from ("--text", ",".join(task["text"]), "--label", task["label"], "--n", str(task["n"]))
+        if task["problem"] != "classification":
+            yield from ("--problem", task["problem"])
+    if settings.get("data"):
+        yield from ("--data", settings["data"])
+
+
+def _recipe_words(chosen: Mapping[str, Any] | None, default: Any) -> list[str]:
+    if chosen is None:
+        return ["--no-retrain"]
+    changed = [name for name in _RECIPE if chosen[name] != getattr(default, name)]
+    return [word for name in changed for word in _option(name, chosen[name])]
+
+
+def _option(name: str, value: Any) -> list[str]:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{'' if value else 'no-'}{option}"]
+    return [f"--{option}", str(value)]

@@ -1,0 +1,136 @@
+"""The steps of a conversion as functions on models in memory; `convert` and `reproduce` are made of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import hccs.nn
+from hccs.calibration import Calibration, search
+from hccs.calibration.two_lines import fitting_for, options_of
+from hccs.conversion.data.tokens import TokenisedSet
+from hccs.conversion.metrics import ACCURACY, Metric
+from hccs.conversion.models import score
+from hccs.conversion.training import Outcome, Recipe, taught, train
+from hccs.nn import IntegerPlan
+from hccs.numbers.modes import Mode
+from hccs.numbers.table import ParamTable
+
+RETRAINING = Recipe(epochs=3, learning_rate=5e-5, batch_size=128, distil=0.8, dropout=False)
+"""What measurably helps, by default: see docs/reproduction.md."""
+
+
+SCALES = "least-error"
+"""How the scales of whole encoders are chosen, with outlying channels apart: what MiniLM needs."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A calibration, how long collecting and searching took, and the batches it used."""
+
+    calibration: Calibration
+    seconds: float
+    batches: Sequence[dict[str, Any]]
+
+
+def calibrate(
+    model: Any, data: TokenisedSet, *, n: int, granularity: str = "head", mode: Mode | str = "i16_div"
+) -> Calibrated:
+    """Collect the model's logits over `data` and search every head's parameters."""
+    began = time.perf_counter()
+    batches = list(data.batches(64))
+    stats = hccs.nn.collect(model, batches, n=n)
+    found = search(stats, n, granularity, mode)
+    return Calibrated(found, time.perf_counter() - began, batches)
+
+
+def evaluate_modes(
+    model: Any,
+    table: ParamTable,
+    dev: TokenisedSet,
+    modes: Iterable[Mode] = Mode,
+    metric: Metric = ACCURACY,
+) -> dict[str, float]:
+    """The dev score of the model with this table in each mode; leaves the table's own mode attached."""
+    scores = {}
+    for mode in modes:
+        hccs.nn.attach(model, table, mode)
+        scores[mode.value] = score(model, dev, metric)
+    hccs.nn.attach(model, table)
+    return scores
+
+
+def retrain(
+    model: Any,
+    table: ParamTable,
+    data: TokenisedSet,
+    held: TokenisedSet,
+    calibration_data: TokenisedSet,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    granularity: str = "head",
+    resumable: bool = True,
+    metric: Metric = ACCURACY,
+    say: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Retrain a float model in place with HCCS attached; afterwards its best table is attached, frozen.
+
+    What is best is chosen on `held`. With `recipe.distil` its own float predictions are asked first, unless
+    `data` carries them.
+    """
+    hccs.nn.detach(model)
+    if recipe.distil and data.predictions is None:
+        data = taught(data, model)
+    hccs.nn.attach(model, table, learnable=recipe.learn)
+
+    def fit(now: Any) -> ParamTable:
+        options = options_of(table)
+        fitting = fitting_for(table.n, options["lines"], options["scores"])
+        batches = list(calibration_data.batches(64))
+        stats = hccs.nn.collect(now, batches, n=table.n, scale=fitting.scale)
+        return search(stats, table.n, granularity, table.mode, objective=fitting.objective, **options).table
+
+    return train(
+        model, data, held, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric, say=say
+    )
+
+
+def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) -> IntegerPlan:
+    """The scales of a float model's integers, measured with HCCS in it; HCCS is detached again."""
+    hccs.nn.attach(model, table)
+    batches = list(calibration_data.batches(64))  # all of them in every process: ranges do not merge
+    plan = IntegerPlan.measured(
+        model, table, batches, SCALES, pixels=calibration_data.pixels, split_outliers=True
+    )
+    hccs.nn.detach(model)
+    return plan
+
+
+def train_whole(
+    plan: IntegerPlan,
+    data: TokenisedSet,
+    held: TokenisedSet,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resumable: bool = True,
+    metric: Metric = ACCURACY,
+    say: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Train a plan's float model in place with the forward pass of its program, which `plan.lower` returns.
+
+    With `recipe.distil` the model's own float predictions are asked first, unless `data` carries them.
+    """
+    if recipe.distil and data.predictions is None:
+        data = taught(data, plan.model)
+    with plan.training():
+        return train(plan.model, data, held, recipe, folder, resumable=resumable, metric=metric, say=say)
+
+
+def with_mode(table: ParamTable, mode: Mode | str) -> ParamTable:
+    """The same parameters for another mode."""
+    return replace(table, mode=Mode(mode))

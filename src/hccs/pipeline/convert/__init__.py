@@ -1,1 +1,0 @@
-"""`hccs convert`, `evaluate`, `export onnx` and the demo."""

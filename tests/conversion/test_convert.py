@@ -1,0 +1,421 @@
+import json
+import operator
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import safetensors.torch
+from hccs_lab.demo import MODEL
+
+import hccs
+import hccs.nn
+from hccs.conversion import training
+from hccs.conversion.data import tasks
+from hccs.conversion.data.tokens import tokenise
+from hccs.conversion.evaluate import evaluate
+from hccs.conversion.models import load_classifier, predictions
+from hccs.conversion.report.where import operator_rows, value_rows, where
+from hccs.conversion.settings import ConversionSettings
+from hccs.conversion.stages import Conversion, convert
+from hccs.conversion.steps import calibrate, retrain
+from hccs.conversion.training import Recipe, train
+from hccs.errors import DataError, FileError, ModelError, ParameterError
+from hccs.nn.lowering.quantised import KINDS
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+STAGES = [
+    "float",
+    "collect",
+    "calibrate",
+    "without retraining",
+    "whole without training",
+    "retrain",
+    "integer",
+    "whole",
+    "save",
+]
+
+
+def write_data(folder):
+    """A few of the embedded snippets, in files."""
+    source = tasks.load(tasks.TASKS["movies"])
+    for name, examples in (("train", source.train.subset(64)), ("dev", source.dev.subset(48))):
+        rows = [f"{text[0]}\t{label}" for text, label in zip(examples.texts, examples.labels, strict=True)]
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+RECIPE = Recipe(epochs=2, learning_rate=1e-5, batch_size=32, evaluations_per_epoch=1, distil=0.5)
+
+
+def settings(data, **changes) -> ConversionSettings:
+    base = ConversionSettings(
+        model=str(MODEL),
+        task=tasks.TASKS["movies"],
+        data=None if data is None else str(data),
+        sentences=16,
+        refine=False,
+        retraining=RECIPE,
+    )
+    return replace(base, **changes)
+
+
+def silent(_: str) -> None:
+    pass
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture(scope="module")
+def interrupted(data, tmp_path_factory):
+    """One real run, stopped twice: within its retraining, and before the integer stage has saved."""
+    out, found = tmp_path_factory.mktemp("convert") / "run", {}
+    real, calls = training.score, []
+
+    def stops_at_the_second_evaluation(*arguments):
+        calls.append(1)
+        if len(calls) == 3:  # the first is the accuracy before training
+            raise Killed
+        return real(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(training, "score", stops_at_the_second_evaluation)
+        convert(settings(data), out, silent)
+    found["checkpoints"] = list((out / "checkpoints" / "retrain").glob("checkpoint-*"))
+    found["before"] = json.loads((out / "results.json").read_text())["stages"]
+
+    save = os.replace
+
+    def stops_before_the_model_appears(source, target):
+        if str(target).endswith("model"):
+            raise Killed
+        save(source, target)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(os, "replace", stops_before_the_model_appears)
+        convert(settings(data), out, silent)
+    found["model appeared"] = (out / "model").exists()
+    found["retrained kept"] = (out / "retrained" / "config.json").exists()
+    found["said"] = []
+    found |= convert(settings(data), out, found["said"].append)
+    return out, found
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(interrupted):
+    out, found = interrupted
+    stages = found["stages"]
+    assert list(stages) == STAGES
+    assert found["checkpoints"] and list(found["before"]) == STAGES[:5]
+    assert all(stages[name] == result for name, result in found["before"].items())
+    assert len(stages["retrain"]["history"]) == 2
+    assert not found["model appeared"] and found["retrained kept"]
+    done = [line for line in found["said"] if line.endswith("done before")]
+    assert done == [f"{name}: done before" for name in STAGES[:6]]
+    assert {path.name for path in out.iterdir() if path.name[0] != "."} == {
+        "settings.json", "results.json", "statistics.safetensors", "table.hccs.safetensors",
+        "model.hccs.safetensors", "model.hccs.json", "model.hccs", "float", "model",
+    }  # fmt: skip
+
+
+def test_stages_say_their_time_and_score(interrupted):
+    _, found = interrupted
+    seconds = found["seconds"]["integer"]
+    score = found["stages"]["integer"]["accuracy"]
+    assert f"integer: accuracy {score:.4f}, {seconds:.1f} s" in found["said"]
+
+
+def test_what_a_run_delivers(interrupted, data):
+    out, found = interrupted
+    stages = found["stages"]
+    assert stages["float"]["accuracy"] > 0.6 and stages["float"]["labels"] == ["negative", "positive"]
+    assert set(stages["retrain"]["modes"]) == {mode.value for mode in hccs.Mode}
+    table = hccs.ParamTable.load(out / "model.hccs.safetensors")
+    assert table.shape == (2, 2) and table.n == 64
+    assert table.qkv_scale.shape == (2, 2, 3)
+    assert json.loads((out / "model" / "config.json").read_text())["id2label"]["1"] == "positive"
+    scores = evaluate(out)
+    assert scores["float"] == stages["float"]["accuracy"]
+    assert scores["i16_div"] == stages["retrain"]["modes"]["i16_div"]
+    whole = evaluate(out, ("i16_div",), backend="integer")
+    assert whole["i16_div integer"] == stages["integer"]["accuracy"]
+    assert abs(whole["i16_div integer"] - whole["i16_div"]) < 0.1
+    other = evaluate(out, ("u8_clb",), str(data / "train.tsv"))
+    assert other["examples"] == 64 and set(other) == {"metric", "examples", "float", "u8_clb"}
+
+
+def test_a_run_ends_with_the_model_all_in_integers(interrupted, data):
+    """Its scores here come from sentences one by one, without torch or padding."""
+    out, found = interrupted
+    whole, stage = hccs.IntegerModel.load(out / "model.hccs"), found["stages"]["whole"]
+    assert whole.labels == ("negative", "positive") and whole.program.tokenizer == "model"
+    loaded = load_classifier(str(out / whole.program.tokenizer), whole.labels)
+    dev = tasks.load(tasks.TASKS["movies"], data).dev
+    chosen = [whole(loaded.tokenizer(text[0])["input_ids"]).labels[0] for text in dev.texts]
+    assert stage["accuracy"] == sum(map(operator.eq, chosen, (whole.labels[i] for i in dev.labels))) / 48
+    delivered = predictions(hccs.nn.restore(loaded.model), tokenise(dev, loaded.tokenizer, 64)).argmax(-1)
+    assert stage["agreement"] == sum(map(operator.eq, chosen, (whole.labels[i] for i in delivered))) / 48
+    assert stage["agreement"] > 0.9 and stage["equal"] == 1.0
+    assert found["stages"]["retrain"]["accuracy"] == stage["accuracy"]  # what was trained is what is deployed
+    assert stage["bytes"] == (out / "model.hccs").stat().st_size < 0.27 * stage["float32_bytes"]
+    assert evaluate(out, backend="whole") == {
+        "metric": "accuracy", "examples": 48,
+        "float": found["stages"]["float"]["accuracy"], "whole": stage["accuracy"],
+    }  # fmt: skip
+    assert evaluate(out, file=str(data / "train.tsv"), backend="whole")["examples"] == 64
+    with pytest.raises(ParameterError, match="leave --mode out"):
+        evaluate(out, ("u8_clb",), backend="whole")
+
+
+def test_a_run_says_where_accuracy_goes(interrupted, data):
+    out, _ = interrupted
+    account = where(out, examples=24)
+    assert len(json.loads((out / "where.json").read_text())["noise"]) == len(account.noise)
+    assert (out / "where.png").read_bytes()[:4] == b"\x89PNG"
+    for file in ("where.json", "where.png"):
+        (out / file).unlink()
+    assert account.accuracy is not None and account.whole.agreement > 0.9
+    assert {cost.operator for cost in account.kinds} == {*KINDS}
+    # One operator alone hardly ever costs as much as all together (training may have made up for it by
+    # another), and the rows say so, the dearest first.
+    cheaper = [cost.decibels > account.whole.decibels for cost in account.operators]
+    assert sum(cheaper) > 0.7 * len(cheaper)
+    rows = operator_rows(account)
+    assert rows[0][0] == "everything" and len(rows[0]) == 6
+    single = [float(row[4]) for row in rows[1 + len(KINDS) :]]
+    assert single == sorted(single) and single[0] < 60
+    assert float(value_rows(account)[0][-1]) == round(min(n.decibels for n in account.noise), 1)
+
+
+def test_a_model_without_an_integer_form_is_delivered_all_the_same(data, tmp_path):
+    config = transformers.ElectraConfig(  # the projection behind its embeddings cannot be lowered
+        embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.ElectraForSequenceClassification(config).save_pretrained(tmp_path / "electra")
+    load_classifier(str(MODEL), ("negative", "positive")).tokenizer.save_pretrained(tmp_path / "electra")
+    chosen = settings(data, model=str(tmp_path / "electra"), labels=("negative", "positive"), retraining=None)
+    said = []
+    stages = convert(chosen, tmp_path / "run", said.append)["stages"]
+    assert (
+        "a projection behind the embeddings" in stages["whole"]["refused"]
+        and stages["save"]["model"] == "model"
+    )
+    assert f"  not all in integers: {stages['whole']['refused']}" in said
+    assert not (tmp_path / "run" / "model.hccs").exists()
+    with pytest.raises(FileError, match="a projection behind the embeddings"):
+        evaluate(tmp_path / "run", backend="whole")
+
+
+def test_the_delivered_kl_is_that_of_the_delivered_model(interrupted, data):
+    """Measured here a second way: on the delivered model's logits themselves."""
+    from hccs.conversion.report.fidelity import _logits
+    from hccs.nn.interface import attention_layers
+
+    out, found = interrupted
+    loaded = load_classifier(str(out / "model"), ("negative", "positive"))
+    model = hccs.nn.restore(loaded.model).eval()
+    some = tasks.load(tasks.TASKS["movies"], data).train.subset(16, 0)
+    batch = next(iter(tokenise(some, loaded.tokenizer, 64).batches(64)))
+    rows = batch["attention_mask"].bool()
+    means = []
+    layers = attention_layers(model).values()
+    for layer, (z, valid) in zip(layers, _logits(model, batch), strict=True):
+        p = torch.softmax(z.masked_fill(~valid, -torch.inf).double(), -1)
+        q = layer.hccs_softmax(z, valid).double()
+        cross = torch.where(p > 0, p * (p.log() - q.log()), 0.0).sum(-1)
+        means += [cross[:, head][rows].mean().item() for head in range(z.shape[1])]
+    assert found["stages"]["save"]["kl"] == pytest.approx(sum(means) / len(means), rel=0.05)
+
+
+def test_without_retraining_the_calibrated_model_is_delivered(data, tmp_path):
+    chosen = settings(
+        data, mode="i16_clb", retraining=None, reconstruct=False
+    )  # the mode without an integer form
+    stages = convert(chosen, tmp_path / "run", silent)["stages"]
+    assert list(stages) == [name for name in STAGES if name not in ("whole without training", "retrain")]
+    assert "accuracy" not in stages["integer"]
+    calibrated = hccs.ParamTable.load(tmp_path / "run" / "table.hccs.safetensors")
+    delivered = hccs.ParamTable.load(tmp_path / "run" / "model.hccs.safetensors")
+    for name in "BSD":
+        assert (getattr(calibrated, name) == getattr(delivered, name)).all()
+    # Not equal: the second layer of the delivered model sees what HCCS in the first has made.
+    assert stages["save"]["kl"] == pytest.approx(stages["calibrate"]["kl"], rel=0.1)
+    scores = evaluate(tmp_path / "run", ("i16_clb",))
+    assert scores["i16_clb"] == stages["without retraining"]["modes"]["i16_clb"]
+    pytest.importorskip("matplotlib")
+    from hccs.conversion.report.figures import accuracy_figure
+
+    accuracy_figure(stages, tmp_path / "accuracy.png")
+    assert (tmp_path / "accuracy.png").stat().st_size > 5_000
+
+
+class StubbedStages(Conversion):
+    """A run whose stages only note that they were called; one of them is interrupted."""
+
+    called: tuple[str, ...] = ()
+    stops_at = ""
+
+    @property
+    def stages(self):
+        def stage(name):
+            def work(_):
+                self.called = (*self.called, name)
+                if name == self.stops_at:
+                    raise KeyboardInterrupt
+                return {"accuracy": 0.5}
+
+            return work
+
+        return {name: stage(name) for name in STAGES}
+
+
+@pytest.mark.parametrize("at", range(len(STAGES)))
+def test_a_stage_is_run_until_it_has_finished_and_never_again(data, tmp_path, at):
+    first = StubbedStages(settings(data), tmp_path / "run", silent)
+    first.stops_at = STAGES[at]
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    second = StubbedStages(settings(data), tmp_path / "run", silent)
+    assert list(second.run()["stages"]) == STAGES
+    assert first.called == tuple(STAGES[: at + 1]) and second.called == tuple(STAGES[at:])
+
+
+@pytest.fixture
+def tokens(data):
+    loaded = load_classifier(str(MODEL), ("negative", "positive"))
+    found = tasks.load(tasks.TASKS["movies"], data)
+    return loaded.model, {
+        name: tokenise(getattr(found, name), loaded.tokenizer, 64) for name in ("train", "dev")
+    }
+
+
+def test_a_resumed_training_keeps_its_patience(tokens, tmp_path, monkeypatch):
+    model, sets = tokens
+    recipe = Recipe(epochs=5, batch_size=32, evaluations_per_epoch=2, patience=3)  # two steps an epoch
+
+    def scores(*values):
+        left = list(values)
+
+        def accuracy(*_):
+            if not left:
+                raise Killed
+            return left.pop(0)
+
+        return accuracy
+
+    # The first value of each is the accuracy before training.
+    monkeypatch.setattr(training, "score", scores(0.5, 0.8, 0.7, 0.7))
+    with pytest.raises(Killed):
+        train(model, sets["train"], sets["dev"], recipe, tmp_path / "checkpoints")
+    # Moved meanwhile, and with a checkpoint that no longer fitted on the disk.
+    moved = (tmp_path / "checkpoints").rename(tmp_path / "moved")
+    best = safetensors.torch.load_file(moved / "checkpoint-1" / "model.safetensors")
+    (moved / "checkpoint-9").mkdir()
+    (moved / "checkpoint-9" / "trainer_state.json").write_text('{"best_')
+    monkeypatch.setattr(training, "score", scores(0.5, 0.7))
+    outcome = train(model, sets["train"], sets["dev"], recipe, moved)
+    assert outcome.history == (0.8, 0.7, 0.7, 0.7) and outcome.score == 0.8
+    now = model.state_dict()
+    assert all(torch.equal(now[name], value) for name, value in best.items())
+
+
+@pytest.mark.parametrize("changes", [{"recalibrate": True}, {"learn": True, "theta_learning_rate": 0.05}])
+def test_recalibrated_and_learnt_parameters_are_attached(tokens, tmp_path, changes, monkeypatch):
+    model, sets = tokens
+    table = calibrate(model, sets["dev"], n=64).calibration.table
+    monkeypatch.setattr(training, "score", lambda *_: 0.5)
+    recipe = replace(RECIPE, learning_rate=1e-3, distil=0.0, **changes)
+    retrain(model, table, sets["train"], sets["dev"], sets["dev"], recipe, tmp_path / "checkpoints")
+    now = hccs.nn.current_table(model)
+    assert now.shape == (2, 2)
+    assert any((getattr(now, name) != getattr(table, name)).any() for name in ("B", "S", "D", "scale"))
+    assert not any(
+        parameter.requires_grad for name, parameter in model.named_parameters() if "log_ratio" in name
+    )
+
+
+def test_other_settings_or_files_are_not_overwritten(data, tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        convert(settings(data), run, lambda line: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(FileError, match="other values of mode"):
+        convert(settings(data, mode="u8_div"), run, silent)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("precious")
+    with pytest.raises(FileError, match="a folder of other files"):
+        convert(settings(data), tmp_path / "mine", silent)
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_bad_input_leaves_nothing_behind(data, tmp_path):
+    run, bad = tmp_path / "run", tmp_path / "bad"
+    shutil.copytree(data, bad)
+    (bad / "dev.tsv").write_text("sentence\tlabel\nfine\tmaybe\n")
+    with pytest.raises(DataError, match="'maybe' in row 2"):
+        convert(settings(bad), run, silent)
+    with pytest.raises(ModelError, match="a transformers model at"):
+        convert(settings(None, model=str(tmp_path / "nothing")), run, silent)
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: settings(None, granularity="row"), "granularity head, layer, global"),
+        (lambda: settings(None, sentences=0), "at least one sentence"),
+        (lambda: settings(None, seed=-1), "--seed"),
+        (lambda: settings(None, task=replace(tasks.TASKS["movies"], n=0)), "--n"),
+        (lambda: replace(RECIPE, epochs=0), "epochs above 0; got 0. Choose another --epochs"),
+        (lambda: replace(RECIPE, epochs=-1), "--epochs"),
+        (lambda: replace(RECIPE, epochs=float("nan")), "--epochs"),
+        (lambda: replace(RECIPE, learning_rate=0.0), "--learning-rate"),
+        (lambda: replace(RECIPE, batch_size=0), "--batch-size"),
+        (lambda: replace(RECIPE, seed=-1), "--seed"),
+    ],
+)
+def test_numbers_that_no_run_could_take(make, message):
+    with pytest.raises(ParameterError, match=message):
+        make()
+
+
+def test_texts_longer_than_n(data):
+    loaded = load_classifier(str(MODEL), ("negative", "positive"))
+    few = tasks.Examples([("short",)] * 9 + [("word " * 30,)], [0] * 10)
+    with pytest.warns(UserWarning, match="1 of 10 texts are longer than n = 16"):
+        assert max(tokenise(few, loaded.tokenizer, 16).lengths) == 16
+    with pytest.raises(DataError, match="10 of 10 longer, the longest 32"):
+        tokenise(tasks.Examples([("word " * 30,)] * 10, [0] * 10), loaded.tokenizer, 16)
+
+
+def test_two_processes_share_one_run(data, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    command += ["--standalone", "-m", "hccs.cli", "convert", str(MODEL), "--out", str(tmp_path / "run")]
+    command += ["--train", str(data / "train.tsv"), "--dev", str(data / "dev.tsv"), "--epochs", "1"]
+    command += ["--labels", "0,1", "--no-refine", "--batch-size", "16"]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("report: ") == 1
+    stages = json.loads((tmp_path / "run" / "results.json").read_text())["stages"]
+    assert stages["collect"]["sentences"] == 58  # of 64 a tenth is held back
+    assert list(stages)[-1] == "save"
+    assert evaluate(tmp_path / "run", ("i16_div",))["i16_div"] == stages["retrain"]["modes"]["i16_div"]
+
+
+def test_evaluating_an_unfinished_run_is_refused(tmp_path):
+    with pytest.raises(FileError, match="hccs convert first"):
+        evaluate(tmp_path)

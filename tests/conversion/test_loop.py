@@ -1,0 +1,98 @@
+"""Trainings in memory: batches of similar length, the best weights kept, the same steps as `Trainer`'s."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from hccs.conversion.data.tokens import TokenisedSet
+from hccs.conversion.loop import SORTED_TOGETHER, Best, batches_of_similar_length, train_in_memory
+from hccs.conversion.models import score
+from hccs.conversion.training import Recipe, train, without_dropout
+
+
+def a_model(**options):
+    torch.manual_seed(0)
+    shape = dict(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    config = transformers.BertConfig(**shape, intermediate_size=16, num_labels=2, **options)
+    return transformers.BertForSequenceClassification(config).eval()
+
+
+def a_set(count, seed=0):
+    """The label is whether tokens are high ones."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(4, 13, (count,), generator=generator)
+    mask = (torch.arange(12) < lengths[:, None]).int()
+    labels = torch.randint(2, (count,), generator=generator)
+    ids = (torch.randint(4, 22, (count, 12), generator=generator) + 16 * labels[:, None]).int() * mask
+    return TokenisedSet({"input_ids": ids, "attention_mask": mask}, lengths, labels, 0)
+
+
+def batches(lengths, size, seed):
+    return list(batches_of_similar_length(lengths, size, torch.Generator().manual_seed(seed)))
+
+
+def test_every_example_comes_once_among_its_like_and_in_another_order_every_epoch():
+    lengths = torch.randint(4, 129, (40_003,), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    first, second = (list(batches_of_similar_length(lengths, 128, generator)) for _ in range(2))
+    for found in (first, second):
+        assert torch.equal(torch.cat(found).sort().values, torch.arange(len(lengths)))
+        assert sum(len(batch) < 128 for batch in found) == 1
+    assert not torch.equal(torch.cat(first), torch.cat(second))
+    assert all(torch.equal(a, b) for a, b in zip(first, batches(lengths, 128, 0), strict=True))
+    padded = sum(len(batch) * int(lengths[batch].max()) for batch in first) / int(lengths.sum())
+    assert padded < 1.05  # of random batches 1.9
+    # Widths do not rise or fall from batch to batch, nor is a batch always of the same examples.
+    widths = torch.tensor([float(lengths[batch].max()) for batch in first])
+    assert abs(torch.corrcoef(torch.stack([widths, torch.arange(len(widths)).float()]))[0, 1]) < 0.3
+    assert len(lengths) > SORTED_TOGETHER * 128 and set(first[0].tolist()) != set(second[0].tolist())
+
+
+def test_the_best_weights_are_put_back_not_the_last():
+    model, best = a_model(), Best()
+    weight = model.classifier.weight
+    for value, reached in ((1.0, 0.5), (2.0, 0.8), (3.0, 0.8), (4.0, 0.6)):
+        weight.data.fill_(value)
+        best.see(model, reached)
+    best.put_back(model)
+    assert best.score == 0.8 and best.since == 2 and best.history == [0.5, 0.8, 0.8, 0.6]
+    assert model.classifier.weight.unique().tolist() == [2.0]
+
+
+def test_training_in_memory_takes_the_steps_of_trainer(tmp_path):
+    """Of one batch an epoch, whatever its order: optimiser, decay, warm-up, clipping, the best kept."""
+    data, held = a_set(64), a_set(64, seed=1)
+    recipe = Recipe(epochs=8, learning_rate=1e-2, batch_size=64, patience=100, warmup=0.4, dropout=False)
+    found = []
+    for resumable in (False, True):
+        model = a_model()
+        outcome = train(model, data, held, recipe, tmp_path / "run", resumable=resumable)
+        assert outcome.score == score(model, held) == max(outcome.history)
+        assert not (tmp_path / "run").exists()
+        found.append((outcome.history[:8], torch.cat([p.detach().flatten() for p in model.parameters()])))
+    (history, weights), (trainers, theirs) = found
+    assert history == trainers and len(set(history)) > 2
+    assert torch.allclose(weights, theirs, atol=2e-5)
+
+
+def test_rates_decay_and_patience_are_those_of_the_recipe():
+    model, seen = a_model(), []
+    best = train_in_memory(
+        model,
+        a_set(64),
+        Recipe(epochs=4, learning_rate=1e-3, batch_size=8, evaluations_per_epoch=2, patience=2),
+        loss=lambda model, batch: seen.append(model.training) or model(**batch).loss,
+        score=lambda: 0.5,
+        after_epoch=None,
+    )
+    assert len(best.history) == 3 and len(seen) == 12 and all(seen)  # the first, and two that are no better
+
+
+def test_without_dropout_a_model_in_training_answers_as_it_does_in_use():
+    model, batch = a_model(), next(a_set(8).batches(8))
+    wanted = model(**batch).logits
+    model.train()
+    with without_dropout(model):
+        assert torch.allclose(model(**batch).logits, wanted, atol=1e-6)
+    assert not torch.allclose(model(**batch).logits, wanted, atol=1e-6)
