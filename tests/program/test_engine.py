@@ -226,6 +226,15 @@ def test_images_of_any_layout():
         model(images, np.ones((3, 1)))
 
 
+def test_first_rows_of_images_are_their_own():
+    """Without attention nothing but the first row is needed, whose position is that of the special token."""
+    built = Builder(3)
+    y = built.narrow(built.norm(built.patches(12)))
+    y = built.add(op.First, (y,), 12)
+    program = scores(built, y, 3)
+    require_equal(IntegerModel(program), random_batch(program, 0, 5))
+
+
 def test_no_sequences_have_no_scores():
     model = IntegerModel(random_program(0))
     assert model(np.zeros((0, 5), int)).scores.shape == (0, len(model.labels))

@@ -131,3 +131,5 @@ class PlacePatches(Operator):
     inputs: tuple[str]
     output: str
     params: PatchParams
+
+    embeds = True  # its rows differ by their position

@@ -58,7 +58,7 @@ class Operator:
 
     arity: ClassVar[int] = 1
     embeds: ClassVar[bool] = False
-    """Whether it reads the model's input; the first operator of a program does, and no other."""
+    """Whether a row depends on the model's input or its position: the first operator's do, and no other's."""
     mixes_rows: ClassVar[bool] = False
     """Whether a row of its output depends on other rows of the sequence."""
     takes_first_row: ClassVar[bool] = False
