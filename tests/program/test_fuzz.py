@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -44,7 +44,9 @@ def pick(rng: np.random.Generator, choices):
 def other_constant(program: Program, rng: np.random.Generator) -> Program:
     at = int(rng.integers(len(program.operators)))
     step, value = program.operators[at], pick(rng, ODD)
-    own = [name for name in ("first_position", "limit", "bits", "causal") if hasattr(step, name)]
+    own = [
+        field.name for field in fields(step) if field.name in ("first_position", "limit", "bits", "causal")
+    ]
     inner = [
         name
         for name in ("limit", "input_limit", "multiplier", "epsilon", "gain_bits", "shift", "patch")
@@ -149,13 +151,13 @@ def bypass(program: Program, rng: np.random.Generator) -> Program:
 
 
 def other_fields(program: Program, rng: np.random.Generator) -> Program:
-    fields = {
+    choices = {
         "longest": pick(rng, (*ODD, 39, 40, 41)),
         "labels": pick(rng, ((), program.labels[1:], (*program.labels, "more"), (1,) * len(program.labels))),
         "score_scale": pick(rng, (float("nan"), "x", 0.5)),
     }
-    name = pick(rng, list(fields))
-    return replace(program, **{name: fields[name]})
+    name = pick(rng, list(choices))
+    return replace(program, **{name: choices[name]})
 
 
 def with_operators(program: Program, steps) -> Program:

@@ -54,35 +54,54 @@ def placed(
     The scores have a slot in the arena of a batched executor; any other writes them where its caller says.
     """
     order = [(step, group) for group, steps in enumerate(groups) for step in steps]
-    ends: dict[str, tuple[int, int]] = {}
-    for moment, (step, group) in enumerate(order):
-        ends.update(dict.fromkeys((*step.reads, *step.writes), (group, moment)))
-    scores = program.operators[-1].output
-    ends[scores] = (len(groups), len(order))
-    blocks: dict[str, Block] = {}
-    for moment, (step, group) in enumerate(order):
-        for part, bits, count in target.scratch(step.main, program.rows, tile):
-            name = f"{step.main.output}.{part}"
-            blocks[name] = Block(name, bits, count, (group, group), (moment, moment), local=True)
-        for name in step.writes:
-            if name == scores and not target.batched:
-                continue
-            last_group, last = ends[name]
-            local = last_group == group
-            pool, size = _size(values[name], step.all_rows, local, program.rows, target, tile)
-            block = Block(name, pool, size, (group, last_group), (moment, last), local)
-            older = None if target.batched else _taken_over(block, step, blocks)
-            if older is not None:
-                older.groups = (older.groups[0], last_group)
-                older.moments = (older.moments[0], last)
-            blocks[name] = older or block
-    pools = pack(list({id(block): block for block in blocks.values()}.values()))
+    found = []
+    for widely in (False,) if target.batched else (False, True):
+        blocks = _blocks(order, values, program, target, tile, widely)
+        pools = pack(list({id(block): block for block in blocks.values()}.values()))
+        # Pools are named by the bits of their integers, or hold bytes.
+        size = sum(count * (pool if isinstance(pool, int) else 8) for pool, count in pools.items())
+        found.append((size, blocks, pools))
+    _, blocks, pools = min(found, key=lambda one: one[0])
     rows = {name: step.all_rows for step, _ in order for name in step.writes}
     slots = {
         name: Slot(block.pool, block.offset, block.size, block.local, rows.get(name, False))
         for name, block in blocks.items()
     }
     return slots, {**dict.fromkeys(target.pools or ("arena", "local"), 0), **pools}
+
+
+def _blocks(
+    order: Sequence[tuple[Step, int]],
+    values: Mapping[str, Value],
+    program: Program,
+    target: Target,
+    tile: int,
+    widely: bool,
+) -> dict[str, Block]:
+    """The block of every value; with `widely` those of one group take over blocks of all rows, too."""
+    scores, rows = program.operators[-1].output, program.rows
+    ends: dict[str, tuple[int, int]] = {}
+    for moment, (step, group) in enumerate(order):
+        ends.update(dict.fromkeys((*step.reads, *step.writes), (group, moment)))
+    ends[scores] = (len(order), len(order))
+    blocks: dict[str, Block] = {}
+    for moment, (step, group) in enumerate(order):
+        for part, bits, count in target.scratch(step.main, rows, tile):
+            name = f"{step.main.output}.{part}"
+            blocks[name] = Block(name, bits, count, (group, group), (moment, moment), local=True)
+        for name in step.writes:
+            if name == scores and not target.batched:
+                continue
+            last_group, last = ends[name]
+            wanted = []
+            for local in (True, False) if widely and last_group == group else (last_group == group,):
+                pool, size = _size(values[name], step.all_rows, local, rows, target, tile)
+                wanted.append(Block(name, pool, size, (group, last_group), (moment, last), local))
+            older = None if target.batched else _taken_over(wanted, step, blocks)
+            if older is not None:
+                older.groups, older.moments = (older.groups[0], last_group), (older.moments[0], last)
+            blocks[name] = older or wanted[0]
+    return blocks
 
 
 def _size(
@@ -94,21 +113,21 @@ def _size(
     return value.bits, rows * value.width
 
 
-def _taken_over(wanted: Block, step: Step, blocks: Mapping[str, Block]) -> Block | None:
-    """The block of a value of the same shape that this group reads for the last time, row by row, before.
+def _taken_over(wanted: Sequence[Block], step: Step, blocks: Mapping[str, Block]) -> Block | None:
+    """A block of one of the wanted forms whose value this group reads for the last time, row by row, before.
 
     An operator that reads each integer once, before it writes it, may write over its own input.
     """
     if step.main.mixes_rows:
         return None
-    group, moment = wanted.groups[0], wanted.moments[0]
-    for block in blocks.values():
-        last = block.moments[1]
-        own = step.main.overwrites and blocks.get(step.reads[0]) is block
-        same = (block.pool, block.size, block.local) == (wanted.pool, wanted.size, wanted.local)
-        free = last < moment or (last == moment and own)
-        if same and free and block.groups[1] == group and "." not in block.name:
-            return block
+    for want in wanted:
+        group, moment = want.groups[0], want.moments[0]
+        for block in blocks.values():
+            own = step.main.overwrites and blocks.get(step.reads[0]) is block
+            same = (block.pool, block.size, block.local) == (want.pool, want.size, want.local)
+            free = block.moments[1] < moment or (block.moments[1] == moment and own)
+            if same and free and block.groups[1] == group and "." not in block.name:
+                return block
     return None
 
 
