@@ -137,42 +137,23 @@ def _attention(building: Building, step: Step, attention: op.Attention) -> None:
     )  # fmt: skip
 
 
-def _narrow(building: Building, step: Step, narrow: op.Narrow) -> None:
-    building.engine.narrow(*building.places(step), building.width(step), narrow.bits)
-
-
-def _add(building: Building, step: Step, add: op.Add) -> None:
-    building.engine.sum(*building.places(step), building.width(step), add.limit or 0)
-
-
-def _table(building: Building, step: Step, table: op.Table) -> None:
-    building.engine.table(*building.places(step), building.width(step), table.entries)
-
-
-def _first(building: Building, step: Step, first: op.First) -> None:
-    building.engine.first(*building.places(step), building.plan.values[step.writes[0]].bytes_per_row)
-
-
-def _cut_pixels(building: Building, step: Step, cut: op.CutPixels) -> None:
-    p = cut.params
-    building.engine.pixels(*building.places(step), len(p.special), p.patch, *p.image)
-
-
-def _place_patches(building: Building, step: Step, place: op.PlacePatches) -> None:
-    building.engine.place(*building.places(step), place.params.special, place.params.positions)
-
-
 CODE: dict[type[op.Operator], Callable[[Building, Step, Any], None]] = {
     op.Embed: _embed,
-    op.CutPixels: _cut_pixels,
-    op.PlacePatches: _place_patches,
+    op.CutPixels: lambda to, step, cut: to.engine.pixels(
+        *to.places(step), len(cut.params.special), cut.params.patch, *cut.params.image
+    ),
+    op.PlacePatches: lambda to, step, place: to.engine.place(
+        *to.places(step), place.params.special, place.params.positions
+    ),
     op.LayerNorm: _layer_norm,
-    op.Narrow: _narrow,
+    op.Narrow: lambda to, step, narrow: to.engine.narrow(*to.places(step), to.width(step), narrow.bits),
     op.Linear: _linear,
     op.Attention: _attention,
-    op.Table: _table,
-    op.Add: _add,
-    op.First: _first,
+    op.Table: lambda to, step, table: to.engine.table(*to.places(step), to.width(step), table.entries),
+    op.Add: lambda to, step, add: to.engine.sum(*to.places(step), to.width(step), add.limit or 0),
+    op.First: lambda to, step, first: to.engine.first(
+        *to.places(step), to.plan.values[step.writes[0]].bytes_per_row
+    ),
 }
 """How the step of an operator is added to the engine."""
 

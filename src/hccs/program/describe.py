@@ -50,22 +50,19 @@ def as_dict(program: Program) -> dict[str, Any]:
 
 
 def _rows(program: Program) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for number, step in enumerate(program.operators):
-        scale = program.scales.get(step.output)
-        rows.append(
-            (
-                str(number),
-                type(step).__name__,
-                ", ".join(step.inputs) or "ids",
-                step.output,
-                step.shape,
-                "" if scale is None else f"{scale:.3g}",
-                f"{step.constant_bytes:,}",
-                f"{step.products:,}" if step.products else "",
-            )
+    return [
+        (
+            str(number),
+            row["operator"],
+            ", ".join(row["reads"]) or "ids",
+            row["writes"],
+            row["shape"],
+            "" if row["step"] is None else f"{row['step']:.3g}",
+            f"{row['bytes']:,}",
+            f"{row['products_per_token']:,}" if row["products_per_token"] else "",
         )
-    return rows
+        for number, row in enumerate(as_dict(program)["operators"])
+    ]
 
 
 def _title(program: Program) -> str:
@@ -83,6 +80,6 @@ def _shortened(labels: tuple[str, ...]) -> str:
 
 
 def _sums(program: Program) -> str:
-    total = sum(step.constant_bytes for step in program.operators)
-    products = sum(step.products for step in program.operators)
-    return f"{total / 2**20:.2f} MiB of constants, {products / 1e6:.2f} M products per token beside attention"
+    sums = as_dict(program)
+    mebibytes, millions = sums["bytes"] / 2**20, sums["products_per_token"] / 1e6
+    return f"{mebibytes:.2f} MiB of constants, {millions:.2f} M products per token beside attention"

@@ -87,8 +87,6 @@ class IntegerModel:
         one, the mask of masked `input_ids` says the same. `reference` runs the readable form of every
         operator, for checking. `threads` are as many as pay, by default.
         """
-        from hccs.executors.numpy import run  # executors know programs
-
         if threads is not None:
             require_threads(threads)
         given = (input_ids, attention_mask, token_type_ids)
@@ -96,15 +94,23 @@ class IntegerModel:
         direct = engine is not None and engine.takes(*given)
         scores: NDArray[np.int32] | None = engine.answer(*given, threads) if engine and direct else None
         if scores is None:
-            batch = self.program.embed.read(*given, self.program.longest)
-            if engine and not direct:
-                mask = None
-                if self.program.embed.image is None:
-                    mask = np.arange(batch.tokens.shape[1]) < batch.lengths[:, None]
-                scores = engine.answer(batch.tokens, mask, None if mask is None else batch.types, threads)
-            if scores is None:
-                scores = run(self.program, batch, reference=reference)
+            scores = self._converted(given, None if direct else engine, reference, threads)
         return Scores(scores, self.program.score_scale, self.labels)
+
+    def _converted(
+        self, given: tuple[Any, Any, Any], engine: Any, reference: bool, threads: int | None
+    ) -> NDArray[np.int32]:
+        """Scores of an input of any form; what the model cannot take is explained."""
+        from hccs.executors.numpy import run  # executors know programs
+
+        batch = self.program.embed.read(*given, self.program.longest)
+        scores: NDArray[np.int32] | None = None
+        if engine is not None and self.program.embed.image is not None:
+            scores = engine.answer(batch.tokens, None, None, threads)
+        elif engine is not None:
+            mask = np.arange(batch.tokens.shape[1]) < batch.lengths[:, None]
+            scores = engine.answer(batch.tokens, mask, batch.types, threads)
+        return run(self.program, batch, reference=reference) if scores is None else scores
 
     def __reduce__(self) -> tuple[type[IntegerModel], tuple[Program]]:
         return type(self), (self.program,)  # the engine is compiled where the model arrives

@@ -32,7 +32,7 @@ class Program:
 
     def __post_init__(self) -> None:
         if type(self.longest) is not int or self.longest < 1:
-            raise DataError("longest, at least 1 token", repr(self.longest), "Give a whole number.")
+            raise DataError("longest, at least 1 token", repr(self.longest), "Give an integer.")
         for name, scale in {"score_scale": self.score_scale, **self.scales}.items():
             if type(scale) not in (int, float) or not math.isfinite(scale):
                 raise DataError(f"{name} to be a finite number", repr(scale), "It is the value of one step.")
@@ -67,7 +67,7 @@ class Program:
 
     @property
     def per_token(self) -> bool:
-        """Whether every token has scores of its own, not the sequence as a whole."""
+        """Whether every token has scores of its own, not the sequence."""
         return self.values[self.operators[-1].output].per_token
 
 
@@ -87,7 +87,9 @@ def _values(operators: Sequence[Operator]) -> dict[str, Value]:
             )
         if step.embeds != (number == 0):
             raise DataError(
-                "one embedding, the first operator", f"{type(step).__name__} as number {number}", "See docs."
+                "one embedding, the first operator",
+                f"{type(step).__name__} as number {number}",
+                "Lower a model.",
             )
         if step.ends_program != (number == len(operators) - 1):
             raise DataError(

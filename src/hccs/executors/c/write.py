@@ -66,7 +66,7 @@ def export_c_model(
     sequences: Sequence[Any] | None = None,
     only_used_words: bool = False,
 ) -> Exported:
-    """Write a whole model as freestanding C99 into the folder `out`; an earlier export there is replaced.
+    """Write a model as freestanding C99 into the folder `out`; an earlier export there is replaced.
 
     `sequences` of token ids (images for a model of images) become the examples that `make check` compares;
     without them, random ones do. With `only_used_words` the C model keeps the words of these sequences alone

@@ -11,7 +11,7 @@ from hccs._extras import require
 from hccs.program import IntegerModel
 
 LENGTH = 64
-"""Of the random sequences, at most."""
+"""The most tokens of a random sequence."""
 
 
 def equal_scores(path: str | os.PathLike[str], model: IntegerModel, count: int = 32, seed: int = 0) -> int:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from hccs.numbers.multipliers import INT16_LIMIT
-from hccs.program.operators.operator import Batch, Operator, Value
+from hccs.program.operators.operator import Array, Batch, Operator, Value
 from hccs.reference.requantise import add
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,5 +30,5 @@ class Add(Operator):
         self.require_integer("a limit", self.limit, 1, INT16_LIMIT)
         return Value(16, first.width, self.limit, first.per_token)
 
-    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return add(given[0], given[1], self.limit)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.requant import MAX_HEAD_DIM, FixedPoint, Requant
-from hccs.program.operators.operator import Batch, Operator, Value
+from hccs.program.operators.operator import Array, Batch, Constants, Operator, Value
 from hccs.reference.attention import attention
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hccs.program.operators.operator import Constants
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +50,7 @@ class Attention(Operator):
         self.require(dim <= MAX_HEAD_DIM, f"heads of at most {MAX_HEAD_DIM} channels", dim)
         return Value(8, width // 3, 128)
 
-    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return self.attend(attention, given[0], batch.lengths)
 
     def attend(

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import DataError, DtypeError, MaskError, ShapeError
 from hccs.numbers.embeddings import MAX_WORD_SHIFT, EmbeddingParams
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
-from hccs.program.operators.operator import Batch, Embedding, Value
+from hccs.program.operators.operator import Array, Batch, Constants, Embedding, Value
 from hccs.reference.embedding import embedding
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hccs.program.operators.operator import Constants
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +62,7 @@ class Embed(Embedding):
         self.require_integer("a limit", self.limit, 1, INT16_LIMIT)
         return Value(16, p.words.shape[1], self.limit)
 
-    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
         positions = np.arange(batch.tokens.shape[1]) + self.first_position
         return embedding(batch.tokens, positions[None], batch.types, self.params, self.limit)
 
@@ -144,7 +140,7 @@ def _lengths(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
     return lengths
 
 
-def _plain(name: str, given: Any) -> NDArray[Any]:
+def _plain(name: str, given: Any) -> Array:
     if np.ma.is_masked(given):
         raise MaskError(f"{name} without masked values", "a masked array", "Mask input_ids, or none.")
     return np.asarray(given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +12,8 @@ from hccs.errors import DtypeError, MaskError, ShapeError
 from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
 from hccs.numbers.patches import PatchParams
 from hccs.program.operators.linear import Linear
-from hccs.program.operators.operator import Batch, Embedding, Operator, Value
+from hccs.program.operators.operator import Array, Batch, Constants, Embedding, Operator, Value
 from hccs.reference.embedding import embed_patches
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hccs.program.operators.operator import Constants
 
 PIXEL_LIMIT = 128
 """Pixels enter as pixel - 128."""
@@ -47,7 +42,7 @@ class EmbedPatches(Embedding):
         self.require(self.params.positions.size > 0, "at least one row and one channel", self.params.image)
         return Value(16, self.params.positions.shape[1], INT16_LIMIT)
 
-    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return embed_patches(batch.tokens, self.params)
 
     def parts(self) -> tuple[tuple[Operator, Value], ...]:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
-from hccs.program.operators.operator import Batch, Operator, Value
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs.program.operators.operator import Array, Batch, Operator, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,5 +21,5 @@ class First(Operator):
         self.require_rows_of(given[0], (8,), given[0].width, tokens=True)
         return replace(given[0], per_token=False)
 
-    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return given[0][:, 0]

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hccs.numbers.layer_norm import LARGEST_INPUT, MAX_GAIN_BITS, NormParams
 from hccs.numbers.multipliers import INT16_LIMIT
-from hccs.program.operators.operator import Batch, Operator, Value
+from hccs.program.operators.operator import Array, Batch, Constants, Operator, Value
 from hccs.reference.layer_norm import layer_norm
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hccs.program.operators.operator import Constants
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +28,7 @@ class LayerNorm(Operator):
         self.require(largest <= LARGEST_INPUT, f"to read magnitudes up to {LARGEST_INPUT}", largest)
         return Value(16, self.params.channels, INT16_LIMIT, given[0].per_token)
 
-    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return layer_norm(given[0], self.params)
 
     def constants(self) -> Constants:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, LinearParams
-from hccs.program.operators.operator import Batch, Operator, Value
+from hccs.program.operators.operator import Array, Batch, Constants, Operator, Value
 from hccs.reference.linear import linear
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hccs.program.operators.operator import Constants
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +43,12 @@ class Linear(Operator):
             return Value(32, outputs, largest, given[0].per_token)
         return Value(8 if p.limit == INT8_LIMIT else 16, outputs, p.limit, given[0].per_token)
 
-    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return linear(given[0], self.params)
 
     def constants(self) -> Constants:
         p = self.params
-        arrays: dict[str, NDArray[Any]] = {"weight": p.weight, "bias": p.bias}
+        arrays: dict[str, Array] = {"weight": p.weight, "bias": p.bias}
         if p.multiplier is not None:
             arrays["multiplier"] = p.multiplier
         return arrays, {"limit": p.limit, "input_limit": p.input_limit}

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from hccs.numbers.multipliers import INT8_LIMIT
-from hccs.program.operators.operator import Batch, Operator, Value
+from hccs.program.operators.operator import Array, Batch, Operator, Value
 from hccs.reference.requantise import narrow
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MOST_BITS = 31
 
@@ -29,7 +25,7 @@ class Narrow(Operator):
         self.require_rows_of(given[0], (16,), given[0].width)
         return Value(8, given[0].width, INT8_LIMIT, given[0].per_token)
 
-    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return narrow(given[0], self.bits)
 
     @property

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import DataError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
-    Constants = tuple[dict[str, NDArray[Any]], dict[str, Any]]
+Array: TypeAlias = NDArray[Any]
+Constants: TypeAlias = tuple[dict[str, Array], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Value:
 class Batch:
     """A checked input: token ids [batch, n], or uint8 images; lengths [batch]; types like the ids."""
 
-    tokens: NDArray[Any]
+    tokens: Array
     lengths: NDArray[np.int64]
     types: NDArray[np.int64]
 
@@ -82,7 +83,7 @@ class Operator:
         """What it writes, given what it reads; inputs and constants that it cannot take are refused."""
         raise NotImplementedError
 
-    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
         """The output by `hccs.reference`."""
         raise NotImplementedError
 
@@ -91,8 +92,7 @@ class Operator:
         return ()
 
     def own_row_channels(self, width: int) -> int:
-        """How many leading channels of an input of this width an operator that mixes rows reads of the
-        output's own row alone."""
+        """How many leading channels it reads only in the row that it writes, where it mixes rows."""
         return 0
 
     def require_rows(self, rows: int) -> None:
@@ -145,9 +145,9 @@ class Operator:
         self.require(fits, f"to read {kinds} rows of {width}", value)
 
     def require_integer(self, name: str, value: Any, low: int, high: int) -> None:
-        """Refuse a constant that is no whole number from `low` to `high`."""
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        self.require(whole and low <= value <= high, f"{name} from {low} to {high}", repr(value))
+        """Refuse a constant that is no integer from `low` to `high`."""
+        integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        self.require(integer and low <= value <= high, f"{name} from {low} to {high}", repr(value))
 
 
 class Embedding(Operator):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hccs.program.operators.operator import Batch, Operator, Value
+from hccs.program.operators.operator import Array, Batch, Operator, Value
 from hccs.reference.table import look_up
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,5 +29,5 @@ class Table(Operator):
         largest = int(abs(self.entries.astype(np.int16)).max())
         return Value(8, given[0].width, largest, given[0].per_token)
 
-    def run(self, given: Sequence[NDArray[Any]], batch: Batch) -> NDArray[Any]:
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return look_up(given[0], self.entries)
