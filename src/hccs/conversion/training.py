@@ -103,9 +103,9 @@ def train(
 
     An interrupted training resumes from `folder`. With `recipe.distil` the loss follows the predictions that
     `data` carries (`taught`). With HCCS attached, its table stays as it is. Weights that never beat where
-    they started are put back. A training that is not `resumable` keeps its best weights in memory, in one process,
-    and writes nothing but, once a minute, its state to `checkpoint`, where one is given and from which the
-    same training resumes.
+    they started are put back. A training that is not `resumable` keeps its best weights in memory, in one
+    process, and writes nothing but, once a minute, its state to `checkpoint`, where one is given and from
+    which the same training resumes.
     """
     with nullcontext() if recipe.dropout else without_dropout(model):
         return _train(model, data, held, recipe, folder, resumable, metric, say, checkpoint)
