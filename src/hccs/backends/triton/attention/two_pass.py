@@ -1,4 +1,4 @@
-"""Attention on more keys than a program can hold: blocks of them pass through it twice.
+"""Attention on more keys than a program can keep: blocks of keys pass through it two times.
 
 The first pass finds the maximum alone: the factor is positive, so the largest accumulator gives the largest
 logit.
@@ -15,6 +15,7 @@ from hccs.backends.triton.attention.packed_logits import (
     as_halves,
     beside_pairs,
     distances,
+    in_steps,
     larger_of_pairs,
     larger_of_plain_pairs,
     logits_of_pairs,
@@ -27,7 +28,6 @@ from hccs.backends.triton.attention.packed_logits import (
     sums_of_pairs,
     times_values,
     total_of_parts,
-    whole_steps,
 )
 from hccs.backends.triton.attention.steps import (
     attended,
@@ -42,16 +42,15 @@ from hccs.backends.triton.codes import DEFERRED, MASK, U8_DIV
 
 @triton.jit
 def scores_of_block(
-    q, k, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, start, q2, k2,
+    q, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, start, q2, k2,
     nq, nk, d, n1, s0, s1, s2,
     MASKED: tl.constexpr, FULL: tl.constexpr, MASKING: tl.constexpr, CAUSAL: tl.constexpr,
     SCORES: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Of queries on the block of keys at `start`, unless it is given; the logits where `line` is None."""
+    """The scores of queries on the block of keys at `start`; their logits where `line` is None."""
     key = start + tl.arange(0, KEYS)
-    if k is None:
-        k = rows_of(k_ptr, key, tl.arange(0, BLOCK_D), k2, nk, d, FULL)
+    k = rows_of(k_ptr, key, tl.arange(0, BLOCK_D), k2, nk, d, FULL)
     acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
     pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
     if line is not None:
@@ -64,45 +63,44 @@ def scores_of_block(
 
 
 @triton.jit
-def step_of_block(
-    q, k, v, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, written,
-    start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
+def with_blocks(
+    begin, end, sums, parts, q, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
+    query, written, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, Z,
     MASKED: tl.constexpr, FULL: tl.constexpr, MASKING: tl.constexpr, CAUSAL: tl.constexpr, MODE: tl.constexpr,
     SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr, IS_LONG: tl.constexpr,
     IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """The second pass over a block: what it adds to the product with v and to the sums of scores."""
-    if v is None:
-        v = rows_of(v_ptr, start + tl.arange(0, KEYS), written, v2, nk, d, FULL)
-    v = as_halves(v, HOPPER)
-    pairs = scores_of_block(
-        q, k, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query,
-        start, q2, k2, nq, nk, d, n1, s0, s1, s2,
-        MASKED, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
-    )  # fmt: skip
-    if MODE != DEFERRED:
-        pairs = probabilities_of_pairs(pairs, Z, MODE - U8_DIV, IS_WIDE)
-    else:
-        parts += sums_of_pairs(pairs, SUMS, ROWS, KEYS)
-    return times_values(pairs, v, sums, HIGH, IS_LONG, ROWS, KEYS), parts
+    """The second pass over keys `begin` to `end`, added to the product with v and to the sums of scores."""
+    for start in tl.range(begin, end, KEYS):
+        v = as_halves(rows_of(v_ptr, start + tl.arange(0, KEYS), written, v2, nk, d, FULL), HOPPER)
+        pairs = scores_of_block(
+            q, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query,
+            start, q2, k2, nq, nk, d, n1, s0, s1, s2,
+            MASKED, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+        )  # fmt: skip
+        if MODE != DEFERRED:
+            pairs = probabilities_of_pairs(pairs, Z, MODE - U8_DIV, IS_WIDE)
+        else:
+            parts += sums_of_pairs(pairs, SUMS, ROWS, KEYS)
+        sums = times_values(pairs, v, sums, HIGH, IS_LONG, ROWS, KEYS)
+    return sums, parts
 
 
-@triton.jit
-def attention_streamed(
+@triton.jit(do_not_specialize=["nk"])
+def attention_in_two_passes(
     q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr,
-    nq, nk, d, heads, sharing, blocks, tasks,
+    nk, nq, d, heads, sharing, blocks, tasks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, FULL: tl.constexpr, MODE: tl.constexpr,
     OUT: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr, LONG: tl.constexpr,
     IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, FLUSH: tl.constexpr, CUT: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, FLUSH: tl.constexpr,
 ):  # fmt: skip
     """Two passes over blocks of keys: the maximum, then scores and product; probabilities need one more.
 
     Each pass takes first the blocks that all its queries see in full, then those that need masking. Causal
-    programs start with the last queries, which take longest. CUT says that every program has exactly one
-    block to mask: its rows are loaded first of all, for they are not part of any loop that loads ahead.
+    programs start with the last queries, which take longest.
     """
     g = tl.program_id(0) // blocks
     batch, h = (g // heads).to(tl.int64), (g % heads).to(tl.int64)
@@ -119,37 +117,25 @@ def attention_streamed(
     written = tl.program_id(1) * BLOCK_D + column
     q = rows_of(q_ptr, query, column, q2, nq, d, FULL)
     limit = limits_of(valid_ptr, fault_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL)
-    whole, stop = nk, nk
+    unmasked, stop = nk, nk
     if not ALL:
         stop = tl.max(tl.where(query < nq, limit, 0), axis=0)
-        whole = tl.min(tl.where(query < nq, limit, nk), axis=0) // KEYS * KEYS
+        unmasked = tl.min(tl.where(query < nq, limit, nk), axis=0) // KEYS * KEYS
     if MASKING >= MASK:
-        whole = 0
+        unmasked = 0
 
-    k_cut, v_cut = None, None
-    if CUT:
-        key = whole + tl.arange(0, KEYS)
-        k_cut = rows_of(k_ptr, key, column, k2, nk, d, FULL)
-        v_cut = rows_of(v_ptr, key, written, v2, nk, d, FULL)
     maximum = tl.full([ROWS, 8], LOWEST, tl.int32)
-    for start in tl.range(0, whole, KEYS):
+    for start in tl.range(0, unmasked, KEYS):
         key = start + tl.arange(0, KEYS)
         k = rows_of(k_ptr, key, column, k2, nk, d, FULL)
         acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
         maximum = tl.maximum(maximum, maxima(acc, ROWS, KEYS))
     largest = round_half_up(tl.max(maximum, axis=1).to(tl.float32), multiplier, shift, HOPPER) + ZERO
-    if CUT:
-        pairs = scores_of_block(
-            q, k_cut, q_ptr, k_ptr, valid_ptr, limit, None, S, S2, f, multiplier, shift, g, query,
-            whole, q2, k2, nq, nk, d, n1, s0, s1, s2,
-            True, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
-        )  # fmt: skip
-        largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
-    elif not ALL:
+    if not ALL:
         peaks = tl.zeros([ROWS, 4], tl.int32)
-        for start in tl.range(whole, stop, KEYS):
+        for start in tl.range(unmasked, stop, KEYS):
             pairs = scores_of_block(
-                q, None, q_ptr, k_ptr, valid_ptr, limit, None, S, S2, f, multiplier, shift, g, query,
+                q, q_ptr, k_ptr, valid_ptr, limit, None, S, S2, f, multiplier, shift, g, query,
                 start, q2, k2, nq, nk, d, n1, s0, s1, s2,
                 True, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
             )  # fmt: skip
@@ -167,7 +153,7 @@ def attention_streamed(
     if MODE != DEFERRED:
         for start in tl.range(0, stop, KEYS):
             pairs = scores_of_block(
-                q, None, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query,
+                q, q_ptr, k_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query,
                 start, q2, k2, nq, nk, d, n1, s0, s1, s2,
                 not ALL, FULL, MASKING, CAUSAL, SCORES, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
             )  # fmt: skip
@@ -177,38 +163,30 @@ def attention_streamed(
     # The sums of FLUSH blocks are exact in float32, those of more in int32. Scores above 2047 take two
     # products, which are added in int32 at once.
     IS_LONG: tl.constexpr = LONG and HIGH
+    BY_CHUNK: tl.constexpr = LONG and not HIGH
     sums = tl.zeros([ROWS, BLOCK_D], tl.int32 if IS_LONG else tl.float32)
-    if LONG and not HIGH:
-        N = tl.zeros([ROWS, BLOCK_D], tl.int32)
-        for MASKED in tl.static_range(1 if ALL else 2):
-            end = stop if MASKED else whole
-            for chunk in tl.range(whole if MASKED else 0, end, FLUSH * KEYS):
-                for start in tl.range(chunk, tl.minimum(chunk + FLUSH * KEYS, end), KEYS):
-                    sums, parts = step_of_block(
-                        q, None, None, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier,
-                        shift, g, query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts,
-                        Z, MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
-                        CHUNKS, BLOCK_D, ROWS, KEYS,
-                    )  # fmt: skip
-                N += whole_steps(sums)
-                sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
-        sums = N
-    else:
-        for MASKED in tl.static_range(1 if ALL or CUT else 2):
-            for start in tl.range(whole if MASKED else 0, stop if MASKED else whole, KEYS):
-                sums, parts = step_of_block(
-                    q, None, None, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier,
-                    shift, g, query, written, start, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
-                    MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
-                    CHUNKS, BLOCK_D, ROWS, KEYS,
+    N = tl.zeros([ROWS, BLOCK_D], tl.int32)
+    for MASKED in tl.static_range(1 if ALL else 2):
+        begin, end = unmasked if MASKED else 0, stop if MASKED else unmasked
+        if BY_CHUNK:
+            for chunk in tl.range(begin, end, FLUSH * KEYS):
+                sums, parts = with_blocks(
+                    chunk, tl.minimum(chunk + FLUSH * KEYS, end), sums, parts, q, q_ptr, k_ptr, v_ptr,
+                    valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, written, q2, k2, v2,
+                    nq, nk, d, n1, s0, s1, s2, Z, MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH,
+                    IS_LONG, IS_WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
                 )  # fmt: skip
-    if CUT:
-        sums, parts = step_of_block(
-            q, k_cut, v_cut, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g,
-            query, written, whole, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, sums, parts, Z,
-            True, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER,
-            CHUNKS, BLOCK_D, ROWS, KEYS,
-        )  # fmt: skip
+                N += in_steps(sums)
+                sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        else:
+            sums, parts = with_blocks(
+                begin, end, sums, parts, q, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f,
+                multiplier, shift, g, query, written, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, Z,
+                MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER, CHUNKS,
+                BLOCK_D, ROWS, KEYS,
+            )  # fmt: skip
+    if BY_CHUNK:
+        sums = N
     if MODE != DEFERRED:
         Z = tl.full([ROWS], 255, tl.int32)
     else:

@@ -1,4 +1,4 @@
-"""Whole rows, four logits to a 32-bit word, to stay below the time memory takes.
+"""Full rows, four logits to a 32-bit word, at the speed of memory.
 
 A row kernel moves two or three bytes an element, so that the speed of memory leaves about a dozen
 instructions for each. Hopper works on two 16-bit halves at once: a word is split into its even and its odd
@@ -131,7 +131,7 @@ def block_of(BLOCK_ROWS: tl.constexpr):
 
 @triton.jit
 def places(PARTS: tl.constexpr, BLOCK_ROWS: tl.constexpr, WORDS: tl.constexpr):
-    """Of the words of each row's first part in a block."""
+    """Places of the words of each row's first part in a block."""
     return tl.arange(0, BLOCK_ROWS)[:, None] * WORDS + tl.arange(0, WORDS // PARTS)[None, :]
 
 
@@ -144,7 +144,7 @@ def load_parts(ptr, PARTS: tl.constexpr, WORDS: tl.constexpr):
 
 @triton.jit
 def store_parts(ptr, words, PARTS: tl.constexpr, WORDS: tl.constexpr):
-    """The other way."""
+    """Store what `load_parts` loads."""
     if PARTS == 1:
         tl.store(ptr, tl.reshape(words, ptr.shape))
     else:
@@ -154,7 +154,7 @@ def store_parts(ptr, words, PARTS: tl.constexpr, WORDS: tl.constexpr):
 
 
 @triton.jit
-def softmax_words(
+def full_rows(
     x_ptr, theta_ptr, out_ptr,
     IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, PARTS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     WORDS: tl.constexpr,

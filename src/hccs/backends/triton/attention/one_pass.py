@@ -1,6 +1,6 @@
-"""Attention on keys that stay in a program, as words of two logits: they are multiplied once.
+"""Attention on keys that a program keeps, as words of two logits: q meets every key once.
 
-A program holds a block of queries, and never an n x n matrix.
+A program keeps a block of queries, and never an n x n matrix.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ from hccs.backends.triton.codes import DEFERRED, LENGTHS, U8_DIV
 
 
 @triton.jit
-def on_resident_keys(
-    q, keys, values, parameters, q_ptr, k_ptr, valid_ptr, fault_ptr, g, query, q2, k2, nq, nk, d,
-    n1, s0, s1, s2,
-    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, LAST: tl.constexpr, MODE: tl.constexpr,
-    SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr, LONG: tl.constexpr, IS_WIDE: tl.constexpr,
-    HOPPER: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
+def block_of_queries(
+    q_ptr, k_ptr, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g, first, written,
+    q2, k2, nq, nk, d, n1, s0, s1, s2,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, LAST: tl.constexpr, FULL: tl.constexpr,
+    MODE: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr,
+    LONG: tl.constexpr, IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr,
+    BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """N, in steps of 2^-24, and Z of one block of queries on the first TILES blocks of keys.
+    """One block of queries, from memory to memory, on the first TILES blocks of keys.
 
-    LAST says that all of them see those blocks in full but for the last.
+    LAST says that all queries see all of these blocks but the last in full.
     """
-    B, S, D, S2, D2, f, multiplier, shift, _, _, _ = parameters
+    B, S, D, S2, D2, f, multiplier, shift, out_multiplier, out_shift, v_scale = parameters
+    query = first + tl.arange(0, ROWS)
+    q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
     limit = limits_of(valid_ptr, fault_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL)
     words, seen = (), ()
     largest = tl.zeros([ROWS], tl.int32)
@@ -80,29 +82,8 @@ def on_resident_keys(
             pairs = probabilities_of_pairs(weights[j], Z, MODE - U8_DIV, IS_WIDE)
             sums = times_values(pairs, values[j], sums, HIGH, LONG, ROWS, KEYS)
         Z = tl.full([ROWS], 255, tl.int32)
-    return sums, Z
-
-
-@triton.jit
-def block_on_resident_keys(
-    q_ptr, k_ptr, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g, first, written,
-    q2, k2, nq, nk, d, n1, s0, s1, s2,
-    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, LAST: tl.constexpr, FULL: tl.constexpr,
-    MODE: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr,
-    LONG: tl.constexpr, IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr,
-    BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
-):  # fmt: skip
-    """One block of queries from memory to memory."""
-    query = first + tl.arange(0, ROWS)
-    q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
-    sums, Z = on_resident_keys(
-        q, keys, values, parameters, q_ptr, k_ptr, valid_ptr, fault_ptr, g, query, q2, k2, nq, nk, d,
-        n1, s0, s1, s2, MASKING, CAUSAL, ALL, LAST, MODE, SCORES, SUMS, HIGH, LONG, IS_WIDE, HOPPER,
-        CHUNKS, BLOCK_D, ROWS, KEYS, TILES,
-    )  # fmt: skip
-    _, _, _, _, _, _, _, _, multiplier, shift, v_scale = parameters
     store_rows(
-        out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, written, sums, Z, nq, d,
+        out_ptr, sum_ptr, out_multiplier, out_shift, v_scale, g, query, written, sums, Z, nq, d,
         FULL, OUT, LONG, HOPPER,
     )  # fmt: skip
 
@@ -124,20 +105,20 @@ def blocks_within(
     return within
 
 
-@triton.jit
-def attention_resident(
+@triton.jit(do_not_specialize=["nk"])
+def attention_in_one_pass(
     q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr,
-    nq, nk, d, heads, sharing, blocks, tasks,
+    nk, nq, d, heads, sharing, blocks, tasks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
     MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, LAST: tl.constexpr, FULL: tl.constexpr,
     MODE: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr,
     LONG: tl.constexpr, IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr,
     BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr,
-    LOOP: tl.constexpr, SHARED: tl.constexpr, ONE_LENGTH: tl.constexpr, STEPWISE: tl.constexpr,
+    SHARED: tl.constexpr, ONE_LENGTH: tl.constexpr, STEPWISE: tl.constexpr,
 ):  # fmt: skip
-    """TILES * KEYS keys stay in a program, which reads them once for REPEAT blocks of queries.
+    """A program keeps TILES * KEYS keys, which it reads once for REPEAT blocks of queries.
 
-    A program stays with one head: what SHARED says all batches have in common, its parameters, is read once.
+    A program stays with one head. Its parameters are read once where all batches share them (SHARED).
     STEPWISE takes the queries that see one block of keys first, then those that see two, and so on.
     """
     column = tl.arange(0, BLOCK_D)
@@ -160,36 +141,19 @@ def attention_resident(
             keys = keys + (rows_of(k_head, key, column, k2, nk, d, FULL),)
             values = values + (as_halves(rows_of(v_head, key, written, v2, nk, d, FULL), HOPPER),)
         g = (task // blocks) * heads + h
-        if STEPWISE:
-            done = 0
-            for T in tl.static_range(1, TILES + 1):
-                stop = REPEAT
-                if T < TILES:
-                    stop = blocks_within(
-                        valid_ptr, g, first, T * KEYS, nq, nk, n1, s0, s1,
-                        REPEAT, MASKING, CAUSAL, ONE_LENGTH, ROWS,
-                    )  # fmt: skip
-                for i in tl.range(done, stop):
-                    block_on_resident_keys(
-                        q_head, k_head, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g,
-                        first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
-                        ALL, LAST, FULL, MODE, OUT, SCORES, SUMS, HIGH, LONG, IS_WIDE, HOPPER, CHUNKS,
-                        BLOCK_D, ROWS, KEYS, T,
-                    )  # fmt: skip
-                done = stop
-        elif LOOP:
-            for i in tl.range(0, REPEAT):
-                block_on_resident_keys(
+        done = 0
+        for T in tl.static_range(1 if STEPWISE else TILES, TILES + 1):
+            stop = REPEAT
+            if T < TILES:
+                stop = blocks_within(
+                    valid_ptr, g, first, T * KEYS, nq, nk, n1, s0, s1,
+                    REPEAT, MASKING, CAUSAL, ONE_LENGTH, ROWS,
+                )  # fmt: skip
+            for i in tl.range(done, stop):
+                block_of_queries(
                     q_head, k_head, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g,
                     first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
                     ALL, LAST, FULL, MODE, OUT, SCORES, SUMS, HIGH, LONG, IS_WIDE, HOPPER, CHUNKS,
-                    BLOCK_D, ROWS, KEYS, TILES,
+                    BLOCK_D, ROWS, KEYS, T,
                 )  # fmt: skip
-        else:
-            for i in tl.static_range(REPEAT):
-                block_on_resident_keys(
-                    q_head, k_head, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g,
-                    first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
-                    ALL, LAST, FULL, MODE, OUT, SCORES, SUMS, HIGH, LONG, IS_WIDE, HOPPER, CHUNKS,
-                    BLOCK_D, ROWS, KEYS, TILES,
-                )  # fmt: skip
+            done = stop

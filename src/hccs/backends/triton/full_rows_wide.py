@@ -1,9 +1,8 @@
-"""Whole rows of the wide form, four logits to a 32-bit word, to stay below the time memory takes.
+"""Full rows of the wide form, four logits to a 32-bit word: `full_rows.py` for two lines and wide sums.
 
-As in `packed_rows.py` the work on words is what memory leaves time for: about a dozen instructions an
-element. What belongs to a row is found by every thread that holds a part of it, so a thread holds two parts
-of one row rather than one part of each of two. A probability is (s * rho) >> j with a shift j of the row's
-own: the reciprocal is moved up so that it ends where one instruction gathers the bytes of several.
+Every thread that holds a part of a row computes what belongs to the row, so a thread holds two parts of one
+row rather than one part of each of two rows. A probability is (s * rho) >> j, where every row has its own
+shift j: the reciprocal is moved up so that it ends where one instruction gathers the bytes of several.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import triton.language as tl
 
 from hccs.backends.triton.codes import BY_BLOCK, BYTES, DIVISION, LEADING_BIT, PACKED, SHIFTED
 from hccs.backends.triton.formulas import LINEAR, wide_reciprocal
-from hccs.backends.triton.packed_rows import (
+from hccs.backends.triton.full_rows import (
     SPELLED_OUT,
     block_of,
     interleaved,
@@ -37,8 +36,8 @@ SCORES_OF_PAIR = tl.constexpr("""{
     mad.lo.s32 t, t, $6, $8;
     mad.lo.s32 $0, u, $7, t;
 }""")
-# The same half twice.
-TWICE = tl.constexpr("prmt.b32 $0, $1, 0, 0x1010;")
+# The lower half in both halves.
+BOTH_HALVES = tl.constexpr("prmt.b32 $0, $1, 0, 0x1010;")
 # The upper bytes of four halves, in the order of their logits.
 GATHERED = tl.constexpr("prmt.b32 $0, $1, $2, 0x7351;")
 SUM_OF_HALVES = tl.constexpr("dp2a.lo.u32.u32 $0, $1, 0x0101, 0;")
@@ -120,18 +119,6 @@ SATURATED = tl.constexpr(_OF_HALVES + _SATURATED + "}")
 SATURATED_LARGE = tl.constexpr(_OF_HALVES + _SATURATED_ABOVE + "}")
 SATURATED_BYTES = tl.constexpr(_OF_BYTES + _SATURATED + "}")
 SATURATED_BYTES_LARGE = tl.constexpr(_OF_BYTES + _SATURATED_ABOVE + "}")
-# Bytes times 16 bits, each picked by the instruction that multiplies it.
-BYTES_BELOW_256 = tl.constexpr("""{
-    .reg .b32 a, b, c, d, r;
-    shl.b32 r, $2, 16;
-    dp2a.lo.u32.u32 a, $2, $1, 0;
-    dp2a.lo.u32.u32 b, r, $1, 0;
-    dp2a.hi.u32.u32 c, $2, $1, 0;
-    dp2a.hi.u32.u32 d, r, $1, 0;
-    prmt.b32 a, a, b, 0x0062;
-    prmt.b32 c, c, d, 0x0062;
-    prmt.b32 $0, a, c, 0x5410;
-}""")
 _HALVES = """{{
     .reg .b32 a, b;
     prmt.b32 a, $1, 0, {lower};
@@ -147,13 +134,13 @@ HALVES_OF_BYTES = tl.constexpr(_HALVES.format(lower="0x4441", upper="0x4443"))
 
 
 @triton.jit
-def one_of(CODE: tl.constexpr, a):
+def of_a_word(CODE: tl.constexpr, a):
     """What one instruction makes of a word."""
     return tl.inline_asm_elementwise(CODE, "=r,r", [a], dtype=tl.int32, is_pure=True, pack=1)
 
 
 @triton.jit
-def one_of_two(CODE: tl.constexpr, a, b):
+def of_two_words(CODE: tl.constexpr, a, b):
     """What one instruction makes of two words."""
     return tl.inline_asm_elementwise(CODE, "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1)
 
@@ -165,7 +152,7 @@ def signed_halves(word):
         even = (((word << 24) >> 24) & 0xFFFF) | ((word << 8) >> 24 << 16)
         odd = (((word << 16) >> 24) & 0xFFFF) | (word >> 24 << 16)
     else:
-        even, odd = one_of(EVEN, word), one_of(ODD, word)
+        even, odd = of_a_word(EVEN, word), of_a_word(ODD, word)
     return even, odd
 
 
@@ -176,14 +163,14 @@ def larger_signed_halves(a, b):
         lower = tl.maximum((a << 16) >> 16, (b << 16) >> 16) & 0xFFFF
         word = lower | (tl.maximum(a >> 16, b >> 16) << 16)
     else:
-        word = one_of_two(LARGER, a, b)
+        word = of_two_words(LARGER, a, b)
     return word
 
 
 @triton.jit
-def twice(value):
+def in_both_halves(value):
     """The lower half of a word in both halves."""
-    return (value & 0xFFFF) * 0x10001 if SPELLED_OUT else one_of(TWICE, value)
+    return (value & 0xFFFF) * 0x10001 if SPELLED_OUT else of_a_word(BOTH_HALVES, value)
 
 
 @triton.jit
@@ -197,7 +184,10 @@ def pair_of_scores(x, m, D, D2, S, S2, least):
     else:
         scores = tl.inline_asm_elementwise(
             SCORES_OF_PAIR, "=r,r,r,r,r,r,r,r,r",
-            [x, twice(D - m), twice(D), twice(D2 - m), twice(D2), S, S2, least],
+            [
+                x, in_both_halves(D - m), in_both_halves(D), in_both_halves(D2 - m), in_both_halves(D2),
+                S, S2, least,
+            ],
             dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
     return scores
@@ -209,7 +199,7 @@ def sum_of_halves(pair):
     if SPELLED_OUT:
         total = (pair & 0xFFFF) + ((pair >> 16) & 0xFFFF)
     else:
-        total = one_of(SUM_OF_HALVES, pair)
+        total = of_a_word(SUM_OF_HALVES, pair)
     return total
 
 
@@ -222,7 +212,7 @@ def row_sums(even, odd, SCORES: tl.constexpr, SUMS: tl.constexpr):
             four = even + odd
             four = (four & 0xFFFF) + (four >> 16)
         else:
-            four = one_of(SUM_OF_BYTES, one_of_two(GATHERED, even, odd))
+            four = of_a_word(SUM_OF_BYTES, of_two_words(GATHERED, even, odd))
         total = tl.sum(tl.sum(four, axis=2), axis=1)
     elif SUMS == PACKED:
         total = sum_of_halves(tl.sum(tl.sum(even + odd, axis=2), axis=1))
@@ -238,8 +228,7 @@ def factors(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, LARGE: tl.constexp
     """What scores are multiplied by and then moved down by: rho and k of `wide_reciprocal`, spelled out.
 
     Machine instructions take rho moved up, so that a result begins at the upper half of a product, at its top
-    byte in `u8_div`. Reciprocals that are no quotients have seven zeros at their end, which LARGE sums need;
-    where Z is 256 or more they stay below 2^16.
+    byte in `u8_div`. Reciprocals that are no quotients have seven zeros at their end, which LARGE sums need.
     """
     if SPELLED_OUT:
         raised, lowered = wide_reciprocal(Z, IS_U8, RECIPROCAL)
@@ -250,13 +239,13 @@ def factors(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, LARGE: tl.constexp
             rho = bits * 0 + 255
             if RECIPROCAL != LEADING_BIT:
                 rho = (LINEAR - 0x4000 - ((bits >> 9) & 0x3FFF)) * 255 >> 15
-            raised = one_of_two(BY_23 if LARGE else BY_16, rho, bits)
+            raised = of_two_words(BY_23 if LARGE else BY_16, rho, bits)
         else:
             rho = bits * 0 + 32767
             if RECIPROCAL == DIVISION:
-                rho = one_of(QUOTIENT_U8 if IS_U8 else QUOTIENT_I16, bits)
+                rho = of_a_word(QUOTIENT_U8 if IS_U8 else QUOTIENT_I16, bits)
             if IS_U8 and not LARGE:
-                raised = one_of_two(BY_17, rho, bits)
+                raised = of_two_words(BY_17, rho, bits)
             else:
                 K: tl.constexpr = 127 + (17 if IS_U8 else 16)
                 exponent = bits >> 23
@@ -266,8 +255,7 @@ def factors(Z, IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, LARGE: tl.constexp
 
 @triton.jit
 def bytes_of(
-    even, odd, raised, lowered,
-    RECIPROCAL: tl.constexpr, SCORES: tl.constexpr, LARGE: tl.constexpr, BELOW_256: tl.constexpr,
+    even, odd, raised, lowered, RECIPROCAL: tl.constexpr, SCORES: tl.constexpr, LARGE: tl.constexpr
 ):  # fmt: skip
     """min((s * rho) >> (k + 7), 255) of the four scores of a word, as bytes in order."""
     if SPELLED_OUT:
@@ -282,8 +270,6 @@ def bytes_of(
         word = tl.inline_asm_elementwise(
             EXACT_LARGE, "=r,r,r,r,r", [even, odd, raised, lowered], dtype=tl.int32, is_pure=True, pack=1
         )
-    elif BELOW_256:
-        word = one_of_two(BYTES_BELOW_256, one_of_two(GATHERED, even, odd), raised)
     else:
         OF_BYTES: tl.constexpr = SATURATED_BYTES_LARGE if LARGE else SATURATED_BYTES
         OF_HALVES: tl.constexpr = SATURATED_LARGE if LARGE else SATURATED
@@ -315,15 +301,14 @@ def halves_of(pair, raised, lowered, RECIPROCAL: tl.constexpr, SCORES: tl.conste
 
 
 @triton.jit
-def wide_words(
+def full_rows_wide(
     x_ptr, theta_ptr, out_ptr,
     IS_U8: tl.constexpr, RECIPROCAL: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr,
-    LARGE: tl.constexpr, BELOW_256: tl.constexpr,
-    PARTS: tl.constexpr, BLOCK_ROWS: tl.constexpr, WORDS: tl.constexpr,
+    LARGE: tl.constexpr, PARTS: tl.constexpr, BLOCK_ROWS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """Rows of 4 * WORDS logits, blocks inside one head, no mask; `out_ptr` steps by four outputs.
 
-    `theta_ptr` is what `lines_on` gives; SUMS, LARGE and BELOW_256 are what `lines_of` does.
+    `theta_ptr` is what `lines_on` gives; SUMS and LARGE are what `lines_of` gives.
     """
     first, head = block_of(BLOCK_ROWS)
     place = places(PARTS, BLOCK_ROWS, WORDS)
@@ -342,7 +327,7 @@ def wide_words(
     Z = tl.maximum(row_sums(even, odd, SCORES, SUMS), 1)
     raised, lowered = factors(Z, IS_U8, RECIPROCAL, LARGE)
     if IS_U8:
-        four = bytes_of(even, odd, raised, lowered, RECIPROCAL, SCORES, LARGE, BELOW_256)
+        four = bytes_of(even, odd, raised, lowered, RECIPROCAL, SCORES, LARGE)
     else:
         even = halves_of(even, raised, lowered, RECIPROCAL, SCORES)
         odd = halves_of(odd, raised, lowered, RECIPROCAL, SCORES)

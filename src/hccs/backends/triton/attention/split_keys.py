@@ -1,8 +1,8 @@
-"""Few queries on many keys, as when a decoder writes token after token: the keys are split over programs.
+"""Up to 16 queries on many keys, as in a step of generation: the keys are split over programs.
 
 All queries of the heads that share keys are the rows of one tile, so that k and v are read once. A score
-needs the maximum of its whole row, so there are two kernels: one takes k to logits, which it leaves in memory
-(a thirtieth of what k takes), and to maxima; the other takes them with v to sums. Those are integers:
+needs the maximum of its row, so there are two kernels: the first computes logits, which it leaves in memory
+(a thirtieth of what k takes), and maxima; the second computes sums from them and v. The sums are integers:
 programs add theirs in any order, and the last one to finish divides.
 """
 
@@ -14,6 +14,7 @@ import triton.language as tl
 from hccs.backends.triton.attention.packed_logits import (
     as_halves,
     distances,
+    in_steps,
     larger_of_pairs,
     larger_of_plain_pairs,
     logits_of_pairs,
@@ -21,13 +22,12 @@ from hccs.backends.triton.attention.packed_logits import (
     ones_below,
     scores_of_pairs,
     times_values,
-    whole_steps,
 )
 from hccs.backends.triton.attention.steps import limits_of, output_of, parameters_of, products, rows_of
 from hccs.backends.triton.codes import PAIR
 
 ROWS = 16
-"""Of a tile: queries times the heads that share keys."""
+"""Most queries times heads that share keys."""
 
 
 @triton.jit
@@ -45,12 +45,12 @@ def rows_of_task(task, kv_heads, sharing, nq, ROWS: tl.constexpr):
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["nk"])
 def logits_of_split(
     q_ptr, k_ptr, table_ptr, valid_ptr, fault_ptr, scratch_ptr,
-    nq, nk, d, kv_heads, sharing, splits, width, sums_at, maxima_at, totals_at, counts_at,
+    nk, nq, d, kv_heads, sharing, splits, width, sums_at, maxima_at, totals_at, counts_at,
     q0, q1, q2, k0, k1, k2, t0, t1, n1, s0, s1, s2,
-    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, HOPPER: tl.constexpr,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, HOPPER: tl.constexpr,
     BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """Words of two logits [task, row, width], and the maximum of each split; makes room for the sums."""
@@ -72,11 +72,10 @@ def logits_of_split(
     peaks = tl.zeros([ROWS, KEYS // 2], tl.int32)
     for start in tl.range(first, tl.minimum(first + SPLIT, nk), KEYS):
         key = start + tl.arange(0, KEYS)
-        k = rows_of(k_ptr, key, column, k2, nk, d, ALL)
+        k = rows_of(k_ptr, key, column, k2, nk, d, False)
         acc = products(q, k, q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, 1, BLOCK_D)
         pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
-        if not ALL:
-            pairs = pairs & ones_below(limit, start, ROWS, KEYS, HOPPER)
+        pairs = pairs & ones_below(limit, start, ROWS, KEYS, HOPPER)
         peaks = larger_of_pairs(peaks, pairs) if HOPPER else larger_of_plain_pairs(peaks, pairs)
         tl.store(words[:, None] + (start // 2 + pair)[None, :], pairs, mask=live[:, None])
     own = task * sharing * nq + row
@@ -89,12 +88,12 @@ def logits_of_split(
         tl.store(scratch_ptr + counts_at + task, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["nk"])
 def sums_of_split(
     v_ptr, table_ptr, valid_ptr, fault_ptr, scratch_ptr, out_ptr, sum_ptr,
-    nq, nk, d, kv_heads, sharing, splits, width, sums_at, maxima_at, totals_at, counts_at,
+    nk, nq, d, kv_heads, sharing, splits, width, sums_at, maxima_at, totals_at, counts_at,
     v0, v1, v2, t0, t1, n1, s0, s1, s2,
-    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr,
     HIGH: tl.constexpr, LONG: tl.constexpr, HOPPER: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
@@ -122,14 +121,13 @@ def sums_of_split(
     sums = tl.zeros([ROWS, BLOCK_D], tl.int32 if LONG else tl.float32)
     totals = tl.zeros([ROWS, KEYS // 2], tl.int32)
     for start in tl.range(first, tl.minimum(first + SPLIT, nk), KEYS):
-        v = as_halves(rows_of(v_ptr, start + tl.arange(0, KEYS), column, v2, nk, d, ALL), HOPPER)
+        v = as_halves(rows_of(v_ptr, start + tl.arange(0, KEYS), column, v2, nk, d, False), HOPPER)
         pairs = tl.load(words[:, None] + (start // 2 + pair)[None, :], mask=live[:, None], other=0)
         scores = scores_of_pairs(pairs, line, S[:, None], S2[:, None], f[:, None], SCORES, HOPPER)
-        if not ALL:
-            scores = scores & ones_below(limit, start, ROWS, KEYS, HOPPER)
+        scores = scores & ones_below(limit, start, ROWS, KEYS, HOPPER)
         totals += (scores & 0xFFFF) + ((scores >> 16) & 0xFFFF)
         sums = times_values(scores, v, sums, HIGH, LONG, ROWS, KEYS)
-    N, Z = sums if LONG else whole_steps(sums), tl.sum(totals, axis=1)
+    N, Z = sums if LONG else in_steps(sums), tl.sum(totals, axis=1)
     inside = live[:, None] & (column < d)[None, :]
     places = own[:, None] * d + column[None, :]
     last = True
@@ -137,7 +135,7 @@ def sums_of_split(
     if SPLITS > 1:
         tl.atomic_add(sums_ptr + places, N, mask=inside, sem="relaxed")
         tl.atomic_add(totals_ptr + own, Z, mask=live, sem="relaxed")
-        tl.debug_barrier()  # all of the program's, before it says that they are there
+        tl.debug_barrier()  # all sums of the program are added before it counts itself
         last = tl.atomic_add(scratch_ptr + counts_at + task, 1, sem="acq_rel") == splits - 1
     if last:
         if SPLITS > 1:

@@ -20,7 +20,7 @@ REQUANT = hccs.Requant(hccs.FixedPoint([3, 9 << 19], [9, 35]), [0.037, 0.5], hcc
 
 
 class Started:
-    """An interpreted kernel in a compiled one's place, which takes addresses when it is started again."""
+    """An interpreted kernel in a compiled one's place, which takes addresses when it is known."""
 
     def __init__(self, kernel):
         self.kernel, self.arg_names, self.tensors = kernel, kernel.arg_names, []
@@ -39,10 +39,15 @@ class Started:
         self.kernel[x, y, z](*(at(a, b) for a, b in zip(given, like, strict=True)))
 
 
+of_other_shapes = {}
+"""By their addresses, tensors that are not laid out like those of the first call."""
+
+
 def at(given, like):
-    """The tensor at an address, laid out like the first."""
+    """The tensor at an address, laid out like the first where nothing else is told."""
     if not torch.is_tensor(like) or torch.is_tensor(given):
         return given
+    like = of_other_shapes.get(given, like)
     steps = zip(like.shape, like.stride(), strict=True)
     count = 1 + sum((size - 1) * step for size, step in steps)
     room = (ctypes.c_char * (count * like.element_size())).from_address(given)
@@ -68,7 +73,7 @@ CASES = {
     "mask per head": (20, 70, (2, 1, 1), {"mode": hccs.Mode.U8_CLB}),
     "one query": (1, 300, None, {}),
     "one query, a length": (1, 300, (2, 1, 1), {"out": "pair"}),
-    "few queries": (3, 600, None, {"causal": True}),
+    "three queries": (3, 600, None, {"causal": True}),
 }
 
 
@@ -95,3 +100,31 @@ def test_calls_on_other_data_equal_the_reference(case, known):
         expected = reference_attention(*arrays, theta, REQUANT, valid=valid, **options)
         for a, b in zip(*(x if options["out"] == "pair" else (x,) for x in (found, expected)), strict=True):
             assert (a.numpy() == b).all(), turn
+
+
+# Short lengths, then lengths around the bounds of classes, and between them.
+LENGTHS = sorted(
+    {*range(1, 20), *range(20, 601, 37), 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 600}
+)
+
+
+def test_a_growing_cache_equals_the_reference(known, monkeypatch):
+    """Steps of generation on views of one cache: a class of lengths shares a plan, and nothing else."""
+    rng = np.random.default_rng(0)
+    theta = hccs.HeadParams([50, 40], [1, 0], [40, 127])
+    cache = rng.integers(-128, 128, (2, 1, 2, 600, 32)).astype(np.int8)
+    q = rng.integers(-128, 128, (600, 1, 2, 1, 32)).astype(np.int8)
+    k, v = torch.tensor(cache)
+    options = dict(causal=True, mode=None, out="pair")
+    known_calls = 0
+    for nk in LENGTHS:
+        call = torch.tensor(q[nk - 1]), k[:, :, :nk], v[:, :, :nk], theta, REQUANT
+        for tensor in call[1:3]:
+            monkeypatch.setitem(of_other_shapes, tensor.data_ptr(), tensor)
+        found = launch.again(*call, None, **options)
+        known_calls += found is not None
+        if found is None:
+            found = launch.attention(*call, **options)
+        expected = reference_attention(q[nk - 1], *cache[..., :nk, :], theta, REQUANT, **options)
+        assert all((a.numpy() == b).all() for a, b in zip(found, expected, strict=True)), nk
+    assert known_calls == len(LENGTHS) - 5 and len(known) == 5
