@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hccs.conversion import scores
-from hccs.conversion.data.held import hold_back, whole_texts
+from hccs.conversion.data.holdout import hold_out, uncontained
 from hccs.conversion.data.tasks import Examples
 from hccs.conversion.metrics import ACCURACY, Metric, f1
 from hccs.errors import DataError
@@ -25,31 +25,31 @@ def phrases(sentences):
 
 def test_phrases_are_held_back_with_their_sentence():
     examples = phrases(200)
-    rest, held = hold_back(examples)
+    rest, held = hold_out(examples)
     assert len(rest) + len(held) == len(examples) and 70 <= len(held) <= len(examples) // 10
     assert sorted(rest.texts + held.texts) == sorted(examples.texts)
     trained = {word for (text,) in rest.texts for word in text.split()} - {"and"}
     assert not any(word in trained for (text,) in held.texts for word in text.split())
-    again = hold_back(examples)[1]
+    again = hold_out(examples)[1]
     assert again.texts == held.texts and again.labels == held.labels
-    assert hold_back(examples, seed=1)[1].texts != held.texts
-    assert len(whole_texts(examples)) == 201  # the sentences, and the word that is in none
+    assert hold_out(examples, seed=1)[1].texts != held.texts
+    assert len(uncontained(examples)) == 201  # the sentences, and the word that is in none
 
 
 def test_pairs_are_held_back_with_their_premise():
     pairs = [(f"a long premise number {i}", f"claim {j}") for i in range(100) for j in range(3)]
-    rest, held = hold_back(Examples(pairs, [0, 1, 2] * 100), most=12)
+    rest, held = hold_out(Examples(pairs, [0, 1, 2] * 100), most=12)
     assert len(held) == 12
     assert not {premise for premise, _ in held.texts} & {premise for premise, _ in rest.texts}
 
 
 def test_few_and_equal_texts():
-    rest, held = hold_back(Examples([("same",)] * 30, [0, 1] * 15))
+    rest, held = hold_out(Examples([("same",)] * 30, [0, 1] * 15))
     assert len(held) == 3 and len(rest) == 27
-    rest, held = hold_back(Examples([("one",), ("two",)], [0, 1]))
+    rest, held = hold_out(Examples([("one",), ("two",)], [0, 1]))
     assert len(held) == len(rest) == 1
     with pytest.raises(DataError, match="at least two training examples"):
-        hold_back(Examples([("one",)], [0]))
+        hold_out(Examples([("one",)], [0]))
 
 
 def answers(right, labels, seed):
