@@ -38,7 +38,9 @@ class RampParams:
         ends = np.concatenate([self.knot.astype(np.int64), self.knot.astype(np.int64) + self.slope])
         # f stays inside int16 for every x: r may not exceed what is left above -32767, nor fall below 0 by as much.
         if ends.min() < -(2**14) or ends.max() > 2**14:
-            raise ParameterError("a residue within 2^14 steps", f"{ends.min()} to {ends.max()}", "Use a coarser step.")
+            raise ParameterError(
+                "a residue within 2^14 steps", f"{ends.min()} to {ends.max()}", "Use a coarser step."
+            )
 
     @classmethod
     def from_function(cls, function: Callable[[Any], Any], step: float) -> RampParams:

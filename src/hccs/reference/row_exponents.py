@@ -34,8 +34,14 @@ def linear_rows(x: NDArray[np.int8], layer: LinearParams) -> NDArray[Any]:
 
     Without multipliers y is a itself, in steps that differ from row to row: only its direction has a meaning.
     """
-    exponent = x[..., -1:].astype(np.int64)
     products = x[..., :-1].astype(np.int64) @ layer.weight.T.astype(np.int64)
+    return finish_rows(products, x[..., -1:].astype(np.int64), layer)
+
+
+def finish_rows(
+    products: NDArray[np.int64], exponent: NDArray[np.int64], layer: LinearParams
+) -> NDArray[Any]:
+    """What follows the products W x: bias, requantisation by each row's exponent, width."""
     acc = products + shift_half_even(np.broadcast_to(layer.bias.astype(np.int64), products.shape), exponent)
     if layer.multiplier is None:
         return acc.astype(np.int32)

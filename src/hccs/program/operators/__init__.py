@@ -18,7 +18,19 @@ from hccs.program.operators.unit import Unit
 OPERATORS: dict[str, type[Operator]] = {
     kind.__name__: kind
     for kind in (
-        Embed, EmbedPatches, LayerNorm, Narrow, NarrowRows, Linear, Attention, Table, Ramp, Add, First, Pool, Unit
+        Embed,
+        EmbedPatches,
+        LayerNorm,
+        Narrow,
+        NarrowRows,
+        Linear,
+        Attention,
+        Table,
+        Ramp,
+        Add,
+        First,
+        Pool,
+        Unit,
     )
 }
 

@@ -43,7 +43,9 @@ class Value:
 
     def __str__(self) -> str:
         exponents = " with exponents" if self.exponents else ""
-        return f"int{self.bits} rows of {self.width}{exponents}" + ("" if self.per_token else ", one per sequence")
+        return f"int{self.bits} rows of {self.width}{exponents}" + (
+            "" if self.per_token else ", one per sequence"
+        )
 
 
 @dataclass(frozen=True, eq=False)

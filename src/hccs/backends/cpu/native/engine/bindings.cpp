@@ -166,11 +166,11 @@ class PlannedEngine {
     engine_.add(std::make_unique<PoolStep>(*engine_.instructions().rows, at(x), at(out), channels,
                                            static_cast<Pooling>(known - std::begin(kPoolingNames)), divided));
   }
-  void unit(int x, int out, int64_t channels) {
-    require(channels <= 4096, "too many channels");
-    fits(x, 4 * channels);
+  void unit(int x, int out, int64_t channels, int bits) {
+    require(channels <= 4096 && (bits == 8 || bits == 16 || bits == 32), "wrong channels");
+    fits(x, bits / 8 * channels);
     fits(out, 2 * channels);
-    engine_.add(std::make_unique<UnitStep>(*engine_.instructions().rows, at(x), at(out), channels));
+    engine_.add(std::make_unique<UnitStep>(*engine_.instructions().rows, at(x), at(out), channels, bits));
   }
   void sum(int a, int b, int out, int64_t channels, int limit) {
     fits(a, 2 * channels);
@@ -422,7 +422,7 @@ void bind_engine(nb::module_& m) {
            nb::arg("bits"))
       .def("pool", &PlannedEngine::pool, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("pooling"),
            nb::arg("divided"))
-      .def("unit", &PlannedEngine::unit, nb::arg("x"), nb::arg("out"), nb::arg("channels"))
+      .def("unit", &PlannedEngine::unit, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("bits"))
       .def("sum", &PlannedEngine::sum, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("channels"),
            nb::arg("limit"))
       .def("table", &PlannedEngine::table, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("entries"))

@@ -196,8 +196,9 @@ class PoolStep : public Step {
 
 class UnitStep : public Step {
  public:
-  UnitStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels)
-      : kernels_(kernels), x_(x), out_(out), channels_(channels) {}
+  UnitStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels, int bits)
+      : kernels_(kernels), x_(x), out_(out), channels_(channels), bits_(bits) {}
+  size_t workspace() const override { return channels_ * sizeof(int32_t); }
   void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
            int64_t piece_end) const override;
 
@@ -205,6 +206,7 @@ class UnitStep : public Step {
   const RowKernels& kernels_;
   const Value x_, out_;
   const int64_t channels_;
+  const int bits_;  // of x
 };
 
 class AddStep : public Step {

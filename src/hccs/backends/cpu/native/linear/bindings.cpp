@@ -34,8 +34,7 @@ struct Rows {
 // A layer packed for the instruction set that is in use when it is made, with which it runs from then on.
 class PackedLinear {
  public:
-  PackedLinear(nb::handle weight, nb::handle bias, nb::handle multiplier, bool row_exponents)
-      : kernel_(*in_use().linear), row_exponents_(row_exponents) {
+  PackedLinear(nb::handle weight, nb::handle bias, nb::handle multiplier) : kernel_(*in_use().linear) {
     const Buffer w(weight, PyBUF_C_CONTIGUOUS), b(bias, PyBUF_C_CONTIGUOUS);
     require(w.view().itemsize == 1 && w.view().ndim == 2, "weights must be int8 [outputs, inputs]");
     outputs_ = w.view().shape[0];
@@ -48,14 +47,13 @@ class PackedLinear {
     };
     require(per_output(b) && (!m || per_output(*m)), "bias and multiplier must be int32, one per output");
     memory_.reset(static_cast<std::byte*>(
-        ::operator new[](kernel_.packed_bytes(inputs_, outputs_, row_exponents), std::align_val_t{64})));
+        ::operator new[](kernel_.packed_bytes(inputs_, outputs_, false), std::align_val_t{64})));
     const nb::gil_scoped_release release;
-    kernel_.pack(w.data<int8_t>(), b.data<int32_t>(), m ? m->data<int32_t>() : nullptr, inputs_, outputs_,
-                 row_exponents_, memory_.get());
+    kernel_.pack(w.data<int8_t>(), b.data<int32_t>(), m ? m->data<int32_t>() : nullptr, inputs_, outputs_, false,
+                 memory_.get());
   }
 
-  // x [rows, inputs], with row exponents in one more column, and `out` [rows, outputs]; bytes are turned if their type
-  // is uint8.
+  // x [rows, inputs] and `out` [rows, outputs]; bytes are turned if their type is uint8.
   void run(nb::handle x_array, int output, nb::handle table, nb::handle stream_array, nb::handle out_array,
            nb::handle threads) const {
     require(output >= 0 && output < static_cast<int>(std::size(kLinearOutputNames)), "no such output");
@@ -68,14 +66,10 @@ class PackedLinear {
     const bool int8 = job.output == LinearOutput::kInt8 || job.output == LinearOutput::kInt8Table;
     const bool adds = job.output == LinearOutput::kSumInt32 || job.output == LinearOutput::kSumInt16;
     require(requantises_ || job.output == LinearOutput::kInt32, "a layer without multipliers gives int32");
-    const Rows x(x_array, inputs_ + row_exponents_), out(out_array, outputs_, PyBUF_STRIDES | PyBUF_WRITABLE);
+    const Rows x(x_array, inputs_), out(out_array, outputs_, PyBUF_STRIDES | PyBUF_WRITABLE);
     require(x.is('b') || x.is('B'), "x must be int8, or uint8 if it is turned");
     require(int32 ? out.is('i') : int8 ? out.is('b') || out.is('B') : out.is('h'), "out has the wrong type");
     require(x.count == out.count && (out.count <= 1 || out.stride >= outputs_), "out has the wrong shape");
-    job.row_exponents = row_exponents_;
-    require(!row_exponents_ || (!adds && job.output != LinearOutput::kInt8Table), "no such output with row exponents");
-    for (int64_t r = 0; row_exponents_ && r < x.count; ++r)
-      require(x.buffer.data<uint8_t>()[r * x.stride + inputs_] < kExponents, "exponents are 0 to 8");
     job.x = x.buffer.data<void>();
     job.x_stride = x.stride;
     job.x_bytes = x.is('B') ? Bytes::kTurned : Bytes::kPlain;
@@ -106,7 +100,7 @@ class PackedLinear {
   };
   const LinearKernel& kernel_;
   int64_t inputs_, outputs_;
-  bool requantises_, row_exponents_;
+  bool requantises_;
   std::unique_ptr<std::byte[], Free> memory_;
 };
 
@@ -114,8 +108,8 @@ class PackedLinear {
 
 void bind_linear(nb::module_& m) {
   nb::class_<PackedLinear>(m, "PackedLinear")
-      .def(nb::init<nb::handle, nb::handle, nb::handle, bool>(), nb::arg("weight"), nb::arg("bias"),
-           nb::arg("multiplier").none(), nb::arg("row_exponents"))
+      .def(nb::init<nb::handle, nb::handle, nb::handle>(), nb::arg("weight"), nb::arg("bias"),
+           nb::arg("multiplier").none())
       .def("run", &PackedLinear::run, nb::arg("x"), nb::arg("output"), nb::arg("table").none(),
            nb::arg("stream").none(), nb::arg("out"), nb::arg("threads"));
 }
