@@ -36,7 +36,7 @@ class RampParams:
         if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 0 <= self.bits <= MAX_BITS:
             raise ParameterError(f"bits from 0 to {MAX_BITS}", repr(self.bits), "A piece has 1 to 512 steps.")
         ends = np.concatenate([self.knot.astype(np.int64), self.knot.astype(np.int64) + self.slope])
-        # f stays inside int16 for every x: r may not exceed what is left above -32767, nor fall below 0 by as much.
+        # f then stays inside int16 for every x.
         if ends.min() < -(2**14) or ends.max() > 2**14:
             raise ParameterError(
                 "a residue within 2^14 steps", f"{ends.min()} to {ends.max()}", "Use a coarser step."
@@ -44,7 +44,7 @@ class RampParams:
 
     @classmethod
     def from_function(cls, function: Callable[[Any], Any], step: float) -> RampParams:
-        """The ramp of a real function of real values, both in this step; others than GELU's kind are refused."""
+        """The ramp of a real function, x and f(x) in this step; any but GELU's kind are refused."""
         reach = 32767 * step
         x = np.linspace(0.0, reach, 4097)
         residue = np.maximum(x, 0) - np.asarray(function(x), np.float64)

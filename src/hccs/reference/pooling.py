@@ -19,19 +19,17 @@ UNIT_BITS = 25
 
 
 def pool(h: NDArray[np.int16], pooling: str, *, divided: bool = False) -> NDArray[Any]:
-    """One row of the tokens [tokens, channels] of a text: int32, where a mean is the sum (a unit vector has no scale).
+    """One row of a text's tokens [tokens, channels]: int32. A mean is the sum: unit vectors have no scale.
 
     With `divided` the result is int16, and a mean is floor((2 sum + n) / (2 n)).
     """
     if pooling not in POOLINGS:
         raise ParameterError(f"pooling among {', '.join(POOLINGS)}", repr(pooling), "See docs/spec.md.")
     wide = h.astype(np.int64)
-    pooled = {
-        "mean": lambda: wide.sum(0),
-        "first": lambda: wide[0],
-        "last": lambda: wide[-1],
-        "max": lambda: wide.max(0),
-    }[pooling]()
+    if pooling == "mean":
+        pooled: NDArray[np.int64] = wide.sum(0)
+    else:
+        pooled = wide.max(0) if pooling == "max" else wide[0 if pooling == "first" else -1]
     if not divided:
         return pooled.astype(np.int32)
     n = len(h) if pooling == "mean" else 1
@@ -39,7 +37,7 @@ def pool(h: NDArray[np.int16], pooling: str, *, divided: bool = False) -> NDArra
 
 
 def unit(e: NDArray[np.int32]) -> NDArray[np.int16]:
-    """The unit vector of e [channels] in Q15: clamp(floor((2 e 32767 + N) / (2 N)), -32767, 32767), N = isqrt(sum e^2).
+    """The unit vector in Q15: clamp(floor((2 e 32767 + N) / (2 N)), -32767, 32767) with N = isqrt(sum e^2).
 
     Where |e| needs more than 25 bits it is shifted down to them first, rounded half to even.
 

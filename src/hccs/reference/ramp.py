@@ -1,4 +1,4 @@
-"""Smooth ramps on int16: f(x) = max(x, 0) - r(|x|), with r linear on 64 pieces. GELU and SiLU have this form."""
+"""Smooth ramps on int16, GELU and SiLU: f(x) = max(x, 0) - r(|x|), with r linear on 64 pieces."""
 
 from __future__ import annotations
 
@@ -19,4 +19,5 @@ def ramp(x: NDArray[np.int16], params: RampParams) -> NDArray[np.int16]:
     piece = distance >> params.bits
     rest = (distance - (piece << params.bits)) << (15 - params.bits)
     knot, slope = params.knot.astype(np.int64)[piece], params.slope.astype(np.int64)[piece]
-    return (np.maximum(wide, 0) - (knot + ((slope * rest + (1 << 14)) >> 15))).astype(np.int16)
+    made = np.maximum(wide, 0) - (knot + ((slope * rest + (1 << 14)) >> 15))
+    return made.astype(np.int16)  # type: ignore[no-any-return]

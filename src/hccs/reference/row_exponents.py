@@ -30,7 +30,7 @@ def narrow_rows(x: NDArray[np.int16]) -> NDArray[np.int8]:
 
 
 def linear_rows(x: NDArray[np.int8], layer: LinearParams) -> NDArray[Any]:
-    """A linear layer of rows with exponents: a = W x + rhe(b / 2^e), y = clamp(rhe(a * M / 2^(23 - e)), -limit, limit).
+    """A linear layer of rows with exponents: a = W x + rhe(b / 2^e), y = clamp(rhe(a * M / 2^(23 - e))).
 
     Without multipliers y is a itself, in steps that differ from row to row: only its direction has a meaning.
     """

@@ -10,7 +10,6 @@ from hccs.backends.cpu import _native
 from hccs.backends.cpu.instruction_sets import threads_for
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 # Multiply-adds that are worth handing to another thread.
@@ -43,7 +42,7 @@ class Engine(_native.Engine):
         products: int,
         images: bool,
     ) -> None:
-        """The last call before running: where scores lie, int32 or int16 unit vectors, and what the model takes.
+        """The last call before running: where scores or unit vectors lie, and what the model takes.
 
         `longest` is the most tokens of a sequence or an image; `products` are per token.
         """
@@ -67,7 +66,7 @@ class Engine(_native.Engine):
         return tokens is not None
 
     def answer(self, tokens: Any, mask: Any, types: Any, threads: int | None) -> NDArray[Any] | None:
-        """Scores, or unit vectors, of token ids [batch, n], masks and types alike or None; or of uint8 images.
+        """Scores or unit vectors of token ids [batch, n], masks and types alike or None; or of images.
 
         None for ids, masks, types and sizes that the model does not take: the caller explains.
         """

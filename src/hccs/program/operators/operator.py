@@ -154,7 +154,7 @@ class Operator:
     def require_rows_of(
         self, value: Value, bits: tuple[int, ...], width: int, tokens: bool = False, exponents: bool = False
     ) -> None:
-        """Refuse another type, another width, with `tokens` one row per sequence, or exponents not expected."""
+        """Refuse another type or width, with `tokens` one row per sequence, or unexpected exponents."""
         kinds = " or ".join(f"int{b}" for b in bits)
         fits = value.bits in bits and value.width == width and (value.per_token or not tokens)
         fits = fits and (exponents or not value.exponents)
