@@ -11,7 +11,7 @@ import hccs
 from hccs._files import safetensors as _safetensors
 from hccs.calibration import HeadStatistics, calibrate, files, search
 from hccs.calibration.files import collect_files
-from hccs.calibration.progress import CollectionProgress, SeenFile
+from hccs.calibration.state import CollectionProgress, SeenFile
 from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
 from tests.calibration.conftest import random_logits
 

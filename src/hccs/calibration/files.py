@@ -15,8 +15,8 @@ import numpy as np
 
 from hccs._files import safetensors
 from hccs._progress import track
-from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.calibration.scale import LogitRange, ScaleCandidates
+from hccs.calibration.state import CollectionProgress, SeenFile
 from hccs.calibration.statistics import HeadStatistics
 from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 

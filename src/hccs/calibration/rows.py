@@ -41,7 +41,7 @@ def plain_logits(logits: Any, valid: Any) -> tuple[NDArray[Any], Any]:
     if arguments.is_tensor(logits):
         logits = logits.detach().cpu().numpy()
     if isinstance(logits, np.ma.MaskedArray):
-        logits, valid = arguments.opened("x", logits, valid)
+        logits, valid = arguments.unmasked("x", logits, valid)
     return np.asarray(logits), valid.detach().cpu().numpy() if arguments.is_tensor(valid) else valid
 
 

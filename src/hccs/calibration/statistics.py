@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,13 @@ import numpy as np
 from hccs._html.charts import sparkline
 from hccs._html.elements import table
 from hccs._html.notebook import TABLE, few, framed
-from hccs.backends.cpu.instruction_sets import cores
 from hccs.calibration import _native, state
-from hccs.calibration.progress import CollectionProgress
 from hccs.calibration.rows import plain_logits, require_finite, row_batch
+from hccs.calibration.state import CollectionProgress
 from hccs.errors import DataError, DtypeError, ParameterError, ShapeError
 from hccs.numbers.region import Region
 from hccs.numbers.table import layer_names, operand_scales
+from hccs.ops.arguments import cores
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,20 @@ class GroupSummary:
     weight: float
     version: int
     """Of the statistics: a search with these means refuses others."""
+
+
+def with_means(
+    call: Callable[..., Any], stats: HeadStatistics, heads: Sequence[int], means: GroupSummary, *options: Any
+) -> Any:
+    """What the native code finds for a group of heads; the rows that it reads must be those of the means."""
+    try:
+        return call(stats._native, list(heads), means.mass, means.negative_entropy, means.version, *options)
+    except _native.Changed as error:
+        raise DataError(
+            "statistics that stay as they are during a search",
+            "rows added meanwhile",
+            "Search when all rows are in, or search a copy.",
+        ) from error
 
 
 class HeadStatistics:
@@ -143,7 +157,7 @@ class HeadStatistics:
 
     @property
     def sampled(self) -> NDArray[np.int64]:
-        """Different rows that two lines are fitted to, [layers, heads]; -1 where an old file has none."""
+        """Different rows that two lines are fitted to, [layers, heads]."""
         counts = [self._native.sampled(h) for h in range(self.scale.size)]
         return np.array(counts, np.int64).reshape(self.shape)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 import hccs
 from hccs._extras import require
 from hccs._files.atomic import require_writable
-from hccs.calibration import Calibration, HeadStatistics, ScaleCandidates, search
+from hccs.calibration import Calibration, HeadStatistics, ScaleCandidates, coarse_scan, search
 from hccs.calibration.figure import save_figure
 from hccs.calibration.files import collect_files
 from hccs.cli.tables import show
@@ -92,17 +92,20 @@ def calibrate(
         require_writable(path)
     if figure is not None:
         _require_drawable(figure)
+    if kind is SearchKind.GRID and (lines, scores) != (1, Scores.INT16):
+        raise ParameterError(
+            "one line with --search grid",
+            f"--lines {lines} --scores {scores.value}",
+            "The coarse scan is the paper's.",
+        )
     stats = _statistics(inputs, n, scale, statistics)
-    found = search(
-        stats,
-        n,
-        granularity.value,
-        mode,
-        lines=lines,
-        scores=scores.value,
-        search=kind.value,
-        provenance={"hccs": hccs.__version__, "inputs": [path.name for path in inputs]},
-    )
+    provenance = {"hccs": hccs.__version__, "inputs": [path.name for path in inputs]}
+    if kind is SearchKind.GRID:
+        found = coarse_scan(stats, n, granularity.value, mode, provenance=provenance)
+    else:
+        found = search(
+            stats, n, granularity.value, mode, lines=lines, scores=scores.value, provenance=provenance
+        )
     found.table.save(out)
     if figure is not None:
         save_figure(figure, stats, found)

@@ -22,9 +22,7 @@ from hccs.numbers.region import NARROW, WIDE, Region
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-FORMAT = Format("hccs.ParamTable", version=3, last_unchecked=1)
-_ONE_LINE_VERSION = 2
-"""What tables of one line and 15-bit sums are still written as: whoever reads version 2 reads them."""
+FORMAT = Format("hccs.ParamTable", version=3)
 _GRIDS = ("B", "S", "D", "scale")
 _SECOND_LINE = ("S2", "D2", "f")
 _OPERANDS = "qkv_scale"
@@ -194,7 +192,7 @@ class ParamTable:
                 ", ".join(map(str, values)) + (f" without {', '.join(missing)}" if missing else ""),
                 "Take what as_dict returned.",
             )
-        return cls(**(values if "layers" in values else _with_layers_of_old(dict(values))))
+        return cls(**values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it replaces an old one only once it is complete."""
@@ -205,11 +203,11 @@ class ParamTable:
             **({} if self.layers is None else {"layers": json.dumps(self.layers)}),
             **({"sum_bits": str(self.sum_bits)} if self.wide else {}),
         }
-        FORMAT.save(path, self._arrays(), metadata, None if self.wide else _ONE_LINE_VERSION)
+        FORMAT.save(path, self._arrays(), metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ParamTable:
-        """Read what `save` wrote. Damaged, foreign, newer or inadmissible files are refused."""
+        """Read what `save` wrote. Damaged, foreign or inadmissible files are refused."""
         arrays, metadata = FORMAT.load(path)
         try:
             values = {
@@ -277,15 +275,6 @@ def _second_line(
         )
     shift = np.zeros(shape, np.int32) if f is None else integers("f", f)
     return {"S2": integers("S2", S2), "D2": integers("D2", D2), "f": shift}
-
-
-def _with_layers_of_old(values: dict[str, Any]) -> dict[str, Any]:
-    """Names of layers that an earlier version kept in the provenance move to their own place."""
-    provenance = values.get("provenance")
-    if not isinstance(provenance, Mapping) or not isinstance(provenance.get("layers"), list):
-        return values
-    rest = {key: value for key, value in provenance.items() if key != "layers"}
-    return {**values, "provenance": rest, "layers": provenance["layers"]}
 
 
 def _for_people(provenance: Mapping[str, object]) -> dict[str, object]:

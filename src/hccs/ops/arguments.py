@@ -9,6 +9,7 @@ row is dominated by its checks. The words of every refusal are here.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def device_of(x: Any) -> str:
     return "cpu" if isinstance(x, np.ndarray) else str(x.device.type)
 
 
-def opened(name: str, x: Any, valid: Any) -> tuple[Any, Any]:
+def unmasked(name: str, x: Any, valid: Any) -> tuple[Any, Any]:
     """`x` as a plain array or a tensor, and `valid` without the positions that a masked array masks."""
     if isinstance(x, np.ma.MaskedArray):
         plain, masked = np.asarray(x.data), np.ma.getmask(x)
@@ -276,10 +277,16 @@ def not_finite(what: str = "logits") -> DataError:
     return DataError(f"finite {what}", "NaN", "Look for an overflow in the layers before this one.")
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def require_threads(threads: Any) -> None:
-    """Refuse what is no number of threads."""
-    whole = isinstance(threads, (int, np.integer)) and not isinstance(threads, bool)
-    if not whole or not 1 <= threads <= MOST_THREADS:
+    is_integer = isinstance(threads, (int, np.integer)) and not isinstance(threads, bool)
+    if not is_integer or not 1 <= threads <= MOST_THREADS:
         raise ParameterError(
             f"threads to be an integer from 1 to {MOST_THREADS}",
             repr(threads),
@@ -336,3 +343,12 @@ def empty(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
 def shared_memory() -> ShapeError:
     """The refusal of an output that lies in the input's memory."""
     return ShapeError("out to be memory of its own", "memory shared with x", "Pass another array.")
+
+
+def as_tensors(result: NDArray[Any], sums: NDArray[np.int32] | None, out: str) -> Any:
+    """Attention's arrays as tensors on the same memory; half precision is the float32 result rounded once."""
+    torch = sys.modules["torch"]
+    tensor = torch.from_numpy(result)
+    if sums is not None:
+        return tensor, torch.from_numpy(sums)
+    return tensor.to(getattr(torch, out)) if out in ("float16", "bfloat16") else tensor

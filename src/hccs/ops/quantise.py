@@ -37,7 +37,7 @@ def quantise(z: Any, scale: Any, valid: Any = None) -> Any:
     if arguments.is_tensor(z):
         return _quantise_tensor(z, scale, valid)
     if isinstance(z, np.ma.MaskedArray):
-        z, valid = arguments.opened("z", z, valid)
+        z, valid = arguments.unmasked("z", z, valid)
     z = np.asarray(z)
     if valid is not None:
         z = np.where(arguments.as_mask(valid, z.shape, "z.shape"), z, z.dtype.type(0))

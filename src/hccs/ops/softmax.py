@@ -66,7 +66,7 @@ def softmax(
     # A call on one short row is dominated by what happens here: functions are entered only where needed.
     device = "cpu"
     if type(x) is not ndarray:
-        x, valid = arguments.opened("x", x, valid)
+        x, valid = arguments.unmasked("x", x, valid)
         device = arguments.device_of(x)
     if x.dtype is not INT8:
         arguments.require_int8("x", x)

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     Parts = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 
-FORMAT = Format("hccs.Program", version=2)
-_ONE_LINE_VERSION = 1
-"""What programs whose attention has one line are still written as: older readers know no theta of six."""
+FORMAT = Format("hccs.Program", version=1)
 
 IN_RUN = "model.hccs"
 """The file's name in the folder of a run."""
@@ -51,8 +49,7 @@ def save(program: op.Program, path: str | os.PathLike[str]) -> None:
             "facts": dict(program.facts),
         }
     )
-    wide = any(isinstance(step, op.Attention) and step.theta.wide for step in program.operators)
-    FORMAT.save(path, arrays, {"program": described}, None if wide else _ONE_LINE_VERSION)
+    FORMAT.save(path, arrays, {"program": described})
 
 
 def load(path: str | os.PathLike[str]) -> op.Program:
