@@ -353,7 +353,7 @@ def test_only_like_statistics_merge(other):
         (ShapeError, np.zeros((2, 3, 8), np.int8), {}, r"\(1, 2, rows, k\)"),
         (ShapeError, np.zeros((3, 8), np.int8), {"layer": 0}, "2 heads"),
         (ShapeError, np.zeros((1, 2, 3, 9), np.int8), {}, "at most n = 8"),
-        (ParameterError, np.zeros((1, 2, 3, 8), np.int8), {"layer": 1}, "layer between 0 and 0"),
+        (ParameterError, np.zeros((1, 2, 3, 8), np.int8), {"layer": 1}, "layer to be an integer from 0 to 0"),
         (MaskError, np.zeros((1, 2, 3, 8), np.int8), {"valid": np.full((1, 2, 3), 9)}, "between 0 and 8"),
         (MaskError, np.zeros((1, 2, 3, 8), np.int8), {"valid": np.ones((4, 8), bool)}, "broadcasts"),
         (DtypeError, np.zeros((1, 2, 3, 8), np.int8), {"valid": np.zeros((1, 2, 3))}, "booleans or integer"),

@@ -15,8 +15,9 @@ import numpy as np
 
 from hccs.calibration.rows import plain_logits, require_finite, row_batch
 from hccs.calibration.searching import CalibrationWarning, search
-from hccs.calibration.statistics import HeadStatistics, process_group
-from hccs.errors import DataError, ParameterError, ShapeError
+from hccs.calibration.statistics import HeadStatistics, layers_and_heads, process_group
+from hccs.errors import DataError, ShapeError
+from hccs.numbers.arrays import numbers, positive
 from hccs.ops import arguments
 from hccs.ops.quantise import quantise
 
@@ -42,7 +43,7 @@ class LogitRange:
     """
 
     def __init__(self, shape: tuple[int, int]) -> None:
-        self.shape = (int(shape[0]), int(shape[1]))
+        self.shape = layers_and_heads(shape)
         self.highest = np.full(self.shape, -np.inf)
         self.lowest = np.full(self.shape, np.inf)
 
@@ -106,13 +107,10 @@ class ScaleCandidates:
     """
 
     def __init__(self, extremes: LogitRange, n: int, factors: Sequence[float] = FACTORS) -> None:
-        if not factors or min(factors) <= 0:
-            raise ParameterError(
-                "candidate factors > 0", str(factors), "Leave them out for the usual handful."
-            )
+        chosen = positive("factors", factors).reshape(-1)
         layers, heads = extremes.shape
-        scales = np.array(factors)[:, None] * extremes.scale[:, None]
-        self.count = len(factors)
+        scales = chosen[:, None] * extremes.scale[:, None]
+        self.count = len(chosen)
         self.statistics = HeadStatistics(
             (layers, self.count * heads), n, scales.reshape(layers, -1), reference="float"
         )
@@ -143,7 +141,7 @@ class ScaleCandidates:
         if valid is not None:
             valid = self._for_each(valid, heads, z.ndim if masking == arguments.MASK else z.ndim - 1)
         if weight is not None:
-            weight = self._for_each(np.asarray(weight), heads, z.ndim - 1)
+            weight = self._for_each(numbers("weight", weight), heads, z.ndim - 1)
         self.statistics.update(self._for_each(z, heads, z.ndim), valid, layer=layer, weight=weight)
 
     def _for_each(self, array: NDArray[Any], axis: int, ndim: int) -> NDArray[Any]:

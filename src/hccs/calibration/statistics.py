@@ -16,6 +16,7 @@ from hccs.calibration import _native, state
 from hccs.calibration.rows import plain_logits, require_finite, row_batch
 from hccs.calibration.state import CollectionProgress
 from hccs.errors import DataError, DtypeError, ParameterError, ShapeError
+from hccs.numbers.arrays import integers, numbers, require_integer
 from hccs.numbers.region import Region
 from hccs.numbers.table import layer_names, operand_scales
 from hccs.ops.arguments import cores
@@ -83,21 +84,14 @@ class HeadStatistics:
         layers: Sequence[str] | None = None,
         qkv_scale: ArrayLike | None = None,
     ) -> None:
-        self.shape = (int(shape[0]), int(shape[1]))
-        if min(self.shape) < 1:
-            raise ShapeError(
-                "shape = (layers, heads), both >= 1", str(shape), "Count the heads to calibrate."
-            )
+        self.shape = layers_and_heads(shape)
         if reference not in ("int8", "float"):
             raise ParameterError("reference 'int8' or 'float'", repr(reference), "Name the kind of logits.")
-        if not 1 <= weight_unit <= 1 << 40:
-            raise ParameterError(
-                "weight_unit from 1 to 2^40", str(weight_unit), "1 counts rows; 65536 allows fractions."
-            )
+        hint = "1 counts rows; 65536 allows fractions."
+        self.weight_unit = require_integer("weight_unit", weight_unit, 1, 1 << 40, hint)
         self.n = _longest_row(n)
         self.scale = _scale_grid(scale, self.shape)
         self.reference = reference
-        self.weight_unit = int(weight_unit)
         self.layers = None if layers is None else layer_names(layers, self.shape[0])
         self.qkv_scale = None if qkv_scale is None else operand_scales(qkv_scale, self.shape)
         self.progress: CollectionProgress | None = None
@@ -369,8 +363,15 @@ def process_group() -> Any:
     return dist
 
 
+def layers_and_heads(shape: Any) -> tuple[int, int]:
+    array = integers("shape", shape, "Count the layers and the heads of each.")
+    if array.shape != (2,) or array.min() < 1:
+        raise ShapeError("shape = (layers, heads), both >= 1", str(shape), "Count the heads to calibrate.")
+    return int(array[0]), int(array[1])
+
+
 def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = np.asarray(scale, np.float64)
+    array: NDArray[np.float64] = numbers("scale", scale).astype(np.float64)
     try:
         array = np.broadcast_to(array, shape).copy()
     except ValueError as error:

@@ -15,7 +15,8 @@ from hccs._html.charts import sparkline
 from hccs._html.elements import table
 from hccs._html.notebook import TABLE, few, framed
 from hccs.errors import DataError, DtypeError, FileError, HccsError, ParameterError, ShapeError
-from hccs.numbers.heads import NAMES, HeadParams, integers
+from hccs.numbers.arrays import integers, numbers, require_integer
+from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE, Mode
 from hccs.numbers.region import NARROW, WIDE, Region
 
@@ -81,8 +82,8 @@ class ParamTable:
     ) -> None:
         triples = {name: integers(name, value) for name, value in (("B", B), ("S", S), ("D", D))}
         second = _second_line(S2, D2, f, triples["B"].shape)
-        numbers: dict[str, NDArray[Any]] = {**triples, **second, "scale": _reals("scale", scale)}
-        grids = {name: _frozen(_grid(name, array)) for name, array in numbers.items()}
+        arrays: dict[str, NDArray[Any]] = {**triples, **second, "scale": _reals("scale", scale)}
+        grids = {name: _frozen(_grid(name, array)) for name, array in arrays.items()}
         shapes = {name: grid.shape for name, grid in grids.items()}
         if len(set(shapes.values())) != 1:
             raise ShapeError(
@@ -136,11 +137,16 @@ class ParamTable:
 
     def layer(self, index: int) -> HeadParams:
         """theta of one layer: arrays [heads], ready for logits [batch, heads, q, k]."""
-        return HeadParams(*self._parameters(index), wide=self.wide)
+        return HeadParams(*self._parameters(self._index("layer", index, 0)), wide=self.wide)
 
     def head(self, layer: int, head: int) -> HeadParams:
         """theta of one head."""
-        return HeadParams(*self._parameters(layer, head), wide=self.wide)
+        place = self._index("layer", layer, 0), self._index("head", head, 1)
+        return HeadParams(*self._parameters(*place), wide=self.wide)
+
+    def _index(self, name: str, value: Any, axis: int) -> int:
+        count = self.shape[axis]
+        return require_integer(name, value, -count, count - 1, f"The table has {count}, counted from 0.")
 
     def require_one_line(self, where: str, instead: str) -> None:
         """Refuse two lines and wide sums where only the paper's form is implemented."""
@@ -317,13 +323,7 @@ def operand_scales(value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float
 
 
 def _reals(name: str, value: ArrayLike) -> NDArray[np.float64]:
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ShapeError(f"{name} as an array", str(error), "Give all rows the same length.") from error
-    if array.dtype.kind not in "iuf":
-        raise DtypeError(f"{name} as numbers", f"dtype {array.dtype}", "Convert it before.")
-    reals: NDArray[np.float64] = array.astype(np.float64)
+    reals: NDArray[np.float64] = numbers(name, value).astype(np.float64)
     if not np.isfinite(reals).all():
         bad = reals[~np.isfinite(reals)][0]
         raise ParameterError(f"{name} > 0 and finite", str(bad), "A scale maps int8 steps to real values.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.errors import DataError, DtypeError, MaskError, ParameterError, ShapeError
+from hccs.numbers.arrays import array_of, numbers, require_integer
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.requant import Requant
 from hccs.ops import copies
@@ -105,7 +106,7 @@ def read_valid(valid: Any, x: Any, columns: int) -> tuple[int, Any]:
     """Which kind of `valid` this is for rows of so many columns, and it as an array or tensor beside `x`."""
     if type(valid) is not np.ndarray and not is_tensor(valid):
         require_unmasked("valid", valid, "Say what its masked entries mean: valid.filled(False).")
-        valid = np.asarray(valid)
+        valid = array_of("valid", valid)
     masking = kind_of(valid)
     if type(valid) is np.ndarray:
         if not valid.dtype.isnative:
@@ -257,7 +258,7 @@ def _heads_of(content: bytes, dtype: str, shape: tuple[int, ...]) -> HeadParams:
 
 def require_scale(scale: Any) -> None:
     """Refuse logit scales that are no positive numbers in float32."""
-    values = np.asarray(scale)
+    values = numbers("scale", scale)
     with np.errstate(over="ignore", under="ignore"):
         narrow = values.astype(np.float32)
     if not ((narrow > 0) & (narrow < np.inf)).all():
@@ -285,13 +286,7 @@ def cores() -> int:
 
 
 def require_threads(threads: Any) -> None:
-    is_integer = isinstance(threads, (int, np.integer)) and not isinstance(threads, bool)
-    if not is_integer or not 1 <= threads <= MOST_THREADS:
-        raise ParameterError(
-            f"threads to be an integer from 1 to {MOST_THREADS}",
-            repr(threads),
-            "Leave it out for the default.",
-        )
+    require_integer("threads", threads, 1, MOST_THREADS, "Leave it out for the default.")
 
 
 # --- results ------------------------------------------------------------------------------------------------
