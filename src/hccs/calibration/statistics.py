@@ -201,6 +201,19 @@ class HeadStatistics:
             version=version,
         )
 
+    def kept_rows(self, head: int, most: int) -> list[tuple[int, NDArray[np.uint8]]]:
+        """(weight, distances) of at most `most` rows of a head, by flat index: spread over those kept."""
+        ((_, buckets, sample),) = self._native.state([head])
+        if sample is not None:
+            lengths, weights, blob, _ = sample
+            found = list(zip(weights.tolist(), np.split(blob, np.cumsum(lengths)[:-1]), strict=True))
+        else:
+            found = []
+            for length, _, _, blob, weights, _ in buckets:
+                rows = blob.reshape(-1, length)
+                found += zip(weights.tolist() or [1] * len(rows), rows, strict=True)
+        return found[:: max(1, -(-len(found) // most))]
+
     def select(self, heads: NDArray[Any]) -> HeadStatistics:
         """The statistics of some heads as a set of their own; `heads` [layers, heads] holds flat indices."""
         chosen = HeadStatistics(

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 def numbers(name: str, value: Any, hint: str = "Give one value, or one per head.") -> NDArray[Any]:
     """Integers or floats as an array that may be empty."""
-    return _of_kind(name, value, "iuf", "a number or an array of numbers", hint)
+    array = array_of(name, value)
+    _require_kind(name, array, "iuf", "a number or an array of numbers", hint)
+    return array
 
 
 def integers(
@@ -23,8 +25,9 @@ def integers(
     hint: str = "Head parameters are integers by definition; round them before.",
 ) -> NDArray[np.int32]:
     """At least one integer that fits int32, as an array."""
-    array = _of_kind(name, value, "iu", "an integer or an integer array", hint)
+    array = array_of(name, value)
     require_some(name, array)
+    _require_kind(name, array, "iu", "an integer or an integer array", hint)
     if array.min() < -(2**31) or array.max() >= 2**31:
         wrong = array.min() if array.min() < -(2**31) else array.max()
         raise ParameterError(f"{name} to fit int32", str(wrong), "See hccs.Region for what heads admit.")
@@ -80,9 +83,6 @@ def array_of(name: str, value: Any) -> NDArray[Any]:
         raise ShapeError(f"{name} as an array", reason, "Give all rows the same length.") from error
 
 
-def _of_kind(name: str, value: Any, kinds: str, expected: str, hint: str) -> NDArray[Any]:
-    array = array_of(name, value)
+def _require_kind(name: str, array: NDArray[Any], kinds: str, expected: str, hint: str) -> None:
     if array.dtype.kind not in kinds:
-        got = f"{type(value).__name__} of dtype {array.dtype}"
-        raise DtypeError(f"{name} to be {expected}", got, hint)
-    return array
+        raise DtypeError(f"{name} to be {expected}", f"dtype {array.dtype}", hint)
