@@ -235,7 +235,7 @@ def int8_scale(files: list[LogitFile], shape: tuple[int, int], scale: float | st
         )
     if files[0].layer is not None:
         return np.stack([_per_head(part, shape[1:]) for part in found])
-    if any(not np.array_equal(part, found[0]) for part in found):
+    if any(not np.array_equal(part, found[0], equal_nan=True) for part in found):
         raise DataError("one scale per head in all files", "different ones", "Quantise all files alike.")
     return _per_head(found[0], shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -17,6 +18,8 @@ def main() -> None:
     from hccs.cli.boundary import explained, one_line_warnings
 
     one_line_warnings()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
         app()
     except Exception as error:

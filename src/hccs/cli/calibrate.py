@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import hccs
 from hccs._extras import require
@@ -15,6 +14,7 @@ from hccs._files.atomic import require_writable
 from hccs.calibration import Calibration, HeadStatistics, ScaleCandidates, coarse_scan, search
 from hccs.calibration.figure import save_figure
 from hccs.calibration.files import collect_files
+from hccs.cli.output import Output
 from hccs.cli.tables import show
 from hccs.errors import FileError, ParameterError
 from hccs.numbers.heads import NAMES
@@ -161,7 +161,7 @@ def _number(text: str) -> float | None:
 
 
 def _print(found: Calibration, out: Path) -> None:
-    console = Console()
+    output = Output()
     title = f"{len(found.heads)} heads, n = {found.table.n}, mean KL {found.kl:.4f}"
     theta = NAMES[: found.heads[0].params.packed.shape[-1]]
     header = ("head", *theta, "scale", "rows", "entropy", "KL", "renorm.", "deficit", "second")
@@ -175,7 +175,7 @@ def _print(found: Calibration, out: Path) -> None:
         )
         for r in found.heads[:MOST_LINES]
     ]
-    show(console, title, header, rows)
+    show(output.console, title, header, rows)
     if len(found.heads) > MOST_LINES:
-        console.print(f"... and {len(found.heads) - MOST_LINES} more")
-    console.print(f"wrote {out}")
+        output.say(f"... and {len(found.heads) - MOST_LINES} more")
+    output.say(f"wrote {out}")
