@@ -70,7 +70,6 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def replace(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a whole file at once."""
     with replacing(path) as file:
         file.write(content)
 

@@ -36,13 +36,11 @@ class Manifest:
     complete: bool
 
     def text(self) -> str:
-        """The manifest's file."""
         content = {"format": _FORMAT, "version": _VERSION, "complete": self.complete}
         return json.dumps({**content, "files": sorted(self.files)}, indent=1) + "\n"
 
     @classmethod
     def load(cls, folder: Path) -> Manifest | None:
-        """The manifest of a folder, None where there is none."""
         try:
             text = (folder / MANIFEST).read_text(encoding="utf-8")
         except FileNotFoundError:

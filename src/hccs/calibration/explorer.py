@@ -103,7 +103,6 @@ class HeadExplorer:
 
     @property
     def html(self) -> str:
-        """A `div` and its script."""
         if self.table.wide:
             raise ParameterError(
                 "a table of one line a head",

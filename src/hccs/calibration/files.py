@@ -53,7 +53,6 @@ class LogitFile:
         return SeenFile(self.path.name, digest.hexdigest(), self.layer)
 
     def pieces(self) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
-        """The rows, some at a time, with their `valid`."""
         rows = self.logits.shape[-2]
         step = max(1, PIECE // max(1, self.logits.size // max(1, rows)))
         for first in range(0, rows, step):
@@ -61,7 +60,6 @@ class LogitFile:
             yield self.rows(chosen)
 
     def rows(self, chosen: slice | NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Some of the rows, with their `valid`."""
         return np.asarray(self.logits[..., chosen, :]), self._valid(chosen)
 
     def _valid(self, chosen: slice | NDArray[np.int64]) -> NDArray[Any] | None:
@@ -98,7 +96,6 @@ def read_logits(path: str | os.PathLike[str], layer: int | None = None) -> Logit
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a file by name; a .npy holds `logits`."""
     if path.suffix not in SUFFIXES:
         raise FileError(f"a file {', '.join(SUFFIXES)}", str(path), "Save the logits with numpy.save.")
     if path.suffix == ".safetensors":

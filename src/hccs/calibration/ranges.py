@@ -69,7 +69,6 @@ class ValueRange:
 
     @property
     def reach(self) -> NDArray[np.float64]:
-        """The largest magnitude, per head."""
         per_head = self.largest.reshape(len(self.counts), -1).max(1)
         reach: NDArray[np.float64] = np.maximum(per_head.astype(np.float64), SMALLEST)
         return reach

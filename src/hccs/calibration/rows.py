@@ -27,7 +27,6 @@ class RowBatch:
 
     @property
     def chosen(self) -> NDArray[np.bool_] | None:
-        """Which logits take part, or None for all."""
         if self.mask is not None:
             return self.mask.reshape(self.logits.shape)
         if self.lengths is not None:

@@ -60,7 +60,6 @@ class LogitRange:
                 self.lowest.flat[head] = min(self.lowest.flat[head], logits.min())
 
     def merge(self, other: LogitRange) -> None:
-        """Widen to the extremes of `other`."""
         if self.shape != other.shape:
             raise DataError(f"ranges of shape {self.shape}", str(other.shape), "Merge parts of one model.")
         np.maximum(self.highest, other.highest, out=self.highest)
@@ -76,7 +75,6 @@ class LogitRange:
 
     @property
     def max_abs(self) -> NDArray[np.float64]:
-        """The largest magnitude of each head."""
         if not np.isfinite(self.highest).all():
             missing = ", ".join(f"layer {i} head {j}" for i, j in np.argwhere(~np.isfinite(self.highest))[:4])
             raise DataError("logits of every head", f"none of {missing}", "Update the range with all layers.")
@@ -117,14 +115,12 @@ class ScaleCandidates:
 
     @classmethod
     def resume(cls, statistics: HeadStatistics, count: int) -> ScaleCandidates:
-        """The candidates whose statistics were saved."""
         self = cls.__new__(cls)
         self.count, self.statistics = count, statistics
         return self
 
     @property
     def heads(self) -> int:
-        """Heads of a layer."""
         return self.statistics.shape[1] // self.count
 
     def update(self, z: Any, valid: Any = None, *, layer: int | None = None, weight: Any = None) -> None:
@@ -152,7 +148,6 @@ class ScaleCandidates:
         return np.concatenate([array] * self.count, axis)
 
     def merge(self, other: ScaleCandidates) -> None:
-        """Add the rows of `other`."""
         self.statistics.merge(other.statistics)
 
     def all_reduce(self, group: Any = None) -> None:

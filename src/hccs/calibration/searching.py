@@ -64,7 +64,6 @@ class Calibration:
 
     @property
     def kl(self) -> float:
-        """Mean of the heads' KL."""
         return float(np.mean([record.kl for record in self.heads]))
 
 

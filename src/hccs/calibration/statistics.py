@@ -11,7 +11,7 @@ import numpy as np
 
 from hccs._html.charts import sparkline
 from hccs._html.elements import table
-from hccs._html.notebook import TABLE, few, framed
+from hccs._html.notebook import TABLE, first_rows, framed
 from hccs.calibration import _native, state
 from hccs.calibration.rows import plain_logits, require_finite, row_batch
 from hccs.calibration.state import CollectionProgress
@@ -157,7 +157,6 @@ class HeadStatistics:
 
     @property
     def memory(self) -> NDArray[np.int64]:
-        """Bytes in use, [layers, heads]."""
         return np.array([self._native.bytes(h) for h in range(self.scale.size)], np.int64).reshape(self.shape)
 
     def summary(self, heads: Sequence[int], *, quantised: bool = False) -> GroupSummary:
@@ -269,7 +268,7 @@ class HeadStatistics:
 
     def _repr_html_(self) -> str:
         seen = self.rows
-        rows, more = few(list(np.ndindex(self.shape)))
+        rows, more = first_rows(list(np.ndindex(self.shape)))
         cells = []
         for layer, head in rows:
             cell = [f"layer {layer}, head {head}", f"{seen[layer, head]:,}", f"{self.scale[layer, head]:.5f}"]
@@ -322,7 +321,6 @@ class HeadStatistics:
 
 
 def require_alike(kinds: Sequence[dict[str, Any]]) -> None:
-    """Refuse to add statistics of which one is unlike the first."""
     first, *others = kinds
     for name, value in first.items():
         for other in others:

@@ -50,14 +50,12 @@ class Form:
         return (self.lines, self.sum_bits) != (1, NARROW)
 
     def largest_base(self, region: Region) -> int:
-        """The largest B it tries."""
         if self.f:
             return (min(region.max_base, UINT8_MAX) + 1 << self.f) - 1
         return region.max_base if region.n > LONG_ROWS else min(region.max_base, LARGEST_BASE)
 
 
 def form_of(lines: int, scores: str, sum_bits: int | None, objective: str) -> Form:
-    """The form that the options of a search describe."""
     if lines not in (1, 2) or isinstance(lines, bool):
         raise ParameterError("lines to be 1 or 2", repr(lines), "Two lines are nearly an exponential.")
     for name, value, choices in (("scores", scores, SCORES), ("objective", objective, OBJECTIVES)):
@@ -87,7 +85,6 @@ class Fitting:
 
     @property
     def record(self) -> dict[str, str]:
-        """For the records of runs."""
         return {"scale": self.scale or USUAL_SCALE, "objective": self.objective}
 
 

@@ -64,7 +64,6 @@ def require_integer(name: str, value: Any, low: int, high: int, hint: str) -> in
 
 
 def together(arrays: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
-    """All of them in their common shape."""
     try:
         return list(np.broadcast_arrays(*arrays.values()))
     except ValueError as error:

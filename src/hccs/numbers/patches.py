@@ -51,5 +51,4 @@ class PatchParams:
 
     @property
     def tokens(self) -> int:
-        """Rows of every image."""
         return len(self.positions)

@@ -68,7 +68,6 @@ class FixedPoint:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """() for one head, else the common shape of multiplier and shift."""
         return self.packed.shape[:-1]
 
     @property
@@ -154,7 +153,6 @@ class Requant:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """() for one head, else the common shape of all parts."""
         return self.packed.shape[:-1]
 
     @property

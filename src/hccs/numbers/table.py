@@ -13,7 +13,7 @@ import numpy as np
 from hccs._files.checked import Format
 from hccs._html.charts import sparkline
 from hccs._html.elements import table
-from hccs._html.notebook import TABLE, few, framed
+from hccs._html.notebook import TABLE, first_rows, framed
 from hccs.errors import DataError, DtypeError, FileError, HccsError, ParameterError, ShapeError
 from hccs.numbers.arrays import integers, numbers, require_integer
 from hccs.numbers.heads import NAMES, HeadParams
@@ -131,7 +131,6 @@ class ParamTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(layers, heads)."""
         layers, heads = self.B.shape
         return layers, heads
 
@@ -140,7 +139,6 @@ class ParamTable:
         return HeadParams(*self._parameters(self._index("layer", index, 0)), wide=self.wide)
 
     def head(self, layer: int, head: int) -> HeadParams:
-        """theta of one head."""
         place = self._index("layer", layer, 0), self._index("head", head, 1)
         return HeadParams(*self._parameters(*place), wide=self.wide)
 
@@ -232,7 +230,7 @@ class ParamTable:
 
     def _repr_html_(self) -> str:
         names = NAMES[: self.head(0, 0).packed.shape[-1]]
-        rows, more = few(list(np.ndindex(self.shape)))
+        rows, more = first_rows(list(np.ndindex(self.shape)))
         cells = [
             [
                 f"layer {layer}, head {head}",
@@ -261,7 +259,6 @@ class ParamTable:
 
 
 def _weights(theta: HeadParams) -> list[float]:
-    """Scores over distance relative to the largest, at some distances."""
     d = np.arange(0, MAX_DISTANCE + 1, 2)
     scores = (theta.B - theta.S * np.minimum(d, theta.D) - theta.S2 * np.minimum(d, theta.D2)) >> theta.f
     relative: list[float] = (scores / max(int(scores[0]), 1)).tolist()
@@ -294,7 +291,6 @@ def _for_people(provenance: Mapping[str, object]) -> dict[str, object]:
 
 
 def layer_names(layers: Sequence[str], count: int) -> tuple[str, ...]:
-    """The names of `count` layers, all different."""
     if isinstance(layers, str) or not isinstance(layers, Sequence):
         raise DtypeError("layers as a list of names", repr(layers), "Name every attention layer.")
     if not all(isinstance(name, str) for name in layers):

@@ -49,7 +49,6 @@ def is_tensor(x: Any) -> bool:
 
 
 def device_of(x: Any) -> str:
-    """The kind of device that an array or tensor is on."""
     return "cpu" if isinstance(x, np.ndarray) else str(x.device.type)
 
 
@@ -79,13 +78,11 @@ def require_unmasked(name: str, x: Any, hint: str) -> None:
 
 
 def require_int8(name: str, x: Any, hint: str = _QUANTISE) -> None:
-    """Refuse anything but int8."""
     if x.dtype is not INT8 and str(x.dtype) not in ("int8", "torch.int8"):
         raise DtypeError(f"{name} of dtype int8", f"dtype {x.dtype}", hint)
 
 
 def scalar(name: str) -> ShapeError:
-    """The refusal of a scalar."""
     return ShapeError(
         f"{name} with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits."
     )
@@ -181,7 +178,6 @@ def require_lengths(lengths: Any, columns: int) -> None:
 
 
 def lengths_outside(found: str, columns: int | None = None) -> MaskError:
-    """The refusal of lengths beyond their row."""
     return MaskError(
         "row lengths between 0 and " + ("the row's" if columns is None else str(columns)) + " columns",
         f"lengths {found}",
@@ -207,7 +203,6 @@ def as_mask(valid: Any, shape: tuple[int, ...], what: str = "x.shape") -> Any:
 
 
 def no_theta(theta: Any) -> DtypeError:
-    """The refusal of what are no head parameters."""
     return DtypeError(
         "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
     )
@@ -267,19 +262,16 @@ def require_scale(scale: Any) -> None:
 
 
 def bad_scale(found: str) -> ParameterError:
-    """The refusal of a scale that is no positive number."""
     return ParameterError(
         "scale > 0 and finite in float32", found, "A scale is the logit value of one int8 step."
     )
 
 
 def not_finite(what: str = "logits") -> DataError:
-    """The refusal of values that are no numbers."""
     return DataError(f"finite {what}", "NaN", "Look for an overflow in the layers before this one.")
 
 
 def cores() -> int:
-    """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -336,7 +328,6 @@ def empty(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def shared_memory() -> ShapeError:
-    """The refusal of an output that lies in the input's memory."""
     return ShapeError("out to be memory of its own", "memory shared with x", "Pass another array.")
 
 

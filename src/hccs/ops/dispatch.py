@@ -24,7 +24,6 @@ BY_REFERENCE = ("softmax", "attention", "quantise")
 
 @functools.cache
 def backend(operator: str, device: str) -> Any:
-    """The module that runs the operator on this kind of device."""
     if device not in BACKENDS:
         raise DtypeError("tensors on the CPU or on CUDA", f"device {device}", "Move them with .cpu().")
     if device == "cpu" and not is_compiled():

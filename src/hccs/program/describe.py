@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hccs._html.elements import table, tag
-from hccs._html.notebook import TABLE, few, framed
+from hccs._html.notebook import TABLE, first_rows, framed
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.multipliers import LinearParams
 from hccs.program import operators as op
@@ -27,7 +27,7 @@ def describe(program: op.Program) -> str:
 
 def as_html(program: op.Program) -> str:
     """The same for notebooks; of many operators the first."""
-    rows, more = few(_rows(program))
+    rows, more = first_rows(_rows(program))
     return framed(_title(program), table(HEADER, rows, style=TABLE), more, tag("p", _sums(program)))
 
 

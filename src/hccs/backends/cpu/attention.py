@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.backends.cpu import _native
-from hccs.backends.cpu.codes import DEFERRED, DONE, MASK_LAYOUT, MASKING, MODES, OUTPUTS
+from hccs.backends.cpu.codes import DEFERRED, DONE, MASK_LAYOUT, MASKING, MODES, OUTPUTS, refusal
 from hccs.backends.cpu.instruction_sets import threads_for
-from hccs.backends.cpu.refusals import refusal
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
