@@ -111,6 +111,7 @@ np.savez(sys.argv[3], **found)
 """
 
 REFUSED = """
+import importlib.util, sys
 import hccs, numpy as np
 for call in (
     lambda: hccs.calibrate,
@@ -121,6 +122,13 @@ for call in (
         call()
     except hccs.HccsError as error:
         print(type(error).__name__)
+sys.argv = ["hccs", "info"]
+if importlib.util.find_spec("typer"):
+    from hccs.cli import main
+    try:
+        main()
+    except SystemExit as stopped:
+        print(stopped.code)
 """
 
 
@@ -148,4 +156,6 @@ def test_without_compiled_modules_numpy_gives_the_same_bits(tmp_path):
     for name, array in found["native"].items():
         assert array.dtype == found["bare"][name].dtype and array.tobytes() == found["bare"][name].tobytes()
     refused = answered(BARE + REFUSED, tmp_path / "bare")
-    assert refused.split() == ["MissingExtraError", "MaskError", "MaskError"]
+    assert refused.split()[:3] == ["MissingExtraError", "MaskError", "MaskError"]
+    if importlib.util.find_spec("typer"):
+        assert "hccs: expected the compiled part of hccs for calibration" in refused

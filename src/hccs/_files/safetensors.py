@@ -76,7 +76,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
         raise FileError(
             f"{path} to be a complete safetensors file",
             f"a damaged one ({error})",
-            "It may have been cut short while copying: copy it again or save it anew.",
+            "It may have been cut short while copying: copy it or save it again.",
         ) from error
 
 

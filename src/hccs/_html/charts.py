@@ -64,7 +64,7 @@ def curves(
     y: tuple[float, float] = (0.0, 1.0),
     x_end: float | None = None,
 ) -> Markup:
-    """Lines over a common x from 0, with an area of `mass` behind and dots with names as `marks`."""
+    """Lines over a common x from 0, over an area of `mass`, and dots with names as `marks`."""
     last = x_end or max((x for line in lines for x, _ in line.points), default=1.0)
     frame = Frame(width, height, (0.0, last), y)
     drawn: list[Markup] = [*_y_axis(frame), *_x_axis(frame, x_name)]
@@ -196,7 +196,7 @@ def _label(x: float, y: float, words: str, anchor: str = "start") -> Markup:
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers between two ends, about so many.
+    """About `count` round numbers between two ends.
 
     >>> ticks(0, 1, 4)
     [0.0, 0.25, 0.5, 0.75, 1.0]

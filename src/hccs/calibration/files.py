@@ -119,7 +119,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise FileError(
             f"{path} to be a readable array file",
             str(error) if isinstance(error, OSError) else f"a damaged one ({reason})",
-            "Check the path, or save the logits anew.",
+            "Check the path, or save the logits again.",
         ) from error
 
 
@@ -261,7 +261,7 @@ def _resumed(
         raise DataError(
             f"{checkpoint} to hold the beginning of this calibration",
             f"statistics of {difference}",
-            "Name another checkpoint, or delete it to begin anew.",
+            "Name another checkpoint, or delete it to start over.",
         )
     count = statistics.progress.candidates if statistics.progress is not None else 0
     return ScaleCandidates.resume(statistics, count) if count else statistics

@@ -126,7 +126,7 @@ class ValueRanges:
     values: dict[str, ValueRange]
     stream: StreamErrors | None = None
     layers: int = 0
-    """Of a model whose stream is int16: how many add to it."""
+    """The number of layers that add to an int16 stream."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.layers < 2**31:

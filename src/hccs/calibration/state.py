@@ -60,7 +60,7 @@ class CollectionProgress:
         return cls(values["scale"], values["candidates"], seen)
 
 
-def of(stats: HeadStatistics) -> State:
+def state_of(stats: HeadStatistics) -> State:
     """Everything but `progress`, in one form for one multiset of rows."""
     per_head = stats._native.state(list(range(stats.scale.size)))  # one moment's, whatever threads add
     index = []
@@ -154,7 +154,7 @@ def restored(
             blobs.append(np.ascontiguousarray(arrays[name][at[name] : at[name] + size]))
             at[name] += size
         stats._native.restore_bucket(head, length, count, weight, *blobs)
-    # After the rows: the native code checks that they could have left these sums behind.
+    # After the rows: the native code checks that these sums could be theirs.
     for head, halves in enumerate(arrays["sums"]):
         stats._native.restore_sums(head, np.ascontiguousarray(halves))
     _restore_samples(stats, arrays)
@@ -180,7 +180,7 @@ def _require_layout(arrays: dict[str, NDArray[Any]], heads: int) -> None:
 
 def save(stats: HeadStatistics, path: str | os.PathLike[str]) -> None:
     """Write a state, and how far a collection from files has come, under a checksum."""
-    arrays, metadata = of(stats)
+    arrays, metadata = state_of(stats)
     progress = {} if stats.progress is None else {"progress": json.dumps(asdict(stats.progress))}
     FORMAT.save(path, arrays, {**metadata, **progress})
 

@@ -260,7 +260,7 @@ class HeadStatistics:
     __hash__ = None  # type: ignore[assignment]
 
     def _state(self) -> state.State:
-        return state.of(self)
+        return state.state_of(self)
 
     @classmethod
     def _from_state(cls, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> HeadStatistics:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 
+from hccs.errors import MissingExtraError
+
 
 def main() -> None:
     """Entry point: what goes wrong becomes one readable line instead of a traceback."""
@@ -14,6 +16,8 @@ def main() -> None:
         from hccs._extras import how_to_install
 
         sys.exit(f"hccs: the command line needs {error.name}. {how_to_install('text')}")
+    except MissingExtraError as error:  # a package without its compiled modules
+        sys.exit(f"hccs: {error}")
 
     from hccs.cli.boundary import explained, one_line_warnings
 

@@ -74,7 +74,7 @@ def calibrate(
         int, typer.Option(min=1, max=2, help="1 is the paper's line; 2 come far closer to softmax.")
     ] = 1,
     scores: Annotated[
-        Scores, typer.Option(help="Of two lines: 'uint8' scores feed int8 products.")
+        Scores, typer.Option(help="For two lines: 'uint8' scores feed int8 products.")
     ] = Scores.INT16,
     kind: Annotated[
         SearchKind, typer.Option("--search", help="'grid' is the paper's scan.")

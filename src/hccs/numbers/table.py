@@ -226,7 +226,7 @@ class ParamTable:
         except HccsError as error:
             raise FileError(f"admissible parameters in {path}", str(error), "Recalibrate.") from error
         except (KeyError, ValueError) as error:
-            raise FileError(f"complete metadata in {path}", repr(error), "Save the table anew.") from error
+            raise FileError(f"complete metadata in {path}", repr(error), "Save the table again.") from error
 
     def _repr_html_(self) -> str:
         names = NAMES[: self.head(0, 0).packed.shape[-1]]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_MASK, LENGTHS, MASK = range(3)
-"""What `valid` says of a row: every column takes part, the first so many, or those that a mask names."""
+"""What `valid` says of a row: every column takes part, the first ones, or those that a mask names."""
 
 LOGITS = "[..., heads, nq, nk]"
 """The shape of attention's logits, which no caller sees, in refusals."""
@@ -100,7 +100,7 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def read_valid(valid: Any, x: Any, columns: int) -> tuple[int, Any]:
-    """Which kind of `valid` this is for rows of so many columns, and it as an array or tensor beside `x`."""
+    """The kind of `valid`, for rows of `columns`, and it as an array or tensor where `x` is."""
     if type(valid) is not np.ndarray and not is_tensor(valid):
         require_unmasked("valid", valid, "Say what its masked entries mean: valid.filled(False).")
         valid = array_of("valid", valid)
@@ -170,7 +170,7 @@ def require_selection(masking: int, valid: Any, shape: tuple[int, ...], what: st
 
 
 def require_lengths(lengths: Any, columns: int) -> None:
-    """Refuse lengths that do not lie inside rows of so many columns; on a GPU this waits for the device."""
+    """Refuse lengths that do not lie inside rows of `columns`; on a GPU this waits for the device."""
     if lengths.size if isinstance(lengths, np.ndarray) else lengths.numel():
         least, most = int(lengths.min()), int(lengths.max())
         if least < 0 or most > columns:
@@ -234,7 +234,7 @@ def require_shapes(
 
 
 def heads_of(theta: NDArray[Any], columns: int) -> HeadParams:
-    """Parameters [..., 3 or 6] that came as numbers, floats rounded, if rows of so many columns can run."""
+    """Parameters from numbers [..., 3 or 6], floats rounded, if they can run rows of `columns`."""
     heads = _heads_of(theta.tobytes(), theta.dtype.str, theta.shape)
     heads.require_columns(columns)
     return heads
