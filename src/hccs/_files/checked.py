@@ -34,9 +34,14 @@ class Format:
         described = {"format": self.name, "version": str(self.version), **metadata}
         safetensors.write(path, arrays, {**described, _CHECKSUM: _digest(arrays, described)})
 
-    def load(self, path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-        """Arrays and metadata of an intact file of this version; any other is refused."""
-        arrays, metadata = safetensors.read(path)
+    def load(
+        self, path: str | os.PathLike[str], *, mapped: bool = True
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+        """Arrays and metadata of an intact file of this version; any other is refused.
+
+        The arrays are views of the mapped file, or of a copy of it in memory.
+        """
+        arrays, metadata = safetensors.read(path, mapped=mapped)
         if (metadata.get("format"), metadata.get("version")) != (self.name, str(self.version)):
             raise FileError(
                 f"{path} to be an {self.name} file of version {self.version}",
