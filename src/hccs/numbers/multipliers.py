@@ -36,7 +36,7 @@ class LinearParams:
 
     Without multipliers y is the int32 accumulator itself: a model's scores. `limit` is 127 for int8 outputs
     and 32767 for int16 ones. Construction refuses weights whose accumulator could leave int32 for any input
-    of magnitude `input_limit`: 127, or 128 behind attention.
+    of magnitude `input_limit`: 127, or 128 after attention.
     """
 
     weight: NDArray[np.int8]
@@ -57,7 +57,7 @@ class LinearParams:
                 )
         if self.weight.dtype != np.int8 or (self.weight == -128).any():
             raise ParameterError(
-                "int8 weights from -127 to 127", str(self.weight.dtype), "Quantise them anew."
+                "int8 weights from -127 to 127", str(self.weight.dtype), "Quantise them again."
             )
         if (
             self.multiplier is not None
