@@ -12,7 +12,7 @@ from hccs.nn.loading import register_loader as _register_loader  # noqa: E402
 from hccs.nn.lowering import lower, measure_ranges, where_accuracy_goes  # noqa: E402
 from hccs.nn.lowering.planning import IntegerPlan, quantised  # noqa: E402
 from hccs.nn.lowering.pre_norm import Pixels  # noqa: E402
-from hccs.nn.reconstructing import Mended, reconstruct  # noqa: E402
+from hccs.nn.reconstructing import ReconstructedMatrix, reconstruct  # noqa: E402
 from hccs.nn.refining import refine  # noqa: E402
 from hccs.nn.sequential import calibrate_in_sequence  # noqa: E402
 from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot  # noqa: E402
@@ -21,8 +21,8 @@ __all__ = [
     "AttentionInputs",
     "AttentionSlot",
     "IntegerPlan",
-    "Mended",
     "Pixels",
+    "ReconstructedMatrix",
     "SoftmaxSlot",
     "attach",
     "attention_layers",
