@@ -11,6 +11,7 @@ What the model's configuration says then, and `save_pretrained` writes:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 
 from hccs.errors import HccsError, ModelError, ParameterError
+from hccs.nn.batches import device_of, unwrapped
 from hccs.nn.integer import IntegerAttention
 from hccs.nn.interface import NAME, SLOT, attention_layers, register, switch
 from hccs.nn.layers import HeadSoftmax, LearnableHeadSoftmax
@@ -63,6 +65,7 @@ def attach(
     >>> [round(255 * p, 3).is_integer() for p in output.attentions[0][0, 0, 0].tolist()]
     [True, True, True]
     """
+    given, model = model, unwrapped(model)
     if backend not in BACKENDS or (learnable and backend == "integer"):
         raise ParameterError(
             "backend 'float', or 'integer' without learnable",
@@ -82,11 +85,12 @@ def attach(
         _config(model).hccs["learnable"] = True
     if getattr(_config(model), METHOD, None) is None:
         setattr(_config(model), METHOD, {"quant_method": NAME})
-    return model
+    return given
 
 
 def detach(model: Model) -> Model:
     """Give the model its own softmax back and its configuration without our entries; returns the model."""
+    given, model = model, unwrapped(model)
     _let_caches_be(model, integers=False)
     for module in model.modules():
         if hasattr(module, SLOT):
@@ -98,7 +102,7 @@ def detach(model: Model) -> Model:
     for entry in (TABLE, ATTENTION, *([METHOD] if is_ours(getattr(_config(model), METHOD, None)) else [])):
         if hasattr(_config(model), entry):
             delattr(_config(model), entry)
-    return model
+    return given
 
 
 def restore(model: Model, mode: Mode | str | None = None, *, backend: str | None = None) -> Model:
@@ -169,6 +173,7 @@ def fill(slots: Mapping[str, AttentionSlot], model: nn.Module) -> None:
     `attention_layers(model)` has the names. The configuration notes nothing of what the slots hold: a model
     saved like this is refused where it is loaded, until its slots are filled again.
     """
+    model = unwrapped(model)
     layers = attention_layers(model)
     for name, slot in slots.items():
         if name not in layers or not isinstance(slot, AttentionSlot):
@@ -181,10 +186,21 @@ def fill(slots: Mapping[str, AttentionSlot], model: nn.Module) -> None:
     for name, slot in slots.items():
         setattr(layers[name], SLOT, slot.to(_device(layers[name], model)).train(model.training))
     before = _config(model)._attn_implementation
+    if not hasattr(model, PREVIOUS):
+        _own_configuration(model)
+        setattr(model, PREVIOUS, "" if before == NAME else before or "eager")
     if before != NAME:
-        setattr(model, PREVIOUS, before or "eager")
         switch(model, layers, NAME)
     setattr(_config(model), ATTENTION, NAME)
+
+
+def _own_configuration(model: nn.Module) -> None:
+    """Give the model a copy of its configuration: other models may have been built from the same object."""
+    copies: dict[int, Any] = {}
+    for module in model.modules():
+        config = vars(module).get("config")
+        if config is not None:
+            module.config = copy.deepcopy(config, copies)
 
 
 def _let_caches_be(model: nn.Module, *, integers: bool) -> None:
@@ -203,7 +219,8 @@ def is_ours(method: Any) -> bool:
 
 def _device(layer: nn.Module, model: nn.Module) -> torch.device:
     """The layer's own: a large model's layers may lie on several."""
-    return next((p.device for p in layer.parameters()), next(model.parameters()).device)
+    whole = device_of(model)
+    return next((p.device for p in layer.parameters() if not p.is_meta), whole)
 
 
 def _own_attention(model: nn.Module) -> str:
@@ -212,7 +229,7 @@ def _own_attention(model: nn.Module) -> str:
 
 
 def _config(model: nn.Module) -> Any:
-    return model.config
+    return unwrapped(model).config
 
 
 def table_from_json(saved: Mapping[str, Any]) -> ParamTable:

@@ -7,6 +7,7 @@ and gets int8 back: a quarter of float32's bytes, and no step quantises what cam
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +53,9 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
     Cropping, reordering and selecting are those of transformers' own layer.
     """
 
-    def __init__(self, slot: IntegerAttention) -> None:
+    def __init__(self, slot: IntegerAttention, attention: nn.Module | None = None) -> None:
         super().__init__()
-        self.slot = slot
+        self.slot, self.attention = slot, None if attention is None else weakref.ref(attention)
         self.room: _Room | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -70,6 +71,12 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append the states, quantised; returns all keys and values, int8."""
+        if self.attention is not None and not hasattr(self.attention(), SLOT):
+            raise ModelError(
+                "a cache of floats for the model's own attention",
+                "the int8 cache of integer attention",
+                "Begin with a new cache after hccs.nn.detach.",
+            )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         keys, values = self.slot.quantised_keys(key_states, value_states)
@@ -126,7 +133,7 @@ def _keep_integers(layer: nn.Module, cache: DynamicCache) -> None:
     held: Any = cache.layers[index]
     if type(held) is DynamicLayer:
         if held.keys is None or held.get_seq_length() == 0:
-            cache.layers[index] = Int8CacheLayer(slot)
+            cache.layers[index] = Int8CacheLayer(slot, layer)
         elif held.keys.dtype == torch.int8:
             raise ModelError(
                 "a cache as the model has made it",
@@ -140,7 +147,7 @@ def _keep_integers(layer: nn.Module, cache: DynamicCache) -> None:
                 "keys and values in int8 steps of other scales",
                 "Begin with a new cache after another table was attached.",
             )
-        held.slot = slot
+        held.slot, held.attention = slot, weakref.ref(layer)
 
 
 def watch(layer: nn.Module) -> None:

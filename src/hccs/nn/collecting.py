@@ -16,7 +16,7 @@ from hccs._progress import track
 from hccs.calibration import HeadStatistics
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.attaching import fill
-from hccs.nn.batches import call, listed, require_batches, require_some
+from hccs.nn.batches import call, listed, require_batches, require_some, unwrapped
 from hccs.nn.functional import quantise
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
@@ -159,6 +159,7 @@ def collect(
     >>> collect(model, [sentence], n=64).rows.tolist()  # of one layer's two heads
     [[5, 5]]
     """
+    model = unwrapped(model)
     require_batches(batches)
     stream = iter(batches)
     first = list(itertools.islice(stream, RANGE_BATCHES))
@@ -187,6 +188,7 @@ def calibrate_operands(model: nn.Module, table: ParamTable, batches: Sequence[An
     They are those of the weights as they are now: call it again after training. The model may have HCCS
     attached or not.
     """
+    model = unwrapped(model)
     seen = ranges(model, listed(batches))
     order = table.layers or seen.layers
     if sorted(order) != sorted(seen.layers) or table.shape != seen.logits.shape:

@@ -27,6 +27,7 @@ class IntegerAttention(AttentionSlot):
     """The attention of one layer on int8 q, k and v with static scales. Refuses to train."""
 
     factor_bits: torch.Tensor
+    reads_int8 = True
 
     def __init__(self, table: ParamTable, layer: int, mode: Mode) -> None:
         super().__init__()

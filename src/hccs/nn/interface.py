@@ -15,6 +15,7 @@ from torch import nn
 
 from hccs._extras import require
 from hccs.errors import MissingExtraError, ModelError
+from hccs.nn.batches import unwrapped
 from hccs.nn.slots import AttentionInputs
 
 NAME = "hccs"
@@ -27,6 +28,9 @@ MASKED = -1e3
 UNSERVED = ("position_bias", "s_aux", "sinks", "indices", "block_indices")
 """What some models hand to attention beside the mask and our rows would leave out: shifts of logits, columns
 that are no keys, keys that an indexer chose."""
+
+COMPILED = "_orig_mod."
+"""What torch.compile adds to the names of modules inside a module that it compiles."""
 
 CAUSAL = "hccs_is_causal"
 """The attribute of a mask of ours that hides the future and nothing else: its version, which changes when
@@ -58,6 +62,12 @@ def attention(
                 f"{name} in {type(module).__name__}",
                 "HCCS does not serve this kind of attention yet: keep the model's own.",
             )
+    if key.dtype == torch.int8 and not slot.reads_int8:
+        raise ModelError(
+            "keys and values in floats for attention on floats",
+            "the int8 cache of integer attention",
+            "Begin with a new cache, or attach with backend='integer'.",
+        )
     queries, keys = query.shape[-2], key.shape[-2]
     causal = queries == keys and _is_purely_causal(attention_mask)
     if attention_mask is None and queries > 1 and _is_causal(module, options):
@@ -164,7 +174,12 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     >>> list(attention_layers(BertModel(BertConfig(num_hidden_layers=2, **shape))))
     ['encoder.layer.0.attention.self', 'encoder.layer.1.attention.self']
     """
-    layers = {name: module for name, module in model.named_modules() if uses_interface(type(module))}
+    model = unwrapped(model)
+    layers = {
+        name.replace(COMPILED, ""): module
+        for name, module in model.named_modules()
+        if uses_interface(type(module))
+    }
     if not layers or not hasattr(model, "set_attn_implementation"):
         raise ModelError(
             "a transformers model whose attention goes through the attention interface",
@@ -199,7 +214,7 @@ def switch(model: nn.Module, layers: dict[str, nn.Module], name: str) -> None:
     owners = {part for layer in layers for part in _enclosing(layer)}
     for path, module in model.named_modules():
         config = getattr(module, "config", None)
-        if path in owners and getattr(config, "_attn_implementation", name) != name:
+        if path.replace(COMPILED, "") in owners and getattr(config, "_attn_implementation", name) != name:
             config._attn_implementation_internal = name  # type: ignore[union-attr]
 
 

@@ -19,13 +19,14 @@ from torch import nn
 from hccs._progress import track
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.attaching import detach
-from hccs.nn.batches import call, listed
+from hccs.nn.batches import call, listed, unwrapped
 from hccs.nn.collecting import distributed
 from hccs.nn.interface import NAME
 from hccs.nn.lowering.dense import Dense, bias_of, weight_of
 from hccs.nn.lowering.encoder import Layer
 from hccs.nn.lowering.layers import KnownLayer, known_layers
 from hccs.nn.lowering.pre_norm import Block
+from hccs.nn.lowering.quantised import computes_integers
 from hccs.nn.preserving import unchanged
 from hccs.nn.ridge import Chosen, RidgeFit, choose
 
@@ -81,11 +82,12 @@ def reconstruct(
     >>> [(m.layer, m.matrix, m.after <= m.before) for m in found]
     [(0, 'attention_output', True), (0, 'narrow', True)]
     """
+    model = unwrapped(model)
     layers = known_layers(model)
     given = listed(batches)
     if held_back < 2:
         raise ParameterError("held_back of at least 2", str(held_back), f"{HELD_BACK} is the default.")
-    teacher = _float_copy(model, layers) if teacher is None else teacher
+    teacher = _float_copy(model) if teacher is None else unwrapped(teacher)
     theirs = known_layers(teacher)
     if [_shape(layer) for layer in layers] != [_shape(layer) for layer in theirs]:
         raise ModelError("a teacher with the model's own layers", "other layers", "Pass the float model.")
@@ -98,8 +100,8 @@ def reconstruct(
         return _solve_layers(layers, theirs, _first_states(model, teacher, layers, theirs, given, held_back))
 
 
-def _float_copy(model: nn.Module, layers: list[KnownLayer]) -> nn.Module:
-    if any("forward" in vars(layer.parts.narrow) for layer in layers):
+def _float_copy(model: nn.Module) -> nn.Module:
+    if computes_integers(model):
         raise ModelError(
             "the float model as teacher of a model in integers",
             "none",

@@ -53,15 +53,15 @@ class RidgeSums:
         if not len(c):
             return self
         c, e = (part if part.dtype == torch.float64 else part.float() for part in (c, e))
-        sum_c, sum_e = (part.sum(0, dtype=torch.float64) for part in (c, e))
-        # Products are of distances from the mean of these tokens: where channels lie far from zero, float32
-        # products of the values themselves lose what varies.
-        near_c, near_e = (sum_c / len(c)).to(c.dtype), (sum_e / len(c)).to(e.dtype)
+        # Sums and products are of distances from the mean of these tokens: where channels lie far from zero,
+        # float32 products of the values themselves lose what varies.
+        near_c, near_e = c.mean(0), e.mean(0)
         c, e = c - near_c, e - near_e
         with float32_products(quick=False):  # where training may have allowed less
             self.cc += _symmetric_product(c)
             self.ce += c.T @ e
         near_c, near_e = near_c.double(), near_e.double()
+        sum_c, sum_e = c.sum(0) + len(c) * near_c, e.sum(0) + len(e) * near_e
         for products, near, total in ((self.cc, near_c, sum_c), (self.ce, near_e, sum_e)):
             products.addr_(near_c, total).addr_(sum_c - len(c) * near_c, near)
         self.ee += (e.square().sum(0, dtype=torch.float64) + 2 * near_e * sum_e - len(c) * near_e**2).sum()

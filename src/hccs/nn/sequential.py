@@ -10,7 +10,7 @@ from torch import nn
 
 from hccs.calibration import HeadStatistics, search
 from hccs.errors import ModelError
-from hccs.nn.batches import listed
+from hccs.nn.batches import listed, unwrapped
 from hccs.nn.collecting import StatisticsObserver, observing, ranges, run
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax, HeadSoftmax
@@ -35,6 +35,7 @@ def calibrate_in_sequence(
     Runs the model once per layer over `batches` and leaves it as it was. `lines` and `scores` are those of
     `hccs.calibration.search`. Granularity "global" has no order of layers and is refused.
     """
+    model = unwrapped(model)
     batches = listed(batches)
     if granularity == "global":
         raise ModelError(

@@ -11,13 +11,14 @@ from torch import nn
 
 from hccs.calibration.ranges import ValueRanges
 from hccs.errors import DataError, ModelError, ParameterError
-from hccs.nn.batches import listed
+from hccs.nn.batches import device_of, listed, unwrapped
 from hccs.nn.lowering import bert, distilbert, gpt2, vit
 from hccs.nn.lowering.accounting import Account, account
 from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.choosing import BY_OUTPUT, METHODS, by_output
 from hccs.nn.lowering.encoder import Encoder
 from hccs.nn.lowering.float_only import float_only
+from hccs.nn.lowering.layers import require_plain
 from hccs.nn.lowering.outliers import cut_ranges
 from hccs.nn.lowering.pre_norm import PreNorm
 from hccs.nn.lowering.ranges import magnitudes, measured
@@ -39,7 +40,11 @@ OF_IMAGES: dict[str, Callable[[Any, Any], PreNorm]] = {"vit": vit.stack, "deit":
 
 def take_apart(model: Any, pixels: Any = None) -> Encoder | PreNorm:
     """The modules of a model of a family that can be lowered; any other is refused."""
+    model = unwrapped(model)
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    if isinstance(model, nn.Module):
+        device_of(model)
+        require_plain(model)
     if kind in OF_IMAGES:
         return OF_IMAGES[kind](model, pixels)
     if kind not in FAMILIES:
@@ -68,7 +73,7 @@ def lower(
     are given, which `measure_ranges` has measured before, scales come from those. `scales` is "max-abs";
     "least-error" for ranges that may clip; or "by-output", which takes for every value the one of the two
     that changes the model's answers to `batches` least. With `split_outliers` channels of a wide layer that
-    reach far beyond the others go a path of their own, where that lowers the noise by 3 dB or more. A model
+    reach far beyond the others go a path of their own, where that lowers the noise by 6 dB or more. A model
     of images needs `pixels`, its image processor, whose normalisation becomes part of the program.
 
     >>> import torch, transformers, hccs.nn
@@ -82,6 +87,7 @@ def lower(
     >>> whole([[2, 7, 3]]).scores.shape
     (1, 2)
     """
+    model = unwrapped(model)
     parts = take_apart(model, pixels)
     _require_finite(model)
     chosen = scales_for(model, parts, table, batches, scales, ranges, split_outliers)
@@ -101,7 +107,7 @@ def scales_for(
     if method not in METHODS:
         raise ParameterError(f"one of {', '.join(METHODS)}", repr(method), "'max-abs' is the default.")
     if ranges is None or method == BY_OUTPUT:
-        batches = listed(batches)
+        batches = listed(batches, named=method == BY_OUTPUT)
     if ranges is None:
         ranges = measured(model, parts, batches, counted=method != "max-abs")
     few, reach = cut_ranges(ranges, len(parts.layers)) if split_outliers else ({}, {})
@@ -116,6 +122,7 @@ def measure_ranges(model: nn.Module, batches: Iterable[Any], *, pixels: Any = No
     Ranges of different batches, measured anywhere, merge: `ranges.merge(other)`, `ranges.save(path)` and
     `hccs.calibration.ValueRanges.load(path)`. The result is the same in any order.
     """
+    model = unwrapped(model)
     return measured(model, take_apart(model, pixels), batches)
 
 
@@ -132,7 +139,8 @@ def where_accuracy_goes(
     The noise of every value in decibels, and what each kind of operator alone, in each layer, changes of the
     answers: how many stay, their divergence and, where batches have labels, the accuracy.
     """
-    return account(model, take_apart(model, pixels), table, whole, listed(batches))
+    model = unwrapped(model)
+    return account(model, take_apart(model, pixels), table, whole, listed(batches, named=True))
 
 
 def _require_finite(model: nn.Module) -> None:

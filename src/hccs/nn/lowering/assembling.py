@@ -52,7 +52,7 @@ def assemble(
         read = "activated"
     head = encoder.classifier
     scores, score_scale = quantise_scores(
-        as_numbers(head.weight), as_numbers(head.bias), in_scale=build.steps[read]
+        as_numbers(weight_of(head)), as_numbers(bias_of(head)), in_scale=build.steps[read]
     )
     build.add(op.Linear((read,), "scores", scores))
     longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
@@ -71,8 +71,8 @@ def _layer(build: Builder, i: int, layer: Layer, table: ParamTable, stream: str)
     x = build.narrowed(stream)
     parts = (layer.query, layer.key, layer.value)
     params = quantise_linear(
-        np.concatenate([as_numbers(part.weight) for part in parts]),
-        np.concatenate([as_numbers(part.bias) for part in parts]),
+        np.concatenate([as_numbers(weight_of(part)) for part in parts]),
+        np.concatenate([as_numbers(bias_of(part)) for part in parts]),
         in_scale=build.steps[x],
         out_scale=np.concatenate(
             [head_steps(build.scales, name, i, layer) for name in ("query", "key", "value")]

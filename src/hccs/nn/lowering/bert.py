@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hccs.errors import ModelError
-from hccs.nn.lowering.encoder import Encoder, Layer
+from hccs.nn.lowering.encoder import SUPPORTED_HEADS, Encoder, Layer
 
 AS_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 """Families that are RoBERTa under other names."""
@@ -33,9 +33,7 @@ def encoder(model: Any) -> Encoder:
         pooler, classifier = head.dense, head.out_proj
         activation = getattr(head, "activation", None) or torch.nn.Tanh()
     else:
-        raise ModelError(
-            "a classifier of sequences or tokens", type(model).__name__, "Load it as a sequence classifier."
-        )
+        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
     embeddings = base.embeddings
     # RoBERTa counts positions from behind the padding index.
     first = base.config.pad_token_id + 1 if base.config.model_type in AS_ROBERTA else 0

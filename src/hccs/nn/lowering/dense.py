@@ -15,9 +15,9 @@ Dense = Any
 def weight_of(layer: Dense) -> torch.Tensor:
     """[outputs, inputs]; gradients reach the layer's own parameter."""
     weight = getattr(layer, "weight", None)
-    if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         raise ModelError(
-            "dense layers with one weight of two dimensions",
+            "dense layers with one float weight of two dimensions",
             type(layer).__name__,
             "Adapters and packed weights: merge them into the layers first.",
         )

@@ -7,15 +7,13 @@ from typing import Any
 import torch
 
 from hccs.errors import ModelError
-from hccs.nn.lowering.encoder import Encoder, Layer
+from hccs.nn.lowering.encoder import SUPPORTED_HEADS, Encoder, Layer
 
 
 def encoder(model: Any) -> Encoder:
     """The parts of a DistilBERT classifier of sequences or of tokens."""
     if not isinstance(getattr(model, "classifier", None), torch.nn.Linear):
-        raise ModelError(
-            "a classifier of sequences or tokens", type(model).__name__, "Load it as a sequence classifier."
-        )
+        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
     base = model.distilbert
     return Encoder(
         base.embeddings.word_embeddings,

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+SUPPORTED_HEADS = (
+    "Models loaded with AutoModelForSequenceClassification or AutoModelForTokenClassification have an "
+    "integer form; embeddings and other heads have none yet."
+)
+
+
 @dataclass(frozen=True)
 class Layer:
     """The modules of one encoder layer."""

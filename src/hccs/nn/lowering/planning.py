@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from hccs.errors import ModelError
+from hccs.nn.batches import unwrapped
 from hccs.nn.lowering import scales_for, take_apart
 from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.encoder import Encoder
@@ -40,6 +41,7 @@ class IntegerPlan:
         split_outliers: bool = False,
     ) -> IntegerPlan:
         """Scales for the model as it is, from batches without labels, by a method of `hccs.nn.lower`."""
+        model = unwrapped(model)
         parts = take_apart(model, pixels)
         chosen = scales_for(model, parts, table, batches, scales, split_outliers=split_outliers)
         return cls(model, parts, table, chosen)

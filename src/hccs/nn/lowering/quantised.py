@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hccs.errors import ModelError
 from hccs.nn.attaching import fill
 from hccs.nn.functional import surrogate
 from hccs.nn.interface import SLOT, attention_layers
@@ -47,6 +48,9 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 KINDS = ("embeddings", "attention", "linear layers", "layer norms", "activations")
 """What can be in integers by itself, to see what it costs alone."""
 
+INTEGERS = "hccs_computes_integers"
+"""The attribute of a forward that computes the integers of a program."""
+
 OUTSIDE = -1
 """The number of the layer of what belongs to none: embeddings and head."""
 
@@ -65,6 +69,12 @@ def quantised(
     With `only` some kinds of operators compute in integers, with `layers` those of some layers; `OUTSIDE`
     stands for what belongs to none. All others compute as before, but nothing is dropped.
     """
+    if computes_integers(model):
+        raise ModelError(
+            "a float model",
+            "one inside hccs.nn.quantised, which computes in integers already",
+            "Leave the outer block first.",
+        )
     numbers = _layer_numbers(encoder)
     chosen = range(OUTSIDE, len(encoder.layers)) if layers is None else layers
     with ExitStack() as stack:
@@ -362,8 +372,18 @@ def _function(module: nn.Module, in_step: Any, out_step: Any) -> Forward:
 @contextmanager
 def _patched(module: nn.Module, forward: Forward) -> Iterator[None]:
     """Give one module another forward; its class and its state stay."""
+    before = vars(module).get("forward")  # accelerate gives modules one, too
+    setattr(forward, INTEGERS, True)
     module.forward = forward  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del module.forward
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before
+
+
+def computes_integers(model: nn.Module) -> bool:
+    """Whether the model runs inside `quantised`."""
+    return any(hasattr(vars(module).get("forward"), INTEGERS) for module in model.modules())
