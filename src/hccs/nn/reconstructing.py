@@ -31,7 +31,10 @@ from hccs.nn.preserving import unchanged
 from hccs.nn.ridge import Chosen, RidgeFit, choose
 
 HELD_BACK = 8
-"""One sentence in so many chooses the ridge."""
+"""One sentence in this many chooses the ridge."""
+
+KEPT = 2**29
+"""Bytes of activations that are kept from solving a matrix to running it; beyond, they are computed twice."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,8 @@ class _State:
     """What the student's output projection reads."""
     attended: torch.Tensor | None = None
     """The student's stream that the feed-forward part reads."""
+    active: torch.Tensor | None = None
+    """What the student's second matrix reads, where there is memory for it."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +215,8 @@ def _solve_layers(
     for i, (layer, their) in enumerate(zip(layers, theirs, strict=True)):
         parts = layer.parts
         attention, narrow = _fit(parts.attention_output), _fit(parts.narrow)
+        tokens = sum(state.student.shape[:2].numel() for state in states)
+        keeps = 4 * tokens * weight_of(parts.narrow).shape[1] <= KEPT
         for state in track(states, total=len(states), description=f"layer {i}: attention"):
             attended = _run_teacher(their, state)
             state.context = _context(layer, state)
@@ -218,15 +225,18 @@ def _solve_layers(
         for state in track(states, total=len(states), description=f"layer {i}: feed-forward"):
             assert state.context is not None and state.summed is not None
             state.attended = _after_attention(parts, state.student, state.context)
-            _add(narrow, state, parts.narrow, _active(parts, state.attended), state.summed - state.attended)
+            active = _active(parts, state.attended)
+            _add(narrow, state, parts.narrow, active, state.summed - state.attended)
             state.context = state.summed = None
+            # In integers a pre-norm layer adds to the stream that its LayerNorm has read last: it runs anew.
+            state.active = active if keeps and isinstance(parts, Layer) else None
         found.append(_solve(parts.narrow, narrow, i, "narrow"))
         if i + 1 < len(layers):
             _require_parts(layer, states[0])
             for state in states:
                 assert state.attended is not None
-                state.student = _after_layer(parts, state.attended)
-                state.attended = None
+                state.student = _after_layer(parts, state.attended, state.active)
+                state.attended = state.active = None
     return tuple(found)
 
 
@@ -244,8 +254,10 @@ def _active(parts: Layer | Block, stream: torch.Tensor) -> torch.Tensor:
     return parts.activation(parts.wide(read))  # type: ignore[no-any-return]
 
 
-def _after_layer(parts: Layer | Block, stream: torch.Tensor) -> torch.Tensor:
-    total = parts.narrow(_active(parts, stream)) + stream
+def _after_layer(
+    parts: Layer | Block, stream: torch.Tensor, active: torch.Tensor | None = None
+) -> torch.Tensor:
+    total = parts.narrow(_active(parts, stream) if active is None else active) + stream
     return parts.output_norm(total) if isinstance(parts, Layer) else total  # type: ignore[no-any-return]
 
 

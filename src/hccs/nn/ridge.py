@@ -176,18 +176,17 @@ class Chosen:
 def choose(fitted: RidgeSums, held_back: RidgeSums, *, bias: bool = True) -> Chosen:
     """The ridge whose solution on some tokens leaves the least error on others; or no change.
 
-    Ridges grow until two in a row are worse than the best. The correction itself is solved from all tokens.
+    Ridges grow for as long as the error falls. The correction itself is solved from all tokens.
     """
     before = held_back.error()
-    best, after, lowest, worse = None, before, float("inf"), 0
+    best, after, lowest = None, before, float("inf")
     for ridge in RIDGES if float(fitted.tokens) > 0 else ():
         left = held_back.error(*fitted.solve(ridge, bias=bias))
-        worse = 0 if left < lowest else worse + 1
-        lowest = min(left, lowest)
+        if left > lowest:
+            break
+        lowest = left
         if left < after:
             best, after = ridge, left
-        if worse == 2:
-            break
     if best is None:
         return Chosen(None, torch.zeros_like(fitted.ce.T), torch.zeros_like(fitted.e), before, before)
     return Chosen(best, *(fitted + held_back).solve(best, bias=bias), before, after)
