@@ -14,7 +14,7 @@ FACES = {
         "AttentionInputs",
         "AttentionSlot",
         "IntegerPlan",
-        "Pixels",
+        "PixelScaling",
         "ReconstructedMatrix",
         "SoftmaxSlot",
         "attach",

@@ -10,8 +10,8 @@ import hccs
 import hccs.nn
 from hccs.nn.lowering import scales_for, take_apart
 from hccs.nn.lowering.assembling import assemble
+from hccs.nn.lowering.choosing import outliers
 from hccs.nn.lowering.noise import measure_noise
-from hccs.nn.lowering.outliers import outliers
 from hccs.nn.lowering.quantised import quantised
 from hccs.nn.lowering.scales import scales_of
 from hccs.program import IntegerModel

@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers")
 import hccs
 import hccs.nn
 from hccs.errors import DataError, ModelError
-from hccs.nn.lowering.layers import known_layers
+from hccs.nn.lowering.families import known_layers
 from tests.nn.conftest import batch_for, bert
 
 BATCHES = [batch_for("bert", count=24, seed=seed) for seed in range(2)]

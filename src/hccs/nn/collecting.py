@@ -21,7 +21,6 @@ from hccs.nn.functional import quantise
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
 from hccs.nn.preserving import unchanged
-from hccs.nn.row_scales import RowMaximaObserver, reach_of_rows, real_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 from hccs.numbers.table import ParamTable
 
@@ -29,7 +28,15 @@ from hccs.numbers.table import ParamTable
 RANGE_BATCHES = 32
 
 ROWS = "rows"
-"""The scale that reaches what matters to the rows."""
+"""The scale that reaches what matters to a softmax: row maxima, and what lies not far below.
+
+The usual int8 step reaches the largest magnitude of a head's logits. That of rows reaches from the highest
+row maximum to `MARGIN` below the lowest, which is finer where logits far below every maximum are what is
+large, as in decoders. With finer steps a line, which falls by at most 127 a step, begins higher, so that its
+floor, which more keys share as rows grow, is lower."""
+
+MARGIN = 10.0
+"""Logits this far below a row's largest one take no part in its softmax: exp(-10) is 1 / 22000."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Ranges:
     """Of q, k and v, [layers, heads, 3]."""
     columns: int
     rows: np.ndarray[Any, Any]
-    """What of the logits matters to the rows' softmax, [layers, heads]: see `hccs.nn.row_scales`."""
+    """What of the logits matters to the rows' softmax, [layers, heads]: see `ROWS`."""
 
     @property
     def logit_scale(self) -> np.ndarray[Any, Any]:
@@ -82,6 +89,27 @@ class RangeObserver(Observer):
         self.columns = max(self.columns, z.shape[-1])
 
 
+class RowMaximaObserver(Observer):
+    """Keeps the highest and the lowest row maximum of every head; rows of one logit have nothing to say."""
+
+    def __init__(self, inner: AttentionSlot) -> None:
+        super().__init__(inner)
+        self.highest: Any = -torch.inf
+        self.lowest: Any = torch.inf
+
+    def observe(self, inputs: AttentionInputs) -> None:
+        """Padding counts neither as key nor as query."""
+        z = inputs.logits.detach().float()
+        rows = real_rows(z, inputs.valid)
+        taking_part = torch.ones_like(z, dtype=torch.bool) if rows is None else rows.expand(z.shape)
+        top = z.masked_fill(~taking_part, -torch.inf).amax(-1)
+        several = taking_part.sum(-1) > 1
+        highest = top.masked_fill(~several, -torch.inf).amax((0, 2))
+        lowest = top.masked_fill(~several, torch.inf).amin((0, 2))
+        self.highest = torch.maximum(torch.as_tensor(self.highest, device=top.device), highest)
+        self.lowest = torch.minimum(torch.as_tensor(self.lowest, device=top.device), lowest)
+
+
 class StatisticsObserver(Observer):
     """Adds a layer's logits, quantised, to the statistics."""
 
@@ -102,6 +130,14 @@ class StatisticsObserver(Observer):
             )
         mask = None if rows is None else rows.expand(z.shape).cpu().numpy()
         self.stats.update(quantise(z, scale).cpu().numpy(), mask, layer=self.layer)
+
+
+def real_rows(z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor | None:
+    """`valid` without the rows of padding queries: in self-attention a real token may attend to itself."""
+    if valid is None or z.shape[-1] != z.shape[-2]:
+        return valid
+    full = valid.expand(*valid.shape[:-2], z.shape[-2], z.shape[-1])
+    return full & torch.diagonal(full, dim1=-2, dim2=-1)[..., None]
 
 
 def real_tokens(
@@ -237,6 +273,11 @@ def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
         found.double().cpu().numpy() for found in (largest, qkv, reach_of_rows(highest, -below, largest))
     )
     return Ranges(list(seen), logits, operands, int(columns), rows)
+
+
+def reach_of_rows(highest: torch.Tensor, lowest: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    """What 127 steps must reach; never more than the largest magnitude, nor less than any row's maximum."""
+    return torch.minimum(torch.maximum(highest, MARGIN - lowest), largest)
 
 
 def distributed() -> bool:

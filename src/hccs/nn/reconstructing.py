@@ -22,9 +22,8 @@ from hccs.nn.attaching import detach
 from hccs.nn.batches import call, listed, unwrapped
 from hccs.nn.collecting import distributed
 from hccs.nn.interface import NAME
-from hccs.nn.lowering.dense import Dense, bias_of, weight_of
-from hccs.nn.lowering.encoder import Layer
-from hccs.nn.lowering.layers import KnownLayer, known_layers
+from hccs.nn.lowering.encoder import Dense, Layer, bias_of, weight_of
+from hccs.nn.lowering.families import KnownLayer, known_layers
 from hccs.nn.lowering.pre_norm import Block
 from hccs.nn.lowering.quantised import computes_integers
 from hccs.nn.preserving import unchanged

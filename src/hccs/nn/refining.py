@@ -12,9 +12,9 @@ from torch import nn
 from hccs._progress import track
 from hccs.nn.attaching import attach, current_table, detach
 from hccs.nn.batches import device_of, listed, named_inputs, unwrapped
-from hccs.nn.distilling import divergence
 from hccs.nn.layers import LearnableHeadSoftmax
 from hccs.nn.preserving import unchanged
+from hccs.nn.training import divergence
 from hccs.numbers.table import ParamTable
 
 STEP_EXAMPLES = 32

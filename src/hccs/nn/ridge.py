@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from hccs.nn.precision import float32_products
+from hccs.nn.training import float32_products
 
 RIDGES = tuple(10.0 ** (-power / 2) for power in range(8, -1, -1))
 """1e-4 to 1, in half decades, of the mean diagonal of the activations' second moments."""

@@ -15,7 +15,7 @@ from hccs._progress import track
 from hccs.conversion.data.tasks import Examples
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.errors import DataError, FileError
-from hccs.nn.lowering.pre_norm import Pixels
+from hccs.nn.lowering.pre_norm import PixelScaling
 from hccs.nn.lowering.vit import pixels_of
 
 IMAGES_AT_ONCE = 64
@@ -33,7 +33,7 @@ class ImageSet(TokenisedSet):
         cut: int,
         predictions: torch.Tensor | None = None,
         *,
-        pixels: Pixels,
+        pixels: PixelScaling,
     ) -> None:
         super().__init__(columns, lengths, labels, cut, predictions)
         self.pixels = pixels

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from hccs.errors import ModelError
-from hccs.nn.lowering.dense import Dense, bias_of, outputs_of, weight_of
-from hccs.nn.lowering.encoder import Encoder, Layer, as_numbers
+from hccs.nn.lowering.encoder import Dense, Encoder, Layer, as_numbers, bias_of, outputs_of, weight_of
 from hccs.nn.lowering.pre_norm import Block, PreNorm
 from hccs.nn.lowering.scales import Scales
 from hccs.numbers.embeddings import EmbeddingParams

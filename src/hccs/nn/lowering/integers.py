@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hccs.nn.lowering.dense import Dense, bias_of, weight_of
-from hccs.nn.straight import straight
+from hccs.nn.lowering.encoder import Dense, bias_of, weight_of
+from hccs.nn.training import straight
 from hccs.numbers.layer_norm import GAIN_LIMIT, MAX_GAIN_BITS, XHAT_BITS
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, MULTIPLIER_SHIFT
 from hccs.reference.layer_norm import root_of, root_shift

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hccs.nn.lowering.dense import Dense, outputs_of, weight_of
-from hccs.nn.lowering.encoder import as_numbers
+from hccs.nn.lowering.encoder import Dense, as_numbers, outputs_of, weight_of
 from hccs.numbers.embeddings import MAX_WORD_SHIFT
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
 
@@ -57,7 +56,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Pixels:
+class PixelScaling:
     """A model reads (pixel * factor - mean) / std of pixels from 0 to 255, per channel of the image."""
 
     mean: tuple[float, ...]
@@ -81,7 +80,7 @@ class Patches:
     special: tuple[nn.Parameter, ...]
     positions: nn.Parameter
     image: tuple[int, int, int]
-    pixels: Pixels
+    pixels: PixelScaling
 
     @property
     def patch(self) -> int:

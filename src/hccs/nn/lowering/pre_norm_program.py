@@ -6,8 +6,7 @@ import numpy as np
 
 from hccs.errors import ModelError
 from hccs.nn.lowering.assembling import Builder, facts_of, head_steps, requant_of
-from hccs.nn.lowering.dense import bias_of, weight_of
-from hccs.nn.lowering.encoder import as_numbers
+from hccs.nn.lowering.encoder import as_numbers, bias_of, weight_of
 from hccs.nn.lowering.pre_norm import Block, Patches, PreNorm, Words
 from hccs.nn.lowering.scales import Scales
 from hccs.numbers.embeddings import EmbeddingParams

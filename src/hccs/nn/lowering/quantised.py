@@ -23,8 +23,7 @@ from hccs.nn.functional import surrogate
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
 from hccs.nn.lowering.assembling import activation_table, head_steps, requant_of
-from hccs.nn.lowering.dense import Dense, bias_of, outputs_of, weight_of
-from hccs.nn.lowering.encoder import Encoder, Layer
+from hccs.nn.lowering.encoder import Dense, Encoder, Layer, bias_of, outputs_of, weight_of
 from hccs.nn.lowering.integers import (
     integers_between,
     layer_norm,
@@ -37,7 +36,7 @@ from hccs.nn.lowering.pre_norm import NORM_BITS, Block, Patches, PreNorm
 from hccs.nn.lowering.scales import Scales
 from hccs.nn.preserving import unchanged
 from hccs.nn.slots import AttentionInputs, AttentionSlot
-from hccs.nn.straight import straight
+from hccs.nn.training import straight
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
 from hccs.numbers.table import ParamTable
 from hccs.ops.attention import attention
