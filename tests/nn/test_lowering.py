@@ -16,10 +16,14 @@ from hccs.nn.lowering import lower, take_apart
 from hccs.nn.lowering.assembling import activation_table, assemble
 from hccs.nn.lowering.noise import measure_noise
 from hccs.nn.lowering.quantised import KINDS, quantised
-from hccs.nn.lowering.ranges import measure
+from hccs.nn.lowering.ranges import magnitudes, measured
 from hccs.nn.lowering.scales import choose_scales
 from hccs.program import IntegerModel
 from tests.nn.conftest import TEXT_ENCODERS, VOCABULARY, batch_for, sentences
+
+
+def measure(model, encoder, batches, method="max-abs"):
+    return magnitudes(encoder, measured(model, encoder, batches), method)
 
 
 def electra():

@@ -33,7 +33,6 @@ def listed(batches: Any, *, named: bool = False) -> list[Any]:
 
 
 def require_some(batches: Sequence[Any]) -> None:
-    """Refuse an empty list of batches."""
     if not batches:
         raise DataError("at least one batch", "none", "Pass batches of tokenised text, or a DataLoader.")
 
@@ -104,7 +103,6 @@ def unwrapped(model: Any) -> Any:
 
 
 def _named(value: Any) -> str:
-    """What came, in a few words."""
     if isinstance(value, str):
         return f"the text {value[:30]!r}{'…' if len(value) > 30 else ''}"
     if isinstance(value, Mapping):

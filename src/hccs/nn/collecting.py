@@ -78,7 +78,6 @@ class RangeObserver(Observer):
         self.columns = 0
 
     def observe(self, inputs: AttentionInputs) -> None:
-        """Padding counts neither as key nor as query."""
         z = inputs.logits.detach()
         rows = real_rows(z, inputs.valid)
         seen = z.abs().float()
@@ -90,7 +89,7 @@ class RangeObserver(Observer):
 
 
 class RowMaximaObserver(Observer):
-    """Keeps the highest and the lowest row maximum of every head; rows of one logit have nothing to say."""
+    """Keeps the highest and the lowest row maximum of every head, of rows of more than one logit."""
 
     def __init__(self, inner: AttentionSlot) -> None:
         super().__init__(inner)
@@ -98,7 +97,6 @@ class RowMaximaObserver(Observer):
         self.lowest: Any = torch.inf
 
     def observe(self, inputs: AttentionInputs) -> None:
-        """Padding counts neither as key nor as query."""
         z = inputs.logits.detach().float()
         rows = real_rows(z, inputs.valid)
         taking_part = torch.ones_like(z, dtype=torch.bool) if rows is None else rows.expand(z.shape)
@@ -111,14 +109,11 @@ class RowMaximaObserver(Observer):
 
 
 class StatisticsObserver(Observer):
-    """Adds a layer's logits, quantised, to the statistics."""
-
     def __init__(self, inner: AttentionSlot, stats: HeadStatistics, layer: int) -> None:
         super().__init__(inner)
         self.stats, self.layer = stats, layer
 
     def observe(self, inputs: AttentionInputs) -> None:
-        """Padding counts neither as key nor as query."""
         z = inputs.logits.detach()
         scale = torch.tensor(self.stats.scale[self.layer], dtype=torch.float32, device=z.device)
         rows = real_rows(z, inputs.valid)
@@ -162,7 +157,6 @@ def _largest_operands(inputs: AttentionInputs) -> torch.Tensor:
 
 
 def _per_head(x: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
-    """The largest magnitude of x [batch, heads, n, d] per head."""
     seen = x.detach().abs().float().amax(-1)
     return (seen if real is None else seen.masked_fill(~real, 0)).amax((0, 2))
 
@@ -184,7 +178,7 @@ def collect(
     head is the largest magnitude in the first batches / 127, unless `scale` [layers, heads] is given; with
     "rows" it is finer, and reaches only what matters to a softmax: decoders and long rows want it. `n` is the
     longest row, by default the longest seen there. Padding counts neither as key nor as query. In a model
-    with HCCS attached the logits are those behind the HCCS of earlier layers. The ranges of q, k and v, which
+    with HCCS attached the logits come after the HCCS of earlier layers. The ranges of q, k and v, which
     integer attention needs, come from the first batches too. Under `torch.distributed` each process passes
     its own batches, and all return the statistics of all of them. The model is left as it was.
 
@@ -281,7 +275,6 @@ def reach_of_rows(highest: torch.Tensor, lowest: torch.Tensor, largest: torch.Te
 
 
 def distributed() -> bool:
-    """Whether several processes work together."""
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

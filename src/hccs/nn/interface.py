@@ -87,15 +87,14 @@ def attention(
 
 
 def _is_purely_causal(mask: torch.Tensor | None) -> bool:
-    """Whether a mask is known to hide the future and nothing else."""
     known = getattr(mask, CAUSAL, None)
     return mask is not None and known is not None and known == mask._version
 
 
 def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
     """Whether a layer without a mask hides the future, as scaled_dot_product_attention is told to then."""
-    said = options.get("is_causal")
-    return bool(getattr(module, "is_causal", False) if said is None else said)
+    told = options.get("is_causal")
+    return bool(getattr(module, "is_causal", False) if told is None else told)
 
 
 def boolean_mask(mask: torch.Tensor | None, columns: int) -> torch.Tensor | None:
@@ -149,7 +148,7 @@ def mask(*args: Any, **options: Any) -> torch.Tensor | None:
 
 
 def _is_last(options: dict[str, Any]) -> bool:
-    """Whether there is one query, and no key behind it."""
+    """Whether there is one query, and no key after it."""
     places: list[Any] = [options.get(name) for name in ("q_length", "kv_length", "q_offset", "kv_offset")]
     if not all(type(place) is int for place in places):  # a static cache has tensors here
         return False
@@ -243,8 +242,8 @@ def _functions(root: Any) -> Iterator[tuple[CodeType, dict[str, Any]]]:
         if id(function) in seen:
             continue
         seen.add(id(function))
-        held = (getattr(function, name, None) for name in ("__wrapped__", "__func__", "func"))
-        waiting += [inner for inner in held if inner is not None]
+        wrapped = (getattr(function, name, None) for name in ("__wrapped__", "__func__", "func"))
+        waiting += [inner for inner in wrapped if inner is not None]
         if isinstance(function, FunctionType):
             yield function.__code__, function.__globals__
             waiting += [cell.cell_contents for cell in function.__closure__ or () if _is_function(cell)]

@@ -124,8 +124,6 @@ def _shape(layer: KnownLayer) -> tuple[torch.Size, torch.Size]:
 
 @dataclass
 class _State:
-    """A batch between two layers: the stream of both models, and what else their layers are called with."""
-
     student: torch.Tensor
     teacher: torch.Tensor
     call: _Call
@@ -169,7 +167,6 @@ def _first_states(
     batches: list[Any],
     held_back: int,
 ) -> list[_State]:
-    """Both models up to their first layer."""
     states, sentences = [], 0
     for batch in batches:
         student, how = _before(model, layers[0].module, batch)

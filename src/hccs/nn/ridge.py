@@ -121,7 +121,6 @@ class RidgeSums:
 
 
 def _symmetric_product(c: torch.Tensor) -> torch.Tensor:
-    """c.T @ c."""
     width = c.shape[-1]
     if width <= COLUMNS:
         return c.T @ c

@@ -79,7 +79,6 @@ class SoftmaxSlot(AttentionSlot):
         """Probabilities of logits [batch, heads, q, k]; masked positions get 0."""
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Probabilities times values, with dropout on the probabilities; and the probabilities."""
         p = self(inputs.logits, inputs.valid)
         kept = nn.functional.dropout(p, inputs.dropout, training=inputs.dropout > 0)
         return torch.matmul(kept, inputs.for_every_head(inputs.value)), p
@@ -98,6 +97,5 @@ class Observer(AttentionSlot):
 
     @torch.compiler.disable  # what is observed goes into Python objects
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What the inner slot returns."""
         self.observe(inputs)
         return self.inner.attend(inputs)

@@ -23,16 +23,12 @@ def straight(smooth: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 
 class _Straight(torch.autograd.Function):
-    """Forward the exact values, bit for bit; backward as if they were the smooth ones."""
-
     @staticmethod
     def forward(ctx: Any, smooth: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-        """The exact values."""
         return exact.to(smooth.dtype)
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        """The gradient goes to the smooth values."""
         return g, None
 
 

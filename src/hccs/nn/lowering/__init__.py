@@ -162,7 +162,6 @@ def scales_for(
     ranges: ValueRanges | None = None,
     split_outliers: bool = False,
 ) -> Scales:
-    """The scales of a program by one of the methods, from ranges or from batches."""
     if method not in METHODS:
         raise ParameterError(f"one of {', '.join(METHODS)}", repr(method), "'max-abs' is the default.")
     if ranges is None or method == BY_OUTPUT:
@@ -178,7 +177,7 @@ def scales_for(
 def measure_ranges(model: nn.Module, batches: Iterable[Any], *, pixels: Any = None) -> ValueRanges:
     """How large every value of a model gets on unlabelled batches: what `lower` chooses scales from.
 
-    Ranges of different batches, measured anywhere, merge: `ranges.merge(other)`, `ranges.save(path)` and
+    Ranges of different batches merge: `ranges.merge(other)`, `ranges.save(path)` and
     `hccs.calibration.ValueRanges.load(path)`. The result is the same in any order.
     """
     model = unwrapped(model)

@@ -96,12 +96,10 @@ def facts_of(table: ParamTable, scales: Scales) -> dict[str, Any]:
 
 
 def head_steps(scales: Scales, name: str, i: int, layer: Layer | Block) -> NDArray[np.float64]:
-    """The steps of q, k or v, one per output channel."""
     return np.repeat(scales.steps[f"{name}{i}"], layer.width // layer.heads)
 
 
 def requant_of(i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> Requant:
-    """The factors of a layer's integer attention."""
     return Requant.from_scales(
         q_scale=scales.steps[f"query{i}"],
         k_scale=scales.steps[f"key{i}"],
@@ -156,7 +154,6 @@ class Builder:
             self.steps[operator.output] = float(step)
 
     def norm(self, source: str, module: nn.LayerNorm, output: str) -> str:
-        """A LayerNorm between the steps of its two values."""
         params = NormParams.from_float(
             as_numbers(module.weight),
             as_numbers(module.bias),
@@ -239,6 +236,5 @@ class Builder:
         self.add(op.Add((stream, f"{output}_part"), output, limit), like=stream)
 
     def function(self, source: str, activation: Any, output: str) -> None:
-        """The table of an activation between the steps of its two values."""
         entries = activation_table(activation, self.steps[source], self.scales.step(output))
         self.add(op.Table((source,), output, entries))

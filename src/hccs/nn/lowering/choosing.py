@@ -79,7 +79,6 @@ def by_output(
 
 
 def last_examples(batches: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, Any]]:
-    """The last examples of batches, up to `count`."""
     found: list[dict[str, Any]] = []
     for batch in reversed(batches):
         rows = min(count, len(next(v for v in batch.values() if torch.is_tensor(v))))
@@ -91,7 +90,6 @@ def last_examples(batches: Sequence[Mapping[str, Any]], count: int) -> list[dict
 
 
 def answers(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
-    """The model's logits of every batch."""
     with unchanged(model), torch.no_grad():
         model.eval()
         return [call(model, batch).logits.float() for batch in batches]

@@ -20,8 +20,6 @@ Dense = Any
 
 @dataclass(frozen=True)
 class Layer:
-    """The modules of one encoder layer."""
-
     query: nn.Linear
     key: nn.Linear
     value: nn.Linear
@@ -35,7 +33,6 @@ class Layer:
 
     @property
     def width(self) -> int:
-        """Channels of q; k and v have as many."""
         return self.query.out_features
 
     @property
@@ -70,7 +67,6 @@ class Encoder:
 
 
 def as_numbers(tensor: torch.Tensor) -> NDArray[np.float64]:
-    """A weight in float64."""
     return tensor.detach().double().cpu().numpy()  # type: ignore[no-any-return]
 
 
@@ -93,5 +89,4 @@ def bias_of(layer: Dense) -> torch.Tensor:
 
 
 def outputs_of(layer: Dense) -> int:
-    """How many channels the layer writes."""
     return int(weight_of(layer).shape[0])

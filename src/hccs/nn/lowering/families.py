@@ -26,7 +26,6 @@ AS_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 
 
 def _bert(model: Any) -> Encoder:
-    """The parts of a classifier of sequences or of tokens of BERT, RoBERTa or ELECTRA."""
     base = getattr(model, model.base_model_prefix, model)
     head = getattr(model, "classifier", None)
     if hasattr(base, "embeddings_project"):
@@ -80,7 +79,6 @@ def _bert_layer(layer: Any) -> Layer:
 
 
 def _distilbert(model: Any) -> Encoder:
-    """The parts of a DistilBERT classifier of sequences or of tokens."""
     if not isinstance(getattr(model, "classifier", None), torch.nn.Linear):
         raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
     base = model.distilbert
@@ -161,8 +159,6 @@ class KnownLayer:
 
 @dataclass(frozen=True)
 class Family:
-    """How the modules of a family are found."""
-
     parts: Callable[[Any, Any], Encoder | PreNorm]
     """Of a model, and how its pixels are scaled."""
     layers: Callable[[Any], Any]

@@ -140,7 +140,6 @@ class IntegerHeads(AttentionSlot):
             self.register_buffer(name, value, persistent=False)
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The output on the grid of the context; no probabilities."""
         q, k, v = (
             (part.detach() / step).round().to(torch.int8)
             for part, step in zip((inputs.query, inputs.key, inputs.value), self.steps, strict=True)
@@ -270,7 +269,7 @@ def _onto_stream(part: Forward, norm: nn.Module, step: float, stack: ExitStack) 
     def forward(x: torch.Tensor) -> torch.Tensor:
         added, stream = part(x), read.pop()
         total = (stream + added).clamp(-reach, reach)
-        # On the grid anew in every layer, so that float32 stays within a fraction of a step of it.
+        # Rounded to the grid in every layer, so that float32 stays within a fraction of a step of it.
         return straight(total, (total.detach().double() / step).round() * step) - stream
 
     return forward
@@ -384,5 +383,4 @@ def _patched(module: nn.Module, forward: Forward) -> Iterator[None]:
 
 
 def computes_integers(model: nn.Module) -> bool:
-    """Whether the model runs inside `quantised`."""
     return any(hasattr(vars(module).get("forward"), INTEGERS) for module in model.modules())

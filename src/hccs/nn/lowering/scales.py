@@ -35,7 +35,6 @@ class Scales:
     """Per layer, the channels of its wide layer that have a path, and steps, of their own."""
 
     def step(self, name: str) -> float:
-        """Of a value that has one."""
         return float(self.steps[name])
 
     def of_channels(self, name: str, i: int, count: int) -> NDArray[np.float64]:
@@ -66,7 +65,9 @@ def scales_of(program: op.Program) -> Scales:
     """The scales that a program was assembled with, from what it says of them."""
     per_head = program.facts.get("steps_per_head")
     if per_head is None:
-        raise DataError("a program that knows the steps of its heads", "an older one", "Lower it anew.")
+        raise DataError(
+            "a program that knows the steps of its heads", "an older one", "Lower the model again."
+        )
     steps = {name: np.float64(step) for name, step in program.scales.items()}
     bits = {o.inputs[0]: o.bits for o in program.operators if isinstance(o, op.Narrow)}
     embed = program.embed
