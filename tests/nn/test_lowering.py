@@ -166,7 +166,7 @@ def test_what_cannot_be_lowered_is_refused(make_model):
     with pytest.raises(ModelError, match=families) as refusal:
         lower(make_model("llama"), table, batches)
     assert "llama with RMSNorm, rotary positions, gated activations" in str(refusal.value)
-    with pytest.raises(ModelError, match="a sequence classifier"):
+    with pytest.raises(ModelError, match="AutoModelForSequenceClassification"):
         lower(transformers.BertModel(model.config), table, batches)
     with pytest.raises(DataError, match="at least one batch"):
         lower(model, table, [])

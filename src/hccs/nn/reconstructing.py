@@ -224,7 +224,7 @@ def _solve_layers(
             active = _active(parts, state.attended)
             _add(narrow, state, parts.narrow, active, state.summed - state.attended)
             state.context = state.summed = None
-            # In integers a pre-norm layer adds to the stream that its LayerNorm has read last: it runs anew.
+            # In integers a pre-norm layer adds to the stream that its LayerNorm has read last.
             state.active = active if keeps and isinstance(parts, Layer) else None
         found.append(_solve(parts.narrow, narrow, i, "narrow"))
         if i + 1 < len(layers):

@@ -168,10 +168,10 @@ def scales_for(
         batches = listed(batches, named=method == BY_OUTPUT)
     if ranges is None:
         ranges = measured(model, parts, batches, counted=method != "max-abs")
-    few, reach = cut_ranges(ranges, len(parts.layers)) if split_outliers else ({}, {})
+    cut, reach = cut_ranges(ranges, len(parts.layers)) if split_outliers else ({}, {})
     if method == BY_OUTPUT:
-        return by_output(model, parts, table, ranges, batches, (few, reach))
-    return replace(choose_scales(parts, {**magnitudes(parts, ranges, method), **reach}), few=few)
+        return by_output(model, parts, table, ranges, batches, (cut, reach))
+    return replace(choose_scales(parts, {**magnitudes(parts, ranges, method), **reach}), outliers=cut)
 
 
 def measure_ranges(model: nn.Module, batches: Iterable[Any], *, pixels: Any = None) -> ValueRanges:

@@ -29,9 +29,9 @@ from hccs.program.model import IntegerModel
 
 IN_WORDS = {
     "x": "stream",
-    "y": "stream behind attention",
+    "y": "stream after attention",
     "x_int8": "stream, int8",
-    "y_int8": "stream behind attention, int8",
+    "y_int8": "stream after attention, int8",
     "x_part": "added to the stream by the narrow layer",
     "y_part": "added to the stream by attention",
     "a": "LayerNorm before attention",

@@ -91,8 +91,8 @@ def facts_of(table: ParamTable, scales: Scales) -> dict[str, Any]:
     """Where a program comes from: the table's provenance, and the steps that values have one of per head."""
     per_head = {name: steps.tolist() for name, steps in scales.steps.items() if np.ndim(steps)}
     facts = {"table": dict(table.provenance), "steps_per_head": per_head}
-    few = {str(i): channels.tolist() for i, channels in scales.few.items()}
-    return {**facts, "channels_apart": few} if few else facts
+    apart = {str(i): channels.tolist() for i, channels in scales.outliers.items()}
+    return {**facts, "channels_apart": apart} if apart else facts
 
 
 def head_steps(scales: Scales, name: str, i: int, layer: Layer | Block) -> NDArray[np.float64]:
@@ -210,16 +210,16 @@ class Builder:
     ) -> None:
         """Wide layer, activation and narrow layer onto the stream; outliers by a path of their own."""
         wide, active = f"wide{i}", f"active{i}"
-        if i not in self.scales.few:
+        if i not in self.scales.outliers:
             self.linear(source, layer.wide, wide)
             self.function(wide, layer.activation, active)
             self.residual(active, layer.narrow, stream, output, limit=limit)
             return
-        few = self.scales.few[i]
-        rest = np.delete(np.arange(outputs_of(layer.wide)), few)
+        apart = self.scales.outliers[i]
+        rest = np.delete(np.arange(outputs_of(layer.wide)), apart)
         weight, bias = as_numbers(weight_of(layer.narrow)), as_numbers(bias_of(layer.narrow))
         parts = []
-        for channels, suffix in ((rest, ""), (few, "_few")):
+        for channels, suffix in ((rest, ""), (apart, "_few")):
             self.linear(source, layer.wide, wide + suffix, channels)
             self.function(wide + suffix, layer.activation, active + suffix)
             params = quantise_linear(

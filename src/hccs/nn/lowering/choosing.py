@@ -58,7 +58,7 @@ def by_output(
     expected = answers(model, batches)
 
     def cost(chosen: Magnitudes) -> float:
-        with quantised(model, parts, table, replace(choose_scales(parts, chosen), few=apart[0])):
+        with quantised(model, parts, table, replace(choose_scales(parts, chosen), outliers=apart[0])):
             return distance(answers(model, batches), expected, batches)
 
     every = {method: {**magnitudes(parts, ranges, method), **apart[1]} for method in OF_RANGES}
@@ -75,7 +75,7 @@ def by_output(
         now = cost(changed)
         if now < lowest:
             best, lowest = changed, now
-    return replace(choose_scales(parts, best), few=apart[0])
+    return replace(choose_scales(parts, best), outliers=apart[0])
 
 
 def last_examples(batches: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, Any]]:
@@ -136,16 +136,16 @@ def cut_ranges(
     ranges: ValueRanges, layers: int
 ) -> tuple[dict[int, NDArray[np.int64]], dict[str, NDArray[np.float64]]]:
     """The channels to cut off per layer, and the magnitudes that the parts' steps shall reach."""
-    few: dict[int, NDArray[np.int64]] = {}
+    cut: dict[int, NDArray[np.int64]] = {}
     reach: dict[str, NDArray[np.float64]] = {}
     for i in range(layers):
         found = outliers(ranges.values[f"active{i}"].largest)
         if found is None:
             continue
-        few[i] = found
+        cut[i] = found
         for name in ("wide", "active"):
             largest = ranges.values[f"{name}{i}"].largest
             rest = np.delete(largest, found)
             reach[f"{name}{i}"] = np.float64(max(float(rest.max()), 1e-6))
             reach[f"{name}{i}_few"] = np.float64(max(float(largest[found].max()), 1e-6))
-    return few, reach
+    return cut, reach

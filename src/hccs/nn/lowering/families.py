@@ -31,7 +31,7 @@ def _bert(model: Any) -> Encoder:
     if hasattr(base, "embeddings_project"):
         raise ModelError(
             "embeddings of the hidden width",
-            "a projection after the embeddings",
+            "a projection behind the embeddings",
             "Use a model without one.",
         )
     if base.config.is_decoder or getattr(base.config, "position_embedding_type", "absolute") != "absolute":
@@ -266,7 +266,7 @@ FLOAT_ONLY = {
     "gated activations": r"GatedAct|GLU|gate_proj|gate_up_proj",
     "convolutions": r"Conv[123]d$",
     "batch or group normalisation": r"(Batch|Group|Instance)Norm",
-    "a projection after the embeddings": r"embeddings_project|embedding_hidden_mapping_in",
+    "a projection behind the embeddings": r"embeddings_project|embedding_hidden_mapping_in",
     "experts": r"Expert|MoE|SparseMoe",
     "cross-attention": r"crossattention|cross_attn|encoder_attn",
     "layer scale": r"LayerScale|lambda_1",

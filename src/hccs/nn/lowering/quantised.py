@@ -213,7 +213,7 @@ def _between_norms(
     i: int, layer: Layer | Block, scales: Scales, in_step: float, bits: int, out_step: float
 ) -> Iterator[tuple[nn.Module, Forward]]:
     """The wide layer, the activation and the narrow layer; some channels may have a path of their own."""
-    if i not in scales.few:
+    if i not in scales.outliers:
         wide, active = scales.step(f"wide{i}"), scales.step(f"active{i}")
         yield layer.wide, _linear(layer.wide, in_step, wide, bits=bits)
         if isinstance(layer.activation, nn.Module):
@@ -225,13 +225,13 @@ def _between_norms(
     yield layer.wide, _linear(layer.wide, in_step, wides, bits=bits)
     if isinstance(layer.activation, nn.Module):
         yield layer.activation, _function(layer.activation, wides, actives)
-    yield layer.narrow, _linear_of_parts(layer.narrow, actives, torch.tensor(scales.few[i]), out_step)
+    yield layer.narrow, _linear_of_parts(layer.narrow, actives, torch.tensor(scales.outliers[i]), out_step)
 
 
-def _linear_of_parts(module: Dense, steps: torch.Tensor, few: torch.Tensor, out_step: float) -> Forward:
+def _linear_of_parts(module: Dense, steps: torch.Tensor, outliers: torch.Tensor, out_step: float) -> Forward:
     """A narrow layer whose input has two steps: two linear layers, whose int16 outputs are added."""
-    is_few = torch.zeros(len(steps), dtype=torch.bool)
-    is_few[few] = True
+    is_outlier = torch.zeros(len(steps), dtype=torch.bool)
+    is_outlier[outliers] = True
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         in_steps = steps.to(x.device)
@@ -239,7 +239,7 @@ def _linear_of_parts(module: Dense, steps: torch.Tensor, few: torch.Tensor, out_
         weight, bias = weight_of(module), bias_of(module)
         rounded = weight.detach().double().clone()
         total = torch.zeros((), dtype=torch.float64, device=x.device)
-        for part, b in ((~is_few, bias.detach().double()), (is_few, torch.zeros_like(bias).double())):
+        for part, b in ((~is_outlier, bias.detach().double()), (is_outlier, torch.zeros_like(bias).double())):
             chosen = part.to(x.device)
             step = float(steps[part][0])
             of_part = integers_between(weight.detach().double()[:, chosen], b, step, out_step)

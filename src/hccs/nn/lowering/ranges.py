@@ -68,13 +68,13 @@ def measured(
     def visit(point: Point, value: torch.Tensor) -> None:
         rows = value.detach().float()
         rows = rows[real.to(rows.device)] if real is not None and value.ndim == 3 else rows.flatten(0, -2)
-        if not bool(torch.isfinite(rows).all()):
+        now = _range(point, rows.abs(), counted and not point.is_int16)
+        if not np.isfinite(now.largest).all():
             raise DataError(
                 "finite values everywhere",
                 f"NaN or infinity at {point.name}",
                 "The model is damaged, or training diverged.",
             )
-        now = _range(point, rows.abs(), counted and not point.is_int16)
         if point.name in found.values:
             now.largest = np.maximum(now.largest, found.values[point.name].largest)
             now.counts = now.counts + found.values[point.name].counts

@@ -31,7 +31,7 @@ class Scales:
     """Of every stream: its int8 form is so much coarser."""
     word_step: float
     word_shift: int
-    few: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
+    outliers: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
     """Per layer, the channels of its wide layer that have a path, and steps, of their own."""
 
     def step(self, name: str) -> float:
@@ -40,8 +40,8 @@ class Scales:
     def of_channels(self, name: str, i: int, count: int) -> NDArray[np.float64]:
         """The steps of the channels of a layer's "wide" or "active" value."""
         steps = np.full(count, self.step(f"{name}{i}"))
-        if i in self.few:
-            steps[self.few[i]] = self.step(f"{name}{i}_few")
+        if i in self.outliers:
+            steps[self.outliers[i]] = self.step(f"{name}{i}_few")
         return steps
 
 
