@@ -53,8 +53,8 @@ def attach(
     `mode` defaults to the table's own. With `learnable` the parameters become trainable, and `current_table`
     reads them back: attach that table before saving. With `backend="integer"` q, k and v are quantised too
     and attention runs in integers from there to its output (`hccs.attention`): for inference, with a table
-    that holds their scales. The table is written into `model.config`, so that `save_pretrained` keeps it, and
-    `from_pretrained` attaches it again wherever `hccs.nn` has been imported.
+    that holds their scales. The table is written into `model.config`, which becomes a copy of its own:
+    `save_pretrained` keeps it, and `from_pretrained` attaches it again where `hccs.nn` has been imported.
 
     >>> from transformers import BertConfig, BertModel
     >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)

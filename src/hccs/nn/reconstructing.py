@@ -69,9 +69,10 @@ def reconstruct(
 
     where t marks what the float model computes, and c and x are what the model computes after the corrected
     layers. One sentence in `held_back` chooses the ridge of every matrix, or that it stays. Only sums of
-    products are kept of the activations; four states of the stream per token stay in memory, on the model's
-    device. Under `torch.distributed` each process passes its own batches, and all get the same
-    weights. The same batches give the same weights. Models whose layers are not known are refused.
+    products are kept of the activations; four states of the stream per token and at most 512 MiB of
+    activations stay in memory, on the model's device. Under `torch.distributed` each process passes its own
+    batches, and all get the same weights. The same batches give the same weights. Models whose layers are not
+    known are refused.
 
     >>> from transformers import BertConfig, BertForSequenceClassification
     >>> import hccs.nn
