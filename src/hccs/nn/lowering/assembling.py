@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,20 +68,7 @@ def assemble(
 
 
 def _layer(build: Builder, i: int, layer: Layer, table: ParamTable, stream: str) -> str:
-    x = build.narrowed(stream)
-    parts = (layer.query, layer.key, layer.value)
-    params = quantise_linear(
-        np.concatenate([as_numbers(weight_of(part)) for part in parts]),
-        np.concatenate([as_numbers(bias_of(part)) for part in parts]),
-        in_scale=build.steps[x],
-        out_scale=np.concatenate(
-            [head_steps(build.scales, name, i, layer) for name in ("query", "key", "value")]
-        ),
-    )
-    build.add(op.Linear((x,), f"qkv{i}", params))
-    build.add(
-        op.Attention((f"qkv{i}",), f"context{i}", table.layer(i), requant_of(i, layer, table, build.scales))
-    )
+    build.attention(i, layer, (layer.query, layer.key, layer.value), build.narrowed(stream), table)
     build.residual(f"context{i}", layer.attention_output, stream, f"attended{i}", input_limit=128)
     middle = build.norm(f"attended{i}", layer.attention_norm, f"y{i}")
     build.between_norms(i, layer, build.narrowed(middle), middle, f"summed{i}")
@@ -183,6 +171,27 @@ class Builder:
             out_scale=self.scales.step(output),
         )
         self.add(op.Linear((source,), output, params))
+
+    def attention(
+        self,
+        i: int,
+        layer: Layer | Block,
+        modules: Sequence[Dense],
+        source: str,
+        table: ParamTable,
+        causal: bool = False,
+    ) -> None:
+        """The dense layers that write q, k and v as one, and integer attention on them."""
+        names = ("query", "key", "value")
+        params = quantise_linear(
+            np.concatenate([as_numbers(weight_of(module)) for module in modules]),
+            np.concatenate([as_numbers(bias_of(module)) for module in modules]),
+            in_scale=self.steps[source],
+            out_scale=np.concatenate([head_steps(self.scales, name, i, layer) for name in names]),
+        )
+        self.add(op.Linear((source,), f"qkv{i}", params))
+        requant = requant_of(i, layer, table, self.scales)
+        self.add(op.Attention((f"qkv{i}",), f"context{i}", table.layer(i), requant, causal))
 
     def residual(
         self,
