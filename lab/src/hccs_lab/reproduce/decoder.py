@@ -244,7 +244,7 @@ class AtContext:
         return self._tables[asked]
 
     def statistics(self, fitted: bool) -> HeadStatistics:
-        """Statistics of the calibration text at the scale that reaches every logit, or every one that matters."""
+        """Statistics of the calibration text: the scale reaches every logit, or every logit that matters."""
         return self.seen.fitted if fitted else self.seen.plain
 
     @cached_property
