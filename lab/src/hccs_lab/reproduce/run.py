@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hccs._progress import duration, track
-from hccs.conversion.data.held import HELD_BACK
+from hccs.conversion.data.holdout import HOLDOUT_LIMIT
 from hccs.conversion.fingerprints import require_same
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.processes import in_processes
@@ -97,7 +97,7 @@ def settings() -> dict[str, Any]:
         "calibration_sentences": CALIBRATION_SENTENCES,
         "mending_sentences": MENDING_SENTENCES,
         "unlabelled_sentences": UNLABELLED_SENTENCES,
-        "held_back": HELD_BACK,
+        "held_back": HOLDOUT_LIMIT,
         "surrogates": {"rows": SURROGATE_ROWS, "epochs": SURROGATE_EPOCHS},
     }
 
