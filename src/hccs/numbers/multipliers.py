@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 MULTIPLIER_SHIFT = 16
 """rq(a) = clamp(rhe(a * M / 2^16), -limit, limit)."""
 
+ROW_SHIFT = 23
+"""Rows with an exponent e of their own: clamp(rhe(a * M / 2^(23 - e)), -limit, limit), e from 0 to 8."""
+
+ROW_MULTIPLIER = 2**7
+"""Multipliers behind row exponents start here: sums that float32 does not hold are then clipped to int8."""
+
 MULTIPLIER_LIMIT = 2**24
 """M stays below: a product that matters (|y| < 256) is then exact in float32, as ONNX runtimes compute it."""
 
