@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -118,7 +119,9 @@ def test_a_new_head_that_does_badly_is_not_asked_about_the_order_of_labels(data,
     tuning = replace(RECIPE, epochs=4, learning_rate=1e-3, distil=0.0)
     for new_head in (True, False):
         chosen = settings(turned, new_head=new_head, fine_tuning=tuning, retraining=None, integer="attention")
-        found = convert(chosen, tmp_path / str(new_head), silent).results.float_model
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            found = convert(chosen, tmp_path / str(new_head), silent).results.float_model
         assert found.score.value < 0.5 and found.fine_tuned == new_head
         assert any("order of its outputs" in line for line in found.warnings) == (not new_head)
 

@@ -28,6 +28,13 @@ def test_the_registry_names_every_file_that_defines_a_method():
     assert len(defined) >= 23
 
 
+def test_the_face_is_documented_and_no_function_hides_a_module():
+    assert sorted(surrogates.__all__) == ["Costs", "PerRow", "Result", "Surrogate", "get", "names"]
+    for name in surrogates.__all__:
+        assert getattr(surrogates, name).__doc__
+        assert importlib.util.find_spec(f"hccs_lab.surrogates.{name}") is None
+
+
 def test_unknown_name_is_refused_with_the_list():
     with pytest.raises(ParameterError, match=r"a method among softmax, hccs, .*'i_bert'"):
         surrogates.get("i_bert")

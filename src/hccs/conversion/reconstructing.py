@@ -15,7 +15,7 @@ from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import predictions
 from hccs.conversion.results import CorrectedMatrix, Verdict
 from hccs.conversion.scores import closer
-from hccs.nn.distilling import divergence
+from hccs.nn.training import divergence
 from hccs.numbers.table import ParamTable
 
 MOST_JUDGES = 1024

@@ -74,7 +74,7 @@ def bench(
     _ = finished.integer_model  # refused before anything is made
     data = finished.examples(file).to("cpu")
     todo = workloads(data, settings.batch, settings.group)
-    threads = sorted({1, instruction_sets.cores()})
+    threads = sorted({1, instruction_sets.info().cores})
     found: dict[str, Any] = {
         "machine": _machine(),
         "settings": {"batch": settings.batch, "group": settings.group, "threads": threads},
@@ -190,7 +190,7 @@ def _machine() -> dict[str, Any]:
             continue
     return {
         "system": platform.platform(),
-        "cores": instruction_sets.cores(),
+        "cores": instruction_sets.info().cores,
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "isa": instruction_sets.info().isa,
         "packages": versions,

@@ -19,9 +19,8 @@ from hccs.calibration.files import LogitFile, hold_int8, int8_scale, open_model
 from hccs.calibration.rows import require_finite, row_batch
 from hccs.calibration.scale import LogitRange, quantise
 from hccs.errors import DataError, FileError, ParameterError
-from hccs.nn.collecting import observing, ranges, run
+from hccs.nn.collecting import observing, ranges, real_rows, run
 from hccs.nn.functional import quantise as quantise_tensor
-from hccs.nn.row_scales import real_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 
 PIECE = 1 << 21

@@ -93,44 +93,35 @@ def _scatter(methods: Mapping[str, Any]) -> list[Markup]:
     }
     if not points:
         return []
-    across, down = zip(*points.values(), strict=True)
+    xs, ys = zip(*points.values(), strict=True)
     frame = Frame(
         660,
         330,
-        (math.floor(min(across)), math.ceil(max(*across, math.floor(min(across)) + 1))),
-        (min(*down, -0.5) * 1.1, max(*down, 0.2) + 0.3),
+        (math.floor(min(xs)), math.ceil(max(*xs, math.floor(min(xs)) + 1))),
+        (min(*ys, -0.5) * 1.1, max(*ys, 0.2) + 0.3),
         left=46,
     )
-    line = f"stroke:{FAINT};stroke-width:.6"
-    label = f"fill:{TEXT};font:10.5px system-ui,sans-serif"
+    style = f"fill:{TEXT};font:10.5px system-ui,sans-serif"
+    right = frame.width - frame.right
     drawn = []
     for value in ticks(*frame.y, 6):
-        height = f"{frame.down(value):.1f}"
+        y = f"{frame.down(value):.1f}"
         drawn.append(
-            tag("line", x1=frame.left, x2=frame.width - frame.right, y1=height, y2=height, style=line)
+            tag("line", x1=frame.left, x2=right, y1=y, y2=y, style=f"stroke:{FAINT};stroke-width:.6")
         )
         drawn.append(
-            tag("text", signed(value, 1), x=frame.left - 6, y=height, dy=3.5, text_anchor="end", style=label)
+            tag("text", signed(value, 1), x=frame.left - 6, y=y, dy=3.5, text_anchor="end", style=style)
         )
     for power in range(int(frame.x[0]), int(frame.x[1]) + 1):
-        place = f"{frame.across(power):.1f}"
-        drawn.append(
-            tag("text", f"{10.0**power:g}", x=place, y=frame.height - 16, text_anchor="middle", style=label)
-        )
+        x, y = f"{frame.across(power):.1f}", f"{frame.height - 16:g}"
+        drawn.append(tag("text", f"{10.0**power:g}", x=x, y=y, text_anchor="middle", style=style))
     axis = "renormalised KL, nats (logarithmic)"
-    drawn.append(
-        tag("text", axis, x=frame.width - frame.right, y=frame.height - 2, text_anchor="end", style=label)
-    )
-    for name, (x, y) in sorted(points.items(), key=lambda item: _is_ours(item[0])):
+    drawn.append(tag("text", axis, x=right, y=frame.height - 2, text_anchor="end", style=style))
+    for name, (across, down) in sorted(points.items(), key=lambda item: _is_ours(item[0])):
         colour = OURS if _is_ours(name) else THEIRS
-        dot = tag(
-            "circle",
-            cx=f"{frame.across(x):.1f}",
-            cy=f"{frame.down(y):.1f}",
-            r=5,
-            style=f"fill:{colour};fill-opacity:.85",
-        )
-        drawn.append(tag("g", tag("title", f"{name}: {signed(y)} points, KL {10**x:.4f}"), dot))
+        x, y = f"{frame.across(across):.1f}", f"{frame.down(down):.1f}"
+        dot = tag("circle", cx=x, cy=y, r=5, style=f"fill:{colour};fill-opacity:.85")
+        drawn.append(tag("g", tag("title", f"{name}: {signed(down)} points, KL {10**across:.4f}"), dot))
     picture = svg(frame.width, frame.height, drawn, "accuracy lost over divergence, one dot per method")
     return [
         paragraph(

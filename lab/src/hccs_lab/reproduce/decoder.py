@@ -24,10 +24,9 @@ from hccs._files import atomic
 from hccs.calibration import HeadStatistics
 from hccs.conversion.runs.record import StageRecord
 from hccs.errors import DataError, FileError
-from hccs.nn.collecting import RangeObserver, StatisticsObserver, observing
+from hccs.nn.collecting import RangeObserver, RowMaximaObserver, StatisticsObserver, observing, reach_of_rows
 from hccs.nn.collecting import run as run_batches
 from hccs.nn.interface import attention_layers
-from hccs.nn.row_scales import RowMaximaObserver, reach_of_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 from hccs_lab.figures import decoder_figure
 from hccs_lab.reproduce import sets
@@ -244,7 +243,7 @@ class AtContext:
         return self._tables[asked]
 
     def statistics(self, fitted: bool) -> HeadStatistics:
-        """Statistics of the calibration text, at the scale that reaches all logits or those that matter."""
+        """Statistics of the calibration text: the scale reaches every logit, or every logit that matters."""
         return self.seen.fitted if fitted else self.seen.plain
 
     @cached_property

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.fitting import best_candidate
 from hccs_lab.surrogates.rows import INT8_MIN, largest, look_up, wide
 from hccs_lab.surrogates.surrogate import Output, Surrogate, softmax_gradient
 
@@ -68,15 +67,6 @@ def rows(x: Any, valid: Any, logits: Any, exp: Any, inverse: Any) -> Output:
     return Output((e * look_up(inverse, total >> 8)) >> 10, ONE)
 
 
-def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
-    """The integer bits of each head's logits with the least divergence from softmax."""
-    return {
-        "integer_bits": best_candidate(
-            lambda bits: SURROGATE(x, scale, valid, integer_bits=bits), INTEGER_BITS, x, scale, valid
-        )
-    }
-
-
 SURROGATE = Surrogate(
     name="hls4ml",
     summary="1024-entry tables of exp and 1/x in fixed<18,8>",
@@ -96,5 +86,5 @@ SURROGATE = Surrogate(
     constants=constants,
     smooth=softmax_gradient,
     parameters={"integer_bits": 6},
-    fit=fit,
+    candidates=("integer_bits", INTEGER_BITS),
 )

@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.fitting import best_candidate
 from hccs_lab.surrogates.rows import divided_to_even, look_up
 
 ENTRIES = 32
@@ -82,11 +81,6 @@ def normalise(w: Any, total: Any, form: str) -> Any:
     return (2 * 255 * w + total) // (2 * total)
 
 
-def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
-    """The clip of each head with the least divergence from softmax."""
-    return {"c": best_candidate(lambda c: SURROGATE(x, scale, valid, c=c), CANDIDATES, x, scale, valid)}
-
-
 def costs_by(form: str = "rounded", **parameters: Any) -> Costs:
     """The costs of a division per element, or of the kernel's one per row."""
     once = form == "kernel"
@@ -113,5 +107,5 @@ SURROGATE = by_distance(
     one=255,
     constants=constants,
     parameters={"c": CLIP, "form": "rounded"},
-    fit=fit,
+    candidates=("c", CANDIDATES),
 )

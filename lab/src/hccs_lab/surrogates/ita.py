@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.fitting import best_candidate
 from hccs_lab.surrogates.rows import INT8_MAX, INT8_MIN, distance, largest, multiplier_for, requantised, wide
 from hccs_lab.surrogates.surrogate import Output, Surrogate
 
@@ -74,15 +73,9 @@ def smooth(z: Any, valid: Any, step: Any, form: str) -> Any:
     return float_softmax(steps * STEP, valid)
 
 
-def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
-    """The requantisation step of each head with the least divergence from softmax."""
-    # From ITA's own step to the one that clips nothing, which is the logits' scale.
-    candidates = STEP * (np.maximum(scale / STEP, 1) ** np.linspace(0, 1, 17).reshape(-1, *(1,) * scale.ndim))
-    return {
-        "step": best_candidate(
-            lambda step: SURROGATE(x, scale, valid, step=step), candidates, x, scale, valid
-        )
-    }
+def candidates(scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Steps from ITA's own to the one that clips nothing, which is the logits' scale."""
+    return STEP * (np.maximum(scale / STEP, 1) ** np.linspace(0, 1, 17).reshape(-1, *(1,) * scale.ndim))
 
 
 SURROGATE = Surrogate(
@@ -103,5 +96,5 @@ SURROGATE = Surrogate(
     constants=constants,
     smooth=smooth,
     parameters={"step": STEP, "form": "one_pass"},
-    fit=fit,
+    candidates=("step", candidates),
 )

@@ -61,6 +61,7 @@ METHODS = (
 
 
 def names() -> list[str]:
+    """Every method, in the order of a table."""
     return list(METHODS)
 
 

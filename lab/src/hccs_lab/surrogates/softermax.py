@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.fitting import best_candidate
 from hccs_lab.surrogates.rows import (
     INT8_MIN,
     largest,
@@ -90,16 +89,6 @@ def smooth(z: Any, valid: Any, factor: Any) -> Any:
     return float_softmax(z * (factor / LOG2_E).to(z.dtype), valid)
 
 
-def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
-    """The factor of each head with the least divergence from softmax."""
-    factors = LOG2_E * np.linspace(0.5, 1.5, 21)
-    return {
-        "factor": best_candidate(
-            lambda factor: SURROGATE(x, scale, valid, factor=factor), factors, x, scale, valid
-        )
-    }
-
-
 SURROGATE = Surrogate(
     name="softermax",
     summary="base 2, running integer maximum, fixed point",
@@ -120,5 +109,5 @@ SURROGATE = Surrogate(
     constants=constants,
     smooth=smooth,
     parameters={"factor": LOG2_E},
-    fit=fit,
+    candidates=("factor", LOG2_E * np.linspace(0.5, 1.5, 21)),
 )
