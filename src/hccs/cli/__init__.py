@@ -27,13 +27,19 @@ def _run() -> None:
     except MissingExtraError as error:  # a package without its compiled modules
         sys.exit(f"hccs: {error}")
 
-    from hccs.cli.boundary import explained, one_line_warnings
+    from hccs.cli.boundary import Stopped, explained, one_line_warnings
 
     one_line_warnings()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
         app()
+    except Stopped:
+        raise
+    except SystemExit as ended:
+        if ended.code == 130:  # typer has met Ctrl-C before the command began, and says nothing
+            raise KeyboardInterrupt from None
+        raise
     except Exception as error:
         line = explained(error)
         if line is None:

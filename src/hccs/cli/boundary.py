@@ -7,7 +7,6 @@ import sys
 import warnings
 from typing import Any, TextIO
 
-import typer
 from typer.core import TyperGroup
 
 from hccs._extras import require
@@ -15,6 +14,14 @@ from hccs.errors import HccsError
 
 RESUMABLE = ("convert", "demo", "compare", "reproduce")
 """Commands that resume where they stopped."""
+
+
+class Stopped(SystemExit):
+    """The end of a command by Ctrl-C, which has printed its one line."""
+
+    def __init__(self, line: str) -> None:
+        print(line, file=sys.stderr)
+        super().__init__(130)
 
 
 class Commands(TyperGroup):
@@ -28,8 +35,8 @@ class Commands(TyperGroup):
             resumes = ctx.invoked_subcommand in RESUMABLE or (
                 ctx.invoked_subcommand == "calibrate" and "--statistics" in " ".join(sys.argv)
             )
-            print("hccs: stopped" + "; the same command resumes" * resumes, file=sys.stderr)
-            raise typer.Exit(130) from None
+            told = "hccs: stopped" + "; the same command resumes" * resumes
+            raise Stopped(told) from None
 
 
 def require_models() -> None:
