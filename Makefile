@@ -43,10 +43,15 @@ coverage: $(VENV)/.dev
 	@rm -rf build/coverage && mkdir -p build/coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term --cov-report=html
 
+# The product's wheel is tried in an environment that has NumPy and nothing else.
 wheel: $(VENV)/.dev
-	@echo "== building a wheel into dist/"
-	$(BIN)/pip wheel -q --no-build-isolation --no-deps -w dist .
-	@ls dist
+	@echo "== building wheels into dist/"
+	@rm -rf dist build/wheel && mkdir -p build
+	$(BIN)/pip wheel -q --no-build-isolation --no-deps -w dist . ./aie ./lab
+	@ls -l dist
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/pip install -q dist/hccs-*.whl
+	build/wheel/bin/python -I tools/check_installed.py README.md
 
 docs: $(VENV)/.dev
 	@echo "== the site, into build/site"

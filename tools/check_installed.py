@@ -19,14 +19,12 @@ import hccs
 
 # What must work with NumPy alone.
 CORE = {
-    "hccs_aie",
     "hccs.backends.cpu.instruction_sets",
     "hccs.calibration",
     "hccs.numbers",
     "hccs.ops.attention",
     "hccs.ops.softmax",
     "hccs.reference.softmax",
-    "hccs_lab.surrogates",
 }
 
 

@@ -14,7 +14,7 @@ from hccs.numbers.heads import NAMES, ONE_LINE, HeadParams
 from hccs_aie.export.project import Project, Target
 
 NAME = "project.json"
-_FORMAT = "hccs_aie.project"
+_FORMAT = "hccs.aie.project"
 _VERSION = 1
 _NUMBERS = ("layer", "columns", "rows", "tiles")
 
