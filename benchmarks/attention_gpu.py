@@ -31,8 +31,8 @@ from triton.runtime.errors import PTXASError
 
 import hccs
 from hccs.backends.triton.attention.launch import attention
-from hccs.backends.triton.attention.plans import can_hold
-from hccs.backends.triton.attention.tiles import Tile, tile_for
+from hccs.backends.triton.attention.plans import Request, plan_for
+from hccs.backends.triton.attention.tuning import Kernel, Tuning
 from hccs.ops import arguments
 
 HEADS, D = 16, 64
@@ -161,11 +161,14 @@ def sage_attention(q: Any, k: Any, v: Any, told: dict[str, Any]) -> Callable[[],
     return lambda: sageattn(q, k, v, is_causal=told.get("is_causal", False))
 
 
-def candidates(n: int, theta: hccs.HeadParams) -> list[Tile]:
-    """The tile in use, and its neighbours."""
-    able = torch.cuda.get_device_capability()
-    held = can_hold(theta, n, D, torch.bfloat16, able)
-    used = tile_for(n, n, D, capability=able, many_heads=True, held=held, filling=True)
+def candidates(n: int, theta: hccs.HeadParams, requant: hccs.Requant) -> list[Tuning]:
+    """The tuning in use for rows without a mask, and its neighbours."""
+    shape = (ROWS // (n * HEADS), HEADS, n, D)
+    request = Request(
+        shape, HEADS, n, shape[:2], theta, requant, torch.device("cuda", torch.cuda.current_device()),
+        dtype=torch.bfloat16, dense=True, aligned=True,
+    )  # fmt: skip
+    used = plan_for(request).tuning
     changes: list[dict[str, Any]] = [{"stages": stages} for stages in (1, 2, 3, 4) if stages != used.stages]
     changes += [{"registers": limit} for limit in (None, 80, 96, 128, 160, 168) if limit != used.registers]
     if used.persistent:
@@ -185,19 +188,19 @@ def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
     def ours() -> Any:
         return hccs.attention(q, k, v, theta, requant, out="bfloat16", **told)
 
-    def with_tile(tile: Tile) -> Any:
+    def tuned(tuning: Tuning) -> Any:
         valid = told.get("valid")
         masking = arguments.NO_MASK if valid is None else arguments.kind_of(valid)
         causal = told.get("causal", False)
-        return attention(q, k, v, theta, requant, masking, valid, causal, out="bfloat16", tile=tile)
+        return attention(q, k, v, theta, requant, masking, valid, causal, out="bfloat16", tuning=tuning)
 
-    tiles = {}
-    for tile in candidates(n, theta) if tune and kind == "plain" else []:
+    tunings = {}
+    for tuning in candidates(n, theta, requant) if tune and kind == "plain" else []:
         try:
-            assert torch.equal(with_tile(tile)[:some], right), tile
+            assert torch.equal(tuned(tuning)[:some], right), tuning
         except PTXASError:  # too few registers
             continue
-        tiles[repr(tile)] = graph_ms(lambda tile=tile: with_tile(tile))
+        tunings[repr(tuning)] = graph_ms(lambda tuning=tuning: tuned(tuning))
     assert torch.equal(ours()[:some], right), (n, kind)
     times = {"call_ms": call_ms(ours), "graph_ms": graph_ms(ours)}
     fastest = {way: min(peers, key=lambda name, way=way: peers[name][way]) for way in times}
@@ -210,16 +213,19 @@ def measure(n: int, kind: str, tune: bool) -> dict[str, Any]:
         "ratio": {way: peers[fastest[way]][way] / ms for way, ms in times.items()},
         "terabytes_per_s": moved / times["graph_ms"] * 1e-9,
         "peers": peers,
-        "tiles": tiles,
+        "tunings": tunings,
     }
 
 
-def candidates_for_one_query() -> list[Tile]:
+def candidates_for_one_query() -> list[Tuning]:
     """A program per head, by warps, keys of a block and blocks ahead; before those the split over keys."""
-    whole = [(8, 256, 2), (8, 256, 1), (8, 256, 3), (16, 256, 2), (16, 256, 4), (16, 512, 2), (8, 128, 4)]
+    sizes = [(8, 256, 2), (8, 256, 1), (8, 256, 3), (16, 256, 2), (16, 256, 4), (16, 512, 2), (8, 128, 4)]
     return [
-        Tile(16, 32, warps=2, split=512, single=True),
-        *(Tile(1, keys, warps=w, stages=ahead, registers=128, single=True) for w, keys, ahead in whole),
+        Tuning(Kernel.SPLIT_KEYS, 16, 128, stages=4, split=2048),
+        *(
+            Tuning(Kernel.ONE_QUERY, 1, keys, warps=w, stages=ahead, registers=128)
+            for w, keys, ahead in sizes
+        ),
     ]
 
 
@@ -245,17 +251,17 @@ def decode(tune: bool) -> dict[str, Any]:
     def ours() -> Any:
         return hccs.attention(q, k, v, theta, requant, out="bfloat16")
 
-    def with_tile(tile: Tile) -> Any:
-        return attention(q, k, v, theta, requant, out="bfloat16", tile=tile)
+    def tuned(tuning: Tuning) -> Any:
+        return attention(q, k, v, theta, requant, out="bfloat16", tuning=tuning)
 
-    tiles = {}
-    for tile in candidates_for_one_query() if tune else []:
-        assert torch.equal(with_tile(tile), ours()), tile
-        tiles[repr(tile)] = graph_ms(lambda tile=tile: with_tile(tile), rep=30)
+    tunings = {}
+    for tuning in candidates_for_one_query() if tune else []:
+        assert torch.equal(tuned(tuning), ours()), tuning
+        tunings[repr(tuning)] = graph_ms(lambda tuning=tuning: tuned(tuning), rep=30)
     times = {"call_ms": call_ms(ours), "graph_ms": graph_ms(ours)}
     ratio = {way: min(peer[way] for peer in peers.values()) / ms for way, ms in times.items()}
     facts = {"batch": BATCH, "heads": DECODER_HEADS, "keys": KEYS}
-    return {**facts, **times, "ratio": ratio, "peers": peers, "tiles": tiles}
+    return {**facts, **times, "ratio": ratio, "peers": peers, "tunings": tunings}
 
 
 def host() -> dict[str, float]:
@@ -271,9 +277,9 @@ def host() -> dict[str, float]:
     }
 
 
-def print_tiles(tiles: dict[str, float]) -> None:
-    for tile, ms in sorted(tiles.items(), key=lambda item: item[1]):
-        print(f"        {ms:.4f} ms  {tile}")
+def print_tunings(tunings: dict[str, float]) -> None:
+    for tuning, ms in sorted(tunings.items(), key=lambda item: item[1]):
+        print(f"        {ms:.4f} ms  {tuning}")
 
 
 def main() -> None:
@@ -289,7 +295,7 @@ def main() -> None:
         f"SDPA {step['ratio']['call_ms']:.2f}x, in graphs {step['ratio']['graph_ms']:.2f}x",
         flush=True,
     )
-    print_tiles(step["tiles"])
+    print_tunings(step["tunings"])
     print("host, per call: " + ", ".join(f"{name} {taken:.0f} us" for name, taken in calls.items()))
     facts = {
         "device": torch.cuda.get_device_name(),
@@ -310,7 +316,7 @@ def main() -> None:
             f"{found['ratio']['call_ms']:.2f}x, in graphs {found['ratio']['graph_ms']:.2f}x",
             flush=True,
         )
-        print_tiles(found["tiles"])
+        print_tunings(found["tunings"])
         if options.json:  # as they come: a run that is cut off keeps what it has measured
             write_json(options.json, {**facts, "rows": results})
 

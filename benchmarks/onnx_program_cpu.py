@@ -29,7 +29,7 @@ from provenance import write_json
 
 import hccs
 import hccs.nn
-from hccs.export.onnx_program import write_onnx
+from hccs.export import write_onnx
 
 OURS = "integer program"
 PEERS = ("static int8", "static int8, fused attention", "dynamic int8, fused attention")

@@ -48,7 +48,7 @@ FACES = {
         "quantise",
         "search",
     ],
-    "export": ["export_c", "export_c_model", "run_table"],
+    "export": ["export_c", "export_c_model", "run_table", "write_onnx"],
     "surrogates": ["Costs", "PerRow", "Result", "Surrogate", "get", "names"],
 }
 

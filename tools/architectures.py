@@ -26,9 +26,9 @@ import transformers as hf
 import hccs
 import hccs.nn
 from hccs.errors import HccsError
-from hccs.export import export_c_model
+from hccs.executors.onnx import equal_scores
+from hccs.export import export_c_model, write_onnx
 from hccs.export.onnx_model import export_onnx
-from hccs.export.onnx_program import equal_scores, write_onnx
 
 PAGE = Path(__file__).parents[1] / "docs" / "architectures.md"
 N = 20

@@ -1,6 +1,7 @@
-"""Calls that attention remembers, on a machine without a GPU: what kernels are stood in for by."""
+"""Stand-ins for compiled kernels, so that calls that attention remembers run on a machine without a GPU."""
 
 import dataclasses
+import functools
 from types import SimpleNamespace
 
 import pytest
@@ -8,27 +9,29 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from hccs.backends.triton.attention import launch, plans, starting
+from hccs.backends.triton.attention import launch, launch_plan, plans
 from hccs.ops import copies
 
 
 def stood_in_for(monkeypatch, instead):
-    """The kernels of the last plan, each as `instead` makes it of the real one, and its tile."""
+    """The kernels of the last plan, each as `instead` makes it of the real one, and its tuning."""
     seen = []
 
-    def planned(*asked):
-        plan = plans.plan_for.__wrapped__(*asked)
-        if isinstance(plan, starting.SplitPlan):
+    @functools.cache
+    def planned(request):
+        plan = plans.plan_for.__wrapped__(request)
+        if isinstance(plan, launch_plan.SplitLaunchPlan):
             plan = dataclasses.replace(plan, kernels=tuple(map(instead, plan.kernels)))
-            seen[:] = *plan.kernels, plan.tile
+            seen[:] = *plan.kernels, plan.tuning
         else:
             plan = dataclasses.replace(plan, kernel=instead(plan.kernel))
-            seen[:] = plan.kernel, plan.tile
+            seen[:] = plan.kernel, plan.tuning
         return plan
 
     active = SimpleNamespace(get_current_device=lambda: 3, get_current_stream="stream {}".format)
     runtime = SimpleNamespace(driver=SimpleNamespace(active=active))
-    monkeypatch.setattr(starting, "triton", SimpleNamespace(runtime=runtime))
+    tried = SimpleNamespace(runtime=runtime, __version__="3.6.0")
+    monkeypatch.setattr(launch_plan, "triton", tried)
     monkeypatch.setattr(launch, "plan_for", planned)
     monkeypatch.setattr(launch, "_known", {})
     monkeypatch.setattr(copies, "_kept", {})

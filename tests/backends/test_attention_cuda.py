@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 
 import hccs
 from hccs.backends.triton.attention import plans
+from hccs.backends.triton.attention.tuning import Kernel
 from hccs.reference.attention import attention as reference_attention
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -83,7 +84,7 @@ def test_one_query_and_shared_keys_on_cuda(nk, heads):
 )
 def test_a_program_for_each_head_on_cuda(nk, d, monkeypatch):
     """As for heads that fill the GPU: one launch, whose row stays in registers."""
-    monkeypatch.setattr("hccs.backends.triton.attention.plans._fill", lambda *_: True)
+    monkeypatch.setattr("hccs.backends.triton.attention.plans._fills_gpu", lambda *_: True)
     rng = np.random.default_rng(nk)
     q = rng.integers(-128, 128, (5, 2, 1, d)).astype(np.int8)
     room = torch.tensor(rng.integers(-128, 128, (2, 5, 2, nk + 40, d)).astype(np.int8), device="cuda")
@@ -108,17 +109,17 @@ def test_a_program_for_each_head_on_cuda(nk, d, monkeypatch):
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("n", [pytest.param(n, marks=GPU) for n in (256, 512)])
-def test_whole_heads_on_cuda(n, causal, monkeypatch):
-    """As for heads that fill the GPU: those that the kernels of whole heads take, and neighbours."""
+def test_keys_in_shared_memory_on_cuda(n, causal, monkeypatch):
+    """As for heads that fill the GPU: those whose keys lie in shared memory, and neighbours."""
     chosen = []
 
-    def planned(*asked):
-        chosen.append(plans.plan_for(*asked))
+    def planned(request):
+        chosen.append(plans.plan_for(request))
         return chosen[-1]
 
-    monkeypatch.setattr("hccs.backends.triton.attention.plans._fill", lambda *_: True)
+    monkeypatch.setattr("hccs.backends.triton.attention.plans._fills_gpu", lambda *_: True)
     monkeypatch.setattr("hccs.backends.triton.attention.launch.plan_for", planned)
-    hopper = torch.cuda.get_device_capability()[0] == 9 and plans.attention_held is not None
+    hopper = torch.cuda.get_device_capability()[0] == 9 and plans.shared_memory is not None
     rng = np.random.default_rng(n + causal)
     q = torch.tensor(rng.integers(-128, 128, (2, 4, n, 64)).astype(np.int8), device="cuda")
     q[1] = q[1].sign() * 127  # logits that saturate
@@ -158,7 +159,8 @@ def test_whole_heads_on_cuda(n, causal, monkeypatch):
                 assert torch.equal(found.cpu(), rounded), (theta, out)
             else:
                 assert same(found, expected), (theta, out)
-        assert chosen.pop().tile.held == (hopper and suits), (theta, out)
+        in_shared_memory = chosen.pop().tuning.kernel is Kernel.KEYS_IN_SHARED_MEMORY
+        assert in_shared_memory == (hopper and suits), (theta, out)
 
 
 @pytest.mark.parametrize("mode", [None, "u8_div", "u8_clb", "u8_lin"])
@@ -196,9 +198,8 @@ def in_float64(q, k, v, theta, requant):
 
 
 @pytest.mark.parametrize("n", [pytest.param(n, marks=GPU) for n in (64, 128, 256, 512, 1024)])
-def test_strided_heads_and_halves_on_cuda(n, monkeypatch):
+def test_strided_heads_and_halves_on_cuda(n):
     """Heads as views into one projection, more of them than programs stay resident; both half formats."""
-    monkeypatch.setattr("hccs.backends.triton.attention.launch._MANY_HEADS", 1)
     generator = torch.Generator("cuda").manual_seed(n)
     shape = (1 << 23) // (n * n) + 3, n, 2, 64
     q, k, v = (
@@ -213,9 +214,8 @@ def test_strided_heads_and_halves_on_cuda(n, monkeypatch):
 
 
 @pytest.mark.parametrize(("nq", "nk"), [pytest.param(n, m, marks=GPU) for n, m in [(128, 128), (100, 120)]])
-def test_heads_loaded_ahead_on_cuda(nq, nk, monkeypatch):
+def test_more_heads_than_programs_on_cuda(nq, nk):
     """More heads than programs; the batches have their own parameters in one case."""
-    monkeypatch.setattr("hccs.backends.triton.attention.launch._MANY_HEADS", 1)
     rng, batches = np.random.default_rng(nk), 300
     q, k, v = (rng.integers(-128, 128, (batches, 2, n, 64)).astype(np.int8) for n in (nq, nk, nk))
     tensors = [torch.tensor(x, device="cuda") for x in (q, k, v)]
@@ -241,7 +241,7 @@ def without_waiting():
             warnings.simplefilter("ignore")  # this mode is a prototype, torch says
             torch.cuda.set_sync_debug_mode("error")
         yield
-    finally:  # or every test behind this one fails, too
+    finally:  # or every later test fails, too
         torch.cuda.set_sync_debug_mode("default")
 
 

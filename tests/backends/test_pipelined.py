@@ -16,7 +16,8 @@ pipelined = pytest.importorskip(
 import hccs
 from hccs.backends.triton import codes
 from hccs.backends.triton.attention import plans
-from hccs.backends.triton.attention.tiles import tile_for
+from hccs.backends.triton.attention.plans import Request
+from hccs.backends.triton.attention.tuning import Kernel, Seen, Shape, tuning_for
 from hccs.reference.attention import attention as reference_attention
 
 HOPPER_AT_HAND = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -65,6 +66,11 @@ def assert_reference(q, k, v, theta, *, causal=True, valid=None, outs=("float32"
             assert torch.equal(one.cpu(), torch.tensor(other).to(one.dtype)), out
 
 
+def request(theta, nq, nk, causal, d=64, **asked):
+    device = torch.device("cuda")
+    return Request((2, 2, nq, d), 1, nk, (2, 2), theta, REQUANT, device, causal=causal, **asked)
+
+
 SHAPES = [(640, 640), (128, 768), (896, 1024), (256, 2048)]
 
 
@@ -75,7 +81,7 @@ SHAPES = [(640, 640), (128, 768), (896, 1024), (256, 2048)]
 )
 def test_rows_equal_the_reference(nq, nk, causal):
     for theta in (ONE_LINE, scores_up_to(2**16 // nk)):
-        assert plans._can_pipeline(theta, nq, nk, causal)  # or it would be another kernel's test
+        assert plans._can_pipeline(request(theta, nq, nk, causal))  # or it would be another kernel's test
         assert_reference(*rows(nq, nk), theta, causal=causal, outs=("float32", "bfloat16"))
 
 
@@ -114,12 +120,11 @@ def test_it_is_chosen_where_it_can_run(monkeypatch):
         dtype=torch.bfloat16, aligned=True,
     ):  # fmt: skip
         monkeypatch.setattr(plans, "capability", lambda _: able)
-        plan = plans.plan_for.__wrapped__(
-            (2, 2, nq, d), (1, nk), (2, 2), theta, REQUANT, torch.device("cuda"), masking, False, causal,
-            mode, dtype, True, True, True, aligned, None,
-        )  # fmt: skip
-        assert plan.tile.pipelined == (plan.kernel is plans.attention_pipelined)
-        return plan.tile.pipelined
+        asked = request(theta, nq, nk, causal, d, masking=masking, mode=mode, dtype=dtype, aligned=aligned)
+        plan = plans.plan_for.__wrapped__(asked)
+        chosen = plan.tuning.kernel is Kernel.PIPELINED
+        assert chosen == (getattr(plan, "kernel", None) is plans.attention_pipelined)
+        return chosen
 
     assert is_chosen() and is_chosen(dtype=torch.float32) and is_chosen(nq=128) and is_chosen(nk=1152)
     assert is_chosen(nq=2048, nk=2048) and is_chosen(theta=scores_up_to(64))
@@ -133,12 +138,13 @@ def test_it_is_chosen_where_it_can_run(monkeypatch):
         assert not is_chosen(**changed), changed
 
 
-def test_its_tile_is_what_it_takes():
-    tile = tile_for(1024, 1024, 64, capability=(9, 0), pipelined=True)
-    assert tile == tile_for(1024, 1024, 64, capability=(9, 0), masked=True, causal=True, pipelined=True)
-    assert (tile.rows, tile.keys, tile.warps) == (128, 128, 8) and tile.pipelined
+def test_its_tuning_is_what_it_takes():
+    able = frozenset({Kernel.PIPELINED})
+    tunings = {tuning_for(Shape(1024, 1024, 64, seen, able), (9, 0)) for seen in (Seen.ALL, Seen.CAUSAL)}
+    (tuning,) = tunings
+    assert (tuning.rows, tuning.keys, tuning.warps) == (128, 128, 8) and tuning.kernel is Kernel.PIPELINED
     # The largest scores are added two to a word; a thread holds an eighth of a row's.
-    assert plans._how_scores_are_added(2**16 // 640, 640, tile.keys) == codes.PACKED.value
+    assert plans._how_scores_are_added(2**16 // 640, 640, tuning.keys) == codes.PACKED.value
 
 
 @pytest.mark.parametrize("causal", [True, False])

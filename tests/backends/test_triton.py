@@ -1,4 +1,4 @@
-"""Triton kernels without a GPU: assembled for Hopper; what a device can do; tables of tiles.
+"""Triton kernels without a GPU: assembled for Hopper; what a device can do; tuning tables.
 
 The folder triton_interpreter runs them, in plain spellings of the machine instructions; the assembler, which
 needs no GPU either, sees the instructions themselves.
@@ -18,17 +18,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 import hccs
-from hccs.backends.triton import codes, devices, packed_rows, wide_words
-from hccs.backends.triton.attention import (
-    few_queries,
-    one_query,
-    plans,
-    prefetched,
-    resident,
-    streamed,
-    whole_row,
-)
-from hccs.backends.triton.attention.tiles import tile_for
+from hccs.backends.triton import codes, devices, full_rows, full_rows_wide
+from hccs.backends.triton.attention import one_pass, one_query, plans, split_keys, two_pass
+from hccs.backends.triton.attention.plans import Request
+from hccs.backends.triton.attention.tuning import Kernel, Seen, Shape, tuning_for
 from hccs.ops import copies
 
 # Fused or not, the kernels' sums are exact integers.
@@ -45,11 +38,10 @@ MI300 = GPUTarget("hip", "gfx942", 64)
     "scores", [codes.ONE_LINE, codes.TWO_LINES, codes.BYTES], ids=lambda code: code.value
 )
 def test_row_kernels_on_words_assemble(scores, mode):
-    kernel = packed_rows.softmax_words if scores is codes.ONE_LINE else wide_words.wide_words
+    kernel = full_rows.full_rows if scores is codes.ONE_LINE else full_rows_wide.full_rows_wide
     fixed = dict(IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal, PARTS=2, BLOCK_ROWS=64, WORDS=16)
     if scores is not codes.ONE_LINE:
         fixed |= dict(SCORES=scores.value, SUMS=codes.BY_BLOCK.value, LARGE=scores is codes.TWO_LINES)
-        fixed["BELOW_256"] = scores is codes.BYTES and mode.is_u8 and mode.reciprocal > 0
     given = dict(x_ptr="*i32", theta_ptr="*i32")
     given |= {"out_ptr": "*i32" if mode.is_u8 else "*i64", **dict.fromkeys(fixed, "constexpr")}
     compile(ASTSource(kernel, {name: given[name] for name in kernel.arg_names}, fixed), HOPPER)
@@ -58,44 +50,39 @@ def test_row_kernels_on_words_assemble(scores, mode):
 PLAIN = dict(
     MASKING=codes.NO_MASK, CAUSAL=False, ALL=True, LAST=False, FULL=True, MODE=codes.DEFERRED,
     OUT=codes.FLOATS, SCORES=codes.ONE_LINE, SUMS=codes.PACKED, HIGH=False, LONG=False, IS_WIDE=False,
-    HOPPER=True, CHUNKS=1, BLOCK_D=64, D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, LOOP=False, SHARED=True,
-    ONE_LENGTH=False, STEPWISE=False, FLUSH=1, CUT=False, SPLIT=512, SPLITS=8,
+    HOPPER=True, CHUNKS=1, BLOCK_D=64, D=64, ROWS=64, KEYS=64, TILES=1, REPEAT=1, SHARED=True,
+    ONE_LENGTH=False, STEPWISE=False, FLUSH=1, SPLIT=512, SPLITS=8,
     BLOCKS=4, AHEAD=2, DENSE=True,
 )  # fmt: skip
 LENGTHS = dict(MASKING=codes.LENGTHS, ALL=False)
 BYTES = dict(SCORES=codes.BYTES, IS_WIDE=True)
 LONG = dict(SUMS=codes.BY_BLOCK, LONG=True, FLUSH=4)
+IN_ONE_PASS, IN_TWO_PASSES = one_pass.attention_in_one_pass, two_pass.attention_in_two_passes
+ONE_QUERY = one_query.attention_of_one_query
 CASES = {
-    "resident, two lines": (resident.attention_resident, dict(TILES=2, REPEAT=4, LOOP=True, **BYTES)),
-    "resident, causal": (
-        resident.attention_resident,
-        dict(TILES=2, REPEAT=4, LOOP=True, CAUSAL=True, ALL=False, LAST=True, STEPWISE=True),
+    "one pass, two lines": (IN_ONE_PASS, dict(TILES=2, REPEAT=4, **BYTES)),
+    "one pass, causal": (
+        IN_ONE_PASS, dict(TILES=2, REPEAT=4, CAUSAL=True, ALL=False, LAST=True, STEPWISE=True),
     ),
-    "resident, lengths, int8": (
-        resident.attention_resident, dict(**LENGTHS, FULL=False, OUT=codes.INT8, HIGH=True, SUMS=codes.APART),
+    "one pass, lengths, int8": (
+        IN_ONE_PASS, dict(**LENGTHS, FULL=False, OUT=codes.INT8, HIGH=True, SUMS=codes.APART),
     ),
-    "streamed, common mask, pair": (
-        streamed.attention_streamed,
+    "one pass, mask": (IN_ONE_PASS, dict(REPEAT=2, MASKING=codes.MASK, ALL=False)),
+    "one pass, lengths, pair": (IN_ONE_PASS, dict(**LENGTHS, REPEAT=2, OUT=codes.PAIR)),
+    "two passes, common mask, pair": (
+        IN_TWO_PASSES,
         dict(
             MASKING=codes.COMMON_MASK, CAUSAL=True, ALL=False, FULL=False, MODE=codes.U8_CLB, OUT=codes.PAIR,
             CHUNKS=2,
         ),
     ),
-    "streamed, lengths, long": (streamed.attention_streamed, dict(**LENGTHS, **BYTES, **LONG, FULL=False)),
-    "streamed, causal": (streamed.attention_streamed, dict(CAUSAL=True, ALL=False, CUT=True)),
-    "prefetched, mask": (
-        prefetched.attention_prefetched, dict(REPEAT=2, MASKING=codes.MASK, ALL=False),
-    ),
-    "prefetched, lengths, pair": (
-        prefetched.attention_prefetched, dict(**LENGTHS, REPEAT=2, OUT=codes.PAIR),
-    ),
-    "few queries, logits": (few_queries.logits_of_split, dict(ROWS=16, **LENGTHS)),
-    "few queries, sums": (few_queries.sums_of_split, dict(ROWS=16, **BYTES)),
-    "one query, logits": (one_query.logits_of_one, dict(**LENGTHS)),
-    "one query, sums": (one_query.sums_of_one, dict(**BYTES)),
-    "one query, whole row": (whole_row.attention_of_one, dict(**BYTES)),
-    "one query, whole row, lengths": (
-        whole_row.attention_of_one, dict(**LENGTHS, D=128, DENSE=False, OUT=codes.INT8, SCORES=codes.SHIFTED),
+    "two passes, lengths, long": (IN_TWO_PASSES, dict(**LENGTHS, **BYTES, **LONG, FULL=False)),
+    "two passes, causal": (IN_TWO_PASSES, dict(CAUSAL=True, ALL=False)),
+    "split keys, logits": (split_keys.logits_of_split, dict(ROWS=16, **LENGTHS)),
+    "split keys, sums": (split_keys.sums_of_split, dict(ROWS=16, **BYTES)),
+    "one query": (ONE_QUERY, BYTES),
+    "one query, lengths": (
+        ONE_QUERY, dict(**LENGTHS, D=128, DENSE=False, OUT=codes.INT8, SCORES=codes.SHIFTED),
     ),
 }  # fmt: skip
 
@@ -110,43 +97,40 @@ def test_attention_assembles(case):
     types = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "fault_ptr"), "*i8")
     types |= dict.fromkeys(("table_ptr", "sum_ptr", "scratch_ptr"), "*i32")
     types |= {"out_ptr": f"*{output}", "valid_ptr": "*i64" if options["MASKING"] == 1 else "*i32"}
-    if kernel is prefetched.attention_prefetched:
-        types["v_ptr"] = "*i32"
-    if case.startswith("one query"):
+    if kernel is ONE_QUERY:
         types |= dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*i32")
-    for name, dtype in (("q_tiles", "i8"), ("k_tiles", "i8"), ("out_tiles", output)):
-        types[name] = f"tensordesc<{dtype}[1, 1, 64, 64]>"
     signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
     compile(ASTSource(kernel, signature, fixed), HOPPER)
 
 
 @compiled
-@pytest.mark.skipif(plans.attention_held is None, reason="a Triton without its Gluon")
-@pytest.mark.parametrize("scores", [codes.ONE_LINE, codes.BYTES], ids=["one line", "bytes"])
+@pytest.mark.skipif(plans.shared_memory is None, reason="a Triton without its Gluon")
+@pytest.mark.parametrize("scores", ["one line", "bytes"])
 @pytest.mark.parametrize("n", [256, 512])
 @pytest.mark.parametrize("causal", [True, False])
-def test_held_heads_assemble(n, causal, scores):
+def test_keys_in_shared_memory_assemble(n, causal, scores, monkeypatch):
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    tile = tile_for(n, n, 64, capability=(9, 0), masked=causal, causal=causal, held=True, filling=True)
-    kernel = plans.attention_twice if causal else plans.attention_held
-    if n == 256 and not causal:
-        kernel = plans.attention_all_held
-    fixed = dict(SCORES=scores.value, BLOCK_D=64, ROWS=tile.rows, KEYS=tile.keys, TILES=tile.tiles)
+    plan = plan_on(
+        monkeypatch, theta=THETAS_IN_GLUON[scores], nk=n, nq=n, causal=causal, dtype=torch.bfloat16
+    )
+    kernel, tuning = plan.kernel, plan.tuning
+    assert tuning.kernel is Kernel.KEYS_IN_SHARED_MEMORY
+    fixed = {name: value for name, value in plan.options.items() if name.isupper()}
     fixed |= dict(valid_ptr=None, fault_ptr=None, sum_ptr=None)
     types = dict(q_ptr="*i32", k_ptr="*i8", v_ptr="*i8", table_ptr="*i32", out_ptr="*bf16")
     signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
     whole = [["tt.divisibility", 16]]
     attributes = {(i,): whole for i, name in enumerate(kernel.arg_names) if name in types or name[0] in "qkv"}
-    options = {"num_warps": tile.warps, "maxnreg": tile.registers or 255}
+    options = {"num_warps": tuning.warps, "maxnreg": tuning.registers or 255}
     asm = compile(GluonASTSource(kernel, signature, fixed, attributes), HOPPER, options).asm
-    # Blocks of keys whose logits a thread computes, in all loops of the program; the first pass of `twice.py`
-    # has the products of two more. ptxas has taken those of one block for another's.
-    blocks = tile.rows // tile.keys + 2 if causal else tile.tiles
+    # Blocks of keys whose logits a thread computes, in all loops of the program; the first pass over the keys
+    # before a causal block has the products of two more. ptxas has confused the products of two blocks.
+    blocks = tuning.rows // tuning.keys + 2 if causal else tuning.blocks
     products = blocks + 2 if causal else blocks
     assert asm["ptx"].count(".s32.s8.s8") == asm["sass"].count("IGMMA") == 2 * products
-    assert asm["ptx"].count(".f32.f16.f16") == asm["sass"].count("HGMMA") == tile.keys // 16 * blocks
-    assert asm["sass"].count("I2FP.F32.S32") >= tile.keys // 2 * blocks
+    assert asm["ptx"].count(".f32.f16.f16") == asm["sass"].count("HGMMA") == tuning.keys // 16 * blocks
+    assert asm["sass"].count("I2FP.F32.S32") >= tuning.keys // 2 * blocks
 
 
 @compiled
@@ -171,53 +155,61 @@ def test_float_logits_assemble(masking):
 
 
 @pytest.mark.parametrize("nk", [1, 20, 64, 65, 128, 200, 256, 384, 512, 513, 4096])
-def test_tiles_hold_what_their_kernel_takes(nk):
-    for nq, d, hopper, masked, per_row, many, filling in itertools.product(
-        [1, 16, 17, 128, 4096], [32, 64, 128], *[[True, False]] * 5
+def test_tunings_hold_what_their_kernel_takes(nk):
+    for nq, d, hopper, seen, words, fills_gpu in itertools.product(
+        [1, 16, 17, 128, 4096], [32, 64, 128], [True, False], Seen, [True, False], [True, False]
     ):
-        tile = tile_for(
-            nq, nk, d, capability=(9, 0) if hopper else (8, 6), masked=masked, causal=masked and not per_row,
-            mask_per_row=masked and per_row, many_heads=many, rows=None if masked else nq, words=many,
-            filling=filling,
-        )  # fmt: skip
-        # Only few queries are split over keys; only one whose keys are words goes without tiles, and in one
-        # program per head where those fill the GPU.
-        assert not tile.split or nq <= 16
-        assert not tile.single or (nq == 1 and many and not masked)
-        whole = tile.single and not tile.split
-        assert whole == (tile.single and hopper and filling)
-        assert {tile.rows, tile.keys} <= ({1, 256} if whole else {16, 32, 64, 128})
-        # Programs that stay have all their keys; those that load ahead have them in one block.
-        assert not tile.persistent or nk <= tile.keys * tile.tiles
-        assert not tile.prefetched or (many and nk <= tile.keys and tile.repeat > 1)
-        assert hopper or not tile.prefetched
+        runnable = {Kernel.SPLIT_KEYS} if nq <= 16 else set()
+        runnable |= {Kernel.ONE_QUERY} if nq == 1 and words else set()
+        shape = Shape(nq, nk, d, seen, frozenset(runnable), fills_gpu)
+        tuning = tuning_for(shape, (9, 0) if hopper else (8, 6))
+        assert tuning.kernel in {Kernel.TILES, *runnable}
+        # One program per head takes a query where those fill the GPU, and keys enough pay for it.
+        one = tuning.kernel is Kernel.ONE_QUERY
+        assert one == (Kernel.ONE_QUERY in runnable and hopper and fills_gpu and nk > 256)
+        assert (tuning.kernel is Kernel.SPLIT_KEYS) == (nq <= 16 and nk > 512 and not one)
+        assert {tuning.rows, tuning.keys} <= ({1, 256} if one else {16, 32, 64, 128})
+        # Programs that go from head to head keep all their keys.
+        assert not tuning.persistent or nk <= tuning.keys * tuning.blocks
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("seen", [Seen.ALL, Seen.CAUSAL])
 @pytest.mark.parametrize("n", [64, 128, 255, 256, 384, 512, 1024])
-def test_heads_are_held_where_that_pays(n, causal):
-    asked = dict(masked=causal, causal=causal, many_heads=True, filling=True)
-    tile = tile_for(n, n, 64, capability=(9, 0), held=True, **asked)
-    assert tile.held == (n in (256, 512))
-    assert not tile.held or tile.tiles * tile.keys == n
-    # Others, whose layout or device it does not suit; causal heads that leave much of the GPU idle.
-    assert not tile_for(n, n, 64, capability=(9, 0), **asked).held
-    assert not tile_for(n, n, 64, capability=(8, 6), held=True, **asked).held
-    few = tile_for(n, n, 64, capability=(9, 0), held=True, **{**asked, "filling": False})
-    assert few.held == (tile.held and not (causal and n == 512))
+def test_keys_lie_in_shared_memory_where_that_pays(n, seen):
+    def kernel(capability=(9, 0), able=(Kernel.KEYS_IN_SHARED_MEMORY,), fills_gpu=True):
+        tuning = tuning_for(Shape(n, n, 64, seen, frozenset(able), fills_gpu), capability)
+        assert tuning.kernel is Kernel.TILES or tuning.blocks * tuning.keys == n
+        return tuning.kernel
+
+    pays = n in (256, 512)
+    assert kernel() is (Kernel.KEYS_IN_SHARED_MEMORY if pays else Kernel.TILES)
+    # Others, whose layout or device does not suit; causal heads that leave much of the GPU idle.
+    assert kernel(able=()) is kernel(capability=(8, 6)) is Kernel.TILES
+    pays = pays and not (seen is Seen.CAUSAL and n == 512)
+    assert kernel(fills_gpu=False) is (Kernel.KEYS_IN_SHARED_MEMORY if pays else Kernel.TILES)
 
 
-@pytest.mark.skipif(plans.attention_held is None, reason="a Triton without its Gluon")
-def test_only_hopper_and_what_its_kernel_knows_is_held(monkeypatch):
+THETAS_IN_GLUON = {"one line": hccs.HeadParams(256, 4, 50), "bytes": hccs.HeadParams(1023, 4, 50, 41, 20, 2)}
+
+
+def plan_on(monkeypatch, able=(9, 0), theta=THETA, nq=256, nk=256, kv_heads=2, aligned=True, **asked):
+    """The plan of a request on a device of this capability, for eight heads, which fill it."""
     monkeypatch.setattr(plans, "heads_and_factors_on", lambda *_: torch.zeros(1, 11, dtype=torch.int32))
     monkeypatch.setattr(plans, "multiprocessors", lambda _: 1)
+    monkeypatch.setattr(plans, "capability", lambda _: able)
+    return plans.plan_for.__wrapped__(
+        Request(
+            (2, 4, nq, 64), kv_heads, nk, (2, 4), theta, REQUANT, torch.device("cuda"), words=True,
+            dense=True, aligned=aligned, **asked,
+        )
+    )  # fmt: skip
 
-    def holds(able=(9, 0), theta=THETA, masking=0, mode=None, dtype=torch.float32, aligned=True, nk=256):
-        monkeypatch.setattr(plans, "capability", lambda _: able)
-        return plans.plan_for.__wrapped__(
-            (2, 4, 256, 64), (2, nk), (2, 4), theta, REQUANT, torch.device("cuda"), masking, False,
-            True, mode, dtype, True, True, True, aligned, None,
-        ).tile.held  # fmt: skip
+
+@pytest.mark.skipif(plans.shared_memory is None, reason="a Triton without its Gluon")
+def test_only_hopper_and_what_its_kernel_knows_lies_in_shared_memory(monkeypatch):
+    def holds(**asked):
+        plan = plan_on(monkeypatch, causal=True, **asked)
+        return plan.tuning.kernel is Kernel.KEYS_IN_SHARED_MEMORY
 
     assert holds() and holds(dtype=torch.bfloat16)
     assert holds(theta=hccs.HeadParams(512, 4, 50, wide=True))
@@ -245,21 +237,17 @@ def test_amd_gpus_are_sent_no_ptx(gpu_of_capability_9, monkeypatch):
     devices.capability.cache_clear()
     monkeypatch.setattr(torch.version, "hip", "6.2")
     assert devices.capability(gpu_of_capability_9) == (0, 0)
-    assert packed_rows.can_run(gpu_of_capability_9) is devices.INTERPRETED
-    monkeypatch.setattr(plans, "heads_and_factors_on", lambda *_: torch.zeros(1, 11, dtype=torch.int32))
-    monkeypatch.setattr(plans, "multiprocessors", lambda _: 1)
+    assert full_rows.can_run(gpu_of_capability_9) is devices.INTERPRETED
     for nq in (64, 3, 1):
-        nk = 64 if nq == 64 else 4096
-        plan = plans.plan_for.__wrapped__(
-            (2, 1, nq, 64), (1, nk), (2, 1), hccs.HeadParams(7, 0, 1), REQUANT, gpu_of_capability_9, 0, False,
-            False, None, torch.float32, True, True, True, True, None,
+        plan = plan_on(
+            monkeypatch, devices.capability(gpu_of_capability_9), hccs.HeadParams(7, 0, 1), nq,
+            64 if nq == 64 else 4096, 4, growing=nq == 1,
         )  # fmt: skip
-        split = nq < 64
-        options_of = [plan.logits, plan.sums] if split else [plan.options]
+        split = plan.tuning.kernel is Kernel.SPLIT_KEYS
+        assert plan.tuning.kernel is (Kernel.SPLIT_KEYS if nq < 64 else Kernel.TILES)
+        options_of = plan.options if split else [plan.options]
         for kernel, options in zip(plan.kernels if split else [plan.kernel], options_of, strict=True):
             assert options["HOPPER"] is False
-            assert not plan.tile.prefetched
-            assert kernel is not whole_row.attention_of_one
             assemble_for_amd(kernel, options)
 
 
@@ -269,8 +257,6 @@ def assemble_for_amd(kernel, options):
         return
     fixed = {name: value for name, value in options.items() if name.isupper()}
     types = {name: "*i8" for name in ("q_ptr", "k_ptr", "v_ptr", "fault_ptr")}
-    if kernel in (one_query.logits_of_one, one_query.sums_of_one):
-        types = {name: "*i32" for name in ("q_ptr", "k_ptr", "v_ptr")}
     types |= dict(table_ptr="*i32", out_ptr="*fp32", scratch_ptr="*i32")
     fixed |= {name: None for name in ("valid_ptr", "fault_ptr", "sum_ptr") if name in kernel.arg_names}
     signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}

@@ -203,11 +203,11 @@ def test_bad_values_words_and_heads_are_refused(tmp_path, encoder, words):
         task = tasks.custom_task(path, path, ("x",), label, 32, ("A", "B"), problem)
         return tasks.load(task)
 
-    with pytest.raises(DataError, match=r"a number in every row.*'high' in row 2"):
+    with pytest.raises(DataError, match=r"a number in every row.*'high' in row 1"):
         read("high", "regression")
-    with pytest.raises(DataError, match="2 words and 3 labels in row 2"):
+    with pytest.raises(DataError, match="2 words and 3 labels in row 1"):
         read(["A", "B", "A"], "tokens")
-    with pytest.raises(DataError, match="'C' in row 2"):
+    with pytest.raises(DataError, match="'C' in row 1"):
         read(["A", "C"], "tokens")
     with pytest.raises(ParameterError, match="a problem among classification, regression, tokens"):
         read("A", "ranking")

@@ -16,10 +16,11 @@ import pytest
 
 from hccs.backends.cpu import instruction_sets
 from hccs.errors import HccsError, ParameterError
+from hccs.executors import cpu
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
-from hccs.program import IntegerModel, Program, compiling
+from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 from tests.program.programs import LONGEST, WORDS, Builder, random_batch, random_program, scores
 
@@ -225,6 +226,15 @@ def test_images_of_any_layout():
         model(images, np.ones((3, 1)))
 
 
+def test_first_rows_of_images_are_their_own():
+    """Without attention nothing but the first row is needed, whose position is that of the special token."""
+    built = Builder(3)
+    y = built.narrow(built.norm(built.patches(12)))
+    y = built.add(op.First, (y,), 12)
+    program = scores(built, y, 3)
+    require_equal(IntegerModel(program), random_batch(program, 0, 5))
+
+
 def test_no_sequences_have_no_scores():
     model = IntegerModel(random_program(0))
     assert model(np.zeros((0, 5), int)).scores.shape == (0, len(model.labels))
@@ -243,7 +253,7 @@ def test_without_native_code_numpy_runs_it(monkeypatch):
 
     model = IntegerModel(random_program(0))
     batch = random_batch(model.program, 5)
-    monkeypatch.setattr(compiling, "backend", missing)
+    monkeypatch.setattr(cpu, "backend", missing)
     plain = IntegerModel(model.program)
     assert plain._engine is None
     np.testing.assert_array_equal(plain(*batch).scores, model(*batch).scores)

@@ -17,7 +17,7 @@ from hccs._html.elements import Markup, joined, table, tag
 from hccs.calibration import HeadStatistics
 from hccs.conversion.report.intervals import of_error, of_share
 from hccs.numbers.table import ParamTable
-from hccs.program.operators import Program
+from hccs.program import Program
 from tests.program.programs import random_program
 from tests.report.wellformed import checked
 

@@ -47,9 +47,14 @@ class Format:
         described = {"format": self.name, "version": str(version or self.version), **metadata}
         safetensors.write(path, arrays, {**described, _CHECKSUM: _digest(arrays, described)})
 
-    def load(self, path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-        """Arrays and metadata of an intact file of this or an older version; any other is refused."""
-        arrays, metadata = safetensors.read(path)
+    def load(
+        self, path: str | os.PathLike[str], *, mapped: bool = True
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+        """Arrays and metadata of an intact file of this or an older version; any other is refused.
+
+        The arrays are views of the mapped file, or of a copy of it in memory.
+        """
+        arrays, metadata = safetensors.read(path, mapped=mapped)
         known = {str(version): version for version in range(1, self.version + 1)}
         version = known.get(metadata.get("version", ""))
         if metadata.get("format") != self.name or version is None:

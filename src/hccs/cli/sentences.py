@@ -7,7 +7,6 @@ from pathlib import Path
 from hccs.cli.boundary import require_models
 from hccs.errors import DataError, FileError
 from hccs.program import Program
-from hccs.program.operators import EmbedPatches
 
 
 def read_sentences(file: Path, program: Program, model: Path) -> list[list[int]]:
@@ -16,7 +15,7 @@ def read_sentences(file: Path, program: Program, model: Path) -> list[list[int]]
     A file of whole numbers alone holds ids, special ones among them. Any other is text: its tokenizer lies
     where the program says, beside the file or in the run `model`.
     """
-    if isinstance(program.embed, EmbedPatches):
+    if program.embed.image is not None:
         raise DataError("a model of texts for --sentences", "one of images", "Leave the option out.")
     lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not lines:

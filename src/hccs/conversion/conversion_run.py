@@ -15,8 +15,7 @@ import hccs.nn
 from hccs._files.atomic import replacing_folder
 from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import hold_back
-from hccs.conversion.data.problems import IMAGES
+from hccs.conversion.data.holdout import hold_out
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.fingerprints import of_examples, of_weights
 from hccs.conversion.metrics import Function, agreement_for, metric_for
@@ -27,7 +26,7 @@ from hccs.conversion.models import (
     longest_row,
     no_labels,
     predictions,
-    require_positions,
+    require_fit,
 )
 from hccs.conversion.reconstructing import Judge
 from hccs.conversion.runs.folder import RunFolder
@@ -60,6 +59,7 @@ class ConversionRun:
             data.labels,
             settings.vocabulary,
             order=settings.labels,
+            by_name=settings.task.names_numbers,
             new_head=settings.new_head,
             problem=settings.task.problem,
         )
@@ -69,15 +69,14 @@ class ConversionRun:
         self.data = data.numbered_as(self.start.labels)
         if not self.data.dev.labelled and not (metric or settings.metric):
             self.metric = agreement_for(settings.task.problem)
-        rest, held = hold_back(self.data.train, settings.held_back)
+        rest, held = hold_out(self.data.train, settings.held_back)
         self.sets = {
             "train": self._tokenised(rest),
             "held": self._tokenised(held),
             "dev": self._tokenised(self.data.dev),
             "calibration": self._tokenised(rest.subset(settings.sentences, settings.seed)),
         }
-        if settings.task.problem != IMAGES:
-            require_positions(self.start.model, max(part.width for part in self.sets.values()))
+        require_fit(self.start.model, self.sets.values())
         self.fingerprints = {
             "weights": of_weights(self.start.model),
             "examples": of_examples(self.sets[name] for name in ("train", "held", "dev")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,15 @@ from hccs._progress import track
 from hccs.calibration import Calibration, HeadStatistics, search
 from hccs.calibration.two_lines import fitting_for
 from hccs.conversion.fingerprints import of_tensors, of_weights, require_same
-from hccs.conversion.models import best_device, load_tokenizer, require_positions, transformers
+from hccs.conversion.models import (
+    best_device,
+    load_tokenizer,
+    require_ids,
+    require_positions,
+    require_weights,
+    transformers,
+    unreadable,
+)
 from hccs.conversion.runs.folder import RunFolder
 from hccs.errors import DataError, FileError, HccsError, ModelError, ParameterError
 from hccs.numbers.modes import Mode
@@ -28,7 +36,7 @@ from hccs.program.files import IN_RUN
 BATCH = 8
 """Blocks at once: logits over a vocabulary are wide."""
 FEWEST = 4
-"""Blocks of a text, to calibrate or to score on."""
+"""The fewest blocks of a text to calibrate or to score on."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,9 @@ class LanguageSettings:
     n: int = 64
     mode: str = "i16_div"
     blocks: int = 256
-    """Of the text to calibrate on, at most, evenly spread."""
+    """The most blocks to calibrate on, evenly spread over the text."""
     scored: int = 512
-    """Of the text to score on, at most."""
+    """The most blocks to score on."""
     problem: str = "language"
 
     def __post_init__(self) -> None:
@@ -68,9 +76,11 @@ def convert_language(
     train, dev = (
         _spread(text, most) for text, most in zip(texts, (settings.blocks, settings.scored), strict=True)
     )
-    model = _loaded(settings.model)
+    model, missing = _loaded(settings.model)
     require_positions(model, settings.n)
+    require_ids(model, torch.cat((train, dev)))
     _require_causal(model, dev[:1])
+    require_weights(settings.model, missing)
     begun_on = {"weights": of_weights(model), "texts": of_tensors((train, dev))}
     run = RunFolder(out, asdict(settings))
     fitting = fitting_for(settings.n, lines=2, causal=True)
@@ -199,18 +209,16 @@ def _batches(blocks: torch.Tensor) -> list[dict[str, torch.Tensor]]:
 
 
 def _spread(blocks: torch.Tensor, most: int) -> torch.Tensor:
-    """At most so many, evenly spread over the text."""
+    """At most so many blocks, evenly spread over the text."""
     return blocks[torch.linspace(0, len(blocks) - 1, min(most, len(blocks))).long()]
 
 
-def _loaded(name: str) -> Any:
+def _loaded(name: str) -> tuple[Any, set[str]]:
+    """The model, and the names of weights that its files do not hold."""
     try:
-        model = transformers().AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+        model, info = transformers().AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, output_loading_info=True
+        )
     except Exception as error:  # whatever a damaged file or a foreign architecture brings up
-        lines: Sequence[str] = str(error).strip().splitlines()
-        raise ModelError(
-            f"a causal language model of transformers at {name}",
-            lines[0] if lines else repr(error),
-            "Give a folder with config.json and weights, or a Hub name where there is network.",
-        ) from error
-    return hccs.nn.detach(model.to(best_device()).eval())
+        raise unreadable(f"a causal language model of transformers at {name}", error) from error
+    return hccs.nn.detach(model.to(best_device()).eval()), info["missing_keys"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hccs.calibration.searching import GRANULARITIES
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import HELD_BACK
+from hccs.conversion.data.holdout import HOLDOUT_LIMIT
 from hccs.conversion.forms import LineForm, chosen_form
 from hccs.conversion.steps import RETRAINING
 from hccs.conversion.training import Recipe
@@ -46,7 +46,7 @@ class ConversionSettings:
     reconstruct: bool = True
     reconstruction_sentences: int = 2048
     seed: int = 0
-    held_back: int = HELD_BACK
+    held_back: int = HOLDOUT_LIMIT
     fine_tuning: Recipe = field(default=FINE_TUNING)
     retraining: Recipe | None = field(default=RETRAINING)
     integer: str = "whole"

@@ -99,7 +99,7 @@ def train(
     metric: Metric = ACCURACY,
     say: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Train `model` in place to its best score on the examples that are held back (`hold_back`).
+    """Train `model` in place to its best score on the examples that are held back (`hold_out`).
 
     An interrupted training resumes from `folder`. With `recipe.distil` the loss follows the predictions that
     `data` carries (`taught`). With HCCS attached, the best checkpoint's own table is attached at the end,

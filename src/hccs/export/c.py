@@ -15,7 +15,7 @@ import numpy as np
 
 from hccs._files import folder as _folder
 from hccs._progress import track
-from hccs.export.scales import float32_scales
+from hccs.errors import ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
@@ -86,6 +86,20 @@ static const float hccs_scale[HCCS_LAYERS][HCCS_HEADS] = {_c_grid(scale)};
 
 #endif
 """
+
+
+def float32_scales(table: ParamTable) -> NDArray[np.float32]:
+    """The scales [layers, heads] as float32; one that float32 cannot hold to full precision is refused."""
+    limits = np.finfo(np.float32)
+    outside = (table.scale < limits.tiny) | (table.scale > limits.max)
+    if outside.any():
+        layer, head = np.argwhere(outside)[0].tolist()
+        raise ParameterError(
+            f"layer {layer} head {head}: a scale that float32 holds, {limits.tiny:.3g} to {limits.max:.3g}",
+            str(table.scale[layer, head]),
+            "Recalibrate on logits of a usual size.",
+        )
+    return np.asarray(table.scale, np.float32)
 
 
 def _comment(text: str) -> str:

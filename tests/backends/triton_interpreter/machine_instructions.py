@@ -73,7 +73,6 @@ PLAIN = {
     "mul.lo.u32": lambda a, b: a * b,
     "mad.lo.s32": lambda a, b, c: a * b + c,
     "dp2a.lo.u32.u32": lambda a, b, c: c + (a & 0xFFFF) * (b & 255) + (a >> 16) * ((b >> 8) & 255),
-    "dp2a.hi.u32.u32": lambda a, b, c: c + (a & 0xFFFF) * ((b >> 16) & 255) + (a >> 16) * (b >> 24),
     "dp4a.u32.u32": lambda a, b, c: c + sum(((a >> i) & 255) * ((b >> i) & 255) for i in (0, 8, 16, 24)),
     "add.s16x2": lambda a, b: _together(*map(np.add, _halves(a), _halves(b))),
     "max.u16x2": lambda a, b: _together(*map(np.maximum, _halves(a), _halves(b))),

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 
 import hccs
 from hccs.backends.triton.attention.launch import attention
-from hccs.backends.triton.attention.tiles import Tile, tile_for
+from hccs.backends.triton.attention.tuning import Kernel, Seen, Shape, Tuning, tuning_for
 from hccs.errors import MaskError
 from hccs.ops import arguments
 from hccs.reference.attention import attention as reference_attention
@@ -16,28 +16,40 @@ from hccs.reference.attention import attention as reference_attention
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 REQUANT = hccs.Requant(hccs.FixedPoint([3, 9 << 19], [9, 35]), [0.037, 0.5], hccs.FixedPoint(12345678, 24))
-# Tails everywhere; keys kept in one block and in two; programs that stay, and load ahead; streamed keys; a
-# head in chunks.
+
+
+def tiles(rows, keys, **settings):
+    return Tuning(Kernel.TILES, rows, keys, **settings)
+
+
+SPLIT = Tuning(Kernel.SPLIT_KEYS, 16, 32, split=64)
+
+
+def one_query(ahead):
+    return Tuning(Kernel.ONE_QUERY, 1, 32, stages=ahead)
+
+
+# Tails everywhere; keys kept in one block and in two; programs that go from head to head; keys in two passes;
+# a head in chunks.
 SHAPES = {
     "tails": (5, 7, 3, None),
     "one of each": (1, 1, 1, None),
     "no keys": (2, 0, 4, None),
-    "programs that stay": (20, 32, 32, Tile(16, 32, repeat=2, persistent=1)),
-    "prefetched": (40, 32, 32, Tile(16, 32, repeat=2, persistent=1, prefetched=True)),
-    "prefetched tails": (33, 20, 64, Tile(16, 32, repeat=3, prefetched=True)),
-    "two blocks kept": (17, 40, 32, Tile(16, 32, tiles=2, repeat=2)),
-    "two blocks kept, aligned": (64, 64, 32, Tile(16, 32, tiles=2, repeat=4)),
-    "room for a block that is not there": (5, 100, 8, Tile(16, 128, tiles=2, repeat=2)),
-    "streamed": (16, 40, 8, Tile(16, 32)),
-    "head in chunks": (3, 33, 130, Tile(16, 32)),
-    "streamed long": (3, 100, 8, Tile(16, 32)),
-    "streamed, cut": (32, 64, 8, Tile(16, 32)),
-    "few queries": (3, 70, 20, Tile(16, 32, split=64)),
-    "one query": (1, 70, 32, Tile(16, 32, split=64, single=True)),
-    "one query, whole": (1, 64, 32, Tile(16, 32, split=64, single=True)),
-    "one query, a program": (1, 70, 32, Tile(1, 32, stages=3, single=True)),
-    "one query, a program, whole": (1, 64, 64, Tile(1, 32, stages=1, single=True)),
-    "one query, a program, one block": (1, 20, 32, Tile(1, 32, stages=4, single=True)),
+    "no keys, one query": (1, 0, 4, None),
+    "persistent programs": (20, 32, 32, tiles(16, 32, repeat=2, persistent=1)),
+    "two blocks kept": (17, 40, 32, tiles(16, 32, blocks=2, repeat=2)),
+    "two blocks kept, aligned": (64, 64, 32, tiles(16, 32, blocks=2, repeat=4)),
+    "room for a block that is not there": (5, 100, 8, tiles(16, 128, blocks=2, repeat=2)),
+    "two passes": (16, 40, 8, tiles(16, 32)),
+    "head in chunks": (3, 33, 130, tiles(16, 32)),
+    "two long passes": (3, 100, 8, tiles(16, 32)),
+    "two passes, aligned": (32, 64, 8, tiles(16, 32)),
+    "split keys": (3, 70, 20, SPLIT),
+    "split keys, full blocks": (2, 64, 32, SPLIT),
+    "split keys, one query": (1, 70, 32, SPLIT),
+    "one query": (1, 70, 32, one_query(3)),
+    "one query, full blocks": (1, 64, 64, one_query(1)),
+    "one query, one block": (1, 20, 32, one_query(4)),
 }
 KINDS = {
     "all": (None, False, None, "pair"),
@@ -66,10 +78,10 @@ def run(q, k, v, theta, requant, valid=None, **options):
     return found
 
 
-def require_reference(q, k, v, theta, tile, out, mode=None, **chosen):
+def require_reference(q, k, v, theta, tuning, out, mode=None, **chosen):
     expected = reference_attention(q, k, v, theta, REQUANT, mode=mode, out=out, **chosen)
     mode = None if mode is None else hccs.Mode(mode)
-    found = run(q, k, v, theta, REQUANT, mode=mode, out=out, tile=tile, **chosen)
+    found = run(q, k, v, theta, REQUANT, mode=mode, out=out, tuning=tuning, **chosen)
     for a, b in zip(*(x if out == "pair" else (x,) for x in (found, expected)), strict=True):
         assert (a.numpy() == b).all(), (chosen.keys(), mode, out)
 
@@ -77,7 +89,7 @@ def require_reference(q, k, v, theta, tile, out, mode=None, **chosen):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kernels_equal_the_reference(shape, kind):
-    case, (nq, nk, d, tile) = list(SHAPES).index(shape), SHAPES[shape]
+    case, (nq, nk, d, tuning) = list(SHAPES).index(shape), SHAPES[shape]
     rng = np.random.default_rng(case)
     B = 32767 // max(nk, 1)
     parts = np.array([[B, min(127, B // 40), 40], [B // 2, min(127, B // 250), 100]])
@@ -86,27 +98,28 @@ def test_kernels_equal_the_reference(shape, kind):
     limits = [-128, 127] if case % 2 else range(-128, 128)
     q, k, v = (rng.choice(limits, (2, 2, n, d)).astype(np.int8) for n in (nq, nk, nk))
     what, causal, mode, out = KINDS[kind]
-    if tile is not None and (tile.split or tile.single) and (mode or what in ("mask", "common")):
+    if tuning is not None and tuning.kernel is not Kernel.TILES and (mode or what in ("mask", "common")):
         pytest.skip("other kernels take masks and probabilities")
     valid, causal = selected(rng, what, nq, nk), causal and nq <= nk
-    require_reference(q, k, v, theta, tile, out, mode, valid=valid, causal=causal)
+    require_reference(q, k, v, theta, tuning, out, mode, valid=valid, causal=causal)
 
 
-BEHIND = {**KINDS, "common mask": ("common", False, None, "pair")}
+BEYOND = {**KINDS, "common mask": ("common", False, None, "pair")}
 
 
-@pytest.mark.parametrize("kind", BEHIND)
+@pytest.mark.parametrize("kind", BEYOND)
 @pytest.mark.parametrize("nk", [65, 129, 257, 385, 513])
-def test_tiles_of_hopper_behind_their_edges(nk, kind):
-    """The blocks that the table of a GPU names, with one key in the last that is needed."""
-    nq, rng, (what, causal, mode, out) = 65, np.random.default_rng(nk), BEHIND[kind]
+def test_tunings_of_hopper_beyond_their_edges(nk, kind):
+    """The blocks that the table of a GPU names, with one key in the last block."""
+    nq, rng, (what, causal, mode, out) = 65, np.random.default_rng(nk), BEYOND[kind]
     q, k, v = (rng.integers(-128, 128, (1, 2, n, 32)).astype(np.int8) for n in (nq, nk, nk))
     theta = hccs.HeadParams(32767 // nk, 1, min(32767 // nk, 127))
     valid = selected(rng, what, nq, nk)
     valid = None if valid is None else valid[:1]
-    masked = causal or what is not None
-    tile = tile_for(nq, nk, 32, capability=(9, 0), masked=masked, causal=causal, mask_per_row=what == "mask")
-    require_reference(q, k, v, theta, tile, out, mode, valid=valid, causal=causal)
+    seen = Seen.SOME if what else Seen.ALL
+    seen = Seen.ROW_MASK if what == "mask" else Seen.CAUSAL if causal else seen
+    tuning = tuning_for(Shape(nq, nk, 32, seen), (9, 0))
+    require_reference(q, k, v, theta, tuning, out, mode, valid=valid, causal=causal)
 
 
 WIDE = {
@@ -115,14 +128,13 @@ WIDE = {
     "a head of bytes": hccs.HeadParams([1023, 5000], [4, 0], [50, 127], [41, 127], [20, 31], [2, 0]),
     "one line, large": hccs.HeadParams([32767, 20000], [127, 100], [127, 90], wide=True),
 }
-# All keys in a program, in two blocks, streamed, few queries; sums in and beyond what float32 holds.
+# Keys in two blocks of a program, in two passes, split, of one query; sums in and beyond what float32 holds.
 WIDE_SHAPES = {
-    "two blocks kept": (5, 40, 8, Tile(16, 32, tiles=2)),
-    "prefetched": (5, 20, 32, Tile(16, 32, repeat=2, prefetched=True)),
-    "streamed": (5, 70, 8, Tile(16, 32)),
-    "few queries": (2, 70, 8, Tile(16, 32, split=64)),
-    "one query": (1, 70, 32, Tile(16, 32, split=64, single=True)),
-    "one query, a program": (1, 70, 32, Tile(1, 32, stages=2, single=True)),
+    "two blocks kept": (5, 40, 8, tiles(16, 32, blocks=2)),
+    "two passes": (5, 70, 8, tiles(16, 32)),
+    "split keys": (2, 70, 8, SPLIT),
+    "split keys, one query": (1, 70, 32, SPLIT),
+    "one query": (1, 70, 32, one_query(2)),
 }
 
 
@@ -130,7 +142,7 @@ def test_long_rows_of_uint8_scores_leave_float32_by_the_block():
     rng, theta = np.random.default_rng(3), WIDE["bytes"]
     q, k = (rng.integers(-128, 128, (1, 2, n, 8)).astype(np.int8) for n in (1, 600))
     v = np.full((1, 2, 600, 8), -128, np.int8)
-    require_reference(q, k, v, theta, Tile(16, 128), "pair")
+    require_reference(q, k, v, theta, tiles(16, 128), "pair")
 
 
 # Every form of the scores on one way through, the two extremes on all.
@@ -140,31 +152,27 @@ def test_long_rows_of_uint8_scores_leave_float32_by_the_block():
     + [(shape, theta) for shape in list(WIDE_SHAPES)[1:] for theta in ("bytes", "one line, large")],
 )
 def test_two_lines_and_wide_sums_equal_the_reference(shape, theta):
-    nq, nk, d, tile = WIDE_SHAPES[shape]
+    nq, nk, d, tuning = WIDE_SHAPES[shape]
     rng = np.random.default_rng(nk)
     q, k, v = (rng.integers(-128, 128, (2, 2, n, d)).astype(np.int8) for n in (nq, nk, nk))
     v[0] = np.abs(v[0] | 64)  # sums that nothing cancels
     cases = [({}, None, "pair"), ({"valid": rng.integers(0, nk + 1, (2, 1, nq))}, None, "int8")]
     cases.append(({"causal": nq <= nk}, None, "float32"))
-    cases += [
-        ({}, hccs.Mode(mode), "pair") for mode in ("u8_div", "u8_lin") if not (tile.split or tile.single)
-    ]
+    cases += [({}, hccs.Mode(mode), "pair") for mode in ("u8_div", "u8_lin") if tuning.kernel is Kernel.TILES]
     for chosen, mode, out in cases:
-        require_reference(q, k, v, WIDE[theta], tile, out, mode, **chosen)
+        require_reference(q, k, v, WIDE[theta], tuning, out, mode, **chosen)
 
 
-@pytest.mark.parametrize(
-    "tile", [None, Tile(16, 32), Tile(16, 32, prefetched=True, repeat=2), Tile(16, 32, split=32)], ids=str
-)
-def test_heads_that_share_keys(tile):
-    rng, nk = np.random.default_rng(5), 30 if tile is None or tile.prefetched else 70
+@pytest.mark.parametrize("tuning", [None, tiles(16, 32), SPLIT], ids=str)
+def test_heads_that_share_keys(tuning):
+    rng, nk = np.random.default_rng(5), 30 if tuning is None else 70
     q = rng.integers(-128, 128, (2, 4, 3, 32)).astype(np.int8)
     k, v = rng.integers(-128, 128, (2, 2, 2, nk, 32)).astype(np.int8)
     theta = hccs.HeadParams(B=[400, 300, 200, 100], S=[7, 5, 3, 1], D=[40, 50, 60, 70])
     requant, lengths = hccs.Requant(hccs.FixedPoint([3, 4, 5, 6], 9)), rng.integers(0, nk + 1, (2, 4, 3))
     repeated = [np.repeat(x, 2, axis=1) for x in (k, v)]
     expected = reference_attention(q, *repeated, theta, requant, valid=lengths)
-    assert (run(q, k, v, theta, requant, lengths, tile=tile).numpy() == expected).all()
+    assert (run(q, k, v, theta, requant, lengths, tuning=tuning).numpy() == expected).all()
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 1, 2)], ids=str)
@@ -182,10 +190,10 @@ def test_fewer_and_more_leading_dimensions_than_batch_and_heads(lead, kind):
     assert (run(q, k, v, theta, requant, valid).numpy() == expected).all()
 
 
-@pytest.mark.parametrize("tile", [None, Tile(16, 32), Tile(16, 32, repeat=2, prefetched=True)], ids=str)
+@pytest.mark.parametrize("tuning", [None, tiles(16, 32)], ids=str)
 @pytest.mark.parametrize("length", [-1, -(2**40), 71, 2**32], ids=str)
-def test_lengths_beyond_the_keys_are_told(length, tile):
-    nk = 32 if tile is not None and tile.prefetched else 70
+def test_lengths_beyond_the_keys_are_reported(length, tuning):
+    nk = 70
     x = np.zeros((1, 1, nk, 32), np.int8)
     with pytest.raises(MaskError, match="row lengths between 0 and"):
         run(
@@ -195,6 +203,6 @@ def test_lengths_beyond_the_keys_are_told(length, tile):
             hccs.HeadParams(9, 1, 4),
             hccs.Requant(hccs.FixedPoint(3, 9)),
             np.array([length]),
-            tile=tile,
+            tuning=tuning,
         )
     hccs.ops.synchronise()

@@ -6,7 +6,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 import hccs
-from hccs.backends.triton import packed_rows, softmax, wide_words
+from hccs.backends.triton import full_rows, full_rows_wide, softmax
 from hccs.reference.softmax import softmax as reference_softmax
 from tests.backends.triton_interpreter.machine_instructions import inline_assembly
 from tests.backends.triton_interpreter.machine_instructions import run as executed
@@ -23,13 +23,13 @@ def instructions(monkeypatch):
     create = inline_assembly(lambda data, kind: interpreter.TensorHandle(data, tl.int32))
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_inline_asm", create)
     monkeypatch.setattr(softmax, "_TILE", 512)
-    for module in (packed_rows, wide_words):
+    for module in (full_rows, full_rows_wide):
         monkeypatch.setattr(module, "SPELLED_OUT", tl.constexpr(False))
 
 
 @pytest.mark.parametrize("k", [32, 512])
 @pytest.mark.parametrize("theta", THETAS)
-def test_whole_rows_equal_the_reference(instructions, theta, k):
+def test_full_rows_equal_the_reference(instructions, theta, k):
     theta = THETAS[theta]
     theta = theta if theta.max_columns >= k else hccs.HeadParams([28, 9], [1, 0], [20, 8])
     x = rows(k, 1, 2, 512 // k, k)
@@ -46,4 +46,4 @@ def test_quotients_of_every_sum(code, off):
     M = -(-(Z << np.maximum(15 - k, 0)) // (1 << np.maximum(k - 15, 0)))
     numerator = 255 << 22 if code == "QUOTIENT_U8" else 32767 << 15
     bits = Z.astype(np.float32).view(np.int32)
-    assert (executed(getattr(wide_words, code).value, bits, off=off) == numerator // M).all()
+    assert (executed(getattr(full_rows_wide, code).value, bits, off=off) == numerator // M).all()

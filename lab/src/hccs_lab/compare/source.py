@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import hold_back
+from hccs.conversion.data.holdout import hold_out
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.fingerprints import of_tensors, of_texts, of_weights
 from hccs.conversion.models import Loaded, best_device, load_classifier
@@ -30,7 +30,7 @@ class ModelSource:
         data = tasks.load(settings.task, settings.data)
         self._loaded = self._load(settings.model, data.labels)
         self.data = data.numbered_as(self._loaded.labels)
-        self._rest, self._held = hold_back(self.data.train)
+        self._rest, self._held = hold_out(self.data.train)
 
     def _load(self, name: str, labels: tuple[str, ...]) -> Loaded:
         torch.manual_seed(self.settings.seed)

@@ -18,7 +18,7 @@ import torch
 
 from hccs._files import atomic
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import hold_back, whole_texts
+from hccs.conversion.data.holdout import hold_out, uncontained
 from hccs.conversion.data.tasks import Examples
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import load_tokenizer
@@ -87,11 +87,11 @@ def _parts(data: Path, tokenizer: Any) -> Iterator[tuple[str, list[Document]]]:
 
 def _pools(data: Path, tokenizer: Any) -> dict[str, Pool]:
     reviews, pairs = (tasks.load(tasks.TASKS[name], data / name) for name in ("sst2", "mnli"))
-    rest, held = hold_back(reviews.train)
+    rest, held = hold_out(reviews.train)
     filler = pairs.train.subset(2 * FILLER).texts
     half = len(filler) // 2
     premises = {"train": filler[:half], "held": filler[half:], "dev": pairs.dev.subset(FILLER).texts}
-    parts = {"train": whole_texts(rest), "held": whole_texts(held), "dev": reviews.dev}
+    parts = {"train": uncontained(rest), "held": uncontained(held), "dev": reviews.dev}
     return {part: _pool(own, premises[part], tokenizer) for part, own in parts.items()}
 
 

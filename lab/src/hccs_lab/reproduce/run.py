@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from hccs._progress import track
-from hccs.conversion.data.held import HELD_BACK
+from hccs.conversion.data.holdout import HOLDOUT_LIMIT
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.processes import in_processes
 from hccs.conversion.runs.record import StageRecord
@@ -64,7 +64,7 @@ def settings() -> dict[str, Any]:
         "calibration_sentences": CALIBRATION_SENTENCES,
         "mending_sentences": MENDING_SENTENCES,
         "unlabelled_sentences": UNLABELLED_SENTENCES,
-        "held_back": HELD_BACK,
+        "held_back": HOLDOUT_LIMIT,
         "surrogates": {"rows": surrogate_plan.ROWS, "epochs": surrogate_plan.EPOCHS},
     }
 

@@ -9,7 +9,7 @@ import torch
 
 from hccs._files import atomic
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import hold_back
+from hccs.conversion.data.holdout import hold_out
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.models import load_tokenizer
 
@@ -24,7 +24,7 @@ def prepared(task: str, data: Path, work: Path) -> Path:
 
         known = tasks.load(tasks.TASKS[task], data / task)
         tokenizer = load_tokenizer(str(data), data / "vocab.txt")
-        rest, held = hold_back(known.train)
+        rest, held = hold_out(known.train)
         columns: dict[str, torch.Tensor] = {}
         for part, examples in zip(PARTS, (rest, held, known.dev), strict=True):
             columns |= packed(part, tokenise(examples, tokenizer, known.task.n))

@@ -1,4 +1,4 @@
-"""What the GPU at hand can do."""
+"""The abilities of a GPU, and its choice for a launch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether Triton interprets kernels on the host, which knows no machine instructions."""
 
 FUSED = {"enable_fp_fusion": True}
-"""Told to the compiler with every kernel: a product and a sum may be one instruction. Versions of Triton
+"""An option of every kernel: a product and a sum may be one instruction. Versions of Triton
 differ in what they take for granted, and some warn of it."""
 
 HOPPER = (9, 0)

@@ -1,8 +1,8 @@
-"""What kernels find wrong in their data, told without waiting for them.
+"""Refusals of data that only kernels see, raised without a host synchronisation.
 
 A kernel that meets a value it cannot take marks a byte in the host's memory, and the next call on that
 device raises the refusal, as does `hccs.ops.synchronise`. The host only ever looks at its own memory: no
-call waits for the device. What the rows of such a value hold, each kernel says.
+call waits for the device. Each kernel says what the rows of such a value hold.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ _HINT = "It was found in an earlier call on this device, whose result is not to 
 
 
 @dataclass(frozen=True)
-class _Word:
+class _Bytes:
     """Eight bytes that a device can write, and the host's view of them as one number."""
 
     tensor: torch.Tensor
     seen: np.ndarray[Any, np.dtype[np.int64]]
 
 
-_words: dict[torch.device, _Word] = {}
+_marked: dict[torch.device, _Bytes] = {}
 
 
-def word(device: torch.device) -> torch.Tensor:
+def fault_bytes(device: torch.device) -> torch.Tensor:
     """The bytes that a kernel on this device marks; raises what earlier kernels marked."""
-    found = _words.get(device)
+    found = _marked.get(device)
     if found is None:
         # Memory that the device writes directly; kernels in Triton's interpreter run on the host anyway.
         tensor = torch.zeros(8, dtype=torch.int8, pin_memory=device.type == "cuda")
-        found = _words[device] = _Word(tensor, tensor.numpy().view(np.int64))
+        found = _marked[device] = _Bytes(tensor, tensor.numpy().view(np.int64))
     elif found.seen[0]:
         raise _refusal(found, device)
     return found.tensor
 
 
-def _refusal(found: _Word, device: torch.device) -> HccsError:
+def _refusal(found: _Bytes, device: torch.device) -> HccsError:
     marked = found.tensor.tolist()
     found.tensor.zero_()
     first = marked.index(1)
@@ -67,7 +67,7 @@ def _refusal(found: _Word, device: torch.device) -> HccsError:
 
 def synchronise() -> None:
     """Wait for all devices, and raise what their kernels marked."""
-    for device in list(_words):
+    for device in list(_marked):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        word(device)
+        fault_bytes(device)

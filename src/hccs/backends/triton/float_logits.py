@@ -10,7 +10,7 @@ import triton.language as tl
 
 from hccs.backends.triton.codes import NO_MASK
 from hccs.backends.triton.devices import made_current
-from hccs.backends.triton.faults import NAN, SCALE, THETA, word
+from hccs.backends.triton.faults import NAN, SCALE, THETA, fault_bytes
 from hccs.backends.triton.formulas import (
     OFFSET,
     group_of,
@@ -63,7 +63,7 @@ def _forward(
     _, _, delta, Z = scores(x, valid, columns, B, S, D, -128.0, ALL)
     p = probabilities(delta, valid, Z, B, S, IS_U8, RECIPROCAL, ALL) - OFFSET
     p = tl.div_rn(p, tl.zeros_like(p) + (255.0 if IS_U8 else 32767.0))
-    # Rows that no integers answer for are told of, and are no numbers.
+    # Rows that integers cannot answer are reported, and become NaN.
     every = live[:, None]
     no_theta = every & ~is_runnable(B, S, D, columns)
     no_scale = every & ~((per_step > 0) & (per_step < float("inf")))
@@ -138,7 +138,7 @@ def _layout(
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
     grid, block = tile(rows, columns, rows_per_group, _TILE)
     numbers = [rows, columns, rows_per_group, heads, max(scale.numel(), 1), *strides]
-    tensors = [packed, scale.contiguous(), chosen, word(x.device)]
+    tensors = [packed, scale.contiguous(), chosen, fault_bytes(x.device)]
     return grid, tensors, numbers, {"MASKING": masking, **block}
 
 

@@ -21,13 +21,13 @@ LINEAR = tl.constexpr(LINEAR_TOP)
 
 @triton.jit
 def mark(fault_ptr, FAULT: tl.constexpr, where):
-    """Tell the host of a fault, if any of these is true."""
+    """Report a fault to the host where any of these is true."""
     tl.store(fault_ptr + FAULT + tl.zeros_like(where).to(tl.int32), where.to(tl.int8), mask=where)
 
 
 @triton.jit
 def inside_row(length, columns, fault_ptr):
-    """The length of each row; what lies outside it is marked, and brought inside."""
+    """The length of each row; lengths outside the row are clamped and reported."""
     mark(fault_ptr, LENGTH, (length < 0) | (length > columns))
     return tl.minimum(tl.maximum(length, 0), columns).to(tl.int32)
 

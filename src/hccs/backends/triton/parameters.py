@@ -1,6 +1,6 @@
 """Parameters on the device, kept: their copy takes longer than a small call.
 
-The last few hundred tables are kept, and for good those whose address a CUDA graph has recorded.
+The last 256 tables of a kind are kept, and for good those whose address a CUDA graph has recorded.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def heads_on(theta: HeadParams, device: torch.device) -> torch.Tensor:
 
 
 def lines_on(theta: HeadParams, in_upper_bytes: bool, device: torch.device) -> torch.Tensor:
-    """What `wide_words` takes of each head, int32 [..., 6]: D, D2, the least score twice, S, S2, f.
+    """`full_rows_wide`'s table, int32 [..., 6]: D, D2, the least score in both halves of a word, S, S2, f.
 
-    Scores that a shift makes bytes come out in the upper bytes of 16 bits, for lines are moved up as far.
+    Scores that a shift makes bytes come out in the upper bytes of 16 bits: lines are moved up as far.
     """
     table: torch.Tensor = copies.held(_lines_on(theta, in_upper_bytes, device))
     return table
@@ -39,8 +39,8 @@ def _heads_on(theta: HeadParams, device: torch.device) -> torch.Tensor:
 def _lines_on(theta: HeadParams, in_upper_bytes: bool, device: torch.device) -> torch.Tensor:
     B, S, D, S2, D2, f = (getattr(theta, name) for name in NAMES)
     up = 8 - np.asarray(f, np.int64) if in_upper_bytes else 0
-    twice = ((B - S * D - S2 * D2) << up) * 0x10001
-    six = np.stack(np.broadcast_arrays(D, D2, twice, S << up, S2 << up, f), axis=-1)
+    least = ((B - S * D - S2 * D2) << up) * 0x10001
+    six = np.stack(np.broadcast_arrays(D, D2, least, S << up, S2 << up, f), axis=-1)
     return torch.tensor(six.astype(np.uint32).view(np.int32), device=device)
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from hccs.backends.triton.devices import FUSED, made_current
-from hccs.backends.triton.faults import OPERAND, word
+from hccs.backends.triton.faults import OPERAND, fault_bytes
 from hccs.backends.triton.formulas import mark, nearest
 
 _TILE = 4096
@@ -45,7 +45,7 @@ def by_factor(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
         kernel: Any = _by_factor
         with made_current(x.device):
             kernel[(triton.cdiv(rows, block_rows),)](
-                x, factor.detach().float().contiguous(), out, word(x.device), rows, d, heads, tokens,
+                x, factor.detach().float().contiguous(), out, fault_bytes(x.device), rows, d, heads, tokens,
                 *x.stride(), BLOCK_ROWS=block_rows, BLOCK_D=block_d, **FUSED,
             )  # fmt: skip
     return out

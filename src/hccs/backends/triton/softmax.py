@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -20,7 +19,7 @@ from hccs.backends.triton.codes import (
     how_scores_come_about,
 )
 from hccs.backends.triton.devices import FUSED, made_current
-from hccs.backends.triton.faults import word
+from hccs.backends.triton.faults import fault_bytes
 from hccs.backends.triton.formulas import (
     as_offset_float,
     group_of,
@@ -28,17 +27,17 @@ from hccs.backends.triton.formulas import (
     probabilities,
     scores,
     valid_columns,
+    wide_reciprocal,
 )
-from hccs.backends.triton.packed_rows import MOST_COLUMNS, can_run, softmax_words
+from hccs.backends.triton.full_rows import MOST_COLUMNS, can_run, full_rows
+from hccs.backends.triton.full_rows_wide import full_rows_wide
 from hccs.backends.triton.parameters import heads_on, lines_on
-from hccs.backends.triton.wide_rows import wide_rows
-from hccs.backends.triton.wide_words import wide_words
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
 
 # Elements one program handles, its warps, and the parts of a row, one or two, that a thread holds in the
-# kernels for whole rows (benchmarks/softmax_gpu.py --tune).
+# kernels for full rows (benchmarks/softmax_gpu.py --tune).
 _TILE, _WARPS, _PARTS = 4096, 4, 2
 # In the second and third dimension of a grid.
 _MOST_PROGRAMS = 65535
@@ -72,6 +71,44 @@ def _softmax_rows(
         tl.store(out_ptr + place, p)
     else:
         tl.store(out_ptr + place, p, mask=inside)
+
+
+@triton.jit
+def _six_parameters(theta_ptr, head):
+    """B, S, D, S2, D2, f."""
+    upper = (tl.load(theta_ptr + head), tl.load(theta_ptr + head + 1), tl.load(theta_ptr + head + 2))
+    lower = (tl.load(theta_ptr + head + 3), tl.load(theta_ptr + head + 4), tl.load(theta_ptr + head + 5))
+    return upper + lower
+
+
+@triton.jit
+def _wide_rows(
+    x_ptr, theta_ptr, valid_ptr, fault_ptr, out_ptr, rows, columns, rows_per_group, heads,
+    n1, n2, v0, v1, v2, v3,
+    MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, IS_U8: tl.constexpr,
+    RECIPROCAL: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The wide form, two lines and sums of 24 bits, in int32."""
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    column = tl.arange(0, BLOCK_COLUMNS)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    x = tl.load(x_ptr + place, mask=inside, other=-128).to(tl.int32)
+    ALL: tl.constexpr = FULL and MASKING == NO_MASK
+    valid = inside
+    if not ALL:
+        valid = valid_columns(
+            valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING
+        )
+    B, S, D, S2, D2, f = _six_parameters(theta_ptr, (group_of(row, rows_per_group, ONE_GROUP) % heads) * 6)
+    if not ONE_GROUP:
+        B, S, D, S2, D2, f = B[:, None], S[:, None], D[:, None], S2[:, None], D2[:, None], f[:, None]
+    distance = tl.max(tl.where(valid, x, -128), axis=1)[:, None] - x
+    s = (B - S * tl.minimum(distance, D) - S2 * tl.minimum(distance, D2)) >> f
+    s = tl.where(valid, s, 0)
+    rho, k = wide_reciprocal(tl.maximum(tl.sum(s, axis=1), 1)[:, None], IS_U8, RECIPROCAL)
+    p = tl.minimum((s * rho) >> (k + (7 if IS_U8 else 0)), 255 if IS_U8 else 32767)
+    tl.store(out_ptr + place, p.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def tile(rows: int, columns: int, rows_per_group: int, elements: int) -> tuple[tuple[int], dict[str, int]]:
@@ -134,26 +171,26 @@ def softmax(
     out: torch.Tensor,
     threads: int | None,
 ) -> None:
-    """Fill `out` with the probabilities of int8 logits; lengths outside the row are brought inside and told.
+    """Fill `out` with the probabilities of int8 logits; lengths outside the row are clamped and reported.
 
-    A GPU has its own number of threads: `threads` is not looked at.
+    A GPU has its own number of threads: `threads` is ignored.
     """
-    faults = word(x.device)
+    faults = fault_bytes(x.device)
     if x.numel() == 0:
         return
     x = x.contiguous()
     rows, columns = x.numel() // x.shape[-1], x.shape[-1]
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
     grid, block = tile(rows, columns, rows_per_group, _TILE)
-    whole = masking == arguments.NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
-    whole = whole and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device)
+    full = masking == arguments.NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
+    full = full and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device)
     packed, heads = heads_of(heads_on(theta, x.device), x.shape[:-2])
     with made_current(x.device):
-        if whole and heads <= _MOST_PROGRAMS:
-            _softmax_words(x, theta, mode, out, block)
+        if full and heads <= _MOST_PROGRAMS:
+            _softmax_of_full_rows(x, theta, mode, out, block)
             return
         chosen, strides = selection(masking, valid, x.shape)
-        kernel: Any = wide_rows if theta.wide else _softmax_rows
+        kernel: Any = _wide_rows if theta.wide else _softmax_rows
         kernel[grid](
             x, packed, chosen, faults if masking == arguments.LENGTHS else None, out, rows, columns,
             rows_per_group, heads, *strides, MASKING=masking, IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal,
@@ -161,19 +198,19 @@ def softmax(
         )  # fmt: skip
 
 
-def _softmax_words(
+def _softmax_of_full_rows(
     x: torch.Tensor, theta: HeadParams, mode: Mode, out: torch.Tensor, block: dict[str, int]
 ) -> None:
-    """Rows that fill blocks, each inside one head."""
+    """The same for rows that fill blocks, each block inside one head."""
     columns, block_rows = x.shape[-1], block["BLOCK_ROWS"]
     options: dict[str, Any] = {"IS_U8": mode.is_u8, "RECIPROCAL": mode.reciprocal}
     options |= {"WORDS": columns // 4, "BLOCK_ROWS": block_rows, "num_warps": block["num_warps"], **FUSED}
     # A thread loads sixteen bytes of a part, and two threads a sector of memory.
     options["PARTS"] = parts = max(min(_PARTS, columns // 32), 1)
-    kernel: Any = softmax_words
+    kernel: Any = full_rows
     table = heads_on(theta, x.device)
     if theta.wide:
-        kernel = wide_words
+        kernel = full_rows_wide
         options |= lines_of(theta, columns, mode, parts)
         table = lines_on(theta, options["SCORES"] == BYTES.value, x.device)
     table, heads = heads_of(table, x.shape[:-2])
@@ -192,17 +229,13 @@ def _softmax_words(
 
 @lru_cache(maxsize=256)
 def lines_of(theta: HeadParams, columns: int, mode: Mode, parts: int) -> dict[str, Any]:
-    """Options of `wide_words` that depend on the lines, and on how large their sums can be.
+    """Options of `full_rows_wide` that depend on the lines, and on how large their sums can be.
 
     SUMS says how halves may be added. LARGE products need all their bits: with quotients those of scores from
-    1024 on and sums from 2^18 on, without them those of sums from 2^17 on. Sums that are 256 at least keep
-    what is no quotient BELOW_256 if scores are uint8.
+    1024 on and sums from 2^18 on, without them those of sums from 2^17 on.
     """
     scores, largest = how_scores_come_about(theta), columns * theta.max_score
     sums = PACKED if largest // 2 < 2**16 else BY_BLOCK if 2 * parts * theta.max_score < 2**16 else APART
     divides = mode.reciprocal == DIVISION.value
     large = largest >= 2**18 and theta.max_score > 1023 if divides else largest >= 2**17
-    least = (theta.B - theta.S * theta.D - theta.S2 * theta.D2) >> theta.f
-    smallest = np.min((theta.B >> theta.f) + (columns - 1) * least)
-    below = scores == BYTES.value and not divides and not large and bool(smallest >= 256)
-    return {"SCORES": scores, "SUMS": sums.value, "LARGE": large, "BELOW_256": below}
+    return {"SCORES": scores, "SUMS": sums.value, "LARGE": large}

@@ -18,6 +18,7 @@ from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, quantise_linear, quantise_scores
 from hccs.numbers.requant import Requant
 from hccs.numbers.table import ParamTable
+from hccs.program import Program
 from hccs.program import operators as op
 from hccs.reference.table import table as function_table
 
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def assemble(
-    encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, tokenizer: str = ""
-) -> op.Program:
+def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, tokenizer: str = "") -> Program:
     """The program of an encoder with the table's HCCS parameters."""
     if len(encoder.layers) != table.shape[0]:
         raise ModelError(
@@ -56,7 +55,7 @@ def assemble(
     )
     build.add(op.Linear((read,), "scores", scores))
     longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
-    return op.Program(
+    return Program(
         tuple(build.operators),
         encoder.labels,
         longest,

@@ -14,10 +14,11 @@ from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.multipliers import INT16_LIMIT, quantise_linear, quantise_scores
 from hccs.numbers.patches import PatchParams
 from hccs.numbers.table import ParamTable
+from hccs.program import Program
 from hccs.program import operators as op
 
 
-def assemble_pre_norm(model: PreNorm, table: ParamTable, scales: Scales, tokenizer: str = "") -> op.Program:
+def assemble_pre_norm(model: PreNorm, table: ParamTable, scales: Scales, tokenizer: str = "") -> Program:
     """The program of a stack with the table's HCCS parameters."""
     build = Builder(scales)
     if isinstance(model.source, Words):
@@ -44,7 +45,7 @@ def assemble_pre_norm(model: PreNorm, table: ParamTable, scales: Scales, tokeniz
         in_scale=build.steps[read],
     )
     build.add(op.Linear((read,), "scores", scores))
-    return op.Program(
+    return Program(
         tuple(build.operators),
         model.labels,
         longest,

@@ -1,8 +1,8 @@
 """The steps of `packed_logits.py` in Gluon, Triton's language beneath its own, for Hopper alone.
 
-There a product may be under way while its program computes something else. Logits and scores come from
-assembly that is not pure, so that they keep their place between two products: of registers that two products
-write, ptxas takes what is computed from the one for what is computed from the other.
+Gluon lets a program compute while a product is under way. Logits and scores come from assembly that is not
+pure, so that they keep their place between two products: ptxas confuses values computed from registers that
+two products write.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def as_raised_steps(v):
 def reordered(x, ROWS: gl.constexpr):
     """64 columns so that the pairs of them that a product spreads over four threads are neighbours.
 
-    Applied to v's columns and to those of the sums, it puts every column in its place again.
+    Applied to v's columns and to those of the sums, it leaves every column in its place.
     """
     return gl.reshape(gl.permute(gl.reshape(x, [ROWS, 2, 4, 4, 2]), (0, 1, 3, 2, 4)), [ROWS, 64])
 
@@ -133,13 +133,13 @@ def larger_of_pairs(a, b):
 
 @gluon.jit
 def maxima_of_pairs(pairs, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Of those that one thread holds of a row."""
+    """Maxima of the pairs that one thread holds of a row."""
     return gl.reduce(gl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), 1, larger_of_pairs)
 
 
 @gluon.jit
 def maxima_of_products(acc, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Of the products that one thread holds of a row, in their place."""
+    """Maxima of the products that one thread holds of a row, in their place."""
     parts = gl.max(gl.reshape(acc, [ROWS, COLUMNS // 8, 8]), axis=1)
     return gl.inline_asm_elementwise(
         "mov.b32 $0, $1;", "=r,r", [parts], dtype=gl.int32, is_pure=False, pack=1
@@ -176,7 +176,7 @@ def distances(
 
 @gluon.jit
 def scores_of_pairs(pairs, line, SCORES: gl.constexpr):
-    """Scores (eq. 2, 3) of one line, or uint8 ones of two, again two to a word."""
+    """Scores (eq. 2, 3) of one line, or uint8 scores of two lines, two to a word."""
     raised, limit, near_raised, near, S, S2, least = line
     if SCORES == ONE_LINE:
         pairs = gl.inline_asm_elementwise(
@@ -193,7 +193,7 @@ def scores_of_pairs(pairs, line, SCORES: gl.constexpr):
 
 @gluon.jit
 def sums_of_pairs(pairs, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Of the scores that one thread holds of a row: words of two sums, of an eighth of all keys at most."""
+    """Words of two sums of the scores that one thread holds of a row, an eighth of all keys at most."""
     return gl.sum(gl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), axis=1)
 
 
@@ -244,7 +244,7 @@ def write_block(
     ROWS: gl.constexpr, BLOCK_D: gl.constexpr, ROWS_OF_WARPS: gl.constexpr,
 ):  # fmt: skip
     """N / Z of a block of queries, of reordered columns, from place `first` on."""
-    # Eight columns twice, where a thread's sums have two columns eight times.
+    # A thread holds two runs of eight columns, where its sums had eight runs of two.
     OUT: gl.constexpr = gl.DistributedLinearLayout(
         [[0, 1], [0, 2], [0, 4], [0, 32], [8, 0]], [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
         ROWS_OF_WARPS, [], [ROWS, BLOCK_D],

@@ -1,18 +1,19 @@
-"""Integer attention on CUDA tensors: which kernel runs, and its launch."""
+"""Integer attention on CUDA tensors; calls like an earlier one skip its checks and its plan."""
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import torch
 
+from hccs.backends.triton.attention.launch_plan import Relaunch
 from hccs.backends.triton.attention.mask_bits import packed
-from hccs.backends.triton.attention.plans import plan_for
-from hccs.backends.triton.attention.starting import Again
-from hccs.backends.triton.attention.tiles import Tile
+from hccs.backends.triton.attention.plans import Request, plan_for
+from hccs.backends.triton.attention.tuning import Tuning
 from hccs.backends.triton.codes import COMMON_MASK
-from hccs.backends.triton.devices import INTERPRETED, made_current, multiprocessors
-from hccs.backends.triton.faults import word
+from hccs.backends.triton.devices import INTERPRETED, made_current
+from hccs.backends.triton.faults import fault_bytes
 from hccs.backends.triton.softmax import rows_in, selection
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -28,12 +29,12 @@ _DTYPES = {
     "pair": torch.int32,
 }
 
-# Heads per multiprocessor from which on the kernel takes longer than its launch, which describing tiles makes
-# longer still.
-_MANY_HEADS = 64
+_LEAST_CLASS = 64
 
 _MOST_KNOWN = 512
-_known: dict[tuple[Any, ...], tuple[Again, torch.Tensor, HeadParams, Requant]] = {}
+_known: dict[tuple[Any, ...], tuple[Relaunch, torch.Tensor, HeadParams, Requant, int]] = {}
+"""By what a call is known by: its launch, the table and parameters that it reads, and the most keys of rows
+that it takes."""
 
 
 def attention(
@@ -49,36 +50,39 @@ def attention(
     out: str = "float32",
     threads: int | None = None,
     *,
-    tile: Tile | None = None,
+    tuning: Tuning | None = None,
 ) -> Any:
-    """The named output of int8 tensors [..., n, d]; lengths outside the row are brought inside and told.
+    """The named output of int8 tensors [..., n, d]; lengths outside the row are clamped and reported.
 
-    `tile` overrides the table. A GPU has its own number of threads: `threads` is not looked at.
+    `tuning` overrides the table. A GPU has its own number of threads: `threads` is ignored.
     """
-    faults = word(q.device)
+    faults = fault_bytes(q.device)
     result, Z = _results(q, out)
     if result.numel():
-        asked = _asked(q, k, v, theta, requant, valid, causal, mode, out) if tile is None else None
+        asked = _asked(q, k, v, theta, requant, valid, causal, mode, out) if tuning is None else None
         lead, nk = q.shape[:-2], k.shape[-2]
         logits = torch.Size((*lead, q.shape[-2], nk))
-        q, k, v = _by_head(q), _by_head(k), _by_head(v)
+        given, (q, k, v) = (q, k, v), (_by_head(q), _by_head(k), _by_head(v))
+        growing = _is_step(q, k)
         with made_current(q.device):
             chosen, places, kind = _selection(masking, valid, logits)
-            plan = plan_for(
-                tuple(q.shape), tuple(k.shape[1:3]), tuple(lead), theta, requant, q.device, kind,
-                kind == LENGTHS and places[3] == 0, bool(causal), mode, result.dtype,
-                tile is None and _are_many(q, k, v), q.shape[-2] == 1 and _are_words(q, k, v),
-                k.stride(-2) == v.stride(-2) == q.shape[-1], _are_aligned(q, k, v), tile,
+            request = Request(
+                tuple(q.shape), k.shape[1], _length_class(nk) if growing else nk, tuple(lead), theta, requant,
+                q.device, kind, kind == LENGTHS and places[3] == 0, bool(causal) and q.shape[-2] > 1, mode,
+                result.dtype, q.shape[-2] == 1 and _step_by(4, q, k, v),
+                k.stride(-2) == v.stride(-2) == q.shape[-1], _step_by(16, q, k, v), growing, tuning,
             )  # fmt: skip
+            plan = plan_for(request)
             copies.held(plan.table)
-            again = plan.launch(q, k, v, chosen, faults if kind == LENGTHS else None, places, result, Z)
-        if asked is not None and again is not None and q.ndim == len(lead) + 2:
+            relaunch = plan.launch(q, k, v, chosen, faults if kind == LENGTHS else None, places, result, Z)
+        as_given = all(x is y for x, y in zip((q, k, v), given, strict=True))
+        if asked is not None and relaunch is not None and as_given:
             if len(_known) >= _MOST_KNOWN:
                 _known.clear()
             if kind not in (NO_MASK, LENGTHS):
-                again = _with_bits(again, masking, logits)
-            # The parameters are kept with what knows them by their identity.
-            _known[asked] = again, plan.table, theta, requant
+                relaunch = _with_bits(relaunch, masking, logits)
+            # The parameters are kept: the key knows them by their identity.
+            _known[asked] = relaunch, plan.table, theta, requant, min(request.keys, theta.max_columns)
     return result if Z is None else (result, Z)
 
 
@@ -88,11 +92,12 @@ def again(
 ) -> Any:  # fmt: skip
     """The result of a call that was made before, on other data; None where there was none.
 
-    What shapes and parameters decide was checked then, and the launch is known: the host does little else
-    than hand over addresses. Parameters are known by their identity, tensors by their layout.
+    The first call checked what shapes and parameters decide, and its launch is known: the host does little
+    but pass addresses. Parameters are known by their identity, tensors by their layout. A step of generation
+    is known by a class of lengths, so that a growing cache meets few unknown calls.
     """
     if valid is not None and not (type(valid) is torch.Tensor and valid.is_cuda):
-        # On the host. What is kept was checked with as many keys.
+        # On the host; the copy was checked with the same number of keys.
         if type(k) is not torch.Tensor or k.ndim < 2:
             return None
         valid = copies.kept(valid, q.device, k.shape[-2])
@@ -100,9 +105,9 @@ def again(
             return None
     asked = _asked(q, k, v, theta, requant, valid, causal, mode, out)
     found = None if asked is None else _known.get(asked)
-    if found is None or q.device.index != torch.cuda.current_device():
+    if found is None or k.shape[-2] > found[4] or q.device.index != torch.cuda.current_device():
         return None
-    faults = word(q.device)
+    faults = fault_bytes(q.device)
     result, Z = _results(q, out)
     copies.held(found[1])
     found[0](q, k, v, valid, None if valid is None else faults, result, Z)
@@ -118,7 +123,7 @@ def _results(q: torch.Tensor, out: str) -> tuple[torch.Tensor, torch.Tensor | No
 def _asked(
     q: Any, k: Any, v: Any, theta: Any, requant: Any, valid: Any, causal: Any, mode: Any, out: Any
 ) -> tuple[Any, ...] | None:
-    """What a call is known by; None for what is not remembered."""
+    """The key of a call among those that are known; None for a call that is not remembered."""
     plain = type(q) is type(k) is type(v) is torch.Tensor and type(out) is str
     if not plain or INTERPRETED or type(causal) is not bool or not (mode is None or isinstance(mode, str)):
         return None
@@ -129,18 +134,39 @@ def _asked(
         if type(valid) is not torch.Tensor or valid.device != q.device:
             return None
         lengths = valid.dtype, valid.shape, valid.stride(), valid.data_ptr() % 16
+    caches: tuple[Any, ...] = k.shape, v.shape, k.stride(), v.stride()
+    masked = valid is not None and valid.dtype is torch.bool
+    if q.ndim == k.ndim == 4 and k.shape == v.shape and _is_step(q, k) and not masked:
+        most, steps = _length_class(k.shape[-2]), (*k.stride()[:2], *v.stride()[:2])
+        if max(k.stride(-2), v.stride(-2)) * most >= 2**31:
+            return None
+        caches = k.shape[:2], most, k.shape[3], k.stride()[2:], v.stride()[2:], *map(_step_class, steps)
     return (
-        id(theta), id(requant), causal, mode, out, q.device, lengths,
-        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
+        id(theta), id(requant), causal, mode, out, q.device, lengths, q.shape, q.stride(), *caches,
         q.data_ptr() % 16, k.data_ptr() % 16, v.data_ptr() % 16,
     )  # fmt: skip
+
+
+def _is_step(q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether this is a step of generation: one query, whose next call sees one key more."""
+    return q.shape[-2] == 1 and k.shape[-2] > 0
+
+
+def _length_class(keys: int) -> int:
+    """The most keys of the rows that share a plan with rows of this many."""
+    return max(1 << (keys - 1).bit_length(), _LEAST_CLASS)
+
+
+def _step_class(step: int) -> int:
+    """What Triton compiles a kernel for, of a stride in bytes or in words of four."""
+    return gcd(step, 64) if step % 4 == 0 and 4 < step < 2**31 else step
 
 
 def _by_head(x: torch.Tensor) -> torch.Tensor:
     """As [batch, heads, n, d] with contiguous rows; a copy only where strides cannot say it."""
     if x.ndim != 4:
         x = x.reshape(-1, *x.shape[-3:]) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
-    # The kernels step inside a head in 32 bits.
+    # The kernels count the bytes of a head in 32 bits.
     far = x.stride(-2) * x.shape[-2] >= 2**31
     return x.contiguous() if x.stride(-1) != 1 or far else x
 
@@ -162,33 +188,15 @@ def _selection(
     return full, [places[0], *places[2:5]], MASK if full.stride(-2) else COMMON_MASK.value
 
 
-def _with_bits(again: Again, masking: int, logits: torch.Size) -> Again:
-    """The launch that is known, on the bits of another mask like the first."""
+def _with_bits(relaunch: Relaunch, masking: int, logits: torch.Size) -> Relaunch:
+    """The known launch, on the bits of another mask like the first."""
 
-    def packed_again(q: Any, k: Any, v: Any, valid: Any, faults: Any, result: Any, Z: Any) -> None:
-        again(q, k, v, _selection(masking, valid, logits)[0], None, result, Z)
+    def with_bits(q: Any, k: Any, v: Any, valid: Any, faults: Any, result: Any, Z: Any) -> None:
+        relaunch(q, k, v, _selection(masking, valid, logits)[0], None, result, Z)
 
-    return packed_again
-
-
-def _are_words(*parts: torch.Tensor) -> bool:
-    """Whether every row starts at a whole word."""
-    return all(x.data_ptr() % 4 == 0 and all(step % 4 == 0 for step in x.stride()[:-1]) for x in parts)
+    return with_bits
 
 
-def _are_aligned(*parts: torch.Tensor) -> bool:
-    """Whether every row starts at a whole 16 bytes."""
-    return all(x.data_ptr() % 16 == 0 and all(step % 16 == 0 for step in x.stride()[:-1]) for x in parts)
-
-
-def _are_many(*parts: torch.Tensor) -> bool:
-    """Whether there are heads enough to load ahead, all of them where the copy engine can read them."""
-    batches, heads, _, d = parts[0].shape
-    if d not in (32, 64) or batches * heads < _MANY_HEADS * multiprocessors(parts[0].device):
-        return False
-    return all(x.data_ptr() % 16 == 0 and all(step and step % 16 == 0 for step in _steps(x)) for x in parts)
-
-
-def _steps(x: torch.Tensor) -> list[int]:
-    """Strides of all but the columns; that of a single row, head or batch, which is arbitrary, as 16."""
-    return [step if size > 1 else 16 for step, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)]
+def _step_by(size: int, *parts: torch.Tensor) -> bool:
+    """Whether every row starts at a multiple of so many bytes."""
+    return all(x.data_ptr() % size == 0 and all(step % size == 0 for step in x.stride()[:-1]) for x in parts)

@@ -1,8 +1,8 @@
 """Boolean masks as bits, in the order in which the threads of attention's kernels hold keys.
 
-A thread holds two neighbouring keys of every eight, as halves of a word. So of 128 keys the bits go to four
-words, one for each pair of the eight: those of even keys to the lower half, of odd ones to the upper, the
-first key's highest. Shifting such a word left by one goes to the thread's next pair.
+A thread holds two neighbouring keys of every eight, as halves of a word. So the bits of 128 keys go to four
+words, one for each pair of the eight: even keys to the lower half, odd keys to the upper half, the first key
+highest. Shifting such a word left by one moves to the thread's next pair.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROWS = 32
 
 @triton.jit
 def _pack(mask_ptr, out_ptr, rows, keys, blocks, n1, n2, s0, s1, s2, s3, ROWS: tl.constexpr):
-    """Of ROWS rows and 128 keys."""
+    """The words of ROWS rows and 128 keys."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     block = tl.program_id(1)
     i0, i1, i2 = row // (n1 * n2), row // n2 % n1, row % n2

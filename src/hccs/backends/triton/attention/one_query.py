@@ -1,8 +1,10 @@
-"""One query on many keys: what a decoder does for every token, at the speed of memory.
+"""One query on many keys in one launch: a program for each head, where there are heads enough for the GPU.
 
-A tile of the tensor cores would be wasted on one row, and its detour through shared memory is what takes the
-time. So k goes from memory to a product of four bytes at a time, and v to sums of bytes, in registers. The
-split over programs and the two kernels are those of `few_queries.py`, whose scratch memory this uses.
+A tile of the tensor cores would be wasted on one row, and its detour through shared memory takes the time.
+So k goes from memory to products of four bytes, and v to sums of bytes, in registers. The logits of the row
+stay there, two to a word, and only the output is written. Loads run ahead of the arithmetic, those of v start
+before the row's maximum is known, so that memory is never idle. Keys i and i + ROWS of a block make a word:
+their bytes of v meet in one product of two.
 """
 
 from __future__ import annotations
@@ -10,14 +12,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.attention.packed_logits import LEAST, ZERO, round_half_up
+from hccs.backends.triton.attention.packed_logits import (
+    distances,
+    larger_of_pairs,
+    larger_of_plain_pairs,
+    scores_of_pairs,
+    word_of_logits,
+)
 from hccs.backends.triton.attention.steps import limits_of, output_of, parameters_of
 from hccs.backends.triton.codes import PAIR
 from hccs.backends.triton.devices import INTERPRETED
 
 # Triton's interpreter knows no machine instructions.
 SPELLED_OUT = tl.constexpr(INTERPRETED)
-
 
 # A byte, and its sign in all bytes above.
 _BYTES = tl.constexpr(
@@ -49,100 +56,144 @@ def four_products(a, b, HOPPER: tl.constexpr):
     return total
 
 
-@triton.jit
-def logits_of_one(
-    q_ptr, k_ptr, table_ptr, valid_ptr, fault_ptr, scratch_ptr,
-    nk, heads, splits, width, sums_at, maxima_at, totals_at, counts_at, q0, q1, k0, k1, k2, t0, t1,
-    n1, s0, s1, s2,
-    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, HOPPER: tl.constexpr, D: tl.constexpr,
-    KEYS: tl.constexpr, SPLIT: tl.constexpr,
-):  # fmt: skip
-    """Logits [row, 2 * width] of int16 and the maximum of each split; strides of q and k count words."""
-    row, split = tl.program_id(0), tl.program_id(1)
-    batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
-    parameters = parameters_of(table_ptr + batch * t0 + head * t1, 0)
-    column = tl.arange(0, D // 4)
-    q = tl.load(q_ptr + batch * q0 + head * q1 + column)[None, :]
-    k_ptr += batch * k0 + head * k1
-    query = tl.zeros([1], tl.int32)
-    limit = limits_of(valid_ptr, fault_ptr, row, query, 1, nk, n1, s0, s1, s2, MASKING, CAUSAL)
-    limit = tl.max(limit, axis=0)
-    target = scratch_ptr.to(tl.pointer_type(tl.int16)) + row.to(tl.int64) * (2 * width)
-    first = split * SPLIT
-    peaks = tl.zeros([KEYS], tl.int32) + LEAST
-    for start in tl.range(first, tl.minimum(first + SPLIT, nk), KEYS):
-        key = start + tl.arange(0, KEYS)
-        place = k_ptr + key[:, None] * k2 + column[None, :]
-        k = tl.load(place) if ALL else tl.load(place, mask=(key < nk)[:, None], other=0)
-        acc = tl.sum(four_products(k, q, HOPPER), axis=1)
-        x = round_half_up(acc.to(tl.float32), parameters[6], parameters[7], HOPPER) + ZERO
-        if not ALL:
-            x = tl.where(key < limit, x, 0)
-        peaks = tl.maximum(peaks, x)
-        tl.store(target + key, x.to(tl.int16))
-    tl.store(scratch_ptr + maxima_at + row * splits + split, tl.max(peaks, axis=0))
-    if split == 0:
-        each = tl.arange(0, D)
-        tl.store(scratch_ptr + sums_at + row * D + each, tl.zeros([D], tl.int32))
-        tl.store(scratch_ptr + totals_at + row, 0)
-        tl.store(scratch_ptr + counts_at + row, 0)
+# Bytes of two keys, side by side by columns; scores of both keys times each pair.
+_SUMS_OF_FOUR_COLUMNS = tl.constexpr("""{
+    .reg .b32 x, y, a, b, c, d;
+    prmt.b32 x, $4, $5, 0x5140;
+    prmt.b32 y, $4, $5, 0x7362;
+    dp2a.lo.s32.s32 a, $6, x, $7;
+    dp2a.hi.s32.s32 b, $6, x, $8;
+    dp2a.lo.s32.s32 c, $6, y, $9;
+    dp2a.hi.s32.s32 d, $6, y, $10;
+    mov.b32 $0, a;
+    mov.b32 $1, b;
+    mov.b32 $2, c;
+    mov.b32 $3, d;
+}""")
 
 
 @triton.jit
-def sums_of_one(
-    v_ptr, table_ptr, scratch_ptr, out_ptr, sum_ptr,
-    nk, heads, splits, width, sums_at, maxima_at, totals_at, counts_at, v0, v1, v2, t0, t1,
-    ALL: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr, HOPPER: tl.constexpr, D: tl.constexpr,
-    KEYS: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr,
-):  # fmt: skip
-    """Scores and their product with v, added to those of the other splits; the last program divides."""
-    row, split = tl.program_id(0), tl.program_id(1)
-    batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
-    B, S, reach, S2, D2, f, _, _, multiplier, shift, v_scale = parameters_of(
-        table_ptr + batch * t0 + head * t1, 0
-    )
-    other = tl.arange(0, SPLITS)
-    found = tl.load(scratch_ptr + maxima_at + row * splits + other, mask=other < splits, other=0)
-    largest = tl.max(found, axis=0)
-    column = tl.arange(0, D // 4)
-    v_ptr += batch * v0 + head * v1
-    source = scratch_ptr.to(tl.pointer_type(tl.int16)) + row.to(tl.int64) * (2 * width)
-    first = split * SPLIT
-    a0 = tl.zeros([KEYS, D // 4], tl.int32)
-    a1, a2, a3, totals = a0, a0, a0, tl.zeros([KEYS], tl.int32)
-    for start in tl.range(first, tl.minimum(first + SPLIT, nk), KEYS):
-        key = start + tl.arange(0, KEYS)
-        place = v_ptr + key[:, None] * v2 + column[None, :]
-        v = tl.load(place) if ALL else tl.load(place, mask=(key < nk)[:, None], other=0)
-        x = tl.load(source + key).to(tl.int32)
-        distance = largest - x
-        s = (B - S * tl.minimum(distance, reach) - S2 * tl.minimum(distance, D2)) >> f
-        if not ALL:
-            s = tl.where(x != 0, s, 0)
-        totals += s
-        s = s[:, None]
-        a0, a1 = a0 + s * byte_of(v, 0, HOPPER), a1 + s * byte_of(v, 1, HOPPER)
-        a2, a3 = a2 + s * byte_of(v, 2, HOPPER), a3 + s * byte_of(v, 3, HOPPER)
-    even = tl.join(tl.sum(a0, axis=0), tl.sum(a2, axis=0))
-    odd = tl.join(tl.sum(a1, axis=0), tl.sum(a3, axis=0))
-    N, Z = tl.reshape(tl.join(even, odd), [D]), tl.sum(totals, axis=0)
-    each = tl.arange(0, D)
-    sums_ptr, total_ptr = scratch_ptr + sums_at + row * D, scratch_ptr + totals_at + row
-    last = True
-    if SPLITS > 1:
-        tl.atomic_add(sums_ptr + each, N, sem="relaxed")
-        tl.atomic_add(total_ptr, Z, sem="relaxed")
-        tl.debug_barrier()  # all of the program's, before it says that they are there
-        last = tl.atomic_add(scratch_ptr + counts_at + row, 1, sem="acq_rel") == splits - 1
-    if last:
-        if SPLITS > 1:
-            tl.debug_barrier()
-            N = tl.load(sums_ptr + each, cache_modifier=".cg")
-            Z = tl.load(total_ptr, cache_modifier=".cg")
-        if OUT == PAIR:
-            tl.store(sum_ptr + row, Z)
-        result = output_of(
-            N[None, :], tl.zeros([1], tl.int32) + Z, multiplier, shift, v_scale,
-            out_ptr.dtype.element_ty, OUT, True, HOPPER,
+def half_block(ptr, number, stride, left, HALF: tl.constexpr, ROWS: tl.constexpr):
+    """Half of a block of 2 * ROWS rows; rows from `left` on hold anything."""
+    first = 2 * ROWS * number + HALF * ROWS
+    return tl.load(ptr + first * stride, mask=left > first)
+
+
+@triton.jit
+def block_of_words(k_ptr, v_ptr, number, k2, v2, left, ROWS: tl.constexpr, BLOCKS: tl.constexpr):
+    """Both halves of a block; block BLOCKS is the first of v."""
+    if number < BLOCKS:
+        lower = half_block(k_ptr, number, k2, left, 0, ROWS)
+        upper = half_block(k_ptr, number, k2, left, 1, ROWS)
+    else:
+        lower = half_block(v_ptr, number - BLOCKS, v2, left, 0, ROWS)
+        upper = half_block(v_ptr, number - BLOCKS, v2, left, 1, ROWS)
+    return lower, upper
+
+
+@triton.jit
+def ones_before(left, block, ROWS: tl.constexpr):
+    """Ones in the halves of words whose keys lie before the row's limit."""
+    first = 2 * ROWS * block
+    return tl.where(left > first, 0xFFFF, 0) | tl.where(left > first + ROWS, -65536, 0)
+
+
+@triton.jit
+def with_products(sums, scores, lower, upper, HOPPER: tl.constexpr):
+    """Sums of four columns, each with the scores of two keys times their bytes added."""
+    if HOPPER and not SPELLED_OUT:
+        more = tl.inline_asm_elementwise(
+            _SUMS_OF_FOUR_COLUMNS, "=r,=r,=r,=r,r,r,r,r,r,r,r",
+            [lower, upper, scores, sums[0], sums[1], sums[2], sums[3]],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
         )  # fmt: skip
-        tl.store(out_ptr + row * D + each[None, :], result)
+    else:
+        even, odd = scores & 0xFFFF, scores >> 16
+        more = (
+            sums[0] + even * byte_of(lower, 0, HOPPER) + odd * byte_of(upper, 0, HOPPER),
+            sums[1] + even * byte_of(lower, 1, HOPPER) + odd * byte_of(upper, 1, HOPPER),
+            sums[2] + even * byte_of(lower, 2, HOPPER) + odd * byte_of(upper, 2, HOPPER),
+            sums[3] + even * byte_of(lower, 3, HOPPER) + odd * byte_of(upper, 3, HOPPER),
+        )
+    return more
+
+
+@triton.jit
+def with_both_halves(total, scores, HOPPER: tl.constexpr):
+    """The sum with both scores of a word added."""
+    if HOPPER and not SPELLED_OUT:
+        total = tl.inline_asm_elementwise(
+            "dp2a.lo.s32.s32 $0, $1, 0x101, $2;", "=r,r,r", [scores, total],
+            dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        total += (scores & 0xFFFF) + (scores >> 16)
+    return total
+
+
+@triton.jit(do_not_specialize=["nk"])
+def attention_of_one_query(
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr,
+    nk, heads, q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr,
+    HOPPER: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, AHEAD: tl.constexpr,
+    DENSE: tl.constexpr,
+):  # fmt: skip
+    """The row of one head, loads AHEAD blocks in front; strides of q, k and v count words.
+
+    DENSE says that rows of k and v follow one another, so that their places are known at compile time.
+    """
+    if DENSE:
+        k2, v2 = D // 4, D // 4
+    row = tl.program_id(0)
+    batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
+    column, key = tl.arange(0, D // 4), tl.arange(0, ROWS)
+    k_ptr += batch * k0 + head * k1 + key[:, None] * k2 + column[None, :]
+    v_ptr += batch * v0 + head * v1 + key[:, None] * v2 + column[None, :]
+    limit = limits_of(
+        valid_ptr, fault_ptr, row, tl.zeros([1], tl.int32), 1, nk, n1, s0, s1, s2, MASKING, CAUSAL
+    )
+    left = tl.max(limit, axis=0) - key
+    loaded = ()
+    for j in tl.static_range(AHEAD):
+        loaded = loaded + (block_of_words(k_ptr, v_ptr, j, k2, v2, left[:, None], ROWS, BLOCKS),)
+    parameters = parameters_of(table_ptr + batch * t0 + head * t1, SCORES)
+    B, S, reach, S2, D2, f, multiplier, shift, out_multiplier, out_shift, v_scale = parameters
+    q = tl.load(q_ptr + batch * q0 + head * q1 + column)[None, :]
+    words = ()
+    peaks = tl.zeros([ROWS], tl.int32)
+    for j in tl.static_range(BLOCKS):
+        if j + AHEAD < 2 * BLOCKS:
+            more = block_of_words(k_ptr, v_ptr, j + AHEAD, k2, v2, left[:, None], ROWS, BLOCKS)
+            loaded = loaded + (more,)
+        even = tl.sum(four_products(loaded[j][0], q, HOPPER), axis=1)
+        odd = tl.sum(four_products(loaded[j][1], q, HOPPER), axis=1)
+        pairs = word_of_logits(even, odd, multiplier, shift, HOPPER)
+        pairs = pairs & ones_before(left, j, ROWS)
+        peaks = larger_of_pairs(peaks, pairs) if HOPPER else larger_of_plain_pairs(peaks, pairs)
+        words = words + (pairs,)
+    if HOPPER:
+        both = tl.reduce(peaks, 0, larger_of_pairs)
+    else:
+        both = tl.reduce(peaks, 0, larger_of_plain_pairs)
+    line = distances(tl.maximum(both & 0xFFFF, both >> 16), B, S, reach, S2, D2, SCORES)
+    nothing = tl.zeros([ROWS, D // 4], tl.int32)
+    sums = (nothing, nothing, nothing, nothing)
+    totals = tl.zeros([ROWS], tl.int32)
+    for j in tl.static_range(BLOCKS):
+        if j + AHEAD < BLOCKS:
+            more = block_of_words(k_ptr, v_ptr, j + AHEAD + BLOCKS, k2, v2, left[:, None], ROWS, BLOCKS)
+            loaded = loaded + (more,)
+        scores = scores_of_pairs(words[j], line, S, S2, f, SCORES, HOPPER)
+        scores = scores & ones_before(left, j, ROWS)
+        totals = with_both_halves(totals, scores, HOPPER)
+        sums = with_products(sums, scores[:, None], loaded[BLOCKS + j][0], loaded[BLOCKS + j][1], HOPPER)
+    columns = tl.join(tl.join(sums[0], sums[2]), tl.join(sums[1], sums[3]))
+    N, Z = tl.sum(tl.reshape(columns, [ROWS, D]), axis=0), tl.sum(totals, axis=0)
+    if OUT == PAIR:
+        tl.store(sum_ptr + row, Z)
+    result = output_of(
+        N[None, :], tl.zeros([1], tl.int32) + Z, out_multiplier, out_shift, v_scale,
+        out_ptr.dtype.element_ty, OUT, True, HOPPER,
+    )  # fmt: skip
+    tl.store(out_ptr + row.to(tl.int64) * D + tl.arange(0, D)[None, :], result)

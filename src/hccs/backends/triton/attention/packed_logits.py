@@ -1,7 +1,7 @@
 """Two logits to a 32-bit word: the steps of attention between its two products, in Triton.
 
 What limits the speed is the work per logit, so two of them travel together from the requantisation on, as
-16-bit integers of which Hopper adds, clamps and compares two at a time. The bits of an integer up to 2047
+16-bit integers: Hopper adds, clamps and compares two of them at a time. The bits of an integer up to 2047
 are also a float16, 2^-24 times as large: the words of scores are an operand of the float16 tensor cores as
 they are, and their sums, at most 2^22 steps of 2^-24, are exact in float32. `HOPPER` chooses the
 instructions; without it the same integers come from plain Triton, on any GPU and in its interpreter.
@@ -167,7 +167,7 @@ def larger_of_plain_pairs(a, b):
 
 @triton.jit
 def maximum_of_pairs(pairs, HOPPER: tl.constexpr):
-    """Per row."""
+    """The largest half of each row."""
     if HOPPER:
         both = tl.reduce(pairs, 1, larger_of_pairs)
         largest = tl.maximum(both & 0xFFFF, both >> 16)
@@ -205,7 +205,7 @@ def distances(largest, B, S, D, S2, D2, SCORES: tl.constexpr):
 
 @triton.jit
 def scores_of_pairs(pairs, line, S, S2, f, SCORES: tl.constexpr, HOPPER: tl.constexpr):
-    """Scores (eq. 2, 3), again two to a word."""
+    """Scores (eq. 2, 3), two to a word."""
     raised, limit, near_raised, near, least = line
     if HOPPER:
         raised, limit, least = (raised & 0xFFFF) * 0x10001, limit * 0x10001, least * 0x10001
@@ -238,7 +238,7 @@ def scores_of_pairs(pairs, line, S, S2, f, SCORES: tl.constexpr, HOPPER: tl.cons
 
 @triton.jit
 def probabilities_of_pairs(pairs, Z, RECIPROCAL: tl.constexpr, IS_WIDE: tl.constexpr):
-    """p_hat of the uint8 modes (eq. 7, 8, 9), again two to a word."""
+    """p_hat of the uint8 modes (eq. 7, 8, 9), two to a word."""
     Z = tl.maximum(Z, 1)
     if IS_WIDE:
         rho, k = wide_reciprocal(Z, True, RECIPROCAL)
@@ -259,25 +259,6 @@ def as_operand(pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def bits_of_half(byte):
-    """The float16 of an int8 that lies in the upper byte of a word."""
-    return (byte >> 24).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-
-
-@triton.jit
-def halves_of_words(words, KEYS: tl.constexpr, BLOCK_D: tl.constexpr, HOPPER: tl.constexpr):
-    """Words of four int8 as rows of float16."""
-    if HOPPER:
-        lower, upper = tl.inline_asm_elementwise(
-            _HALVES_OF_BYTES, "=r,=r,r", [words], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
-        )
-    else:
-        lower = bits_of_half(words << 24) | (bits_of_half(words << 16) << 16)
-        upper = bits_of_half(words << 8) | (bits_of_half(words) << 16)
-    return as_operand(tl.reshape(tl.join(lower, upper), [KEYS, BLOCK_D // 2]), KEYS, BLOCK_D)
-
-
-@triton.jit
 def times_values(
     pairs, v, sums, HIGH: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
@@ -288,19 +269,19 @@ def times_values(
     if HIGH:
         upper = tl.dot(as_operand((pairs >> 10) & 0x3F003F, ROWS, COLUMNS), v, out_dtype=tl.float32)
         if LONG:
-            sums += whole_steps(upper) * 1024
+            sums += in_steps(upper) * 1024
         else:
             sums += 1024.0 * upper
         pairs = pairs & 0x03FF03FF
     if LONG:
-        sums += whole_steps(tl.dot(as_operand(pairs, ROWS, COLUMNS), v, out_dtype=tl.float32))
+        sums += in_steps(tl.dot(as_operand(pairs, ROWS, COLUMNS), v, out_dtype=tl.float32))
     else:
         sums = tl.dot(as_operand(pairs, ROWS, COLUMNS), v, sums, out_dtype=tl.float32)
     return sums
 
 
 @triton.jit
-def whole_steps(sums):
+def in_steps(sums):
     """Steps of 2^-24 as int32."""
     return (sums / STEP).to(tl.int32)
 
@@ -314,7 +295,7 @@ def beside_pairs(row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def maxima(acc, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Of every eighth column, [ROWS, 8]: those that one thread holds, so that loops do without shuffles."""
+    """Maxima of every eighth column, [ROWS, 8]: one thread holds them, so that loops need no shuffles."""
     return tl.max(tl.reshape(acc, [ROWS, COLUMNS // 8, 8]), axis=1)
 
 
@@ -346,7 +327,7 @@ def total_of_parts(parts, SUMS: tl.constexpr):
 
 @triton.jit
 def ones_of_bits(bits, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr):
-    """Words of ones in the halves whose key has its bit, of the bits that `mask_bits.py` packs, [ROWS, 4]."""
+    """Words of ones in the halves whose key has its bit set; `mask_bits.py` packs the bits, [ROWS, 4]."""
     column = tl.arange(0, COLUMNS // 8) + (first % 128) // 8
     words = tl.reshape(bits[:, None, :] << column[None, :, None], [ROWS, COLUMNS // 2])
     if HOPPER:  # a byte of ones where the sign of another says so

@@ -1,9 +1,9 @@
 """Attention on many keys on Hopper: products are under way while scores of others are computed.
 
-The two passes of `streamed.py` in Gluon. Keys come in blocks of 128, whose parts take turns: the tensor
-cores multiply the next part, and the part before by v, while the scores of this one are computed. No product
-that is read crosses the end of a block: ptxas would wait for each. k and v reach shared memory by
-asynchronous copies, two blocks ahead; there v becomes 128 + v, in steps of 2^-24 that are its bytes.
+This is `two_pass.py` in Gluon. Keys come in blocks of 128, whose parts take turns: the tensor cores multiply
+q by the next part, and the scores of the part before by v, while the scores of this part are computed. No
+product that is read crosses the end of a block: ptxas would wait for each. k and v reach shared memory by
+asynchronous copies, two blocks ahead; there v becomes 128 + v, whose bytes are float16 in steps of 2^-24.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ PART = gl.constexpr(32)
 
 @gluon.jit
 def begin_products(q, keys, part: gl.constexpr, acc, COLUMNS: gl.constexpr):
-    """q.k of a part of a block, over what `acc` held."""
+    """q.k of a part of a block, in the registers of `acc`."""
     part_of_keys = keys.slice(part * COLUMNS, COLUMNS).permute((1, 0))
     return warpgroup_mma(q, part_of_keys, acc, use_acc=False, is_async=True)
 
 
 @gluon.jit
 def block_at(t, count):
-    """Of both passes: t - count in the second; beyond it, the last."""
+    """The block that step t of both passes takes: t, then t - count; beyond both passes, the last."""
     return gl.minimum(gl.where(t < count, t, t - count), count - 1)
 
 
 @gluon.jit
 def begin_copy(room, place, step, block, KEYS: gl.constexpr):
-    """Of a block of k or v."""
+    """The copy of a block of k or v into shared memory."""
     begin_async_copy(room, place + block * KEYS * step)
 
 
@@ -147,7 +147,7 @@ def scores_of_block(
 
 @gluon.jit(do_not_specialize=["blocks"])
 def attention_pipelined(
-    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr, nq, nk, heads, sharing, blocks,
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr, nk, nq, heads, sharing, blocks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
     CAUSAL: gl.constexpr, BLOCK_D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
@@ -255,7 +255,7 @@ def attention_pipelined(
     total = warpgroup_mma_wait(0, deps=[sums])
 
     Z = gl.convert_layout(total_of_parts(parts), gl.SliceLayout(1, SUM))
-    # Of v alone, in the steps that `divided` takes: whole numbers below 2^24 all the way.
+    # The sums of v without its 128, in the steps that `divided` takes: integers below 2^24 all the way.
     total = total * (1 / STEP) - (Z.to(gl.float32) * (128 * STEP))[:, None]
     result = divided(total, reciprocal_of(Z, ROWS, BLOCK_D, SUM)) * v_scale
     OUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [WARPS, 1], [1, 0])

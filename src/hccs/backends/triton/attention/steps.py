@@ -1,4 +1,4 @@
-"""What the kernels of attention share: tiles of rows, products, limits, outputs."""
+"""Steps that the kernels of attention share: tiles of rows, products, limits, outputs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def output_of(
     sums, Z, multiplier, shift, v_scale, dtype: tl.constexpr, OUT: tl.constexpr, LONG: tl.constexpr,
     HOPPER: tl.constexpr,
 ):  # fmt: skip
-    """What docs/spec.md makes of (N, Z); `sums` is N in steps of 2^-24, or N itself where LONG."""
+    """The output of (N, Z) by docs/spec.md; `sums` is N in steps of 2^-24, or N itself where LONG."""
     N = sums if LONG else sums / STEP
     if OUT == PAIR:
         result = N
