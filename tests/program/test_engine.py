@@ -22,7 +22,15 @@ from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
-from tests.program.programs import LONGEST, WORDS, Builder, random_batch, random_program, scores
+from tests.program.programs import (
+    LONGEST,
+    WORDS,
+    Builder,
+    random_batch,
+    random_embedder,
+    random_program,
+    scores,
+)
 
 THREADS = (1, 2, 3)
 
@@ -60,6 +68,24 @@ def test_random_programs_of_two_lines(seed, instruction_set):
     model = IntegerModel(program)
     for batch, expected in cases:
         require_equal(model, batch, threads=(1, 2), expected=expected)
+
+
+@functools.cache
+def random_embedding_case(seed):
+    program = random_embedder(seed)
+    batches = [random_batch(program, seed, *size) for size in [(None, None), (1, 1), (40, 3)]]
+    model = IntegerModel(program)
+    return program, [(batch, model(*batch, reference=True).scores) for batch in batches]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_that_embed(seed, instruction_set):
+    program, cases = random_embedding_case(seed)
+    model = IntegerModel(program)
+    for batch, expected in cases:
+        assert expected.dtype == np.int16
+        require_equal(model, batch, expected=expected)
+        np.testing.assert_array_equal(model(*[part.tolist() for part in batch]).scores, expected)
 
 
 def stream_of_two_norms(built):

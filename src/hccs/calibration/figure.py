@@ -1,4 +1,4 @@
-"""The picture of a calibration: per head, softmax against the surrogate, with the mass behind."""
+"""The picture of a calibration: per head, softmax against the surrogate, over the mass by distance."""
 
 from __future__ import annotations
 

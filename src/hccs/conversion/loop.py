@@ -17,7 +17,7 @@ import torch
 from hccs._progress import Bar
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.nn.attaching import attach, current_table
-from hccs.nn.precision import float32_products
+from hccs.nn.training import float32_products
 
 if TYPE_CHECKING:
     from hccs.conversion.training import Recipe

@@ -14,7 +14,7 @@ from hccs.conversion.data.problems import IGNORED
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import predictions
 from hccs.conversion.scores import closer
-from hccs.nn.distilling import divergence
+from hccs.nn.training import divergence
 from hccs.numbers.table import ParamTable
 
 MOST_JUDGES = 1024

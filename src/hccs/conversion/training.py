@@ -26,7 +26,7 @@ from hccs.conversion.runs.processes import state
 from hccs.conversion.runs.record import write_json
 from hccs.errors import ParameterError
 from hccs.nn.attaching import attach, current_table, table_from_json
-from hccs.nn.distilling import divergence
+from hccs.nn.training import divergence
 from hccs.numbers.table import ParamTable
 
 MEASURED = 3

@@ -35,6 +35,7 @@ def compiled(program: Program) -> Any | None:
     engine.complete(
         building.numbers[last],
         planned.values[last].width,
+        planned.values[last].bits // 8,
         per_token=program.per_token,
         longest=min([program.rows, *longest]),
         first_position=embed.first_position,
@@ -96,7 +97,8 @@ def _linear(building: Building, step: Step, linear: op.Linear) -> None:
     factors = None if p.multiplier is None else p.multiplier[rows]
     weight = np.ascontiguousarray(p.weight[rows])
     table = getattr(step.after, "entries", None)
-    building.engine.linear(*building.places(step), weight, p.bias[rows], factors, p.limit, table)
+    exponents = building.plan.values[step.reads[0]].exponents
+    building.engine.linear(*building.places(step), weight, p.bias[rows], factors, p.limit, table, exponents)
 
 
 def _norm_of_embedding(building: Building, embed: op.Embed) -> tuple[str, int]:
@@ -111,6 +113,15 @@ BEFORE_NORM: dict[type[op.Operator], Callable[[Building, Any], tuple[str, int]]]
 """What a LayerNorm computes before itself: the source's name, and the limit of its sum."""
 
 
+ROW_EXPONENT = -1
+AFTER_NORM: dict[type[Any], Callable[[Any], int]] = {
+    op.Narrow: lambda narrow: int(narrow.bits),
+    op.NarrowRows: lambda narrow: ROW_EXPONENT,
+    type(None): lambda nothing: 0,
+}
+"""By how many bits a LayerNorm narrows what it writes; each row by its own where it has exponents."""
+
+
 def _layer_norm(building: Building, step: Step, norm: op.LayerNorm) -> None:
     a, b = (*(building.numbers[name] for name in step.reads), -1, -1)[:2]
     if step.before is None:
@@ -122,7 +133,7 @@ def _layer_norm(building: Building, step: Step, norm: op.LayerNorm) -> None:
     p, h = norm.params, norm.params.channels
     building.engine.norm(
         p.gain, p.bias, p.gain_bits, p.epsilon, root_of(h), root_shift(h),
-        source, a, b, limit, clamped, out, narrowed, getattr(step.after, "bits", 0),
+        source, a, b, limit, clamped, out, narrowed, AFTER_NORM[type(step.after)](step.after),
     )  # fmt: skip
 
 
@@ -137,6 +148,10 @@ def _attention(building: Building, step: Step, attention: op.Attention) -> None:
     )  # fmt: skip
 
 
+def _ramp(ramp: Any) -> tuple[Any, int]:
+    return (None, 0) if ramp is None else (ramp.pieces, ramp.params.bits)
+
+
 CODE: dict[type[op.Operator], Callable[[Building, Step, Any], None]] = {
     op.Embed: _embed,
     op.CutPixels: lambda to, step, cut: to.engine.pixels(
@@ -147,6 +162,14 @@ CODE: dict[type[op.Operator], Callable[[Building, Step, Any], None]] = {
     ),
     op.LayerNorm: _layer_norm,
     op.Narrow: lambda to, step, narrow: to.engine.narrow(*to.places(step), to.width(step), narrow.bits),
+    op.NarrowRows: lambda to, step, narrow: to.engine.narrow_rows(
+        *to.places(step), to.width(step), *_ramp(step.before)
+    ),
+    op.Ramp: lambda to, step, ramp: to.engine.ramp(*to.places(step), to.width(step), *_ramp(ramp)),
+    op.Pool: lambda to, step, pool: to.engine.pool(*to.places(step), to.width(step), pool.kind, pool.divided),
+    op.Unit: lambda to, step, unit: to.engine.unit(
+        *to.places(step), unit.dims, to.plan.values[step.reads[0]].bits
+    ),
     op.Linear: _linear,
     op.Attention: _attention,
     op.Table: lambda to, step, table: to.engine.table(*to.places(step), to.width(step), table.entries),
@@ -161,7 +184,8 @@ TARGET = Target(
     name="the CPU engine",
     operators=CODE,
     fusions={
-        op.LayerNorm: Fusion(before=tuple(BEFORE_NORM), after=(op.Narrow,), keeps=True),
+        op.LayerNorm: Fusion(before=tuple(BEFORE_NORM), after=(op.Narrow, op.NarrowRows), keeps=True),
+        op.NarrowRows: Fusion(before=(op.Ramp,), writes_before=False),
         op.Linear: Fusion(after=(op.Table,)),
     },
     batched=True,

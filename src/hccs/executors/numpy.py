@@ -12,6 +12,7 @@ from hccs.program import operators as op
 from hccs.program.program import Program
 from hccs.reference.embedding import embed_patches
 from hccs.reference.linear import finish
+from hccs.reference.row_exponents import finish_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 
 
 def _linear(x: NDArray[np.int8], layer: LinearParams) -> NDArray[Any]:
-    """The product by float64, exact below 2^53."""
-    products = x.astype(np.float64) @ layer.weight.T.astype(np.float64)
-    return finish(products.astype(np.int64), layer)
+    """The product by float64, exact below 2^53; rows may have an exponent in one more column."""
+    inputs = layer.weight.shape[1]
+    products = (x[..., :inputs].astype(np.float64) @ layer.weight.T.astype(np.float64)).astype(np.int64)
+    if x.shape[-1] > inputs:
+        return finish_rows(products, x[..., inputs:].astype(np.int64), layer)
+    return finish(products, layer)
 
 
 FASTER: dict[type[op.Operator], Callable[[Any, Any, op.Batch], NDArray[Any]]] = {

@@ -37,7 +37,7 @@ class Program:
             if type(scale) not in (int, float) or not math.isfinite(scale):
                 raise DataError(f"{name} to be a finite number", repr(scale), "It is the value of one step.")
         object.__setattr__(self, "_values", _values(self.operators))
-        outputs = self.values[self.operators[-1].output].width
+        outputs = self.values[self.operators[-1].output].width if self.operators[-1].labelled else 0
         if len(self.labels) != outputs or not all(isinstance(label, str) for label in self.labels):
             raise DataError(f"{outputs} labels, one per score", f"{self.labels}"[:80], "Name every score.")
         self.embed.require_rows(self.embed.rows(self.longest))

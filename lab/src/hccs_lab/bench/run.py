@@ -66,7 +66,7 @@ def bench(
     load_whole(finished.folder)  # before anything is made
     data = finished.examples(file).to("cpu")
     todo = workloads(data, settings.batch, settings.group)
-    threads = sorted({1, instruction_sets.cores()})
+    threads = sorted({1, instruction_sets.info().cores})
     found: dict[str, Any] = {
         "machine": _machine(),
         "settings": {"batch": settings.batch, "group": settings.group, "threads": threads},
@@ -180,7 +180,7 @@ def _machine() -> dict[str, Any]:
             continue
     return {
         "system": platform.platform(),
-        "cores": instruction_sets.cores(),
+        "cores": instruction_sets.info().cores,
         "isa": instruction_sets.info().isa,
         "packages": versions,
     }

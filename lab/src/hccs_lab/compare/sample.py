@@ -13,9 +13,8 @@ from torch import nn
 
 from hccs._files import safetensors
 from hccs.errors import DataError, FileError, ParameterError
-from hccs.nn.collecting import observing, ranges, run
+from hccs.nn.collecting import observing, ranges, real_rows, run
 from hccs.nn.functional import quantise as quantise_tensor
-from hccs.nn.row_scales import real_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 
 if TYPE_CHECKING:

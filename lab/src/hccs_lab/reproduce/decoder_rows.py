@@ -1,7 +1,7 @@
 """The rows of a decoder's attention: what the first token gets, and statistics at two scales.
 
 One int8 step reaches the largest magnitude of a head's logits, or what matters to its rows: see
-`hccs.nn.row_scales`.
+`hccs.nn.collecting`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ import torch
 from torch import nn
 
 from hccs.calibration import HeadStatistics
-from hccs.nn.collecting import RangeObserver, StatisticsObserver, observing, run
+from hccs.nn.collecting import (
+    RangeObserver,
+    RowMaximaObserver,
+    StatisticsObserver,
+    observing,
+    reach_of_rows,
+    run,
+)
 from hccs.nn.interface import attention_layers
-from hccs.nn.row_scales import RowMaximaObserver, reach_of_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from hccs.nn.functional import quantise
 from hccs.nn.slots import SoftmaxSlot
-from hccs.nn.straight import straight
+from hccs.nn.training import straight
 from hccs_lab.surrogates import tensors
 from hccs_lab.surrogates.surrogate import Surrogate, per_row
 

@@ -68,7 +68,7 @@ def checked_logits(x: Any, valid: Any) -> tuple[NDArray[np.int8], NDArray[np.boo
     None stands for every column, but for those that a masked array masks.
     """
     if isinstance(x, np.ma.MaskedArray):
-        x, valid = arguments.opened("x", x, valid)
+        x, valid = arguments.unmasked("x", x, valid)
     array = np.asarray(x)
     arguments.require_int8("x", array, "Quantise float logits first: hccs.calibration.quantise(z, scale).")
     if array.ndim == 0:

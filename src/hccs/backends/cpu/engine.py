@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from numpy import empty, int32, ndarray, uint8
+from numpy import empty, int16, int32, ndarray, uint8
 
 from hccs.backends.cpu import _native
 from hccs.backends.cpu.instruction_sets import threads_for
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 # Multiply-adds that are worth handing to another thread.
@@ -25,6 +24,7 @@ class Engine(_native.Engine):
     """
 
     _labels: int
+    _dtype: Any
     _per_token: bool
     _images: bool
     _tokens_per_image: int
@@ -34,6 +34,7 @@ class Engine(_native.Engine):
         self,
         scores: int,
         labels: int,
+        bytes_each: int,
         *,
         per_token: bool,
         longest: int,
@@ -41,11 +42,12 @@ class Engine(_native.Engine):
         products: int,
         images: bool,
     ) -> None:
-        """The last call before running: where scores lie, and what the model takes.
+        """The last call before running: where scores or unit vectors lie, and what the model takes.
 
         `longest` is the most tokens of a sequence or an image; `products` are per token.
         """
-        self.finish(scores, labels, longest, first_position)
+        self.finish(scores, labels, bytes_each, longest, first_position)
+        self._dtype = int32 if bytes_each == 4 else int16
         self._labels, self._per_token, self._images = labels, per_token, images
         self._tokens_per_image, self._products = longest, products
 
@@ -63,14 +65,14 @@ class Engine(_native.Engine):
                 return False
         return tokens is not None
 
-    def answer(self, tokens: Any, mask: Any, types: Any, threads: int | None) -> NDArray[np.int32] | None:
-        """int32 scores of token ids [batch, n], masks and types alike or None; or of uint8 images.
+    def answer(self, tokens: Any, mask: Any, types: Any, threads: int | None) -> NDArray[Any] | None:
+        """Scores or unit vectors of token ids [batch, n], masks and types alike or None; or of images.
 
         None for ids, masks, types and sizes that the model does not take: the caller explains.
         """
         n = self._tokens_per_image if self._images else tokens.shape[1]
         batch = len(tokens)
-        scores = empty((batch, n, self._labels) if self._per_token else (batch, self._labels), int32)
+        scores = empty((batch, n, self._labels) if self._per_token else (batch, self._labels), self._dtype)
         used = threads_for(batch * n * self._products, _WORK_PER_THREAD) if threads is None else threads
         if self._images:
             return scores if self.run_pixels(tokens, scores, used) else None

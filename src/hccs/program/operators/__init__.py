@@ -8,12 +8,30 @@ from hccs.program.operators.first import First
 from hccs.program.operators.layer_norm import LayerNorm
 from hccs.program.operators.linear import Linear
 from hccs.program.operators.narrow import Narrow
+from hccs.program.operators.narrow_rows import NarrowRows
 from hccs.program.operators.operator import Batch, Embedding, Operator, Value
+from hccs.program.operators.pool import Pool
+from hccs.program.operators.ramp import Ramp
 from hccs.program.operators.table import Table
+from hccs.program.operators.unit import Unit
 
 OPERATORS: dict[str, type[Operator]] = {
     kind.__name__: kind
-    for kind in (Embed, EmbedPatches, LayerNorm, Narrow, Linear, Attention, Table, Add, First)
+    for kind in (
+        Embed,
+        EmbedPatches,
+        LayerNorm,
+        Narrow,
+        NarrowRows,
+        Linear,
+        Attention,
+        Table,
+        Ramp,
+        Add,
+        First,
+        Pool,
+        Unit,
+    )
 }
 
 __all__ = [
@@ -29,8 +47,12 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "Narrow",
+    "NarrowRows",
     "Operator",
     "PlacePatches",
+    "Pool",
+    "Ramp",
     "Table",
+    "Unit",
     "Value",
 ]

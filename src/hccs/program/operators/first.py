@@ -10,7 +10,7 @@ from hccs.program.operators.operator import Array, Batch, Operator, Value
 
 @dataclass(frozen=True, eq=False)
 class First(Operator):
-    """int8 rows of all tokens to the row of each sequence's first token."""
+    """Rows of all tokens to the row of each sequence's first token."""
 
     inputs: tuple[str]
     output: str
@@ -18,7 +18,7 @@ class First(Operator):
     takes_first_row = True
 
     def written(self, given: Sequence[Value]) -> Value:
-        self.require_rows_of(given[0], (8,), given[0].width, tokens=True)
+        self.require_rows_of(given[0], (8, 16), given[0].width, tokens=True, exponents=True)
         return replace(given[0], per_token=False)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:

@@ -1,4 +1,4 @@
-"""`Linear`: int8 rows to int8, int16 or, as a model's scores, int32."""
+"""`Linear`: int8 rows, with exponents or without, to int8, int16 or, as a model's scores, int32."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, LinearParams
+from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, ROW_MULTIPLIER, LinearParams
 from hccs.program.operators.operator import Array, Batch, Constants, Operator, Value
 from hccs.reference.linear import linear
+from hccs.reference.row_exponents import linear_rows
 
 
 @dataclass(frozen=True, eq=False)
 class Linear(Operator):
-    """rq(W x + b); without multipliers the int32 sums themselves, which end a program."""
+    """rq(W x + b); without multipliers the int32 sums themselves, which end a program.
+
+    Where its input has exponents it follows their rule, and its bias counts steps of 2^-7 as much.
+    """
 
     inputs: tuple[str]
     output: str
@@ -33,7 +37,10 @@ class Linear(Operator):
         self.require(p.limit in (INT8_LIMIT, INT16_LIMIT), "a limit of 127 or 32767", repr(p.limit))
         self.require(p.input_limit in (127, 128), "an input limit of 127 or 128", repr(p.input_limit))
         self.require(outputs >= 1, "at least one output", outputs)
-        self.require_rows_of(given[0], (8,), inputs)
+        self.require_rows_of(given[0], (8,), inputs, exponents=p.multiplier is not None)
+        if given[0].exponents:
+            least = int(p.multiplier.min())  # type: ignore[union-attr]
+            self.require(least >= ROW_MULTIPLIER, f"multipliers of {ROW_MULTIPLIER} or more", least)
         largest = p.largest_accumulator
         if given[0].largest > p.input_limit:
             magnitudes = abs(p.weight.astype(np.int64)).sum(1)
@@ -44,7 +51,8 @@ class Linear(Operator):
         return Value(8 if p.limit == INT8_LIMIT else 16, outputs, p.limit, given[0].per_token)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
-        return linear(given[0], self.params)
+        rows = given[0].shape[-1] > self.params.weight.shape[1]
+        return linear_rows(given[0], self.params) if rows else linear(given[0], self.params)
 
     def constants(self) -> Constants:
         p = self.params

@@ -22,20 +22,30 @@ Constants: TypeAlias = tuple[dict[str, Array], dict[str, Any]]
 class Value:
     """Rows of `width` integers of `bits` bits, none above `largest` in magnitude.
 
-    There is a row per token, or one per sequence.
+    There is a row per token, or one per sequence. Rows with `exponents` have one integer more, the power of
+    two that their values are multiplied by.
     """
 
     bits: int
     width: int
     largest: int
     per_token: bool = True
+    exponents: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Integers of a row, its exponent among them."""
+        return self.width + self.exponents
 
     @property
     def bytes_per_row(self) -> int:
-        return self.width * self.bits // 8
+        return self.columns * self.bits // 8
 
     def __str__(self) -> str:
-        return f"int{self.bits} rows of {self.width}" + ("" if self.per_token else ", one per sequence")
+        exponents = " with exponents" if self.exponents else ""
+        return f"int{self.bits} rows of {self.width}{exponents}" + (
+            "" if self.per_token else ", one per sequence"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +88,9 @@ class Operator:
     def ends_program(self) -> bool:
         """Whether its output is a model's answer, which no operator reads."""
         return False
+
+    labelled: ClassVar[bool] = True
+    """Whether the channels of an answer have names."""
 
     def written(self, given: Sequence[Value]) -> Value:
         """What it writes, given what it reads; inputs and constants that it cannot take are refused."""
@@ -138,10 +151,13 @@ class Operator:
                 f"{type(self).__name__}, {expected}", f"{got} for {self.output!r}", "Lower the model again."
             )
 
-    def require_rows_of(self, value: Value, bits: tuple[int, ...], width: int, tokens: bool = False) -> None:
-        """Refuse an input of another type, of another width or, with `tokens`, one per sequence."""
+    def require_rows_of(
+        self, value: Value, bits: tuple[int, ...], width: int, tokens: bool = False, exponents: bool = False
+    ) -> None:
+        """Refuse another type or width, with `tokens` one row per sequence, or unexpected exponents."""
         kinds = " or ".join(f"int{b}" for b in bits)
         fits = value.bits in bits and value.width == width and (value.per_token or not tokens)
+        fits = fits and (exponents or not value.exponents)
         self.require(fits, f"to read {kinds} rows of {width}", value)
 
     def require_integer(self, name: str, value: Any, low: int, high: int) -> None:

@@ -32,7 +32,8 @@ def fused(operators: Sequence[Operator], values: Mapping[str, Value], target: Ta
         last = _next(readers[step.output], rule)
         if last is not None:
             after.add(last.output)
-        writes = [] if first is None or values[first.output].bits > 16 else [first.output]
+        stream = first is not None and rule.writes_before and values[first.output].bits <= 16
+        writes = [first.output] if first is not None and stream else []
         if last is None or rule.keeps:
             writes.append(step.output)
         if last is not None:
@@ -47,7 +48,8 @@ def _runs_before(
 ) -> bool:
     """Whether the first of its readers runs it: the others then read what that one writes of it."""
     rule = target.fusions.get(type(readers[0]), Fusion()) if readers else Fusion()
-    return type(step) in rule.before and (values[step.output].bits <= 16 or len(readers) == 1)
+    shared = rule.writes_before and values[step.output].bits <= 16
+    return type(step) in rule.before and (shared or len(readers) == 1)
 
 
 def _next(readers: Sequence[Operator], rule: Fusion) -> Operator | None:

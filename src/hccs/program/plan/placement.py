@@ -110,7 +110,7 @@ def _size(
     if not target.pools:
         return "local" if local else "arena", -(-value.bytes_per_row // target.alignment) * target.alignment
     rows = (tile if local else longest) if all_rows else 1
-    return value.bits, rows * value.width
+    return value.bits, rows * value.columns
 
 
 def _taken_over(wanted: Sequence[Block], step: Step, blocks: Mapping[str, Block]) -> Block | None:

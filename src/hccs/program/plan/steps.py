@@ -13,13 +13,15 @@ from hccs.program.operators import Operator
 class Fusion:
     """What an executor runs together with one kind of operator.
 
-    It takes the kinds `before` it, whose values of 16 bits or less it writes too, and the kinds `after` it.
+    It takes the kinds `before` it, whose values of 16 bits or less it writes too unless it cannot (then no
+    other reads them), and the kinds `after` it.
     With `keeps` it writes its own value beside that of the operator after it; without, no other reads it.
     """
 
     before: tuple[type[Operator], ...] = ()
     after: tuple[type[Operator], ...] = ()
     keeps: bool = False
+    writes_before: bool = True
 
 
 def no_scratch(step: Operator, rows: int, tile: int) -> Iterable[tuple[str, int, int]]:
