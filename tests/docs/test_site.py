@@ -56,7 +56,7 @@ def test_every_public_name_is_on_the_page_of_names():
 def test_notebooks_become_pages(site):
     """Cells, their outputs as HTML or text, and links to other pages of the site."""
     page = site.as_markdown(ROOT / "docs" / "notebooks" / "what_a_head_looks_like.ipynb")
-    assert page.startswith("# What a head looks like") and "```python\nimport hccs\n" in page
+    assert page.startswith("# What a head looks like") and "```python\nimport csv\n" in page
     assert '<div class="hccs-heads"' in page and "```text\n" in page
     assert "\n\n" not in page[page.index("<script>") : page.index("</script>")]  # Markdown would end there
     linked = site.with_links_of_the_site(
