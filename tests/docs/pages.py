@@ -51,6 +51,18 @@ def fences(page: str) -> list[Fence]:
     return found
 
 
+def shell_lines(fence: Fence) -> list[tuple[str, str]]:
+    """The lines of a shell fence as (place, line); a backslash at the end joins a line with the next."""
+    found, start = [], 0
+    lines = fence.text.splitlines()
+    for number, line in enumerate(lines):
+        if not line.endswith("\\"):
+            joined = " ".join(part.rstrip("\\").strip() for part in lines[start : number + 1])
+            found.append((f"{fence.page}:{fence.line + start}", joined))
+            start = number + 1
+    return found
+
+
 def prose(page: str) -> Iterator[tuple[int, str]]:
     """The lines of a page outside its fences, numbered."""
     inside = False

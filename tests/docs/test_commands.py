@@ -13,7 +13,7 @@ click = pytest.importorskip("click")
 typer = pytest.importorskip("typer")
 
 from hccs.cli.app import app
-from tests.docs.pages import PAGES, ROOT, fences, inline_code
+from tests.docs.pages import PAGES, ROOT, fences, inline_code, shell_lines
 
 PYPROJECTS = [ROOT / folder / "pyproject.toml" for folder in ("", "lab", "aie")]
 HCCS = typer.main.get_command(app)
@@ -46,10 +46,10 @@ def commands_in(line: str) -> list[list[str]]:
 def in_fences(page: str) -> list[tuple[str, list[str]]]:
     """All commands of a page's shell fences, as (place, words)."""
     return [
-        (f"{page}:{fence.line + offset}", command)
+        (place, command)
         for fence in fences(page)
         if fence.language == "sh"
-        for offset, line in enumerate(fence.text.splitlines())
+        for place, line in shell_lines(fence)
         for command in commands_in(line)
     ]
 

@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from tests.docs.pages import PAGES, ROOT, SITE_PAGES, Fence, fences, prose
+from tests.docs.pages import PAGES, ROOT, SITE_PAGES, Fence, fences, prose, shell_lines
 from tests.docs.preamble import names, write_files
 from tests.docs.test_commands import NOT_RUN, RUN_ELSEWHERE, commands_in
 
@@ -52,6 +52,18 @@ def test_lists_are_separated_from_the_paragraph_before(page):
             wrong.append(f"{page}:{number}: a blank line is missing before: {line[:60]}")
         before = line
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", SITE_PAGES)
+def test_code_fits_the_site(page):
+    """At 1280 pixels a line of code has room for so many letters."""
+    wide = [
+        f"{fence.page}:{fence.line + number}"
+        for fence in fences(page)
+        for number, line in enumerate(fence.text.splitlines())
+        if len(line) > 125
+    ]
+    assert not wide, wide
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -90,10 +102,10 @@ def run_commands(fence: Fence, hccs_command: Callable[..., str]) -> None:
 
     Of other programs `make` in a folder, the compilers and what they made are run.
     """
-    for offset, line in enumerate(fence.text.splitlines()):
+    for where, line in shell_lines(fence):
         for command in commands_in(line):
             text = " ".join(command)
-            place = f"{fence.page}:{fence.line + offset}: {text}"
+            place = f"{where}: {text}"
             if command[0] == "hccs":
                 if text.startswith(tuple(NOT_RUN)) or text in RUN_ELSEWHERE:
                     continue
