@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from encoder_cpu import fastest
 from encoder_variants import encoder, table_for, tokens
-from hccs_lab.bench.files import dynamic_int8_onnx, float_onnx
-from hccs_lab.bench.opening import open_onnxruntime
+from hccs_lab.bench.contenders import dynamic_int8_onnx, float_onnx
+from hccs_lab.bench.runtimes import open_onnxruntime
 from provenance import write_json
 
 import hccs

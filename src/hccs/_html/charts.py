@@ -74,7 +74,7 @@ def curves(
         points = " ".join(
             f"{frame.across(x):.1f},{frame.down(v):.1f}" for x, v in line.points if x <= last * 1.0001
         )
-        style = f"fill:none;stroke:{line.colour};stroke-width:1.8;stroke-linejoin:round"
+        style = f"fill:none;stroke:{line.colour};stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round"
         drawn.append(
             tag("polyline", points=points, style=style, stroke_dasharray="5 4" if line.dashed else None)
         )

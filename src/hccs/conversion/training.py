@@ -19,6 +19,7 @@ from torch import nn
 from hccs._progress import Bar, duration
 from hccs.conversion.data.problems import IGNORED
 from hccs.conversion.data.tokens import TokenisedSet, as_batch
+from hccs.conversion.fingerprints import of_examples
 from hccs.conversion.loop import train_in_memory
 from hccs.conversion.metrics import ACCURACY, Metric
 from hccs.conversion.models import predictions, score, transformers
@@ -98,16 +99,18 @@ def train(
     resumable: bool = True,
     metric: Metric = ACCURACY,
     say: Callable[[str], None] | None = None,
+    checkpoint: Path | None = None,
 ) -> Outcome:
     """Train `model` in place to its best score on the examples that are held back (`hold_out`).
 
     An interrupted training resumes from `folder`. With `recipe.distil` the loss follows the predictions that
     `data` carries (`taught`). With HCCS attached, the best checkpoint's own table is attached at the end,
     frozen. Weights that never beat where they started are put back. A training that is not `resumable` keeps
-    its best weights in memory, in one process, and writes nothing.
+    its best weights in memory, in one process, and writes nothing but, once a minute, its state to
+    `checkpoint`, where one is given and from which the same training goes on.
     """
     with nullcontext() if recipe.dropout else without_dropout(model):
-        return _train(model, data, held, recipe, folder, recalibrate, resumable, metric, say)
+        return _train(model, data, held, recipe, folder, recalibrate, resumable, metric, say, checkpoint)
 
 
 def _train(
@@ -120,6 +123,7 @@ def _train(
     resumable: bool,
     metric: Metric,
     say: Callable[[str], None] | None,
+    checkpoint: Path | None,
 ) -> Outcome:
     start = score(model, held, metric)
     before = copy.deepcopy(model.state_dict())
@@ -133,6 +137,9 @@ def _train(
             loss=partial(_loss, recipe),
             score=lambda: score(model, held, metric),
             after_epoch=None if fit is None else lambda: attach(model, fit(model)),
+            checkpoint=checkpoint,
+            key="" if checkpoint is None else f"{recipe} {of_examples((data, held))}",
+            say=say,
         )
         if found.score is not None and found.score >= start:
             found.put_back(model)

@@ -16,7 +16,7 @@ def demo(
         "build/demo"
     ),
 ) -> None:
-    """Convert the embedded BERT-tiny on the embedded sentiment task: no network needed."""
+    """Convert the BERT-tiny that ships with hccs-lab on its sentiment task: no network needed."""
     require_models()
     from hccs.cli.convert import show_end, show_summary
     from hccs_lab.demo import demo as run

@@ -56,6 +56,8 @@ def heads_figure(heads: Sequence[Head], path: Path) -> None:
         panel.tick_params(labelsize=6)
     panels.flat[0].legend(fontsize=7, frameon=False)
     figure.supxlabel("distance from the row's largest logit", fontsize=8)
+    if len(shown) < len(heads):
+        figure.suptitle(f"the {len(shown)} worst of {len(heads)} heads", fontsize=9)
     _figures.save(figure, path)
 
 

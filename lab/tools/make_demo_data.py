@@ -1,6 +1,6 @@
 """Builds what ships in lab/src/hccs_lab/demo: the movie-snippet task and a BERT-tiny fine-tuned on it.
 
-    python tools/make_embedded.py --snippets snippets.tsv --licence LICENSE.txt \\
+    python lab/tools/make_demo_data.py --snippets snippets.tsv --licence LICENSE.txt \\
         --encoder ENCODER_FOLDER --vocabulary vocab.txt
 
 snippets.tsv: id, mean human rating in -4..4, sentence (Hutto & Gilbert, ICWSM 2014). Ratings within 0.5 of
@@ -22,7 +22,7 @@ from hccs.conversion.models import accuracy, load_classifier
 from hccs.conversion.training import Recipe, train
 
 NEUTRAL = 0.5
-OUT = Path(__file__).parent.parent / "src" / "hccs" / "embedded"
+OUT = Path(__file__).parents[1] / "src" / "hccs_lab" / "demo"
 
 
 def write_task(snippets: Path, licence: Path) -> None:

@@ -1,25 +1,30 @@
 """Models opened in the runtimes that are compared, each as one function from a batch to its scores.
 
-Nothing is imported before it is needed: a fresh process that opens one of them holds no other.
+    python -m hccs_lab.bench.runtimes KIND PATH SENTENCES.npz THREADS
+
+opens one in a process of its own, answers, and prints its peak memory as one JSON object; the parent measures
+the time, from before the interpreter starts. Nothing is imported before it is needed: such a process loads
+one runtime only.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs.errors import HccsError
 
-    Batch = Mapping[str, NDArray[np.int64]]
-    Answer = Callable[[Batch], NDArray[Any]]
-else:
-    Batch = Mapping
-    Answer = Callable
+Batch = Mapping[str, NDArray[np.int64]]
+Answer = Callable[[Batch], NDArray[Any]]
 
 
 def open_torch_float(run: Path, threads: int) -> Answer:
@@ -66,7 +71,6 @@ def in_torch(model: Any, threads: int) -> Answer:
 
 
 def open_onnxruntime(file: Path, threads: int) -> Answer:
-    """An ONNX file in ONNX Runtime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -79,7 +83,6 @@ def open_onnxruntime(file: Path, threads: int) -> Answer:
 
 
 def open_openvino(file: Path, threads: int) -> Answer:
-    """A model of OpenVINO, one stream, for every length."""
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
@@ -88,7 +91,6 @@ def open_openvino(file: Path, threads: int) -> Answer:
 
 
 def open_ours(file: Path, threads: int) -> Answer:
-    """The integer model; needs NumPy alone."""
     from hccs.program import IntegerModel
 
     model = IntegerModel.load(file)
@@ -107,4 +109,45 @@ OPENERS: dict[str, Callable[[Path, int], Answer]] = {
     "openvino": open_openvino,
     "ours": open_ours,
 }
-"""By the names under which `hccs_lab.bench.fresh` knows them."""
+
+
+class FreshProcessError(HccsError):
+    """A runtime that did not answer in a process of its own."""
+
+
+def in_fresh_process(kind: str, path: Path, sentences: Path, threads: int) -> dict[str, float]:
+    """Peak resident `memory` in bytes, and `first_answer` in seconds, of a process that opens and answers."""
+    command = [sys.executable, "-m", "hccs_lab.bench.runtimes", kind, str(path), str(sentences), str(threads)]
+    began = time.perf_counter()
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - began
+    if ended.returncode:
+        lines = ended.stderr.strip().splitlines()
+        raise FreshProcessError(
+            f"{kind} to answer in a process of its own", lines[-1] if lines else "nothing", "See its error."
+        )
+    return {"memory": json.loads(ended.stdout.splitlines()[-1])["memory"], "first_answer": seconds}
+
+
+def peak_memory() -> int:
+    try:
+        # getrusage would count the parent's, which the process was for a moment.
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+    except OSError:  # not Linux
+        import resource
+
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return used if sys.platform == "darwin" else 1024 * used
+
+
+def main(arguments: list[str]) -> dict[str, Any]:
+    kind, path, sentences, threads = arguments
+    with np.load(sentences) as file:
+        batch = {name: file[name] for name in file.files}
+    answer = OPENERS[kind](Path(path), int(threads))(batch)
+    return {"memory": peak_memory(), "answers": len(answer)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1:])))
