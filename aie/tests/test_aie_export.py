@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hccs_aie.export import Target, export, plan
-from hccs_aie.export.aie4ml_model import directives
-from hccs_aie.export.vitis import plio_text
 
 from hccs import HeadParams, ParamTable
 from hccs.errors import DtypeError, FileError, ModeError, ParameterError, ShapeError
 from hccs.reference.softmax import softmax as reference_softmax
+from hccs_aie.export import Target, export, plan
+from hccs_aie.export.aie4ml_model import directives
+from hccs_aie.export.vitis import plio_text
 
 TABLE = ParamTable(
     B=[[444, 300, 256], [500, 300, 256]],

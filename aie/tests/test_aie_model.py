@@ -6,6 +6,9 @@ import dataclasses
 import sys
 
 import pytest
+
+from hccs import HeadParams, Mode
+from hccs.errors import DtypeError, MissingExtraError, ModeError, ParameterError
 from hccs_aie import emulator, scaling, throughput
 from hccs_aie.cycles import banks, picture
 from hccs_aie.cycles.machine import Generation, machine
@@ -13,9 +16,6 @@ from hccs_aie.cycles.model import Compiler, KernelCycles, kernel_cycles
 from hccs_aie.cycles.program import Loop, fuse_stores, operations, parse, shared
 from hccs_aie.cycles.verifier import violations
 from hccs_aie.emulator import Kernel
-
-from hccs import HeadParams, Mode
-from hccs.errors import DtypeError, MissingExtraError, ModeError, ParameterError
 
 CELLS = throughput.entries()
 PAPER_CELLS = [cell for cell in CELLS if cell[2] <= 128]

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
 from hccs_aie import throughput
 from hccs_aie.cycles import open_compiler
 from hccs_aie.cycles.graph import build

@@ -7,6 +7,7 @@ import itertools
 import random
 
 import pytest
+
 from hccs_aie.cycles.graph import Edge, Graph, Node
 from hccs_aie.cycles.machine import machine
 from hccs_aie.cycles.pressure import pressure

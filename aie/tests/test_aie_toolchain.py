@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hccs_aie.cycles.machine import Generation
-from hccs_aie.export import export, plan
-from hccs_aie.toolchain import ToolchainError, build, count_bundles, modelled_code_size
-
 from aie.tests.test_aie_listing import code, hardware_loop
+
 from hccs import ParamTable
 from hccs.errors import FileError
 from hccs.numbers.modes import Mode
+from hccs_aie.cycles.machine import Generation
+from hccs_aie.export import export, plan
+from hccs_aie.toolchain import ToolchainError, build, count_bundles, modelled_code_size
 
 LISTING = """
 hccs_tile.o:	file format elf32-aie

@@ -73,9 +73,8 @@ def test_sentences_are_ids_or_text(program: Path, tmp_path: Path) -> None:
 
 def test_the_tokenizer_beside_a_program_reads_text(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from hccs_lab.demo import MODEL
-
     from hccs.program import Program
+    from hccs_lab.demo import MODEL
 
     whole = small_program(words=30522)
     model = IntegerModel(Program(whole.operators, whole.labels, whole.longest, whole.score_scale, {}, "own"))
