@@ -4,18 +4,17 @@ import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from hccs.errors import HccsError
-from hccs.numbers.heads import HeadParams
-from hccs.numbers.modes import Mode
-from hccs.numbers.region import Region
-from hccs.numbers.requant import FixedPoint, Requant
-from hccs.numbers.table import ParamTable
-from hccs.ops.attention import attention
-from hccs.ops.softmax import softmax
-from hccs.program.model import IntegerModel
-
 if _TYPE_CHECKING:
     from hccs.calibration.searching import calibrate
+    from hccs.errors import HccsError
+    from hccs.numbers.heads import HeadParams
+    from hccs.numbers.modes import Mode
+    from hccs.numbers.region import Region
+    from hccs.numbers.requant import FixedPoint, Requant
+    from hccs.numbers.table import ParamTable
+    from hccs.ops.attention import attention
+    from hccs.ops.softmax import softmax
+    from hccs.program.model import IntegerModel
 
 __all__ = [
     "FixedPoint",
@@ -32,18 +31,43 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_ROOMS = ("backends", "calibration", "conversion", "export", "nn", "ops", "program", "reference")
-_FUNCTIONS = {"calibrate": "hccs.calibration.searching", "convert": "hccs.conversion.calling"}
+_ROOMS = (
+    "backends",
+    "calibration",
+    "conversion",
+    "errors",
+    "export",
+    "nn",
+    "numbers",
+    "ops",
+    "program",
+    "reference",
+)
+_HOMES = {
+    "FixedPoint": "hccs.numbers.requant",
+    "HccsError": "hccs.errors",
+    "HeadParams": "hccs.numbers.heads",
+    "IntegerModel": "hccs.program.model",
+    "Mode": "hccs.numbers.modes",
+    "ParamTable": "hccs.numbers.table",
+    "Region": "hccs.numbers.region",
+    "Requant": "hccs.numbers.requant",
+    "attention": "hccs.ops.attention",
+    "calibrate": "hccs.calibration.searching",
+    "convert": "hccs.conversion.calling",
+    "softmax": "hccs.ops.softmax",
+}
 
 
 def __getattr__(name: str) -> _Any:
-    """What needs more than NumPy, compiled modules included, is imported when it is first named."""
+    """Names are imported when they are first used, so that a command starts, and can be stopped, at once."""
     if name in _ROOMS:
         return _importlib.import_module(f"hccs.{name}")
-    if name in _FUNCTIONS:
-        return getattr(_importlib.import_module(_FUNCTIONS[name]), name)
-    raise AttributeError(f"module 'hccs' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hccs' has no attribute {name!r}")
+    globals()[name] = value = getattr(_importlib.import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_ROOMS, *_FUNCTIONS, "__version__"})
+    return sorted({*__all__, *_ROOMS, *_HOMES, "__version__"})

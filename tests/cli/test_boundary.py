@@ -136,6 +136,17 @@ def test_ctrl_c_while_the_command_starts(tmp_path):
         assert done.returncode == 130 and done.stderr.startswith("hccs: stopped"), (delay, done.stderr)
 
 
+def test_a_command_can_be_stopped_from_its_first_moments():
+    """Until `main` runs nobody meets Ctrl-C: what is imported before it must be next to nothing."""
+    program = (
+        "import sys; before = {*sys.modules}; import hccs.cli; "
+        "print(*sorted({name for name in {*sys.modules} - before if name.startswith('hccs')}), "
+        "'numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["hccs", "hccs.cli", "hccs.errors", "False"]
+
+
 def test_ctrl_c_in_a_real_run(tmp_path):
     pytest.importorskip("transformers")
     command = [sys.executable, "-m", "hccs.cli", "demo", "--out", str(tmp_path / "run")]
