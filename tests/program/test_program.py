@@ -129,6 +129,9 @@ def test_a_program_prints_readably(model):
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
+        (([[1, 2, 3], [4]],), ShapeError, "input_ids as an array.*same length"),
+        ((None,), DtypeError, "integers"),
+        (([[1, 2]], [[1, 1], [1]]), ShapeError, "attention_mask as an array"),
         (([[1, 99]],), DataError, "input_ids from 0 to 39"),
         (([[1, -1]],), DataError, "input_ids from 0 to 39"),
         (([[1.0, 2.0]],), DtypeError, "integers"),
@@ -138,6 +141,7 @@ def test_a_program_prints_readably(model):
         (([[1, 2, 3]], [[0, 1, 1]]), MaskError, "holes, or padding on the left"),
         (([[1, 2, 3]], [[0, 0, 0]]), MaskError, "at least one token"),
         (([[1, 2, 3]], [[1, 1]]), MaskError, "shape"),
+        ((np.ma.array([[1, 2, 3]], mask=[[0, 0, 1]]), [[1, 1]]), MaskError, "shape"),
         (([[1, 2, 3]], [[0.0, -1e9, 0.0]]), MaskError, "0 and 1"),
         (([[1, 2]], None, [[0, 2]]), DataError, "token_type_ids from 0 to 1"),
         (([[1, 2]], None, [[0]]), ShapeError, "token_type_ids of shape"),

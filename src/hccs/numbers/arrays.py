@@ -77,7 +77,7 @@ def array_of(name: str, value: Any) -> NDArray[Any]:
     """Anything that NumPy makes an array of."""
     try:
         return np.asarray(value)
-    except (ValueError, TypeError) as error:  # ragged lists, tensors on a GPU
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors on a GPU or on meta
         reason = " ".join(str(error).split())
         raise ShapeError(f"{name} as an array", reason, "Give all rows the same length.") from error
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hccs.errors import DataError, DtypeError, MaskError, ShapeError
+from hccs.numbers.arrays import array_of
 from hccs.numbers.embeddings import MAX_WORD_SHIFT, EmbeddingParams
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
 from hccs.program.operators.operator import Array, Batch, Constants, Embedding, Value
@@ -68,8 +69,11 @@ class Embed(Embedding):
 
     def read(self, tokens: Any, mask: Any, types: Any, longest: int) -> Batch:
         if isinstance(tokens, np.ma.MaskedArray):
-            mask = ~np.ma.getmaskarray(tokens) & (True if mask is None else np.asarray(mask) != 0)
-            tokens = tokens.filled(0)
+            shown = ~np.ma.getmaskarray(tokens)
+            if mask is not None:
+                _lengths(mask, np.atleast_2d(shown).shape)
+                shown = shown & (np.asarray(mask) != 0)
+            mask, tokens = shown, tokens.filled(0)
         ids = _ids("input_ids", tokens, self.vocabulary, longest)
         lengths = _lengths(mask, ids.shape)
         given = np.zeros(ids.shape, np.int64) if types is None else types
@@ -143,4 +147,4 @@ def _lengths(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
 def _plain(name: str, given: Any) -> Array:
     if np.ma.is_masked(given):
         raise MaskError(f"{name} without masked values", "a masked array", "Mask input_ids, or none.")
-    return np.asarray(given)
+    return array_of(name, given)

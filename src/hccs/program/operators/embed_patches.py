@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hccs.errors import DtypeError, MaskError, ShapeError
+from hccs.numbers.arrays import array_of
 from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
 from hccs.numbers.patches import PatchParams
 from hccs.program.operators.linear import Linear
@@ -55,7 +56,7 @@ class EmbedPatches(Embedding):
         return (cut, cut_value), (layer, layer_value), (place, self.written([]))
 
     def read(self, tokens: Any, mask: Any, types: Any, longest: int) -> Batch:
-        images = np.asarray(tokens)
+        images = array_of("images", tokens)
         if images.dtype != np.uint8:
             raise DtypeError(
                 "images of uint8, 0 to 255",
