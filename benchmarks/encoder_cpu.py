@@ -52,6 +52,7 @@ from encoder_variants import (
     tokens,
 )
 from hccs_lab.demo import MODEL as TINY
+from provenance import write_json
 
 import hccs
 from hccs.backends.cpu import instruction_sets
@@ -157,7 +158,7 @@ def time_sentences(variants: Variants, chosen: list[list[int]]) -> list[Row]:
 
 def time_threads(variants: Variants) -> dict[str, Any]:
     batch: list[Batch] = [tokens(variants.model, 8, min(128, variants.longest))]
-    cores = instruction_sets.cores()
+    cores = instruction_sets.info().cores
     calls = {str(n): variants.calls(batch, n, (WHOLE,))[WHOLE] for n in sorted({1, cores})}
     seconds = fastest(calls)
     return {"cores": cores, "seconds": seconds, "over_one": seconds["1"] / seconds[str(cores)]}
@@ -244,8 +245,7 @@ def main() -> None:
             given = ["--lengths", options.lengths, "--batches", options.batches]
             found["avx2"] = held_to_avx2([*given, *(["--model", options.model] if options.model else [])])
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(found, indent=1))
+        write_json(options.json, found)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 EMBEDDED = ROOT / "lab" / "src" / "hccs_lab" / "demo"
-PARTS = {"softmax_peers", "encoder_variants"}  # imported by others
+PARTS = {"softmax_peers", "encoder_variants", "provenance"}  # imported by others
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -41,7 +41,14 @@ def run(monkeypatch, tmp_path):
         monkeypatch.syspath_prepend(str(BENCHMARKS))
         with warnings.catch_warnings():
             runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
-        return json.loads(out.read_text()) if into else None
+        if into is None:
+            return None
+        found = json.loads(out.read_text())
+        origin = found.pop("provenance")
+        assert {"commit", "recorded", "command", "cpu", "versions"} <= set(
+            origin
+        ) and "" not in origin.values()
+        return found
 
     yield run
     logging.disable(logging.NOTSET)
@@ -64,13 +71,13 @@ def test_every_benchmark_is_run_here():
     assert [name for name in sorted(scripts) if f'run("{name}"' not in source] == []
 
 
-@pytest.mark.parametrize("tool", ["check_installed", "make_embedded"])
+@pytest.mark.parametrize("tool", ["tools/check_installed", "lab/tools/make_demo_data"])
 def test_tools_start(tool, monkeypatch, capsys):
     pytest.importorskip("transformers")
     monkeypatch.setattr(sys, "argv", [tool, "--help"])
     with pytest.raises(SystemExit) as left:
-        runpy.run_path(str(ROOT / "tools" / f"{tool}.py"), run_name="__main__")
-    assert left.value.code == 0 and f"tools/{tool}.py" in capsys.readouterr().out
+        runpy.run_path(str(ROOT / f"{tool}.py"), run_name="__main__")
+    assert left.value.code == 0 and f"{tool}.py" in capsys.readouterr().out
 
 
 def test_softmax_cpu(run):

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hccs_aie.export import ProjectFile, Target, export, plan
+from hccs_aie.export import Target, export, plan
 from hccs_aie.export.aie4ml_model import directives
 from hccs_aie.export.vitis import plio_text
 
 from hccs import HeadParams, ParamTable
-from hccs._files.folder import MANIFEST
 from hccs.errors import DtypeError, FileError, ModeError, ParameterError, ShapeError
 from hccs.reference.softmax import softmax as reference_softmax
 
@@ -147,16 +146,6 @@ def test_replaces_an_export_but_nothing_else(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="earlier export"):
         export(project, "vitis", other)
     assert names(other) == {"vectors/logits.bin", "thesis.tex"}
-
-
-@pytest.mark.parametrize("target", list(Target))
-def test_exports_from_before_the_list_of_files_are_replaced(target: Target, tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
-    folder = export(plan(TABLE, rows=32, tiles=3), target, tmp_path / "project")
-    for name in (MANIFEST, "project.json"):
-        (folder / name).unlink()
-    export(plan(TABLE, rows=32, tiles=1), "iron", folder)
-    assert ProjectFile.load(folder).target is Target.IRON
 
 
 def test_a_project_that_was_built_is_replaced(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from hccs.executors.numpy import run
 from hccs.nn.lowering import scales_for, take_apart
 from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.noise import measure_noise
-from hccs.nn.lowering.pre_norm import Pixels
+from hccs.nn.lowering.pre_norm import PixelScaling
 from hccs.nn.lowering.quantised import KINDS, quantised
 from hccs.numbers.table import ParamTable
 from hccs.program import IntegerModel
 from hccs.program.operators import Batch
 from tests.nn.conftest import VOCABULARY, sentences, vit
 
-PIXELS = Pixels((0.5, 0.4, 0.6), (0.5, 0.3, 0.25))
+PIXELS = PixelScaling((0.5, 0.4, 0.6), (0.5, 0.3, 0.25))
 SHAPE = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=37)
 
 

@@ -253,6 +253,6 @@ def test_a_forged_file_is_refused(forge, tmp_path):
 
 def test_other_versions_of_the_format_are_refused(tmp_path):
     arrays, metadata = {}, {"program": "{}"}
-    files.FORMAT.save(tmp_path / "model.hccs", arrays, metadata, 2)
+    replace(files.FORMAT, version=2).save(tmp_path / "model.hccs", arrays, metadata)
     with pytest.raises(FileError, match="of version 1"):
         IntegerModel.load(tmp_path / "model.hccs")

@@ -81,7 +81,7 @@ def read(
         raise FileError(
             f"{path} to be a complete safetensors file",
             f"a damaged one ({error})",
-            "It may have been cut short while copying: copy it again or save it anew.",
+            "It may have been cut short while copying: copy it or save it again.",
         ) from error
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SOURCES = ("hccs_softmax.h", "hccs_softmax.c", "hccs_check.c", "Makefile", "README.md")
-FILES = frozenset({*SOURCES, "hccs_parameters.h", "vectors.txt", "vectors.npz"})
 PRODUCTS = ("hccs_check",)
 """What `make` leaves in the folder."""
 
@@ -45,7 +44,7 @@ class Vector:
 
 def export_c(table: ParamTable, out: str | os.PathLike[str], *, seed: int = 0) -> Path:
     """Write the C project folder `out`; an earlier export there is replaced."""
-    _folder.require_free(out, earlier=FILES.__eq__, products=PRODUCTS)
+    _folder.require_free(out, products=PRODUCTS)
     folder = resources.files("hccs.export") / "c_sources"
     contents: dict[str, str | bytes] = {
         name: folder.joinpath(name).read_text(encoding="utf-8") for name in SOURCES
@@ -54,7 +53,7 @@ def export_c(table: ParamTable, out: str | os.PathLike[str], *, seed: int = 0) -
     found = list(vectors(table, seed))
     contents["vectors.txt"] = vector_text(found)
     contents["vectors.npz"] = vector_archive(found, table.n)
-    return _folder.replace(out, contents, earlier=FILES.__eq__, products=PRODUCTS)
+    return _folder.replace(out, contents, products=PRODUCTS)
 
 
 def parameter_header(table: ParamTable) -> str:

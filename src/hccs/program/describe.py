@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hccs._html.elements import table, tag
-from hccs._html.notebook import TABLE, few, framed
+from hccs._html.notebook import TABLE, first_rows, framed
 from hccs.program.program import Program
 
 HEADER = ("", "operator", "reads", "writes", "shape", "step", "bytes", "products per token")
@@ -23,7 +23,7 @@ def describe(program: Program) -> str:
 
 def as_html(program: Program) -> str:
     """The same for notebooks; of many operators the first."""
-    rows, more = few(_rows(program))
+    rows, more = first_rows(_rows(program))
     return framed(_title(program), table(HEADER, rows, style=TABLE), more, tag("p", _sums(program)))
 
 

@@ -81,30 +81,12 @@ def _contents(project: Project, target: Target) -> dict[str, str | bytes]:
     return made
 
 
-def _names_before(target: Target, tiles: int) -> set[str]:
-    """The files of an export from before exports had a `project.json`."""
-    names = {"vectors/logits.bin", "vectors/probabilities.bin", *_templates(target.value, {})}
-    if target is Target.AIE4ML:
-        return names | {"hccs_softmax.onnx", "directives.json"}
-    names |= {"src/hccs_parameters.hpp", *_templates("common", {})}
-    names |= {f"src/{name}" for name in kernel_sources()}
-    names |= {f"host/include/{path}" for path in emulation_sources()}
-    if target is Target.VITIS:
-        names |= {f"data/{kind}{tile}.txt" for kind in ("in", "expected") for tile in range(tiles)}
-    return names
-
-
-def _is_earlier_export(names: frozenset[str]) -> bool:
-    tiles = sum(name.startswith("data/in") for name in names)
-    return any(names == _names_before(target, tiles) for target in Target)
-
-
 def export(project: Project, target: Target | str, out: str | os.PathLike[str]) -> Path:
     """Write the project folder `out`.
 
     Only an export's own files are written or replaced; a folder that holds anything else is refused.
     """
     target = Target(target)
-    _folder.require_free(out, earlier=_is_earlier_export, products=PRODUCTS[target])
+    _folder.require_free(out, products=PRODUCTS[target])
     contents = _contents(project, target)
-    return _folder.replace(out, contents, earlier=_is_earlier_export, products=PRODUCTS[target])
+    return _folder.replace(out, contents, products=PRODUCTS[target])

@@ -1,6 +1,6 @@
 """Long texts with a label that needs all of them: review sentences among premises, and their majority.
 
-A document is drawn from a fixed seed: sentences of SST-2 and premises of MNLI in any order, nothing twice,
+A document is drawn from a fixed seed: sentences of SST-2 and premises of MNLI in any order, each once,
 as many tokens as fit. About seven in ten of its review sentences, of three at least, have the document's
 label: one sentence does not tell. Documents of dev are made of dev sentences and premises alone.
 """
@@ -32,10 +32,10 @@ COUNTS = {"train": 1000, "held": 100, "dev": 1000}
 """Documents of each length."""
 
 CALIBRATION_TOKENS = 65536
-"""Of the documents that theta is fitted to, at every length."""
+"""Tokens of the documents that theta is fitted to, at every length."""
 
 MAJORITY = (0.6, 0.8)
-"""How large a part of a document's reviews has its label."""
+"""The share of a document's reviews that have its label."""
 
 FEWEST = 3
 """Reviews of a document."""

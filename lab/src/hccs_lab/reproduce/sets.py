@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -18,7 +19,8 @@ PARTS = ("train", "held", "dev")
 
 def prepared(task: str, data: Path, work: Path) -> Path:
     """The file of a task's token ids, written if it is not there; another vocabulary or data has another."""
-    path = work / "tokens" / f"{task}-{_digest(task, data)}.safetensors"
+    made_of = digest([data / "vocab.txt", *sorted((data / task).glob("*.tsv"))])
+    path = work / "tokens" / f"{task}-{made_of}.safetensors"
     if not path.exists():
         from safetensors.torch import save
 
@@ -42,7 +44,6 @@ def packed(part: str, data: TokenisedSet) -> dict[str, torch.Tensor]:
 
 
 def opened(path: Path, device: torch.device) -> dict[str, TokenisedSet]:
-    """The sets in a file, by part, on a device."""
     from safetensors.torch import load_file
 
     columns: dict[str, dict[str, torch.Tensor]] = {}
@@ -56,8 +57,9 @@ def opened(path: Path, device: torch.device) -> dict[str, TokenisedSet]:
     return found
 
 
-def _digest(task: str, data: Path) -> str:
+def digest(files: Iterable[Path]) -> str:
+    """The contents of files, in order, in a few letters."""
     found = hashlib.sha256()
-    for file in [data / "vocab.txt", *sorted((data / task).glob("*.tsv"))]:
+    for file in files:
         found.update(file.read_bytes())
     return found.hexdigest()[:12]

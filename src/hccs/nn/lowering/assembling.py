@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,13 +10,22 @@ import torch
 from torch import nn
 
 from hccs.errors import ModelError
-from hccs.nn.lowering.dense import Dense, bias_of, outputs_of, weight_of
-from hccs.nn.lowering.encoder import Encoder, Layer, as_numbers
+from hccs.nn.lowering.encoder import (
+    Dense,
+    Encoder,
+    Layer,
+    VectorHead,
+    as_numbers,
+    bias_of,
+    outputs_of,
+    weight_of,
+)
 from hccs.nn.lowering.pre_norm import Block, PreNorm
-from hccs.nn.lowering.scales import Scales
+from hccs.nn.lowering.scales import ROW_BITS, Scales
 from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, quantise_linear, quantise_scores
+from hccs.numbers.ramp import RampParams
 from hccs.numbers.requant import Requant
 from hccs.numbers.table import ParamTable
 from hccs.program import Program
@@ -43,7 +53,13 @@ def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, toke
     stream = build.norm("embedded", encoder.embedding_norm, "x0")
     for i, layer in enumerate(encoder.layers):
         stream = _layer(build, i, layer, table, stream)
-    read = build.narrowed(stream)
+    if encoder.vector is not None:
+        build.vector(encoder.vector, stream)
+        return build.program(
+            (), _longest(encoder, table), 1 / INT16_LIMIT, tokenizer, facts_of(table, scales)
+        )
+    assert encoder.classifier is not None
+    read = build.narrowed(stream, rows=False)
     if encoder.pooler is not None:
         build.add(op.First((read,), "first"), like=read)
         build.linear("first", encoder.pooler, "pooled")
@@ -51,36 +67,20 @@ def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, toke
         read = "activated"
     head = encoder.classifier
     scores, score_scale = quantise_scores(
-        as_numbers(head.weight), as_numbers(head.bias), in_scale=build.steps[read]
+        as_numbers(weight_of(head)), as_numbers(bias_of(head)), in_scale=build.steps[read]
     )
     build.add(op.Linear((read,), "scores", scores))
-    longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
-    return Program(
-        tuple(build.operators),
-        encoder.labels,
-        longest,
-        score_scale,
-        {**build.steps, "scores": score_scale},
-        tokenizer,
-        facts_of(table, scales),
-    )
+    build.steps["scores"] = score_scale
+    longest = _longest(encoder, table)
+    return build.program(encoder.labels, longest, score_scale, tokenizer, facts_of(table, scales))
+
+
+def _longest(encoder: Encoder, table: ParamTable) -> int:
+    return min(table.n, encoder.positions.num_embeddings - encoder.first_position)
 
 
 def _layer(build: Builder, i: int, layer: Layer, table: ParamTable, stream: str) -> str:
-    x = build.narrowed(stream)
-    parts = (layer.query, layer.key, layer.value)
-    params = quantise_linear(
-        np.concatenate([as_numbers(part.weight) for part in parts]),
-        np.concatenate([as_numbers(part.bias) for part in parts]),
-        in_scale=build.steps[x],
-        out_scale=np.concatenate(
-            [head_steps(build.scales, name, i, layer) for name in ("query", "key", "value")]
-        ),
-    )
-    build.add(op.Linear((x,), f"qkv{i}", params))
-    build.add(
-        op.Attention((f"qkv{i}",), f"context{i}", table.layer(i), requant_of(i, layer, table, build.scales))
-    )
+    build.attention(i, layer, (layer.query, layer.key, layer.value), build.narrowed(stream), table)
     build.residual(f"context{i}", layer.attention_output, stream, f"attended{i}", input_limit=128)
     middle = build.norm(f"attended{i}", layer.attention_norm, f"y{i}")
     build.between_norms(i, layer, build.narrowed(middle), middle, f"summed{i}")
@@ -91,17 +91,15 @@ def facts_of(table: ParamTable, scales: Scales) -> dict[str, Any]:
     """Where a program comes from: the table's provenance, and the steps that values have one of per head."""
     per_head = {name: steps.tolist() for name, steps in scales.steps.items() if np.ndim(steps)}
     facts = {"table": dict(table.provenance), "steps_per_head": per_head}
-    few = {str(i): channels.tolist() for i, channels in scales.few.items()}
-    return {**facts, "channels_apart": few} if few else facts
+    apart = {str(i): channels.tolist() for i, channels in scales.outliers.items()}
+    return {**facts, "channels_apart": apart} if apart else facts
 
 
 def head_steps(scales: Scales, name: str, i: int, layer: Layer | Block) -> NDArray[np.float64]:
-    """The steps of q, k or v, one per output channel."""
     return np.repeat(scales.steps[f"{name}{i}"], layer.width // layer.heads)
 
 
 def requant_of(i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> Requant:
-    """The factors of a layer's integer attention."""
     return Requant.from_scales(
         q_scale=scales.steps[f"query{i}"],
         k_scale=scales.steps[f"key{i}"],
@@ -112,8 +110,22 @@ def requant_of(i: int, layer: Layer | Block, table: ParamTable, scales: Scales) 
     )
 
 
+TANH_REACH = 8.0
+"""An activation behind pooling is constant, or the identity, beyond it."""
+
+
+def _reach(W: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """A vector of LayerNorm outputs has a length of about the square root of its channels."""
+    return float((np.linalg.norm(W, axis=1) * np.sqrt(W.shape[1]) + abs(b)).max())
+
+
 def activation_table(activation: Any, in_scale: float, out_scale: float) -> NDArray[np.int8]:
     """The 256 integers of a torch function of one value between two scales; any other is refused."""
+    return function_table(real_function(activation), in_scale, out_scale)
+
+
+def real_function(activation: Any) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """A torch function of one value at a time on arrays; any other is refused when it is called."""
 
     def real(x: NDArray[np.float64]) -> NDArray[np.float64]:
         with torch.no_grad():
@@ -128,7 +140,7 @@ def activation_table(activation: Any, in_scale: float, out_scale: float) -> NDAr
             raise _no_table(activation)
         return np.asarray(found)
 
-    return function_table(real, in_scale, out_scale)
+    return real
 
 
 def _no_table(activation: Any) -> ModelError:
@@ -147,6 +159,8 @@ class Builder:
         self.scales = scales
         self.operators: list[op.Operator] = []
         self.steps: dict[str, float] = {}
+        self.rows: set[str] = set()
+        """Values whose rows have exponents."""
 
     def add(self, operator: op.Operator, like: str | None = None) -> None:
         """Append; the output's step is that of the point of its name, or of the value `like`."""
@@ -156,7 +170,6 @@ class Builder:
             self.steps[operator.output] = float(step)
 
     def norm(self, source: str, module: nn.LayerNorm, output: str) -> str:
-        """A LayerNorm between the steps of its two values."""
         params = NormParams.from_float(
             as_numbers(module.weight),
             as_numbers(module.bias),
@@ -165,17 +178,73 @@ class Builder:
             out_scale=self.scales.step(output),
         )
         self.add(op.LayerNorm((source,), output, params))
+        self.width = params.channels
         return output
 
-    def narrowed(self, stream: str) -> str:
-        """The int8 form of a stream, made once."""
+    def program(
+        self, labels: tuple[str, ...], longest: int, score_scale: float, tokenizer: str, facts: dict[str, Any]
+    ) -> Program:
+        return Program(
+            tuple(self.operators), labels, longest, score_scale, dict(self.steps), tokenizer, facts
+        )
+
+    def narrowed(self, stream: str, rows: bool | None = None) -> str:
+        """The int8 form of a stream, made once; with row exponents unless told otherwise."""
+        rows = self.scales.row_exponents if rows is None else rows
         name = f"{stream}_int8"
         if name not in self.steps:
-            self.add(op.Narrow((stream,), name, self.scales.bits[stream]))
+            if rows:
+                self.add(op.NarrowRows((stream,), name))
+                self.steps[name] = self.steps[stream] * 2**ROW_BITS
+                self.rows.add(name)
+            else:
+                self.add(op.Narrow((stream,), name, self.scales.bits[stream]))
         return name
 
+    def vector(self, head: VectorHead, stream: str) -> None:
+        """Pooling, dense layers and the unit vector."""
+        if head.pooling == "first":
+            self.add(op.First((stream,), "pooled"), like=stream)
+        else:
+            self.add(op.Pool((stream,), "pooled", head.pooling, divided=bool(head.dense)), like=stream)
+        read, dims = "pooled", 0
+        for i, (module, activation) in enumerate(head.dense):
+            read, dims = self._dense(i, module, activation, read), outputs_of(module)
+        width = dims or self.width
+        self.add(op.Unit((read,), "vector", width))
+        self.steps["vector"] = 1 / INT16_LIMIT
+
+    def _dense(self, i: int, module: Dense, activation: Any, source: str) -> str:
+        """A dense layer on a pooled int16 row; its range is what its weights could reach, at most."""
+        name = f"{source}_int8"
+        self.add(op.NarrowRows((source,), name))
+        self.steps[name] = self.steps[source] * 2**ROW_BITS
+        self.rows.add(name)
+        W, b = as_numbers(weight_of(module)), as_numbers(bias_of(module))
+        out = f"dense{i}"
+        step = float(self.scales.step(out)) if out in self.scales.steps else _reach(W, b) / INT16_LIMIT
+        params = quantise_linear(
+            W, b, in_scale=self.steps[name], out_scale=step, limit=INT16_LIMIT, row_exponents=True
+        )
+        self.add(op.Linear((name,), out, params))
+        self.steps[out] = step
+        if activation is None or isinstance(activation, nn.Identity):
+            return out
+        bits = next(b for b in range(16) if INT8_LIMIT * 2.0**b * step >= TANH_REACH)
+        self.add(op.Narrow((out,), f"{out}_int8", bits))
+        self.steps[f"{out}_int8"] = step * 2**bits
+        entries = activation_table(activation, self.steps[f"{out}_int8"], 1 / INT8_LIMIT)
+        self.add(op.Table((f"{out}_int8",), f"{out}_active", entries))
+        self.steps[f"{out}_active"] = 1 / INT8_LIMIT
+        return f"{out}_active"
+
     def linear(
-        self, source: str, module: Dense, output: str, channels: NDArray[np.int64] | None = None
+        self,
+        source: str,
+        module: Dense,
+        output: str,
+        channels: NDArray[np.int64] | None = None,
+        limit: int = INT8_LIMIT,
     ) -> None:
         """A dense layer from one int8 value to another, or some of its output channels."""
         every = slice(None) if channels is None else channels
@@ -184,8 +253,32 @@ class Builder:
             as_numbers(bias_of(module))[every],
             in_scale=self.steps[source],
             out_scale=self.scales.step(output),
+            limit=limit,
+            row_exponents=source in self.rows,
         )
         self.add(op.Linear((source,), output, params))
+
+    def attention(
+        self,
+        i: int,
+        layer: Layer | Block,
+        modules: Sequence[Dense],
+        source: str,
+        table: ParamTable,
+        causal: bool = False,
+    ) -> None:
+        """The dense layers that write q, k and v as one, and integer attention on them."""
+        names = ("query", "key", "value")
+        params = quantise_linear(
+            np.concatenate([as_numbers(weight_of(module)) for module in modules]),
+            np.concatenate([as_numbers(bias_of(module)) for module in modules]),
+            in_scale=self.steps[source],
+            out_scale=np.concatenate([head_steps(self.scales, name, i, layer) for name in names]),
+            row_exponents=source in self.rows,
+        )
+        self.add(op.Linear((source,), f"qkv{i}", params))
+        requant = requant_of(i, layer, table, self.scales)
+        self.add(op.Attention((f"qkv{i}",), f"context{i}", table.layer(i), requant, causal))
 
     def residual(
         self,
@@ -204,6 +297,7 @@ class Builder:
             out_scale=self.steps[stream],
             limit=INT16_LIMIT,
             input_limit=input_limit,
+            row_exponents=source in self.rows,
         )
         self.add(op.Linear((source,), f"{output}_part", params))
         self.add(op.Add((stream, f"{output}_part"), output, limit), like=stream)
@@ -213,16 +307,22 @@ class Builder:
     ) -> None:
         """Wide layer, activation and narrow layer onto the stream; outliers by a path of their own."""
         wide, active = f"wide{i}", f"active{i}"
-        if i not in self.scales.few:
+        if self.scales.row_exponents:
+            self.linear(source, layer.wide, wide, limit=INT16_LIMIT)
+            ramp = RampParams.from_function(real_function(layer.activation), self.steps[wide])
+            self.add(op.Ramp((wide,), active, ramp))
+            self.residual(self.narrowed(active), layer.narrow, stream, output, limit=limit)
+            return
+        if i not in self.scales.outliers:
             self.linear(source, layer.wide, wide)
             self.function(wide, layer.activation, active)
             self.residual(active, layer.narrow, stream, output, limit=limit)
             return
-        few = self.scales.few[i]
-        rest = np.delete(np.arange(outputs_of(layer.wide)), few)
+        apart = self.scales.outliers[i]
+        rest = np.delete(np.arange(outputs_of(layer.wide)), apart)
         weight, bias = as_numbers(weight_of(layer.narrow)), as_numbers(bias_of(layer.narrow))
         parts = []
-        for channels, suffix in ((rest, ""), (few, "_few")):
+        for channels, suffix in ((rest, ""), (apart, "_few")):
             self.linear(source, layer.wide, wide + suffix, channels)
             self.function(wide + suffix, layer.activation, active + suffix)
             params = quantise_linear(
@@ -239,6 +339,5 @@ class Builder:
         self.add(op.Add((stream, f"{output}_part"), output, limit), like=stream)
 
     def function(self, source: str, activation: Any, output: str) -> None:
-        """The table of an activation between the steps of its two values."""
         entries = activation_table(activation, self.steps[source], self.scales.step(output))
         self.add(op.Table((source,), output, entries))

@@ -9,14 +9,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from hccs.errors import ModelError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+Dense = Any
+"""A module with a weight of two dimensions and, perhaps, a bias."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The modules of one encoder layer."""
-
     query: nn.Linear
     key: nn.Linear
     value: nn.Linear
@@ -30,7 +33,6 @@ class Layer:
 
     @property
     def width(self) -> int:
-        """Channels of q; k and v have as many."""
         return self.query.out_features
 
     @property
@@ -40,10 +42,18 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class VectorHead:
+    """How the tokens of a text become its vector: pooling, then dense layers with their activations."""
+
+    pooling: str = "mean"
+    dense: tuple[tuple[nn.Linear, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class Encoder:
     """An encoder and its head: linear, a function, linear on the first token; or linear on every token.
 
-    Without a `pooler` every token has scores of its own.
+    Without a `pooler` every token has scores of its own. With a `vector` head it has no classifier.
     """
 
     words: nn.Embedding
@@ -54,8 +64,9 @@ class Encoder:
     layers: tuple[Layer, ...]
     pooler: nn.Linear | None
     pooler_activation: Any
-    classifier: nn.Linear
+    classifier: nn.Linear | None
     labels: tuple[str, ...]
+    vector: VectorHead | None = None
 
     @property
     def embedding_tables(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -65,5 +76,26 @@ class Encoder:
 
 
 def as_numbers(tensor: torch.Tensor) -> NDArray[np.float64]:
-    """A weight in float64."""
     return tensor.detach().double().cpu().numpy()  # type: ignore[no-any-return]
+
+
+def weight_of(layer: Dense) -> torch.Tensor:
+    """[outputs, inputs]; gradients reach the layer's own parameter."""
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
+        raise ModelError(
+            "dense layers with one float weight of two dimensions",
+            type(layer).__name__,
+            "Adapters and packed weights: merge them into the layers first.",
+        )
+    return weight.T if type(layer).__name__ == "Conv1D" else weight
+
+
+def bias_of(layer: Dense) -> torch.Tensor:
+    """[outputs]; zeros where the layer has none."""
+    bias: torch.Tensor | None = getattr(layer, "bias", None)
+    return weight_of(layer).new_zeros(outputs_of(layer)) if bias is None else bias
+
+
+def outputs_of(layer: Dense) -> int:
+    return int(weight_of(layer).shape[0])

@@ -53,9 +53,9 @@ def measure_noise(
                 ("query", "key", "value"), np.split(integers[f"qkv{i}"], 3, -1), strict=True
             ):
                 integers[f"{name}{i}"] = part
-            if i in scales.few:
+            if i in scales.outliers:
                 for name in ("wide", "active"):
-                    integers[f"{name}{i}"] = _joined(integers, f"{name}{i}", scales.few[i])
+                    integers[f"{name}{i}"] = _joined(integers, f"{name}{i}", scales.outliers[i])
         for point, real in _float_values(model, every, batch):
             whole = integers[point.name]
             steps = _steps(point, scales, whole.shape[-1])
@@ -70,12 +70,12 @@ def measure_noise(
     return [Noise(p.name, _decibels(*powers[p.name].tolist())) for p in every]
 
 
-def _joined(integers: Mapping[str, NDArray[Any]], name: str, few: NDArray[np.int64]) -> NDArray[Any]:
+def _joined(integers: Mapping[str, NDArray[Any]], name: str, outliers: NDArray[np.int64]) -> NDArray[Any]:
     """The channels of a value that a program computes in two parts, in the float model's order."""
     rest, apart = integers[name], integers[f"{name}_few"]
     width = rest.shape[-1] + apart.shape[-1]
     whole = np.empty((*rest.shape[:-1], width), rest.dtype)
-    whole[..., np.delete(np.arange(width), few)], whole[..., few] = rest, apart
+    whole[..., np.delete(np.arange(width), outliers)], whole[..., outliers] = rest, apart
     return whole
 
 

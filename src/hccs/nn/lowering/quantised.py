@@ -17,27 +17,31 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hccs.errors import ModelError
 from hccs.nn.attaching import fill
 from hccs.nn.functional import surrogate
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
-from hccs.nn.lowering.assembling import activation_table, head_steps, requant_of
-from hccs.nn.lowering.dense import Dense, bias_of, outputs_of, weight_of
-from hccs.nn.lowering.encoder import Encoder, Layer
+from hccs.nn.lowering.assembling import activation_table, head_steps, real_function, requant_of
+from hccs.nn.lowering.encoder import Dense, Encoder, Layer, bias_of, outputs_of, weight_of
 from hccs.nn.lowering.integers import (
     integers_between,
     layer_norm,
     linear,
     linear_integers,
+    linear_rows,
     narrow,
+    narrow_rows,
+    ramp,
     scores_integers,
 )
 from hccs.nn.lowering.pre_norm import NORM_BITS, Block, Patches, PreNorm
 from hccs.nn.lowering.scales import Scales
 from hccs.nn.preserving import unchanged
 from hccs.nn.slots import AttentionInputs, AttentionSlot
-from hccs.nn.straight import straight
+from hccs.nn.training import straight
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
+from hccs.numbers.ramp import RampParams
 from hccs.numbers.table import ParamTable
 from hccs.ops.attention import attention
 
@@ -46,6 +50,9 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 
 KINDS = ("embeddings", "attention", "linear layers", "layer norms", "activations")
 """What can be in integers by itself, to see what it costs alone."""
+
+INTEGERS = "hccs_computes_integers"
+"""The attribute of a forward that computes the integers of a program."""
 
 OUTSIDE = -1
 """The number of the layer of what belongs to none: embeddings and head."""
@@ -65,6 +72,12 @@ def quantised(
     With `only` some kinds of operators compute in integers, with `layers` those of some layers; `OUTSIDE`
     stands for what belongs to none. All others compute as before, but nothing is dropped.
     """
+    if computes_integers(model):
+        raise ModelError(
+            "a float model",
+            "one inside hccs.nn.quantised, which computes in integers already",
+            "Leave the outer block first.",
+        )
     numbers = _layer_numbers(encoder)
     chosen = range(OUTSIDE, len(encoder.layers)) if layers is None else layers
     with ExitStack() as stack:
@@ -131,7 +144,6 @@ class IntegerHeads(AttentionSlot):
             self.register_buffer(name, value, persistent=False)
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The output on the grid of the context; no probabilities."""
         q, k, v = (
             (part.detach() / step).round().to(torch.int8)
             for part, step in zip((inputs.query, inputs.key, inputs.value), self.steps, strict=True)
@@ -159,7 +171,7 @@ def _forwards(
     for i, layer in enumerate(encoder.layers):
         for name, module in (("query", layer.query), ("key", layer.key), ("value", layer.value)):
             steps = torch.tensor(head_steps(scales, name, i, layer))
-            yield module, _linear(module, step(f"x{i}"), steps, bits=scales.bits[f"x{i}"])
+            yield module, _reading(scales)(module, step(f"x{i}"), steps, bits=scales.bits[f"x{i}"])
         yield (
             layer.attention_output,
             _linear(layer.attention_output, step(f"context{i}"), step(f"x{i}"), limit=INT16_LIMIT),
@@ -168,6 +180,9 @@ def _forwards(
         yield from _between_norms(i, layer, scales, step(f"y{i}"), scales.bits[f"y{i}"], step(f"y{i}"))
         yield layer.output_norm, _norm(layer.output_norm, step(f"y{i}"), step(f"x{i + 1}"))
     last = f"x{len(encoder.layers)}"
+    if encoder.vector is not None:
+        return
+    assert encoder.classifier is not None
     if encoder.pooler is None:
         yield encoder.classifier, _scores(encoder.classifier, step(last), scales.bits[last])
     else:
@@ -205,7 +220,14 @@ def _between_norms(
     i: int, layer: Layer | Block, scales: Scales, in_step: float, bits: int, out_step: float
 ) -> Iterator[tuple[nn.Module, Forward]]:
     """The wide layer, the activation and the narrow layer; some channels may have a path of their own."""
-    if i not in scales.few:
+    if scales.row_exponents:
+        wide = scales.step(f"wide{i}")
+        yield layer.wide, _linear_rows(layer.wide, in_step, wide, limit=INT16_LIMIT, bits=bits)
+        if isinstance(layer.activation, nn.Module):
+            yield layer.activation, _ramp(layer.activation, wide)
+        yield layer.narrow, _linear_rows(layer.narrow, wide, out_step, limit=INT16_LIMIT, bits=bits)
+        return
+    if i not in scales.outliers:
         wide, active = scales.step(f"wide{i}"), scales.step(f"active{i}")
         yield layer.wide, _linear(layer.wide, in_step, wide, bits=bits)
         if isinstance(layer.activation, nn.Module):
@@ -217,13 +239,13 @@ def _between_norms(
     yield layer.wide, _linear(layer.wide, in_step, wides, bits=bits)
     if isinstance(layer.activation, nn.Module):
         yield layer.activation, _function(layer.activation, wides, actives)
-    yield layer.narrow, _linear_of_parts(layer.narrow, actives, torch.tensor(scales.few[i]), out_step)
+    yield layer.narrow, _linear_of_parts(layer.narrow, actives, torch.tensor(scales.outliers[i]), out_step)
 
 
-def _linear_of_parts(module: Dense, steps: torch.Tensor, few: torch.Tensor, out_step: float) -> Forward:
+def _linear_of_parts(module: Dense, steps: torch.Tensor, outliers: torch.Tensor, out_step: float) -> Forward:
     """A narrow layer whose input has two steps: two linear layers, whose int16 outputs are added."""
-    is_few = torch.zeros(len(steps), dtype=torch.bool)
-    is_few[few] = True
+    is_outlier = torch.zeros(len(steps), dtype=torch.bool)
+    is_outlier[outliers] = True
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         in_steps = steps.to(x.device)
@@ -231,7 +253,7 @@ def _linear_of_parts(module: Dense, steps: torch.Tensor, few: torch.Tensor, out_
         weight, bias = weight_of(module), bias_of(module)
         rounded = weight.detach().double().clone()
         total = torch.zeros((), dtype=torch.float64, device=x.device)
-        for part, b in ((~is_few, bias.detach().double()), (is_few, torch.zeros_like(bias).double())):
+        for part, b in ((~is_outlier, bias.detach().double()), (is_outlier, torch.zeros_like(bias).double())):
             chosen = part.to(x.device)
             step = float(steps[part][0])
             of_part = integers_between(weight.detach().double()[:, chosen], b, step, out_step)
@@ -261,7 +283,7 @@ def _onto_stream(part: Forward, norm: nn.Module, step: float, stack: ExitStack) 
     def forward(x: torch.Tensor) -> torch.Tensor:
         added, stream = part(x), read.pop()
         total = (stream + added).clamp(-reach, reach)
-        # On the grid anew in every layer, so that float32 stays within a fraction of a step of it.
+        # Rounded to the grid in every layer, so that float32 stays within a fraction of a step of it.
         return straight(total, (total.detach().double() / step).round() * step) - stream
 
     return forward
@@ -328,6 +350,39 @@ def _linear(
     return forward
 
 
+def _reading(scales: Scales) -> Callable[..., Forward]:
+    return _linear_rows if scales.row_exponents else _linear
+
+
+def _linear_rows(
+    module: nn.Linear, in_step: float, out_step: Any, *, limit: int = INT8_LIMIT, bits: int
+) -> Forward:
+    """Reads int16 of step `in_step`, each row with an exponent of its own."""
+    read = in_step * 2.0**bits
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        out = torch.as_tensor(out_step, dtype=torch.float64, device=x.device)
+        k, power = narrow_rows((x.detach().double() / in_step).round())
+        weights = linear_integers(module, read, out, rows=True)
+        exact = linear_rows(k, power, weights, limit) * out
+        if not torch.is_grad_enabled():
+            return exact.to(x.dtype)
+        real = functional.linear(straight(x, k * power * in_step), *weights.with_gradient(module))
+        reach = (limit * out).to(x.dtype)
+        return straight(torch.maximum(torch.minimum(real, reach), -reach), exact)
+
+    return forward
+
+
+def _ramp(module: nn.Module, step: float) -> Forward:
+    params, original = RampParams.from_function(real_function(module), step), type(module).forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return straight(original(module, x), ramp((x.detach().double() / step).round(), params) * step)
+
+    return forward
+
+
 def _scores(module: nn.Linear, in_step: float, bits: int = 0) -> Forward:
     """Reads int8 of step `in_step`, or a stream that is `bits` finer."""
     read = in_step * 2.0**bits
@@ -362,8 +417,17 @@ def _function(module: nn.Module, in_step: Any, out_step: Any) -> Forward:
 @contextmanager
 def _patched(module: nn.Module, forward: Forward) -> Iterator[None]:
     """Give one module another forward; its class and its state stay."""
+    before = vars(module).get("forward")  # accelerate gives modules one, too
+    setattr(forward, INTEGERS, True)
     module.forward = forward  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del module.forward
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before
+
+
+def computes_integers(model: nn.Module) -> bool:
+    return any(hasattr(vars(module).get("forward"), INTEGERS) for module in model.modules())
