@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hccs.errors import DataError, ParameterError
 from hccs.executors.c import write as c_write
 from hccs.export import export_c_model
 from hccs.numbers.multipliers import LinearParams
@@ -63,7 +64,7 @@ def others() -> dict[str, Program]:
 
 def test_random_embedders_take_every_path() -> None:
     steps = [step for seed in range(21) for step in random_embedder(seed).operators]
-    pools = {(step.kind, step.divided) for step in steps if isinstance(step, op.Pool)}
+    pools = {(step.pooling, step.divided) for step in steps if isinstance(step, op.Pool)}
     assert pools == {(kind, divided) for kind in ("mean", "last", "max") for divided in (False, True)}
     assert {random_embedder(seed).per_token for seed in range(21)} == {True, False}
     assert any(isinstance(step, op.First) for step in steps)
@@ -389,9 +390,14 @@ def require_the_reference_in_onnx(program: Program, seed: int) -> None:
     assert equal_scores(file, model) == 32
 
 
-def test_a_ramp_that_leaves_int16_is_refused() -> None:
-    from hccs.errors import ParameterError
+def test_sequences_whose_sums_leave_int32_are_refused() -> None:
+    mean = op.Pool(("x",), "y", "mean")
+    mean.require_rows(2**16)
+    with pytest.raises(DataError, match="at most 65536 tokens"):
+        mean.require_rows(2**16 + 1)
 
+
+def test_a_ramp_that_leaves_int16_is_refused() -> None:
     knot, slope = np.zeros(64, np.int16), np.zeros(64, np.int16)
     RampParams(knot, slope, 9)
     for at, bits in ((63, 9), (63, 2), (62, 9)):

@@ -24,7 +24,7 @@ from tests.export.test_freestanding import make
 from tests.program.programs import random_batch, random_embedder, random_program
 
 ODD = (-(10**7), -3, -1, 0, 1, 2, 7, 126, 127, 128, 129, 32766, 32767, 32768, 10**9, None, "7", 1.0, True)
-KINDS = ("mean", "last", "max", "first", "", None)
+POOLINGS = ("mean", "last", "max", "first", "", None)
 NAMES = ("", "v1.first", "v3.q", "v3.kv", "v0.pixels", "v4.logits", "v2", "a name", "é", 3)
 
 
@@ -48,7 +48,7 @@ def other_constant(program: Program, rng: np.random.Generator) -> Program:
     own = [
         field.name
         for field in fields(step)
-        if field.name in ("first_position", "limit", "bits", "causal", "kind", "divided", "dims")
+        if field.name in ("first_position", "limit", "bits", "causal", "pooling", "divided", "dims")
     ]
     inner = [
         name
@@ -57,7 +57,7 @@ def other_constant(program: Program, rng: np.random.Generator) -> Program:
     ]
     if own and (not inner or rng.random() < 0.5):
         name = pick(rng, own)
-        others = {"kind": KINDS, "divided": (True, False, 1), "dims": (1, 2, 3, 4096, value)}
+        others = {"pooling": POOLINGS, "divided": (True, False, 1), "dims": (1, 2, 3, 4096, value)}
         step = replace(step, **{name: pick(rng, others.get(name, (value,)))})
     elif inner:
         name = pick(rng, inner)

@@ -268,9 +268,9 @@ def _ramp_constants(writing: Writing, step: op.Ramp) -> Iterator[str]:
 
 
 def _pool_call(call: Call) -> str:
-    kind = f"HCCS_POOL_{call.step.main.kind.upper()}"  # type: ignore[attr-defined]
+    pooling = f"HCCS_POOL_{call.step.main.pooling.upper()}"  # type: ignore[attr-defined]
     rows, out = call.place(call.step.reads[0]), call.place(call.step.main.output)
-    return f"hccs_pool_{call.bits}({kind}, {rows}, length, {call.width}, {out})"
+    return f"hccs_pool_{call.bits}({pooling}, {rows}, length, {call.width}, {out})"
 
 
 def _unit_call(call: Call) -> str:

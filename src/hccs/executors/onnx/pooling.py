@@ -32,16 +32,16 @@ def pool(building: Building, step: Pool) -> str:
     rows = graph("Concat", tokens.sizes, shape(building.width(name)), axis=0)
     x = graph("Reshape", building.made[name], rows)
     mask = graph("Transpose", graph("Squeeze", tokens.mask, shape(1)), perm=[0, 2, 1])  # [batch, n, 1]
-    if step.kind == "max":
+    if step.pooling == "max":
         real = graph("Where", graph.cast(mask, np.bool_), x, _BELOW)
         return graph("ReduceMax", real, shape(1), keepdims=0)
     taken = graph.cast(mask, np.float64)
     count = graph("ReduceSum", taken, shape(1))
-    if step.kind == "last":
+    if step.pooling == "last":
         reached = graph("Equal", graph("CumSum", taken, np.int64(1)), count)
         taken = graph("Mul", taken, graph.cast(reached, np.float64))
     pooled = graph("ReduceSum", graph("Mul", x, taken), shape(1), keepdims=0)
-    if step.kind != "mean" or not step.divided:
+    if step.pooling != "mean" or not step.divided:
         return pooled
     return _divided_half_up(graph, pooled, graph("Max", graph("Squeeze", count, shape(1)), np.float64(1)))
 

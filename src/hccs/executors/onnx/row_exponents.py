@@ -20,12 +20,13 @@ _LAST = shape(-1)
 
 def narrow_rows(building: Building, step: NarrowRows) -> str:
     """16-bit rows to uint8 rows: float32 holds them, and `QuantizeLinear` rounds half to even."""
-    graph, x = building.graph, building.made[step.inputs[0]]
-    largest = graph("ReduceMax", graph("Abs", x), _LAST)
+    graph = building.graph
+    x = graph.cast(building.made[step.inputs[0]], np.float32)
+    largest = graph.cast(graph("ReduceMax", graph("Abs", x), _LAST), np.float64)
     e = bits_beyond(graph, largest, 7, len(EXPONENTS) - 1)
     building.exponents[step.output] = graph("Squeeze", e, _LAST)
     factor = graph("Gather", (0.5**EXPONENTS).astype(np.float32), e)
-    scaled = graph("Mul", graph.cast(x, np.float32), factor)
+    scaled = graph("Mul", x, factor)
     return without_128(graph, graph("QuantizeLinear", scaled, np.float32(1), ZERO_POINT))
 
 
