@@ -14,7 +14,6 @@ from hccs._extras import require
 from hccs.errors import DataError, FileError
 from hccs.program import IntegerModel, Program
 from hccs.program.files import IN_RUN
-from hccs.program.operators import EmbedPatches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,7 +95,7 @@ class TextReader:
     """The tokenizer of an integer model; transformers reads it only where it has no tokenizer.json."""
 
     def __init__(self, program: Program, folder: Path) -> None:
-        if isinstance(program.embed, EmbedPatches):
+        if program.embed.image is not None:
             raise DataError("a model of texts", "a model of images", "Call hccs.IntegerModel on pixels.")
         place = folder / program.tokenizer
         if not program.tokenizer or not place.is_dir():
