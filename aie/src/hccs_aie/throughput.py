@@ -100,14 +100,16 @@ def modelled(
 def _modelled(
     generation: Generation, kernel: Kernel, mode: Mode, n: int, compiler: Compiler, lines: int
 ) -> KernelCycles:
-    return program_cycles(_parsed(kernel, mode, n, lines), generation, emulator.MODELLED_ROWS, compiler)
+    return program_cycles(traced(kernel, mode, n, lines), generation, emulator.MODELLED_ROWS, compiler)
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(kernel: Kernel, mode: Mode, n: int, lines: int) -> list[Item]:
-    """One kernel's trace is that of every generation and compiler."""
+def traced(
+    kernel: Kernel, mode: Mode, n: int, lines: int = 1, rows: int = emulator.MODELLED_ROWS
+) -> list[Item]:
+    """The parsed trace of an integer kernel: the same for every generation and compiler."""
     theta = representative_two_lines(n) if lines == 2 else representative_theta(n)
-    return parse(emulator.trace(kernel, mode, n, theta))
+    return parse(emulator.trace(kernel, mode, n, theta, rows))
 
 
 def modelled_bf16(

@@ -15,11 +15,18 @@ from hccs.numbers.modes import Mode
 from hccs_aie import emulator, throughput
 from hccs_aie.cycles.machine import Generation
 from hccs_aie.cycles.model import Compiler, KernelCycles
-from hccs_aie.cycles.program import parse
 from hccs_aie.emulator import Kernel
 from hccs_aie.export.project import Project, Target
 from hccs_aie.export.project_file import ProjectFile
-from hccs_aie.listing import CodeFunction, PassBundles, count, functions, source_loops
+from hccs_aie.listing import (
+    Chains,
+    CodeFunction,
+    PassBundles,
+    count,
+    functions,
+    loop_chains,
+    source_loops,
+)
 
 PEANO_VARIABLE = "PEANO_INSTALL_DIR"
 VITIS_VARIABLE = "XILINX_VITIS"
@@ -61,9 +68,9 @@ def count_bundles(disassembly: str) -> dict[str, int]:
     return {function.name: function.bundles for function in functions(disassembly)}
 
 
-def modelled_code_size(generation: Generation, mode: Mode, n: int) -> int:
+def modelled_code_size(generation: Generation, mode: Mode, n: int, lines: int = 1) -> int:
     """Bundles of the modelled kernel's code; pipelined loops have a prologue, one interval, an epilogue."""
-    regions = throughput.modelled(generation, Kernel.BLOCKED, mode, n).regions
+    regions = throughput.modelled(generation, Kernel.BLOCKED, mode, n, lines=lines).regions
     return sum(
         2 * r.schedule.length - r.schedule.ii if r.schedule.ii is not None else r.schedule.length
         for r in regions
@@ -124,18 +131,20 @@ def _made(
     generation: Generation,
     project: Project,
     profile: Compiler,
+    chains: Chains | None = None,
 ) -> Build:
     if not code:
         raise ToolchainError(f"functions in what {compiler} made", "none", "Look at the compiler's output.")
-    mode, n = project.mode, project.columns
-    modelled = throughput.modelled(generation, Kernel.BLOCKED, mode, n, profile)
-    loops = source_loops(parse(emulator.trace(Kernel.BLOCKED, mode, n, throughput.representative_theta(n))))
+    mode, n, lines = project.mode, project.columns, 2 if project.theta.wide else 1
+    modelled = throughput.modelled(generation, Kernel.BLOCKED, mode, n, profile, lines)
+    rows = min(emulator.MODELLED_ROWS, project.rows, project.rows_per_tile)
+    loops = source_loops(throughput.traced(Kernel.BLOCKED, mode, n, lines, rows))
     return Build(
         compiler,
         object_file,
         {function.name: function.bundles for function in code},
-        modelled_code_size(generation, mode, n),
-        count(code, loops, emulator.MODELLED_ROWS),
+        modelled_code_size(generation, mode, n, lines),
+        count(code, loops, rows, chains),
         modelled,
     )
 
@@ -159,12 +168,25 @@ def _with_peano(
         "-O2",
         "-std=c++20",
         "-DNDEBUG",
+        "-gline-tables-only",
         f"-I{Path(api).absolute()}",
         "-Isrc",
     ]
     _run([str(tools / "clang++"), *flags, "-c", "src/hccs_tile.cc", "-o", object_file.name], root)
     code = functions(_run([str(tools / "llvm-objdump"), "-d", "-r", object_file.name], root))
-    return _made("peano", object_file, code, generation, exported.project, Compiler.OPEN)
+    chains = _loop_chains(tools, object_file, code)
+    return _made("peano", object_file, code, generation, exported.project, Compiler.OPEN, chains)
+
+
+def _loop_chains(tools: Path, object_file: Path, code: list[CodeFunction]) -> Chains:
+    """The source loops of the first section's bundles; none if the compiler came without a symbolizer."""
+    symbolizer, root = tools / "llvm-symbolizer", object_file.parent
+    addresses = [hex(at) for function in code if function.section == ".text" for at in function.addresses]
+    if not symbolizer.is_file() or not addresses:
+        return {}
+    asked = [str(symbolizer), f"--obj={object_file.name}", "--inlines", "--output-style=JSON", *addresses]
+    sources = {path.name: path.read_text(encoding="utf-8") for path in (root / "src").glob("*.hpp")}
+    return loop_chains(_run(asked, root), sources)
 
 
 def _with_vitis(root: Path, generation: Generation, exported: ProjectFile, platform: str | None) -> Build:

@@ -75,11 +75,13 @@ class CodeRegion:
     pressure: Pressure
     fits: bool
     entering: int = 0
+    """Bundles of loop set-ups, all runs together."""
+    moving: int = 0
+    """Bundles after each run's schedule that move pointers."""
 
     @property
     def cycles(self) -> int:
-        """Modelled bundles of all its runs, loop set-up included."""
-        return self.times * self.schedule.cycles(self.trips) + self.entering
+        return self.times * (self.schedule.cycles(self.trips) + self.moving) + self.entering
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ class _Modeller:
             regions = self.block(loop.label, inner, loop.trips * times)
             return hoisted, [replace(regions[0], entering=regions[0].entering + entering), *regions[1:]]
         best = self.straight(loop.label, shared(body), loop.trips * times)
+        best = replace(best, moving=open_compiler.pointer_moves(best.schedule.graph))
         if loop.trips > 1:
             _, before = split_invariant(flat[-2], inside, repeated)
             graph = build(shared(body), self.chip, shared(before))
