@@ -25,10 +25,10 @@ from hccs.numbers.requant import FixedPoint, Requant
 from hccs.reference.attention import attention as reference_attention
 from hccs.reference.softmax import softmax as reference_softmax
 from hccs_aie import attention as tile_attention
-from hccs_aie import emulator, scaling, throughput, toolchain
-from hccs_aie.cycles import banks, picture
+from hccs_aie import emulator, throughput, toolchain
+from hccs_aie.cycles import picture
 from hccs_aie.cycles.machine import Generation
-from hccs_aie.cycles.model import Compiler
+from hccs_aie.cycles.model import Compiler, bank_stalls
 from hccs_aie.emulator import Kernel
 from hccs_aie.export import Target, plan
 from hccs_aie.export import export as write_project
@@ -120,7 +120,7 @@ def cycles(
         console.print(
             f"{found.per_row:.1f} modelled cycles per row, bound {found.bound:.1f}; "
             f"{found.binding_slot} binds; issues per row: {issues}; "
-            f"bank conflicts would add {banks.stalls(found) / found.rows:.1f}"
+            f"bank conflicts would add {bank_stalls(found) / found.rows:.1f}"
         )
         if png is not None:
             drawn = picture.png_picture(found, png, f"{kernel.value} {mode.value}, n = {n}")
@@ -181,24 +181,38 @@ def _billions(n: int, cycles: float) -> str:
 
 def _open_table() -> Table:
     table = Table(title="AIE-ML by the open AIE2 compiler: bundles per row, modelled unless marked compiled")
-    for name in ("mode", "n", "authors' row kernel, compiled", "row kernel", "ours", "ours / compiled"):
+    for name in (
+        "mode", "n", "authors' row kernel, compiled", "row kernel", "ours, compiled", "ours",
+        "clamp / sums / normalise, compiled", "clamp / sums / normalise", "ours / authors', compiled",
+    ):  # fmt: skip
         table.add_column(name, justify="right")
-    for mode in (Mode.I16_DIV, Mode.U8_CLB):
+    for mode in Mode:
         for n in (32, 64, 128):
+            counted = throughput.compiled("blocked", mode, n)
+            if not counted and mode is not Mode.I16_DIV:
+                continue
             row, ours = (
-                throughput.modelled(Generation.AIE2, kernel, mode, n, Compiler.OPEN).per_row
+                throughput.modelled(Generation.AIE2, kernel, mode, n, Compiler.OPEN)
                 for kernel in (Kernel.BY_ROW, Kernel.BLOCKED)
             )
-            compiled = throughput.COMPILED_AUTHORS_KERNEL[n] if mode is Mode.U8_CLB else None
+            authors, all_ours = throughput.compiled("authors", mode, n).get("all"), counted.get("all")
+            loops = ("clamp_blocks", "sum_blocks", "row_groups")
             table.add_row(
                 mode.value,
                 str(n),
-                "-" if compiled is None else f"{compiled:.0f}",
-                f"{row:.1f}",
-                f"{ours:.1f}",
-                "-" if compiled is None else f"{ours / compiled:.2f}x",
+                _figure(authors, 0),
+                f"{row.per_row:.1f}",
+                _figure(all_ours),
+                f"{ours.per_row:.1f}",
+                " / ".join(_figure(counted.get(name)) for name in loops),
+                " / ".join(_figure(ours.loop(name)) for name in loops),
+                f"{all_ours / authors:.2f}x" if all_ours and authors else "-",
             )
     return table
+
+
+def _figure(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _modes_table() -> Table:
@@ -300,7 +314,7 @@ def scaling_command(
     table = Table(title=f"{generation.device}, n = {n}: G elements per second, modelled")
     for name in ("tiles", "u8_clb", "u8_clb, streams", "i16_div", "i16_div, streams"):
         table.add_column(name, justify="right")
-    curves = [scaling.curve(generation, mode, n) for mode in (Mode.U8_CLB, Mode.I16_DIV)]
+    curves = [throughput.scaling_curve(generation, mode, n) for mode in (Mode.U8_CLB, Mode.I16_DIV)]
     for points in zip(*curves, strict=True):
         rates = [f"{rate / 1e9:.1f}" for point in points for rate in (point.compute, point.streamed)]
         table.add_row(str(points[0].tiles), *rates)
@@ -308,10 +322,10 @@ def scaling_command(
     bound = [point.mode.value for point in (curve[0] for curve in curves) if point.stream_bound]
     console.print(
         f"stream-bound: {', '.join(bound) or 'none'} "
-        f"(core stream {scaling.STREAM_BYTES[generation]} B per cycle)"
+        f"(core stream {throughput.STREAM_BYTES[generation]} B per cycle)"
     )
     if png is not None:
-        console.print(f"wrote {scaling.figure(generation, n, png)}", markup=False)
+        console.print(f"wrote {throughput.scaling_figure(generation, n, png)}", markup=False)
 
 
 @app.command()
@@ -392,7 +406,7 @@ def _loop_table(made: toolchain.Build) -> Table:
             str(loop.bundles),
             str(loop.iterations) if known else "?",
             f"{loop.bundles * (loop.iterations or 0) / issued.rows:.1f}" if known else "?",
-            f"{made.modelled_loop(loop.name):.1f}" if loop.name is not None else "?",
+            f"{made.modelled.loop(loop.name):.1f}" if loop.name is not None else "?",
         )
     table.add_row("outside loops", str(issued.outside), "1", f"{issued.outside / issued.rows:.1f}", "")
     compiled = "?" if issued.per_row is None else f"{issued.per_row:.1f}"

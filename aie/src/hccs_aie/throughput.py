@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
+from hccs import _figures
+from hccs.errors import ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs_aie import emulator
-from hccs_aie.cycles.machine import Generation
+from hccs_aie.arguments import whole
+from hccs_aie.cycles.machine import Generation, table_rows
 from hccs_aie.cycles.model import Compiler, KernelCycles, kernel_cycles, program_cycles
 from hccs_aie.cycles.program import Item, parse
 from hccs_aie.emulator import Kernel
@@ -36,8 +41,26 @@ PAPER_RATES = {
 AMD_BF16_CYCLES_1024 = {"first": 5657, "optimised": 1845}
 """AMD's own AIE-ML softmax with max-subtraction at n = 1024 (mlir-aie), before and after optimisation."""
 
-COMPILED_AUTHORS_KERNEL = {32: 45.0, 64: 65.0, 128: 75.0}
-"""Bundles per row of the paper authors' own row kernel, u8_clb, in the open AIE2 compiler's output."""
+
+@functools.cache
+def compiled(kernel: str, mode: Mode | str, n: int) -> dict[str, float]:
+    """Bundles per row counted in the open AIE2 compiler's output, by loop, "outside" of loops, and in "all".
+
+    `kernel` is "blocked", ours on 64 rows, or "authors", the paper authors' own row kernel.
+    """
+    asked = (kernel, Mode(mode).value, str(n))
+    rows = [row for row in table_rows("aie2_compiled.csv") if (row["kernel"], row["mode"], row["n"]) == asked]
+    return {
+        row["part"]: float(row["per_row"] or int(row["bundles"]) * int(row["trips"]) / emulator.MODELLED_ROWS)
+        for row in rows
+    }
+
+
+TILES = {Generation.AIE2: (304,), Generation.AIE2PS: (144, 184)}
+"""Compute tiles: 38 x 8 on VEK280; 144 in aie4ml's table of VEK385, 184 in the paper."""
+
+STREAM_BYTES = {Generation.AIE2: 4, Generation.AIE2PS: 8}
+"""Bytes per cycle of a core's input stream, and of its output stream."""
 
 
 @dataclass(frozen=True)
@@ -157,3 +180,83 @@ def entries() -> list[tuple[Generation, Mode, int]]:
         for mode in (Mode.I16_DIV, Mode.U8_CLB)
         for n in COLUMNS
     ]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Modelled elements per second of `tiles` tiles: by compute alone, and as the streams feed and drain."""
+
+    generation: Generation
+    mode: Mode
+    n: int
+    tiles: int
+    compute: float
+    streamed: float
+
+    @property
+    def stream_bound(self) -> bool:
+        """True when the streams, not the kernel, set the pace."""
+        return self.streamed < self.compute
+
+
+def stream_cycles(generation: Generation | str, mode: Mode | str, n: int) -> float:
+    """Least cycles per row that the streams allow: n bytes in, n outputs out, at the same time."""
+    return n * max(1, Mode(mode).dtype.itemsize) / STREAM_BYTES[Generation(generation)]
+
+
+def scaled(generation: Generation | str, mode: Mode | str, n: int, tiles: int) -> Scaling:
+    """Modelled throughput of independent tiles, rows dealt out evenly (paper, eq. 12)."""
+    generation, mode, tiles = Generation(generation), Mode(mode), whole("tiles", tiles)
+    if not 1 <= tiles <= max(TILES[generation]):
+        raise ParameterError(
+            f"1 to {max(TILES[generation])} tiles on {generation.device}",
+            str(tiles),
+            "See hccs aie scaling --help.",
+        )
+    cycles = modelled(generation, Kernel.BLOCKED, mode, n).per_row
+    limited = max(cycles, stream_cycles(generation, mode, n))
+    return Scaling(generation, mode, n, tiles, tiles * n * CLOCK_HZ / cycles, tiles * n * CLOCK_HZ / limited)
+
+
+def scaling_curve(generation: Generation | str, mode: Mode | str, n: int) -> list[Scaling]:
+    """Modelled throughput at powers of two up to the array, and at the array sizes themselves."""
+    generation = Generation(generation)
+    most = max(TILES[generation])
+    counts = sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | set(TILES[generation]))
+    return [scaled(generation, mode, n, tiles) for tiles in counts]
+
+
+def scaling_figure(generation: Generation | str, n: int, path: str | os.PathLike[str]) -> Path:
+    """The paper's scaling figure with our kernels: solid by compute alone, dashed within the streams."""
+    generation = Generation(generation)
+    drawing = _figures.new(6, 4)
+    axis = drawing.subplots()
+    for mode, colour in ((Mode.U8_CLB, "#e45756"), (Mode.I16_DIV, "#4c78a8")):
+        points = scaling_curve(generation, mode, n)
+        tiles = [point.tiles for point in points]
+        axis.plot(
+            tiles,
+            [p.compute / 1e9 for p in points],
+            color=colour,
+            marker="o",
+            label=f"{mode.value}, modelled",
+        )
+        axis.plot(
+            tiles, [p.streamed / 1e9 for p in points], color=colour, ls="--", label=f"{mode.value}, streams"
+        )
+        paper = paper_cycles(generation, mode, n)
+        if paper is not None:
+            rates = [count * n * CLOCK_HZ / paper / 1e9 for count in tiles]
+            axis.plot(
+                tiles, rates, color=colour, ls=":", label=f"{mode.value}, the paper's one tile times tiles"
+            )
+    axis.set(
+        xlabel="tiles",
+        ylabel="G elements / s",
+        title=f"{generation.device}, n = {n}",
+        xscale="log",
+        yscale="log",
+    )
+    axis.legend(fontsize=7)
+    axis.grid(alpha=0.3)
+    return _figures.save(drawing, path)

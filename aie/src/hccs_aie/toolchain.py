@@ -16,8 +16,7 @@ from hccs_aie import emulator, throughput
 from hccs_aie.cycles.machine import Generation
 from hccs_aie.cycles.model import Compiler, KernelCycles
 from hccs_aie.emulator import Kernel
-from hccs_aie.export.project import Project, Target
-from hccs_aie.export.project_file import ProjectFile
+from hccs_aie.export.project import Project, ProjectFile, Target
 from hccs_aie.listing import (
     Chains,
     CodeFunction,
@@ -51,11 +50,6 @@ class Build:
     modelled_bundles: int
     issued: PassBundles
     modelled: KernelCycles
-
-    def modelled_loop(self, name: str) -> float:
-        """The model's bundles per row in a loop of the source."""
-        regions = [region for region in self.modelled.regions if region.name == name]
-        return sum(region.cycles for region in regions) / self.modelled.rows
 
     @property
     def total(self) -> int:

@@ -26,7 +26,6 @@ from hccs_aie.arguments import Choice
 from hccs_aie.cycles import open_compiler
 from hccs_aie.cycles.graph import build, registers
 from hccs_aie.cycles.machine import SLOTS, Generation, Machine, machine
-from hccs_aie.cycles.pressure import Pressure, pressure
 from hccs_aie.cycles.program import (
     Item,
     Loop,
@@ -42,17 +41,28 @@ from hccs_aie.cycles.program import (
 )
 from hccs_aie.cycles.schedule import (
     BundleSchedule,
+    Pressure,
     list_schedule,
     modulo_schedule,
+    pressure,
     recurrence_interval,
     resource_interval,
 )
+
+SET_UP = "set-up"
+"""The name of the regions outside all loops."""
 
 UNROLL_TRIPS = 2
 LOOP_SETUP = 3
 CALL = 12
 STRAIGHT_LINE_LIMIT = 600
 """Bodies of more operations than this are not tried as straight-line code."""
+
+
+BANKS = 8
+BANK_BYTES = 16
+_GAP = 64
+"""Accesses further apart than this belong to different buffers."""
 
 
 class Compiler(Choice):
@@ -102,6 +112,15 @@ class KernelCycles:
     def per_row(self) -> float:
         """Modelled cycles per row."""
         return self.cycles / self.rows
+
+    def loop(self, name: str) -> float:
+        """Cycles per row inside a loop, without its set-up."""
+        return sum(r.cycles - r.entering for r in self.regions if r.name == name) / self.rows
+
+    @property
+    def outside(self) -> float:
+        """Cycles per row in no loop, loop set-ups included."""
+        return self.per_row - sum(self.loop(name) for name in {r.name for r in self.regions} - {SET_UP})
 
     @property
     def issues(self) -> dict[str, float]:
@@ -282,6 +301,50 @@ def program_cycles(
     if compiler is Compiler.OPEN:
         items = without_unread(open_compiler.forwarded(open_compiler.unrolled(items)))
     items = fuse_stores(items)
-    regions = _Modeller(chip, items, compiler).block("set-up", items, 1)
+    regions = _Modeller(chip, items, compiler).block(SET_UP, items, 1)
     call = open_compiler.CALL if compiler is Compiler.OPEN else CALL
     return KernelCycles(chip.generation, rows, tuple(regions), call)
+
+
+def _buffer_starts(accesses: Sequence[Operation]) -> list[tuple[int, int]]:
+    """(start, end) of each run of addresses without a gap."""
+    runs: list[tuple[int, int]] = []
+    for access in sorted(accesses, key=lambda operation: operation.address):
+        end = access.address + access.bytes
+        if runs and access.address - runs[-1][1] < _GAP:
+            runs[-1] = (runs[-1][0], max(runs[-1][1], end))
+        else:
+            runs.append((access.address, end))
+    return runs
+
+
+def bank_stalls_per_iteration(region: CodeRegion) -> int:
+    """Cycles one iteration of a region loses to bank conflicts in its steady state."""
+    nodes = region.schedule.graph.nodes
+    accesses = [node.operation for node in nodes if node.operation.bytes and not node.call]
+    runs = _buffer_starts(accesses)
+    parts: dict[int, int] = {}
+    bundles: dict[int, list[int]] = {}
+    for index, node in enumerate(nodes):
+        operation = node.operation
+        if node.call or not operation.bytes:
+            continue
+        start = next(first for first, end in runs if first <= operation.address < end)
+        part = parts.get(operation.result, 0)
+        parts[operation.result] = part + 1
+        offset = operation.address - start + 32 * part
+        time = region.schedule.times[index]
+        bundle = time % region.schedule.ii if region.schedule.ii else time
+        width = min(32, operation.bytes)
+        banks = {(offset + at) // BANK_BYTES % BANKS for at in range(0, width, BANK_BYTES)}
+        bundles.setdefault(bundle, []).extend(banks)
+    return sum(max(banks.count(bank) for bank in set(banks)) - 1 for banks in bundles.values())
+
+
+def bank_stalls(kernel: KernelCycles) -> int:
+    """Modelled cycles that a kernel call loses to bank conflicts, which its figure leaves out.
+
+    Tile memory has eight banks of 128 bit. A bundle whose loads and stores meet in one bank waits one cycle
+    for each access too many. Every buffer is taken to begin at bank 0, as linkers place aligned arrays.
+    """
+    return sum(bank_stalls_per_iteration(region) * region.trips * region.times for region in kernel.regions)

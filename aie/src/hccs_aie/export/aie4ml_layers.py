@@ -157,4 +157,4 @@ def export_layers(program: Program, out: str | os.PathLike[str], rows: int = 64,
         contents[name] = templates.joinpath(f"{name}.in").read_text(encoding="utf-8")
     listed = {"layers": {name: layer.dtype.name for name, layer in layers.items()}, "missing": missing}
     contents["operators.json"] = json.dumps(listed, indent=1) + "\n"
-    return _folder.replace(out, contents, earlier=lambda names: False, products=PRODUCTS)
+    return _folder.replace(out, contents, products=PRODUCTS)

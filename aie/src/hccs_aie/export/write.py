@@ -8,21 +8,27 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hccs._files import folder as _folder
-from hccs_aie.export import aie4ml_model, vitis
+from hccs_aie.export import aie4ml_model
 from hccs_aie.export.project import (
+    PROJECT_FILE,
     Project,
+    ProjectFile,
     Target,
     emulation_sources,
     kernel_sources,
     parameter_header,
     vectors,
 )
-from hccs_aie.export.project_file import NAME, ProjectFile
 
 TILES_PER_COLUMN = 4
 """A memory tile has six DMA channels each way: four tiles' shares fit, and one to and from outside."""
 
+PLIO_BYTES = 8
+"""A 64-bit PLIO file has as many numbers per line as fit eight bytes."""
 
 PRODUCTS = {
     Target.VITIS: ("libadf.a", "Work", "aiesimulator_output", "host_check"),
@@ -30,6 +36,24 @@ PRODUCTS = {
     Target.AIE4ML: ("project",),
 }
 """What a project's own Makefile or script leaves in the folder."""
+
+
+def plio_text(values: NDArray[Any]) -> str:
+    """Numbers as a 64-bit PLIO reads them: eight bytes a line.
+
+    >>> plio_text(np.arange(8, dtype=np.int16))
+    '0 1 2 3\\n4 5 6 7\\n'
+    """
+    per_line = PLIO_BYTES // values.dtype.itemsize
+    lines = values.reshape(-1, per_line).tolist()
+    return "".join(" ".join(map(str, line)) + "\n" for line in lines)
+
+
+def plio_files(x: NDArray[np.int8], expected: NDArray[Any]) -> dict[str, str]:
+    """Each tile's input, and what its output must be."""
+    files = {f"data/in{tile}.txt": plio_text(values) for tile, values in enumerate(x)}
+    files |= {f"data/expected{tile}.txt": plio_text(values) for tile, values in enumerate(expected)}
+    return files
 
 
 def _templates(name: str, facts: Mapping[str, object]) -> dict[str, str]:
@@ -65,7 +89,7 @@ def _contents(project: Project, target: Target) -> dict[str, str | bytes]:
         "tiles_per_column": TILES_PER_COLUMN,
     }
     made: dict[str, str | bytes] = {
-        NAME: ProjectFile(target, project).text(),
+        PROJECT_FILE: ProjectFile(target, project).text(),
         "vectors/logits.bin": x.tobytes(),
         "vectors/probabilities.bin": expected.tobytes(),
         **_templates(target.value, facts),
@@ -77,26 +101,8 @@ def _contents(project: Project, target: Target) -> dict[str, str | bytes]:
     made.update({f"host/include/{path}": text for path, text in emulation_sources().items()})
     made.update(_templates("common", facts))
     if target is Target.VITIS:
-        made.update(vitis.data_files(x, expected))
+        made.update(plio_files(x, expected))
     return made
-
-
-def _names_before(target: Target, tiles: int) -> set[str]:
-    """The files of an export from before exports had a `project.json`."""
-    names = {"vectors/logits.bin", "vectors/probabilities.bin", *_templates(target.value, {})}
-    if target is Target.AIE4ML:
-        return names | {"hccs_softmax.onnx", "directives.json"}
-    names |= {"src/hccs_parameters.hpp", *_templates("common", {})}
-    names |= {f"src/{name}" for name in kernel_sources()}
-    names |= {f"host/include/{path}" for path in emulation_sources()}
-    if target is Target.VITIS:
-        names |= {f"data/{kind}{tile}.txt" for kind in ("in", "expected") for tile in range(tiles)}
-    return names
-
-
-def _is_earlier_export(names: frozenset[str]) -> bool:
-    tiles = sum(name.startswith("data/in") for name in names)
-    return any(names == _names_before(target, tiles) for target in Target)
 
 
 def export(project: Project, target: Target | str, out: str | os.PathLike[str]) -> Path:
@@ -105,6 +111,6 @@ def export(project: Project, target: Target | str, out: str | os.PathLike[str]) 
     Only an export's own files are written or replaced; a folder that holds anything else is refused.
     """
     target = Target(target)
-    _folder.require_free(out, earlier=_is_earlier_export, products=PRODUCTS[target])
+    _folder.require_free(out, products=PRODUCTS[target])
     contents = _contents(project, target)
-    return _folder.replace(out, contents, earlier=_is_earlier_export, products=PRODUCTS[target])
+    return _folder.replace(out, contents, products=PRODUCTS[target])
