@@ -90,7 +90,7 @@ mcu: $(VENV)/.dev
 .PHONY: fuzz
 fuzz: $(VENV)/.dev
 	@echo "== 100,000 damaged files: each loads or is refused"
-	$(BIN)/python -m pytest -q -rP -m fuzz tests/files
+	$(BIN)/python -m pytest -q -rP -m fuzz tests/files tests/program
 
 # What takes too long for every change: the slow benchmarks once, and the native code under the sanitizers.
 slow: $(VENV)/.dev

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import hccs
 from hccs.backends.cpu import info
-from hccs.calibration import HeadStatistics, LogitRange, fidelity, quantise, search
+from hccs.calibration import HeadStatistics, LogitRange, coarse_scan, fidelity, quantise, search
 from hccs.calibration.searching import objectives
 from hccs.numbers.region import Region
 
@@ -180,12 +180,12 @@ def measure(z64, lengths64, z128, lengths128, at_most: int, quick: bool) -> dict
         found[TWO_LINES.format(scores)] = best_of(
             times(2), lambda scores=scores: search(stats, lines=2, scores=scores)
         )
-    coarse = search(stats, search="grid")
+    coarse = coarse_scan(stats)
     gains = [c.kl - e.kl for c, e in zip(coarse.heads, exact.heads, strict=True)]
     found["mean KL, exact"], found["mean KL, coarse scan"] = exact.kl, coarse.kl
     found["heads where the exact search is worse"] = sum(gain < 0 for gain in gains)
     found["gain over the coarse scan, mean"] = float(np.mean(gains))
-    found["coarse scan of 32 heads, s"] = best_of(times(2), lambda: search(stats, search="grid"))
+    found["coarse scan of 32 heads, s"] = best_of(times(2), lambda: coarse_scan(stats))
 
     kl = direct_formula(x[0, 0], lengths, float(scale[0, 0]))
     per_triple = best_of(3, lambda: [kl(*triple) for triple in triples[:4]]) / 4

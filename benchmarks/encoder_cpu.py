@@ -157,7 +157,7 @@ def time_sentences(variants: Variants, chosen: list[list[int]]) -> list[Row]:
 
 def time_threads(variants: Variants) -> dict[str, Any]:
     batch: list[Batch] = [tokens(variants.model, 8, min(128, variants.longest))]
-    cores = instruction_sets.cores()
+    cores = instruction_sets.info().cores
     calls = {str(n): variants.calls(batch, n, (WHOLE,))[WHOLE] for n in sorted({1, cores})}
     seconds = fastest(calls)
     return {"cores": cores, "seconds": seconds, "over_one": seconds["1"] / seconds[str(cores)]}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from hccs_lab.bench.files import dynamic_int8_onnx, float_onnx, quietly, static_int8_openvino
-from hccs_lab.bench.opening import in_torch, open_onnxruntime, torch_dynamic_int8
+from hccs_lab.bench.contenders import dynamic_int8_onnx, float_onnx, quietly, static_int8_openvino
+from hccs_lab.bench.runtimes import in_torch, open_onnxruntime, torch_dynamic_int8
 
 import hccs
 import hccs.nn

@@ -24,11 +24,12 @@ from rich.table import Table
 
 from hccs.cli.sentences import read_sentences
 from hccs.errors import HccsError
+from hccs.executors.c.table import TARGET
 from hccs.export import export_c_model
-from hccs.export.freestanding.plan import plan
 from hccs.export.source import model_or_table
 from hccs.program import IntegerModel
 from hccs.program.operators import Attention
+from hccs.program.plan import plan
 
 CORES = {
     "Cortex-M3": ("m3", "arm-none-eabi-", "qemu-system-arm"),
@@ -108,13 +109,13 @@ def row_costs(folder: Path, core: str, columns: int) -> dict[str, float]:
 def softmax_elements(model: IntegerModel) -> int:
     """Logits of all attentions for the longest sequence; of the last one with one answer, one query."""
     program, longest = model.program, model.program.longest
-    groups = {group.steps[0]: group for group in plan(program).groups}
     return sum(
-        step.heads * (longest * (longest + 1) // 2 if step.causal else longest * longest)
-        if groups[number].all_rows
-        else step.heads * (1 if step.causal else longest)
-        for number, step in enumerate(program.operators)
-        if isinstance(step, Attention)
+        step.main.heads * (longest * (longest + 1) // 2 if step.main.causal else longest * longest)
+        if step.all_rows
+        else step.main.heads * (1 if step.main.causal else longest)
+        for group in plan(program, TARGET).groups
+        for step in group
+        if isinstance(step.main, Attention)
     )
 
 

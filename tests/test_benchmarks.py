@@ -64,13 +64,13 @@ def test_every_benchmark_is_run_here():
     assert [name for name in sorted(scripts) if f'run("{name}"' not in source] == []
 
 
-@pytest.mark.parametrize("tool", ["check_installed", "make_embedded"])
+@pytest.mark.parametrize("tool", ["tools/check_installed", "lab/tools/make_demo_data"])
 def test_tools_start(tool, monkeypatch, capsys):
     pytest.importorskip("transformers")
     monkeypatch.setattr(sys, "argv", [tool, "--help"])
     with pytest.raises(SystemExit) as left:
-        runpy.run_path(str(ROOT / "tools" / f"{tool}.py"), run_name="__main__")
-    assert left.value.code == 0 and f"tools/{tool}.py" in capsys.readouterr().out
+        runpy.run_path(str(ROOT / f"{tool}.py"), run_name="__main__")
+    assert left.value.code == 0 and f"{tool}.py" in capsys.readouterr().out
 
 
 def test_softmax_cpu(run):

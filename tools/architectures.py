@@ -26,9 +26,9 @@ import transformers as hf
 import hccs
 import hccs.nn
 from hccs.errors import HccsError
-from hccs.export import export_c_model
+from hccs.executors.onnx import equal_scores
+from hccs.export import export_c_model, write_onnx
 from hccs.export.onnx_model import export_onnx
-from hccs.export.onnx_program import equal_scores, write_onnx
 
 PAGE = Path(__file__).parents[1] / "docs" / "architectures.md"
 N = 20
@@ -215,7 +215,7 @@ def tried(architecture: Architecture, *, slow: bool = True) -> Row:
     inside = hccs.nn.attach(copy.deepcopy(model), table, backend="integer")
     _require(0 < _distance(_answers(inside, fresh), with_hccs) < 0.5, "int8 q, k and v", architecture)
     try:
-        pixels = hccs.nn.Pixels((0.5,) * 3, (0.5,) * 3) if architecture.inputs == "images" else None
+        pixels = hccs.nn.PixelScaling((0.5,) * 3, (0.5,) * 3) if architecture.inputs == "images" else None
         whole = hccs.nn.lower(model, table, batches, pixels=pixels)
     except HccsError as error:
         onnx = _attention_in_onnx(attached, fresh, with_hccs, architecture) if slow else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 
 import numpy as np
 import pytest
@@ -16,16 +17,14 @@ testing = pytest.importorskip("typer.testing")
 from hccs_lab.bench import contenders
 from hccs_lab.bench import run as bench_module
 from hccs_lab.bench.contenders import CONTENDERS, OURS, Material
-from hccs_lab.bench.run import BenchSettings, bench
-from hccs_lab.bench.sentences import workloads
-from hccs_lab.bench.turns import median_ratio, take_turns
+from hccs_lab.bench.run import BenchSettings, agree, bench, median_ratio, take_turns, workloads
 from hccs_lab.demo import MODEL
 
 from hccs.cli.app import app
+from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
-from hccs.conversion.runs.converted import ConvertedRun
-from hccs.conversion.settings import ConversionSettings
-from hccs.conversion.stages import convert
+from hccs.conversion.run import convert
+from hccs.conversion.settings import Settings
 from hccs.errors import FileError, ParameterError
 from hccs.program import IntegerModel
 
@@ -43,7 +42,7 @@ def run(tmp_path_factory):
         rows = [f"{text[0]}\t{label}" for text, label in zip(examples.texts, examples.labels, strict=True)]
         (data / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     out = tmp_path_factory.mktemp("runs") / "run"
-    settings = ConversionSettings(
+    settings = Settings(
         model=str(MODEL),
         task=tasks.TASKS["movies"],
         data=str(data),
@@ -100,7 +99,7 @@ def test_contenders_answer_as_the_float_model_mostly_does(run, kind, tmp_path):
     who = BY_KIND[kind]
     if who.missing:
         pytest.skip(f"not installed: {', '.join(who.missing)}")
-    finished = ConvertedRun(run)
+    finished = Converted(run)
     data = finished.examples().to("cpu")
     path, size = who.make(Material(finished, data, tmp_path))
     assert 0 < size < 2**26
@@ -127,7 +126,7 @@ def test_a_contender_that_fails_is_left_out_and_named(run, only_torch, monkeypat
 
 
 def test_batches_keep_their_lengths_and_sorting_saves_padding(run):
-    data = ConvertedRun(run).examples().to("cpu")
+    data = Converted(run).examples().to("cpu")
     one, many = workloads(data, 24, None)
     assert one.sentences == 1 and one.tokens == one.padded
     assert many.sentences == 24 and many.padded == 24 * max(data.lengths[:24])
@@ -154,9 +153,36 @@ def test_turns_alternate_and_ratios_are_of_neighbours():
     assert median_ratio([1.0, 20.0, 3.0], [1.0, 10.0, 1.0]) == 2.0
 
 
+def test_turns_that_disagree_give_no_headline(run, only_torch, monkeypatch):
+    assert agree([2.0, 2.1, 2.2, 2.0], [1.0, 1.0, 1.0, 1.0]) and agree([9.0], [1.0])
+    assert not agree([2.0, 64.0, 30.0, 2.0], [1.0, 1.0, 1.0, 1.0])
+    chosen = tuple(BY_KIND[kind] for kind in ("torch-float", "ours"))
+    monkeypatch.setattr(bench_module, "CONTENDERS", chosen)
+    monkeypatch.setattr(bench_module, "in_fresh_process", lambda *_: {"memory": 1, "first_answer": 1.0})
+    monkeypatch.setattr(bench_module.os, "getloadavg", lambda: (99.0, 50.0, 1.0))
+    command = ["bench", str(run), "--batch", "2", "--turns", "4", "--seconds", "0"]
+    for theirs, steady in (([3.0, 3.1, 3.0, 3.2], True), ([3.0, 64.0, 3.0, 40.0], False)):
+        times = {chosen[0].name: theirs, OURS: [1.0] * 4}
+        monkeypatch.setattr(bench_module, "take_turns", lambda *_, times=times: times)
+        ended = testing.CliRunner().invoke(app, command)
+        assert ended.exit_code == 0, ended.output
+        assert (
+            "load of the last minute 99.00" in ended.output and "other programs are running" in ended.output
+        )
+        assert ("times as fast as float PyTorch" in ended.output) == steady
+        assert ("no ratio to float PyTorch: turns disagree" in ended.output) != steady
+        assert ("but its turns disagree" in ended.output) != steady
+        rows = json.loads((run / "bench.json").read_text())["rows"]
+        assert all(row["steady"] for row in rows) == steady
+
+
 def test_what_cannot_be_timed_is_refused(run, tmp_path):
     with pytest.raises(FileError, match="hccs convert"):
         bench(tmp_path)
-    for changes in ({"batch": 0}, {"turns": 0}, {"group": 0}):
+    for changes in ({"batch": 0}, {"turns": 0}, {"group": 0}, {"seconds": math.inf}, {"seconds": math.nan}):
         with pytest.raises(ParameterError):
             BenchSettings(**changes)
+    for seconds in ("inf", "61"):
+        ended = testing.CliRunner().invoke(app, ["bench", str(run), "--seconds", seconds])
+        assert isinstance(ended.exception, ParameterError), ended.output
+        assert "seconds between 0 and 60" in str(ended.exception)

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,16 +13,20 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from hccs_lab import surrogates
-from hccs_lab.compare import figures, source, speed, steps, tables
+from hccs_lab.compare import source, speed, steps, tables
 from hccs_lab.compare.entries import FLOAT, declared_costs, default_labels, parse
 from hccs_lab.compare.measures import MEASURES
 from hccs_lab.compare.run import compare
 from hccs_lab.compare.sample import LogitSample
-from hccs_lab.compare.settings import ComparisonSettings, from_run
+from hccs_lab.compare.source import ComparisonSettings, from_run
 from hccs_lab.demo import MODEL
+from hccs_lab.figures import comparison_figures, observed_runs
+from hccs_lab.report.comparison import _curves
 from typer.testing import CliRunner
 
 import hccs.nn
+from hccs import _figures
+from hccs._html.elements import joined
 from hccs.calibration import HeadStatistics, fidelity
 from hccs.cli.app import app
 from hccs.conversion.data import tasks
@@ -142,7 +147,27 @@ def test_tables_and_figures(finished, tmp_path):
     assert f"| {score:.4f} | {points:+.2f} |" in text
     assert "Costs of a row of 64" in text and "-0.0000" not in text
     pytest.importorskip("matplotlib")
-    assert all(path.stat().st_size > 10_000 for path in figures.draw(found, tmp_path))
+    assert all(path.stat().st_size > 10_000 for path in comparison_figures(found, tmp_path))
+
+
+def test_curves_are_drawn_where_rows_were(finished, tmp_path, monkeypatch):
+    """A distance that no row had is a gap in every drawing, not a chord that is the same for all methods."""
+    found, _ = finished
+    sparse = [1.0, 0.8, *[None] * 40, 0.1, *[None] * 213]
+    assert observed_runs(sparse, 0.1) == [[(0.0, 1.0), (0.1, 0.8)], [(pytest.approx(4.2), 0.1)]]
+    assert observed_runs(sparse, 1.0) == [[(0.0, 1.0), (1.0, 0.8)]]  # the rest is off the axis
+    curves = {"widest logits": sparse, "narrowest logits": [1.0, *[None] * 255]}
+    only = {**found, "methods": {"ibert": {**found["methods"]["ibert"], "curves": curves}}}
+    only["scale"] = [[0.1, 0.05], [0.05, 0.02]]
+    points = [line.split() for line in re.findall(r'<polyline points="(.*?)"', joined(_curves(only)))]
+    assert [len(line) for line in points] == [61, 2, 2, 2]
+    assert len(set(points[2])) == len(set(points[3])) == 1  # lone points, dots by their round ends
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(_figures, "save", lambda figure, path: drawn.append(figure))
+    comparison_figures(only, tmp_path)
+    (panel,) = drawn[0].axes
+    assert [len(line.get_xdata()) for line in panel.lines] == [200, 2, 1, 1]
 
 
 def test_dev_chooses_nothing(settings, tmp_path):
@@ -231,13 +256,13 @@ def test_a_full_disk_is_no_refusal_of_a_method(finished, tmp_path, monkeypatch):
         compare(chosen, parse(["hccs"]), tmp_path / "out", say=silent)
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_after_an_interrupt_the_same_command_goes_on(tmp_path, jobs):
-    x = np.random.default_rng(0).integers(-90, 90, (2, 2, 4000, 96), dtype=np.int8)
+    x = np.random.default_rng(0).integers(-90, 90, (2, 2, 600, 96), dtype=np.int8)
     np.savez(tmp_path / "logits.npz", logits=x, scale=np.full((2, 2), 0.05))
     out = tmp_path / "out"
     command = [sys.executable, "-m", "hccs.cli", "compare", str(tmp_path / "logits.npz"), "--out", str(out)]
-    command += ["--rows", "1500", "--jobs", jobs, "--methods"]
+    command += ["--rows", "250", "--jobs", jobs, "--methods"]
     first = subprocess.Popen(
         [*command, "softmax ibert softermax hccs entmax sparsemax"],
         start_new_session=True,
@@ -250,7 +275,7 @@ def test_after_an_interrupt_the_same_command_goes_on(tmp_path, jobs):
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGINT)  # as a terminal does
     _, said = first.communicate()
-    assert first.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
+    assert first.returncode == 130 and "the same command resumes" in said and "Traceback" not in said
     kept = {path: json.loads(path.read_text())["stages"] for path in out.glob("methods/*.json")}
     assert kept and not (out / "comparison.json").exists() and not (out / ".hccs.lock").exists()
     again = CliRunner().invoke(app, [*command[3:], "softmax"])
@@ -274,10 +299,10 @@ def test_command_on_the_embedded_model(tmp_path):
 
 
 def test_the_folder_of_a_run_brings_its_task_and_recipe(data, tmp_path):
-    from hccs.conversion.settings import ConversionSettings
-    from hccs.conversion.stages import convert
+    from hccs.conversion.run import convert
+    from hccs.conversion.settings import Settings
 
-    chosen = ConversionSettings(
+    chosen = Settings(
         str(MODEL), tasks.TASKS["movies"], str(data), sentences=16, refine=False, retraining=RECIPE
     )
     run = convert(chosen, tmp_path / "run", silent)
@@ -285,7 +310,7 @@ def test_the_folder_of_a_run_brings_its_task_and_recipe(data, tmp_path):
     assert source.retraining == RECIPE and source.task == tasks.TASKS["movies"]
     options = replace(source, rows=64, sentences=16)
     found = compare(options, parse(["hccs"]), tmp_path / "out", say=silent)
-    assert found["methods"][FLOAT]["accuracy"] == run["stages"]["float"]["accuracy"]
+    assert found["methods"][FLOAT]["accuracy"] == run.scores["float_model"]
     other = tmp_path / "other"
     other.mkdir()
     for name in ("train.tsv", "dev.tsv"):

@@ -6,8 +6,7 @@ pytest.importorskip("transformers")
 
 from hccs_lab import surrogates
 from hccs_lab.compare import speed
-from hccs_lab.compare.file_sample import sample_files
-from hccs_lab.compare.sample import LogitSample, sample_model
+from hccs_lab.compare.sample import LogitSample, sample_files, sample_model
 from hccs_lab.compare.speed import time_forms
 from hccs_lab.demo import MODEL
 

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from hccs_lab.reproduce import decoder
+from typer.testing import CliRunner
 
-from hccs.errors import DataError, FileError
+from hccs.cli.app import app
+from hccs.errors import DataError, FileError, ParameterError
 from hccs.nn.interface import SLOT
 
 WORDS = [f"word{i}" for i in range(30)]
@@ -86,3 +89,21 @@ def test_refusals(folder, tmp_path):
         decoder.run(plan(tmp_path / "none", tmp_path))
     with pytest.raises(DataError, match="at least 300 tokens"):
         decoder.run(plan(folder, tmp_path, contexts=(300,)))
+
+
+def test_other_texts_models_and_contexts_are_refused(folder, tmp_path):
+    chosen = plan(folder, tmp_path, contexts=(12,), methods=(decoder.SOFTMAX,))
+    decoder.run(chosen, lambda _: None)
+    with pytest.raises(FileError, match=r"the text that .* was begun with; got others"):
+        decoder.run(replace(chosen, text=chosen.calibration_text), lambda _: None)
+    with pytest.raises(FileError, match="the tokens that"):
+        decoder.run(replace(chosen, tokens=24), lambda _: None)
+    with pytest.raises(FileError, match="two texts that can be read"):
+        decoder.run(replace(chosen, text=tmp_path / "none"), lambda _: None)
+    command = ["reproduce", "decoder", "--model", str(folder), "--text", str(chosen.text)]
+    command += ["--calibration-text", str(chosen.calibration_text), "--out", str(tmp_path / "new")]
+    for contexts in ("a,b", "12,-3", "0", "1.5", ","):
+        result = CliRunner().invoke(app, [*command, "--contexts", contexts])
+        assert isinstance(result.exception, ParameterError), result.output
+        assert "context lengths of at least 2 tokens" in str(result.exception)
+    assert not (tmp_path / "new").exists()

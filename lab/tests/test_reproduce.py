@@ -1,6 +1,7 @@
 import json
 import random
 import re
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,18 +14,14 @@ transformers = pytest.importorskip("transformers")
 from hccs_lab import surrogates as surrogates_registry
 from hccs_lab.compare.entries import parse
 from hccs_lab.demo import MODEL
+from hccs_lab.figures import surrogates_figure
 from hccs_lab.reproduce import (
     documents,
     experiment,
     long,
-    pages,
     plan,
     run,
     stages,
-    surrogate_figure,
-    surrogate_plan,
-    surrogate_tables,
-    surrogates,
     tables,
 )
 from hccs_lab.reproduce.experiment import ExperimentRun
@@ -33,6 +30,7 @@ from typer.testing import CliRunner
 import hccs.nn
 from hccs.calibration import two_lines
 from hccs.cli.app import app
+from hccs.conversion import loop
 from hccs.conversion.data import tasks
 from hccs.conversion.report.write import write_report
 from hccs.conversion.training import Recipe
@@ -79,10 +77,11 @@ def small(monkeypatch):
     """Recipes of seconds."""
     recipe = plan.TaskRecipe(SHORT, 1e-5, retraining_epochs=1, whole_epochs=1, whole_batch=32)
     monkeypatch.setitem(plan.ENCODERS, "tiny", plan.Encoder("tiny", "BERT-tiny", {"sst2": recipe}))
-    for module in (stages, run, surrogates):
+    for module in (stages, run):
         monkeypatch.setattr(module, "RETRAINING", replace(SHORT, distil=0.5))
     monkeypatch.setattr(experiment, "CALIBRATION_SENTENCES", 16)
-    monkeypatch.setattr(surrogate_plan, "ROWS", 64)
+    monkeypatch.setattr(stages, "CHECKED", 8)
+    monkeypatch.setattr(experiment, "SURROGATE_ROWS", 64)
     monkeypatch.setattr(experiment, "MENDING_SENTENCES", 32)
     monkeypatch.setattr(experiment, "UNLABELLED_SENTENCES", 32)
     monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
@@ -99,7 +98,10 @@ def test_an_experiment_measures_every_stage_from_one_float_model(data, small, tm
     run.run(own, chosen, say=said.append)
     record = read(own.out)
     assert list(record) == list(wanted)
-    assert [line.split(" tiny-sst2-0 ")[1].split(":")[0] for line in said] == list(wanted)
+    told = [line.split(" tiny-sst2-0 ")[1] for line in said]
+    assert [line.split(" …")[0] for line in told[::2]] == list(wanted)  # when each begins
+    assert [line.split(":")[0] for line in told[1::2]] == list(wanted)  # and when it ends
+    assert told[2] == f"one line … 2 of {len(wanted)}"
     right = record["float"]["accuracy"]
     assert record["float"]["error"] == pytest.approx((right * (1 - right) / 48) ** 0.5)
     for form in ("one line", "two lines"):
@@ -149,7 +151,7 @@ def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, mon
 
     # A run that is cut off keeps the methods that have ended.
     with monkeypatch.context() as patch:
-        patch.setattr(surrogates, "train", killed)
+        patch.setattr(stages, "train", killed)
         with pytest.raises(KeyboardInterrupt):
             run.run(own, chosen, say=said.append)
     assert list(read(own.out)) == ["float", *first]
@@ -160,12 +162,12 @@ def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, mon
     monkeypatch.setattr(
         ExperimentRun, "fitted", lambda work, method: fit(work, method) if method != "aie4ml_exp" else no()
     )
-    train = surrogates.train
+    train = stages.train
 
     def trained(model, data, held, recipe, where, **options):
-        return no() if where.name.endswith("-ita") else train(model, data, held, recipe, where, **options)
+        return no() if where.name.endswith("-ita.pt") else train(model, data, held, recipe, where, **options)
 
-    monkeypatch.setattr(surrogates, "train", trained)  # by the first batch, which a method cannot serve
+    monkeypatch.setattr(stages, "train", trained)  # by the first batch, which a method cannot serve
     run.run(own, chosen, say=said.append)
     record = read(own.out)
     assert list(record) == every
@@ -179,7 +181,7 @@ def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, mon
         assert {"points", "points_error", "held"} <= set(record[name]) and len(record[name]["history"]) == 1
     assert all(any(f"{name}: refused" in line for line in said) for name in refused)
     found = tables.groups({"tiny-sst2-0": record})
-    made = surrogate_tables.tables(found)
+    made = tables.every_table({"tiny-sst2-0": record}, {})
     assert f"| hccs_two_lines | {two['distances']['kl_renormalised']:.4f} |" in made["surrogates, KL"]
     assert f"| hccs | {one['points']:+.2f} ± " in made["surrogates, without training"]
     assert "| aie4ml_exp | refused |" in made["surrogates, without training"]
@@ -187,9 +189,9 @@ def test_softmax_replacements_are_stages_of_their_own(data, small, tmp_path, mon
     assert "| ita | refused |" in made["surrogates, retrained"]
     assert f"| rela | {record[last[1]]['points']:+.2f} ± " in made["surrogates, retrained"]
     pytest.importorskip("matplotlib")
-    assert surrogate_figure.draw(found, tmp_path / "figure.png")
+    assert surrogates_figure(found, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-    assert not surrogate_figure.draw([replace(found[0], records=())], tmp_path / "none.png")
+    assert not surrogates_figure([replace(found[0], records=())], tmp_path / "none.png")
 
 
 def no():
@@ -199,12 +201,12 @@ def no():
 def test_names_of_many_stages():
     assert stages.named(["float", "surrogates"]) == (
         "float",
-        *(f"surrogates {m}" for m in surrogate_plan.LABELS),
+        *(f"surrogates {m}" for m in plan.LABELS),
     )
     every = stages.named([])
     assert "surrogates hccs:mode=u8_lin" in every and "surrogates retrained hccs" not in every
-    known = {entry.label for entry in parse(surrogate_plan.LABELS)}
-    assert set(surrogate_plan.RETRAINED_LABELS) == known - {"softmax"}
+    known = {entry.label for entry in parse(plan.LABELS)}
+    assert set(plan.RETRAINED_LABELS) == known - {"softmax"}
     assert set(surrogates_registry.names()) <= {label.partition(":")[0] for label in known}
 
 
@@ -227,6 +229,66 @@ def test_a_stage_that_fails_leaves_the_others(data, small, tmp_path, monkeypatch
     run.run(own, chosen, say=said.append)
     assert read(own.out)["one line"]["accuracy"] == first["float"]["accuracy"]
     assert read(own.out)["one line"]["points"] == 0.0
+
+
+def test_a_killed_float_stage_goes_on_and_the_time_of_other_seeds_is_an_estimate(
+    data, small, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    own = plan.Plan(data, tmp_path / "out", tmp_path / "work", ("float",))
+    chosen, said = plan.experiments(["tiny"], ["sst2"], 2), []
+    whole = replace(own, out=tmp_path / "once", work=tmp_path / "once")
+    run.run(whole, chosen[:1], say=said.append)
+    real, calls = loop.Best.see, []
+
+    def killed(best, model, score):
+        calls.append(score)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.Best, "see", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(own, chosen[:1], say=said.append)
+    assert calls and list((own.work / "checkpoints").glob("tiny-sst2-0-float.pt"))
+    monkeypatch.setattr(loop.Best, "see", real)
+    said.clear()
+    run.run(own, chosen[:1], say=said.append)
+    assert any(line.startswith("tiny-sst2-0: goes on from step ") for line in said)
+    assert read(own.out) == read(whole.out)
+    assert not list((own.work / "checkpoints").iterdir())
+    cell = json.loads(own.cell(chosen[0]).read_text())
+    own.cell(chosen[0]).write_text(json.dumps({**cell, "seconds": {"float": 3700.0}}))
+    said.clear()
+    run.run(own, chosen, say=said.append)
+    assert any("tiny-sst2-1 float … 1 of 1, about 1 h 1 min for the rest" in line for line in said)
+
+
+def test_changed_data_and_encoders_are_refused(data, small, tmp_path, monkeypatch):
+    monkeypatch.setitem(stages.STAGES, "float", lambda work: {"accuracy": 0.5, "error": 0.1})
+    copied = tmp_path / "data"
+    shutil.copytree(data, copied)
+    own = plan.Plan(copied, tmp_path / "out", tmp_path / "work", ("float",))
+    chosen = plan.experiments(["tiny"], ["sst2"], 1)
+    run.run(own, chosen, say=lambda _: None)
+    run.run(replace(own, data=data), chosen, say=lambda _: None)  # the same data elsewhere
+    for changed, name in (("sst2/dev.tsv", "sst2"), ("tiny/config.json", "tiny"), ("vocab.txt", "vocab.txt")):
+        kept = (copied / changed).read_bytes()
+        (copied / changed).write_bytes(kept + b"\n")
+        for other in (own, replace(own, out=tmp_path / "new")):  # its models start from other data, too
+            with pytest.raises(FileError, match=f"the {name} that .* was begun with; got others"):
+                run.run(other, chosen, say=lambda _: None)
+        (copied / changed).write_bytes(kept)
+    run.run(own, chosen, say=lambda _: None)
+
+
+def test_the_folder_of_one_task_stands_for_its_parent(data, small, tmp_path, monkeypatch):
+    monkeypatch.setitem(stages.STAGES, "float", lambda work: {"accuracy": 0.5, "error": 0.1})
+    monkeypatch.chdir(data / "sst2")
+    for i, folder in enumerate((data, data / "sst2", Path("."))):
+        command = ["reproduce", "run", "--data", str(folder), "--out", str(tmp_path / f"{i}"), "--seeds", "1"]
+        command += ["--models", "tiny", "--tasks", "sst2", "--stages", "float"]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+        assert (tmp_path / f"{i}" / "cells" / "tiny-sst2-0.json").exists()
 
 
 def test_dev_chooses_nothing(data, small, tmp_path):
@@ -327,7 +389,7 @@ def test_refusals(tmp_path):
         tables.load(tmp_path)
     (tmp_path / "page.md").write_text("no marks")
     with pytest.raises(FileError, match="marks such as"):
-        pages.fill(tmp_path / "page.md", {})
+        tables.fill(tmp_path / "page.md", {})
 
 
 def test_means_errors_and_spreads():
@@ -342,16 +404,16 @@ def test_means_errors_and_spreads():
     assert group.accuracy("float") == "0.8100 ± 0.0100 (0.0141)"
     assert group.points("retrained") == "+0.00 ± 0.50 (1.41)"
     assert group.points("whole trained") == tables.NOTHING
-    shown = tables.accuracy([group])
+    shown = tables.TABLES["accuracy"]([group])
     assert "one line, retrained" in shown and "all integers, trained" not in shown
 
 
 def test_the_pages_marks_are_tables():
-    known = {*tables.TABLES, *surrogate_tables.TABLES, "long rows", "long rows, KL"}
+    known = {*tables.TABLES, *tables.SURROGATE_TABLES, "long rows", "long rows, KL"}
     for name in ("reproduction.md", "integer_model.md", "surrogates.md"):
         page = (PAGES / name).read_text()
         marked = re.findall(r"<!-- table: (.*?) -->", page)
         assert marked and set(marked) <= known
-        assert page.count(pages.END) == len(marked)
-        filled = pages.filled(page, dict.fromkeys(marked, "| new |"))
+        assert page.count(tables.END) == len(marked)
+        filled = tables.filled(page, dict.fromkeys(marked, "| new |"))
         assert filled.count("| new |\n<!-- end of table -->") == len(marked)

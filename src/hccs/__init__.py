@@ -1,9 +1,9 @@
 """Integer-native attention: head-calibrated clipped-linear softmax (HCCS)."""
 
 import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from hccs.calibration.searching import calibrate
 from hccs.errors import HccsError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -13,6 +13,9 @@ from hccs.numbers.table import ParamTable
 from hccs.ops.attention import attention
 from hccs.ops.softmax import softmax
 from hccs.program.model import IntegerModel
+
+if _TYPE_CHECKING:
+    from hccs.calibration.searching import calibrate
 
 __all__ = [
     "FixedPoint",
@@ -29,26 +32,18 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_ROOMS = (
-    "backends",
-    "calibration",
-    "export",
-    "nn",
-    "ops",
-    "conversion",
-    "program",
-    "reference",
-)
+_ROOMS = ("backends", "calibration", "conversion", "export", "nn", "ops", "program", "reference")
+_FUNCTIONS = {"calibrate": "hccs.calibration.searching", "convert": "hccs.conversion.calling"}
 
 
 def __getattr__(name: str) -> _Any:
-    """Rooms that need more than NumPy are imported when they are first named: `hccs.nn.attach`."""
+    """What needs more than NumPy, compiled modules included, is imported when it is first named."""
     if name in _ROOMS:
         return _importlib.import_module(f"hccs.{name}")
-    if name == "convert":
-        return _importlib.import_module("hccs.conversion.calling").convert
+    if name in _FUNCTIONS:
+        return getattr(_importlib.import_module(_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'hccs' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS, "convert", "__version__"])
+    return sorted({*__all__, *_ROOMS, *_FUNCTIONS, "__version__"})

@@ -1,4 +1,4 @@
-"""Optional packages: asked for only when needed, with a word on how to get them."""
+"""Optional packages: imported when they are needed; a missing one is refused with how to install it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hccs._files.atomic import replacing
 
 
 def new(width: float, height: float) -> Any:
-    """An empty matplotlib figure of so many inches."""
+    """An empty matplotlib figure; sizes in inches."""
     module = require("matplotlib.figure", "hf", "for figures")
     return module.Figure(figsize=(width, height), layout="constrained")
 

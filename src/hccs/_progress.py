@@ -24,7 +24,6 @@ class Bar:
         self._task: Any = None
 
     def update(self, done: int) -> None:
-        """So many are done now."""
         if self._bar is None and time.monotonic() - self._started > PATIENCE and sys.stderr.isatty():
             try:
                 from rich.console import Console
@@ -38,7 +37,6 @@ class Bar:
             self._bar.update(self._task, completed=done)
 
     def close(self) -> None:
-        """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import zipfile
 
@@ -11,7 +12,7 @@ import hccs
 from hccs._files import safetensors as _safetensors
 from hccs.calibration import HeadStatistics, calibrate, files, search
 from hccs.calibration.files import collect_files
-from hccs.calibration.progress import CollectionProgress, SeenFile
+from hccs.calibration.state import CollectionProgress, SeenFile
 from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
 from tests.calibration.conftest import random_logits
 
@@ -306,3 +307,87 @@ def test_command_tells_what_is_wrong(tmp_path, monkeypatch, logits):
     mixed = run_cli(monkeypatch, "calibrate", tmp_path / "x.npy", tmp_path / "s.safetensors", "--out", out)
     assert "either files of logits or saved statistics" in mixed
     assert not out.exists()
+
+
+def run_process(folder, *arguments, **environment):
+    """The command in a process of its own, whose output must be UTF-8."""
+    command = [sys.executable, "-c", "from hccs.cli import main; main()", *map(os.fsencode, arguments)]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict", **environment}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True)
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return done
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="names of files are text there")
+def test_command_takes_names_that_are_no_text(logits, tmp_path):
+    pytest.importorskip("typer")
+    odd = os.fsdecode(b"odd\xff[b]")
+    np.savez(tmp_path / f"{odd}.npz", logits=logits[0], scale=0.1)
+    saved = tmp_path / f"{odd}.safetensors"
+    done = run_process(
+        tmp_path, "calibrate", f"{odd}.npz", "--out", f"{odd}.table", "--statistics", str(saved)
+    )
+    assert done.returncode == 0 and done.stdout.endswith(b"wrote odd\\udcff[b].table\n")
+    assert hccs.ParamTable.load(tmp_path / f"{odd}.table").provenance["inputs"] == [f"{odd}.npz"]
+    assert HeadStatistics.load(saved).progress.seen[0].name == f"{odd}.npz"
+    refused = run_process(tmp_path, "calibrate", f"{odd}.npy", "--out", "t")
+    assert refused.returncode == 1 and refused.stderr.count(b"\n") == 1
+    assert run_process(tmp_path, "calibrate", f"{odd}.npz", "--out", "t").returncode == 0
+
+
+@pytest.mark.parametrize("command", [["info"], ["calibrate", "x.npz"]])
+def test_an_unknown_instruction_set_is_one_line(logits, tmp_path, command):
+    pytest.importorskip("typer")
+    np.savez(tmp_path / "x.npz", logits=logits[0], scale=0.1)
+    done = run_process(tmp_path, *command, HCCS_ISA="foo")
+    if command == ["info"]:
+        assert done.stderr.startswith(b"hccs: expected HCCS_ISA to be one of scalar") and done.returncode == 1
+        assert done.stderr.count(b"\n") == 1
+    else:
+        assert done.returncode == 0  # calibration has no kernels of several instruction sets
+
+
+X = np.random.default_rng(0).integers(-60, 60, (1, 2, 20, 8)).astype(np.int8)
+ODD = {
+    "no rows": dict(logits=X[:, :, :0], scale=0.1),
+    "no columns": dict(logits=X[..., :0], scale=0.1),
+    "no heads": dict(logits=X[:, :0], scale=0.1),
+    "no layers": dict(logits=X[:0], scale=0.1),
+    "no rows of floats": dict(logits=X[:, :, :0].astype(np.float32)),
+    "int32": dict(logits=X.astype(np.int32), scale=0.1),
+    "uint8": dict(logits=X.astype(np.uint8), scale=0.1),
+    "complex": dict(logits=X.astype(np.complex64), scale=0.1),
+    "booleans": dict(logits=X > 0, scale=0.1),
+    "text": dict(logits=X.astype("U4"), scale=0.1),
+    "NaN": dict(logits=np.full(X.shape, np.nan, np.float32)),
+    "float64 beyond float32": dict(logits=X * 1e300),
+    "float lengths": dict(logits=X, scale=0.1, lengths=np.full((1, 2, 20), 8.5)),
+    "lengths beyond the row": dict(logits=X, scale=0.1, lengths=np.full((1, 2, 20), 9)),
+    "negative lengths": dict(logits=X, scale=0.1, lengths=np.full((1, 2, 20), -1)),
+    "no valid column": dict(logits=X, scale=0.1, lengths=np.zeros((1, 2, 20), int)),
+    "lengths of other rows": dict(logits=X, scale=0.1, lengths=np.zeros(3, int)),
+    "lengths of text": dict(logits=X, scale=0.1, lengths=np.array(["a"])),
+    "a mask of other columns": dict(logits=X, scale=0.1, valid=np.ones(7, bool)),
+    "scale 0": dict(logits=X, scale=0.0),
+    "scale NaN": dict(logits=X, scale=np.nan),
+    "scale inf": dict(logits=X, scale=np.inf),
+    "negative scale": dict(logits=X, scale=-1),
+    "no scale": dict(logits=X, scale=np.zeros(0)),
+    "rows too long": dict(logits=np.zeros((1, 1, 2, 40000), np.int8), scale=0.1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("arrays", ODD.values(), ids=ODD)
+def test_odd_arrays_are_refused_in_one_line(arrays, tmp_path, monkeypatch):
+    pytest.importorskip("typer")
+    np.savez(tmp_path / "x.npz", **arrays)
+    told = run_cli(monkeypatch, "calibrate", tmp_path / "x.npz", "--out", tmp_path / "t")
+    assert isinstance(told, str) and told.startswith("hccs: expected ") and "\n" not in told
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_scale_that_is_no_number_is_told_as_such(tmp_path):
+    np.savez(tmp_path / "x.npz", **ODD["scale NaN"])
+    with pytest.raises(ParameterError, match="scale > 0 and finite"):
+        collect_files([tmp_path / "x.npz"])

@@ -88,6 +88,12 @@ def test_a_file_is_the_ranges(tmp_path):
         ("counts.wide0", np.full((1, BINS), -1)),
         ("counts.wide0", np.zeros((1, 3), np.int64)),
         ("clipped", np.zeros(2)),
+        ("clipped", np.full(len(REACHES), np.nan)),
+        ("clipped", np.full(len(REACHES), -1.0)),
+        ("clipped", np.zeros(len(REACHES), np.int64)),
+        *(("stream", np.array([200.0, wrong])) for wrong in (np.nan, np.inf, -np.inf, -1.0)),
+        *(("stream", np.array([wrong, 1.0])) for wrong in (np.nan, np.inf, -np.inf, -1.0, 2.0**60)),
+        ("stream", np.array([200.0])),
     ],
 )
 def test_forged_files_are_refused(array, value, tmp_path):
@@ -96,6 +102,42 @@ def test_forged_files_are_refused(array, value, tmp_path):
     FORMAT.save(tmp_path / "forged", {**arrays, array: value}, metadata)
     with pytest.raises(FileError, match="consistent ranges"):
         ValueRanges.load(tmp_path / "forged")
+
+
+@pytest.mark.parametrize("ranges", ["3", '{"values": [""], "layers": 1}', '{"values": ["x0"], "layers": %s}'])
+@pytest.mark.parametrize("layers", ["-1", "1e400", "NaN", '"1"', "null", str(2**70)])
+def test_forged_descriptions_are_refused(ranges, layers, tmp_path):
+    ranges_of(0).save(tmp_path / "part")
+    arrays, metadata = FORMAT.load(tmp_path / "part")
+    FORMAT.save(tmp_path / "forged", arrays, {**metadata, "ranges": ranges.replace("%s", layers)})
+    with pytest.raises(FileError, match="consistent ranges"):
+        ValueRanges.load(tmp_path / "forged")
+
+
+def test_a_stream_without_values_is_refused(tmp_path):
+    ranges = ranges_of(0)
+    del ranges.values["x0"]
+    ranges.save(tmp_path / "part")
+    with pytest.raises(FileError, match="a stream without its values"):
+        ValueRanges.load(tmp_path / "part")
+
+
+@pytest.mark.parametrize("name", ["counts", "tokens", "inverse_variance"])
+def test_sums_that_would_overflow_are_refused_and_change_nothing(name):
+    def heavy():
+        ranges = ranges_of(0)
+        if name == "counts":
+            ranges.values["wide0"].counts[0, 5] = 2**62
+        else:
+            setattr(ranges.stream, name, {"tokens": 2**53, "inverse_variance": 1e308}[name])
+        return ranges
+
+    whole = heavy()
+    with pytest.raises(DataError):
+        whole.merge(heavy())
+    assert same(whole, heavy())
+    whole.merge(ranges_of(1) if name == "counts" else ValueRanges(heavy().values, StreamErrors(), 1))
+    assert whole.values["wide0"].counts.min() >= 0
 
 
 def test_other_values_do_not_merge_and_methods_have_names():

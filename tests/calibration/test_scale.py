@@ -96,7 +96,7 @@ def test_candidates_take_layers_and_broadcast_masks(rng):
 def test_wrong_candidates_are_refused(rng):
     extremes = LogitRange((1, 2))
     extremes.update(float_logits(rng, (1, 2, 4, 6)))
-    with pytest.raises(ParameterError, match="factors > 0"):
+    with pytest.raises(ParameterError, match="factors positive"):
         ScaleCandidates(extremes, 6, factors=(1.0, -1.0))
     with pytest.raises(ShapeError, match="2 heads"):
         ScaleCandidates(extremes, 6).update(np.zeros((1, 3, 4, 6), np.float32))

@@ -10,12 +10,13 @@ from hccs.calibration import (
     CalibrationWarning,
     HeadStatistics,
     calibrate,
+    coarse_scan,
     deployed_kl,
     fidelity,
     search,
 )
-from hccs.calibration.grid import coarse_grid, deployed_objective
-from hccs.calibration.searching import TIE, objectives
+from hccs.calibration.grid import coarse_grid
+from hccs.calibration.searching import TIE, deployed_objective, objectives
 from hccs.errors import DataError, DtypeError, ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -178,7 +179,7 @@ def test_fractional_weights_need_a_unit(rng):
 
 def test_exact_search_is_never_worse_than_the_coarse_scan(rng):
     stats = statistics(random_logits(rng, (2, 3, 200, 64)))
-    exact, coarse = search(stats), search(stats, search="grid")
+    exact, coarse = search(stats), coarse_scan(stats)
     for fine, rough in zip(exact.heads, coarse.heads, strict=True):
         assert fine.kl <= rough.kl
         assert tuple(rough.params.packed) in Region(64)
@@ -207,8 +208,8 @@ def test_kl_in_the_deployed_mode_is_that_of_the_reference(rng, mode):
 
 def test_kl_mode_optimises_the_deployed_mode(rng):
     stats = statistics(random_logits(rng, (1, 3, 100, 32)))
-    in_int16 = search(stats, mode="u8_clb", search="grid")
-    in_mode = search(stats, mode="u8_clb", search="grid", objective="kl_mode")
+    in_int16 = coarse_scan(stats, mode="u8_clb")
+    in_mode = coarse_scan(stats, mode="u8_clb", deployed=True)
     assert (deployed_kl(stats, in_mode.table) <= deployed_kl(stats, in_int16.table) + TIE).all()
     assert in_mode.table.mode is Mode.U8_CLB
 
@@ -249,9 +250,8 @@ def test_n_without_a_slope_is_told(rng):
     ("options", "message"),
     [
         ({"granularity": "row"}, "granularity to be one of head, layer, global"),
-        ({"search": "random"}, "search to be one of exact, grid"),
-        ({"objective": "l2"}, "objective to be one of kl_i16, kl_mode"),
-        ({"objective": "kl_mode"}, "search='grid'"),
+        ({"objective": "l2"}, "objective to be one of kl_i16, output"),
+        ({"threads": 0}, "threads to be an integer"),
         ({"n": 8}, "n >= 16, the longest row of the statistics"),
     ],
 )
@@ -273,11 +273,11 @@ def test_heads_without_rows_are_refused_by_name(rng):
 def test_deployed_mode_needs_int8_rows_that_are_kept(rng):
     many = statistics(random_logits(rng, (1, 1, 2000, 8)))
     with pytest.raises(DataError, match="rows of one length"):
-        search(many, search="grid", objective="kl_mode", mode="u8_div")
+        coarse_scan(many, mode="u8_div", deployed=True)
     floats = HeadStatistics((1, 1), 8, 0.1, reference="float")
     floats.update(rng.normal(size=(1, 1, 5, 8)))
     with pytest.raises(DtypeError, match="int8"):
-        search(floats, search="grid", objective="kl_mode")
+        coarse_scan(floats, deployed=True)
 
 
 def test_the_objective_of_what_no_row_admits_is_refused(rng):

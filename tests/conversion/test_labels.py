@@ -22,7 +22,6 @@ def test_numbers_sort_as_numbers_and_words_as_words():
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (["yes", "", "no", " "], "an empty label in rows 3, 5"),
         ([str(i / 7) for i in range(700)], "look like values to predict: --problem regression"),
         ([f"id {i}" for i in range(50)], "50 different ones in 50 rows"),
         (["1", "1.0"], "at least two labels"),
@@ -45,12 +44,39 @@ def test_columns_that_are_no_labels(column, message):
         (("0", "1"), ("negative", "positive"), (), ("negative", "positive")),
         (("NEGATIVE", "POSITIVE"), ("0", "1"), (), None),
         (("NEGATIVE", "POSITIVE"), ("0", "1"), ("0", "1"), ("0", "1")),
-        (("NEGATIVE", "POSITIVE"), ("positive", "negative"), ("positive", "negative"), "own"),
+        (
+            ("NEGATIVE", "POSITIVE"),
+            ("positive", "negative"),
+            ("positive", "negative"),
+            ("positive", "negative"),
+        ),
+        (("a", "b", "c"), ("c", "a"), ("c", "a"), "own"),  # too few to tell every output
+        (("LABEL_0", "LABEL_1"), ("0", "1"), ("1", "0"), ("1", "0")),
         (("a", "b", "c"), ("x", "y"), ("x", "y"), None),
     ],
 )
 def test_the_order_of_a_models_outputs(own, data, order, wanted):
     assert labels.in_model_order(own, data, order) == (own if wanted == "own" else wanted)
+
+
+def test_names_of_the_hubs_numbers_are_matched_by_name():
+    hub, own = ("entailment", "neutral"), ("NEUTRAL", "ENTAILMENT")
+    assert labels.in_model_order(own, hub, hub, by_name=True) == own
+    assert labels.in_model_order(own, hub, hub) == hub
+    assert labels.in_model_order(("a", "b"), hub, hub, by_name=True) == hub
+
+
+def test_empty_labels_are_refused_with_their_rows():
+    with pytest.raises(DataError, match="an empty label in rows 3, 5"):
+        labels.require_filled(["yes", "", "no", " "], range(2, 6), "file")
+
+
+def test_long_integers_stay_apart():
+    near = [str(2**53), str(2**53 + 1)]
+    assert labels.from_column(near * 2, "file") == tuple(near)
+    long = ["9" * 5000, "1" + "0" * 5000, "-3", "+2.", "-0"]
+    assert labels.from_column(long, "file") == ("-3", "-0", "+2.", long[0], long[1])
+    assert labels.key("-000.0") == "0" and labels.in_model_order(("0", "1"), long[:2]) == tuple(long[:2])
 
 
 @pytest.mark.parametrize("listed", [["one"], ["a", "A "], ["a", ""]])
@@ -131,10 +157,28 @@ def test_outputs_without_names_take_numbers_as_positions_and_words_in_their_orde
     swapped = data_labelled(tmp_path, "unhappy", "happy")
     wrong = load_classifier(name, swapped.labels)
     dev = tokenise(swapped.numbered_as(wrong.labels).dev, wrong.tokenizer, 64)
-    with pytest.warns(UserWarning, match=r"below chance.*In the order unhappy, happy it would be 0\.[789]"):
+    with pytest.warns(UserWarning, match=r"below chance.*With --labels unhappy,happy .*it would be 0\.[789]"):
         assert float_accuracy(wrong.model, dev, wrong.labels) < 0.3
     right = load_classifier(name, swapped.labels, order=("unhappy", "happy"))
     assert score(swapped, right) > 0.7
+
+
+def test_listed_labels_decide_over_the_models_names(saved, tmp_path):
+    """A model whose names stand in the wrong order, and the advice of the warning followed as it is given."""
+    data = data_labelled(tmp_path, "negative", "positive")
+    name = saved(["positive", "negative"])
+    wrong = load_classifier(name, data.labels)
+    dev = tokenise(data.numbered_as(wrong.labels).dev, wrong.tokenizer, 64)
+    with pytest.warns(UserWarning, match="below chance") as told:
+        assert float_accuracy(wrong.model, dev, wrong.labels) < 0.3
+    advice = str(told[0].message).split("--labels ")[1].split()[0].split(",")
+    listed = tasks.custom_task("train.tsv", "train.tsv", ["sentence"], "label", 64, advice)
+    again = tasks.load(listed, tmp_path)
+    with pytest.warns(
+        UserWarning, match="outputs positive, negative; --labels makes them negative, positive"
+    ):
+        right = load_classifier(name, again.labels, order=advice)
+    assert right.labels == ("negative", "positive") and score(again, right) > 0.7
 
 
 def test_names_that_nothing_matches_are_refused_until_their_order_is_told(saved, tmp_path):

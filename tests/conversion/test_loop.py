@@ -5,10 +5,12 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from hccs.conversion import loop
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.loop import SORTED_TOGETHER, Best, batches_of_similar_length, train_in_memory
 from hccs.conversion.models import score
 from hccs.conversion.training import Recipe, train, without_dropout
+from hccs.errors import FileError
 
 
 def a_model(**options):
@@ -76,6 +78,45 @@ def test_training_in_memory_takes_the_steps_of_trainer(tmp_path):
     assert torch.allclose(weights, theirs, atol=2e-5)
 
 
+def test_a_killed_training_goes_on_from_its_checkpoint_to_the_same_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_LINES", 0.0)
+    data, held, recipe = a_set(64), a_set(32), Recipe(epochs=3, learning_rate=1e-3, batch_size=8, patience=99)
+    checkpoint, found, said = tmp_path / "state.pt", [], []
+
+    def run(killed_at=None):
+        torch.manual_seed(5)
+        model = a_model()
+        calls = []
+
+        def killing(module, args, kwargs):
+            calls.append(module.training)
+            if killed_at is not None and sum(calls) > killed_at:
+                raise KeyboardInterrupt
+
+        model.register_forward_pre_hook(killing, with_kwargs=True)
+        outcome = train(
+            model, data, held, recipe, tmp_path, resumable=False, checkpoint=checkpoint, say=said.append
+        )
+        found.append((outcome, [p.detach().clone() for p in model.parameters()]))
+
+    run()
+    assert not checkpoint.exists() and any("left" in line for line in said)
+    for step in (5, 13):  # within the first epoch; in the middle of the second
+        with pytest.raises(KeyboardInterrupt):
+            run(step)
+        assert checkpoint.exists()
+        said.clear()
+    run()
+    assert any("goes on from step" in line for line in said)
+    (wanted, weights), (outcome, others) = found
+    assert outcome == wanted
+    assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
+    checkpoint.write_bytes(b"PK not a checkpoint")
+    with pytest.raises(FileError, match=r"state.pt to be a checkpoint.*Delete it"):
+        run()
+
+
 def test_rates_decay_and_patience_are_those_of_the_recipe():
     model, seen = a_model(), []
     best = train_in_memory(
@@ -84,7 +125,6 @@ def test_rates_decay_and_patience_are_those_of_the_recipe():
         Recipe(epochs=4, learning_rate=1e-3, batch_size=8, evaluations_per_epoch=2, patience=2),
         loss=lambda model, batch: seen.append(model.training) or model(**batch).loss,
         score=lambda: 0.5,
-        after_epoch=None,
     )
     assert len(best.history) == 3 and len(seen) == 12 and all(seen)  # the first, and two that are no better
 

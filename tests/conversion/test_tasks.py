@@ -85,7 +85,7 @@ def test_empty_labels_are_refused_with_their_rows(tmp_path):
     (tmp_path / "train.jsonl").write_text(
         "\n".join(json.dumps({"sentence": "x", "label": label}) for label in ("a", None, "b", " "))
     )
-    with pytest.raises(DataError, match="an empty label in rows 3, 5"):
+    with pytest.raises(DataError, match="an empty label in rows 2, 4"):
         task(tmp_path, train="train.jsonl")
     (tmp_path / "train.csv").write_text("sentence,label\ngood,yes\nbad\nworse,no\n")  # a row cut short
     with pytest.raises(DataError, match="an empty label in row 3"):

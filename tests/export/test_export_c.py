@@ -14,7 +14,6 @@ import pytest
 
 import hccs
 from hccs import Mode, ParamTable
-from hccs._files.folder import MANIFEST
 from hccs.errors import FileError, ParameterError
 from hccs.export import c, export_c, run_table
 
@@ -206,16 +205,6 @@ def test_a_folder_that_was_built_in_is_replaced_and_one_with_notes_is_not(tmp_pa
     with pytest.raises(FileError, match=r"no export wrote: main\.c"):
         export_c(SMALL, folder)
     assert (folder / "main.c").read_text() == "precious"
-
-
-def test_an_export_from_before_the_list_of_files_is_replaced(tmp_path: Path) -> None:
-    folder = export_c(SMALL, tmp_path / "c")
-    (folder / MANIFEST).unlink()
-    export_c(SMALL, folder)
-    (folder / MANIFEST).unlink()
-    (folder / "vectors.npz").unlink()
-    with pytest.raises(FileError, match="an earlier export"):
-        export_c(SMALL, folder)
 
 
 def with_layer_names(names: Any) -> ParamTable:

@@ -182,18 +182,6 @@ def test_what_a_build_made_may_stay(tmp_path: Path) -> None:
             refuse(folder)
 
 
-def test_exports_from_before_the_list_are_known_by_all_their_names(tmp_path: Path) -> None:
-    known = frozenset(OLD).__eq__
-    folder = replace(tmp_path / "out", OLD)
-    (folder / MANIFEST).unlink()
-    (folder / "notes.txt").write_text("mine")
-    with pytest.raises(FileError, match="earlier export"):
-        replace(folder, NEW, earlier=known)
-    (folder / "notes.txt").unlink()
-    replace(folder, NEW, earlier=known)
-    assert texts(folder) == expected(NEW)
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from hccs.errors import DataError, FileError, ParameterError
+from hccs.executors.c import model_source
 from hccs.export import export_c_model
-from hccs.export.freestanding import calls
 from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.requant import FixedPoint, Requant
@@ -199,9 +199,8 @@ def test_the_folder_is_an_export_like_the_others(exported: Path, tmp_path: Path)
 
 def test_programs_that_c_could_not_hold_are_refused(tmp_path: Path) -> None:
     good = small_program()
-    longer = Program(good.operators, good.labels, 13, good.score_scale)
     with pytest.raises(DataError, match="positions for 13 tokens"):
-        export_c_model(IntegerModel(longer), tmp_path / "c")
+        Program(good.operators, good.labels, 13, good.score_scale)
     attention = replace(good.operators[4], theta=HeadParams(B=[3000] * 2, S=[5] * 2, D=[40] * 2))
     wide = Program((*good.operators[:4], attention, *good.operators[5:]), good.labels, 12, good.score_scale)
     with pytest.raises(ParameterError, match="columns"):
@@ -217,7 +216,7 @@ def test_labels_of_any_kind_are_names_in_c(tmp_path: Path) -> None:
     done = make(written.folder, "check")
     require_pass(done, 12)
     assert all(label.rstrip() in done.stdout for label in labels)
-    assert doctest.testmod(calls).failed == 0
+    assert doctest.testmod(model_source).failed == 0
 
 
 def test_constants_are_what_was_announced(exported: Path, tmp_path: Path) -> None:
@@ -236,7 +235,7 @@ def test_constants_are_what_was_announced(exported: Path, tmp_path: Path) -> Non
 def test_generated_sources_name_the_rules() -> None:
     """Every function of the operators' file is a rule of the law, by the name that docs/spec.md gives it."""
     root = Path(__file__).parents[2]
-    operators = (root / "src/hccs/export/freestanding/sources/hccs_operators.h").read_text(encoding="utf-8")
+    operators = (root / "src/hccs/executors/c/sources/hccs_operators.h").read_text(encoding="utf-8")
     law = (root / "docs" / "spec.md").read_text(encoding="utf-8").casefold()
     rules = re.findall(r'"([A-Za-z ]+)"', operators)
     assert {"linear", "LayerNorm", "embedding", "Integer attention", "One row"} <= set(rules)

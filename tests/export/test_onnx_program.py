@@ -13,11 +13,11 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from hccs.cli.app import app
-from hccs.export.onnx_program import equal_scores, layer_norm, onnx_program, write_onnx
-from hccs.export.onnx_program.attention import OFFSET_SHIFT, Tokens, _divided, _divided_in_int64, attention
-from hccs.export.onnx_program.check import random_inputs, session_of
-from hccs.export.onnx_program.graph import MICROSOFT, Graph
-from hccs.export.onnx_program.linear import linear, narrow, table
+from hccs.executors.onnx import equal_scores, layer_norm, onnx_program, write_onnx
+from hccs.executors.onnx.attention import OFFSET_SHIFT, _divided, _divided_in_int64, attention
+from hccs.executors.onnx.check import random_inputs, session_of
+from hccs.executors.onnx.graph import MICROSOFT, Graph, Tokens
+from hccs.executors.onnx.linear import linear, narrow, table
 from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.layer_norm import NormParams

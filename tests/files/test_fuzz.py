@@ -16,7 +16,7 @@ import hccs
 from hccs._files.safetensors import read, write
 from hccs.calibration import HeadStatistics
 from hccs.calibration.files import collect_files
-from hccs.calibration.progress import CollectionProgress, SeenFile
+from hccs.calibration.state import CollectionProgress, SeenFile
 from hccs.errors import HccsError
 from tests.files.mutants import forged, mutant
 
@@ -46,16 +46,6 @@ def table() -> hccs.ParamTable:
         provenance={"model": "tiny"},
         qkv_scale=np.linspace(0.01, 0.5, 12).reshape(2, 2, 3),
         layers=["first", "second"],
-    )
-
-
-def save_old_table(path: Path) -> None:
-    """As version 1 wrote it: without a checksum."""
-    table().save(path)
-    arrays, metadata = read(path)
-    arrays = {name: array.copy() for name, array in arrays.items()}
-    write(
-        path, arrays, {k: v for k, v in metadata.items() if k not in ("sha256", "layers")} | {"version": "1"}
     )
 
 
@@ -110,7 +100,6 @@ def use(path: Path) -> HeadStatistics:
 
 SUBJECTS = (
     Subject("table.safetensors", lambda path: table().save(path), hccs.ParamTable.load, same=True),
-    Subject("old_table.safetensors", save_old_table, hccs.ParamTable.load),
     Subject("forged_table.safetensors", lambda path: table().save(path), hccs.ParamTable.load, damage=forged),
     Subject("statistics.safetensors", save_statistics, HeadStatistics.load, same=True),
     Subject("arrays.safetensors", save_arrays, collect),

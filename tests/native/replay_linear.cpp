@@ -23,8 +23,8 @@ bool replay(std::FILE* file, const hccs::LinearKernel& kernel) {
   struct alignas(64) Line {
     std::byte bytes[64];
   };
-  std::vector<Line> packed((kernel.packed_bytes(inputs, outputs) + 63) / 64);
-  kernel.pack(weight.data(), bias.data(), multiplier.data(), inputs, outputs, packed[0].bytes);
+  std::vector<Line> packed((kernel.packed_bytes(inputs, outputs, false) + 63) / 64);
+  kernel.pack(weight.data(), bias.data(), multiplier.data(), inputs, outputs, false, packed[0].bytes);
   hccs::LinearJob job{};
   job.packed = packed[0].bytes;
   job.inputs = job.x_stride = inputs;

@@ -10,17 +10,18 @@ import transformers
 import hccs
 import hccs.nn
 from hccs.errors import DtypeError, ModelError, ParameterError, ShapeError
+from hccs.executors.numpy import run
 from hccs.nn.lowering import scales_for, take_apart
 from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.noise import measure_noise
-from hccs.nn.lowering.pre_norm import Pixels
+from hccs.nn.lowering.pre_norm import PixelScaling
 from hccs.nn.lowering.quantised import KINDS, quantised
 from hccs.numbers.table import ParamTable
 from hccs.program import IntegerModel
-from hccs.program.interpreter import run
+from hccs.program.operators import Batch
 from tests.nn.conftest import VOCABULARY, sentences, vit
 
-PIXELS = Pixels((0.5, 0.4, 0.6), (0.5, 0.3, 0.25))
+PIXELS = PixelScaling((0.5, 0.4, 0.6), (0.5, 0.3, 0.25))
 SHAPE = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=37)
 
 
@@ -115,7 +116,7 @@ def test_a_stream_that_is_clamped_is_clamped_in_both(name):
     whole = IntegerModel(program)
     given = whole_inputs(name, 5)
     lengths = given[1].sum(1) if name == "gpt2" else np.full(len(given[0]), program.longest)
-    run(program, given[0], lengths, np.zeros_like(given[0]), watch=seen.__setitem__)
+    run(program, Batch(given[0], lengths, np.zeros_like(given[0])), watch=seen.__setitem__)
     assert seen["y0"].max() == 32767 and (seen["x2"][..., 3] < 0).any()
     with torch.no_grad(), quantised(model, parts, table, scales):
         trained = model(**batch_of(name, 5)).logits

@@ -10,8 +10,8 @@ import hccs
 import hccs.nn
 from hccs.nn.lowering import scales_for, take_apart
 from hccs.nn.lowering.assembling import assemble
+from hccs.nn.lowering.choosing import outliers
 from hccs.nn.lowering.noise import measure_noise
-from hccs.nn.lowering.outliers import outliers
 from hccs.nn.lowering.quantised import quantised
 from hccs.nn.lowering.scales import scales_of
 from hccs.program import IntegerModel
@@ -37,7 +37,7 @@ def outlying(request):
 def test_the_training_model_computes_the_programs_integers(outlying, method):
     model, parts, table, batches = outlying
     scales = scales_for(model, parts, table, batches, method, split_outliers=True)
-    assert scales.few[1].tolist() == [3, 20]
+    assert scales.outliers[1].tolist() == [3, 20]
     whole = IntegerModel(assemble(parts, table, scales))
     assert sum(isinstance(step, op.Table) for step in whole.program.operators) >= 3
     real = batches[0]["attention_mask"].bool()
@@ -61,7 +61,7 @@ def test_the_others_have_less_noise(outlying):
     joined = "x2_part" if "x2_part" in decibels[0] else "summed1_part"
     assert decibels[1][joined] > decibels[0][joined]
     found = scales_of(assemble(parts, table, scales))
-    assert found.few[1].tolist() == [3, 20] and found.step("active1_few") > 4 * found.step("active1")
+    assert found.outliers[1].tolist() == [3, 20] and found.step("active1_few") > 4 * found.step("active1")
 
 
 def test_gradients_reach_both_parts(outlying):

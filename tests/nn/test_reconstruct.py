@@ -14,8 +14,8 @@ import hccs
 import hccs.nn
 from hccs.calibration import search
 from hccs.errors import DataError, ModelError, ParameterError
-from hccs.nn.lowering.dense import bias_of, weight_of
-from hccs.nn.lowering.layers import known_layers
+from hccs.nn.lowering.encoder import bias_of, weight_of
+from hccs.nn.lowering.families import known_layers
 from hccs.nn.ridge import RIDGES, RidgeSums, choose
 from tests.nn.conftest import ALL, batch_for
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_mended_is_refused(make_model):
 
 @pytest.mark.parametrize("by_trainer", [False, True])
 def test_products_in_full_precision_whichever_way_less_was_allowed(by_trainer: bool) -> None:
-    from hccs.nn.precision import float32_products
+    from hccs.nn.training import float32_products
 
     matmul = torch.backends.cuda.matmul
     newer = hasattr(matmul, "fp32_precision")

@@ -84,7 +84,7 @@ def test_region_refuses_what_is_no_length(n):
         (100, 1, 128, "1 <= D <= 127"),
         (100, 128, 1, "0 <= S <= 127"),
         ([444, 100], [11, 3], 40, "B = 100"),
-        (2**40, 0, 1, "fit int16"),
+        (2**40, 0, 1, "fit int32"),
     ],
 )
 def test_head_params_refuse_what_no_datapath_could_run(B, S, D, says):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hccs.numbers.embeddings import EmbeddingParams
@@ -9,6 +11,7 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, LinearParams
 from hccs.numbers.patches import PatchParams
+from hccs.numbers.ramp import RampParams
 from hccs.numbers.requant import FixedPoint, Requant
 from hccs.program import Program
 from hccs.program import operators as op
@@ -185,3 +188,58 @@ def random_batch(program: Program, seed: int, count: int | None = None, n: int |
     n = int(rng.integers(1, LONGEST + 1)) if n is None else n
     mask = (np.arange(n) < rng.integers(1, n + 1, (count, 1))).astype(np.int64)
     return rng.integers(0, WORDS, (count, n)), mask, rng.integers(0, 2, (count, n))
+
+
+def random_embedder(seed: int) -> Program:
+    """A program that ends in unit vectors: row exponents, ramps and pooling in all their forms."""
+    built = Builder(seed, lines=1 + seed % 2)
+    rng = built.rng
+    heads = int(rng.integers(1, 4))
+    h = max(heads * int(rng.choice([1, 3, 8, 16, 32])), 2)
+    wide = int(rng.integers(1, 150))
+
+    def rows(x: str) -> str:
+        return built.add(op.NarrowRows, (x,), built.widths[x])
+
+    def linear(x: str, outputs: int, limit: int = INT8_LIMIT) -> str:
+        layer = built.layer(outputs, built.widths[x], limit)
+        multiplier = np.clip(layer.multiplier.astype(np.int64) * 2, 128, 2**24 - 1).astype(np.int32)
+        layer = LinearParams(layer.weight, layer.bias * 16, multiplier, limit, 128)
+        return built.add(op.Linear, (x,), outputs, layer)
+
+    def ramp(x: str) -> str:
+        function = [gelu, silu][seed // 2 % 2]
+        params = RampParams.from_function(function, float(rng.uniform(2, 40)) / 32767)
+        return built.add(op.Ramp, (x,), built.widths[x], params)
+
+    x = built.norm(built.embed(h, None))
+    for _ in range(int(rng.integers(1, 3))):
+        qkv = linear(rows(x), 3 * h)
+        x = built.norm(built.sum(x, built.linear(built.attend(qkv, heads, False), h, INT16_LIMIT)))
+        active = ramp(linear(rows(x), wide, INT16_LIMIT))
+        if seed % 5 == 4:  # read by two: the ramp stands alone
+            active = built.sum(active, active, INT16_LIMIT)
+        x = built.norm(built.sum(x, linear(rows(active), h, INT16_LIMIT)))
+    pooling = ["mean", "first", "last", "max", "tokens"][seed % 5]
+    dense = seed % 3 == 1
+    if pooling == "first":
+        x = built.add(op.First, (x,), h)
+    elif pooling != "tokens":
+        x = built.add(op.Pool, (x,), h, pooling, dense)
+    if dense:
+        x = linear(rows(x), wide, INT16_LIMIT)
+        if seed % 2:
+            x = built.table(built.narrow(x))
+    dims = int(rng.integers(1, built.widths[x] + 1))
+    built.add(op.Unit, (x,), dims, dims)
+    return built.program(0)
+
+
+def gelu(x):
+    return np.array([v * 0.5 * (1 + math.erf(v / 2**0.5)) for v in np.asarray(x).ravel()]).reshape(
+        np.shape(x)
+    )
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))

@@ -16,12 +16,21 @@ import pytest
 
 from hccs.backends.cpu import instruction_sets
 from hccs.errors import HccsError, ParameterError
+from hccs.executors import cpu
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
-from hccs.program import IntegerModel, Program, compiling
+from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
-from tests.program.programs import LONGEST, WORDS, Builder, random_batch, random_program, scores
+from tests.program.programs import (
+    LONGEST,
+    WORDS,
+    Builder,
+    random_batch,
+    random_embedder,
+    random_program,
+    scores,
+)
 
 THREADS = (1, 2, 3)
 
@@ -59,6 +68,24 @@ def test_random_programs_of_two_lines(seed, instruction_set):
     model = IntegerModel(program)
     for batch, expected in cases:
         require_equal(model, batch, threads=(1, 2), expected=expected)
+
+
+@functools.cache
+def random_embedding_case(seed):
+    program = random_embedder(seed)
+    batches = [random_batch(program, seed, *size) for size in [(None, None), (1, 1), (40, 3)]]
+    model = IntegerModel(program)
+    return program, [(batch, model(*batch, reference=True).scores) for batch in batches]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_that_embed(seed, instruction_set):
+    program, cases = random_embedding_case(seed)
+    model = IntegerModel(program)
+    for batch, expected in cases:
+        assert expected.dtype == np.int16
+        require_equal(model, batch, expected=expected)
+        np.testing.assert_array_equal(model(*[part.tolist() for part in batch]).scores, expected)
 
 
 def stream_of_two_norms(built):
@@ -225,6 +252,15 @@ def test_images_of_any_layout():
         model(images, np.ones((3, 1)))
 
 
+def test_first_rows_of_images_are_their_own():
+    """Without attention nothing but the first row is needed, whose position is that of the special token."""
+    built = Builder(3)
+    y = built.narrow(built.norm(built.patches(12)))
+    y = built.add(op.First, (y,), 12)
+    program = scores(built, y, 3)
+    require_equal(IntegerModel(program), random_batch(program, 0, 5))
+
+
 def test_no_sequences_have_no_scores():
     model = IntegerModel(random_program(0))
     assert model(np.zeros((0, 5), int)).scores.shape == (0, len(model.labels))
@@ -243,7 +279,7 @@ def test_without_native_code_numpy_runs_it(monkeypatch):
 
     model = IntegerModel(random_program(0))
     batch = random_batch(model.program, 5)
-    monkeypatch.setattr(compiling, "backend", missing)
+    monkeypatch.setattr(cpu, "backend", missing)
     plain = IntegerModel(model.program)
     assert plain._engine is None
     np.testing.assert_array_equal(plain(*batch).scores, model(*batch).scores)

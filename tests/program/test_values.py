@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hccs.errors import DataError, DtypeError, MaskError, ShapeError
-from hccs.export.freestanding.write import export_c_model
-from hccs.export.onnx_program.model import onnx_program
+from hccs.executors.c.write import export_c_model
+from hccs.executors.onnx import onnx_program
 from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.layer_norm import NormParams

@@ -164,7 +164,6 @@ def _blocks(rows: NDArray[Any], n: int, dim: int | None = None) -> Iterator[tupl
 
 
 def require_sizes(n: int, dim: int) -> None:
-    """Refuse numbers of keys and head sizes that the kernels were not written for."""
     n, dim = whole("keys", n), whole("d", dim)
     if n % LANES or not LANES <= n <= MAX_KEYS:
         raise ShapeError(
@@ -181,7 +180,6 @@ def require_sizes(n: int, dim: int) -> None:
 
 
 def require_theta(theta: HeadParams, n: int) -> None:
-    """Refuse parameters that the kernels were not written for, over n keys."""
     if not isinstance(theta, HeadParams):
         raise DtypeError(
             "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
@@ -260,7 +258,6 @@ class AttentionCycles:
 
     @property
     def separate(self) -> float:
-        """Cycles per row of the three kernels together."""
         return self.logits.per_row + self.softmax.per_row + self.values.per_row
 
     @property

@@ -33,6 +33,8 @@ from hccs_aie.emulator import Kernel
 from hccs_aie.export import Target, plan
 from hccs_aie.export import export as write_project
 
+ISA = Annotated[Generation, typer.Option("--isa", help="device generation")]
+
 app = typer.Typer(help="AI Engine kernels: run, count modelled cycles, export, build.", no_args_is_help=True)
 
 
@@ -100,7 +102,7 @@ def cycles(
     schedule: Annotated[
         bool, typer.Option(help="print the schedules of one kernel instead of the table")
     ] = False,
-    generation: Annotated[Generation, typer.Option("--isa", help="for --schedule")] = Generation.AIE2,
+    generation: ISA = Generation.AIE2,
     mode: Annotated[Mode, typer.Option(help="for --schedule")] = Mode.U8_CLB,
     n: Annotated[int, typer.Option(help="for --schedule")] = 64,
     kernel: Annotated[Kernel, typer.Option(help="for --schedule")] = Kernel.BLOCKED,
@@ -146,20 +148,17 @@ def cycles(
 
 
 def _throughput_table(generation: Generation, entries: list[throughput.Entry]) -> Table:
-    table = Table(
-        title=f"{generation.device}: cycles per row and elements/s, modelled unless marked measured"
-    )
-    for name in (
+    table = _table(
+        f"{generation.device}: cycles per row and elements/s, modelled unless marked measured",
         "mode", "n", "paper, measured", "measured G/s", "paper's kernel", "error", "ours", "ours, G/s",
         "ours / paper's", "BF16", "faster than BF16", "than paper's BF16", "ours / bound", "binds",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
+    )  # fmt: skip
     for entry in entries:
         ours = entry.ours.per_row
         table.add_row(
             entry.mode.value,
             str(entry.n),
-            "-" if entry.paper is None else f"{entry.paper:.1f}",
+            _figure(entry.paper),
             "-" if entry.paper is None else _billions(entry.n, entry.paper),
             f"{entry.paper_kernel.per_row:.1f}",
             "-" if entry.model_error is None else f"{100 * entry.model_error:+.0f} %",
@@ -180,12 +179,11 @@ def _billions(n: int, cycles: float) -> str:
 
 
 def _open_table() -> Table:
-    table = Table(title="AIE-ML by the open AIE2 compiler: bundles per row, modelled unless marked compiled")
-    for name in (
+    table = _table(
+        "AIE-ML by the open AIE2 compiler: bundles per row, modelled unless marked compiled",
         "mode", "n", "authors' row kernel, compiled", "row kernel", "ours, compiled", "ours",
         "clamp / sums / normalise, compiled", "clamp / sums / normalise", "ours / authors', compiled",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
+    )  # fmt: skip
     for mode in Mode:
         for n in (32, 64, 128):
             counted = throughput.compiled("blocked", mode, n)
@@ -211,14 +209,22 @@ def _open_table() -> Table:
     return table
 
 
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title)
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
+
+
 def _figure(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _modes_table() -> Table:
-    table = Table(title="AIE-ML, our kernel in every mode, one line and two: cycles per row, modelled")
-    for name in ("mode", "n", "one line", "two lines", "two / one", "two / paper's kernel in u8_clb"):
-        table.add_column(name, justify="right")
+    table = _table(
+        "AIE-ML, our kernel in every mode, one line and two: cycles per row, modelled",
+        "mode", "n", "one line", "two lines", "two / one", "two / paper's kernel in u8_clb",
+    )  # fmt: skip
     for mode in Mode:
         for n in (32, 64, 128):
             one, two = (
@@ -233,9 +239,10 @@ def _modes_table() -> Table:
 
 
 def _bf16_table() -> Table:
-    table = Table(title="BF16 softmax with max-subtraction: cycles per row")
-    for name in ("device", "n", "measured", "modelled, pipelined", "modelled, serial loops"):
-        table.add_column(name, justify="right")
+    table = _table(
+        "BF16 softmax with max-subtraction: cycles per row",
+        "device", "n", "measured", "modelled, pipelined", "modelled, serial loops",
+    )  # fmt: skip
     for generation in Generation:
         for n in (32, 64, 128):
             table.add_row(
@@ -260,16 +267,17 @@ def _bf16(generation: Generation, n: int) -> tuple[str, str]:
 
 @app.command()
 def attention(
-    generation: Annotated[Generation, typer.Option("--isa", help="device generation")] = Generation.AIE2,
+    generation: ISA = Generation.AIE2,
     compiler: Annotated[Compiler, typer.Option(help="which modelled compiler")] = Compiler.PIPELINED,
     seed: Annotated[int, typer.Option(min=0, help="of the random heads")] = 0,
 ) -> None:
     """q.k, HCCS and p.v in one kernel against three: modelled cycles, and every bit of random heads."""
     console = Console()
     rng = np.random.default_rng(seed)
-    table = Table(title=f"{generation.device}: attention of one head on one tile, cycles per row, modelled")
-    for name in ("n", "d", "B", "one kernel", "q.k", "softmax", "p.v", "three", "one / three", "of peak"):
-        table.add_column(name, justify="right")
+    table = _table(
+        f"{generation.device}: attention of one head on one tile, cycles per row, modelled",
+        "n", "d", "B", "one kernel", "q.k", "softmax", "p.v", "three", "one / three", "of peak",
+    )  # fmt: skip
     for n, base in ((64, 444), (64, 255), (128, 255)):
         for dim in tile_attention.HEAD_SIZES:
             _require_equal_attention(rng, n, dim, base)
@@ -304,16 +312,17 @@ def _require_equal_attention(rng: np.random.Generator, n: int, dim: int, base: i
 
 @app.command("scaling")
 def scaling_command(
-    generation: Annotated[Generation, typer.Option("--isa", help="device generation")] = Generation.AIE2PS,
+    generation: ISA = Generation.AIE2PS,
     n: Annotated[int, typer.Option(help="row length")] = 128,
     png: Annotated[Path | None, typer.Option(help="draw the figure here")] = None,
 ) -> None:
     """Aggregate throughput against tiles, by compute alone and within the core streams. Modelled."""
     emulator.require_columns(n)
     console = Console()
-    table = Table(title=f"{generation.device}, n = {n}: G elements per second, modelled")
-    for name in ("tiles", "u8_clb", "u8_clb, streams", "i16_div", "i16_div, streams"):
-        table.add_column(name, justify="right")
+    table = _table(
+        f"{generation.device}, n = {n}: G elements per second, modelled",
+        "tiles", "u8_clb", "u8_clb, streams", "i16_div", "i16_div, streams",
+    )  # fmt: skip
     curves = [throughput.scaling_curve(generation, mode, n) for mode in (Mode.U8_CLB, Mode.I16_DIV)]
     for points in zip(*curves, strict=True):
         rates = [f"{rate / 1e9:.1f}" for point in points for rate in (point.compute, point.streamed)]
@@ -376,7 +385,7 @@ def layers(
 @app.command()
 def build(
     folder: Annotated[Path, typer.Argument(help="a project folder that export wrote")],
-    generation: Annotated[Generation, typer.Option("--isa", help="device generation")] = Generation.AIE2,
+    generation: ISA = Generation.AIE2,
     platform: Annotated[str | None, typer.Option(help="Vitis: the platform's .xpfm")] = None,
 ) -> None:
     """Compile an exported kernel with Peano or Vitis, whichever is installed, and count its bundles."""

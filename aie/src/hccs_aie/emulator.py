@@ -53,12 +53,10 @@ def rows_multiple(n: int) -> int:
 
 
 def takes_columns(n: int) -> bool:
-    """Whether the kernels were written for rows of n columns."""
     return n % LANES == 0 and LANES <= n <= MAX_COLUMNS
 
 
 def require_columns(n: int) -> None:
-    """Refuse row lengths that the kernels were not written for."""
     n = whole("n", n)
     if not takes_columns(n):
         padded = min(-(-max(n, 1) // LANES) * LANES, MAX_COLUMNS)
@@ -72,7 +70,6 @@ def require_columns(n: int) -> None:
 
 
 def require_theta(theta: HeadParams, n: int) -> None:
-    """Refuse parameters that the kernels were not written for, on rows of n columns."""
     theta.require_columns(n)
     if not theta.wide:
         return
@@ -264,7 +261,6 @@ def softmax_bf16(x: NDArray[np.float32], native_exp: bool) -> NDArray[np.float32
 
 
 def trace_bf16(native_exp: bool, n: int, rows: int = 8) -> list[RawOperation]:
-    """What the BF16 baseline does on `rows` rows of n columns."""
     n, rows = whole("n", n), whole("rows", rows)
     if n < BF16_LANES or n % BF16_LANES or rows < 1:
         raise ShapeError(

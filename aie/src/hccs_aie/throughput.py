@@ -83,12 +83,10 @@ class Entry:
 
     @property
     def ratio(self) -> float:
-        """Our cycles over the modelled paper kernel's."""
         return self.ours.per_row / self.paper_kernel.per_row
 
 
 def elements_per_second(n: int, cycles_per_row: float) -> float:
-    """Throughput of one tile at 1.25 GHz."""
     return n * CLOCK_HZ / cycles_per_row
 
 
@@ -158,7 +156,6 @@ def paper_cycles(generation: Generation | str, column: Mode | str, n: int) -> fl
 
 
 def entry(generation: Generation | str, mode: Mode | str, n: int) -> Entry:
-    """One row of the throughput table."""
     generation, mode = Generation(generation), Mode(mode)
     return Entry(
         generation=generation,
@@ -195,7 +192,6 @@ class Scaling:
 
     @property
     def stream_bound(self) -> bool:
-        """True when the streams, not the kernel, set the pace."""
         return self.streamed < self.compute
 
 

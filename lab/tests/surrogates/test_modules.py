@@ -11,7 +11,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("entmax")
 
 import hccs_lab.surrogates as surrogates
-from hccs_lab.surrogates import simplex
 
 import hccs.nn
 from hccs.errors import DataError, MissingExtraError
@@ -160,12 +159,6 @@ def test_nan_is_refused(name):
     module = surrogates.get(name).module(np.array([0.1]), params)
     with pytest.raises(DataError, match="finite logits"):
         module(torch.full((1, 1, 1, 4), torch.nan), None)
-
-
-def test_without_entmax_the_refusal_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "entmax", None)
-    with pytest.raises(MissingExtraError, match=r"hccs\[surrogates\]"):
-        simplex.require_entmax()
 
 
 def test_without_torch_the_refusal_names_it(monkeypatch):

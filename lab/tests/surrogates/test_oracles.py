@@ -7,8 +7,8 @@ from pathlib import Path
 import hccs_lab.surrogates as surrogates
 import numpy as np
 import pytest
-from hccs_lab.surrogates import aie4ml_exp, bfloat16, ibert, iron_bf16, ita, sas, softermax, vitis_bf16
-from hccs_lab.surrogates.rows import requantised
+from hccs_lab.surrogates import aie4ml_exp, ibert, iron_bf16, ita, sas, softermax, vitis_bf16
+from hccs_lab.surrogates.rows import requantised, to_bfloat16
 
 import hccs
 from hccs.reference.softmax import softmax as reference_softmax
@@ -206,7 +206,7 @@ def test_sas_exponential_error():
 
 
 def bfloat16_values(lowest):
-    return -np.unique(bfloat16.rounded(np.linspace(0, -lowest, 200_001))).astype(np.float64)
+    return -np.unique(to_bfloat16(np.linspace(0, -lowest, 200_001))).astype(np.float64)
 
 
 def test_bfloat16_rounds_as_torch_does():
@@ -215,7 +215,7 @@ def test_bfloat16_rounds_as_torch_does():
         -20, 20, 0.004
     )
     expected = torch.tensor(values, dtype=torch.float32).to(torch.bfloat16).float().numpy()
-    np.testing.assert_array_equal(bfloat16.rounded(values), expected)
+    np.testing.assert_array_equal(to_bfloat16(values), expected)
 
 
 def test_vitis_exponential_error():
@@ -231,7 +231,7 @@ def test_vitis_exponential_error():
 @pytest.mark.parametrize("engine", iron_bf16.ENGINES)
 def test_iron_is_softmax_within_bfloat16(engine):
     x, valid = data()
-    z = bfloat16.rounded(x * SCALES[:, None, None]).astype(np.float64)
+    z = to_bfloat16(x * SCALES[:, None, None]).astype(np.float64)
     power = np.where(valid, np.exp(z - np.where(valid, z, -np.inf).max(-1, keepdims=True)), 0)
     expected = power / power.sum(-1, keepdims=True)
     found = iron_bf16.SURROGATE(x, SCALES, valid, engine=engine).probabilities
@@ -254,7 +254,7 @@ def test_iron_by_hand_in_torch():
 
 def test_iron_tables_hold_the_vendors_bits():
     """Entries of exp_ilut and exp_flut in mlir-aie: exp(0..7), exp(-8..-1), and exp(f/256) at both ends."""
-    bits = {"whole": iron_bf16.WHOLE, "fraction": iron_bf16.FRACTION}
+    bits = {"whole": iron_bf16.INTEGER, "fraction": iron_bf16.FRACTION}
     bits = {name: (table.view(np.uint32) >> 16).tolist() for name, table in bits.items()}
     assert bits["whole"][128:136] == [16256, 16430, 16620, 16801, 16986, 17172, 17354, 17545]
     assert bits["whole"][120:128] == [14768, 14959, 15138, 15325, 15510, 15692, 15883, 16060]

@@ -30,7 +30,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Until then it stands beside its target under a temporary name. It is on the disk before it is renamed, so
     that a crash leaves the old file or the new one. Permissions are those of the old file or, as everywhere,
-    the umask's. Of a symbolic link the file that it points to is replaced.
+    the umask's. The target of a symbolic link is replaced, not the link.
     """
     target = Path(os.path.realpath(path))
     with _refusing(path):
@@ -70,7 +70,6 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def replace(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a whole file at once."""
     with replacing(path) as file:
         file.write(content)
 

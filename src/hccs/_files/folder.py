@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ _STAGING = ".hccs-export.new"
 _FORMAT = "hccs.export"
 _VERSION = 1
 _NAMED = 3
-"""So many foreign files a refusal names."""
+"""Maximum number of foreign files listed in an error."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,11 @@ class Manifest:
     complete: bool
 
     def text(self) -> str:
-        """The manifest's file."""
         content = {"format": _FORMAT, "version": _VERSION, "complete": self.complete}
         return json.dumps({**content, "files": sorted(self.files)}, indent=1) + "\n"
 
     @classmethod
     def load(cls, folder: Path) -> Manifest | None:
-        """The manifest of a folder, None where there is none."""
         try:
             text = (folder / MANIFEST).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -73,22 +71,13 @@ def _damaged(folder: Path, got: str) -> FileError:
     )
 
 
-Recogniser = Callable[[frozenset[str]], bool]
-"""Tells by all the names in a folder whether an export from before exports listed their files wrote them."""
-
-
-def require_free(
-    path: str | os.PathLike[str],
-    *,
-    earlier: Recogniser = lambda names: False,
-    products: Collection[str] = (),
-) -> None:
+def require_free(path: str | os.PathLike[str], *, products: Collection[str] = ()) -> None:
     """Refuse what `replace` would refuse, before any work is done for its files."""
     folder = Path(path)
     with _one_line(folder):
         target = _target(folder)
         if target.exists():
-            _require_ours(target, folder, earlier, products)
+            _require_ours(target, folder, products)
         existing = next(place for place in (target, *target.parents) if place.exists())
         if not existing.is_dir():
             raise NotADirectoryError(f"{existing} is a file")
@@ -100,7 +89,6 @@ def replace(
     path: str | os.PathLike[str],
     contents: Mapping[str, str | bytes],
     *,
-    earlier: Recogniser = lambda names: False,
     products: Collection[str] = (),
 ) -> Path:
     """Write files by relative name into the folder `path`, in the place of an earlier export's.
@@ -114,7 +102,7 @@ def replace(
         fresh = not target.exists()
         target.mkdir(parents=True, exist_ok=True)
         with _alone(target, folder):
-            old = _require_ours(target, folder, earlier, products)
+            old = _require_ours(target, folder, products)
             try:
                 _stage(target, contents)
             except BaseException:
@@ -170,14 +158,11 @@ def _alone(target: Path, folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _require_ours(
-    target: Path, folder: Path, earlier: Recogniser, products: Collection[str]
-) -> frozenset[str]:
+def _require_ours(target: Path, folder: Path, products: Collection[str]) -> frozenset[str]:
     """The names of an earlier export's files that are in the folder; refuses files of anyone else."""
     found = frozenset(_names(target, skip={MANIFEST, _STAGING, *products}))
     manifest = Manifest.load(target)
-    ours = manifest.files if manifest is not None else found if earlier(found) else frozenset()
-    foreign = found - ours
+    foreign = found - (frozenset() if manifest is None else manifest.files)
     if foreign:
         first = [name if name.isprintable() else ascii(name) for name in sorted(foreign)]
         more = f" and {len(first) - _NAMED} more" if len(first) > _NAMED else ""

@@ -57,18 +57,23 @@ def write(
             file.write(blob.data)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+def read(
+    path: str | os.PathLike[str], *, mapped: bool = True
+) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Arrays and metadata of a safetensors file; anything that is not one is a `FileError`.
 
-    The arrays are read-only views of the mapped file: none is touched before the header is known to describe
-    every byte of the file once.
+    The arrays are read-only views of the mapped file, or of a copy of it in memory: none is touched before
+    the header is known to describe every byte of the file once.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise OSError("not a regular file")
         with open(path, "rb") as file:
             entries, metadata, start = _header(file, os.fstat(file.fileno()).st_size)
-            data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)[start:]
+            if mapped:
+                data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)[start:]
+            else:
+                data = np.frombuffer(file.read(), np.uint8)  # the header is read already
         return {name: entry.view(data) for name, entry in entries.items()}, metadata
     except OSError as error:
         raise FileError(f"a readable file at {path}", str(error), "Check the path.") from error
@@ -76,7 +81,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
         raise FileError(
             f"{path} to be a complete safetensors file",
             f"a damaged one ({error})",
-            "It may have been cut short while copying: copy it again or save it anew.",
+            "It may have been cut short while copying: copy it or save it again.",
         ) from error
 
 

@@ -20,8 +20,6 @@ OURS, THEIRS, OTHER, FAINT, TEXT = (
 
 @dataclass(frozen=True)
 class Curve:
-    """Points (x, y) that a line joins."""
-
     name: str
     points: Sequence[tuple[float, float]]
     colour: str
@@ -42,12 +40,10 @@ class Frame:
     bottom: float = 30
 
     def across(self, value: float) -> float:
-        """The place of an x."""
         low, high = self.x
         return self.left + (value - low) / ((high - low) or 1) * (self.width - self.left - self.right)
 
     def down(self, value: float) -> float:
-        """The place of a y."""
         low, high = self.y
         return (
             self.height
@@ -68,7 +64,7 @@ def curves(
     y: tuple[float, float] = (0.0, 1.0),
     x_end: float | None = None,
 ) -> Markup:
-    """Lines over a common x from 0, with an area of `mass` behind and dots with names as `marks`."""
+    """Lines over a common x from 0, over an area of `mass`, and dots with names as `marks`."""
     last = x_end or max((x for line in lines for x, _ in line.points), default=1.0)
     frame = Frame(width, height, (0.0, last), y)
     drawn: list[Markup] = [*_y_axis(frame), *_x_axis(frame, x_name)]
@@ -78,7 +74,7 @@ def curves(
         points = " ".join(
             f"{frame.across(x):.1f},{frame.down(v):.1f}" for x, v in line.points if x <= last * 1.0001
         )
-        style = f"fill:none;stroke:{line.colour};stroke-width:1.8;stroke-linejoin:round"
+        style = f"fill:none;stroke:{line.colour};stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round"
         drawn.append(
             tag("polyline", points=points, style=style, stroke_dasharray="5 4" if line.dashed else None)
         )
@@ -86,7 +82,7 @@ def curves(
         drawn.append(
             tag("circle", cx=f"{frame.across(x):.1f}", cy=f"{frame.down(v):.1f}", r=4, style=f"fill:{OURS}")
         )
-        drawn.append(_word(frame.across(x) + 7, frame.down(v) + 4, name))
+        drawn.append(_label(frame.across(x) + 7, frame.down(v) + 4, name))
     return svg(width, height, drawn, described)
 
 
@@ -184,23 +180,23 @@ def _y_axis(frame: Frame) -> list[Markup]:
                 style=f"stroke:{FAINT};stroke-width:.6",
             )
         )
-        found.append(_word(frame.left - 6, y + 3.5, f"{value:g}", "end"))
+        found.append(_label(frame.left - 6, y + 3.5, f"{value:g}", "end"))
     return found
 
 
 def _x_axis(frame: Frame, name: str) -> list[Markup]:
     low = frame.height - frame.bottom
-    found = [_word(frame.across(value), low + 13, f"{value:g}", "middle") for value in ticks(*frame.x, 6)]
-    return [*found, _word(frame.width - frame.right, frame.height - 3, name, "end")]
+    found = [_label(frame.across(value), low + 13, f"{value:g}", "middle") for value in ticks(*frame.x, 6)]
+    return [*found, _label(frame.width - frame.right, frame.height - 3, name, "end")]
 
 
-def _word(x: float, y: float, words: str, anchor: str = "start") -> Markup:
+def _label(x: float, y: float, words: str, anchor: str = "start") -> Markup:
     style = f"fill:{TEXT};font:10.5px system-ui,sans-serif"
     return tag("text", words, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, style=style)
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers between two ends, about so many.
+    """About `count` round numbers between two ends.
 
     >>> ticks(0, 1, 4)
     [0.0, 0.25, 0.5, 0.75, 1.0]

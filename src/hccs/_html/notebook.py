@@ -19,11 +19,10 @@ MOST_ROWS = 48
 
 
 def framed(title: str, *children: Any) -> Markup:
-    """Children under a title."""
     return tag("div", tag("div", tag("strong", title)), *children, style=FRAME)
 
 
-def few(rows: list[Any]) -> tuple[list[Any], Markup | None]:
-    """The first rows, and a word on those left out."""
+def first_rows(rows: list[Any]) -> tuple[list[Any], Markup | None]:
+    """The first rows, and a note on how many are left out."""
     left = len(rows) - MOST_ROWS
     return rows[:MOST_ROWS], tag("p", f"and {left} more") if left > 0 else None

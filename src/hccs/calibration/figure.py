@@ -1,4 +1,4 @@
-"""The picture of a calibration: per head, softmax against the surrogate, with the mass behind."""
+"""The picture of a calibration: per head, softmax against the surrogate, over the mass by distance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def save_figure(path: str | os.PathLike[str], stats: HeadStatistics, calibration
     figure.supylabel("relative to the maximum", fontsize=8)
     lines, names = panels[0, 0].get_legend_handles_labels()
     figure.legend(lines, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    figure.suptitle(f"mean KL {calibration.kl:.4f}, n = {calibration.table.n}", x=0.01, ha="left", fontsize=9)
+    title = f"mean KL {calibration.kl:.4f}, n = {calibration.table.n}"
+    if len(records) < len(calibration.heads):
+        title += f"; the first {len(records)} of {len(calibration.heads)} heads"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     _figures.save(figure, path)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from hccs._files import safetensors
 from hccs._progress import track
-from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.calibration.scale import LogitRange, ScaleCandidates
+from hccs.calibration.state import CollectionProgress, SeenFile
 from hccs.calibration.statistics import HeadStatistics
 from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 
@@ -53,7 +53,6 @@ class LogitFile:
         return SeenFile(self.path.name, digest.hexdigest(), self.layer)
 
     def pieces(self) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
-        """The rows, some at a time, with their `valid`."""
         rows = self.logits.shape[-2]
         step = max(1, PIECE // max(1, self.logits.size // max(1, rows)))
         for first in range(0, rows, step):
@@ -61,7 +60,6 @@ class LogitFile:
             yield self.rows(chosen)
 
     def rows(self, chosen: slice | NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Some of the rows, with their `valid`."""
         return np.asarray(self.logits[..., chosen, :]), self._valid(chosen)
 
     def _valid(self, chosen: slice | NDArray[np.int64]) -> NDArray[Any] | None:
@@ -98,7 +96,6 @@ def read_logits(path: str | os.PathLike[str], layer: int | None = None) -> Logit
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a file by name; a .npy holds `logits`."""
     if path.suffix not in SUFFIXES:
         raise FileError(f"a file {', '.join(SUFFIXES)}", str(path), "Save the logits with numpy.save.")
     if path.suffix == ".safetensors":
@@ -122,7 +119,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise FileError(
             f"{path} to be a readable array file",
             str(error) if isinstance(error, OSError) else f"a damaged one ({reason})",
-            "Check the path, or save the logits anew.",
+            "Check the path, or save the logits again.",
         ) from error
 
 
@@ -235,7 +232,7 @@ def int8_scale(files: list[LogitFile], shape: tuple[int, int], scale: float | st
         )
     if files[0].layer is not None:
         return np.stack([_per_head(part, shape[1:]) for part in found])
-    if any(not np.array_equal(part, found[0]) for part in found):
+    if any(not np.array_equal(part, found[0], equal_nan=True) for part in found):
         raise DataError("one scale per head in all files", "different ones", "Quantise all files alike.")
     return _per_head(found[0], shape)
 
@@ -264,7 +261,7 @@ def _resumed(
         raise DataError(
             f"{checkpoint} to hold the beginning of this calibration",
             f"statistics of {difference}",
-            "Name another checkpoint, or delete it to begin anew.",
+            "Name another checkpoint, or delete it to start over.",
         )
     count = statistics.progress.candidates if statistics.progress is not None else 0
     return ScaleCandidates.resume(statistics, count) if count else statistics

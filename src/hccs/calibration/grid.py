@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hccs.calibration import _native
-from hccs.calibration.statistics import HeadStatistics
-from hccs.errors import DataError, DtypeError
+from hccs.calibration.searching import TIE, Calibration, Found, deployed_objective, searched, serving
+from hccs.calibration.statistics import GroupSummary, HeadStatistics, with_means
+from hccs.numbers.heads import NAMES, ONE_LINE, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE, Mode
 from hccs.numbers.region import Region
 
@@ -19,6 +20,37 @@ if TYPE_CHECKING:
 DISTANCE_STEP = 8
 SLOPES = BASES = 12
 """At most this many values of S for a D, and of B for a pair (S, D): evenly spaced, both ends included."""
+
+
+def coarse_scan(
+    stats: HeadStatistics,
+    n: int | None = None,
+    granularity: str = "head",
+    mode: Mode | str = "i16_div",
+    *,
+    deployed: bool = False,
+    provenance: Mapping[str, object] | None = None,
+    threads: int | None = None,
+) -> Calibration:
+    """`hccs.calibration.search` for one line over a coarse grid, as the paper does it.
+
+    With `deployed`, the objective is the KL in the deployed `mode` instead of that in int16 space.
+    """
+    region, mode = serving(stats, n), Mode(mode)
+    triples = coarse_grid(region.n)
+
+    def find(heads: list[int], means: GroupSummary, interruption: _native.Interruption) -> Found:
+        if deployed:
+            kl = deployed_objective(stats, heads, triples, mode)
+        else:
+            kl = with_means(_native.objectives, stats, heads, means, triples)
+        best = int(np.argmax(kl <= kl.min() + TIE))  # the first: the grid is in the order of preference
+        rest = np.where(np.arange(len(kl)) == best, np.inf, kl)
+        second = int(np.argmax(rest <= rest.min() + TIE))
+        first, other = (HeadParams.from_packed(triples[index]) for index in (best, second))
+        return Found(first, other, float(kl[second]))
+
+    return searched(stats, region, granularity, mode, find, NAMES[:ONE_LINE], provenance, threads)
 
 
 def coarse_grid(n: int) -> NDArray[np.int32]:
@@ -38,27 +70,3 @@ def coarse_grid(n: int) -> NDArray[np.int32]:
 def _spaced(first: int, last: int, count: int) -> list[int]:
     spaced = np.linspace(first, last, min(count, last - first + 1)).round()
     return [int(value) for value in np.unique(spaced)]
-
-
-def deployed_objective(
-    stats: HeadStatistics, heads: Sequence[int], triples: NDArray[np.int32], mode: Mode
-) -> NDArray[np.float64]:
-    """Mean KL(softmax || p_hat / sum p_hat) of each triple with p_hat in `mode`, from rows still kept.
-
-    Floors and saturation act on every element, so only the rows themselves tell. Renormalised, since the
-    leading-bit modes hand out more than 1, which the plain KL would take for a virtue; a zero output counts
-    as half a step, since softmax is never zero.
-    """
-    if stats.reference != "int8":
-        raise DtypeError(
-            "statistics of int8 logits", "of float logits", "The deployed mode is compared on int8 logits."
-        )
-    stats.summary(heads)  # refuses heads without rows
-    most = max(count for h in heads for _, count, _ in stats._native.totals(h))
-    if most >= _native.ROWS_KEPT:
-        raise DataError(
-            f"fewer than {_native.ROWS_KEPT} rows of each length, which are kept as they are",
-            f"{most} rows of one length",
-            "Collect statistics of a smaller sample for KL in the deployed mode.",
-        )
-    return _native.deployed_objectives(stats._native, list(heads), mode.is_u8, mode.reciprocal, triples)

@@ -7,6 +7,7 @@ any order.
 from __future__ import annotations
 
 import json
+import operator
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -40,18 +41,34 @@ ERROR_UNIT, INVERSE_UNIT = 2.0**-24, 2.0**-10
 
 SMALLEST = 1e-6
 
+MOST_TOKENS = 2**53
+"""Files keep the number of tokens as a float64."""
+
 
 @dataclass(eq=False)
 class ValueRange:
-    """Of one value: the largest magnitude of each channel, and counts of magnitudes per head and bin."""
+    """The largest magnitude of each channel of a value, and counts of magnitudes per head and bin."""
 
     largest: NDArray[np.float32]
     counts: NDArray[np.int64]
     """[heads, BINS], or [heads, 0] where nobody counted."""
 
+    def __post_init__(self) -> None:
+        largest, counts = self.largest, self.counts
+        heads, bins = counts.shape if counts.ndim == 2 else (0, 0)
+        if counts.dtype != np.int64 or bins not in (0, BINS) or not heads:
+            raise _unusable(f"int64 counts [heads, {BINS}]", f"{counts.dtype} {counts.shape}")
+        if largest.dtype != np.float32 or largest.ndim != 1 or not largest.size or largest.size % heads:
+            raise _unusable("float32 magnitudes of every channel", f"{largest.dtype} {largest.shape}")
+        if not (np.isfinite(largest) & (largest >= 0)).all() or (counts < 0).any():
+            raise _unusable("finite magnitudes and counts >= 0", "others")
+
+    def merged(self, other: ValueRange) -> ValueRange:
+        """The range of both; counts that leave int64 wrap to negative ones, which are refused."""
+        return ValueRange(np.maximum(self.largest, other.largest), self.counts + other.counts)
+
     @property
     def reach(self) -> NDArray[np.float64]:
-        """The largest magnitude, per head."""
         per_head = self.largest.reshape(len(self.counts), -1).max(1)
         reach: NDArray[np.float64] = np.maximum(per_head.astype(np.float64), SMALLEST)
         return reach
@@ -72,8 +89,23 @@ class StreamErrors:
     inverse_variance: float = 0.0
     """The sum over tokens, in INVERSE_UNIT: rounding to steps costs a token step^2 / 12 times its own."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.tokens <= MOST_TOKENS:
+            raise _unusable(f"0 to {MOST_TOKENS} tokens", str(self.tokens))
+        if self.clipped.dtype != np.float64 or self.clipped.shape != REACHES.shape:
+            raise _unusable(f"errors of {len(REACHES)} reaches", f"{self.clipped.dtype} {self.clipped.shape}")
+        if not (self.clipped >= 0).all() or not 0 <= self.inverse_variance < np.inf:
+            raise _unusable("errors >= 0 and a finite inverse variance", str(self.inverse_variance))
+
+    def merged(self, other: StreamErrors) -> StreamErrors:
+        return StreamErrors(
+            self.tokens + other.tokens,
+            self.clipped + other.clipped,
+            self.inverse_variance + other.inverse_variance,
+        )
+
     def best(self, largest: float, roundings: int) -> float:
-        """The reach of least error; a token of the stream has been rounded so many times on average."""
+        """The reach of least error, given how often a token of the stream is rounded on average."""
         reaches = np.append(REACHES[largest > REACHES], largest)
         clipped = np.append(self.clipped[largest > REACHES], 0.0)
         rounded = (reaches / 32767) ** 2 / 12 * roundings * self.inverse_variance
@@ -94,7 +126,11 @@ class ValueRanges:
     values: dict[str, ValueRange]
     stream: StreamErrors | None = None
     layers: int = 0
-    """Of a model whose stream is int16: how many add to it."""
+    """The number of layers that add to an int16 stream."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.layers < 2**31:
+            raise _unusable("a number of layers", str(self.layers))
 
     def merge(self, other: ValueRanges) -> None:
         """Add what `other` has met, which must be of the same values."""
@@ -102,13 +138,10 @@ class ValueRanges:
             raise DataError(
                 "ranges of the same values", "those of another model", "Merge parts of one measurement."
             )
-        for name, found in self.values.items():
-            found.largest = np.maximum(found.largest, other.values[name].largest)
-            found.counts = found.counts + other.values[name].counts
+        values = {name: found.merged(other.values[name]) for name, found in self.values.items()}
         if self.stream is not None and other.stream is not None:
-            self.stream.tokens += other.stream.tokens
-            self.stream.clipped = self.stream.clipped + other.stream.clipped
-            self.stream.inverse_variance += other.stream.inverse_variance
+            self.stream = self.stream.merged(other.stream)
+        self.values = values
 
     def _kind(self) -> dict[str, Any]:
         shapes = {name: (v.largest.shape, v.counts.shape) for name, v in self.values.items()}
@@ -145,36 +178,26 @@ class ValueRanges:
         arrays, metadata = FORMAT.load(path)
         try:
             described = json.loads(metadata["ranges"])
-            values = {
-                name: ValueRange(arrays[f"largest.{name}"], arrays[f"counts.{name}"])
-                for name in described["values"]
-            }
-            for name, value in values.items():
-                _require_layout(name, value)
+            names = described["values"]
+            values = {name: ValueRange(arrays[f"largest.{name}"], arrays[f"counts.{name}"]) for name in names}
             stream = None
             if "stream" in arrays:
-                if arrays["clipped"].shape != REACHES.shape or not (arrays["clipped"] >= 0).all():
-                    raise ValueError(f"errors of {arrays['clipped'].shape} reaches")
                 tokens, inverse = arrays["stream"].tolist()
                 stream = StreamErrors(int(tokens), arrays["clipped"], inverse)
-            return cls(values, stream, int(described["layers"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileError(f"consistent ranges in {path}", repr(error), "Measure them anew.") from error
+                if not any(map(is_stream, values)):
+                    raise ValueError("errors of a stream without its values")
+            return cls(values, stream, operator.index(described["layers"]))
+        except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise FileError(f"consistent ranges in {path}", repr(error), "Measure them again.") from error
 
 
-def _require_layout(name: str, value: ValueRange) -> None:
-    largest, counts = value.largest, value.counts
-    if counts.dtype != np.int64 or counts.ndim != 2 or counts.shape[1] not in (0, BINS) or not len(counts):
-        raise ValueError(f"counts of {name}: {counts.dtype} {counts.shape}")
-    if largest.dtype != np.float32 or largest.ndim != 1 or not largest.size or largest.size % len(counts):
-        raise ValueError(f"magnitudes of {name}: {largest.dtype} {largest.shape}")
-    if not (np.isfinite(largest) & (largest >= 0)).all() or (counts < 0).any():
-        raise ValueError(f"negative numbers of {name}")
+def _unusable(expected: str, got: str) -> DataError:
+    return DataError(expected, got, "Measure the ranges of the model again, or fewer parts of them.")
 
 
 def is_stream(name: str) -> bool:
     """Whether a value of a pre-norm model lies in its residual stream, or is added to it."""
-    return name.endswith("_part") or (name[0] in "xy" and name[1:].isdigit())
+    return name.endswith("_part") or (name[:1] in ("x", "y") and name[1:].isdigit())
 
 
 def _middles() -> NDArray[np.float64]:

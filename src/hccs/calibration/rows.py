@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.errors import DataError, DtypeError, ParameterError, ShapeError
+from hccs.errors import DataError, ShapeError
+from hccs.numbers.arrays import array_of, numbers, require_integer
 from hccs.ops import arguments
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ class RowBatch:
 
     @property
     def chosen(self) -> NDArray[np.bool_] | None:
-        """Which logits take part, or None for all."""
         if self.mask is not None:
             return self.mask.reshape(self.logits.shape)
         if self.lengths is not None:
@@ -41,8 +41,8 @@ def plain_logits(logits: Any, valid: Any) -> tuple[NDArray[Any], Any]:
     if arguments.is_tensor(logits):
         logits = logits.detach().cpu().numpy()
     if isinstance(logits, np.ma.MaskedArray):
-        logits, valid = arguments.opened("x", logits, valid)
-    return np.asarray(logits), valid.detach().cpu().numpy() if arguments.is_tensor(valid) else valid
+        logits, valid = arguments.unmasked("x", logits, valid)
+    return array_of("logits", logits), valid.detach().cpu().numpy() if arguments.is_tensor(valid) else valid
 
 
 def row_batch(
@@ -104,8 +104,7 @@ def _heads(shape: tuple[int, ...], layer: int | None, grid: tuple[int, int]) -> 
                 "For the logits of one layer, [..., heads, q, k], name it: layer=0.",
             )
         return np.arange(layers * heads, dtype=np.int32)
-    if not 0 <= layer < layers:
-        raise ParameterError(f"layer between 0 and {layers - 1}", str(layer), "Layers are counted from 0.")
+    layer = require_integer("layer", layer, 0, layers - 1, "Layers are counted from 0.")
     if len(shape) < 3 or shape[-3] != heads:
         raise ShapeError(
             f"logits [..., heads, q, k] with {heads} heads",
@@ -119,9 +118,7 @@ def _heads(shape: tuple[int, ...], layer: int | None, grid: tuple[int, int]) -> 
 def _weights(weight: Any, rows: tuple[int, ...], unit: int) -> NDArray[np.int64] | None:
     if weight is None:
         return None if unit == 1 else np.full(int(np.prod(rows)), unit, np.int64)
-    weight = np.asarray(weight)
-    if weight.dtype.kind not in "iuf":
-        raise DtypeError("weights to be numbers", f"dtype {weight.dtype}", "Give one number per row.")
+    weight = numbers("weight", weight, "Give one number per row.")
     if not np.isfinite(weight).all() or (weight < 0).any():
         raise DataError(
             "finite weights >= 0", f"{weight.min()} to {weight.max()}", "A weight of 0 leaves a row out."

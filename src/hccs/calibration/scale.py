@@ -15,8 +15,9 @@ import numpy as np
 
 from hccs.calibration.rows import plain_logits, require_finite, row_batch
 from hccs.calibration.searching import CalibrationWarning, search
-from hccs.calibration.statistics import HeadStatistics, process_group
-from hccs.errors import DataError, ParameterError, ShapeError
+from hccs.calibration.statistics import HeadStatistics, layers_and_heads, process_group
+from hccs.errors import DataError, ShapeError
+from hccs.numbers.arrays import numbers, positive
 from hccs.ops import arguments
 from hccs.ops.quantise import quantise
 
@@ -42,7 +43,7 @@ class LogitRange:
     """
 
     def __init__(self, shape: tuple[int, int]) -> None:
-        self.shape = (int(shape[0]), int(shape[1]))
+        self.shape = layers_and_heads(shape)
         self.highest = np.full(self.shape, -np.inf)
         self.lowest = np.full(self.shape, np.inf)
 
@@ -59,7 +60,6 @@ class LogitRange:
                 self.lowest.flat[head] = min(self.lowest.flat[head], logits.min())
 
     def merge(self, other: LogitRange) -> None:
-        """Widen to the extremes of `other`."""
         if self.shape != other.shape:
             raise DataError(f"ranges of shape {self.shape}", str(other.shape), "Merge parts of one model.")
         np.maximum(self.highest, other.highest, out=self.highest)
@@ -75,7 +75,6 @@ class LogitRange:
 
     @property
     def max_abs(self) -> NDArray[np.float64]:
-        """The largest magnitude of each head."""
         if not np.isfinite(self.highest).all():
             missing = ", ".join(f"layer {i} head {j}" for i, j in np.argwhere(~np.isfinite(self.highest))[:4])
             raise DataError("logits of every head", f"none of {missing}", "Update the range with all layers.")
@@ -106,27 +105,22 @@ class ScaleCandidates:
     """
 
     def __init__(self, extremes: LogitRange, n: int, factors: Sequence[float] = FACTORS) -> None:
-        if not factors or min(factors) <= 0:
-            raise ParameterError(
-                "candidate factors > 0", str(factors), "Leave them out for the usual handful."
-            )
+        chosen = positive("factors", factors).reshape(-1)
         layers, heads = extremes.shape
-        scales = np.array(factors)[:, None] * extremes.scale[:, None]
-        self.count = len(factors)
+        scales = chosen[:, None] * extremes.scale[:, None]
+        self.count = len(chosen)
         self.statistics = HeadStatistics(
             (layers, self.count * heads), n, scales.reshape(layers, -1), reference="float"
         )
 
     @classmethod
     def resume(cls, statistics: HeadStatistics, count: int) -> ScaleCandidates:
-        """The candidates whose statistics were saved."""
         self = cls.__new__(cls)
         self.count, self.statistics = count, statistics
         return self
 
     @property
     def heads(self) -> int:
-        """Heads of a layer."""
         return self.statistics.shape[1] // self.count
 
     def update(self, z: Any, valid: Any = None, *, layer: int | None = None, weight: Any = None) -> None:
@@ -143,7 +137,7 @@ class ScaleCandidates:
         if valid is not None:
             valid = self._for_each(valid, heads, z.ndim if masking == arguments.MASK else z.ndim - 1)
         if weight is not None:
-            weight = self._for_each(np.asarray(weight), heads, z.ndim - 1)
+            weight = self._for_each(numbers("weight", weight), heads, z.ndim - 1)
         self.statistics.update(self._for_each(z, heads, z.ndim), valid, layer=layer, weight=weight)
 
     def _for_each(self, array: NDArray[Any], axis: int, ndim: int) -> NDArray[Any]:
@@ -154,7 +148,6 @@ class ScaleCandidates:
         return np.concatenate([array] * self.count, axis)
 
     def merge(self, other: ScaleCandidates) -> None:
-        """Add the rows of `other`."""
         self.statistics.merge(other.statistics)
 
     def all_reduce(self, group: Any = None) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hccs._files.checked import Format
-from hccs.calibration.progress import CollectionProgress, SeenFile
 from hccs.errors import FileError
-from hccs.numbers.table import layer_names, operand_scales
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
 
     State = tuple[dict[str, NDArray[Any]], dict[str, str]]
 
-FORMAT = Format("hccs.HeadStatistics", version=3, last_arrays_only=1)
-_WITHOUT_SAMPLE = 2
-"""The version of files in which every row is kept, or whose rows were counted before there was a sample."""
+FORMAT = Format("hccs.HeadStatistics", version=3)
 
 _BLOBS = {"rows": np.uint8, "weights": np.int64, "cells": np.uint8}
 """What every bucket, a head's rows of one length, holds; their sizes end its line of the index."""
@@ -35,23 +32,51 @@ _SUMS = 2 * 257
 """Two halves of each sum of a head: one per distance, and the logarithms."""
 
 
-def of(stats: HeadStatistics) -> State:
+@dataclass(frozen=True)
+class SeenFile:
+    """A file whose rows are in the statistics: told apart by content and layer, named for people."""
+
+    name: str = field(compare=False)
+    sha256: str
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class CollectionProgress:
+    """The files that were read, and the `scale` that was asked for.
+
+    While `candidates` is not 0 the statistics hold that many candidate scales of every head side by side.
+    """
+
+    scale: float | str
+    candidates: int = 0
+    seen: tuple[SeenFile, ...] = ()
+
+    @classmethod
+    def from_json(cls, text: str) -> CollectionProgress:
+        """Read this as JSON; anything else is a ValueError, KeyError or TypeError."""
+        values: dict[str, Any] = json.loads(text)
+        seen = tuple(SeenFile(**entry) for entry in values["seen"])
+        return cls(values["scale"], values["candidates"], seen)
+
+
+def state_of(stats: HeadStatistics) -> State:
     """Everything but `progress`, in one form for one multiset of rows."""
-    held = stats._native.state(list(range(stats.scale.size)))  # of one moment, whatever other threads add
+    per_head = stats._native.state(list(range(stats.scale.size)))  # one moment's, whatever threads add
     index = []
     parts = {name: [np.empty(0, dtype)] for name, dtype in _BLOBS.items()}
-    for head, (_, buckets, _) in enumerate(held):
+    for head, (_, buckets, _) in enumerate(per_head):
         for length, count, weight, *blobs in buckets:
             index.append([head, length, count, weight, *(blob.size for blob in blobs)])
             for part, blob in zip(parts.values(), blobs, strict=True):
                 part.append(blob)
     arrays: dict[str, NDArray[Any]] = {
         "scale": stats.scale,
-        "sums": np.stack([sums for sums, _, _ in held]),
+        "sums": np.stack([sums for sums, _, _ in per_head]),
         "index": np.array(index, np.int64).reshape(-1, 4 + len(_BLOBS)),
         **{name: np.concatenate(part) for name, part in parts.items()},
         **({} if stats.qkv_scale is None else {"qkv_scale": stats.qkv_scale}),
-        **_sampled([sample for _, _, sample in held]),
+        **_sampled([sample for _, _, sample in per_head]),
     }
     metadata = {
         "n": str(stats.n),
@@ -129,10 +154,12 @@ def restored(
             blobs.append(np.ascontiguousarray(arrays[name][at[name] : at[name] + size]))
             at[name] += size
         stats._native.restore_bucket(head, length, count, weight, *blobs)
-    # After the rows: the native code checks that they could have left these sums behind.
+    # After the rows: the native code checks that these sums could be theirs.
     for head, halves in enumerate(arrays["sums"]):
         stats._native.restore_sums(head, np.ascontiguousarray(halves))
     _restore_samples(stats, arrays)
+    if (stats.sampled < 0).any():
+        raise ValueError("counted rows without a sample of them")
     stats.progress = progress
     return stats
 
@@ -153,35 +180,18 @@ def _require_layout(arrays: dict[str, NDArray[Any]], heads: int) -> None:
 
 def save(stats: HeadStatistics, path: str | os.PathLike[str]) -> None:
     """Write a state, and how far a collection from files has come, under a checksum."""
-    arrays, metadata = of(stats)
-    noted = {} if stats.progress is None else {"progress": stats.progress.to_json()}
-    version = None if any(name in arrays for name in _SAMPLE) else _WITHOUT_SAMPLE
-    FORMAT.save(path, arrays, {**metadata, **noted}, version)
+    arrays, metadata = state_of(stats)
+    progress = {} if stats.progress is None else {"progress": json.dumps(asdict(stats.progress))}
+    FORMAT.save(path, arrays, {**metadata, **progress})
 
 
 def load(kind: type[HeadStatistics], path: str | os.PathLike[str]) -> HeadStatistics:
     """The statistics of a file; a damaged or foreign one is refused."""
     arrays, metadata = FORMAT.load(path)
     try:
-        if metadata["version"] == "1":
-            return _of_version_1(kind, arrays, metadata)
         noted = metadata.get("progress")
         progress = None if noted is None else CollectionProgress.from_json(noted)
         return restored(kind, arrays, metadata, progress)
     except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
-        raise FileError(f"consistent statistics in {path}", repr(error), "Collect them anew.") from error
-
-
-def _of_version_1(
-    kind: type[HeadStatistics], arrays: dict[str, NDArray[Any]], metadata: dict[str, str]
-) -> HeadStatistics:
-    """Version 1 kept layers and operands' scales among the progress, and told files apart by name."""
-    stats, noted = restored(kind, arrays, metadata), json.loads(metadata["progress"])
-    if "layers" in noted:
-        stats.layers = layer_names(noted["layers"], stats.shape[0])
-    if "qkv_scale" in noted:
-        stats.qkv_scale = operand_scales(noted["qkv_scale"], stats.shape)
-    if "seen" in noted:
-        seen = tuple(SeenFile(str(name), sha256="") for name in noted["seen"])
-        stats.progress = CollectionProgress("unknown", int(noted["candidates"]), seen)
-    return stats
+        hint = "Collect them again from the data."
+        raise FileError(f"consistent statistics in {path}", repr(error), hint) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,15 @@ import numpy as np
 
 from hccs._html.charts import sparkline
 from hccs._html.elements import table
-from hccs._html.notebook import TABLE, few, framed
-from hccs.backends.cpu.instruction_sets import cores
+from hccs._html.notebook import TABLE, first_rows, framed
 from hccs.calibration import _native, state
-from hccs.calibration.progress import CollectionProgress
 from hccs.calibration.rows import plain_logits, require_finite, row_batch
+from hccs.calibration.state import CollectionProgress
 from hccs.errors import DataError, DtypeError, ParameterError, ShapeError
+from hccs.numbers.arrays import integers, numbers, require_integer
 from hccs.numbers.region import Region
 from hccs.numbers.table import layer_names, operand_scales
+from hccs.ops.arguments import cores
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -36,6 +37,20 @@ class GroupSummary:
     weight: float
     version: int
     """Of the statistics: a search with these means refuses others."""
+
+
+def with_means(
+    call: Callable[..., Any], stats: HeadStatistics, heads: Sequence[int], means: GroupSummary, *options: Any
+) -> Any:
+    """What the native code finds for a group of heads; the rows that it reads must be those of the means."""
+    try:
+        return call(stats._native, list(heads), means.mass, means.negative_entropy, means.version, *options)
+    except _native.Changed as error:
+        raise DataError(
+            "statistics that stay as they are during a search",
+            "rows added meanwhile",
+            "Search when all rows are in, or search a copy.",
+        ) from error
 
 
 class HeadStatistics:
@@ -69,21 +84,14 @@ class HeadStatistics:
         layers: Sequence[str] | None = None,
         qkv_scale: ArrayLike | None = None,
     ) -> None:
-        self.shape = (int(shape[0]), int(shape[1]))
-        if min(self.shape) < 1:
-            raise ShapeError(
-                "shape = (layers, heads), both >= 1", str(shape), "Count the heads to calibrate."
-            )
+        self.shape = layers_and_heads(shape)
         if reference not in ("int8", "float"):
             raise ParameterError("reference 'int8' or 'float'", repr(reference), "Name the kind of logits.")
-        if not 1 <= weight_unit <= 1 << 40:
-            raise ParameterError(
-                "weight_unit from 1 to 2^40", str(weight_unit), "1 counts rows; 65536 allows fractions."
-            )
+        hint = "1 counts rows; 65536 allows fractions."
+        self.weight_unit = require_integer("weight_unit", weight_unit, 1, 1 << 40, hint)
         self.n = _longest_row(n)
         self.scale = _scale_grid(scale, self.shape)
         self.reference = reference
-        self.weight_unit = int(weight_unit)
         self.layers = None if layers is None else layer_names(layers, self.shape[0])
         self.qkv_scale = None if qkv_scale is None else operand_scales(qkv_scale, self.shape)
         self.progress: CollectionProgress | None = None
@@ -143,13 +151,12 @@ class HeadStatistics:
 
     @property
     def sampled(self) -> NDArray[np.int64]:
-        """Different rows that two lines are fitted to, [layers, heads]; -1 where an old file has none."""
+        """Different rows that two lines are fitted to, [layers, heads]."""
         counts = [self._native.sampled(h) for h in range(self.scale.size)]
         return np.array(counts, np.int64).reshape(self.shape)
 
     @property
     def memory(self) -> NDArray[np.int64]:
-        """Bytes in use, [layers, heads]."""
         return np.array([self._native.bytes(h) for h in range(self.scale.size)], np.int64).reshape(self.shape)
 
     def summary(self, heads: Sequence[int], *, quantised: bool = False) -> GroupSummary:
@@ -192,6 +199,19 @@ class HeadStatistics:
             weight=weight / self.weight_unit,
             version=version,
         )
+
+    def kept_rows(self, head: int, most: int) -> list[tuple[int, NDArray[np.uint8]]]:
+        """(weight, distances) of at most `most` rows of a head, by flat index: spread over those kept."""
+        ((_, buckets, sample),) = self._native.state([head])
+        if sample is not None:
+            lengths, weights, blob, _ = sample
+            found = list(zip(weights.tolist(), np.split(blob, np.cumsum(lengths)[:-1]), strict=True))
+        else:
+            found = []
+            for length, _, _, blob, weights, _ in buckets:
+                rows = blob.reshape(-1, length)
+                found += zip(weights.tolist() or [1] * len(rows), rows, strict=True)
+        return found[:: max(1, -(-len(found) // most))]
 
     def select(self, heads: NDArray[Any]) -> HeadStatistics:
         """The statistics of some heads as a set of their own; `heads` [layers, heads] holds flat indices."""
@@ -240,7 +260,7 @@ class HeadStatistics:
     __hash__ = None  # type: ignore[assignment]
 
     def _state(self) -> state.State:
-        return state.of(self)
+        return state.state_of(self)
 
     @classmethod
     def _from_state(cls, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> HeadStatistics:
@@ -248,7 +268,7 @@ class HeadStatistics:
 
     def _repr_html_(self) -> str:
         seen = self.rows
-        rows, more = few(list(np.ndindex(self.shape)))
+        rows, more = first_rows(list(np.ndindex(self.shape)))
         cells = []
         for layer, head in rows:
             cell = [f"layer {layer}, head {head}", f"{seen[layer, head]:,}", f"{self.scale[layer, head]:.5f}"]
@@ -301,7 +321,6 @@ class HeadStatistics:
 
 
 def require_alike(kinds: Sequence[dict[str, Any]]) -> None:
-    """Refuse to add statistics of which one is unlike the first."""
     first, *others = kinds
     for name, value in first.items():
         for other in others:
@@ -355,8 +374,15 @@ def process_group() -> Any:
     return dist
 
 
+def layers_and_heads(shape: Any) -> tuple[int, int]:
+    array = integers("shape", shape, "Count the layers and the heads of each.")
+    if array.shape != (2,) or array.min() < 1:
+        raise ShapeError("shape = (layers, heads), both >= 1", str(shape), "Count the heads to calibrate.")
+    return int(array[0]), int(array[1])
+
+
 def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = np.asarray(scale, np.float64)
+    array: NDArray[np.float64] = numbers("scale", scale).astype(np.float64)
     try:
         array = np.broadcast_to(array, shape).copy()
     except ValueError as error:

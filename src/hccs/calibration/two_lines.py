@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hccs.calibration import _native
-from hccs.calibration.statistics import GroupSummary, HeadStatistics
-from hccs.errors import DataError, ParameterError
+from hccs.calibration.statistics import GroupSummary, HeadStatistics, with_means
+from hccs.errors import ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import UINT8_MAX, Mode
 from hccs.numbers.region import NARROW, WIDE, Region
@@ -33,35 +32,48 @@ LONG_ROWS = 256
 """Longer rows take B as large as sums allow: a thousand far keys share the lowest score, 1 of B."""
 
 
+OBJECTIVES = ("kl_i16", "output")
+
+
 @dataclass(frozen=True)
 class Form:
-    """What a search looks for beyond the paper's form."""
+    """What a search looks for, and whether it minimises the error of outputs instead of KL."""
 
     lines: int
     f: int
     sum_bits: int
+    output: bool
+
+    @property
+    def is_sampled(self) -> bool:
+        """False for the paper's form, whose objective has sufficient statistics."""
+        return (self.lines, self.sum_bits) != (1, NARROW)
 
     def largest_base(self, region: Region) -> int:
-        """The largest B it tries."""
         if self.f:
             return (min(region.max_base, UINT8_MAX) + 1 << self.f) - 1
         return region.max_base if region.n > LONG_ROWS else min(region.max_base, LARGEST_BASE)
 
 
-def form_of(lines: int, scores: str, sum_bits: int | None) -> Form | None:
-    """The form of these options; None for the paper's own."""
+def form_of(lines: int, scores: str, sum_bits: int | None, objective: str) -> Form:
     if lines not in (1, 2) or isinstance(lines, bool):
         raise ParameterError("lines to be 1 or 2", repr(lines), "Two lines are nearly an exponential.")
-    if scores not in SCORES:
-        raise ParameterError(
-            f"scores to be one of {', '.join(SCORES)}", repr(scores), "See hccs.calibration.search."
-        )
+    for name, value, choices in (("scores", scores, SCORES), ("objective", objective, OBJECTIVES)):
+        if value not in choices:
+            hint = "See hccs.calibration.search."
+            raise ParameterError(f"{name} to be one of {', '.join(choices)}", repr(value), hint)
     if sum_bits is None:
         sum_bits = NARROW if lines == 1 else WIDE
-    sum_bits = Region(1, sum_bits).sum_bits
-    if lines == 1 and SCORES[scores]:
+    form = Form(lines, SCORES[scores], Region(1, sum_bits).sum_bits, objective == "output")
+    if lines == 1 and form.f:
         raise ParameterError("lines=2 for uint8 scores", "lines=1", "One line has no shift f.")
-    return None if (lines, sum_bits) == (1, NARROW) else Form(lines, SCORES[scores], sum_bits)
+    if form.output and not form.is_sampled:
+        raise ParameterError(
+            "lines=2 or sum_bits=24 with objective='output'",
+            f"lines={lines}, sum_bits={sum_bits}",
+            "Errors of outputs are computed from the sampled rows, as wide forms are.",
+        )
+    return form
 
 
 @dataclass(frozen=True)
@@ -73,7 +85,6 @@ class Fitting:
 
     @property
     def record(self) -> dict[str, str]:
-        """For the records of runs."""
         return {"scale": self.scale or USUAL_SCALE, "objective": self.objective}
 
 
@@ -103,17 +114,14 @@ def search(
     means: GroupSummary,
     form: Form,
     region: Region,
-    output: bool,
     interruption: _native.Interruption,
 ) -> tuple[HeadParams, HeadParams, float]:
     """The best parameters of a group of heads, the second best, and the KL of those."""
-    floor, base = region.floor, form.largest_base(region)
-    with unchanged_rows():
-        best, second, _ = _native.search_lines(
-            stats._native, heads, *_beyond_int8(stats, heads, means), means.version, base, floor, form.f,
-            form.lines, output, interruption,
-        )  # fmt: skip
-    kl = float(objectives(stats, heads, [second[:6]])[0]) if output else second[6]
+    best, second, _ = with_means(
+        _native.search_lines, stats, heads, _beyond_int8(stats, heads, means),
+        form.largest_base(region), region.floor, form.f, form.lines, form.output, interruption,
+    )  # fmt: skip
+    kl = float(objectives(stats, heads, [second[:6]])[0]) if form.output else second[6]
     return HeadParams(*best[:6], wide=True), HeadParams(*second[:6], wide=True), kl
 
 
@@ -121,12 +129,9 @@ def objectives(
     stats: HeadStatistics, heads: Sequence[int], thetas: Any, *, output: bool = False
 ) -> NDArray[np.float64]:
     """Mean KL(softmax || s / Z) of each of `thetas` [count, 6], over the sampled rows; or outputs' error."""
-    of, means = list(heads), stats.summary(heads)
-    array = np.ascontiguousarray(thetas, np.int32)
-    with unchanged_rows():
-        return _native.lines_objectives(
-            stats._native, of, *_beyond_int8(stats, of, means), means.version, array, output
-        )
+    means, array = _beyond_int8(stats, heads, stats.summary(heads)), np.ascontiguousarray(thetas, np.int32)
+    found: NDArray[np.float64] = with_means(_native.lines_objectives, stats, heads, means, array, output)
+    return found
 
 
 def deployed(
@@ -136,40 +141,20 @@ def deployed(
 
     Every output is rounded as the mode rounds it; one that is zero counts as half a step.
     """
-    means = stats.summary(heads)
-    with unchanged_rows():
-        return _native.evaluate_lines(
-            stats._native, heads, *_beyond_int8(stats, heads, means), means.version, theta.packed, mode.is_u8,
-            mode.reciprocal,
-        )  # fmt: skip
+    means, how = _beyond_int8(stats, heads, stats.summary(heads)), (mode.is_u8, mode.reciprocal)
+    found: tuple[float, float, float] = with_means(
+        _native.evaluate_lines, stats, heads, means, theta.packed, *how
+    )
+    return found
 
 
-def _beyond_int8(
-    stats: HeadStatistics, heads: list[int], means: GroupSummary
-) -> tuple[NDArray[np.float64], float]:
+def _beyond_int8(stats: HeadStatistics, heads: Sequence[int], means: GroupSummary) -> GroupSummary:
     """What the means of float logits have beyond those of their int8 softmax, which the sampled rows know."""
-    lost = [h for h in heads if stats._native.sampled(h) < 0]
-    if lost:
-        layer, head = divmod(lost[0], stats.shape[1])
-        raise DataError(
-            "statistics with a sample of their rows",
-            f"layer {layer} head {head} from a file of an earlier version, which counted rows without one",
-            "Collect the statistics anew to fit two lines.",
-        )
     if stats.reference == "int8":
-        return np.zeros_like(means.mass), 0.0
+        return replace(means, mass=np.zeros_like(means.mass), negative_entropy=0.0)
     quantised = stats.summary(heads, quantised=True)
-    return means.mass - quantised.mass, means.negative_entropy - quantised.negative_entropy
-
-
-@contextmanager
-def unchanged_rows() -> Iterator[None]:
-    """Refuse, in words, rows that arrive while the native code reads them."""
-    try:
-        yield
-    except _native.Changed as error:
-        raise DataError(
-            "statistics that stay as they are during a search",
-            "rows added meanwhile",
-            "Search when all rows are in, or search a copy.",
-        ) from error
+    return replace(
+        means,
+        mass=means.mass - quantised.mass,
+        negative_entropy=means.negative_entropy - quantised.negative_entropy,
+    )

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import hccs
 from hccs._extras import require
 from hccs._files.atomic import require_writable
-from hccs.calibration import Calibration, HeadStatistics, ScaleCandidates, search
+from hccs.calibration import Calibration, HeadStatistics, ScaleCandidates, coarse_scan, search
 from hccs.calibration.figure import save_figure
 from hccs.calibration.files import collect_files
+from hccs.cli.output import Output
 from hccs.cli.tables import show
 from hccs.errors import FileError, ParameterError
 from hccs.numbers.heads import NAMES
@@ -74,7 +74,7 @@ def calibrate(
         int, typer.Option(min=1, max=2, help="1 is the paper's line; 2 come far closer to softmax.")
     ] = 1,
     scores: Annotated[
-        Scores, typer.Option(help="Of two lines: 'uint8' scores feed int8 products.")
+        Scores, typer.Option(help="For two lines: 'uint8' scores feed int8 products.")
     ] = Scores.INT16,
     kind: Annotated[
         SearchKind, typer.Option("--search", help="'grid' is the paper's scan.")
@@ -92,17 +92,20 @@ def calibrate(
         require_writable(path)
     if figure is not None:
         _require_drawable(figure)
+    if kind is SearchKind.GRID and (lines, scores) != (1, Scores.INT16):
+        raise ParameterError(
+            "one line with --search grid",
+            f"--lines {lines} --scores {scores.value}",
+            "The coarse scan is the paper's.",
+        )
     stats = _statistics(inputs, n, scale, statistics)
-    found = search(
-        stats,
-        n,
-        granularity.value,
-        mode,
-        lines=lines,
-        scores=scores.value,
-        search=kind.value,
-        provenance={"hccs": hccs.__version__, "inputs": [path.name for path in inputs]},
-    )
+    provenance = {"hccs": hccs.__version__, "inputs": [path.name for path in inputs]}
+    if kind is SearchKind.GRID:
+        found = coarse_scan(stats, n, granularity.value, mode, provenance=provenance)
+    else:
+        found = search(
+            stats, n, granularity.value, mode, lines=lines, scores=scores.value, provenance=provenance
+        )
     found.table.save(out)
     if figure is not None:
         save_figure(figure, stats, found)
@@ -158,7 +161,7 @@ def _number(text: str) -> float | None:
 
 
 def _print(found: Calibration, out: Path) -> None:
-    console = Console()
+    output = Output()
     title = f"{len(found.heads)} heads, n = {found.table.n}, mean KL {found.kl:.4f}"
     theta = NAMES[: found.heads[0].params.packed.shape[-1]]
     header = ("head", *theta, "scale", "rows", "entropy", "KL", "renorm.", "deficit", "second")
@@ -172,7 +175,7 @@ def _print(found: Calibration, out: Path) -> None:
         )
         for r in found.heads[:MOST_LINES]
     ]
-    show(console, title, header, rows)
+    show(output.console, title, header, rows)
     if len(found.heads) > MOST_LINES:
-        console.print(f"... and {len(found.heads) - MOST_LINES} more")
-    console.print(f"wrote {out}")
+        output.say(f"... and {len(found.heads) - MOST_LINES} more")
+    output.say(f"wrote {out}")

@@ -119,7 +119,7 @@ def onnx(
 
 
 def _whole_onnx(file: Path, out: Path) -> None:
-    from hccs.export.onnx_program import equal_scores, write_onnx
+    from hccs.executors.onnx import equal_scores, write_onnx
     from hccs.program import IntegerModel
 
     model = IntegerModel.load(file)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.conversion.data.problems import CLASSIFICATION, IGNORED, IMAGES, REGRESSION, TOKENS
+from hccs.conversion.data.problems import IGNORED, REGRESSION
 from hccs.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Function = Callable[["NDArray[Any]", "NDArray[Any]"], float]
 class Metric:
     """A name and a function of logits and labels.
 
-    Logits are [examples, labels]; of values [examples]; of a problem of tokens [labelled tokens, labels].
+    Logits are [examples, labels]; a regression's are [examples], those of tokens [labelled tokens, labels].
     """
 
     name: str
@@ -33,7 +33,7 @@ class Metric:
         outputs, wanted = _arrays(logits, labels)
         try:
             score = float(self.function(outputs, wanted))
-        except (TypeError, ValueError, IndexError) as error:
+        except Exception as error:  # whatever a function of the user's own raises
             raise ParameterError(
                 f"metric {self.name} to return a number for logits {outputs.shape} and labels {wanted.shape}",
                 f"{type(error).__name__}: {error}",
@@ -60,7 +60,7 @@ def accuracy(logits: NDArray[Any], labels: NDArray[Any]) -> float:
 
 
 def f1(logits: NDArray[Any], labels: NDArray[Any]) -> float:
-    """F1 of the second of two labels; of more labels the mean over those that occur."""
+    """F1 of the second of two labels; with more labels the mean over those that occur."""
     chosen, count = logits.argmax(-1), logits.shape[-1]
     scores = []
     for label in [1] if count == 2 else sorted({*labels.tolist(), *chosen.tolist()}):
@@ -96,29 +96,20 @@ def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
     return ranks
 
 
-_OF_LABELS = {"accuracy": accuracy, "f1": f1, "matthews": matthews}
-_OF_VALUES = {"pearson": pearson, "spearman": spearman}
-NAMED: dict[str, dict[str, Function]] = {
-    CLASSIFICATION: {**_OF_LABELS},
-    REGRESSION: {**_OF_VALUES},
-    TOKENS: {**_OF_LABELS},
-    IMAGES: {**_OF_LABELS},
-}
-"""By problem; the first is the default."""
+_OF_LABELS: dict[str, Function] = {"accuracy": accuracy, "f1": f1, "matthews": matthews}
+_OF_VALUES: dict[str, Function] = {"pearson": pearson, "spearman": spearman}
 
 ACCURACY = Metric("accuracy", accuracy)
 
 
 def metric_for(problem: str, wanted: str | Function | None = None) -> Metric:
-    """The metric of a name, of `module:function`, or of a function itself; without one the problem's own.
+    """The metric for a name, for `module:function`, or for a function; by default the problem's first.
 
     >>> metric_for("regression").name
     'pearson'
     """
-    named = NAMED[problem]
-    if not wanted:
-        name = next(iter(named))
-        return Metric(name, named[name])
+    named = _OF_VALUES if problem == REGRESSION else _OF_LABELS
+    wanted = wanted or next(iter(named))
     if not isinstance(wanted, str):
         return Metric(getattr(wanted, "__name__", type(wanted).__name__), wanted)
     if wanted in named:
@@ -142,10 +133,7 @@ def metric_for(problem: str, wanted: str | Function | None = None) -> Metric:
 
 
 def agreement_for(problem: str) -> Metric:
-    """How many of a model's answers are the float model's, which stand where labels would; see `metric_for`.
-
-    Of values it is their correlation.
-    """
+    """The share of a model's answers that are the float model's, or the correlation of values with them."""
     return Metric("agreement", metric_for(problem).function)
 
 

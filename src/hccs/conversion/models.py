@@ -6,8 +6,8 @@ import itertools
 import json
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,16 @@ from hccs._extras import require
 from hccs._progress import track
 from hccs.conversion.data import labels as names
 from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, REGRESSION, TOKENS
-from hccs.conversion.data.tasks import Task
-from hccs.conversion.data.tokens import TokenisedSet
+from hccs.conversion.data.tasks import Task, load
+from hccs.conversion.data.tokens import ChosenLength, TokenisedSet, choose_length
 from hccs.conversion.metrics import ACCURACY, Metric
 from hccs.errors import FileError, ModelError
 from hccs.nn.interface import attention_layers
 
 _MOST_ORDERS = 6
-"""Labels of which every order is tried when a model seems to have them in another one."""
+"""More labels are too many to try every order of them."""
+
+_NEW_HEAD = "hccs convert --new-head replaces the head and fine-tunes it on the data."
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,16 @@ def load_classifier(
     vocabulary: str | Path | None = None,
     *,
     order: Sequence[str] = (),
+    by_name: bool = False,
     new_head: bool = False,
     problem: str = CLASSIFICATION,
 ) -> Loaded:
     """The model at a folder or Hub name in float32, with a head for data with these labels.
 
-    Its outputs keep their order: the data's labels are matched with the model's own names, and `order` tells
-    theirs where the names differ. A model without a classification head gets an untrained one in the order
-    of `labels`, and so does, with `new_head`, one whose head is to be replaced; any other head that does not
-    fit is refused. A regression has one output, whatever its name.
+    Its outputs keep their order: `in_model_order` tells which label each one is. A model without a
+    classification head gets an untrained one in the order of `labels`, and so does, with `new_head`, one
+    whose head is to be replaced; any other head that does not fit is refused, and so is a body that lacks
+    weights. A regression has one output, whatever its name.
     """
     hf = transformers()
     # The first look must not change what an untrained head is drawn from.
@@ -69,10 +72,15 @@ def load_classifier(
         model, info = _pretrained(hf, name, problem)
     tokenizer = load_processor(name) if problem == IMAGES else load_tokenizer(name, vocabulary)
     attention_layers(model)
-    base = f"{model.base_model_prefix}."
-    has_head = all(key.startswith(base) for key in info["missing_keys"])
+    _require_body(name, model, info)
+    if getattr(model.config, "type_vocab_size", None) == 1 and problem != IMAGES:
+        # All tokens of such a model are of type 0, those of a pair's second text, too.
+        tokenizer.model_input_names = [x for x in tokenizer.model_input_names if x != "token_type_ids"]
+    has_head = all(key.startswith(f"{model.base_model_prefix}.") for key in info["missing_keys"])
     if has_head and not new_head:
-        found = _arranged(name, model, info["mismatched_keys"], labels, order, problem)
+        _require_head(name, model, info["mismatched_keys"], problem)
+        require_weights(name, info["missing_keys"], _NEW_HEAD)  # a pooler, without which a head is worthless
+        found = tuple(labels) if problem == REGRESSION else _arranged(name, model, labels, order, by_name)
     else:
         found = tuple(order) or tuple(labels)
         if not found:
@@ -85,7 +93,7 @@ def load_classifier(
 
 
 def no_labels(name: str) -> ModelError:
-    """The refusal of a model that would have to be trained on labels that there are none of."""
+    """The refusal of a model that would have to be trained without labels."""
     return ModelError(
         f"a model with a trained head at {name}: there are no labels to train one on",
         "a head that is missing, or to be replaced",
@@ -101,54 +109,74 @@ def _pretrained(hf: Any, name: str, problem: str, **changes: Any) -> tuple[Any, 
             name, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **changes
         )
     except Exception as error:  # whatever a damaged file or a foreign architecture brings up
-        raise _unreadable(name, error) from error
+        raise unreadable(f"a transformers model at {name}", error) from error
     return model, info
 
 
-def _unreadable(name: str, error: Exception) -> ModelError:
+def unreadable(expected: str, error: Exception) -> ModelError:
+    """The refusal of a model or tokenizer that transformers could not load."""
     lines = str(error).strip().splitlines()
     return ModelError(
-        f"a transformers model at {name}",
+        expected,
         lines[0] if lines else repr(error),
         "Give a folder with config.json and weights, or a Hub name where there is network.",
     )
 
 
-_NEW_HEAD = "hccs convert --new-head replaces the head and fine-tunes it on the data."
-
-
-def _arranged(
-    name: str,
-    model: Any,
-    mismatched: Iterable[Any],
-    labels: Sequence[str],
-    order: Sequence[str],
-    problem: str,
-) -> tuple[str, ...]:
-    """The labels of the model's outputs, or why its head does not fit the data."""
-    config = model.config
-    own = tuple(str(config.id2label[i]) for i in sorted(config.id2label))
-    if problem == REGRESSION:
-        if len(own) != 1 or config.problem_type not in (None, "regression"):
-            raise ModelError(
-                f"a model with one output, a value, at {name}", f"one for {len(own)} labels", _NEW_HEAD
-            )
-        return tuple(labels)
-    kinds = {"regression": "regression", "multi_label_classification": "several labels at once"}
-    if config.problem_type in kinds or len(own) < 2:
-        kind = kinds.get(config.problem_type, "regression")
+def require_weights(name: str, missing: Iterable[str], hint: str = "") -> None:
+    """Refuse a model with weights that no file brought: transformers draws them at random."""
+    absent = sorted(missing)
+    if absent:
         raise ModelError(
-            f"a model that chooses one of several labels at {name}",
-            f"one for {kind}",
-            f"{_NEW_HEAD} --problem regression keeps one for values.",
+            f"all weights of the model at {name}",
+            f"none of {names.shown(absent)}",
+            hint or "Save the model again; does config.json name more layers than it has?",
         )
+
+
+def _require_body(name: str, model: Any, info: Mapping[str, Any]) -> None:
+    """Only the weights of a head, with the pooler before it, may be missing or of another size."""
+
+    def in_body(key: str) -> bool:
+        parts = key.split(".")
+        return parts[0] == model.base_model_prefix and "pooler" not in parts
+
+    require_weights(name, filter(in_body, info["missing_keys"]))
+    _require_sizes(name, [key for key, *_ in info["mismatched_keys"] if in_body(key)], "")
+
+
+def _require_sizes(name: str, mismatched: Sequence[str], hint: str) -> None:
     if mismatched:
         raise ModelError(
             f"weights at {name} that fit its config.json",
-            f"other sizes of {names.shown(sorted(key for key, *_ in mismatched))}",
-            f"Correct the number of labels in config.json. {_NEW_HEAD}",
+            f"other sizes of {names.shown(sorted(mismatched))}",
+            f"Correct the sizes in config.json. {hint}".rstrip(),
         )
-    found = names.in_model_order(own, labels, order)
+
+
+def _require_head(name: str, model: Any, mismatched: Iterable[Any], problem: str) -> None:
+    """Refuse a head that answers another kind of question."""
+    kind, outputs = model.config.problem_type, len(model.config.id2label)
+    if problem == REGRESSION and (outputs != 1 or kind not in (None, "regression")):
+        raise ModelError(
+            f"a model with one output, a value, at {name}", f"one for {outputs} labels", _NEW_HEAD
+        )
+    kinds = {"regression": "regression", "multi_label_classification": "several labels at once"}
+    if problem != REGRESSION and (kind in kinds or outputs < 2):
+        raise ModelError(
+            f"a model that chooses one of several labels at {name}",
+            f"one for {kinds.get(kind, 'regression')}",
+            f"{_NEW_HEAD} --problem regression keeps one for values.",
+        )
+    _require_sizes(name, [key for key, *_ in mismatched], _NEW_HEAD)
+
+
+def _arranged(
+    name: str, model: Any, labels: Sequence[str], order: Sequence[str], by_name: bool
+) -> tuple[str, ...]:
+    """The labels of the model's outputs, or why they cannot be those of the data."""
+    own = tuple(str(model.config.id2label[i]) for i in sorted(model.config.id2label))
+    found = names.in_model_order(own, labels, order, by_name=by_name)
     if found is None and len(own) != len(labels):
         raise ModelError(
             f"a classification head for the {len(labels)} labels of the data, {names.shown(labels)}",
@@ -160,6 +188,12 @@ def _arranged(
             f"data labelled as the model at {name} names its outputs: {names.shown(own)}",
             f"labels {names.shown(labels)}",
             f"Give the data's labels in the order of the model's, such as --labels {','.join(labels)}.",
+        )
+    matched, wanted = [names.key(label) for label in own], [names.key(label) for label in found]
+    if matched != wanted and sorted(matched) == sorted(wanted):
+        warnings.warn(
+            f"the model names its outputs {names.shown(own)}; --labels makes them {names.shown(found)}",
+            stacklevel=3,
         )
     if names.is_unnamed(own) and not order and not names.is_unnamed(found):
         warnings.warn(
@@ -173,12 +207,21 @@ def _arranged(
 def load_tokenizer(name: str, vocabulary: str | Path | None = None) -> Any:
     """The model's tokenizer; `vocabulary` is a vocab.txt for BERT weights that come without one."""
     hf = transformers()
+    where = name if vocabulary is None else str(vocabulary)
     try:
-        if vocabulary is not None:
-            return hf.BertTokenizer(vocab=str(vocabulary), do_lower_case=True)
-        return hf.AutoTokenizer.from_pretrained(name)
+        if vocabulary is None:
+            found = hf.AutoTokenizer.from_pretrained(name)
+        else:
+            found = hf.BertTokenizer(vocab=where, do_lower_case=True)
     except Exception as error:
-        raise _unreadable(name, error) from error
+        raise unreadable(f"a transformers tokenizer at {where}", error) from error
+    if {*found.get_vocab()} <= {*found.all_special_tokens}:  # transformers makes one up without files
+        raise ModelError(
+            f"a tokenizer with a vocabulary at {where}",
+            "one that knows special tokens alone",
+            "Put its files beside the model, or name a BERT vocab.txt with --vocabulary.",
+        )
+    return found
 
 
 def load_processor(name: str) -> Any:
@@ -186,11 +229,11 @@ def load_processor(name: str) -> Any:
     try:
         return transformers().AutoImageProcessor.from_pretrained(name)
     except Exception as error:
-        raise _unreadable(name, error) from error
+        raise unreadable(f"a transformers model at {name}", error) from error
 
 
 def longest_row(model: Any, task: Task) -> int:
-    """Tokens of the longest sequence: the task's n; of images a row has all patches and special tokens."""
+    """Tokens of the longest sequence: the task's n; a row of an image has all patches and special tokens."""
     size, patch = (getattr(model.config, name, None) for name in ("image_size", "patch_size"))
     if task.problem != IMAGES or not isinstance(size, int) or not isinstance(patch, int):
         return task.n
@@ -198,27 +241,78 @@ def longest_row(model: Any, task: Task) -> int:
     return max(task.n, (size // patch) ** 2 + special)
 
 
-POSITIONS = ("position_embeddings", "embed_positions", "wpe")
-"""Names of the table that learnt positions are looked up in."""
+def default_length(task: Task, data: str | None, model: str, vocabulary: str | None = None) -> ChosenLength:
+    """An n for a task that has none of its own, from its texts and the positions of the model.
+
+    Images need none: `longest_row` counts their patches.
+    """
+    if task.problem == IMAGES:
+        return ChosenLength(task.n, "images have as many tokens as the model has patches")
+    found = load(task, data)
+    hf, tokenizer = transformers(), load_tokenizer(model, vocabulary)
+    try:
+        with torch.device("meta"):  # the shapes alone
+            limit = position_limit(hf.AutoModel.from_config(hf.AutoConfig.from_pretrained(model)))
+    except Exception as error:
+        raise unreadable(f"a transformers model at {model}", error) from error
+    parts = (found.train, found.dev)
+    both = replace(
+        found.train, texts=[x for p in parts for x in p.texts], labels=[x for p in parts for x in p.labels]
+    )
+    return choose_length(both, tokenizer, limit)
+
+
+def position_limit(model: Any) -> int | None:
+    """The longest sequence for which a model has learnt positions; None without a table of positions."""
+    limits = []
+    for table in _embeddings(model, "position_embeddings", "embed_positions", "wpe"):
+        # RoBERTa's numbers begin after the padding's, OPT's after an offset.
+        before = getattr(table, "offset", 0) if table.padding_idx is None else table.padding_idx + 1
+        limits.append(table.num_embeddings - before)
+    return min(limits, default=None)
+
+
+def _embeddings(model: Any, *wanted: str) -> list[torch.nn.Embedding]:
+    modules = model.named_modules()
+    return [
+        m for name, m in modules if name.rpartition(".")[2] in wanted and isinstance(m, torch.nn.Embedding)
+    ]
 
 
 def require_positions(model: Any, tokens: int) -> None:
     """Refuse sequences of so many tokens where the model's table of positions ends before."""
-    for name, table in model.named_modules():
-        if name.rpartition(".")[2] not in POSITIONS or not isinstance(table, torch.nn.Embedding):
-            continue
-        # RoBERTa's numbers begin behind the padding's, OPT's behind an offset.
-        before = getattr(table, "offset", 0) if table.padding_idx is None else table.padding_idx + 1
-        if tokens > table.num_embeddings - before:
+    limit = position_limit(model)
+    if limit is not None and tokens > limit:
+        raise ModelError(
+            f"sequences of at most {limit} tokens, for which it has positions",
+            f"{tokens} tokens",
+            "Lower --n.",
+        )
+
+
+def require_ids(model: Any, ids: torch.Tensor, types: torch.Tensor | None = None) -> None:
+    """Refuse token ids, or token types, for which the model has no embeddings."""
+    tables = [(ids, model.get_input_embeddings(), "ids")]
+    if types is not None:
+        tables += [(types, table, "types") for table in _embeddings(model, "token_type_embeddings")]
+    for given, table, what in tables:
+        if int(given.max()) >= table.num_embeddings:
             raise ModelError(
-                f"sequences of at most {table.num_embeddings - before} tokens, for which it has positions",
-                f"{tokens} tokens",
-                "Lower --n.",
+                f"token {what} below {table.num_embeddings}, as many as the model has",
+                str(int(given.max())),
+                "The tokenizer is another model's, or tokens were added to it but not to the model.",
             )
 
 
+def require_fit(model: Any, sets: Iterable[TokenisedSet]) -> None:
+    """Refuse texts with more tokens than the model has positions for, or with tokens that it has not."""
+    for part in sets:
+        if "input_ids" in part.columns:
+            require_positions(model, part.width)
+            require_ids(model, part.columns["input_ids"], part.columns.get("token_type_ids"))
+
+
 def score(model: Any, data: TokenisedSet, metric: Metric = ACCURACY) -> float:
-    """How well the model does on the examples."""
     return metric(predictions(model, data), data.labels)
 
 
@@ -256,7 +350,13 @@ def _better_order(confusion: torch.Tensor, labels: Sequence[str], examples: int)
     if best == tuple(range(count)):
         return ""
     right = sum(counts[label][output] for output, label in enumerate(best))
-    return f" In the order {', '.join(labels[i] for i in best)} it would be {right / examples:.4f}."
+    listed = ",".join(labels[i] for i in best)
+    words = (
+        ""
+        if names.is_unnamed(labels)
+        else f" (for data that hold numbers: --labels {','.join(map(str, best))})"
+    )
+    return f" With --labels {listed}{words} it would be {right / examples:.4f}."
 
 
 def predictions(model: Any, data: TokenisedSet, batch_size: int = 256, progress: str = "") -> torch.Tensor:
@@ -271,7 +371,7 @@ def predictions(model: Any, data: TokenisedSet, batch_size: int = 256, progress:
             batch = {k: v.to(device) for k, v in data.__getitems__(indices).items() if k != "labels"}
             logits = model(**batch).logits.float()
             if found is None:
-                # Of models with logits per token zeros stand behind the end of a text.
+                # Logits per token are zeros after the end of a text.
                 rows = (data.width,) if logits.ndim == 3 else ()
                 found = logits.new_zeros(len(data), *rows, logits.shape[-1])
             place = found[:, : logits.shape[1]] if logits.ndim == 3 else found
@@ -294,5 +394,5 @@ def saved_labels(folder: Path) -> tuple[str, ...]:
         return tuple(str(own[key]) for key in sorted(own, key=int))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(
-            f"a model's labels in {path}", f"{type(error).__name__}: {error}", "Convert the model anew."
+            f"a model's labels in {path}", f"{type(error).__name__}: {error}", "Convert the model again."
         ) from error

@@ -15,7 +15,7 @@ import numpy as np
 
 from hccs._files import folder as _folder
 from hccs._progress import track
-from hccs.export.scales import float32_scales
+from hccs.errors import ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SOURCES = ("hccs_softmax.h", "hccs_softmax.c", "hccs_check.c", "Makefile", "README.md")
-FILES = frozenset({*SOURCES, "hccs_parameters.h", "vectors.txt", "vectors.npz"})
 PRODUCTS = ("hccs_check",)
 """What `make` leaves in the folder."""
 
@@ -45,7 +44,7 @@ class Vector:
 
 def export_c(table: ParamTable, out: str | os.PathLike[str], *, seed: int = 0) -> Path:
     """Write the C project folder `out`; an earlier export there is replaced."""
-    _folder.require_free(out, earlier=FILES.__eq__, products=PRODUCTS)
+    _folder.require_free(out, products=PRODUCTS)
     folder = resources.files("hccs.export") / "c_sources"
     contents: dict[str, str | bytes] = {
         name: folder.joinpath(name).read_text(encoding="utf-8") for name in SOURCES
@@ -54,7 +53,7 @@ def export_c(table: ParamTable, out: str | os.PathLike[str], *, seed: int = 0) -
     found = list(vectors(table, seed))
     contents["vectors.txt"] = vector_text(found)
     contents["vectors.npz"] = vector_archive(found, table.n)
-    return _folder.replace(out, contents, earlier=FILES.__eq__, products=PRODUCTS)
+    return _folder.replace(out, contents, products=PRODUCTS)
 
 
 def parameter_header(table: ParamTable) -> str:
@@ -86,6 +85,20 @@ static const float hccs_scale[HCCS_LAYERS][HCCS_HEADS] = {_c_grid(scale)};
 
 #endif
 """
+
+
+def float32_scales(table: ParamTable) -> NDArray[np.float32]:
+    """The scales [layers, heads] as float32; one that float32 cannot hold to full precision is refused."""
+    limits = np.finfo(np.float32)
+    outside = (table.scale < limits.tiny) | (table.scale > limits.max)
+    if outside.any():
+        layer, head = np.argwhere(outside)[0].tolist()
+        raise ParameterError(
+            f"layer {layer} head {head}: a scale that float32 holds, {limits.tiny:.3g} to {limits.max:.3g}",
+            str(table.scale[layer, head]),
+            "Recalibrate on logits of a usual size.",
+        )
+    return np.asarray(table.scale, np.float32)
 
 
 def _comment(text: str) -> str:

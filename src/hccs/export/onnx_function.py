@@ -11,12 +11,11 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from hccs._extras import require
+from hccs.executors.onnx.graph import OPSET, onnx
 from hccs.numbers.modes import DIVISOR_BITS, LINEAR_TOP, RECIPROCAL_SHIFT, Mode
 
 DOMAIN = "hccs"
 DOMAIN_VERSION = 1
-OPSET = 18
 
 _LEADING_BITS = range(15)
 """Z <= 32767, so its leading bit is one of these."""
@@ -28,12 +27,6 @@ _FIELDS = {"base": "B", "slope": "S", "bound": "D", "slope2": "S2", "bound2": "D
 """What theta's columns hold, by the letters of docs/spec.md; one line has the first three."""
 
 _NOTHING = "nothing = Constant <value = int32 {0}> ()"
-
-
-def onnx() -> Any:
-    """The onnx package, or what to install."""
-    require("onnx.parser", "onnx", "to write ONNX models")
-    return require("onnx", "onnx")
 
 
 def function_name(mode: Mode, wide: bool = False) -> str:

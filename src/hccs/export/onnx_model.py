@@ -18,8 +18,9 @@ import hccs
 from hccs._extras import how_to_install, require
 from hccs._files import atomic
 from hccs.errors import MissingExtraError, ModelError
-from hccs.export.onnx_function import DOMAIN, DOMAIN_VERSION, OPSET, function, function_name, onnx
-from hccs.export.scales import float32_scales
+from hccs.executors.onnx.graph import OPSET, onnx
+from hccs.export.c import float32_scales
+from hccs.export.onnx_function import DOMAIN, DOMAIN_VERSION, function, function_name
 from hccs.nn.attaching import current_table, fill
 from hccs.nn.interface import attention_layers
 from hccs.nn.preserving import unchanged

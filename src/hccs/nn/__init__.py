@@ -9,10 +9,15 @@ from hccs.nn.collecting import calibrate_operands, collect  # noqa: E402
 from hccs.nn.functional import hccs_softmax  # noqa: E402
 from hccs.nn.interface import attention_layers  # noqa: E402
 from hccs.nn.loading import register_loader as _register_loader  # noqa: E402
-from hccs.nn.lowering import lower, measure_ranges, where_accuracy_goes  # noqa: E402
-from hccs.nn.lowering.planning import IntegerPlan, quantised  # noqa: E402
-from hccs.nn.lowering.pre_norm import Pixels  # noqa: E402
-from hccs.nn.reconstructing import Mended, reconstruct  # noqa: E402
+from hccs.nn.lowering import (  # noqa: E402
+    IntegerPlan,
+    lower,
+    measure_ranges,
+    quantised,
+    where_accuracy_goes,
+)
+from hccs.nn.lowering.pre_norm import PixelScaling  # noqa: E402
+from hccs.nn.reconstructing import ReconstructedMatrix, reconstruct  # noqa: E402
 from hccs.nn.refining import refine  # noqa: E402
 from hccs.nn.sequential import calibrate_in_sequence  # noqa: E402
 from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot  # noqa: E402
@@ -21,8 +26,8 @@ __all__ = [
     "AttentionInputs",
     "AttentionSlot",
     "IntegerPlan",
-    "Mended",
-    "Pixels",
+    "PixelScaling",
+    "ReconstructedMatrix",
     "SoftmaxSlot",
     "attach",
     "attention_layers",

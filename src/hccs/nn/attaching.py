@@ -1,16 +1,17 @@
 """`attach` puts HCCS into a transformers model in place of softmax; `detach` takes it out again.
 
-What the model's configuration says then, and `save_pretrained` writes:
+The configuration then has these entries, which `save_pretrained` writes:
 
 - `hccs`: the table, the mode and the backend.
 - `quantization_config`, `{"quant_method": "hccs"}`: transformers' own hook, by which `from_pretrained` calls
   `hccs.nn.loading`. A model that another method has quantised keeps that method's entry.
-- `attn_implementation`, "hccs": transformers that has not been told of HCCS refuses to load the model instead
-  of running float softmax.
+- `attn_implementation`, "hccs": a transformers without HCCS refuses to load the model instead of running
+  float softmax.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 
 from hccs.errors import HccsError, ModelError, ParameterError
+from hccs.nn.batches import device_of, unwrapped
 from hccs.nn.integer import IntegerAttention
 from hccs.nn.interface import NAME, SLOT, attention_layers, register, switch
 from hccs.nn.layers import HeadSoftmax, LearnableHeadSoftmax
@@ -31,12 +33,11 @@ from hccs.numbers.table import ParamTable
 Model = TypeVar("Model", bound=nn.Module)
 
 TABLE, METHOD, ATTENTION = "hccs", "quantization_config", "attn_implementation"
-"""The entries of a model's configuration; what each says stands above."""
 PREVIOUS = "_hccs_previous_attention"
 """The attribute of a model that names the attention it had before."""
 BACKENDS = ("float", "integer")
 _CHOICES = ("backend", "learnable")
-"""What the entry of the table holds besides the table."""
+"""What the table's entry of a configuration has besides the table."""
 
 
 def attach(
@@ -52,8 +53,8 @@ def attach(
     `mode` defaults to the table's own. With `learnable` the parameters become trainable, and `current_table`
     reads them back: attach that table before saving. With `backend="integer"` q, k and v are quantised too
     and attention runs in integers from there to its output (`hccs.attention`): for inference, with a table
-    that holds their scales. The table is written into `model.config`, so that `save_pretrained` keeps it, and
-    `from_pretrained` attaches it again wherever `hccs.nn` has been imported.
+    that holds their scales. The table is written into `model.config`, which becomes a copy of its own:
+    `save_pretrained` keeps it, and `from_pretrained` attaches it again where `hccs.nn` has been imported.
 
     >>> from transformers import BertConfig, BertModel
     >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
@@ -63,6 +64,7 @@ def attach(
     >>> [round(255 * p, 3).is_integer() for p in output.attentions[0][0, 0, 0].tolist()]
     [True, True, True]
     """
+    given, model = model, unwrapped(model)
     if backend not in BACKENDS or (learnable and backend == "integer"):
         raise ParameterError(
             "backend 'float', or 'integer' without learnable",
@@ -76,18 +78,19 @@ def attach(
     kind: type[AttentionSlot] = IntegerAttention if backend == "integer" else on_logits
     order = table.layers or list(layers)
     fill({name: kind(table, index, chosen) for index, name in enumerate(order)}, model)
-    _let_caches_be(model, integers=backend == "integer")
+    _watch_caches(model, integers=backend == "integer")
     _config(model).hccs = {**table.as_dict(), "mode": chosen.value, "backend": backend}
     if learnable:
         _config(model).hccs["learnable"] = True
     if getattr(_config(model), METHOD, None) is None:
         setattr(_config(model), METHOD, {"quant_method": NAME})
-    return model
+    return given
 
 
 def detach(model: Model) -> Model:
     """Give the model its own softmax back and its configuration without our entries; returns the model."""
-    _let_caches_be(model, integers=False)
+    given, model = model, unwrapped(model)
+    _watch_caches(model, integers=False)
     for module in model.modules():
         if hasattr(module, SLOT):
             delattr(module, SLOT)
@@ -98,7 +101,7 @@ def detach(model: Model) -> Model:
     for entry in (TABLE, ATTENTION, *([METHOD] if is_ours(getattr(_config(model), METHOD, None)) else [])):
         if hasattr(_config(model), entry):
             delattr(_config(model), entry)
-    return model
+    return given
 
 
 def restore(model: Model, mode: Mode | str | None = None, *, backend: str | None = None) -> Model:
@@ -111,7 +114,7 @@ def restore(model: Model, mode: Mode | str | None = None, *, backend: str | None
     if _config(model).hccs.get("learnable"):
         raise ModelError(
             "a model saved with the parameters it has learnt",
-            "one saved while they were still learnable, whose table is where they started",
+            "one saved while they were learnable, with the table that they started from",
             "Before saving: hccs.nn.attach(model, hccs.nn.current_table(model)).",
         )
     return attach(model, table, mode, backend=backend or _config(model).hccs.get("backend", "float"))
@@ -131,7 +134,6 @@ def _named_as_in(model: nn.Module, table: ParamTable) -> ParamTable:
 
 
 def saved_table(model: nn.Module) -> ParamTable:
-    """The table in the model's configuration."""
     saved = getattr(_config(model), TABLE, None)
     if not isinstance(saved, dict):
         raise ModelError(
@@ -143,12 +145,12 @@ def saved_table(model: nn.Module) -> ParamTable:
         return table_from_json(saved)
     except HccsError as error:
         raise ModelError(
-            "admissible parameters in the configuration", str(error), "Convert the model anew."
+            "admissible parameters in the configuration", str(error), "Convert the model again."
         ) from error
 
 
 def current_table(model: nn.Module) -> ParamTable:
-    """The parameters the model uses now: after learning they differ from those attached."""
+    """The parameters the model uses now; after learning they differ from those attached."""
     before = saved_table(model)
     layers = attention_layers(model)
     order = before.layers or list(layers)
@@ -166,9 +168,10 @@ def current_table(model: nn.Module) -> ParamTable:
 def fill(slots: Mapping[str, AttentionSlot], model: nn.Module) -> None:
     """Put a slot into each named attention layer and switch the model to our attention.
 
-    `attention_layers(model)` has the names. The configuration notes nothing of what the slots hold: a model
-    saved like this is refused where it is loaded, until its slots are filled again.
+    `attention_layers(model)` has the names. The configuration does not record the slots: loading a model
+    saved like this is refused until its slots are filled.
     """
+    model = unwrapped(model)
     layers = attention_layers(model)
     for name, slot in slots.items():
         if name not in layers or not isinstance(slot, AttentionSlot):
@@ -181,14 +184,25 @@ def fill(slots: Mapping[str, AttentionSlot], model: nn.Module) -> None:
     for name, slot in slots.items():
         setattr(layers[name], SLOT, slot.to(_device(layers[name], model)).train(model.training))
     before = _config(model)._attn_implementation
+    if not hasattr(model, PREVIOUS):
+        _own_configuration(model)
+        setattr(model, PREVIOUS, "" if before == NAME else before or "eager")
     if before != NAME:
-        setattr(model, PREVIOUS, before or "eager")
         switch(model, layers, NAME)
     setattr(_config(model), ATTENTION, NAME)
 
 
-def _let_caches_be(model: nn.Module, *, integers: bool) -> None:
-    """Whether generation keeps int8 keys and values of the layers that hold a slot."""
+def _own_configuration(model: nn.Module) -> None:
+    """Give the model a copy of its configuration: other models may have been built from the same object."""
+    copies: dict[int, Any] = {}
+    for module in model.modules():
+        config = vars(module).get("config")
+        if config is not None:
+            module.config = copy.deepcopy(config, copies)
+
+
+def _watch_caches(model: nn.Module, *, integers: bool) -> None:
+    """Let generation keep int8 keys and values in the layers that have a slot, or not."""
     from hccs.nn.cache import unwatch, watch
 
     for module in model.modules():
@@ -197,13 +211,13 @@ def _let_caches_be(model: nn.Module, *, integers: bool) -> None:
 
 
 def is_ours(method: Any) -> bool:
-    """Whether a configuration's `quantization_config` is HCCS's."""
     return isinstance(method, Mapping) and method.get("quant_method") == NAME
 
 
 def _device(layer: nn.Module, model: nn.Module) -> torch.device:
-    """The layer's own: a large model's layers may lie on several."""
-    return next((p.device for p in layer.parameters()), next(model.parameters()).device)
+    """The layer's own device: those of a large model may be on several."""
+    whole = device_of(model)
+    return next((p.device for p in layer.parameters() if not p.is_meta), whole)
 
 
 def _own_attention(model: nn.Module) -> str:
@@ -212,11 +226,10 @@ def _own_attention(model: nn.Module) -> str:
 
 
 def _config(model: nn.Module) -> Any:
-    return model.config
+    return unwrapped(model).config
 
 
 def table_from_json(saved: Mapping[str, Any]) -> ParamTable:
-    """The table of a configuration's "hccs" entry."""
     return ParamTable.from_dict({name: value for name, value in saved.items() if name not in _CHOICES})
 
 

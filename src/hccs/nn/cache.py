@@ -7,6 +7,7 @@ and gets int8 back: a quarter of float32's bytes, and no step quantises what cam
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +21,15 @@ from hccs.nn.integer import IntegerAttention
 from hccs.nn.interface import SLOT
 
 ROOM = 64
-"""Tokens for which a full cache makes room, at least: as many again as it holds, in blocks of so many."""
+"""A full cache doubles its room, in blocks of this many tokens."""
 
 
 @dataclass
 class _Room:
     """Tensors [batch, key heads, capacity, d] of k and v that are filled up to a number of tokens.
 
-    What is filled is never written again: copies of a layer share a room, and views of it that were handed
-    out stay what they were when the layer is cropped and goes another way.
+    Filled places are never rewritten: copies of a layer share a room, and views of it stay valid when the
+    layer is cropped and continues differently.
     """
 
     keys: torch.Tensor
@@ -36,14 +37,14 @@ class _Room:
     filled: int
 
     def takes(self, keys: torch.Tensor, values: torch.Tensor, tokens: int) -> bool:
-        """Whether what is held, whatever was done to it, is all that lies here, and so many tokens fit."""
-        held_here = all(
-            room.data_ptr() == held.data_ptr() and len(room) == len(held) and held.shape[-2] == self.filled
-            for room, held in ((self.keys, keys), (self.values, values))
+        """Whether `keys` and `values` are all that is filled here, and `tokens` fit."""
+        filled_here = all(
+            room.data_ptr() == given.data_ptr() and len(room) == len(given) and given.shape[-2] == self.filled
+            for room, given in ((self.keys, keys), (self.values, values))
         )
         # Tensors of inference mode cannot be written outside of it.
         frozen = self.keys.is_inference() and not torch.is_inference_mode_enabled()
-        return held_here and tokens <= self.keys.shape[-2] and not frozen
+        return filled_here and tokens <= self.keys.shape[-2] and not frozen
 
 
 class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
@@ -52,13 +53,12 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
     Cropping, reordering and selecting are those of transformers' own layer.
     """
 
-    def __init__(self, slot: IntegerAttention) -> None:
+    def __init__(self, slot: IntegerAttention, attention: nn.Module | None = None) -> None:
         super().__init__()
-        self.slot = slot
+        self.slot, self.attention = slot, None if attention is None else weakref.ref(attention)
         self.room: _Room | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """An empty cache beside these states."""
         self.dtype, self.device = torch.int8, key_states.device
         self.keys, self.values = (
             torch.empty(*x.shape[:2], 0, x.shape[-1], dtype=torch.int8, device=x.device)
@@ -70,14 +70,20 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append the states, quantised; returns all keys and values, int8."""
+        if self.attention is not None and not hasattr(self.attention(), SLOT):
+            raise ModelError(
+                "a cache of floats for the model's own attention",
+                "the int8 cache of integer attention",
+                "Begin with a new cache after hccs.nn.detach.",
+            )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         keys, values = self.slot.quantised_keys(key_states, value_states)
-        held: tuple[Any, Any] = self.keys, self.values
-        before = held[0].shape[-2]
+        kept: tuple[Any, Any] = self.keys, self.values
+        before = kept[0].shape[-2]
         tokens = before + keys.shape[-2]
-        if self.room is None or not self.room.takes(*held, tokens):
-            self.room = _Room(_with_room(held[0], tokens), _with_room(held[1], tokens), before)
+        if self.room is None or not self.room.takes(*kept, tokens):
+            self.room = _Room(_with_room(kept[0], tokens), _with_room(kept[1], tokens), before)
         self.room.keys[:, :, before:tokens] = keys
         self.room.values[:, :, before:tokens] = values
         self.room.filled = tokens
@@ -90,16 +96,15 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
         super().offload()
 
     def reset(self) -> None:
-        """Forget all tokens."""
         self.room = None
         super().reset()
 
 
-def _with_room(held: Any, tokens: int) -> torch.Tensor:
-    """A tensor that begins with what is held and has room for these tokens and more."""
-    capacity = (max(tokens, 2 * held.shape[-2]) + ROOM - 1) // ROOM * ROOM
-    room: torch.Tensor = held.new_empty(*held.shape[:2], capacity, held.shape[-1])
-    room[:, :, : held.shape[-2]] = held
+def _with_room(kept: Any, tokens: int) -> torch.Tensor:
+    """A tensor that begins with what is kept and has room for these tokens and more."""
+    capacity = (max(tokens, 2 * kept.shape[-2]) + ROOM - 1) // ROOM * ROOM
+    room: torch.Tensor = kept.new_empty(*kept.shape[:2], capacity, kept.shape[-1])
+    room[:, :, : kept.shape[-2]] = kept
     return room
 
 
@@ -123,24 +128,24 @@ def _keep_integers(layer: nn.Module, cache: DynamicCache) -> None:
         return
     while len(cache.layers) <= index and cache.layer_class_to_replicate is not None:
         cache.layers.append(cache.layer_class_to_replicate())
-    held: Any = cache.layers[index]
-    if type(held) is DynamicLayer:
-        if held.keys is None or held.get_seq_length() == 0:
-            cache.layers[index] = Int8CacheLayer(slot)
-        elif held.keys.dtype == torch.int8:
+    part: Any = cache.layers[index]
+    if type(part) is DynamicLayer:
+        if part.keys is None or part.get_seq_length() == 0:
+            cache.layers[index] = Int8CacheLayer(slot, layer)
+        elif part.keys.dtype == torch.int8:
             raise ModelError(
                 "a cache as the model has made it",
                 "int8 keys and values in a new one, which does not know their scales",
                 "Copy caches with copy.deepcopy(cache).",
             )
-    elif isinstance(held, Int8CacheLayer) and held.slot is not slot:
-        if not np.array_equal(held.slot.qkv_scale[:, 1:], slot.qkv_scale[:, 1:]):
+    elif isinstance(part, Int8CacheLayer) and part.slot is not slot:
+        if not np.array_equal(part.slot.qkv_scale[:, 1:], slot.qkv_scale[:, 1:]):
             raise ModelError(
                 "a cache of this model and this table",
                 "keys and values in int8 steps of other scales",
                 "Begin with a new cache after another table was attached.",
             )
-        held.slot = slot
+        part.slot, part.attention = slot, weakref.ref(layer)
 
 
 def watch(layer: nn.Module) -> None:
@@ -150,7 +155,6 @@ def watch(layer: nn.Module) -> None:
 
 
 def unwatch(layer: nn.Module) -> None:
-    """Leave the layer's cache alone again."""
     for number, hook in list(layer._forward_pre_hooks.items()):
         if hook is keep_integers:
             del layer._forward_pre_hooks[number]

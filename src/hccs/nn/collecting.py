@@ -16,12 +16,11 @@ from hccs._progress import track
 from hccs.calibration import HeadStatistics
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.attaching import fill
-from hccs.nn.batches import call, listed, require_batches, require_some
+from hccs.nn.batches import call, listed, require_batches, require_some, unwrapped
 from hccs.nn.functional import quantise
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
 from hccs.nn.preserving import unchanged
-from hccs.nn.row_scales import RowMaximaObserver, reach_of_rows, real_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 from hccs.numbers.table import ParamTable
 
@@ -29,7 +28,15 @@ from hccs.numbers.table import ParamTable
 RANGE_BATCHES = 32
 
 ROWS = "rows"
-"""The scale that reaches what matters to the rows."""
+"""The scale that reaches what matters to a softmax: row maxima, and what lies not far below.
+
+The usual int8 step reaches the largest magnitude of a head's logits. That of rows reaches from the highest
+row maximum to `MARGIN` below the lowest, which is finer where logits far below every maximum are what is
+large, as in decoders. With finer steps a line, which falls by at most 127 a step, begins higher, so that its
+floor, which more keys share as rows grow, is lower."""
+
+MARGIN = 10.0
+"""Logits this far below a row's largest one take no part in its softmax: exp(-10) is 1 / 22000."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Ranges:
     """Of q, k and v, [layers, heads, 3]."""
     columns: int
     rows: np.ndarray[Any, Any]
-    """What of the logits matters to the rows' softmax, [layers, heads]: see `hccs.nn.row_scales`."""
+    """What of the logits matters to the rows' softmax, [layers, heads]: see `ROWS`."""
 
     @property
     def logit_scale(self) -> np.ndarray[Any, Any]:
@@ -71,7 +78,6 @@ class RangeObserver(Observer):
         self.columns = 0
 
     def observe(self, inputs: AttentionInputs) -> None:
-        """Padding counts neither as key nor as query."""
         z = inputs.logits.detach()
         rows = real_rows(z, inputs.valid)
         seen = z.abs().float()
@@ -82,15 +88,32 @@ class RangeObserver(Observer):
         self.columns = max(self.columns, z.shape[-1])
 
 
-class StatisticsObserver(Observer):
-    """Adds a layer's logits, quantised, to the statistics."""
+class RowMaximaObserver(Observer):
+    """Keeps the highest and the lowest row maximum of every head, of rows of more than one logit."""
 
+    def __init__(self, inner: AttentionSlot) -> None:
+        super().__init__(inner)
+        self.highest: Any = -torch.inf
+        self.lowest: Any = torch.inf
+
+    def observe(self, inputs: AttentionInputs) -> None:
+        z = inputs.logits.detach().float()
+        rows = real_rows(z, inputs.valid)
+        taking_part = torch.ones_like(z, dtype=torch.bool) if rows is None else rows.expand(z.shape)
+        top = z.masked_fill(~taking_part, -torch.inf).amax(-1)
+        several = taking_part.sum(-1) > 1
+        highest = top.masked_fill(~several, -torch.inf).amax((0, 2))
+        lowest = top.masked_fill(~several, torch.inf).amin((0, 2))
+        self.highest = torch.maximum(torch.as_tensor(self.highest, device=top.device), highest)
+        self.lowest = torch.minimum(torch.as_tensor(self.lowest, device=top.device), lowest)
+
+
+class StatisticsObserver(Observer):
     def __init__(self, inner: AttentionSlot, stats: HeadStatistics, layer: int) -> None:
         super().__init__(inner)
         self.stats, self.layer = stats, layer
 
     def observe(self, inputs: AttentionInputs) -> None:
-        """Padding counts neither as key nor as query."""
         z = inputs.logits.detach()
         scale = torch.tensor(self.stats.scale[self.layer], dtype=torch.float32, device=z.device)
         rows = real_rows(z, inputs.valid)
@@ -102,6 +125,14 @@ class StatisticsObserver(Observer):
             )
         mask = None if rows is None else rows.expand(z.shape).cpu().numpy()
         self.stats.update(quantise(z, scale).cpu().numpy(), mask, layer=self.layer)
+
+
+def real_rows(z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor | None:
+    """`valid` without the rows of padding queries: in self-attention a real token may attend to itself."""
+    if valid is None or z.shape[-1] != z.shape[-2]:
+        return valid
+    full = valid.expand(*valid.shape[:-2], z.shape[-2], z.shape[-1])
+    return full & torch.diagonal(full, dim1=-2, dim2=-1)[..., None]
 
 
 def real_tokens(
@@ -126,7 +157,6 @@ def _largest_operands(inputs: AttentionInputs) -> torch.Tensor:
 
 
 def _per_head(x: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
-    """The largest magnitude of x [batch, heads, n, d] per head."""
     seen = x.detach().abs().float().amax(-1)
     return (seen if real is None else seen.masked_fill(~real, 0)).amax((0, 2))
 
@@ -148,7 +178,7 @@ def collect(
     head is the largest magnitude in the first batches / 127, unless `scale` [layers, heads] is given; with
     "rows" it is finer, and reaches only what matters to a softmax: decoders and long rows want it. `n` is the
     longest row, by default the longest seen there. Padding counts neither as key nor as query. In a model
-    with HCCS attached the logits are those behind the HCCS of earlier layers. The ranges of q, k and v, which
+    with HCCS attached the logits come after the HCCS of earlier layers. The ranges of q, k and v, which
     integer attention needs, come from the first batches too. Under `torch.distributed` each process passes
     its own batches, and all return the statistics of all of them. The model is left as it was.
 
@@ -159,6 +189,7 @@ def collect(
     >>> collect(model, [sentence], n=64).rows.tolist()  # of one layer's two heads
     [[5, 5]]
     """
+    model = unwrapped(model)
     require_batches(batches)
     stream = iter(batches)
     first = list(itertools.islice(stream, RANGE_BATCHES))
@@ -187,6 +218,7 @@ def calibrate_operands(model: nn.Module, table: ParamTable, batches: Sequence[An
     They are those of the weights as they are now: call it again after training. The model may have HCCS
     attached or not.
     """
+    model = unwrapped(model)
     seen = ranges(model, listed(batches))
     order = table.layers or seen.layers
     if sorted(order) != sorted(seen.layers) or table.shape != seen.logits.shape:
@@ -237,8 +269,12 @@ def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
     return Ranges(list(seen), logits, operands, int(columns), rows)
 
 
+def reach_of_rows(highest: torch.Tensor, lowest: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    """What 127 steps must reach; never more than the largest magnitude, nor less than any row's maximum."""
+    return torch.minimum(torch.maximum(highest, MARGIN - lowest), largest)
+
+
 def distributed() -> bool:
-    """Whether several processes work together."""
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

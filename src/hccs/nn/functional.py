@@ -96,15 +96,7 @@ torch.library.define(
 )
 
 
-@torch.library.impl("hccs::softmax_logits", "cpu")
-def _forward_cpu(
-    z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return _backend(z, theta).forward(z, theta, scale, valid, Mode(mode))  # type: ignore[no-any-return]
-
-
-@torch.library.impl("hccs::softmax_logits", "cuda")
-def _forward_cuda(
+def _forward(
     z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return _backend(z, theta).forward(z, theta, scale, valid, Mode(mode))  # type: ignore[no-any-return]
@@ -114,25 +106,11 @@ def _forward_cuda(
 def _forward_shapes(
     z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.empty(z.shape, dtype=z.dtype, device=z.device), torch.empty(
-        z.shape, dtype=torch.int16, device=z.device
-    )
+    p = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+    return p, torch.empty(z.shape, dtype=torch.int16, device=z.device)
 
 
-@torch.library.impl("hccs::softmax_logits_backward", "cpu")
-def _backward_cpu(
-    g: torch.Tensor,
-    x: torch.Tensor,
-    theta: torch.Tensor,
-    scale: torch.Tensor,
-    valid: torch.Tensor | None,
-    learn: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return _backend(g, theta).backward(g, x, theta, scale, valid, learn)  # type: ignore[no-any-return]
-
-
-@torch.library.impl("hccs::softmax_logits_backward", "cuda")
-def _backward_cuda(
+def _backward(
     g: torch.Tensor,
     x: torch.Tensor,
     theta: torch.Tensor,
@@ -157,6 +135,11 @@ def _backward_shapes(
     return torch.empty(g.shape, dtype=g.dtype, device=g.device), torch.empty(rows, device=g.device)
 
 
+for _device in ("cpu", "cuda"):
+    torch.library.impl("hccs::softmax_logits", _device)(_forward)
+    torch.library.impl("hccs::softmax_logits_backward", _device)(_backward)
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     _, theta, scale, valid, _ = inputs
     ctx.save_for_backward(output[1], theta, scale, valid)
@@ -178,7 +161,6 @@ def _parameter_gradients(
     wants_theta: bool,
     wants_scale: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of every row's theta and scale, summed over the rows that each parameter serves."""
     groups = rows.sum(-2) if x.ndim > 1 and rows.numel() else rows
     d_theta = groups[..., :-1].sum_to_size(theta.shape).to(theta.dtype) if wants_theta else None
     d_scale = groups[..., -1].sum_to_size(scale.shape).to(scale.dtype) if wants_scale else None

@@ -27,6 +27,7 @@ class IntegerAttention(AttentionSlot):
     """The attention of one layer on int8 q, k and v with static scales. Refuses to train."""
 
     factor_bits: torch.Tensor
+    reads_int8 = True
 
     def __init__(self, table: ParamTable, layer: int, mode: Mode) -> None:
         super().__init__()
@@ -53,7 +54,6 @@ class IntegerAttention(AttentionSlot):
 
     @torch.compiler.disable  # the kernels take arrays, which a traced graph does not have
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, None]:
-        """Output [batch, heads, q, d]; integer attention makes no probabilities."""
         if self.training:
             raise ModelError(
                 "a model in evaluation mode",
@@ -86,7 +86,6 @@ class IntegerAttention(AttentionSlot):
         return by_factor(key.detach(), for_k), by_factor(value.detach(), for_v)
 
     def _require_one_scale(self, shared: int) -> None:
-        """Refuse scales of k and v that differ among so many query heads, which share them."""
         if shared in self._fit_for_sharing:
             return
         groups = self.qkv_scale[:, 1:].reshape(-1, shared, 2)
@@ -112,14 +111,13 @@ class IntegerAttention(AttentionSlot):
         return self._requant_by_scaling[scaling]
 
     def theta_and_scale(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """theta and scale of every head, [heads, 4] or, of two lines, [heads, 7]."""
         return np.concatenate([self.theta.packed.astype(np.float64), self.logit_scale[:, None]], axis=-1)
 
 
 def as_lengths(valid: torch.Tensor) -> Any:
     """Row lengths in place of a mask [..., q, k] whose rows all begin with what they attend to, or the mask.
 
-    Padding at the end and causal rows are such, and kernels skip what lies behind a length.
+    Padding at the end and causal rows are such, and kernels skip what lies beyond a length.
     """
     # NumPy takes booleans at the speed of bytes.
     mask = valid.numpy()
@@ -129,7 +127,7 @@ def as_lengths(valid: torch.Tensor) -> Any:
 
 
 def _threads() -> int | None:
-    """One where torch may use but one; else as many as the work deserves."""
+    """One where torch may use only one; else the kernels decide."""
     return 1 if torch.get_num_threads() == 1 else None
 
 

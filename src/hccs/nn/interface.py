@@ -15,6 +15,7 @@ from torch import nn
 
 from hccs._extras import require
 from hccs.errors import MissingExtraError, ModelError
+from hccs.nn.batches import unwrapped
 from hccs.nn.slots import AttentionInputs
 
 NAME = "hccs"
@@ -27,6 +28,9 @@ MASKED = -1e3
 UNSERVED = ("position_bias", "s_aux", "sinks", "indices", "block_indices")
 """What some models hand to attention beside the mask and our rows would leave out: shifts of logits, columns
 that are no keys, keys that an indexer chose."""
+
+COMPILED = "_orig_mod."
+"""What torch.compile adds to the names of modules inside a module that it compiles."""
 
 CAUSAL = "hccs_is_causal"
 """The attribute of a mask of ours that hides the future and nothing else: its version, which changes when
@@ -58,6 +62,12 @@ def attention(
                 f"{name} in {type(module).__name__}",
                 "HCCS does not serve this kind of attention yet: keep the model's own.",
             )
+    if key.dtype == torch.int8 and not slot.reads_int8:
+        raise ModelError(
+            "keys and values in floats for attention on floats",
+            "the int8 cache of integer attention",
+            "Begin with a new cache, or attach with backend='integer'.",
+        )
     queries, keys = query.shape[-2], key.shape[-2]
     causal = queries == keys and _is_purely_causal(attention_mask)
     if attention_mask is None and queries > 1 and _is_causal(module, options):
@@ -77,15 +87,14 @@ def attention(
 
 
 def _is_purely_causal(mask: torch.Tensor | None) -> bool:
-    """Whether a mask is known to hide the future and nothing else."""
     known = getattr(mask, CAUSAL, None)
     return mask is not None and known is not None and known == mask._version
 
 
 def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
     """Whether a layer without a mask hides the future, as scaled_dot_product_attention is told to then."""
-    said = options.get("is_causal")
-    return bool(getattr(module, "is_causal", False) if said is None else said)
+    told = options.get("is_causal")
+    return bool(getattr(module, "is_causal", False) if told is None else told)
 
 
 def boolean_mask(mask: torch.Tensor | None, columns: int) -> torch.Tensor | None:
@@ -139,7 +148,7 @@ def mask(*args: Any, **options: Any) -> torch.Tensor | None:
 
 
 def _is_last(options: dict[str, Any]) -> bool:
-    """Whether there is one query, and no key behind it."""
+    """Whether there is one query, and no key after it."""
     places: list[Any] = [options.get(name) for name in ("q_length", "kv_length", "q_offset", "kv_offset")]
     if not all(type(place) is int for place in places):  # a static cache has tensors here
         return False
@@ -164,7 +173,12 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     >>> list(attention_layers(BertModel(BertConfig(num_hidden_layers=2, **shape))))
     ['encoder.layer.0.attention.self', 'encoder.layer.1.attention.self']
     """
-    layers = {name: module for name, module in model.named_modules() if uses_interface(type(module))}
+    model = unwrapped(model)
+    layers = {
+        name.replace(COMPILED, ""): module
+        for name, module in model.named_modules()
+        if uses_interface(type(module))
+    }
     if not layers or not hasattr(model, "set_attn_implementation"):
         raise ModelError(
             "a transformers model whose attention goes through the attention interface",
@@ -199,7 +213,7 @@ def switch(model: nn.Module, layers: dict[str, nn.Module], name: str) -> None:
     owners = {part for layer in layers for part in _enclosing(layer)}
     for path, module in model.named_modules():
         config = getattr(module, "config", None)
-        if path in owners and getattr(config, "_attn_implementation", name) != name:
+        if path.replace(COMPILED, "") in owners and getattr(config, "_attn_implementation", name) != name:
             config._attn_implementation_internal = name  # type: ignore[union-attr]
 
 
@@ -228,8 +242,8 @@ def _functions(root: Any) -> Iterator[tuple[CodeType, dict[str, Any]]]:
         if id(function) in seen:
             continue
         seen.add(id(function))
-        held = (getattr(function, name, None) for name in ("__wrapped__", "__func__", "func"))
-        waiting += [inner for inner in held if inner is not None]
+        wrapped = (getattr(function, name, None) for name in ("__wrapped__", "__func__", "func"))
+        waiting += [inner for inner in wrapped if inner is not None]
         if isinstance(function, FunctionType):
             yield function.__code__, function.__globals__
             waiting += [cell.cell_contents for cell in function.__closure__ or () if _is_function(cell)]

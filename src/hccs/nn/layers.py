@@ -15,10 +15,7 @@ from hccs.numbers.table import ParamTable
 
 
 class FloatSoftmax(SoftmaxSlot):
-    """The softmax of the float model, for layers that are left as they are."""
-
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-        """Probabilities of logits [batch, heads, q, k]; masked positions and empty rows get 0."""
         return float_softmax(z, valid)
 
 
@@ -59,11 +56,9 @@ class HeadSoftmax(SoftmaxSlot):
         self.register_buffer("scale_bits", scale.view(torch.int32), persistent=False)
 
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-        """Probabilities of logits [batch, heads, q, k]; masked positions get exactly 0."""
         return hccs_softmax(z, self.theta, self.scale_bits.view(torch.float32), self.mode, valid)
 
     def theta_and_scale(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """theta and scale of every head, [heads, 4] or, of two lines, [heads, 7]."""
         scale = self.scale_bits.view(torch.float32).double()
         return torch.cat([self.theta.double(), scale[:, None]], -1).cpu().numpy()  # type: ignore[no-any-return]
 
@@ -119,12 +114,10 @@ class LearnableHeadSoftmax(SoftmaxSlot):
         return torch.stack([B, S, D, S2, D2, f], -1)
 
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-        """Probabilities of logits [batch, heads, q, k]; masked positions get exactly 0."""
         theta, scale = self.rounded_parameters()
         return hccs_softmax(z, theta, scale, self.mode, valid)
 
     def theta_and_scale(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """theta and scale of every head, [heads, 4] or, of two lines, [heads, 7]."""
         with torch.no_grad():
             theta, scale = self.rounded_parameters()
         return torch.cat([theta, scale[:, None]], -1).double().cpu().numpy()  # type: ignore[no-any-return]

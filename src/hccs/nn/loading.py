@@ -33,8 +33,6 @@ def register_loader() -> None:
             self.quant_method = quant_method  # type: ignore[assignment]
 
     class HccsLoader(HfQuantizer):  # type: ignore[misc]
-        """Attaches the saved table once the weights are there."""
-
         requires_calibration = True
 
         @property

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from hccs.backends.cpu.float_logits import as_array
 from hccs.numbers.modes import Mode
 from hccs.ops.arguments import as_mask, heads_of, not_finite, require_scale
+from hccs.ops.dispatch import backend
 from hccs.ops.quantise import INT8_MAX, INT8_MIN, divided
 from hccs.ops.softmax import softmax
 
@@ -19,6 +19,7 @@ def forward(
     z: torch.Tensor, theta: torch.Tensor, scale: torch.Tensor, valid: torch.Tensor | None, mode: Mode
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Probabilities in z's dtype and the rounded logits as int16, clamped to that width only."""
+    as_array = backend("float_logits", "cpu").as_array
     heads = heads_of(as_array(theta), z.shape[-1])
     require_scale(as_array(scale))
     real = divided(z.detach(), scale).round_()

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from hccs.nn.attaching import ATTENTION, METHOD, PREVIOUS, TABLE
+from hccs.nn.batches import unwrapped
 from hccs.nn.interface import SLOT, attention_layers, switch
 
 
@@ -19,7 +20,9 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     These are the slots of its attention layers and what its configuration says of them, the training flag of
     every module and `requires_grad` of every parameter. Weights are left to the work.
     """
+    model = unwrapped(model)
     layers, config = attention_layers(model), _config(model)
+    configs = [(module, vars(module)["config"]) for module in model.modules() if "config" in vars(module)]
     slots = {name: getattr(layer, SLOT, None) for name, layer in layers.items()}
     attention, previous = config._attn_implementation, getattr(model, PREVIOUS, None)
     entries = {name: getattr(config, name, None) for name in (TABLE, METHOD, ATTENTION)}
@@ -30,6 +33,8 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     finally:
         for name, layer in layers.items():
             _put(layer, SLOT, slots[name])
+        for module, own in configs:
+            module.config = own
         if config._attn_implementation != attention:
             switch(model, layers, attention)
         _put(model, PREVIOUS, previous)

@@ -1,8 +1,8 @@
-"""`reconstruct`: weights mended in closed form, so that a converted model follows the float one again.
+"""`reconstruct`: weights corrected by closed-form ridge regression from the float model.
 
-What HCCS, or int8, changes in a layer is carried on by the residual stream. Two matrices of every layer write
-to it: the attention's output projection and the second of the feed-forward part. Layer by layer both are
-solved anew, by ridge regression, so that the stream behind them is the float model's. No labels, no gradient.
+The residual stream carries on what HCCS, or int8, changes in a layer. Two matrices of every layer write to
+it: the attention's output projection and the second of the feed-forward part. Layer by layer both are solved
+for, so that the stream after them is the float model's. No labels, no gradient.
 """
 
 from __future__ import annotations
@@ -19,22 +19,26 @@ from torch import nn
 from hccs._progress import track
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.attaching import detach
-from hccs.nn.batches import call, listed
+from hccs.nn.batches import call, listed, unwrapped
 from hccs.nn.collecting import distributed
 from hccs.nn.interface import NAME
-from hccs.nn.lowering.dense import Dense, bias_of, weight_of
-from hccs.nn.lowering.encoder import Layer
-from hccs.nn.lowering.layers import KnownLayer, known_layers
+from hccs.nn.lowering.encoder import Dense, Layer, bias_of, weight_of
+from hccs.nn.lowering.families import KnownLayer, known_layers
+from hccs.nn.lowering.pre_norm import Block
+from hccs.nn.lowering.quantised import computes_integers
 from hccs.nn.preserving import unchanged
-from hccs.nn.ridge import Chosen, RidgeSums, choose
+from hccs.nn.ridge import Chosen, RidgeFit, choose
 
 HELD_BACK = 8
-"""One sentence in so many chooses the ridge."""
+"""One sentence in this many chooses the ridge."""
+
+KEPT = 2**29
+"""Bytes of activations that are kept from solving a matrix to running it; beyond, they are computed twice."""
 
 
 @dataclass(frozen=True)
-class Mended:
-    """What became of one matrix."""
+class ReconstructedMatrix:
+    """How `reconstruct` has changed one matrix."""
 
     layer: int
     matrix: str
@@ -53,8 +57,8 @@ def reconstruct(
     *,
     teacher: nn.Module | None = None,
     held_back: int = HELD_BACK,
-) -> tuple[Mended, ...]:
-    """Mend the weights of a converted model in place, so that its residual stream is the float model's.
+) -> tuple[ReconstructedMatrix, ...]:
+    """Correct the weights of a converted model in place, so that its residual stream is the float model's.
 
     `model` has HCCS attached, of one line or two, or runs inside `hccs.nn.quantised`; `teacher` is the float
     model, by default the model itself with its own softmax. `batches` need no labels; padding does not count.
@@ -63,11 +67,12 @@ def reconstruct(
 
         min over W, b:  |(W_t c_t + b_t + x_t) - (W c + b + x)|^2 + ridge * |W - W_t|^2
 
-    with t what the float model computes, c and x what the model does behind the layers that are mended
-    already. One sentence in `held_back` chooses the ridge of every matrix, or that it stays. Only sums of
-    products are kept of the activations; of every token three states of the stream stay in memory, on the
-    model's device. Under `torch.distributed` each process passes its own batches, and all get the same
-    weights. The same batches give the same weights. Models whose layers are not known are refused.
+    where t marks what the float model computes, and c and x are what the model computes after the corrected
+    layers. One sentence in `held_back` chooses the ridge of every matrix, or that it stays. Only sums of
+    products are kept of the activations; four states of the stream per token and at most 512 MiB of
+    activations stay in memory, on the model's device. Under `torch.distributed` each process passes its own
+    batches, and all get the same weights. The same batches give the same weights. Models whose layers are not
+    known are refused.
 
     >>> from transformers import BertConfig, BertForSequenceClassification
     >>> import hccs.nn
@@ -76,15 +81,16 @@ def reconstruct(
     >>> model = BertForSequenceClassification(BertConfig(num_hidden_layers=1, **shape)).eval()
     >>> batches = [{"input_ids": torch.randint(50, (64, 16))}]
     >>> table = hccs.calibrate(hccs.nn.collect(model, batches), n=16)
-    >>> mended = hccs.nn.reconstruct(hccs.nn.attach(model, table), batches)
-    >>> [(m.layer, m.matrix, m.after <= m.before) for m in mended]
+    >>> found = hccs.nn.reconstruct(hccs.nn.attach(model, table), batches)
+    >>> [(m.layer, m.matrix, m.after <= m.before) for m in found]
     [(0, 'attention_output', True), (0, 'narrow', True)]
     """
+    model = unwrapped(model)
     layers = known_layers(model)
     given = listed(batches)
     if held_back < 2:
         raise ParameterError("held_back of at least 2", str(held_back), f"{HELD_BACK} is the default.")
-    teacher = _float_copy(model, layers) if teacher is None else teacher
+    teacher = _float_copy(model) if teacher is None else unwrapped(teacher)
     theirs = known_layers(teacher)
     if [_shape(layer) for layer in layers] != [_shape(layer) for layer in theirs]:
         raise ModelError("a teacher with the model's own layers", "other layers", "Pass the float model.")
@@ -94,11 +100,11 @@ def reconstruct(
             stack.enter_context(_without_cache(each))
             each.eval()
         stack.enter_context(torch.no_grad())
-        return _mend_all(layers, theirs, _first_states(model, teacher, layers, theirs, given, held_back))
+        return _solve_layers(layers, theirs, _first_states(model, teacher, layers, theirs, given, held_back))
 
 
-def _float_copy(model: nn.Module, layers: list[KnownLayer]) -> nn.Module:
-    if any("forward" in vars(layer.parts.narrow) for layer in layers):
+def _float_copy(model: nn.Module) -> nn.Module:
+    if computes_integers(model):
         raise ModelError(
             "the float model as teacher of a model in integers",
             "none",
@@ -119,8 +125,6 @@ def _shape(layer: KnownLayer) -> tuple[torch.Size, torch.Size]:
 
 @dataclass
 class _State:
-    """A batch between two layers: the stream of both models, and what else their layers are called with."""
-
     student: torch.Tensor
     teacher: torch.Tensor
     call: _Call
@@ -130,7 +134,13 @@ class _State:
     held_back: torch.Tensor
     """Those that choose."""
     summed: torch.Tensor | None = None
-    """The teacher's stream behind the feed-forward part, before any LayerNorm."""
+    """The teacher's stream after the feed-forward part, before any LayerNorm."""
+    context: torch.Tensor | None = None
+    """What the student's output projection reads."""
+    attended: torch.Tensor | None = None
+    """The student's stream that the feed-forward part reads."""
+    active: torch.Tensor | None = None
+    """What the student's second matrix reads, where there is memory for it."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +168,6 @@ def _first_states(
     batches: list[Any],
     held_back: int,
 ) -> list[_State]:
-    """Both models up to their first layer."""
     states, sentences = [], 0
     for batch in batches:
         student, how = _before(model, layers[0].module, batch)
@@ -196,31 +205,75 @@ def _before(model: nn.Module, first: nn.Module, batch: Any) -> tuple[torch.Tenso
     return found[0]
 
 
-def _mend_all(layers: list[KnownLayer], theirs: list[KnownLayer], states: list[_State]) -> tuple[Mended, ...]:
-    found: list[Mended] = []
+def _solve_layers(
+    layers: list[KnownLayer], theirs: list[KnownLayer], states: list[_State]
+) -> tuple[ReconstructedMatrix, ...]:
+    found: list[ReconstructedMatrix] = []
     for i, (layer, their) in enumerate(zip(layers, theirs, strict=True)):
-        attention, narrow = _sums(layer.parts.attention_output), _sums(layer.parts.narrow)
+        parts = layer.parts
+        attention, narrow = _fit(parts.attention_output), _fit(parts.narrow)
+        tokens = sum(state.student.shape[:2].numel() for state in states)
+        keeps = 4 * tokens * weight_of(parts.narrow).shape[1] <= KEPT
         for state in track(states, total=len(states), description=f"layer {i}: attention"):
             attended = _run_teacher(their, state)
-            (c,) = _inputs(layer, state, until=layer.parts.attention_output)
-            _add(attention, state, layer.parts.attention_output, c, attended - state.student)
-        found.append(_mend(layer.parts.attention_output, attention, i, "attention_output"))
+            state.context = _context(layer, state)
+            _add(attention, state, parts.attention_output, state.context, attended - state.student)
+        found.append(_solve(parts.attention_output, attention, i, "attention_output"))
         for state in track(states, total=len(states), description=f"layer {i}: feed-forward"):
-            # The stream is what the wide layer, or the LayerNorm in front of it, reads.
-            reader = layer.parts.wide if isinstance(layer.parts, Layer) else layer.parts.wide_norm
-            x, c = _inputs(layer, state, reader, until=layer.parts.narrow)
-            assert state.summed is not None
-            _add(narrow, state, layer.parts.narrow, c, state.summed - x)
-            state.summed = None
-        found.append(_mend(layer.parts.narrow, narrow, i, "narrow"))
+            assert state.context is not None and state.summed is not None
+            state.attended = _after_attention(parts, state.student, state.context)
+            active = _active(parts, state.attended)
+            _add(narrow, state, parts.narrow, active, state.summed - state.attended)
+            state.context = state.summed = None
+            # In integers a pre-norm layer adds to the stream that its LayerNorm has read last.
+            state.active = active if keeps and isinstance(parts, Layer) else None
+        found.append(_solve(parts.narrow, narrow, i, "narrow"))
         if i + 1 < len(layers):
+            _require_parts(layer, states[0])
             for state in states:
-                state.student = state.call(layer.module, state.student)
+                assert state.attended is not None
+                state.student = _after_layer(parts, state.attended, state.active)
+                state.attended = state.active = None
     return tuple(found)
 
 
+def _after_attention(parts: Layer | Block, stream: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+    """The stream that the feed-forward part reads, from the stream before and the heads' output."""
+    if isinstance(parts, Layer):
+        return parts.attention_norm(parts.attention_output(context) + stream)  # type: ignore[no-any-return]
+    parts.attention_norm(stream)  # in integers the output layer adds to what this LayerNorm has read last
+    return parts.attention_output(context) + stream  # type: ignore[no-any-return]
+
+
+def _active(parts: Layer | Block, stream: torch.Tensor) -> torch.Tensor:
+    """What the second matrix of the feed-forward part reads."""
+    read = stream if isinstance(parts, Layer) else parts.wide_norm(stream)
+    return parts.activation(parts.wide(read))  # type: ignore[no-any-return]
+
+
+def _after_layer(
+    parts: Layer | Block, stream: torch.Tensor, active: torch.Tensor | None = None
+) -> torch.Tensor:
+    total = parts.narrow(_active(parts, stream) if active is None else active) + stream
+    return parts.output_norm(total) if isinstance(parts, Layer) else total  # type: ignore[no-any-return]
+
+
+def _require_parts(layer: KnownLayer, state: _State) -> None:
+    """Refuse a layer that computes something else than its parts in their usual order."""
+    assert state.attended is not None
+    expected, found = state.call(layer.module, state.student), _after_layer(layer.parts, state.attended)
+    places = torch.cat([state.fitted, state.held_back])
+    expected, found = (part.flatten(0, -2)[places].float() for part in (expected, found))
+    if not torch.allclose(expected, found, rtol=1e-2, atol=1e-2 * float(expected.abs().mean())):
+        raise ModelError(
+            "layers of attention and a feed-forward part alone",
+            f"{type(layer.module).__name__}, which computes more",
+            "Its weights stay as they are: calibrate, refine or retrain it.",
+        )
+
+
 def _run_teacher(layer: KnownLayer, state: _State) -> torch.Tensor:
-    """The teacher's stream behind the attention; what it is behind the layer goes into the state."""
+    """The teacher's stream after attention; its stream after the layer goes into the state."""
     parts = layer.parts
     kept: dict[str, torch.Tensor] = {}
     if isinstance(parts, Layer):
@@ -235,21 +288,17 @@ def _run_teacher(layer: KnownLayer, state: _State) -> torch.Tensor:
     return kept["attended"]
 
 
-def _inputs(layer: KnownLayer, state: _State, *readers: nn.Module, until: nn.Module) -> list[torch.Tensor]:
-    """What some modules of the student's layer read, the last of which does not run any more."""
+def _context(layer: KnownLayer, state: _State) -> torch.Tensor:
+    """What the output projection of the student's attention reads; the layer does not run further."""
     kept: list[torch.Tensor] = []
 
     def stop(x: torch.Tensor) -> None:
         kept.append(x)
         raise _Reached
 
-    with ExitStack() as stack:
-        for reader in readers:
-            stack.enter_context(_hooked(reader, kept.append))
-        stack.enter_context(_hooked(until, stop))
-        with suppress(_Reached):
-            state.call(layer.module, state.student)
-    return kept
+    with _hooked(layer.parts.attention_output, stop), suppress(_Reached):
+        state.call(layer.module, state.student)
+    return kept[0]
 
 
 @contextmanager
@@ -261,34 +310,27 @@ def _hooked(module: nn.Module, see: Any) -> Iterator[None]:
         handle.remove()
 
 
-def _sums(matrix: Dense) -> tuple[RidgeSums, RidgeSums]:
-    """Of tokens to solve from, and of those that choose."""
-    weight = weight_of(matrix)
-    outputs, inputs = weight.shape
-    return tuple(RidgeSums.empty(inputs, outputs, weight.device) for _ in range(2))  # type: ignore[return-value]
+def _fit(matrix: Dense) -> RidgeFit:
+    outputs, inputs = weight_of(matrix).shape
+    return RidgeFit(inputs, outputs, weight_of(matrix).device)
 
 
-def _add(
-    sums: tuple[RidgeSums, RidgeSums], state: _State, matrix: Dense, c: torch.Tensor, wanted: torch.Tensor
-) -> None:
+def _add(fit: RidgeFit, state: _State, matrix: Dense, c: torch.Tensor, wanted: torch.Tensor) -> None:
     """Count what the matrix, as it is, lacks of what it should write."""
     c, wanted = (part.flatten(0, -2).float() for part in (c, wanted))
-    weight, bias = weight_of(matrix).float(), bias_of(matrix).float()
-    for part, places in zip(sums, (state.fitted, state.held_back), strict=True):
-        if len(places):
-            read = c[places]
-            part.add(read, wanted[places] - torch.addmm(bias, read, weight.T))
+    lacking = wanted - torch.addmm(bias_of(matrix).float(), c, weight_of(matrix).float().T)
+    fit.add(c, lacking, state.fitted, state.held_back)
 
 
-def _mend(matrix: Dense, sums: tuple[RidgeSums, RidgeSums], layer: int, name: str) -> Mended:
+def _solve(matrix: Dense, fit: RidgeFit, layer: int, name: str) -> ReconstructedMatrix:
+    fitted, held_back = fit.finished()
     if distributed():
-        for part in sums:
-            part.all_reduce()
-    if not all(part.is_finite() for part in sums):
+        fitted.all_reduce()
+        held_back.all_reduce()
+    if not (fitted.is_finite() and held_back.is_finite()):
         raise DataError(
             "finite activations", f"NaN or infinity in layer {layer}", "Look for an overflow in the model."
         )
-    fitted, held_back = sums
     if float(held_back.tokens) == 0:
         raise DataError(
             "enough sentences to hold some back", "none held back", "Pass more, or a smaller held_back."
@@ -296,12 +338,12 @@ def _mend(matrix: Dense, sums: tuple[RidgeSums, RidgeSums], layer: int, name: st
     has_bias = getattr(matrix, "bias", None) is not None
     chosen: Chosen = choose(fitted, held_back, bias=has_bias)
     if chosen.ridge is not None:
-        weight = weight_of(matrix)  # of a Conv1D a view the other way round: written in place all the same
+        weight = weight_of(matrix)  # the transposed view of a Conv1D's weight is written in place, too
         weight.copy_(weight.double() + chosen.weight)
         if has_bias:
             matrix.bias.copy_(matrix.bias.double() + chosen.bias)
     count = float(held_back.tokens)
-    return Mended(layer, name, chosen.ridge, chosen.before / count, chosen.after / count)
+    return ReconstructedMatrix(layer, name, chosen.ridge, chosen.before / count, chosen.after / count)
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from torch import nn
 
 from hccs._progress import track
 from hccs.nn.attaching import attach, current_table, detach
-from hccs.nn.batches import listed, named_inputs
-from hccs.nn.distilling import divergence
+from hccs.nn.batches import device_of, listed, named_inputs, unwrapped
 from hccs.nn.layers import LearnableHeadSoftmax
 from hccs.nn.preserving import unchanged
+from hccs.nn.training import divergence
 from hccs.numbers.table import ParamTable
 
 STEP_EXAMPLES = 32
@@ -39,12 +39,13 @@ def refine(
     the model itself with its own softmax: after `hccs.nn.reconstruct` pass the one of before. The models,
     weights and all, are left as they were.
     """
-    given = listed(batches)
-    device = next(model.parameters()).device
+    model = unwrapped(model)
+    given = listed(batches, named=True)
+    device = device_of(model)
     whole = [{k: v.to(device) for k, v in named_inputs(model, batch).items()} for batch in given]
     inputs = [part for batch in whole for part in _parts(batch)]
     with unchanged(model):
-        targets = _answers(detach(model) if teacher is None else teacher, inputs)
+        targets = _answers(detach(model) if teacher is None else unwrapped(teacher), inputs)
         model.eval().requires_grad_(False)
         attach(model, table, learnable=True)
         return _descend(model, inputs, targets, steps, learning_rate)

@@ -10,7 +10,7 @@ from torch import nn
 
 from hccs.calibration import HeadStatistics, search
 from hccs.errors import ModelError
-from hccs.nn.batches import listed
+from hccs.nn.batches import listed, unwrapped
 from hccs.nn.collecting import StatisticsObserver, observing, ranges, run
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax, HeadSoftmax
@@ -30,11 +30,12 @@ def calibrate_in_sequence(
     lines: int = 1,
     scores: str = "int16",
 ) -> ParamTable:
-    """The table of a float model, where each layer is fitted behind the already converted ones.
+    """The table of a float model, where each layer is fitted after the converted ones.
 
     Runs the model once per layer over `batches` and leaves it as it was. `lines` and `scores` are those of
     `hccs.calibration.search`. Granularity "global" has no order of layers and is refused.
     """
+    model = unwrapped(model)
     batches = listed(batches)
     if granularity == "global":
         raise ModelError(
@@ -62,8 +63,8 @@ def calibrate_in_sequence(
 def _one_layer(
     model: nn.Module, batches: Sequence[Any], name: str, done: dict[str, AttentionSlot], n: int
 ) -> HeadStatistics:
-    behind = {earlier: (lambda inner, slot=slot: slot) for earlier, slot in done.items()}
-    with observing(model, behind):
+    before = {earlier: (lambda inner, slot=slot: slot) for earlier, slot in done.items()}
+    with observing(model, before):
         seen = ranges(model, batches)
         index = seen.layers.index(name)
         scale = seen.logit_scale[index : index + 1]

@@ -63,6 +63,9 @@ class AttentionInputs:
 class AttentionSlot(nn.Module, ABC):
     """The attention of one layer, from q, k and v to the output of its heads."""
 
+    reads_int8 = False
+    """Whether keys and values may be int8, as the cache of integer attention keeps them."""
+
     @abstractmethod
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output [batch, heads, q, d] and the probabilities [batch, heads, q, k], or None without any."""
@@ -76,7 +79,6 @@ class SoftmaxSlot(AttentionSlot):
         """Probabilities of logits [batch, heads, q, k]; masked positions get 0."""
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Probabilities times values, with dropout on the probabilities; and the probabilities."""
         p = self(inputs.logits, inputs.valid)
         kept = nn.functional.dropout(p, inputs.dropout, training=inputs.dropout > 0)
         return torch.matmul(kept, inputs.for_every_head(inputs.value)), p
@@ -87,13 +89,13 @@ class Observer(AttentionSlot):
 
     def __init__(self, inner: AttentionSlot) -> None:
         super().__init__()
-        self.inner = inner
+        self.inner, self.reads_int8 = inner, inner.reads_int8
 
     @abstractmethod
     def observe(self, inputs: AttentionInputs) -> None:
         """Take note of the inputs."""
 
+    @torch.compiler.disable  # what is observed goes into Python objects
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What the inner slot returns."""
         self.observe(inputs)
         return self.inner.attend(inputs)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hccs.errors import DtypeError, ParameterError, ShapeError
+from hccs.errors import ParameterError, ShapeError
+from hccs.numbers.arrays import integers, together
 from hccs.numbers.modes import INT16_MAX, MAX_DISTANCE, MAX_SHIFT, MAX_SLOPE, UINT8_MAX, WIDE_MAX
 
 if TYPE_CHECKING:
@@ -21,26 +22,6 @@ ONE_LINE = 3
 
 NO_SECOND_LINE = {"S2": 0, "D2": 1, "f": 0}
 """What makes the six the paper's three."""
-
-
-def integers(name: str, value: ArrayLike) -> NDArray[np.int32]:
-    """Whole numbers that fit int32, as an array; anything else is refused under `name`."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ShapeError(f"{name} as an array", str(error), "Give all rows the same length.") from error
-    if array.size == 0:
-        raise ShapeError(f"{name} to hold at least one value", f"shape {array.shape}", "Pass one per head.")
-    if array.dtype.kind not in "iu":
-        raise DtypeError(
-            f"{name} to be an integer or an integer array",
-            f"{type(value).__name__} of dtype {array.dtype}",
-            "Head parameters are integers by definition; round them before.",
-        )
-    wide = array.astype(np.int64)
-    if wide.min() < -(2**31) or wide.max() >= 2**31:
-        raise ParameterError(f"{name} to fit int16 arithmetic", str(wide.flat[0]), "See hccs.Region.")
-    return wide.astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -87,17 +68,7 @@ class HeadParams:
         arrays = {
             name: integers(name, value) for name, value in zip(NAMES, (B, S, D, S2, D2, f), strict=True)
         }
-        try:
-            together = np.broadcast_arrays(*arrays.values())
-        except ValueError as error:
-            named = {
-                name: array.shape for name, array in arrays.items() if array.ndim or name in NAMES[:ONE_LINE]
-            }
-            shapes = ", ".join(f"{name} {shape}" for name, shape in named.items())
-            raise ShapeError(
-                "B, S and D to broadcast together", shapes, "Give each one value, or one per head."
-            ) from error
-        six = np.stack(together, axis=-1)
+        six = np.stack(together(arrays), axis=-1)
         beyond_one_line = bool(six[..., [3, 5]].any())
         if wide is False and beyond_one_line:
             raise ParameterError(

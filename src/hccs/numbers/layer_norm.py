@@ -55,7 +55,6 @@ class NormParams:
 
     @property
     def channels(self) -> int:
-        """h."""
         return len(self.gain)
 
     @classmethod

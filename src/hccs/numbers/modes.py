@@ -60,7 +60,6 @@ class Mode(str, enum.Enum):
 
     @property
     def is_u8(self) -> bool:
-        """True for uint8 output, False for int16."""
         return self in (Mode.U8_DIV, Mode.U8_CLB, Mode.U8_LIN)
 
     @property
@@ -70,7 +69,6 @@ class Mode(str, enum.Enum):
 
     @property
     def is_linear(self) -> bool:
-        """True when the reciprocal is a straight line in Z between two powers of two."""
         return self is Mode.U8_LIN
 
     @property
@@ -90,5 +88,4 @@ class Mode(str, enum.Enum):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The output's dtype."""
         return np.dtype(np.uint8 if self.is_u8 else np.int16)

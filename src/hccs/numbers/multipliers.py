@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 MULTIPLIER_SHIFT = 16
 """rq(a) = clamp(rhe(a * M / 2^16), -limit, limit)."""
 
+ROW_SHIFT = 23
+"""Rows with an exponent e of their own: clamp(rhe(a * M / 2^(23 - e)), -limit, limit), e from 0 to 8."""
+
+ROW_MULTIPLIER = 2**7
+"""Multipliers behind row exponents start here: sums that float32 does not hold are then clipped to int8."""
+
 MULTIPLIER_LIMIT = 2**24
 """M stays below: a product that matters (|y| < 256) is then exact in float32, as ONNX runtimes compute it."""
 
@@ -30,7 +36,7 @@ class LinearParams:
 
     Without multipliers y is the int32 accumulator itself: a model's scores. `limit` is 127 for int8 outputs
     and 32767 for int16 ones. Construction refuses weights whose accumulator could leave int32 for any input
-    of magnitude `input_limit`: 127, or 128 behind attention.
+    of magnitude `input_limit`: 127, or 128 after attention.
     """
 
     weight: NDArray[np.int8]
@@ -51,7 +57,7 @@ class LinearParams:
                 )
         if self.weight.dtype != np.int8 or (self.weight == -128).any():
             raise ParameterError(
-                "int8 weights from -127 to 127", str(self.weight.dtype), "Quantise them anew."
+                "int8 weights from -127 to 127", str(self.weight.dtype), "Quantise them again."
             )
         if (
             self.multiplier is not None

@@ -35,21 +35,20 @@ class PatchParams:
             raise ShapeError(
                 "an image of whole patches, and a weight for each of a patch's pixels",
                 f"{self.image} by {self.patch}, {inputs} weights",
-                "Lower it anew.",
+                "Lower the model again.",
             )
         if self.special.shape[1:] != (outputs,) or self.positions.shape != (count, outputs):
             raise ShapeError(
                 f"special rows [..., {outputs}] and positions ({count}, {outputs})",
                 f"{self.special.shape} and {self.positions.shape}",
-                "Lower it anew.",
+                "Lower the model again.",
             )
         kinds = (self.special.dtype.name, self.positions.dtype.name)
         if kinds != ("int16", "int16") or self.projection.limit != INT16_LIMIT:
-            raise ShapeError("int16 rows and positions", str(kinds), "Lower it anew.")
+            raise ShapeError("int16 rows and positions", str(kinds), "Lower the model again.")
         if self.projection.input_limit != 128 or self.projection.multiplier is None:
-            raise ShapeError("a projection of pixels - 128", "another input limit", "Lower it anew.")
+            raise ShapeError("a projection of pixels - 128", "another input limit", "Lower the model again.")
 
     @property
     def tokens(self) -> int:
-        """Rows of every image."""
         return len(self.positions)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.errors import DtypeError, ParameterError, ShapeError
+from hccs.errors import DtypeError, ParameterError
+from hccs.numbers.arrays import integers, positive, together
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -39,9 +40,9 @@ class FixedPoint:
     shift: int | NDArray[np.int32]
 
     def __init__(self, multiplier: ArrayLike, shift: ArrayLike) -> None:
-        multipliers = _integers("multiplier", multiplier, 1, 2**MULTIPLIER_BITS - 1)
-        shifts = _integers("shift", shift, 1, MAX_SHIFT)
-        packed = np.stack(_together({"multiplier": multipliers, "shift": shifts}), axis=-1)
+        multipliers = _bounded("multiplier", multiplier, 1, 2**MULTIPLIER_BITS - 1)
+        shifts = _bounded("shift", shift, 1, MAX_SHIFT)
+        packed = np.stack(together({"multiplier": multipliers, "shift": shifts}), axis=-1)
         packed.flags.writeable = False
         one = packed.ndim == 1
         object.__setattr__(self, "multiplier", int(packed[0]) if one else packed[..., 0])
@@ -51,7 +52,7 @@ class FixedPoint:
     @classmethod
     def nearest(cls, factor: ArrayLike, what: str = "factor") -> FixedPoint:
         """The nearest representable factor, its multiplier as large as 24 bits allow."""
-        values = _positive(what, factor)
+        values = positive(what, factor)
         fraction, exponent = np.frexp(values)  # fraction in [1/2, 1)
         multiplier = np.floor(np.ldexp(fraction, MULTIPLIER_BITS) + 0.5).astype(np.int64)
         carried = multiplier == 2**MULTIPLIER_BITS
@@ -67,7 +68,6 @@ class FixedPoint:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """() for one head, else the common shape of multiplier and shift."""
         return self.packed.shape[:-1]
 
     @property
@@ -111,14 +111,14 @@ class Requant:
                     type(factor).__name__,
                     "Use FixedPoint(multiplier=..., shift=...), or Requant.from_scales for all of it.",
                 )
-        scale = _positive("v_scale", v_scale, np.float32)
+        scale = positive("v_scale", v_scale, np.float32)
         parts = {"logits.multiplier": logits.packed[..., 0], "logits.shift": logits.packed[..., 1]}
         if output is not None:
             parts["output.multiplier"] = output.packed[..., 0]
             parts["output.shift"] = output.packed[..., 1]
-        together = _together({**parts, "v_scale": scale.view(np.int32)})
-        unused = np.ones_like(together[0])
-        packed = np.stack([*together[:-1], *[unused] * (5 - len(together)), together[-1]], axis=-1)
+        common = together({**parts, "v_scale": scale.view(np.int32)})
+        unused = np.ones_like(common[0])
+        packed = np.stack([*common[:-1], *[unused] * (5 - len(common)), common[-1]], axis=-1)
         scale.flags.writeable = packed.flags.writeable = False
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "v_scale", scale if scale.ndim else float(scale))
@@ -153,7 +153,6 @@ class Requant:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """() for one head, else the common shape of all parts."""
         return self.packed.shape[:-1]
 
     @property
@@ -171,59 +170,13 @@ class Requant:
         return hash((self.shape, self.output is None, self.packed.tobytes()))
 
 
-def _integers(name: str, value: Any, low: int, high: int) -> NDArray[np.int32]:
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu":
-        raise DtypeError(
-            f"{name} to be an integer or an integer array",
-            f"{type(value).__name__} of dtype {array.dtype}",
-            "Make the integers of a real factor with hccs.FixedPoint.nearest.",
-        )
-    _require_some(name, array)
+def _bounded(name: str, value: Any, low: int, high: int) -> NDArray[np.int32]:
+    hint = "Make the integers of a real factor with hccs.FixedPoint.nearest."
+    array = integers(name, value, hint)
     if array.min() < low or array.max() > high:
-        raise ParameterError(
-            f"{name} from {low} to {high}",
-            f"{array.min()} to {array.max()}",
-            "Make the integers of a real factor with hccs.FixedPoint.nearest.",
-        )
-    return array.astype(np.int32)
-
-
-def _positive(name: str, value: Any, dtype: type[np.floating[Any]] = np.float64) -> NDArray[Any]:
-    array = np.asarray(value)
-    if array.dtype.kind not in "iuf":
-        raise DtypeError(
-            f"{name} to be a number or an array of numbers",
-            f"{type(value).__name__} of dtype {array.dtype}",
-            "Give one value, or one per head.",
-        )
-    _require_some(name, array)
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = array.astype(dtype)  # a copy: what comes later cannot change this value
-    if not (np.isfinite(rounded) & (rounded > 0)).all():
-        wrong = array[~(np.isfinite(rounded) & (rounded > 0))]
-        raise ParameterError(
-            f"{name} positive and finite in {np.dtype(dtype).name}",
-            str(wrong.flat[0]),
-            "A scale is the real value of one integer step; scale 0 comes from data that is all zeros.",
-        )
-    return rounded
+        raise ParameterError(f"{name} from {low} to {high}", f"{array.min()} to {array.max()}", hint)
+    return array
 
 
 def _scales(given: dict[str, Any]) -> list[NDArray[np.float64]]:
-    return _together({name: _positive(name, value) for name, value in given.items()})
-
-
-def _require_some(name: str, array: NDArray[Any]) -> None:
-    if array.size == 0:
-        raise ShapeError(f"{name} to hold at least one value", f"shape {array.shape}", "Pass one per head.")
-
-
-def _together(arrays: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
-    try:
-        return list(np.broadcast_arrays(*arrays.values()))
-    except ValueError as error:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise ShapeError(
-            "parts that broadcast together", shapes, "Give each one value, or one per head."
-        ) from error
+    return together({name: positive(name, value) for name, value in given.items()})

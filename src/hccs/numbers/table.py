@@ -13,18 +13,17 @@ import numpy as np
 from hccs._files.checked import Format
 from hccs._html.charts import sparkline
 from hccs._html.elements import table
-from hccs._html.notebook import TABLE, few, framed
+from hccs._html.notebook import TABLE, first_rows, framed
 from hccs.errors import DataError, DtypeError, FileError, HccsError, ParameterError, ShapeError
-from hccs.numbers.heads import NAMES, HeadParams, integers
+from hccs.numbers.arrays import integers, numbers, require_integer
+from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE, Mode
 from hccs.numbers.region import NARROW, WIDE, Region
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-FORMAT = Format("hccs.ParamTable", version=3, last_unchecked=1)
-_ONE_LINE_VERSION = 2
-"""What tables of one line and 15-bit sums are still written as: whoever reads version 2 reads them."""
+FORMAT = Format("hccs.ParamTable", version=3)
 _GRIDS = ("B", "S", "D", "scale")
 _SECOND_LINE = ("S2", "D2", "f")
 _OPERANDS = "qkv_scale"
@@ -83,8 +82,8 @@ class ParamTable:
     ) -> None:
         triples = {name: integers(name, value) for name, value in (("B", B), ("S", S), ("D", D))}
         second = _second_line(S2, D2, f, triples["B"].shape)
-        numbers: dict[str, NDArray[Any]] = {**triples, **second, "scale": _reals("scale", scale)}
-        grids = {name: _frozen(_grid(name, array)) for name, array in numbers.items()}
+        arrays: dict[str, NDArray[Any]] = {**triples, **second, "scale": _reals("scale", scale)}
+        grids = {name: _frozen(_grid(name, array)) for name, array in arrays.items()}
         shapes = {name: grid.shape for name, grid in grids.items()}
         if len(set(shapes.values())) != 1:
             raise ShapeError(
@@ -132,17 +131,20 @@ class ParamTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(layers, heads)."""
         layers, heads = self.B.shape
         return layers, heads
 
     def layer(self, index: int) -> HeadParams:
         """theta of one layer: arrays [heads], ready for logits [batch, heads, q, k]."""
-        return HeadParams(*self._parameters(index), wide=self.wide)
+        return HeadParams(*self._parameters(self._index("layer", index, 0)), wide=self.wide)
 
     def head(self, layer: int, head: int) -> HeadParams:
-        """theta of one head."""
-        return HeadParams(*self._parameters(layer, head), wide=self.wide)
+        place = self._index("layer", layer, 0), self._index("head", head, 1)
+        return HeadParams(*self._parameters(*place), wide=self.wide)
+
+    def _index(self, name: str, value: Any, axis: int) -> int:
+        count = self.shape[axis]
+        return require_integer(name, value, -count, count - 1, f"The table has {count}, counted from 0.")
 
     def require_one_line(self, where: str, instead: str) -> None:
         """Refuse two lines and wide sums where only the paper's form is implemented."""
@@ -194,7 +196,7 @@ class ParamTable:
                 ", ".join(map(str, values)) + (f" without {', '.join(missing)}" if missing else ""),
                 "Take what as_dict returned.",
             )
-        return cls(**(values if "layers" in values else _with_layers_of_old(dict(values))))
+        return cls(**values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it replaces an old one only once it is complete."""
@@ -205,11 +207,11 @@ class ParamTable:
             **({} if self.layers is None else {"layers": json.dumps(self.layers)}),
             **({"sum_bits": str(self.sum_bits)} if self.wide else {}),
         }
-        FORMAT.save(path, self._arrays(), metadata, None if self.wide else _ONE_LINE_VERSION)
+        FORMAT.save(path, self._arrays(), metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ParamTable:
-        """Read what `save` wrote. Damaged, foreign, newer or inadmissible files are refused."""
+        """Read what `save` wrote. Damaged, foreign or inadmissible files are refused."""
         arrays, metadata = FORMAT.load(path)
         try:
             values = {
@@ -224,11 +226,11 @@ class ParamTable:
         except HccsError as error:
             raise FileError(f"admissible parameters in {path}", str(error), "Recalibrate.") from error
         except (KeyError, ValueError) as error:
-            raise FileError(f"complete metadata in {path}", repr(error), "Save the table anew.") from error
+            raise FileError(f"complete metadata in {path}", repr(error), "Save the table again.") from error
 
     def _repr_html_(self) -> str:
         names = NAMES[: self.head(0, 0).packed.shape[-1]]
-        rows, more = few(list(np.ndindex(self.shape)))
+        rows, more = first_rows(list(np.ndindex(self.shape)))
         cells = [
             [
                 f"layer {layer}, head {head}",
@@ -257,7 +259,6 @@ class ParamTable:
 
 
 def _weights(theta: HeadParams) -> list[float]:
-    """Scores over distance relative to the largest, at some distances."""
     d = np.arange(0, MAX_DISTANCE + 1, 2)
     scores = (theta.B - theta.S * np.minimum(d, theta.D) - theta.S2 * np.minimum(d, theta.D2)) >> theta.f
     relative: list[float] = (scores / max(int(scores[0]), 1)).tolist()
@@ -279,15 +280,6 @@ def _second_line(
     return {"S2": integers("S2", S2), "D2": integers("D2", D2), "f": shift}
 
 
-def _with_layers_of_old(values: dict[str, Any]) -> dict[str, Any]:
-    """Names of layers that an earlier version kept in the provenance move to their own place."""
-    provenance = values.get("provenance")
-    if not isinstance(provenance, Mapping) or not isinstance(provenance.get("layers"), list):
-        return values
-    rest = {key: value for key, value in provenance.items() if key != "layers"}
-    return {**values, "provenance": rest, "layers": provenance["layers"]}
-
-
 def _for_people(provenance: Mapping[str, object]) -> dict[str, object]:
     try:
         json.dumps(provenance)
@@ -299,7 +291,6 @@ def _for_people(provenance: Mapping[str, object]) -> dict[str, object]:
 
 
 def layer_names(layers: Sequence[str], count: int) -> tuple[str, ...]:
-    """The names of `count` layers, all different."""
     if isinstance(layers, str) or not isinstance(layers, Sequence):
         raise DtypeError("layers as a list of names", repr(layers), "Name every attention layer.")
     if not all(isinstance(name, str) for name in layers):
@@ -328,13 +319,7 @@ def operand_scales(value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float
 
 
 def _reals(name: str, value: ArrayLike) -> NDArray[np.float64]:
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ShapeError(f"{name} as an array", str(error), "Give all rows the same length.") from error
-    if array.dtype.kind not in "iuf":
-        raise DtypeError(f"{name} as numbers", f"dtype {array.dtype}", "Convert it before.")
-    reals: NDArray[np.float64] = array.astype(np.float64)
+    reals: NDArray[np.float64] = numbers(name, value).astype(np.float64)
     if not np.isfinite(reals).all():
         bad = reals[~np.isfinite(reals)][0]
         raise ParameterError(f"{name} > 0 and finite", str(bad), "A scale maps int8 steps to real values.")

@@ -9,12 +9,14 @@ row is dominated by its checks. The words of every refusal are here.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hccs.errors import DataError, DtypeError, MaskError, ParameterError, ShapeError
+from hccs.numbers.arrays import array_of, numbers, require_integer
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.requant import Requant
 from hccs.ops import copies
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_MASK, LENGTHS, MASK = range(3)
-"""What `valid` says of a row: every column takes part, the first so many, or those that a mask names."""
+"""What `valid` says of a row: every column takes part, the first ones, or those that a mask names."""
 
 LOGITS = "[..., heads, nq, nk]"
 """The shape of attention's logits, which no caller sees, in refusals."""
@@ -47,11 +49,10 @@ def is_tensor(x: Any) -> bool:
 
 
 def device_of(x: Any) -> str:
-    """The kind of device that an array or tensor is on."""
     return "cpu" if isinstance(x, np.ndarray) else str(x.device.type)
 
 
-def opened(name: str, x: Any, valid: Any) -> tuple[Any, Any]:
+def unmasked(name: str, x: Any, valid: Any) -> tuple[Any, Any]:
     """`x` as a plain array or a tensor, and `valid` without the positions that a masked array masks."""
     if isinstance(x, np.ma.MaskedArray):
         plain, masked = np.asarray(x.data), np.ma.getmask(x)
@@ -77,13 +78,11 @@ def require_unmasked(name: str, x: Any, hint: str) -> None:
 
 
 def require_int8(name: str, x: Any, hint: str = _QUANTISE) -> None:
-    """Refuse anything but int8."""
     if x.dtype is not INT8 and str(x.dtype) not in ("int8", "torch.int8"):
         raise DtypeError(f"{name} of dtype int8", f"dtype {x.dtype}", hint)
 
 
 def scalar(name: str) -> ShapeError:
-    """The refusal of a scalar."""
     return ShapeError(
         f"{name} with at least one dimension [..., q, k]", "a scalar", "Pass whole rows of logits."
     )
@@ -101,10 +100,10 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def read_valid(valid: Any, x: Any, columns: int) -> tuple[int, Any]:
-    """Which kind of `valid` this is for rows of so many columns, and it as an array or tensor beside `x`."""
+    """The kind of `valid`, for rows of `columns`, and it as an array or tensor where `x` is."""
     if type(valid) is not np.ndarray and not is_tensor(valid):
         require_unmasked("valid", valid, "Say what its masked entries mean: valid.filled(False).")
-        valid = np.asarray(valid)
+        valid = array_of("valid", valid)
     masking = kind_of(valid)
     if type(valid) is np.ndarray:
         if not valid.dtype.isnative:
@@ -171,7 +170,7 @@ def require_selection(masking: int, valid: Any, shape: tuple[int, ...], what: st
 
 
 def require_lengths(lengths: Any, columns: int) -> None:
-    """Refuse lengths that do not lie inside rows of so many columns; on a GPU this waits for the device."""
+    """Refuse lengths that do not lie inside rows of `columns`; on a GPU this waits for the device."""
     if lengths.size if isinstance(lengths, np.ndarray) else lengths.numel():
         least, most = int(lengths.min()), int(lengths.max())
         if least < 0 or most > columns:
@@ -179,7 +178,6 @@ def require_lengths(lengths: Any, columns: int) -> None:
 
 
 def lengths_outside(found: str, columns: int | None = None) -> MaskError:
-    """The refusal of lengths beyond their row."""
     return MaskError(
         "row lengths between 0 and " + ("the row's" if columns is None else str(columns)) + " columns",
         f"lengths {found}",
@@ -205,7 +203,6 @@ def as_mask(valid: Any, shape: tuple[int, ...], what: str = "x.shape") -> Any:
 
 
 def no_theta(theta: Any) -> DtypeError:
-    """The refusal of what are no head parameters."""
     return DtypeError(
         "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
     )
@@ -237,7 +234,7 @@ def require_shapes(
 
 
 def heads_of(theta: NDArray[Any], columns: int) -> HeadParams:
-    """Parameters [..., 3 or 6] that came as numbers, floats rounded, if rows of so many columns can run."""
+    """Parameters from numbers [..., 3 or 6], floats rounded, if they can run rows of `columns`."""
     heads = _heads_of(theta.tobytes(), theta.dtype.str, theta.shape)
     heads.require_columns(columns)
     return heads
@@ -256,7 +253,7 @@ def _heads_of(content: bytes, dtype: str, shape: tuple[int, ...]) -> HeadParams:
 
 def require_scale(scale: Any) -> None:
     """Refuse logit scales that are no positive numbers in float32."""
-    values = np.asarray(scale)
+    values = numbers("scale", scale)
     with np.errstate(over="ignore", under="ignore"):
         narrow = values.astype(np.float32)
     if not ((narrow > 0) & (narrow < np.inf)).all():
@@ -265,26 +262,23 @@ def require_scale(scale: Any) -> None:
 
 
 def bad_scale(found: str) -> ParameterError:
-    """The refusal of a scale that is no positive number."""
     return ParameterError(
         "scale > 0 and finite in float32", found, "A scale is the logit value of one int8 step."
     )
 
 
 def not_finite(what: str = "logits") -> DataError:
-    """The refusal of values that are no numbers."""
     return DataError(f"finite {what}", "NaN", "Look for an overflow in the layers before this one.")
 
 
+def cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def require_threads(threads: Any) -> None:
-    """Refuse what is no number of threads."""
-    whole = isinstance(threads, (int, np.integer)) and not isinstance(threads, bool)
-    if not whole or not 1 <= threads <= MOST_THREADS:
-        raise ParameterError(
-            f"threads to be an integer from 1 to {MOST_THREADS}",
-            repr(threads),
-            "Leave it out for the default.",
-        )
+    require_integer("threads", threads, 1, MOST_THREADS, "Leave it out for the default.")
 
 
 # --- results ------------------------------------------------------------------------------------------------
@@ -334,5 +328,13 @@ def empty(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def shared_memory() -> ShapeError:
-    """The refusal of an output that lies in the input's memory."""
     return ShapeError("out to be memory of its own", "memory shared with x", "Pass another array.")
+
+
+def as_tensors(result: NDArray[Any], sums: NDArray[np.int32] | None, out: str) -> Any:
+    """Attention's arrays as tensors on the same memory; half precision is the float32 result rounded once."""
+    torch = sys.modules["torch"]
+    tensor = torch.from_numpy(result)
+    if sums is not None:
+        return tensor, torch.from_numpy(sums)
+    return tensor.to(getattr(torch, out)) if out in ("float16", "bfloat16") else tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -15,11 +15,25 @@ from hccs.ops.dispatch import backend
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
-    Array = NDArray[np.int8]
+    Array = TypeVar("Array", NDArray[Any], torch.Tensor)
 
 
+@overload
+def attention(  # type: ignore[overload-overlap]
+    q: Array,
+    k: Array,
+    v: Array,
+    theta: HeadParams,
+    requant: Requant,
+    *,
+    valid: Any = ...,
+    causal: bool = ...,
+    mode: Mode | str | None = ...,
+    out: Literal["pair"],
+    threads: int | None = ...,
+) -> tuple[Array, Array]: ...
 @overload
 def attention(
     q: Array,
@@ -28,68 +42,12 @@ def attention(
     theta: HeadParams,
     requant: Requant,
     *,
-    valid: ArrayLike | torch.Tensor | None = ...,
-    causal: bool = ...,
-    mode: Mode | str | None = ...,
-    out: Literal["pair"],
-    threads: int | None = ...,
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
-@overload
-def attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    theta: HeadParams,
-    requant: Requant,
-    *,
-    valid: ArrayLike | torch.Tensor | None = ...,
-    causal: bool = ...,
-    mode: Mode | str | None = ...,
-    out: Literal["float32", "int8"] = ...,
-    threads: int | None = ...,
-) -> NDArray[Any]: ...
-@overload
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    theta: HeadParams,
-    requant: Requant,
-    *,
-    valid: ArrayLike | torch.Tensor | None = ...,
-    causal: bool = ...,
-    mode: Mode | str | None = ...,
-    out: Literal["pair"],
-    threads: int | None = ...,
-) -> tuple[torch.Tensor, torch.Tensor]: ...
-@overload
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    theta: HeadParams,
-    requant: Requant,
-    *,
-    valid: ArrayLike | torch.Tensor | None = ...,
-    causal: bool = ...,
-    mode: Mode | str | None = ...,
-    out: Literal["float32", "float16", "bfloat16", "int8"] = ...,
-    threads: int | None = ...,
-) -> torch.Tensor: ...
-@overload
-def attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    theta: HeadParams,
-    requant: Requant,
-    *,
-    valid: ArrayLike | torch.Tensor | None = ...,
+    valid: Any = ...,
     causal: bool = ...,
     mode: Mode | str | None = ...,
     out: str = ...,
     threads: int | None = ...,
-) -> Any: ...
+) -> Array: ...
 def attention(
     q: Any,
     k: Any,

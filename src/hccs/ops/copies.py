@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 MOST_BYTES = 1 << 14
-"""Of what is kept: beyond that it takes as long to look at the content as to copy it."""
+"""The largest copy that is kept: looking at more content takes as long as copying it."""
 
 MOST_KEPT = 64
 
@@ -24,7 +24,7 @@ _recorded: dict[int, Any] = {}
 
 
 def kept(valid: Any, device: Any, columns: int) -> Any:
-    """The copy that `copied` made of the same content for rows of so many columns; None without one."""
+    """The copy that `copied` made of the same content for rows of `columns`; None without one."""
     known = _content(valid, device, columns)
     found = None if known is None else _kept.get(known)
     return None if found is None else held(found)

@@ -2,12 +2,14 @@
 
 A backend is a module `hccs.backends.<where>.<operator>`; those of one operator hold functions of the same
 names and signatures. They are imported here by name alone, so that NumPy users never load torch or Triton.
+Where the package was installed without its compiled modules, the reference runs the operators of CPUs.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import sys
 from typing import Any
 
@@ -16,12 +18,22 @@ from hccs.errors import DtypeError, MissingExtraError
 BACKENDS = {"cpu": "hccs.backends.cpu", "cuda": "hccs.backends.triton"}
 """Where the kernels for a kind of device live; torch calls AMD's GPUs "cuda" as well."""
 
+BY_REFERENCE = ("softmax", "attention", "quantise")
+"""The operators of `hccs.ops.by_reference`."""
+
 
 @functools.cache
 def backend(operator: str, device: str) -> Any:
-    """The module that runs the operator on this kind of device."""
     if device not in BACKENDS:
         raise DtypeError("tensors on the CPU or on CUDA", f"device {device}", "Move them with .cpu().")
+    if device == "cpu" and not is_compiled():
+        if operator in BY_REFERENCE:
+            return importlib.import_module("hccs.ops.by_reference")
+        raise MissingExtraError(
+            f"the compiled kernels of hccs for {operator}",
+            "an installation without them",
+            "Install a wheel, or build them with pip install . in a checkout.",
+        )
     try:
         return importlib.import_module(f"{BACKENDS[device]}.{operator}")
     except ImportError as error:
@@ -32,6 +44,11 @@ def backend(operator: str, device: str) -> Any:
             f"no module {error.name}",
             "pip install -U triton (3.4 or later), or move the tensors to the CPU.",
         ) from error
+
+
+def is_compiled() -> bool:
+    """Whether the native kernels for CPUs are installed; a damaged module counts, and fails when imported."""
+    return importlib.util.find_spec(f"{BACKENDS['cpu']}._native") is not None
 
 
 def synchronise() -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from hccs.errors import DataError
+from hccs.errors import DataError, ShapeError
+from hccs.numbers.arrays import numbers
 from hccs.ops import arguments
 from hccs.ops.dispatch import backend
 
@@ -37,8 +38,8 @@ def quantise(z: Any, scale: Any, valid: Any = None) -> Any:
     if arguments.is_tensor(z):
         return _quantise_tensor(z, scale, valid)
     if isinstance(z, np.ma.MaskedArray):
-        z, valid = arguments.opened("z", z, valid)
-    z = np.asarray(z)
+        z, valid = arguments.unmasked("z", z, valid)
+    z = numbers("z", z, "Pass real logits.")
     if valid is not None:
         z = np.where(arguments.as_mask(valid, z.shape, "z.shape"), z, z.dtype.type(0))
     if not np.isfinite(z).all():
@@ -49,6 +50,7 @@ def quantise(z: Any, scale: Any, valid: Any = None) -> Any:
         )
     arguments.require_scale(scale)
     steps = np.asarray(scale, np.float64)
+    _require_broadcast(z.shape, steps.shape)
     steps = steps[..., None, None] if steps.ndim else steps
     return np.clip(np.rint(z / steps), INT8_MIN, INT8_MAX).astype(np.int8)
 
@@ -62,10 +64,22 @@ def _quantise_tensor(z: torch.Tensor, scale: Any, valid: Any) -> torch.Tensor:
     if valid is not None:
         mask = torch.as_tensor(arguments.as_mask(valid, tuple(z.shape), "z.shape"), device=z.device)
         z = z.masked_fill(~mask, 0)
+    _require_broadcast(z.shape, scale.shape)
     steps = divided(z, scale.to(torch.float32)).round_()
     if bool(steps.isnan().any()):
         raise arguments.not_finite()
     return steps.clamp_(INT8_MIN, INT8_MAX).to(torch.int8)
+
+
+def _require_broadcast(logits: tuple[int, ...], scale: tuple[int, ...]) -> None:
+    try:
+        np.broadcast_shapes(logits[:-2], scale)
+    except ValueError as error:
+        raise ShapeError(
+            f"scale to broadcast against z.shape[:-2] = {tuple(logits[:-2])}",
+            f"shape {tuple(scale)}",
+            "Give one value, or one per head.",
+        ) from error
 
 
 def divided(z: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

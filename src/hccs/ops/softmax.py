@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy import empty, ndarray
@@ -15,40 +15,22 @@ from hccs.ops.dispatch import backend
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
+
+    Array = TypeVar("Array", NDArray[Any], torch.Tensor)
 
 _MODES: dict[Any, tuple[Mode, np.dtype[Any]]] = {mode: (mode, mode.dtype) for mode in Mode}  # or their names
 
 
-@overload
 def softmax(
-    x: NDArray[np.int8],
-    theta: HeadParams,
-    mode: Mode | str = ...,
-    valid: ArrayLike | torch.Tensor | None = ...,
-    *,
-    out: NDArray[Any] | None = ...,
-    threads: int | None = ...,
-) -> NDArray[Any]: ...
-@overload
-def softmax(
-    x: torch.Tensor,
-    theta: HeadParams,
-    mode: Mode | str = ...,
-    valid: ArrayLike | torch.Tensor | None = ...,
-    *,
-    out: torch.Tensor | None = ...,
-    threads: int | None = ...,
-) -> torch.Tensor: ...
-def softmax(
-    x: Any,
+    x: Array,
     theta: HeadParams,
     mode: Mode | str = "i16_div",
     valid: Any = None,
     *,
-    out: Any = None,
+    out: Array | None = None,
     threads: int | None = None,
-) -> Any:
+) -> Array:
     """HCCS probabilities of int8 logits `x` [..., q, k], as integers: divide by `Mode(mode).T` for floats.
 
     `theta`'s shape broadcasts against x.shape[:-2]: one head's parameters serve all its query rows.
@@ -66,7 +48,7 @@ def softmax(
     # A call on one short row is dominated by what happens here: functions are entered only where needed.
     device = "cpu"
     if type(x) is not ndarray:
-        x, valid = arguments.opened("x", x, valid)
+        x, valid = arguments.unmasked("x", x, valid)
         device = arguments.device_of(x)
     if x.dtype is not INT8:
         arguments.require_int8("x", x)

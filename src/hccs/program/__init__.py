@@ -1,6 +1,6 @@
-"""An integer model as data: a straight list of operators with their constants, its file, and what runs it."""
+"""An integer model as data: a straight list of operators with their constants, its plan, and its file."""
 
 from hccs.program.model import IntegerModel, Scores
-from hccs.program.operators import Program
+from hccs.program.program import Program
 
 __all__ = ["IntegerModel", "Program", "Scores"]

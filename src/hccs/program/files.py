@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from hccs._files.checked import Format
 from hccs.errors import FileError, HccsError
-from hccs.numbers.embeddings import EmbeddingParams
-from hccs.numbers.heads import HeadParams
-from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
-from hccs.numbers.patches import PatchParams
-from hccs.numbers.requant import FixedPoint, Requant
-from hccs.program import operators as op
+from hccs.program.operators import OPERATORS
+from hccs.program.program import Program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Parts = tuple[dict[str, NDArray[Any]], dict[str, Any]]
-
-FORMAT = Format("hccs.Program", version=2)
-_ONE_LINE_VERSION = 1
-"""What programs whose attention has one line are still written as: older readers know no theta of six."""
+FORMAT = Format("hccs.Program", version=1)
 
 IN_RUN = "model.hccs"
 """The file's name in the folder of a run."""
 
 
-def save(program: op.Program, path: str | os.PathLike[str]) -> None:
+def save(program: Program, path: str | os.PathLike[str]) -> None:
     """Write the program; the file replaces an old one only once it is complete."""
     arrays: dict[str, NDArray[Any]] = {}
     listed = []
     for number, step in enumerate(program.operators):
-        constants, numbers = _parts(step)
+        constants, numbers = step.constants()
         arrays.update({f"{number}.{name}": array for name, array in constants.items()})
         listed.append({"kind": type(step).__name__, "inputs": step.inputs, "output": step.output, **numbers})
     described = json.dumps(
@@ -51,106 +39,29 @@ def save(program: op.Program, path: str | os.PathLike[str]) -> None:
             "facts": dict(program.facts),
         }
     )
-    wide = any(isinstance(step, op.Attention) and step.theta.wide for step in program.operators)
-    FORMAT.save(path, arrays, {"program": described}, None if wide else _ONE_LINE_VERSION)
+    FORMAT.save(path, arrays, {"program": described})
 
 
-def load(path: str | os.PathLike[str]) -> op.Program:
-    """Read what `save` wrote; damaged, foreign and newer files are refused."""
-    arrays, metadata = FORMAT.load(path)
+def load(path: str | os.PathLike[str]) -> Program:
+    """Read what `save` wrote into memory; damaged, foreign and newer files are refused.
+
+    The arrays do not map the file, which anyone may overwrite in place while the model runs.
+    """
+    arrays, metadata = FORMAT.load(path, mapped=False)
     try:
         content = json.loads(metadata["program"])
-        steps = tuple(
-            _operator(
-                entry, {name.partition(".")[2]: a for name, a in arrays.items() if _number(name) == number}
-            )
-            for number, entry in enumerate(content.pop("operators"))
-        )
-        return op.Program(steps, tuple(content.pop("labels")), **content)
-    except (HccsError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileError(f"a consistent program in {path}", str(error), "Lower the model anew.") from error
-
-
-def _given(array: NDArray[Any] | None) -> NDArray[Any]:
-    assert array is not None
-    return array
-
-
-def _number(name: str) -> int:
-    return int(name.partition(".")[0])
-
-
-def _parts(step: op.Operator) -> Parts:
-    """The arrays and the plain numbers of an operator."""
-    match step:
-        case op.Embed(params=p):
-            return (
-                {"words": p.words, "positions": p.positions, "types": p.types},
-                {"shift": p.shift, "first_position": step.first_position, "limit": step.limit},
-            )
-        case op.EmbedPatches(params=e):
-            projection = e.projection
-            return (
-                {
-                    "weight": projection.weight,
-                    "bias": projection.bias,
-                    "multiplier": _given(projection.multiplier),
-                    "special": e.special,
-                    "positions": e.positions,
-                },
-                {"patch": e.patch, "image": e.image},
-            )
-        case op.LayerNorm(params=n):
-            return {"gain": n.gain, "bias": n.bias}, {"gain_bits": n.gain_bits, "epsilon": n.epsilon}
-        case op.Linear(params=l):
-            arrays: dict[str, NDArray[Any]] = {"weight": l.weight, "bias": l.bias}
-            if l.multiplier is not None:
-                arrays["multiplier"] = l.multiplier
-            return arrays, {"limit": l.limit, "input_limit": l.input_limit}
-        case op.Attention(theta=theta, requant=requant):
-            return {"theta": theta.packed, "requant": requant.packed}, {"causal": step.causal}
-        case op.Table(entries=entries):
-            return {"entries": entries}, {}
-        case op.Narrow(bits=bits):
-            return {}, {"bits": bits}
-        case op.Add(limit=limit):
-            return {}, {"limit": limit}
-    return {}, {}
-
-
-def _operator(entry: Mapping[str, Any], arrays: dict[str, Any]) -> op.Operator:
-    rest = {name: value for name, value in entry.items() if name not in ("kind", "inputs", "output")}
-    place: dict[str, Any] = {"inputs": tuple(entry["inputs"]), "output": entry["output"]}
-    match entry["kind"]:
-        case "Embed":
-            first, limit = rest.pop("first_position"), rest.pop("limit", None)
-            params = EmbeddingParams(**arrays, **rest)
-            return op.Embed(**place, params=params, first_position=first, limit=limit)
-        case "EmbedPatches":
-            weight, bias, multiplier = (arrays.pop(name) for name in ("weight", "bias", "multiplier"))
-            projection = LinearParams(weight, bias, multiplier, INT16_LIMIT, input_limit=128)
-            image = tuple(rest.pop("image"))
-            return op.EmbedPatches(**place, params=PatchParams(projection, **arrays, **rest, image=image))
-        case "LayerNorm":
-            return op.LayerNorm(**place, params=NormParams(**arrays, **rest))
-        case "Linear":
-            return op.Linear(**place, params=LinearParams(**{"multiplier": None, **arrays}, **rest))
-        case "Attention":
-            logits, shift, out, out_shift, v_scale = np.moveaxis(arrays["requant"], -1, 0)
-            requant = Requant(
-                FixedPoint(logits, shift),
-                np.ascontiguousarray(v_scale).view(np.float32),
-                FixedPoint(out, out_shift),
-            )
-            return op.Attention(
-                **place, theta=HeadParams.from_packed(arrays["theta"]), requant=requant, **rest
-            )
-        case "Table":
-            return op.Table(**place, **arrays)
-        case "Narrow":
-            return op.Narrow(**place, **rest)
-        case "Add":
-            return op.Add(**place, **rest)
-        case "First":
-            return op.First(**place)
-    raise ValueError(f"unknown operator {entry['kind']!r}")
+        listed = content.pop("operators")
+        constants: list[dict[str, NDArray[Any]]] = [{} for _ in listed]
+        for full_name, array in arrays.items():
+            number, _, name = full_name.partition(".")
+            constants[int(number)][name] = array
+        operators = []
+        for entry, own in zip(listed, constants, strict=True):
+            kind = OPERATORS.get(entry.pop("kind"))
+            if kind is None:
+                raise ValueError(f"an operator that is none of {', '.join(OPERATORS)}")
+            place = {"inputs": tuple(entry.pop("inputs")), "output": entry.pop("output")}
+            operators.append(kind.from_constants(place, own, entry))
+        return Program(tuple(operators), tuple(content.pop("labels")), **content)
+    except (HccsError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise FileError(f"a consistent program in {path}", str(error), "Lower the model again.") from error

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.errors import DataError, DtypeError, MaskError, ShapeError
+from hccs.errors import HccsError
 from hccs.ops.arguments import require_threads
 from hccs.program import files
-from hccs.program.compiling import compiled
 from hccs.program.describe import as_html, describe
-from hccs.program.interpreter import run
-from hccs.program.operators import EmbedPatches, Program
+from hccs.program.program import Program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 class Scores:
     """What a model answers: int32 `scores` [batch, labels], and for people `logits` and `labels`.
 
-    A model with scores per token answers [batch, n, labels], zeros behind the end of a sequence.
+    A model with scores per token answers [batch, n, labels], zeros after the end of a sequence.
     """
 
     scores: NDArray[np.int32]
@@ -44,15 +43,20 @@ class Scores:
 
 
 class IntegerModel:
-    """A whole encoder in integers, from token ids to class scores.
+    """An encoder in integers, from token ids to class scores.
 
-    The native engine runs it, with the integers of `hccs.reference`; where there is none, NumPy does.
+    The native engine runs it, with the integers of `hccs.reference`; without native code NumPy does.
     """
 
     def __init__(self, program: Program) -> None:
+        from hccs.executors import cpu  # executors know programs
+
         self.program = program
-        self._engine = compiled(program)
-        self._sees = isinstance(program.embed, EmbedPatches)
+        self._engine = None
+        try:
+            self._engine = cpu.compiled(program)
+        except HccsError as error:
+            warnings.warn(f"NumPy runs this model, slowly: {error}", RuntimeWarning, stacklevel=2)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> IntegerModel:
@@ -79,116 +83,37 @@ class IntegerModel:
     ) -> Scores:
         """Scores of token ids [batch, n], or of one sequence [n]; of images, uint8 [batch, c, height, width].
 
-        `attention_mask` has ones for tokens, then zeros for padding; masks with holes are refused.
-        `reference` runs the readable form of every operator, for checking. `threads` are as many as pay, by
-        default.
+        `attention_mask` has ones for tokens, then zeros for padding; masks with holes are refused. Without
+        one, the mask of masked `input_ids` says the same. `reference` runs the readable form of every
+        operator, for checking. `threads` are as many as pay, by default.
         """
         if threads is not None:
             require_threads(threads)
         given = (input_ids, attention_mask, token_type_ids)
-        scores = None if reference else self._by_engine(*given, threads)
+        engine = None if reference else self._engine
+        direct = engine is not None and engine.takes(*given)
+        scores: NDArray[np.int32] | None = engine.answer(*given, threads) if engine and direct else None
         if scores is None:
-            tokens, lengths, types = self._checked(*given)
-            if not reference:
-                scores = self._by_engine(
-                    tokens, np.arange(tokens.shape[1]) < lengths[:, None], types, threads
-                )
-            if scores is None:
-                scores = run(self.program, tokens, lengths, types, reference=reference)
+            scores = self._converted(given, None if direct else engine, reference, threads)
         return Scores(scores, self.program.score_scale, self.labels)
 
-    def _by_engine(self, ids: Any, mask: Any, types: Any, threads: int | None) -> NDArray[np.int32] | None:
-        """None where there is no engine, or something about the input is to be converted or explained."""
-        if self._engine is None:
-            return None
-        if self._sees:
-            alone = mask is None and types is None
-            scores = self._engine.run_images(ids, threads) if alone else None
-        else:
-            scores = self._engine.run_ids(ids, mask, types, threads)
-        found: NDArray[np.int32] | None = scores
-        return found
+    def _converted(
+        self, given: tuple[Any, Any, Any], engine: Any, reference: bool, threads: int | None
+    ) -> NDArray[np.int32]:
+        """Scores of an input of any form; what the model cannot take is explained."""
+        from hccs.executors.numpy import run  # executors know programs
 
-    def _checked(
-        self, input_ids: Any, attention_mask: Any, token_type_ids: Any
-    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-        """Ids or images, lengths and types; what the model cannot take is explained."""
-        embed = self.program.embed
-        if isinstance(embed, EmbedPatches):
-            images = self._images(input_ids, embed.params.image, attention_mask, token_type_ids)
-            lengths = np.full(len(images), embed.params.tokens, np.int64)
-            return images, lengths, np.zeros((0, 0), np.int64)
-        tokens = self._ids("input_ids", input_ids, len(embed.params.words))
-        lengths = self._lengths(attention_mask, tokens.shape)
-        given = np.zeros(tokens.shape, np.int64) if token_type_ids is None else token_type_ids
-        types = self._ids("token_type_ids", given, len(embed.params.types))
-        if types.shape != tokens.shape:
-            raise ShapeError(
-                f"token_type_ids of shape {tokens.shape}", str(types.shape), "One type per token."
-            )
-        return tokens, lengths, types
-
-    def _images(self, given: Any, shape: tuple[int, int, int], *unused: Any) -> NDArray[Any]:
-        images = np.asarray(given)
-        if images.dtype != np.uint8:
-            raise DtypeError(
-                "images of uint8, 0 to 255",
-                f"dtype {images.dtype}",
-                "Resize alone: the program normalises the pixels itself.",
-            )
-        images = images[None] if images.ndim == 3 else images
-        if images.shape[1:] != shape:
-            raise ShapeError(
-                f"images of shape [batch, {', '.join(map(str, shape))}]", str(images.shape), "Resize them."
-            )
-        if any(argument is not None for argument in unused):
-            raise MaskError("images alone", "a mask or token types", "An image has no padding.")
-        return np.ascontiguousarray(images)
-
-    def _ids(self, name: str, given: Any, count: int) -> NDArray[np.int64]:
-        ids = np.asarray(given)
-        if ids.dtype.kind not in "iu":
-            raise DtypeError(f"{name} to be integers", f"dtype {ids.dtype}", "Tokenise the text first.")
-        ids = np.atleast_2d(ids)
-        if ids.ndim != 2 or ids.shape[1] < 1:
-            raise ShapeError(
-                f"{name} of shape [batch, n]", str(ids.shape), "Pad the sequences to one length."
-            )
-        if ids.shape[1] > self.program.longest:
-            raise ShapeError(
-                f"at most {self.program.longest} tokens",
-                str(ids.shape[1]),
-                "Truncate, or lower the model for more.",
-            )
-        if ids.size and (ids.min() < 0 or ids.max() >= count):
-            raise DataError(
-                f"{name} from 0 to {count - 1}",
-                f"{ids.min()} to {ids.max()}",
-                "Is this the model's own tokenizer?",
-            )
-        return ids.astype(np.int64, order="C")
-
-    def _lengths(self, mask: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        if mask is None:
-            return np.full(shape[0], shape[1], np.int64)
-        array = np.atleast_2d(np.asarray(mask))
-        if array.shape != shape or array.dtype.kind not in "biu" or ((array != 0) & (array != 1)).any():
-            raise MaskError(
-                f"an attention_mask of 0 and 1, shape {shape}", f"{array.dtype} {array.shape}", "1 = token."
-            )
-        lengths: NDArray[np.int64] = (array != 0).sum(1)
-        if (np.arange(shape[1]) < lengths[:, None]).astype(bool).tolist() != (array != 0).tolist():
-            raise MaskError(
-                "masks that begin with all their ones",
-                "a mask with holes, or padding on the left",
-                "Pad on the right.",
-            )
-        if (lengths == 0).any():
-            raise MaskError("at least one token in every row", "an empty row", "Leave empty sequences out.")
-        return lengths
+        batch = self.program.embed.read(*given, self.program.longest)
+        scores: NDArray[np.int32] | None = None
+        if engine is not None and self.program.embed.image is not None:
+            scores = engine.answer(batch.tokens, None, None, threads)
+        elif engine is not None:
+            mask = np.arange(batch.tokens.shape[1]) < batch.lengths[:, None]
+            scores = engine.answer(batch.tokens, mask, batch.types, threads)
+        return run(self.program, batch, reference=reference) if scores is None else scores
 
     def __reduce__(self) -> tuple[type[IntegerModel], tuple[Program]]:
-        return type(self), (self.program,)  # the engine is built anew
+        return type(self), (self.program,)  # the engine is compiled where the model arrives
 
     def __repr__(self) -> str:
         return describe(self.program)

@@ -59,7 +59,6 @@ class Machine:
     accumulators: int = 9
 
     def lowering(self, operation: str, bits: int) -> Lowering:
-        """The table row for an operation on elements of `bits`."""
         found = self.lowerings.get((operation, bits)) or self.lowerings.get((operation, None))
         if found is None:
             raise KeyError(f"{self.generation.value} has no lowering for {operation} on {bits} bits")

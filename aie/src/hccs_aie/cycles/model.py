@@ -35,6 +35,7 @@ from hccs_aie.cycles.program import (
     fuse_stores,
     operations,
     parse,
+    rewritten,
     shared,
     split_invariant,
     without_unread,
@@ -105,12 +106,10 @@ class KernelCycles:
 
     @property
     def cycles(self) -> int:
-        """All regions and the call."""
         return self.call + sum(region.cycles for region in self.regions)
 
     @property
     def per_row(self) -> float:
-        """Modelled cycles per row."""
         return self.cycles / self.rows
 
     def loop(self, name: str) -> float:
@@ -124,7 +123,6 @@ class KernelCycles:
 
     @property
     def issues(self) -> dict[str, float]:
-        """Instructions per row and slot."""
         totals = dict.fromkeys(SLOTS, 0.0)
         for region in self.regions:
             for slot, count in region.schedule.graph.slot_counts(machine(self.generation)).items():
@@ -143,13 +141,11 @@ class KernelCycles:
 
     @property
     def binding_slot(self) -> str:
-        """The slot with the most instructions."""
         issues = self.issues
         return max(SLOTS, key=lambda slot: issues[slot])
 
     @property
     def fits_registers(self) -> bool:
-        """False when some region would have to spill."""
         return all(region.fits for region in self.regions)
 
 
@@ -274,13 +270,7 @@ class _Modeller:
 
 
 def _without(items: Sequence[Item], values: set[int]) -> list[Item]:
-    kept: list[Item] = []
-    for item in items:
-        if isinstance(item, Loop):
-            kept.append(replace(item, iterations=[_without(i, values) for i in item.iterations]))
-        elif item.result not in values:
-            kept.append(item)
-    return kept
+    return rewritten(items, lambda item: None if item.result in values else item)
 
 
 def kernel_cycles(

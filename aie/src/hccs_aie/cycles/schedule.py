@@ -136,7 +136,6 @@ def list_schedule(graph: Graph, machine: Machine) -> BundleSchedule:
 
 
 def resource_interval(graph: Graph, machine: Machine) -> int:
-    """The least II that the slots allow."""
     alone: dict[str, int] = {}
     ports = 0
     for node in graph.nodes:
@@ -150,7 +149,6 @@ def resource_interval(graph: Graph, machine: Machine) -> int:
 
 
 def recurrence_interval(graph: Graph) -> int:
-    """The least II that the cycles around the loop allow."""
     interval = 1
     while _has_positive_cycle(graph, interval):
         interval += 1
@@ -222,7 +220,6 @@ class Pressure:
     accumulators: int
 
     def fits(self, machine: Machine) -> bool:
-        """True when no value would have to be spilled."""
         return self.vectors <= machine.vector_registers and self.accumulators <= machine.accumulators
 
 

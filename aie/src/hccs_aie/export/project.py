@@ -32,7 +32,6 @@ SECOND_LEVELS = 2048
 """What the clamp levels of a second line take besides."""
 
 MAX_TILES = max(max(tiles) for tiles in TILES.values())
-"""Tiles of the largest array."""
 
 
 PROJECT_FILE = "project.json"
@@ -82,17 +81,14 @@ class Project:
 
     @property
     def heads(self) -> int:
-        """Heads of the layer."""
         return self.theta.shape[0]
 
     @property
     def rows_per_tile(self) -> int:
-        """Rows of each tile's buffers."""
         return self.heads * self.rows // self.tiles
 
     @property
     def output_type(self) -> str:
-        """The C++ type of the probabilities."""
         return "uint8" if self.mode.is_u8 else "int16"
 
 

@@ -50,7 +50,6 @@ def plio_text(values: NDArray[Any]) -> str:
 
 
 def plio_files(x: NDArray[np.int8], expected: NDArray[Any]) -> dict[str, str]:
-    """Each tile's input, and what its output must be."""
     files = {f"data/in{tile}.txt": plio_text(values) for tile, values in enumerate(x)}
     files |= {f"data/expected{tile}.txt": plio_text(values) for tile, values in enumerate(expected)}
     return files

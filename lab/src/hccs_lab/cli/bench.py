@@ -24,27 +24,30 @@ def bench(
     ] = None,
     file: Annotated[str | None, typer.Option(help="Another TSV file with the task's columns.")] = None,
     turns: Annotated[int, typer.Option(help="Turns of every runtime; times are medians over them.")] = 9,
-    seconds: Annotated[float, typer.Option(help="Length of a turn.", min=0)] = 0.15,
+    seconds: Annotated[float, typer.Option(help="Length of a turn, up to 60.", min=0)] = 0.15,
     json: Json = False,
 ) -> None:
     """Latency, throughput, size and memory of a run: float, other runtimes' int8, and all in integers."""
     require_models()
-    from hccs.conversion.report.cost import speed_against_float
+    from hccs.conversion.report.cost import read_bench, speed_against_float
     from hccs.conversion.report.write import write_report
-    from hccs_lab.bench.figures import bench_figure
-    from hccs_lab.bench.run import BenchSettings
+    from hccs_lab.bench.contenders import OURS
+    from hccs_lab.bench.run import BenchSettings, describe_load
     from hccs_lab.bench.run import bench as time_run
+    from hccs_lab.figures import bench_figure
 
     output = Output(json)
     found = time_run(run, BenchSettings(batch, group, turns, seconds), file, output.say)
     output.results(found)
     for title, header, rows in grids(found):
         show(output.console, title, header, rows)
-    bench_figure(found, run / "bench.png")
-    speed = speed_against_float(found)
-    lines = (
-        [] if speed is None else [f"one sentence on one thread: {speed:.2f} times as fast as float PyTorch"]
-    )
+    bench_figure(found, OURS, run / "bench.png")
+    speed = speed_against_float(read_bench(run))
+    lines = []
+    if speed is not None:
+        lines = [f"one sentence on one thread: {speed:.2f} times as fast as float PyTorch"]
+    elif not all(row["steady"] for row in found["rows"]):
+        lines = [f"no ratio to float PyTorch: turns disagree; {describe_load(found['machine'])}"]
     lines.append(f"everything in {run / 'bench.json'}, drawn in {run / 'bench.png'}")
     lines.append(f"report: {write_report(run)}")
     output.end("bench", lines, on_run(run, "where", "export c", "export onnx"))
@@ -57,7 +60,10 @@ def grids(found: dict[str, Any]) -> list[tuple[str, Sequence[str], list[Sequence
     times: list[Sequence[str]] = [
         [
             name,
-            *(f"{cells[name, case]['ms']:.3f} ({cells[name, case]['times_ours']:.2f})" for case in cases),
+            *(
+                f"{cell['ms']:.3f} ({cell['times_ours']:.2f}{'' if cell['steady'] else '?'})"
+                for cell in (cells[name, case] for case in cases)
+            ),
         ]
         for name in found["contenders"]
     ]
@@ -73,7 +79,7 @@ def grids(found: dict[str, Any]) -> list[tuple[str, Sequence[str], list[Sequence
     ]
     heads = [f"{workload}, {threads}T" for workload, threads in cases]
     return [
-        ("milliseconds (times ours)", ["", *heads], times),
+        ("milliseconds (times ours; ? where turns disagree)", ["", *heads], times),
         (
             "to ship and to hold",
             ["", "MiB on disk", "MiB resident", "s to first answer", "% answers as float"],

@@ -14,7 +14,7 @@ from hccs.cli.tables import show
 from hccs.errors import ParameterError
 
 if TYPE_CHECKING:
-    from hccs_lab.compare.settings import ComparisonSettings
+    from hccs_lab.compare.source import ComparisonSettings
 
 
 def compare(
@@ -23,7 +23,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             help="A fine-tuned classifier (folder or Hub name), the folder of an hccs convert run, or files "
-            "of logits as hccs calibrate takes them. Without it: the embedded BERT-tiny and its task."
+            "of logits as hccs calibrate takes them. Without it: the BERT-tiny that ships and its task."
         ),
     ] = None,
     task: Annotated[str, typer.Option(help="sst2, mnli, snli or movies; a run has its own.")] = "",
@@ -59,8 +59,9 @@ def compare(
     """Fidelity, accuracy, cost and time of every softmax replacement, on the same data."""
     require_models()
     from hccs.conversion.report.write import write_report
-    from hccs_lab.compare import entries, figures, tables
+    from hccs_lab.compare import entries, tables
     from hccs_lab.compare.run import compare as run
+    from hccs_lab.figures import comparison_figures
 
     output = Output(json)
     chosen = entries.parse(methods.split() or entries.default_labels())
@@ -81,7 +82,7 @@ def compare(
     for grid in tables.grids(found):
         show(output.console, grid.title, grid.header, grid.rows)
     output.results(found)
-    drawn = figures.draw(found, out)
+    drawn = comparison_figures(found, out)
     lines = [
         f"tables in {out / 'comparison.md'}, everything in {out / 'comparison.json'}",
         f"figures: {', '.join(map(str, drawn))}",
@@ -93,7 +94,7 @@ def compare(
 def _settings(model: list[str], task: str, data: str, vocabulary: str) -> ComparisonSettings:
     """The source that MODEL names: files, a run, a classifier with --task, or what ships with the package."""
     from hccs.conversion.data.tasks import TASKS
-    from hccs_lab.compare.settings import ComparisonSettings, from_run
+    from hccs_lab.compare.source import ComparisonSettings, from_run
     from hccs_lab.demo import MODEL
 
     if model and Path(model[0]).suffix in (".npy", ".npz", ".safetensors"):

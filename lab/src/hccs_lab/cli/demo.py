@@ -16,12 +16,12 @@ def demo(
         "build/demo"
     ),
 ) -> None:
-    """Convert the embedded BERT-tiny on the embedded sentiment task: no network needed."""
+    """Convert the BERT-tiny that ships with hccs-lab on its sentiment task: no network needed."""
     require_models()
     from hccs.cli.convert import show_end, show_summary
     from hccs_lab.demo import demo as run
 
     output = Output()
-    results = run(out, output.say)
-    show_summary(output.console, results)
-    show_end(output, results, out)
+    found = run(out, output.say)
+    show_summary(output.console, found.results)
+    show_end(output, found)

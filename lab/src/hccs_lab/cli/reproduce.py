@@ -8,10 +8,17 @@ from typing import Annotated
 import typer
 
 from hccs.cli.boundary import require_models
+from hccs.errors import ParameterError
 
 app = typer.Typer(help="Reproduce the paper's tables and what goes beyond them.", no_args_is_help=True)
 
-Data = Annotated[Path, typer.Option(help="Folder with sst2/, mnli/, the encoders' folders and vocab.txt.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        help="Folder with sst2/, mnli/, the encoders' folders and vocab.txt. The folder of one task in it, "
+        "which hccs convert --data takes, stands for it."
+    ),
+]
 Out = Annotated[Path, typer.Option(help="Folder for results; a run that was interrupted goes on.")]
 Work = Annotated[
     Path | None, typer.Option(help="Folder for what is large and can be made again; --out by default.")
@@ -48,7 +55,7 @@ def run(
 
     wanted = named(_names(stages))
     chosen = plans.experiments(_names(models), _names(tasks), seeds)
-    run_all(plans.Plan(data, out, work or out, wanted), chosen, jobs, typer.echo)
+    run_all(plans.Plan(plans.parent_of_tasks(data), out, work or out, wanted), chosen, jobs, typer.echo)
     typer.echo(f"report: {write_report(out)}")
 
 
@@ -69,7 +76,7 @@ def long(
 
     plans.require_known("models", _names(models), dict.fromkeys(rows.MODELS))
     chosen = list(rows.experiments(_names(models), seeds))
-    rows.run(plans.Plan(data, out, work or out), chosen, jobs, typer.echo)
+    rows.run(plans.Plan(plans.parent_of_tasks(data), out, work or out), chosen, jobs, typer.echo)
     typer.echo(f"report: {write_report(out)}")
 
 
@@ -86,33 +93,30 @@ def tables(
     ] = None,
 ) -> None:
     """All tables of a folder of results as Markdown, printed and put into pages."""
-    from hccs_lab.reproduce import long_tables, pages, surrogate_tables
     from hccs_lab.reproduce import tables as own
 
     cells = own.load(out) if (out / "cells").exists() else {}
-    found = own.groups(cells)
-    made = {name: table(found) for name, table in own.TABLES.items()} if found else {}
-    made |= surrogate_tables.tables(found)
-    long = long_tables.load(out)
-    made |= long_tables.tables(long)
+    long = own.load_long(out)
+    made = own.every_table(cells, long)
     if not made:
         own.load(out)  # refuses
     for name, table in made.items():
         typer.echo(f"\n### {name}\n\n{table}")
     for path in page or []:
-        typer.echo(f"{path}: {', '.join(pages.fill(path, made)) or 'nothing to fill'}")
+        typer.echo(f"{path}: {', '.join(own.fill(path, made)) or 'nothing to fill'}")
     if json is not None:
         from hccs_lab.reproduce.run import settings
 
-        pages.write_json(json, {"settings": settings(), "cells": cells, "long": long})
+        own.write_json(json, {"settings": settings(), "cells": cells, "long": long})
     if figures is not None:
-        from hccs.conversion.report.figures import fidelity_figure
-        from hccs_lab.reproduce import surrogate_figure
+        from hccs_lab.fidelity import fidelity_figure
+        from hccs_lab.figures import surrogates_figure
 
+        figures.mkdir(parents=True, exist_ok=True)
         for name, stages in cells.items():
             if "fidelity" in stages.get("retrained", {}):
                 fidelity_figure(stages["retrained"]["fidelity"], figures / f"{name}.png", name)
-        surrogate_figure.draw(found, figures / "surrogates.png")
+        surrogates_figure(own.groups(cells), figures / "surrogates.png")
 
 
 @app.command()
@@ -129,7 +133,7 @@ def decoder(
     require_models()
     from hccs_lab.reproduce import decoder as cells
 
-    lengths = tuple(int(length) for length in _names(contexts))
+    lengths = _lengths(contexts)
     plan = cells.Plan(
         model, text, calibration_text, out, lengths, tokens=tokens, calibration_tokens=calibration_tokens
     )
@@ -138,5 +142,15 @@ def decoder(
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names that were separated by commas."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    names = _names(text)
+    if not names or not all(name.isdecimal() and int(name) > 1 for name in names):
+        raise ParameterError(
+            "context lengths of at least 2 tokens, separated by commas",
+            repr(text),
+            "For example --contexts 128,256.",
+        )
+    return tuple(map(int, names))

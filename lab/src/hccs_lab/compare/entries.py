@@ -26,7 +26,6 @@ class Entry:
 
     @property
     def file_name(self) -> str:
-        """The label in characters that every file system takes."""
         return re.sub(r"[^A-Za-z0-9._=-]+", "_", self.label)
 
 

@@ -19,24 +19,25 @@ valid position take no part; rows with a constant p have no rank correlation and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates.fitting import FLOAT_UNIT
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+HEADINGS = {
+    "kl": "KL",
+    "kl_renormalised": "KL renorm.",
+    "total_variation": "TV",
+    "top1": "top-1",
+    "rank_correlation": "rank corr.",
+    "sum_error": "sum error",
+    "sparsity": "zeros",
+}
+"""The measures, and the headings of their columns."""
 
-MEASURES = (
-    "kl",
-    "kl_renormalised",
-    "total_variation",
-    "top1",
-    "rank_correlation",
-    "sum_error",
-    "sparsity",
-)
+MEASURES = tuple(HEADINGS)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,6 @@ class Fidelity:
         return {name: float(np.nanmean(values)) for name, values in self.heads.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """The means and the heads' values."""
         heads = {name: np.round(values, 8).tolist() for name, values in self.heads.items()}
         return {**self.overall(), "heads": heads}
 
@@ -111,7 +111,7 @@ def _spearman(
 
 def mean_ranks(a: NDArray[np.float64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Ranks of the valid positions of each row from 0 on, equal values sharing the mean of theirs."""
-    # Masked positions sort behind all others, so that the ranks of the rest begin at 0.
+    # Masked positions sort after all others, so that the ranks of the rest begin at 0.
     keys = np.where(valid, a, np.inf)
     order = np.argsort(keys, axis=-1, kind="stable")
     ordered = np.take_along_axis(keys, order, -1)
@@ -141,6 +141,5 @@ class FidelityCounter:
             self._rows[name][layer] += np.isfinite(values).sum(-1)
 
     def result(self) -> Fidelity:
-        """The means so far; NaN for a head without rows."""
         with np.errstate(invalid="ignore"):
             return Fidelity({name: self._sums[name] / self._rows[name] for name in MEASURES})

@@ -16,15 +16,15 @@ from typing import Any
 from hccs._progress import track
 from hccs.conversion.fingerprints import require_same
 from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.processes import in_processes
 from hccs.conversion.runs.record import StageRecord, read_json, write_json
 from hccs.errors import FileError, HccsError, MissingExtraError
 from hccs_lab import surrogates
 from hccs_lab.compare import source, steps
 from hccs_lab.compare.entries import FLOAT, Entry
 from hccs_lab.compare.sample import LogitSample
-from hccs_lab.compare.settings import ComparisonSettings
+from hccs_lab.compare.source import ComparisonSettings
 from hccs_lab.compare.speed import time_forms
+from hccs_lab.processes import in_processes
 
 REFUSED = "refused"
 """The stage of a method that cannot serve these logits: its reason."""
@@ -37,7 +37,7 @@ class Comparison:
         self, settings: ComparisonSettings, out: str | Path, say: Callable[[str], None] = print
     ) -> None:
         self.settings, self.path, self.say = settings.checked(), Path(out), say
-        # Read before anything is written: a run on bad input leaves nothing behind.
+        # Read before anything is written: a run on bad input leaves no files.
         self.source = source.opened(settings)
 
     @cached_property
@@ -56,12 +56,11 @@ class Comparison:
         """Refuse to add to what was measured on another model or other rows of the same names."""
         noted, now = self.path / "source.json", self.source.fingerprints
         if noted.exists():
-            require_same(read_json(noted, "Delete the folder to begin anew."), now, self.path)
+            require_same(read_json(noted, "Delete the folder to start over."), now, self.path)
         else:
             write_json(noted, now)
 
     def record(self, entry: Entry) -> StageRecord:
-        """The method's results so far."""
         return StageRecord(self.path / "methods" / f"{entry.file_name}.json")
 
     def measure(self, entry: Entry, retrain: bool = False) -> None:

@@ -1,25 +1,27 @@
-"""Real int8 logits with their masks: a bounded sample of rows of a model."""
+"""Real int8 logits with their masks: a bounded sample of rows of a model, or of files of logits."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hccs._files import safetensors
+from hccs._progress import track
+from hccs.calibration.files import LogitFile, hold_int8, int8_scale, open_model
+from hccs.calibration.rows import require_finite, row_batch
+from hccs.calibration.scale import LogitRange, quantise
 from hccs.errors import DataError, FileError, ParameterError
-from hccs.nn.collecting import observing, ranges, run
+from hccs.nn.collecting import observing, ranges, real_rows, run
 from hccs.nn.functional import quantise as quantise_tensor
-from hccs.nn.row_scales import real_rows
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 PIECE = 1 << 21
 """Logits of a head's rows that are worked on at once."""
@@ -40,16 +42,13 @@ class LogitSample:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(layers, heads)."""
         return self.logits.shape[0], self.logits.shape[1]
 
     @property
     def rows(self) -> int:
-        """Rows per head."""
         return self.logits.shape[2]
 
     def take(self, rows: NDArray[np.int64]) -> LogitSample:
-        """The sample of some of its rows."""
         return LogitSample(self.logits[:, :, rows], self.valid[:, :, rows], self.scale, self.layers)
 
     def pieces(self) -> Iterator[tuple[int, slice]]:
@@ -66,14 +65,13 @@ class LogitSample:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LogitSample:
-        """Read what `save` wrote."""
         arrays, metadata = safetensors.read(path)
         names = tuple(metadata.get("layers", "").split("\n")) if metadata.get("layers") else ()
         try:
             return cls(arrays["logits"], arrays["valid"].astype(bool), arrays["scale"], names)
         except (KeyError, IndexError) as error:
             raise FileError(
-                f"{path} to be a sample of logits", repr(error), "Delete it to collect anew."
+                f"{path} to be a sample of logits", repr(error), "Delete it to collect it once more."
             ) from error
 
 
@@ -87,7 +85,6 @@ class RowSampler(Observer):
         self.kept: list[tuple[NDArray[np.int8], NDArray[np.bool_]]] = []
 
     def observe(self, inputs: AttentionInputs) -> None:
-        """The same rows of every layer."""
         z = inputs.logits
         rows = real_rows(z, inputs.valid)
         full = torch.ones_like(z, dtype=torch.bool) if rows is None else rows.expand(z.shape)
@@ -138,7 +135,6 @@ def sample_model(
 
 
 def draw(count: int, seed: tuple[int, ...], most: int) -> NDArray[np.int64]:
-    """At most `most` numbers below `count`, in order."""
     return np.sort(np.random.default_rng(seed).permutation(count)[:most])
 
 
@@ -156,12 +152,75 @@ def padded(
 def joined(
     parts: Sequence[tuple[NDArray[np.int8], NDArray[np.bool_]]], axis: int
 ) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-    """Parts of a sample, as one."""
     x, valid = zip(*parts, strict=True)
     return np.concatenate(x, axis), np.concatenate(valid, axis)
 
 
 def require_rows(rows: int) -> None:
-    """Refuse a number of rows that cannot be parted in two."""
     if rows < 2:
         raise ParameterError("at least two rows to compare on", str(rows), "2048 per head are plenty.")
+
+
+def sample_files(
+    paths: Sequence[str | os.PathLike[str]], *, rows: int, seed: int = 0, scale: float | None = None
+) -> tuple[LogitSample, LogitSample]:
+    """(rows to calibrate on, rows to measure on): disjoint draws of at most `rows` each from files.
+
+    An int8 step is worth `scale`, else what the files say; float logits without either are quantised by the
+    largest magnitude / 127 of each head. Files of one layer each give as many rows as the shortest has.
+    """
+    require_rows(rows)
+    files, shape = open_model(paths)
+    steps = _steps(files, shape, scale)
+    counts = [file.logits.shape[-2] for file in files]
+    columns = max(file.logits.shape[-1] for file in files)
+    by_layer = files[0].layer is not None
+    if by_layer:
+        chosen = [draw(count, (seed,), min(2 * rows, *counts)) for count in counts]
+    else:
+        every = draw(sum(counts), (seed,), 2 * rows)
+        ends = pairwise(np.cumsum([0, *counts]))
+        chosen = [every[(every >= first) & (every < last)] - first for first, last in ends]
+    parts = [
+        padded(*_rows_of(file, which, steps, shape), columns)
+        for file, which in zip(files, chosen, strict=True)
+    ]
+    logits, valid = joined(parts, 0 if by_layer else -2)
+    if (valid == valid[:, :1]).all():
+        valid = valid[:, :1]  # all heads of a layer share it, as in nearly every model
+    sample = LogitSample(logits, valid, steps)
+    if sample.rows < 2:
+        raise DataError("at least two rows of logits per head", str(sample.rows), "Save more rows.")
+    order = np.random.default_rng((seed, 1)).permutation(sample.rows)
+    half = sample.rows // 2
+    return sample.take(np.sort(order[:half])), sample.take(np.sort(order[half:]))
+
+
+def _rows_of(
+    file: LogitFile, chosen: NDArray[np.int64], scale: NDArray[np.float64], shape: tuple[int, int]
+) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+    """The chosen rows of a file as int8 [layers, heads, rows, k], and their mask of the same shape."""
+    part, valid = file.rows(chosen)
+    batch = row_batch(part, valid, layer=file.layer, shape=shape, n=None)
+    by_layer_and_head = (-1, shape[1], *part.shape[-2:])
+    mask = np.ones(part.shape, bool) if batch.chosen is None else batch.chosen
+    mask = mask.reshape(by_layer_and_head)
+    if part.dtype == np.int8:
+        return part.reshape(by_layer_and_head), mask
+    require_finite(batch)
+    own = scale if file.layer is None else scale[file.layer : file.layer + 1]
+    return quantise(part.reshape(by_layer_and_head), own, mask), mask
+
+
+def _steps(files: list[LogitFile], shape: tuple[int, int], given: float | None) -> NDArray[np.float64]:
+    """The logit value of an int8 step of every head [layers, heads]."""
+    integers = hold_int8(files)
+    if given is not None:
+        return np.full(shape, given)
+    if integers or all(file.scale is not None for file in files):
+        return np.broadcast_to(np.asarray(int8_scale(files, shape, "theirs"), np.float64), shape).copy()
+    extremes = LogitRange(shape)
+    for file in track(files, total=len(files), description="finding the range"):
+        for logits, valid in file.pieces():
+            extremes.update(logits, valid, layer=file.layer)
+    return extremes.scale

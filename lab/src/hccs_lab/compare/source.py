@@ -1,24 +1,80 @@
-"""Where the rows of a comparison come from: a classifier with its task, or files of logits."""
+"""What a comparison is made on, and where its rows come from: a classifier and its task, or files."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from hccs.conversion.converted import settings_of
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import hold_back
+from hccs.conversion.data.holdout import hold_out
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.fingerprints import of_tensors, of_texts, of_weights
 from hccs.conversion.models import Loaded, best_device, load_classifier
-from hccs.conversion.training import taught
-from hccs.errors import ModelError
+from hccs.conversion.runs.record import StageRecord
+from hccs.conversion.steps import RETRAINING
+from hccs.conversion.training import Recipe, taught
+from hccs.errors import FileError, ModelError, ParameterError
 from hccs.nn.attaching import detach
-from hccs_lab.compare.file_sample import sample_files
-from hccs_lab.compare.sample import LogitSample, sample_model
-from hccs_lab.compare.settings import ComparisonSettings
+from hccs_lab.compare.sample import LogitSample, require_rows, sample_files, sample_model
+
+
+@dataclass(frozen=True)
+class ComparisonSettings:
+    """What to compare on, how many rows, and how to retrain.
+
+    `scale` is the logit value of an int8 step in files of logits, instead of what they say or, where they
+    say nothing, the largest magnitude / 127.
+    """
+
+    model: str | None = None
+    task: tasks.Task | None = None
+    data: str | None = None
+    vocabulary: str | None = None
+    files: tuple[str, ...] = ()
+    scale: float | None = None
+    sentences: int = 512
+    rows: int = 2048
+    examples: int | None = None
+    seed: int = 0
+    retraining: Recipe = field(default=RETRAINING)
+
+    def checked(self) -> ComparisonSettings:
+        """Itself, or the first thing that no comparison could do."""
+        if (self.model is None) == (not self.files):
+            raise ParameterError("a model or files of logits", "both or neither", "Name one source.")
+        if self.scale is not None and not self.files:
+            raise ParameterError("a scale for files of logits", "one for a model", "A model needs none.")
+        if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
+            raise ParameterError("a finite scale > 0", str(self.scale), "It is the worth of an int8 step.")
+        if self.sentences < 1:
+            raise ParameterError(
+                "at least one sentence to calibrate on", str(self.sentences), "512 are plenty."
+            )
+        require_rows(self.rows)
+        return self
+
+
+def from_run(folder: Path) -> ComparisonSettings:
+    """The float model, the task and the recipe of an `hccs convert` run."""
+    if not StageRecord(folder / "results.json").done("float_model"):
+        raise FileError(
+            f"{folder} to hold a float model",
+            "a run that has not come so far",
+            "Let hccs convert go on first.",
+        )
+    saved = settings_of(folder)
+    return ComparisonSettings(
+        model=str(folder / "float"),
+        task=saved.task,
+        data=saved.data,
+        retraining=saved.retraining or RETRAINING,
+    )
 
 
 class ModelSource:
@@ -30,7 +86,7 @@ class ModelSource:
         data = tasks.load(settings.task, settings.data)
         self._loaded = self._load(settings.model, data.labels)
         self.data = data.numbered_as(self._loaded.labels)
-        self._rest, self._held = hold_back(self.data.train)
+        self._rest, self._held = hold_out(self.data.train)
 
     def _load(self, name: str, labels: tuple[str, ...]) -> Loaded:
         torch.manual_seed(self.settings.seed)
@@ -46,12 +102,10 @@ class ModelSource:
 
     @property
     def model(self) -> Any:
-        """The float model; steps work on copies of it."""
         return self._loaded.model
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Of the weights and the examples."""
         return {
             "weights": of_weights(self.model),
             "examples": of_texts((self.data.train, self.data.dev)),
@@ -59,7 +113,6 @@ class ModelSource:
 
     @property
     def head_size(self) -> int:
-        """Channels of one attention head."""
         return head_size(self.model)
 
     def _tokenised(self, examples: tasks.Examples) -> TokenisedSet:
@@ -72,12 +125,10 @@ class ModelSource:
 
     @cached_property
     def held_set(self) -> TokenisedSet:
-        """Training examples to choose checkpoints on."""
         return self._tokenised(self._held)
 
     @cached_property
     def taught_set(self) -> TokenisedSet:
-        """Training examples with the float model's predictions."""
         return taught(self.train_set, self.model)
 
     @cached_property
@@ -90,10 +141,10 @@ class ModelSource:
     def samples(self) -> tuple[LogitSample, LogitSample]:
         """Rows of training sentences to calibrate on; of dev sentences, at the same scales, to measure on."""
         settings = self.settings
-        some = self._tokenised(self._rest.subset(settings.sentences, settings.seed))
+        first = self._tokenised(self._rest.subset(settings.sentences, settings.seed))
         others = self._tokenised(self.data.dev.subset(settings.sentences, settings.seed))
         draw = partial(sample_model, self.model, n=self.columns, rows=settings.rows, seed=settings.seed)
-        calibration = draw(list(some.batches(64)))
+        calibration = draw(list(first.batches(64)))
         return calibration, draw(list(others.batches(64)), scale=calibration.scale)
 
 
@@ -114,7 +165,6 @@ class FileSource:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Of the rows that were drawn."""
         arrays = (array for sample in self._samples for array in (sample.logits, sample.valid))
         return {"logits": of_tensors(torch.from_numpy(array) for array in arrays)}
 

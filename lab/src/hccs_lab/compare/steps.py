@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.conversion.models import accuracy
 from hccs.conversion.training import train
 from hccs.nn.attaching import fill
 from hccs_lab import surrogates
-from hccs_lab.compare import curves as drawing
 from hccs_lab.compare.entries import FLOAT, Entry, declared_costs
 from hccs_lab.compare.measures import FidelityCounter, row_measures
 from hccs_lab.compare.sample import LogitSample
 from hccs_lab.compare.source import FileSource, ModelSource
+from hccs_lab.figures import drawn_heads
+from hccs_lab.surrogates import Result
 from hccs_lab.surrogates.fitting import float_softmax
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs_lab.surrogates.rows import distance
 
 Parameters = dict[str, Any]
 """A method's parameters as JSON holds them: a number for every [layer][head], or one word for all."""
@@ -54,7 +54,6 @@ def completed(entry: Entry, found: dict[str, Any], calibration: LogitSample) -> 
 
 
 def of_layer(parameters: Parameters, layer: int) -> dict[str, Any]:
-    """The parameters of one layer's heads; words serve all."""
     return {
         name: value if isinstance(value, str) else np.asarray(value[layer])
         for name, value in parameters.items()
@@ -63,7 +62,7 @@ def of_layer(parameters: Parameters, layer: int) -> dict[str, Any]:
 
 def outputs(
     entry: Entry, parameters: Parameters, sample: LogitSample, layers: Container[int]
-) -> Iterator[tuple[int, NDArray[np.int8], NDArray[np.bool_], surrogates.Result]]:
+) -> Iterator[tuple[int, NDArray[np.int8], NDArray[np.bool_], Result]]:
     """(layer, logits, mask, result) of a sample's rows of some layers, piece by piece."""
     method = surrogates.get(entry.method)
     for layer, rows in sample.pieces():
@@ -82,14 +81,12 @@ def fidelity(entry: Entry, parameters: Parameters, sample: LogitSample) -> dict[
 
 
 def curves(entry: Entry, parameters: Parameters, sample: LogitSample) -> dict[str, list[float | None]]:
-    """The score curves of the heads that are drawn."""
-    heads = drawing.drawn_heads(sample.scale)
+    heads = drawn_heads(sample.scale)
     layers = {layer for layer, _ in heads.values()}
-    return drawing.mean_curves(heads, outputs(entry, parameters, sample, layers))
+    return mean_curves(heads, outputs(entry, parameters, sample, layers))
 
 
 def costs(entry: Entry, k: int) -> dict[str, Any]:
-    """What the method declares for a row of k columns."""
     declared = declared_costs(entry)
     counts = {name: getattr(declared, name)(k) for name in ("operations", "divides", "exponentials")}
     told = ("input", "output", "bits_inside", "table_bytes", "integer_only", "trainable", "source")
@@ -102,7 +99,6 @@ def costs(entry: Entry, k: int) -> dict[str, Any]:
 
 
 def attached(entry: Entry, parameters: Parameters | None, model: Any, calibration: LogitSample) -> Any:
-    """A copy of the model with the method in every layer."""
     own = copy.deepcopy(model)
     if entry.method == FLOAT:
         return own
@@ -121,7 +117,6 @@ def attached(entry: Entry, parameters: Parameters | None, model: Any, calibratio
 def scored(
     entry: Entry, parameters: Parameters | None, source: ModelSource, calibration: LogitSample
 ) -> float:
-    """The accuracy of the float weights with the method."""
     return accuracy(attached(entry, parameters, source.model, calibration), source.dev)
 
 
@@ -138,3 +133,41 @@ def retrained(
     data = source.taught_set if recipe.distil else source.train_set
     outcome = train(model, data, source.held_set, recipe, checkpoints)
     return {"accuracy": accuracy(model, source.dev), "history": list(outcome.history)}
+
+
+DISTANCES = 256
+"""Int8 logits differ by 0 to 255 steps."""
+
+
+def mean_curves(
+    heads: dict[str, tuple[int, int]],
+    outputs: Iterable[tuple[int, NDArray[np.int8], NDArray[np.bool_], Result]],
+) -> dict[str, list[float | None]]:
+    """Mean output of some heads at each distance 0..255, the row's largest being 1; None where none was.
+
+    `outputs` are (layer, logits, mask, result) as `steps.outputs` gives them.
+    """
+    sums, counts = ({name: np.zeros(DISTANCES) for name in heads} for _ in range(2))
+    for layer, x, valid, result in outputs:
+        for name, (at, head) in heads.items():
+            if at == layer:
+                mask = np.broadcast_to(valid, x.shape)[head]
+                steps, relative = _by_distance(x[head], result.probabilities[head], mask)
+                counts[name] += np.bincount(steps, minlength=DISTANCES)
+                sums[name] += np.bincount(steps, relative, minlength=DISTANCES)
+    return {
+        name: [
+            round(total / count, 5) if count else None
+            for total, count in zip(sums[name].tolist(), counts[name].tolist(), strict=True)
+        ]
+        for name in heads
+    }
+
+
+def _by_distance(
+    x: NDArray[np.int8], q: NDArray[np.float64], valid: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Distance from the row's maximum, and output over the row's largest, of the valid positions."""
+    top = q.max(-1, keepdims=True)
+    taken = valid & (top > 0)
+    return distance(x, valid)[taken], (q / np.where(top > 0, top, 1.0))[taken]

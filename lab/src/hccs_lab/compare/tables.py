@@ -1,14 +1,18 @@
-"""The comparison as tables: the same rows for the terminal and for Markdown."""
+"""The comparison as tables: the same rows for the terminal, for Markdown and for the report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hccs._files import atomic
 from hccs_lab.compare.entries import FLOAT
+from hccs_lab.compare.measures import HEADINGS
+
+Column = Callable[[dict[str, Any]], str]
+NOTHING = "-"
 
 
 @dataclass(frozen=True)
@@ -20,109 +24,77 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        """As a Markdown table under its title."""
         lines = [self.header, ("---",) * len(self.header), *self.rows]
         return "\n".join([f"### {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
 
-Column = tuple[str, Callable[[dict[str, Any]], str]]
+def _fidelity(name: str) -> Column:
+    # Adding 0.0 takes the sign from what rounds to -0.
+    return lambda r: f"{round(r['fidelity'][name], 4) + 0.0:.4f}" if "fidelity" in r else NOTHING
 
 
-def _fidelity(name: str, digits: int = 4) -> Callable[[dict[str, Any]], str]:
+def _cost(name: str) -> Column:
     def text(record: dict[str, Any]) -> str:
-        # Adding 0.0 takes the sign from what rounds to -0.
-        return f"{round(record['fidelity'][name], digits) + 0.0:.{digits}f}" if "fidelity" in record else "-"
-
-    return text
-
-
-def _cost(name: str) -> Callable[[dict[str, Any]], str]:
-    def text(record: dict[str, Any]) -> str:
-        value = record.get("costs", {}).get(name, "-")
+        value = record.get("costs", {}).get(name, NOTHING)
         return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
     return text
 
 
-def _ratio(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda record: f"{record['time'][name]:.2f}" if "time" in record else "-"
+def _ratio(name: str) -> Column:
+    return lambda r: f"{r['time'][name]:.2f}" if "time" in r else NOTHING
 
 
 def fidelity_grid(methods: dict[str, Any]) -> Grid:
-    """Every measure, mean over heads."""
-    columns: list[Column] = [
-        ("KL", _fidelity("kl")),
-        ("KL renorm.", _fidelity("kl_renormalised")),
-        ("TV", _fidelity("total_variation")),
-        ("top-1", _fidelity("top1")),
-        ("rank corr.", _fidelity("rank_correlation")),
-        ("sum error", _fidelity("sum_error")),
-        ("zeros", _fidelity("sparsity")),
-    ]
+    columns = {heading: _fidelity(name) for name, heading in HEADINGS.items()}
     return _grid("Fidelity to softmax: means over rows, then heads", methods, columns)
 
 
 def accuracy_grid(methods: dict[str, Any]) -> Grid:
     """Accuracy without and, where it was done, after retraining, against the float model."""
     base = methods[FLOAT]["accuracy"]
-
-    def retrained(record: dict[str, Any]) -> float | None:
-        return record["retrained"]["accuracy"] if "retrained" in record else None
-
-    columns: list[Column] = [("KL renorm.", _fidelity("kl_renormalised"))]
-    columns += _scores("without retraining", lambda record: record.get("accuracy"), base)
+    scores: dict[str, Callable[[dict[str, Any]], float | None]] = {
+        "without retraining": lambda record: record.get("accuracy")
+    }
     if any("retrained" in record for record in methods.values()):
-        columns += _scores("retrained", retrained, base)
-    return _grid("Dev accuracy; points against the float model", methods, columns, with_float=True)
+        scores["retrained"] = lambda record: record.get("retrained", {}).get("accuracy")
+
+    def line(record: dict[str, Any]) -> list[str]:
+        found = [score(record) for score in scores.values()]
+        texts = [(NOTHING,) * 2 if v is None else (f"{v:.4f}", f"{100 * (v - base):+.2f}") for v in found]
+        return [text for pair in texts for text in pair]
+
+    header = ("method", "KL renorm.", *(text for name in scores for text in (name, "points")))
+    closeness = _fidelity("kl_renormalised")
+    rows = tuple((label, closeness(record), *line(record)) for label, record in methods.items())
+    return Grid("Dev accuracy; points against the float model", header, rows)
 
 
 def cost_grid(methods: dict[str, Any]) -> Grid:
     """What each method declares for a row, and the time of its two forms."""
     lengths = {record["costs"]["k"] for record in methods.values() if "costs" in record}
-    columns: list[Column] = [
-        ("integers", _cost("integer_only")),
-        ("operations", _cost("operations")),
-        ("divides", _cost("divides")),
-        ("exp", _cost("exponentials")),
-        ("table bytes", _cost("table_bytes")),
-        ("output", _cost("output")),
-        ("NumPy", _ratio("numpy")),
-        ("PyTorch", _ratio("torch")),
-    ]
-    of = "/".join(str(k) for k in sorted(lengths))
-    return _grid(f"Costs of a row of {of}, declared; time as a ratio to softmax", methods, columns)
+    names = {"integers": "integer_only", "operations": "operations", "divides": "divides"}
+    names |= {"exp": "exponentials", "table bytes": "table_bytes", "output": "output"}
+    columns = {heading: _cost(name) for heading, name in names.items()}
+    columns |= {"NumPy": _ratio("numpy"), "PyTorch": _ratio("torch")}
+    columned = "/".join(str(k) for k in sorted(lengths))
+    return _grid(f"Costs of a row of {columned}, declared; time as a ratio to softmax", methods, columns)
 
 
-def _scores(name: str, score: Callable[[dict[str, Any]], float | None], base: float) -> list[Column]:
-    def absolute(record: dict[str, Any]) -> str:
-        found = score(record)
-        return "-" if found is None else f"{found:.4f}"
-
-    def points(record: dict[str, Any]) -> str:
-        found = score(record)
-        return "-" if found is None else f"{100 * (found - base):+.2f}"
-
-    return [(name, absolute), ("points", points)]
-
-
-def _grid(
-    title: str, methods: dict[str, Any], columns: Sequence[Column], *, with_float: bool = False
-) -> Grid:
-    lines = [
-        (label, *(text(record) for _, text in columns))
+def _grid(title: str, methods: dict[str, Any], columns: Mapping[str, Column]) -> Grid:
+    rows = [
+        (label, *(text(record) for text in columns.values()))
         for label, record in methods.items()
-        if label != FLOAT or with_float
+        if label != FLOAT
     ]
-    return Grid(title, ("method", *(name for name, _ in columns)), tuple(lines))
+    return Grid(title, ("method", *columns), tuple(rows))
 
 
 def grids(found: dict[str, Any]) -> list[Grid]:
-    """All tables of a comparison."""
     methods = found["methods"]
     made = [fidelity_grid(methods), cost_grid(methods)]
     return [made[0], accuracy_grid(methods), made[1]] if FLOAT in methods else made
 
 
 def write_markdown(found: dict[str, Any], path: Path) -> None:
-    """All tables in one file."""
     atomic.replace(path, "\n".join(grid.markdown() for grid in grids(found)).encode())

@@ -12,22 +12,17 @@ import numpy as np
 
 from hccs._html.charts import FAINT, OTHER, OURS, TEXT, THEIRS, Curve, Frame, curves, svg, ticks
 from hccs._html.elements import Markup, tag
-from hccs.conversion.report.page import Fact, Report, Section, boxed, command, key, said, signed, words
+from hccs.conversion.report.page import Fact, Report, Section, boxed, command, key, paragraph, signed, words
 from hccs.conversion.runs.record import read_json
-from hccs_lab.compare.curves import drawn_heads
 from hccs_lab.compare.entries import FLOAT
 from hccs_lab.compare.tables import Grid, grids
+from hccs_lab.figures import FARTHEST, LEAST_KL, drawn_heads, observed_runs
 
-FARTHEST = 10.0
 KEPT = 0.5
 """Points of accuracy that a method may lose and still counts as one that keeps it."""
 
-LEAST_KL = 1e-5
-"""Divergences below are drawn there: the axis is logarithmic."""
-
 
 def comparison_report(folder: Path) -> Report:
-    """The report of a comparison's folder."""
     found = read_json(folder / "comparison.json", "Run hccs compare again.")
     methods, settings = found["methods"], found["settings"]
     of = Path(settings["model"]).name if settings["model"] else ", ".join(settings["files"])
@@ -43,7 +38,7 @@ def comparison_report(folder: Path) -> Report:
             Section("accuracy", "Accuracy against divergence", _scatter(methods)),
             Section("tables", "Tables", tables),
             Section("curves", "Curves", _curves(found)),
-            Section("again", "Settings and commands", _again(found, folder)),
+            Section("again", "Settings and commands", _commands(found, folder)),
         ],
     )
 
@@ -98,47 +93,38 @@ def _scatter(methods: Mapping[str, Any]) -> list[Markup]:
     }
     if not points:
         return []
-    across, down = zip(*points.values(), strict=True)
+    xs, ys = zip(*points.values(), strict=True)
     frame = Frame(
         660,
         330,
-        (math.floor(min(across)), math.ceil(max(*across, math.floor(min(across)) + 1))),
-        (min(*down, -0.5) * 1.1, max(*down, 0.2) + 0.3),
+        (math.floor(min(xs)), math.ceil(max(*xs, math.floor(min(xs)) + 1))),
+        (min(*ys, -0.5) * 1.1, max(*ys, 0.2) + 0.3),
         left=46,
     )
-    line = f"stroke:{FAINT};stroke-width:.6"
-    label = f"fill:{TEXT};font:10.5px system-ui,sans-serif"
+    style = f"fill:{TEXT};font:10.5px system-ui,sans-serif"
+    right = frame.width - frame.right
     drawn = []
     for value in ticks(*frame.y, 6):
-        height = f"{frame.down(value):.1f}"
+        y = f"{frame.down(value):.1f}"
         drawn.append(
-            tag("line", x1=frame.left, x2=frame.width - frame.right, y1=height, y2=height, style=line)
+            tag("line", x1=frame.left, x2=right, y1=y, y2=y, style=f"stroke:{FAINT};stroke-width:.6")
         )
         drawn.append(
-            tag("text", signed(value, 1), x=frame.left - 6, y=height, dy=3.5, text_anchor="end", style=label)
+            tag("text", signed(value, 1), x=frame.left - 6, y=y, dy=3.5, text_anchor="end", style=style)
         )
     for power in range(int(frame.x[0]), int(frame.x[1]) + 1):
-        place = f"{frame.across(power):.1f}"
-        drawn.append(
-            tag("text", f"{10.0**power:g}", x=place, y=frame.height - 16, text_anchor="middle", style=label)
-        )
+        x, y = f"{frame.across(power):.1f}", f"{frame.height - 16:g}"
+        drawn.append(tag("text", f"{10.0**power:g}", x=x, y=y, text_anchor="middle", style=style))
     axis = "renormalised KL, nats (logarithmic)"
-    drawn.append(
-        tag("text", axis, x=frame.width - frame.right, y=frame.height - 2, text_anchor="end", style=label)
-    )
-    for name, (x, y) in sorted(points.items(), key=lambda item: _is_ours(item[0])):
+    drawn.append(tag("text", axis, x=right, y=frame.height - 2, text_anchor="end", style=style))
+    for name, (across, down) in sorted(points.items(), key=lambda item: _is_ours(item[0])):
         colour = OURS if _is_ours(name) else THEIRS
-        dot = tag(
-            "circle",
-            cx=f"{frame.across(x):.1f}",
-            cy=f"{frame.down(y):.1f}",
-            r=5,
-            style=f"fill:{colour};fill-opacity:.85",
-        )
-        drawn.append(tag("g", tag("title", f"{name}: {signed(y)} points, KL {10**x:.4f}"), dot))
+        x, y = f"{frame.across(across):.1f}", f"{frame.down(down):.1f}"
+        dot = tag("circle", cx=x, cy=y, r=5, style=f"fill:{colour};fill-opacity:.85")
+        drawn.append(tag("g", tag("title", f"{name}: {signed(down)} points, KL {10**across:.4f}"), dot))
     picture = svg(frame.width, frame.height, drawn, "accuracy lost over divergence, one dot per method")
     return [
-        said(
+        paragraph(
             "Points of accuracy against the float model, without retraining, over the divergence from "
             "softmax. Further up and further left is better; a dot tells its name."
         ),
@@ -151,6 +137,7 @@ def _curves(found: Mapping[str, Any]) -> list[Markup]:
     """The output of every method over distance, its largest being 1, for the widest and narrowest head."""
     scale = np.asarray(found["scale"])
     heads = drawn_heads(scale)
+    colours = dict(zip(heads, (OURS, OTHER), strict=True))
     exact = [(FARTHEST * i / 60, math.exp(-FARTHEST * i / 60)) for i in range(61)]
     panels = []
     for label, record in found["methods"].items():
@@ -158,10 +145,10 @@ def _curves(found: Mapping[str, Any]) -> list[Markup]:
             continue
         lines = [Curve("softmax", exact, THEIRS, dashed=True)]
         for name, head in heads.items():
-            values = [math.nan if v is None else float(v) for v in record["curves"][name]]
-            points = [(d * float(scale[head]), v) for d, v in enumerate(values)]
-            shown = [(x, min(v, 1.2)) for x, v in points if x <= FARTHEST and math.isfinite(v)]
-            lines.append(Curve(name, shown, OURS if name == next(iter(heads)) else OTHER))
+            for run in observed_runs(record["curves"][name], float(scale[head])):
+                shown = [(x, min(v, 1.2)) for x, v in run]
+                # A lone point is a line to itself, which its round ends make a dot.
+                lines.append(Curve(name, shown * (2 if len(shown) == 1 else 1), colours[name]))
         chart = curves(
             lines,
             "distance, logits",
@@ -173,15 +160,18 @@ def _curves(found: Mapping[str, Any]) -> list[Markup]:
         panels.append(tag("figure", tag("figcaption", tag("strong", label)), chart))
     if not panels:
         return []
-    legend = {"exp(-distance)": THEIRS, **dict(zip(heads, (OURS, OTHER), strict=False))}
+    legend = {"exp(-distance)": THEIRS, **colours}
     return [
-        said("A row's output over the distance from its largest logit."),
+        paragraph(
+            "A row's output over the distance from its largest logit. Lines join neighbouring distances that "
+            "rows had; where no row had a distance there is a gap."
+        ),
         tag("p", key(**legend)),
         tag("div", panels, class_="grid"),
     ]
 
 
-def _again(found: Mapping[str, Any], folder: Path) -> list[Markup]:
+def _commands(found: Mapping[str, Any], folder: Path) -> list[Markup]:
     settings = found["settings"]
     spelled = ["hccs", "compare", *([settings["model"]] if settings["model"] else settings["files"])]
     task = settings["task"]
@@ -198,6 +188,6 @@ def _again(found: Mapping[str, Any], folder: Path) -> list[Markup]:
     spelled += ["--out", str(folder)]
     recipe = [(f"retraining.{name}", str(value)) for name, value in settings["retraining"].items()]
     return [
-        command(shlex.join(spelled), "The comparison again:"),
+        command(shlex.join(spelled), "Reproduce with:"),
         tag("details", tag("summary", "Retraining"), words(recipe), class_="plain"),
     ]

@@ -9,19 +9,16 @@ from typing import Any
 
 from hccs._html.charts import OURS, THEIRS, Curve, curves
 from hccs._html.elements import Markup, tag
-from hccs.conversion.report.page import Fact, Report, Section, boxed, key, said, words
+from hccs.conversion.report.page import Fact, Report, Section, boxed, key, paragraph, words
 from hccs.conversion.runs.record import read_json
 from hccs.errors import FileError
-from hccs_lab.reproduce import long_tables, surrogate_tables, tables
+from hccs_lab.reproduce import tables
 
 
 def reproduction_report(folder: Path) -> Report:
-    """The report of a reproduction's folder."""
     cells = tables.load(folder) if (folder / "cells").is_dir() else {}
     found = tables.groups(cells)
-    made = {name: table(found) for name, table in tables.TABLES.items()} if found else {}
-    made |= surrogate_tables.tables(found)
-    made |= long_tables.tables(long_tables.load(folder))
+    made = tables.every_table(cells, tables.load_long(folder))
     if not made:
         raise FileError(f"results in {folder}", "none", "Let hccs reproduce come further first.")
     seeds = max((len(group.records) for group in found), default=0)
@@ -61,7 +58,7 @@ def _curves(cells: Mapping[str, Any]) -> list[Markup]:
     if not panels:
         return []
     return [
-        said("Mean probability over key index."),
+        paragraph("Mean probability over key index."),
         tag("p", key(softmax=THEIRS, HCCS=OURS)),
         tag("div", panels, class_="grid"),
     ]

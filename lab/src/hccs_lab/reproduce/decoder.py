@@ -1,7 +1,7 @@
 """`hccs reproduce decoder`: the perplexity of a decoder whose softmax is replaced, without any training.
 
 A cell is one method at one context length: non-overlapping windows of the text, the mean loss of every
-window. Parameters are calibrated at that length on another text. Cells that are recorded are not done again.
+window. Parameters are calibrated at that length on another text. Recorded cells are not repeated.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from hccs._files import atomic
+from hccs.calibration import HeadStatistics
 from hccs.conversion.runs.record import StageRecord
 from hccs.errors import DataError, FileError
+from hccs.nn.collecting import RangeObserver, RowMaximaObserver, StatisticsObserver, observing, reach_of_rows
+from hccs.nn.collecting import run as run_batches
+from hccs.nn.interface import attention_layers
+from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
+from hccs_lab.figures import decoder_figure
+from hccs_lab.reproduce import sets
+from hccs_lab.reproduce.run import note
 from hccs_lab.reproduce.tables import markdown_table
-
-if TYPE_CHECKING:
-    import torch
-
-    from hccs.calibration import HeadStatistics
-    from hccs_lab.reproduce.decoder_rows import Seen
 
 AT_ONCE = 1024
 """Tokens of one forward pass."""
@@ -54,7 +58,7 @@ class Method:
     form: str = TWO
     """Among `TABLES`."""
     fitted: bool = False
-    """With the scale of rows."""
+    """Whether the scale is fitted to what matters to rows."""
     objective: str = "kl_i16"
     backend: str = "float"
     mode: str | None = None
@@ -84,15 +88,15 @@ class Plan:
     contexts: tuple[int, ...] = (128, 256, 512, 1024)
     methods: tuple[str, ...] = METHODS
     tokens: int = 4096
-    """Of a cell; whole windows of them."""
+    """Tokens of a cell, rounded down to full windows."""
     calibration_tokens: int = 4096
 
 
 def run(plan: Plan, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All cells that are not recorded yet; every finished one is said."""
-    plan.out.mkdir(parents=True, exist_ok=True)
-    record = StageRecord(plan.out / "decoder.json")
     work = Work(plan)
+    note(work.fingerprints(), plan.out, name="decoder_data.json")
+    record = StageRecord(plan.out / "decoder.json")
     for context in plan.contexts:
         cells = [method for method in plan.methods if not record.done(_cell(context, method))]
         if not cells and record.done(_heads(context)):
@@ -122,8 +126,6 @@ class Work:
 
     @cached_property
     def model(self) -> Any:
-        """In float32, with its own attention."""
-        import torch
         from transformers import AutoModelForCausalLM
 
         model = AutoModelForCausalLM.from_pretrained(self.plan.model, dtype=torch.float32, **self._format)
@@ -136,17 +138,31 @@ class Work:
 
         return AutoTokenizer.from_pretrained(self.plan.model, **self._format)
 
+    def fingerprints(self) -> dict[str, str]:
+        """What cells are measured on; a folder with cells of other models or texts is refused."""
+        plan = self.plan
+        if not plan.model.is_dir():
+            raise FileError("a folder with a decoder", str(plan.model), "Give --model its folder.")
+        try:
+            return {
+                "model": sets.digest(sorted(path for path in plan.model.iterdir() if path.is_file())),
+                "text": sets.digest([plan.text]),
+                "calibration text": sets.digest([plan.calibration_text]),
+                "tokens": str(plan.tokens),
+                "calibration tokens": str(plan.calibration_tokens),
+            }
+        except OSError as error:
+            raise FileError(
+                "a decoder and two texts that can be read", str(error), "Check --text and --calibration-text."
+            ) from error
+
     @cached_property
     def _format(self) -> dict[str, str]:
-        if not self.plan.model.is_dir():
-            raise FileError("a folder with a decoder", str(self.plan.model), "Give --model its folder.")
         files = [path.name for path in self.plan.model.glob("*.gguf")]
         return {"gguf_file": files[0]} if len(files) == 1 else {}
 
     def windows(self, text: Path, context: int, tokens: int) -> list[dict[str, torch.Tensor]]:
         """The first tokens of a text in batches of whole windows."""
-        import torch
-
         if text not in self._tokens:
             self._tokens[text] = self._tokenizer(text.read_text(), verbose=False).input_ids
         ids = torch.tensor(self._tokens[text])
@@ -159,7 +175,6 @@ class Work:
         return [{"input_ids": part} for part in torch.split(rows, max(AT_ONCE // context, 1))]
 
     def at(self, context: int) -> AtContext:
-        """All that is done at one length."""
         return AtContext(self, context)
 
 
@@ -182,7 +197,6 @@ class AtContext:
         }
 
     def _losses(self) -> Iterator[float]:
-        import torch
         from torch.nn.functional import cross_entropy
 
         plan = self.work.plan
@@ -195,7 +209,6 @@ class AtContext:
 
     @contextmanager
     def attached(self, method: str) -> Iterator[None]:
-        """The model with a method in place of softmax."""
         import hccs.nn
         from hccs_lab import surrogates
 
@@ -230,20 +243,17 @@ class AtContext:
         return self._tables[asked]
 
     def statistics(self, fitted: bool) -> HeadStatistics:
-        """Of the calibration text: with the scale that reaches every logit, or every logit that matters."""
+        """Statistics of the calibration text: the scale reaches every logit, or every logit that matters."""
         return self.seen.fitted if fitted else self.seen.plain
 
     @cached_property
     def seen(self) -> Seen:
-        """The model's logits over the calibration text."""
-        from hccs_lab.reproduce.decoder_rows import look
-
         plan = self.work.plan
         windows = self.work.windows(plan.calibration_text, self.context, plan.calibration_tokens)
         return look(self.model, windows, self.context)
 
     def heads(self) -> dict[str, Any]:
-        """Of every head: how well the forms that are measured serve it, and what makes it hard."""
+        """How well the measured forms serve each head, and what makes it hard."""
         forms = [form for form in (*TABLES, LONG) if form in self.work.plan.methods]
         found = {form: self._search(HCCS[form]).heads for form in forms}
         served = {
@@ -256,6 +266,85 @@ class AtContext:
             "fitted scale": np.round(self.seen.fitted.scale.ravel(), 5).tolist(),
             "weight of the first token": np.round(self.seen.first.ravel(), 4).tolist(),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """The logits of all heads in numbers."""
+
+    plain: HeadStatistics
+    """Statistics at the scale of the largest magnitude."""
+    fitted: HeadStatistics
+    """Statistics at the scale of what matters to rows."""
+    first: np.ndarray[Any, Any]
+    """The mean weight of the first token, [layers, heads]."""
+
+
+class FirstTokenObserver(Observer):
+    """Keeps the mean weight of the first token of every head."""
+
+    def __init__(self, inner: AttentionSlot) -> None:
+        super().__init__(inner)
+        self.first: Any = 0.0
+        self.rows = 0
+
+    def observe(self, inputs: AttentionInputs) -> None:
+        """Leaves out the first row of a window, which attends to itself alone."""
+        z = inputs.logits.detach()
+        if inputs.valid is not None:
+            z = z.masked_fill(~inputs.valid, -torch.inf)
+        z = z[:, :, 1:]
+        first = z[..., 0].sub(z.logsumexp(-1)).exp().transpose(0, 1).flatten(1)
+        self.first = self.first + first.sum(1).double()
+        self.rows += first.shape[1]
+
+    @property
+    def weight(self) -> torch.Tensor:
+        mean: torch.Tensor = self.first / self.rows
+        return mean
+
+
+def look(model: nn.Module, windows: Sequence[Any], n: int) -> Seen:
+    """The statistics at both scales, in two passes over the windows."""
+    layers = list(attention_layers(model))
+    ranges: dict[str, RangeObserver] = {}
+    maxima: dict[str, RowMaximaObserver] = {}
+    firsts: dict[str, FirstTokenObserver] = {}
+
+    def first_pass(inner: AttentionSlot, name: str) -> AttentionSlot:
+        firsts[name] = FirstTokenObserver(inner)
+        maxima[name] = RowMaximaObserver(firsts[name])
+        ranges[name] = RangeObserver(maxima[name])
+        return ranges[name]
+
+    with observing(model, {name: partial(first_pass, name=name) for name in layers}):
+        run_batches(model, windows, "looking at rows")
+    largest, qkv = (
+        torch.stack([getattr(ranges[name], part) for name in layers]).double() for part in ("largest", "qkv")
+    )
+    highest, lowest = (
+        torch.stack([getattr(maxima[name], part) for name in layers]).double()
+        for part in ("highest", "lowest")
+    )
+    made = [
+        HeadStatistics(
+            shape=(largest.shape[0], largest.shape[1]),
+            n=n,
+            scale=np.maximum(limit.numpy(), 1e-6) / 127,
+            layers=layers,
+            qkv_scale=np.maximum(qkv.numpy(), 1e-6) / 127,
+        )
+        for limit in (largest, reach_of_rows(highest, lowest, largest))
+    ]
+
+    def second_pass(inner: AttentionSlot, layer: int) -> AttentionSlot:
+        for stats in made:
+            inner = StatisticsObserver(inner, stats, layer)
+        return inner
+
+    with observing(model, {name: partial(second_pass, layer=i) for i, name in enumerate(layers)}):
+        run_batches(model, windows, "collecting")
+    return Seen(made[0], made[1], torch.stack([firsts[name].weight for name in layers]).numpy())
 
 
 def summary(stages: Mapping[str, Any], contexts: Sequence[int]) -> dict[str, dict[int, dict[str, float]]]:
@@ -294,8 +383,5 @@ def markdown(stages: Mapping[str, Any], contexts: Sequence[int]) -> str:
 
 
 def write(plan: Plan, stages: Mapping[str, Any]) -> None:
-    """`decoder.md` and `decoder.png` beside the record."""
-    from hccs_lab.reproduce.decoder_figure import draw
-
     atomic.replace(plan.out / "decoder.md", markdown(stages, plan.contexts).encode())
-    draw(summary(stages, plan.contexts), stages, plan.contexts, plan.out / "decoder.png")
+    decoder_figure(summary(stages, plan.contexts), stages, plan.contexts, plan.out / "decoder.png")

@@ -1,6 +1,6 @@
 """Long texts with a label that needs all of them: review sentences among premises, and their majority.
 
-A document is drawn from a fixed seed: sentences of SST-2 and premises of MNLI in any order, nothing twice,
+A document is drawn from a fixed seed: sentences of SST-2 and premises of MNLI in any order, each once,
 as many tokens as fit. About seven in ten of its review sentences, of three at least, have the document's
 label: one sentence does not tell. Documents of dev are made of dev sentences and premises alone.
 """
@@ -18,7 +18,7 @@ import torch
 
 from hccs._files import atomic
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import hold_back, whole_texts
+from hccs.conversion.data.holdout import hold_out, uncontained
 from hccs.conversion.data.tasks import Examples
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import load_tokenizer
@@ -32,10 +32,10 @@ COUNTS = {"train": 1000, "held": 100, "dev": 1000}
 """Documents of each length."""
 
 CALIBRATION_TOKENS = 65536
-"""Of the documents that theta is fitted to, at every length."""
+"""Tokens of the documents that theta is fitted to, at every length."""
 
 MAJORITY = (0.6, 0.8)
-"""How large a part of a document's reviews has its label."""
+"""The share of a document's reviews that have its label."""
 
 FEWEST = 3
 """Reviews of a document."""
@@ -87,11 +87,11 @@ def _parts(data: Path, tokenizer: Any) -> Iterator[tuple[str, list[Document]]]:
 
 def _pools(data: Path, tokenizer: Any) -> dict[str, Pool]:
     reviews, pairs = (tasks.load(tasks.TASKS[name], data / name) for name in ("sst2", "mnli"))
-    rest, held = hold_back(reviews.train)
+    rest, held = hold_out(reviews.train)
     filler = pairs.train.subset(2 * FILLER).texts
     half = len(filler) // 2
     premises = {"train": filler[:half], "held": filler[half:], "dev": pairs.dev.subset(FILLER).texts}
-    parts = {"train": whole_texts(rest), "held": whole_texts(held), "dev": reviews.dev}
+    parts = {"train": uncontained(rest), "held": uncontained(held), "dev": reviews.dev}
     return {part: _pool(own, premises[part], tokenizer) for part, own in parts.items()}
 
 

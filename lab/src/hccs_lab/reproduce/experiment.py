@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,17 +21,18 @@ from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.metrics import ACCURACY
 from hccs.conversion.models import best_device, load_classifier, predictions
 from hccs.conversion.steps import with_mode
-from hccs.conversion.training import taught, train
+from hccs.conversion.training import Outcome, Recipe, taught, train
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs_lab.compare.sample import LogitSample, sample_model
 from hccs_lab.compare.source import head_size
 from hccs_lab.compare.steps import fitted
-from hccs_lab.reproduce import sets, surrogate_plan
+from hccs_lab.reproduce import sets
 from hccs_lab.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
+    SURROGATE_ROWS,
     UNLABELLED_SENTENCES,
     Experiment,
     Plan,
@@ -67,7 +67,10 @@ FORMS = {
 class ExperimentRun:
     """The work of one experiment, which loads and computes what it needs only when a stage asks for it."""
 
-    def __init__(self, plan: Plan, experiment: Experiment) -> None:
+    def __init__(
+        self, plan: Plan, experiment: Experiment, say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.say = say
         self.plan, self.experiment, self.encoder = plan, experiment, ENCODERS[experiment.model]
         self.recipe = self.encoder.recipes[experiment.task]
         self.task = tasks.TASKS[experiment.task]
@@ -78,7 +81,6 @@ class ExperimentRun:
 
     @cached_property
     def sets(self) -> dict[str, TokenisedSet]:
-        """Training, held-back and dev examples, on the device."""
         where = sets.prepared(self.experiment.task, self.plan.data, self.plan.work)
         return sets.opened(where, best_device())
 
@@ -90,12 +92,10 @@ class ExperimentRun:
 
     @cached_property
     def calibration(self) -> TokenisedSet:
-        """Training sentences whose labels are not looked at."""
         return self._drawn("train", CALIBRATION_SENTENCES)
 
     @cached_property
     def batches(self) -> list[dict[str, torch.Tensor]]:
-        """The calibration sentences."""
         return list(self.calibration.batches(64))
 
     @cached_property
@@ -117,7 +117,6 @@ class ExperimentRun:
 
     @cached_property
     def taught(self) -> TokenisedSet:
-        """Training examples with the float model's predictions."""
         return taught(self.sets["train"], self.model)
 
     def fine_tuned(self) -> dict[str, Any]:
@@ -129,7 +128,7 @@ class ExperimentRun:
         model = load_classifier(str(folder), labels, vocabulary, new_head=True).model.to(best_device())
         recipe = replace(self.recipe.fine_tuning, seed=self.experiment.seed)
         data, held = self.sets["train"], self.sets["held"]
-        outcome = train(model, data, held, recipe, self.checkpoints("float"), resumable=False)
+        outcome = self.train(model, data, held, recipe, "float")
         with replacing_folder(self.plan.model(self.experiment)) as folder:
             model.save_pretrained(folder)
         reached = scores.measured(
@@ -145,7 +144,6 @@ class ExperimentRun:
 
     @property
     def kept(self) -> bool:
-        """Whether the float model is there to go on from."""
         return (self.plan.model(self.experiment) / "config.json").exists()
 
     @cached_property
@@ -157,17 +155,14 @@ class ExperimentRun:
         return load_classifier(folder, labels, self.plan.data / "vocab.txt").model.to(best_device()).eval()
 
     def copy(self) -> Any:
-        """A copy of the float model."""
         return copy.deepcopy(self.model)
 
     @cached_property
     def answers(self) -> torch.Tensor:
-        """The float model's logits on dev."""
         return predictions(self.model, self.sets["dev"], BATCH)
 
     @cached_property
     def wanted(self) -> torch.Tensor:
-        """The float model's logits on the sentences that judge."""
         return predictions(self.model, self.judged, BATCH)
 
     def measured(self, model: Any) -> dict[str, float]:
@@ -200,12 +195,12 @@ class ExperimentRun:
 
     @cached_property
     def statistics(self) -> HeadStatistics:
-        """Of the float model's logits on the calibration sentences."""
+        """Statistics of the float model's logits on the calibration sentences."""
         return hccs.nn.collect(self.model, self.batches, n=self.task.n)
 
     @cached_property
     def statistics_judged(self) -> HeadStatistics:
-        """Of the float model's logits on held-back sentences, at the same scales."""
+        """Statistics of the float model's logits on held-back sentences, at the same scales."""
         batches = list(self.judged.batches(64))
         return hccs.nn.collect(self.model, batches, n=self.task.n, scale=self.statistics.scale)
 
@@ -213,7 +208,7 @@ class ExperimentRun:
     def rows(self) -> tuple[LogitSample, LogitSample]:
         """Some rows of every head: of the calibration sentences; of held-back ones, at the same scales."""
         draw = partial(
-            sample_model, self.model, n=self.task.n, rows=surrogate_plan.ROWS, seed=self.experiment.seed
+            sample_model, self.model, n=self.task.n, rows=SURROGATE_ROWS, seed=self.experiment.seed
         )
         own = draw(self.batches)
         return own, draw(list(self.judged.batches(64)), scale=own.scale)
@@ -234,7 +229,6 @@ class ExperimentRun:
         return self._found[form]
 
     def divergence(self, table: ParamTable) -> list[float]:
-        """KL of every head on held-back sentences."""
         return [float(kl) for kl in fidelity(self.statistics_judged, table)[..., 0].reshape(-1)]
 
     def refined(self, form: str, mode: Mode = Mode.I16_DIV) -> ParamTable:
@@ -252,8 +246,13 @@ class ExperimentRun:
             self._mended[form] = model
         return self._mended[form]
 
-    def checkpoints(self, name: str) -> Path:
-        """A folder for the checkpoints of a training, without those of one that was killed."""
-        folder = self.plan.work / "checkpoints" / f"{self.experiment.name}-{name.replace('/', '-')}"
-        shutil.rmtree(folder, ignore_errors=True)
-        return folder
+    def checkpoint(self, name: str) -> Path:
+        """Where a training keeps its state, from which it goes on if it was killed."""
+        folder = self.plan.work / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{self.experiment.name}-{name.replace('/', '-')}.pt"
+
+    def train(self, model: Any, data: TokenisedSet, held: TokenisedSet, recipe: Recipe, name: str) -> Outcome:
+        """Train a model without HCCS; an interrupted training goes on."""
+        where = self.checkpoint(name)
+        return train(model, data, held, recipe, where, resumable=False, checkpoint=where, say=self.say)

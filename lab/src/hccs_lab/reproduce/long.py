@@ -7,8 +7,6 @@ documents of that length.
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache, cached_property, partial
@@ -19,7 +17,6 @@ from torch import nn
 
 import hccs.nn
 from hccs._files.atomic import replacing_folder
-from hccs._progress import track
 from hccs.calibration import HeadStatistics, fidelity, search
 from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.conversion import scores
@@ -28,14 +25,13 @@ from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.metrics import ACCURACY
 from hccs.conversion.models import best_device, load_classifier, predictions
 from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.processes import in_processes
 from hccs.conversion.runs.record import StageRecord
-from hccs.conversion.training import Recipe, train
+from hccs.conversion.training import Recipe
 from hccs.errors import HccsError
 from hccs_lab.reproduce import documents, sets
 from hccs_lab.reproduce.experiment import FORMS, ExperimentRun
 from hccs_lab.reproduce.plan import ENCODERS, PATIENCE, Experiment, Plan, require_data
-from hccs_lab.reproduce.run import line
+from hccs_lab.reproduce.run import prefixed, require_same_data, run_each, run_stages
 
 MODELS = ("small", "minilm")
 """Encoders of the table."""
@@ -55,19 +51,14 @@ def run(plan: Plan, chosen: Sequence[Experiment], jobs: int = 1, say: Callable[[
     """Every length of every experiment that is not recorded yet, several processes at a time."""
     require_data(plan.data, ["sst2", "mnli", *(ENCODERS[e.model].folder for e in chosen)])
     with RunFolder(plan.out / "long", settings()):
+        require_same_data(plan, ["sst2", "mnli"], [e.model for e in chosen], plan.out / "long")
         (plan.out / "long" / "cells").mkdir(exist_ok=True)
         documents.prepared(plan.data, plan.work)  # once, not in every process
         sets.prepared("sst2", plan.data, plan.work)
-        work = partial(run_experiment, plan, say=say)
-        if jobs > 1:
-            in_processes(work, chosen, min(jobs, len(chosen)), "experiments")
-        else:
-            for experiment in track(chosen, total=len(chosen), description="experiments"):
-                work(experiment)
+        run_each(partial(run_experiment, plan, say=say), chosen, jobs)
 
 
 def settings() -> dict[str, Any]:
-    """What all results of a folder have in common."""
     from hccs_lab.reproduce.run import settings as common
 
     return common() | {
@@ -79,43 +70,32 @@ def settings() -> dict[str, Any]:
 
 
 def run_experiment(plan: Plan, experiment: Experiment, say: Callable[[str], None] = print) -> None:
-    """All lengths of one encoder and seed."""
     record = StageRecord(plan.out / "long" / "cells" / f"{experiment.name}.json")
-    work = LongRun(plan, experiment)
+    name = f"long {experiment.name}"
+    work = LongRun(plan, experiment, prefixed(say, name))
     stages: dict[str, Callable[[], dict[str, Any]]] = {"float": work.fine_tuned}
     stages |= {str(n): partial(work.at_length, n) for n in in_order(documents.LENGTHS)}
-    if all(record.done(name) for name in stages):
+    if all(record.done(stage) for stage in stages):
         return
     if record.done("float") and not work.kept:
         work.fine_tuned()
-    for name, stage in stages.items():
-        try:
-            found = record.stage(name, stage)
-        except Exception as error:  # the other lengths are worth having
-            say(f"long {experiment.name} {name} failed: {type(error).__name__}: {error}")
-            say(traceback.format_exc(limit=-3))
-            if name == "float":
-                return
-            continue
-        say(f"{time.strftime('%H:%M:%S')} long {experiment.name} {line(name, found, record.seconds[name])}")
+    run_stages(name, record, stages, say)
 
 
 class LongRun:
     """The float model of documents, and what is measured of it at each length."""
 
-    def __init__(self, plan: Plan, experiment: Experiment) -> None:
-        self.plan, self.experiment = plan, experiment
+    def __init__(self, plan: Plan, experiment: Experiment, say: Callable[[str], None] = print) -> None:
+        self.plan, self.experiment, self.say = plan, experiment, say
         self.folder = plan.work / "models" / f"long-{experiment.model}-{experiment.seed}"
         self.labels = tasks.TASKS["sst2"].labels or ()
 
     @cached_property
     def sets(self) -> dict[str, TokenisedSet]:
-        """All documents, by part, on the device."""
         return sets.opened(documents.prepared(self.plan.data, self.plan.work), best_device())
 
     @property
     def kept(self) -> bool:
-        """Whether the float model is there to go on from."""
         return (self.folder / "config.json").exists()
 
     def _load(self, folder: Any) -> Any:
@@ -124,19 +104,17 @@ class LongRun:
 
     @cached_property
     def model(self) -> Any:
-        """The float model."""
         return self._load(self.folder)
 
     def fine_tuned(self) -> dict[str, Any]:
         """Fine-tune on documents of all lengths, from the experiment's model of sentences."""
-        sentences = ExperimentRun(self.plan, self.experiment)
+        sentences = ExperimentRun(self.plan, self.experiment, self.say)
         if not sentences.kept:
             sentences.fine_tuned()
         model = self._load(self.plan.model(self.experiment))
         extend_positions(model, max(documents.LENGTHS))
-        where = sentences.checkpoints("long")
         recipe = replace(RECIPE, seed=self.experiment.seed)
-        outcome = train(model, self.sets["train"], self.sets["held"], recipe, where, resumable=False)
+        outcome = sentences.train(model, self.sets["train"], self.sets["held"], recipe, "long")
         with replacing_folder(self.folder) as folder:
             model.save_pretrained(folder)
         return {"held": outcome.score, "history": outcome.history}
@@ -175,7 +153,7 @@ class LongRun:
         return found
 
     def _statistics(self, n: int, batch: int, scale: str | None) -> tuple[HeadStatistics, HeadStatistics]:
-        """Of documents to calibrate on, and of as many dev documents at the same scales."""
+        """Statistics of documents to calibrate on, and of as many dev documents at the same scales."""
         own = self.sets[f"calibration{n}"]
         others = self.sets[f"dev{n}"].at(range(len(own)))
         stats = hccs.nn.collect(self.model, list(own.batches(batch)), n=n, scale=scale)
@@ -189,7 +167,7 @@ def fitting_of(form: str, n: int) -> Fitting:
 
 
 def extend_positions(model: Any, most: int) -> None:
-    """Give a BERT a table of positions for longer rows: its own rows again and again, to be trained."""
+    """Give a BERT a table of positions for longer rows: its own rows repeated, to be trained."""
     embeddings = model.base_model.embeddings
     before = embeddings.position_embeddings
     if before.num_embeddings >= most:
@@ -214,7 +192,6 @@ def in_order(lengths: Sequence[int]) -> list[int]:
 
 
 def experiments(models: Sequence[str], seeds: int) -> Iterator[Experiment]:
-    """The experiments of the table."""
     for model in MODELS:
         if model in models:
             yield from (Experiment(model, "sst2", seed) for seed in range(seeds))

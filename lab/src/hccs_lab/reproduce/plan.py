@@ -9,6 +9,7 @@ from typing import Any
 
 from hccs.conversion.training import Recipe
 from hccs.errors import FileError, ParameterError
+from hccs_lab.compare.entries import FLOAT, default_labels
 
 CALIBRATION_SENTENCES = 512
 """Training sentences, without their labels, that theta is fitted to."""
@@ -22,6 +23,62 @@ UNLABELLED_SENTENCES = 8192
 PATIENCE = 100
 """Evaluations without a better score after which training ends: none ends early, for the last epochs, at low
 rates, are often the best."""
+
+
+SURROGATE_ROWS = 512
+"""Rows of every head on which methods are calibrated, and others on which they are measured."""
+
+SURROGATE_EPOCHS = 1.0
+"""Epochs of the retraining that all methods have in common."""
+
+PREFIX, PREFIX_RETRAINED = "surrogates", "surrogates retrained"
+"""Names of stages begin with these; a label follows."""
+
+LABELS = tuple(
+    own
+    for label in default_labels()
+    for own in ((label, f"{label}:mode=u8_lin") if label.startswith("hccs_two_lines") else (label,))
+)
+"""Every method, HCCS in every mode, and two lines in the one without a division."""
+
+_RETRAINED_FIRST = (
+    "hccs_two_lines",
+    "hccs",
+    FLOAT,
+    "index_softmax",
+    "ibert",
+    "hccs:mode=u8_lin",
+    "softmax_s8",
+    "shiftmax",
+    "ita",
+    "log_int_softmax",
+    "e2softmax",
+    "softermax",
+    "exaq",
+    "hccs_two_lines:mode=u8_lin",
+    "consmax",
+    "rela",
+    "entmax15",
+    "sparsemax",
+    "entmax",
+    "hccs_two_lines_uint8",
+    "hls4ml",
+    "aie4ml_exp",
+    "hccs:mode=u8_clb",
+    "hccs:mode=u8_div",
+    "hccs:mode=i16_clb",
+    "hccs_two_lines_uint8:mode=u8_lin",
+    "sas",
+    "vitis_bf16",
+    "iron_bf16",
+)
+
+RETRAINED_LABELS = (
+    *_RETRAINED_FIRST,
+    *(label for label in LABELS if label not in (*_RETRAINED_FIRST, "softmax")),
+)
+"""HCCS and what the budget alone is worth, then integers, then what only training makes usable, then what is
+as good as softmax without it; methods that are new to the registry come last."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +144,6 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """For files."""
         return f"{self.model}-{self.task}-{self.seed}"
 
 
@@ -101,11 +157,9 @@ class Plan:
     stages: tuple[str, ...] = field(default=())
 
     def cell(self, experiment: Experiment) -> Path:
-        """The record of an experiment."""
         return self.out / "cells" / f"{experiment.name}.json"
 
     def model(self, experiment: Experiment) -> Path:
-        """The folder of its fine-tuned float model."""
         return self.work / "models" / experiment.name
 
 
@@ -130,12 +184,18 @@ def experiments(
 
 
 def require_known(what: str, names: Sequence[str], known: Mapping[str, Any]) -> None:
-    """Refuse names that are not known, and no names."""
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise ParameterError(
             f"{what} among {', '.join(known)}", ", ".join(map(repr, unknown)) or "none", "Choose from these."
         )
+
+
+def parent_of_tasks(data: Path) -> Path:
+    """The folder with every task's folder, for it or for one of those, which `hccs convert --data` takes."""
+    tasks = {task for encoder in ENCODERS.values() for task in encoder.recipes}
+    is_task = data.resolve().name in tasks and (data / "train.tsv").exists()
+    return data.resolve().parent if is_task else data
 
 
 def require_data(data: Path, needed: Sequence[str]) -> None:

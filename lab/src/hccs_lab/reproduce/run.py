@@ -5,24 +5,28 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from hccs._progress import track
-from hccs.conversion.data.held import HELD_BACK
+from hccs._progress import duration, track
+from hccs.conversion.data.holdout import HOLDOUT_LIMIT
+from hccs.conversion.fingerprints import require_same
 from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.processes import in_processes
-from hccs.conversion.runs.record import StageRecord
+from hccs.conversion.runs.record import StageRecord, read_json, write_json
 from hccs.conversion.steps import RETRAINING
 from hccs.errors import HccsError
-from hccs_lab.reproduce import sets, surrogate_plan
+from hccs_lab.processes import in_processes
+from hccs_lab.reproduce import sets
 from hccs_lab.reproduce.plan import (
     CALIBRATION_SENTENCES,
     ENCODERS,
     MENDING_SENTENCES,
+    SURROGATE_EPOCHS,
+    SURROGATE_ROWS,
     UNLABELLED_SENTENCES,
     Experiment,
     Plan,
@@ -38,13 +42,16 @@ def run(plan: Plan, chosen: Sequence[Experiment], jobs: int = 1, say: Callable[[
     with opened(plan, chosen):
         for task in dict.fromkeys(experiment.task for experiment in chosen):
             sets.prepared(task, plan.data, plan.work)  # once, not in every process
-        work = partial(run_experiment, plan, say=say)
-        if jobs > 1:
-            in_processes(work, chosen, min(jobs, len(chosen)), "experiments")
-        else:
-            for experiment in track(chosen, total=len(chosen), description="experiments"):
-                work(experiment)
+        run_each(partial(run_experiment, plan, say=say), chosen, jobs)
     _require_all(plan, chosen)
+
+
+def run_each(work: Callable[[Experiment], None], chosen: Sequence[Experiment], jobs: int) -> None:
+    if jobs > 1:
+        in_processes(work, chosen, min(jobs, len(chosen)), "experiments")
+    else:
+        for experiment in track(chosen, total=len(chosen), description="experiments"):
+            work(experiment)
 
 
 @contextmanager
@@ -52,20 +59,46 @@ def opened(plan: Plan, chosen: Sequence[Experiment]) -> Iterator[None]:
     """Hold the results folder, made for these experiments; folders of other settings are refused."""
     require_data(plan.data, [name for e in chosen for name in (e.task, ENCODERS[e.model].folder)])
     with RunFolder(plan.out, settings(), marker="long"):
+        require_same_data(plan, [e.task for e in chosen], [e.model for e in chosen], plan.out)
         (plan.out / "cells").mkdir(exist_ok=True)
         yield
 
 
+def require_same_data(plan: Plan, tasks: Sequence[str], models: Sequence[str], out: Path) -> None:
+    """Refuse to add to what was measured on other examples or from another encoder of the same name.
+
+    Both folders note what they were made from: results, and models that later stages start from.
+    """
+    now = {task: sets.digest(sorted((plan.data / task).glob("*.tsv"))) for task in dict.fromkeys(tasks)}
+    now["vocab.txt"] = sets.digest([plan.data / "vocab.txt"])
+    for model in dict.fromkeys(models):
+        folder = plan.data / ENCODERS[model].folder
+        now[model] = sets.digest(sorted(path for path in folder.iterdir() if path.is_file()))
+    note(now, *dict.fromkeys((out, plan.work)))
+
+
+def note(now: dict[str, str], *folders: Path, name: str = "data.json") -> None:
+    """Keep fingerprints in every folder, whose own must not differ."""
+    kept = [folder / name for folder in folders]
+    before = [
+        read_json(path, "Delete it if its results are not needed.") if path.exists() else {} for path in kept
+    ]
+    for folder, noted in zip(folders, before, strict=True):
+        require_same(noted, now, folder)
+    for path, noted in zip(kept, before, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**noted, **now})
+
+
 def settings() -> dict[str, Any]:
-    """What all results of a folder have in common."""
     return {
         "encoders": {name: asdict(encoder) for name, encoder in ENCODERS.items()},
         "retraining": asdict(RETRAINING),
         "calibration_sentences": CALIBRATION_SENTENCES,
         "mending_sentences": MENDING_SENTENCES,
         "unlabelled_sentences": UNLABELLED_SENTENCES,
-        "held_back": HELD_BACK,
-        "surrogates": {"rows": surrogate_plan.ROWS, "epochs": surrogate_plan.EPOCHS},
+        "held_back": HOLDOUT_LIMIT,
+        "surrogates": {"rows": SURROGATE_ROWS, "epochs": SURROGATE_EPOCHS},
     }
 
 
@@ -75,36 +108,70 @@ def run_experiment(plan: Plan, experiment: Experiment, say: Callable[[str], None
     from hccs_lab.reproduce.stages import STAGES
 
     record = StageRecord(plan.cell(experiment))
-    work = ExperimentRun(plan, experiment)
-    waiting = [name for name in STAGES if name in plan.stages and not record.done(name)]
+    work = ExperimentRun(plan, experiment, prefixed(say, experiment.name))
+    waiting = {
+        name: partial(stage, work)
+        for name, stage in STAGES.items()
+        if name in plan.stages and not record.done(name)
+    }
     if not waiting:
         return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*longer than n.*")
         if record.done("float") and not work.kept:
             _fine_tune_again(work, record.stages["float"]["accuracy"])
-        for name in waiting:
-            try:
-                found = record.stage(name, partial(STAGES[name], work))
-            except Exception as error:  # whatever it is, the stages of the others are worth having
-                say(f"{experiment.name} {name} failed: {type(error).__name__}: {error}")
-                say(traceback.format_exc(limit=-3))
-                if name == "float":
-                    return
-            else:
-                say(
-                    f"{time.strftime('%H:%M:%S')} {experiment.name} {line(name, found, record.seconds[name])}"
-                )
-            _free_memory()
+        run_stages(experiment.name, record, waiting, say, _expected(plan, experiment, waiting))
+
+
+def run_stages(
+    experiment: str,
+    record: StageRecord,
+    stages: Mapping[str, Callable[[], dict[str, Any]]],
+    say: Callable[[str], None],
+    expected: Mapping[str, float] | None = None,
+) -> None:
+    """Do the stages that are not recorded: each is told when it begins, with an estimate, and when it ends.
+
+    A stage that fails is told and left out, since the others are worth having; without the float model there
+    are no others.
+    """
+    waiting = [name for name in stages if not record.done(name)]
+    for number, name in enumerate(waiting, 1):
+        left = sum((expected or {}).get(other, 0.0) for other in waiting[number - 1 :])
+        estimate = f", about {duration(left)} for the rest" if left else ""
+        say(f"{time.strftime('%H:%M:%S')} {experiment} {name} … {number} of {len(waiting)}{estimate}")
+        try:
+            found = record.stage(name, stages[name])
+        except Exception as error:
+            say(f"{experiment} {name} failed: {type(error).__name__}: {error}")
+            say(traceback.format_exc(limit=-3))
+            if name == "float":
+                return
+        else:
+            say(f"{time.strftime('%H:%M:%S')} {experiment} {line(name, found, record.seconds[name])}")
+        _free_memory()
+
+
+def prefixed(say: Callable[[str], None], name: str) -> Callable[[str], None]:
+    """Says lines after a name, by which those of several processes are told apart."""
+    return lambda text: say(f"{name}: {text.strip()}")
+
+
+def _expected(plan: Plan, experiment: Experiment, stages: Iterable[str]) -> dict[str, float]:
+    """The seconds that each stage took with another seed of the same model and task, where one is done."""
+    found: dict[str, float] = {}
+    for path in plan.cell(experiment).parent.glob(f"{experiment.model}-{experiment.task}-*.json"):
+        found |= StageRecord(path).seconds
+    return {name: found[name] for name in stages if name in found}
 
 
 def _fine_tune_again(work: Any, before: float) -> None:
-    """Make a float model anew that was deleted, or that lies on another machine."""
-    again = work.fine_tuned()["accuracy"]
-    if again != before:
+    """Fine-tune a float model once more that was deleted, or that lies on another machine."""
+    reached = work.fine_tuned()["accuracy"]
+    if reached != before:
         warnings.warn(
-            f"the float model of {work.experiment.name} was not kept; fine-tuned again it reaches "
-            f"{again:.4f} instead of {before:.4f}, and the stages that are added start from it",
+            f"the float model of {work.experiment.name} was not kept; fine-tuned once more it reaches "
+            f"{reached:.4f} instead of {before:.4f}, and the stages that are added start from it",
             stacklevel=2,
         )
 
@@ -150,5 +217,5 @@ def _require_all(plan: Plan, chosen: Sequence[Experiment]) -> None:
         raise HccsError(
             "every stage to be done",
             f"{len(lacking)} that failed: {', '.join(lacking[:6])}",
-            "What they said is above; the same command tries them again.",
+            "Their errors are above; the same command tries them again.",
         )

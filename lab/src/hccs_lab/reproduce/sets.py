@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
 from hccs._files import atomic
 from hccs.conversion.data import tasks
-from hccs.conversion.data.held import hold_back
+from hccs.conversion.data.holdout import hold_out
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.models import load_tokenizer
 
@@ -18,13 +19,14 @@ PARTS = ("train", "held", "dev")
 
 def prepared(task: str, data: Path, work: Path) -> Path:
     """The file of a task's token ids, written if it is not there; another vocabulary or data has another."""
-    path = work / "tokens" / f"{task}-{_digest(task, data)}.safetensors"
+    made_of = digest([data / "vocab.txt", *sorted((data / task).glob("*.tsv"))])
+    path = work / "tokens" / f"{task}-{made_of}.safetensors"
     if not path.exists():
         from safetensors.torch import save
 
         known = tasks.load(tasks.TASKS[task], data / task)
         tokenizer = load_tokenizer(str(data), data / "vocab.txt")
-        rest, held = hold_back(known.train)
+        rest, held = hold_out(known.train)
         columns: dict[str, torch.Tensor] = {}
         for part, examples in zip(PARTS, (rest, held, known.dev), strict=True):
             columns |= packed(part, tokenise(examples, tokenizer, known.task.n))
@@ -42,7 +44,6 @@ def packed(part: str, data: TokenisedSet) -> dict[str, torch.Tensor]:
 
 
 def opened(path: Path, device: torch.device) -> dict[str, TokenisedSet]:
-    """The sets in a file, by part, on a device."""
     from safetensors.torch import load_file
 
     columns: dict[str, dict[str, torch.Tensor]] = {}
@@ -56,8 +57,9 @@ def opened(path: Path, device: torch.device) -> dict[str, TokenisedSet]:
     return found
 
 
-def _digest(task: str, data: Path) -> str:
+def digest(files: Iterable[Path]) -> str:
+    """The contents of files, in order, in a few letters."""
     found = hashlib.sha256()
-    for file in [data / "vocab.txt", *sorted((data / task).glob("*.tsv"))]:
+    for file in files:
         found.update(file.read_bytes())
     return found.hexdigest()[:12]

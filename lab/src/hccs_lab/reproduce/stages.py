@@ -5,48 +5,45 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 import hccs.nn
 from hccs.calibration import fidelity
+from hccs.conversion.evaluate import integer_logits, share_equal
 from hccs.conversion.models import predictions
-from hccs.conversion.report.fidelity import measure
 from hccs.conversion.steps import RETRAINING, plan_whole, retrain, train_whole, with_mode
 from hccs.conversion.training import Recipe, train
-from hccs.conversion.whole import share_equal, whole_logits
+from hccs.errors import FileError, HccsError, MissingExtraError
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
-from hccs_lab.reproduce import surrogate_plan, surrogates
+from hccs_lab.compare import steps
+from hccs_lab.compare.entries import FLOAT, Entry, parse
+from hccs_lab.compare.measures import MEASURES
+from hccs_lab.fidelity import measure
 from hccs_lab.reproduce.experiment import FORMS, WITHOUT_DIVISION, ExperimentRun
-from hccs_lab.reproduce.plan import PATIENCE, require_known
+from hccs_lab.reproduce.plan import (
+    LABELS,
+    PATIENCE,
+    PREFIX,
+    PREFIX_RETRAINED,
+    RETRAINED_LABELS,
+    SURROGATE_EPOCHS,
+    require_known,
+)
 
 UNLABELLED_EPOCHS = 2.0
-"""Of training without labels."""
+"""Epochs of training without labels."""
 
 CHECKED = 64
 """Dev examples on which an integer program itself is asked, in NumPy."""
 
 
-def fine_tuned(work: ExperimentRun) -> dict[str, Any]:
-    """The float model."""
-    return work.fine_tuned()
-
-
-def one_line(work: ExperimentRun) -> dict[str, Any]:
-    """One line per head in every mode; per layer and for all heads; without training."""
-    return {form: _form(work, form) for form in ("one line", "one line, layer", "one line, global")}
-
-
-def two_lines(work: ExperimentRun) -> dict[str, Any]:
-    """Two lines per head with int16 and with uint8 scores, in every mode; without training."""
-    return {form: _form(work, form) for form in ("two lines", "two lines, uint8")}
-
-
-def wide(work: ExperimentRun) -> dict[str, Any]:
-    """One line per head with wide sums."""
-    return {"one line, wide": _form(work, "one line, wide")}
+def _forms(forms: Sequence[str], work: ExperimentRun) -> dict[str, Any]:
+    """Forms without training: those with parameters per head in every mode."""
+    return {form: _form(work, form) for form in forms}
 
 
 def _form(work: ExperimentRun, form: str) -> dict[str, Any]:
@@ -94,26 +91,26 @@ def _mended(work: ExperimentRun, form: str) -> dict[str, Any]:
     answers.append(work.judge(hccs.nn.attach(model, refined)))
     found["mended, refined"] = {**work.measured(model), **work.kept_step(answers[2], answers[1])}
     hccs.nn.attach(model, table)
-    steps = ["calibrated"]
+    taken = ["calibrated"]
     for step in ("mended", "mended, refined"):
         if not found[step]["kept"]:
             break
-        steps.append(step)
-    found["delivered"] = {**found[steps[-1]], "steps": steps}
+        taken.append(step)
+    found["delivered"] = {**found[taken[-1]], "steps": taken}
     return found
 
 
-def whole(work: ExperimentRun) -> dict[str, Any]:
+def all_integers(work: ExperimentRun) -> dict[str, Any]:
     """All in integers from the float weights, without training, from one line."""
-    return _whole(work, work.copy(), work.refined("one line"))
+    return _all_integers(work, work.copy(), work.refined("one line"))
 
 
-def whole_two_lines(work: ExperimentRun) -> dict[str, Any]:
+def all_integers_two_lines(work: ExperimentRun) -> dict[str, Any]:
     """All in integers from the float weights, without training, from two lines."""
-    return _whole(work, work.copy(), work.calibrated("two lines")[0].table)
+    return _all_integers(work, work.copy(), work.calibrated("two lines")[0].table)
 
 
-def whole_mended(work: ExperimentRun) -> dict[str, Any]:
+def all_integers_mended(work: ExperimentRun) -> dict[str, Any]:
     """The same with weights mended first for two lines, then once more for the integers around them."""
     model, table = copy.deepcopy(work.mended("two lines")), work.calibrated("two lines")[0].table
     plan = plan_whole(model, table, work.calibration)
@@ -125,7 +122,7 @@ def whole_mended(work: ExperimentRun) -> dict[str, Any]:
         return {**work.measured(model), **step, **found}
 
 
-def _whole(work: ExperimentRun, model: Any, table: ParamTable) -> dict[str, Any]:
+def _all_integers(work: ExperimentRun, model: Any, table: ParamTable) -> dict[str, Any]:
     attention = work.measured(hccs.nn.attach(model, table))
     plan = plan_whole(model, table, work.calibration)
     with plan.training():
@@ -139,7 +136,7 @@ def _checked(work: ExperimentRun, plan: Any) -> dict[str, Any]:
     sample = dev.at(range(0, len(dev), max(1, len(dev) // CHECKED)))
     with plan.training(), torch.no_grad():
         own = predictions(plan.model, sample)
-    equal = share_equal(whole_logits(plan.lower(), sample), own, sample.labels)
+    equal = share_equal(integer_logits(plan.lower(), sample), own, sample.labels)
     return {"equal": equal, "compared": len(sample)}
 
 
@@ -156,7 +153,6 @@ def retrained(work: ExperimentRun) -> dict[str, Any]:
 
 
 def retrained_two_lines(work: ExperimentRun) -> dict[str, Any]:
-    """Retrained with labels, two lines per head."""
     model, table = work.copy(), work.calibrated("two lines")[0].table
     return {**_retrain(work, model, table, "two lines"), **_of_retrained(work, model, table)}
 
@@ -187,46 +183,32 @@ def _unlabelled(work: ExperimentRun, form: str) -> dict[str, Any]:
     held = held.labelled_by(predictions(work.model, held))
     recipe = replace(_recipe(work), epochs=UNLABELLED_EPOCHS, distil=1.0)
     model, table = work.copy(), work.calibrated(form)[0].table
-    where = work.checkpoints(f"unlabelled-{form}")
-    outcome = retrain(model, table, data, held, work.calibration, recipe, where, resumable=False)
+    where = work.checkpoint(f"unlabelled-{form}")
+    outcome = retrain(model, table, data, held, recipe, where, resumable=False)
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
-def retrained_layer(work: ExperimentRun) -> dict[str, Any]:
-    """Retrained with one line per layer."""
-    return _granularity(work, "layer")
-
-
-def retrained_global(work: ExperimentRun) -> dict[str, Any]:
-    """Retrained with one line for all heads."""
-    return _granularity(work, "global")
-
-
-def _granularity(work: ExperimentRun, granularity: str) -> dict[str, Any]:
+def _granularity(granularity: str, work: ExperimentRun) -> dict[str, Any]:
+    """Retrained with one line per layer, or one for all heads."""
     form = f"one line, {granularity}"
-    return _retrain(work, work.copy(), work.calibrated(form)[0].table, form, granularity)
+    return _retrain(work, work.copy(), work.calibrated(form)[0].table, form)
 
 
 def retrained_float(work: ExperimentRun) -> dict[str, Any]:
     """The float model retrained just as long: what the budget alone is worth."""
     model, recipe = work.copy(), _recipe(work)
-    where = work.checkpoints("retrained-float")
-    outcome = train(model, work.taught, work.sets["held"], recipe, where, resumable=False)
+    outcome = work.train(model, work.taught, work.sets["held"], recipe, "retrained-float")
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
-def _retrain(
-    work: ExperimentRun, model: Any, table: ParamTable, name: str, granularity: str = "head"
-) -> dict[str, Any]:
+def _retrain(work: ExperimentRun, model: Any, table: ParamTable, name: str) -> dict[str, Any]:
     outcome = retrain(
         model,
         table,
         work.taught,
         work.sets["held"],
-        work.calibration,
         _recipe(work),
-        work.checkpoints(f"retrained-{name}"),
-        granularity=granularity,
+        work.checkpoint(f"retrained-{name}"),
         resumable=False,
     )
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
@@ -240,11 +222,11 @@ def _recipe(work: ExperimentRun) -> Recipe:
     )
 
 
-def whole_trained(work: ExperimentRun) -> dict[str, Any]:
+def all_integers_trained(work: ExperimentRun) -> dict[str, Any]:
     """All in integers, trained with the program's forward pass and distilled from the float model."""
     recipe = replace(_recipe(work), epochs=work.recipe.whole_epochs, batch_size=work.recipe.whole_batch)
     plan = plan_whole(work.copy(), work.refined("one line"), work.calibration)
-    where = work.checkpoints("whole")
+    where = work.checkpoint("whole")
     outcome = train_whole(plan, work.taught, work.sets["held"], recipe, where, resumable=False)
     with plan.training():
         found = work.measured(plan.model)
@@ -257,34 +239,85 @@ def whole_trained(work: ExperimentRun) -> dict[str, Any]:
     }
 
 
+def _replaced(label: str, work: ExperimentRun) -> dict[str, Any]:
+    """A method in the float weights: points on dev, and how far from softmax it is on held-back rows."""
+    entry = parse([label])[-1]
+    try:
+        own = _parameters(work, entry)
+        distances = steps.fidelity(entry, own, work.rows[1])
+        found = work.measured(steps.attached(entry, own, work.model, work.rows[0]))
+    except (FileError, MissingExtraError):
+        raise  # a disk or a missing package, which no method is to blame for
+    except HccsError as error:
+        return {"refused": str(error)}
+    return {**found, "distances": {name: round(distances[name], 6) + 0.0 for name in MEASURES}}
+
+
+def _replaced_and_retrained(label: str, work: ExperimentRun) -> dict[str, Any]:
+    """A method after the common recipe, from the float weights, the float model its teacher."""
+    entry = parse([label])[-1]
+    try:
+        own = None if entry.method == FLOAT else _parameters(work, entry)
+        model = steps.attached(entry, own, work.model, work.rows[0])
+        where = work.checkpoint(f"surrogates-{entry.file_name}")
+        # A scale that a method does not know is met by its first batch.
+        outcome = train(model, work.taught, work.sets["held"], _common_recipe(work), where, resumable=False)
+    except (FileError, MissingExtraError):
+        raise  # as above
+    except HccsError as error:
+        return {"refused": str(error)}
+    return {**work.measured(model), "held": outcome.score, "history": outcome.history}
+
+
+def _parameters(work: ExperimentRun, entry: Entry) -> steps.Parameters:
+    return steps.completed(entry, work.fitted(entry.method), work.rows[0])
+
+
+def _common_recipe(work: ExperimentRun) -> Any:
+    return replace(
+        RETRAINING,
+        epochs=SURROGATE_EPOCHS,
+        learning_rate=work.recipe.retraining_rate,
+        patience=PATIENCE,
+        seed=work.experiment.seed,
+    )
+
+
+WITHOUT_TRAINING = {f"{PREFIX} {label}": partial(_replaced, label) for label in LABELS}
+RETRAINED = {
+    f"{PREFIX_RETRAINED} {label}": partial(_replaced_and_retrained, label) for label in RETRAINED_LABELS
+}
+"""One stage for each softmax replacement, measured by the steps of `hccs compare`: a run that is cut off
+loses one method at most, and a method that fails leaves the others."""
+
 STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
-    "float": fine_tuned,
-    "one line": one_line,
-    "two lines": two_lines,
+    "float": ExperimentRun.fine_tuned,
+    "one line": partial(_forms, ("one line", "one line, layer", "one line, global")),
+    "two lines": partial(_forms, ("two lines", "two lines, uint8")),
     "mended": mended,
     "refined": refined,
     "retrained": retrained,
     "retrained two lines": retrained_two_lines,
-    "whole two lines": whole_two_lines,
-    "whole": whole,
+    "whole two lines": all_integers_two_lines,
+    "whole": all_integers,
     "unlabelled": unlabelled,
-    "whole trained": whole_trained,
-    "whole mended": whole_mended,
-    "wide": wide,
-    **surrogates.WITHOUT_TRAINING,
-    "retrained layer": retrained_layer,
-    "retrained global": retrained_global,
+    "whole trained": all_integers_trained,
+    "whole mended": all_integers_mended,
+    "wide": partial(_forms, ("one line, wide",)),
+    **WITHOUT_TRAINING,
+    "retrained layer": partial(_granularity, "layer"),
+    "retrained global": partial(_granularity, "global"),
     "retrained float": retrained_float,
-    **surrogates.RETRAINED,
+    **RETRAINED,
 }
-"""In the order of importance."""
+"""The most important stages come first."""
 
-EXTRA = ("retrained layer", "retrained global", "retrained float", *surrogates.RETRAINED)
+EXTRA = ("retrained layer", "retrained global", "retrained float", *RETRAINED)
 """Stages that are done when they are asked for: each is a training of its own."""
 
 TOGETHER = {
-    surrogate_plan.PREFIX: tuple(surrogates.WITHOUT_TRAINING),
-    surrogate_plan.PREFIX_RETRAINED: tuple(surrogates.RETRAINED),
+    PREFIX: tuple(WITHOUT_TRAINING),
+    PREFIX_RETRAINED: tuple(RETRAINED),
 }
 """Names for many stages: one for every softmax replacement."""
 

@@ -1,4 +1,4 @@
-"""Published replacements of softmax behind one door; `registry` tells how each is used."""
+"""Published replacements of softmax behind one interface; `registry` tells how each is used."""
 
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.registry import get, names

@@ -14,17 +14,14 @@ F has few bits when the row is long (sum e >= 16384 makes F <= 510), and the row
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.surrogate import softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FRACTION_BITS = 8
 LARGEST_KQ = 32767 // 255
@@ -32,7 +29,6 @@ A2, B1, C0 = 2811, -11004, 16384  # 2^-f ~ 0.1716 f^2 - 0.6716 f + 1, in Q14
 
 
 def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
-    """KQ: what one int8 step is worth in octaves, in Q8."""
     kq = np.rint(np.log2(np.e) * scale * 2**FRACTION_BITS).astype(np.int64)
     if kq.size and not (kq.min() >= 1 and kq.max() <= LARGEST_KQ):
         raise ParameterError(
@@ -44,7 +40,6 @@ def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def weights(d: NDArray[np.int64], kq: Any) -> NDArray[np.int64]:
-    """2^(-d*KQ/256) in Q14."""
     z = d * kq
     f, octaves = z & 255, z >> FRACTION_BITS
     mantissa = ((((A2 * f) >> 8) + B1) * f >> 8) + C0
@@ -53,7 +48,6 @@ def weights(d: NDArray[np.int64], kq: Any) -> NDArray[np.int64]:
 
 
 def normalise(e: Any, total: Any) -> Any:
-    """p, worth 1/255."""
     return (e * ((255 << 15) // total)) >> 15
 
 
@@ -61,25 +55,17 @@ SURROGATE = by_distance(
     name="aie4ml_exp",
     summary="second-order integer 2^-z (aie4ml)",
     costs=Costs(
-        input="int8",
         output="uint8, 1/255",
-        bits_in=8,
         bits_out=8,
-        bits_inside=32,
-        table_bytes=0,
         needs=frozenset({"divide", "max", "sum"}),
         # max, subtract, multiply, shift, and; multiply, shift, add, multiply, shift, add; shift, compare,
         # select; sum; multiply, shift
         operations=PerRow(element=17),
         divides=PerRow(row=1),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="aie4ml, Danopoulos et al.",
     ),
     weights=weights,
     normalise=normalise,
     one=255,
     constants=constants,
-    smooth=softmax_gradient,
 )

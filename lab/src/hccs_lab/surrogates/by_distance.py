@@ -7,15 +7,13 @@ NumPy reference computes every weight by the method's equations; the PyTorch for
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hccs_lab.surrogates.rows import distance
-from hccs_lab.surrogates.surrogate import Output, Surrogate, per_row, scale_alone
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs_lab.surrogates.rows import distance, look_up
+from hccs_lab.surrogates.surrogate import Output, Surrogate, per_row, scale_alone, softmax_gradient
 
 DISTANCES = np.arange(256)
 
@@ -27,6 +25,7 @@ def by_distance(
     one: int | Callable[..., int] | None,
     constants: Callable[..., dict[str, Any]] = scale_alone,
     summand: Callable[[Any], Any] = lambda w: w,
+    smooth: Callable[..., Any] = softmax_gradient,
     **declared: Any,
 ) -> Surrogate:
     """A surrogate from `weights(d, **constants)`, NumPy, and `normalise(w, total, **words)`.
@@ -47,9 +46,7 @@ def by_distance(
         return finished(w, summand(w).sum(-1, keepdims=True), made)
 
     def tensor(x: Any, valid: Any, table: Any, **made: Any) -> Output:
-        from hccs_lab.surrogates import tensors
-
-        w = tensors.look_up(table, tensors.distance(x, valid)).masked_fill_(~valid, 0)
+        w = look_up(table, distance(x, valid)) * valid
         return finished(w, summand(w).sum(-1, keepdim=True), made)
 
     def finished(w: Any, total: Any, made: dict[str, Any]) -> Output:
@@ -58,4 +55,4 @@ def by_distance(
         values = normalise(w, total + (total == 0), **words)
         return Output(values, one(**words) if callable(one) else one)
 
-    return Surrogate(rows=rows, tensor=tensor, constants=with_table, **declared)
+    return Surrogate(rows=rows, tensor=tensor, constants=with_table, smooth=smooth, **declared)

@@ -16,18 +16,16 @@ divergence is least where the mean mass of a row is one) and splits it: beta is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.fitting import per_head
-from hccs_lab.surrogates.rows import INT8_MIN, look_up
+from hccs_lab.surrogates.rows import INT8_MIN, look_up, wide
 from hccs_lab.surrogates.surrogate import REQUIRED, Output, Surrogate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LEAST_GAMMA = 1e-6  # training must not take gamma to 0 or below
 
@@ -35,7 +33,6 @@ LEAST_GAMMA = 1e-6  # training must not take gamma to 0 or below
 def constants(
     scale: NDArray[np.float64], beta: NDArray[np.float64], gamma: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """The two tables of each head, in float16."""
     if not (gamma > 0).all():
         raise ParameterError("gamma > 0", str(gamma), "gamma stands for the sum of a row.")
     high = np.exp(16 * np.arange(-8, 8) * scale[..., None] - beta[..., None]) / gamma[..., None]
@@ -45,27 +42,22 @@ def constants(
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], high: Any, low: Any) -> Output:
-    """p in float16."""
-    wide = x.astype(np.int64)
+    logits = wide(x)
     with np.errstate(over="ignore"):
-        product = look_up(high, (wide >> 4) + 8) * look_up(low, wide & 15)
+        product = look_up(high, (logits >> 4) + 8) * look_up(low, logits & 15)
     return Output(np.minimum(product, np.finfo(np.float16).max))
 
 
 def tensor(x: Any, valid: Any, high: Any, low: Any) -> Output:
-    """The same on tensors."""
     import torch
 
-    from hccs_lab.surrogates import tensors
-
-    wide = x.to(torch.int64)
-    left, right = tensors.look_up(high, (wide >> 4) + 8), tensors.look_up(low, wide & 15)
+    logits = wide(x)
+    left, right = look_up(high, (logits >> 4) + 8), look_up(low, logits & 15)
     product = (left.float() * right.float()).clamp(max=torch.finfo(torch.float16).max)
     return Output(product.half())
 
 
 def smooth(z: Any, valid: Any, beta: Any, gamma: Any) -> Any:
-    """The float form, with gradients for beta and gamma."""
     p = (z - beta.to(z.dtype)).exp() / gamma.to(z.dtype)
     return p.masked_fill(~valid, 0)
 
@@ -83,18 +75,13 @@ SURROGATE = Surrogate(
     name="consmax",
     summary="exp(z - beta)/gamma from two 16-entry tables",
     costs=Costs(
-        input="int8",
         output="float16",
-        bits_in=8,
         bits_out=16,
         bits_inside=16,
         table_bytes=2 * 16 * 2,
         needs=frozenset({"table"}),
         operations=PerRow(element=5),  # shift, and, two tables, multiply
-        divides=PerRow(),
-        exponentials=PerRow(),
         integer_only=False,
-        trainable=True,
         source="Liu et al., ConSmax, 2024",
     ),
     rows=rows,

@@ -24,11 +24,10 @@ class PerRow:
     sort: float = 0
 
     def __call__(self, k: int) -> int:
-        """The count for rows of k."""
         return round(self.element * k + self.sort * k * (k - 1).bit_length() + self.row)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Costs:
     """The declaration of one method.
 
@@ -38,26 +37,26 @@ class Costs:
     `table_bytes`.
     """
 
-    input: str
-    """Format of the logits at the method's door: "int8", "bfloat16", "float32", or as the source names it."""
+    needs: frozenset[str]
+    """Among `NEEDS`."""
+    operations: PerRow
     output: str
     """Format of the probabilities."""
-    bits_in: int
     bits_out: int
-    bits_inside: int
-    """The widest intermediate."""
-    table_bytes: int
-    needs: frozenset[str]
-    """Of `NEEDS`."""
-    operations: PerRow
-    divides: PerRow
-    exponentials: PerRow
-    integer_only: bool
-    """Integers (or fixed point) alone between the int8 logits and the output."""
-    trainable: bool
-    """Whether the PyTorch form passes gradients to the logits."""
     source: str
     """Who published it."""
+    input: str = "int8"
+    """Format of the logits at the method's door: "int8", "bfloat16", "float32", or as the source names it."""
+    bits_in: int = 8
+    bits_inside: int = 32
+    """The widest intermediate."""
+    table_bytes: int = 0
+    divides: PerRow = PerRow()
+    exponentials: PerRow = PerRow()
+    integer_only: bool = True
+    """Only integers (or fixed point) lie between the int8 logits and the output."""
+    trainable: bool = True
+    """Whether the PyTorch form passes gradients to the logits."""
 
     def __post_init__(self) -> None:
         unknown = self.needs - set(NEEDS)
@@ -70,14 +69,5 @@ class Costs:
 
 
 def float32_costs(**declared: Any) -> Costs:
-    """Of a method in float32 from its logits to its output, without a table."""
-    return Costs(
-        input="float32",
-        output="float32",
-        bits_in=32,
-        bits_out=32,
-        bits_inside=32,
-        table_bytes=0,
-        integer_only=False,
-        **declared,
-    )
+    """The costs of a method in float32 from its logits to its output, without a table."""
+    return Costs(input="float32", output="float32", bits_in=32, bits_out=32, integer_only=False, **declared)

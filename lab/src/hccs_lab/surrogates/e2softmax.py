@@ -19,17 +19,14 @@ code of its later moves to k; here the row's maximum is known first, so that no 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.rows import REQUANTISATION_BITS, leading_bit, multiplier_for
-from hccs_lab.surrogates.surrogate import softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FRACTION_BITS = 4
 LARGEST_CODE = 15
@@ -37,7 +34,6 @@ LOW, HIGH = 209, 145  # 0.818 and 0.568, 8 fraction bits
 
 
 def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
-    """The multiplier of the distances, to sixteenths."""
     return {"multiplier": multiplier_for(scale * (1 << FRACTION_BITS))}
 
 
@@ -51,7 +47,6 @@ def weights(d: NDArray[np.int64], multiplier: Any) -> NDArray[np.int64]:
 
 
 def normalise(w: Any, total: Any) -> Any:
-    """p, worth 2^-8."""
     s = leading_bit(total)
     second = (total << 1 >> s) & 1
     return (w * (LOW - (LOW - HIGH) * second)) >> s
@@ -61,25 +56,16 @@ SURROGATE = by_distance(
     name="e2softmax",
     summary="powers of two in 4 bits, logarithmic division (SOLE)",
     costs=Costs(
-        input="int8",
         output="uint8, 2^-8",
-        bits_in=8,
         bits_out=8,
-        bits_inside=32,
-        table_bytes=0,
         needs=frozenset({"max", "sum"}),
         # max, subtract; requantise: multiply, add, shift, clip; log2 e: 2 shifts, 2 adds; round: add, shift;
         # clip; power: shift; sum; exponents: add; shift
         operations=PerRow(element=17, row=4),
-        divides=PerRow(),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="Wang et al., SOLE, ICCAD 2023",
     ),
     weights=weights,
     normalise=normalise,
     one=256,
     constants=constants,
-    smooth=softmax_gradient,
 )

@@ -12,18 +12,16 @@ Our reading: `calibrate` takes the alpha in 1.1 .. 2 of least divergence from so
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.costs import PerRow, float32_costs
 from hccs_lab.surrogates.fitting import best_candidate
-from hccs_lab.surrogates.simplex import masked_tensor, require_entmax, shifted
+from hccs_lab.surrogates.rows import shifted
 from hccs_lab.surrogates.surrogate import Output, Result, Surrogate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 HALVINGS = 50
 NEWTON_ENDS = 1e-14
@@ -32,14 +30,12 @@ CANDIDATES = np.linspace(1.1, 2.0, 10)
 
 
 def constants(scale: NDArray[np.float64], alpha: NDArray[np.float64]) -> dict[str, Any]:
-    """The scale, and alpha, which must lie above 1."""
     if not (alpha > 1).all():
         raise ParameterError("alpha > 1", str(alpha), "At alpha = 1 entmax is softmax: take that.")
     return {"scale": scale, "alpha": alpha}
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any, alpha: Any) -> Output:
-    """p in float64."""
     z = shifted(x * scale, valid) * (alpha - 1)
     power = 1 / (alpha - 1)
     low = np.full_like(z[..., :1], -1.0)
@@ -54,15 +50,17 @@ def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any, alpha: Any) 
 
 
 def tensor(z: Any, valid: Any, scale: Any, alpha: Any) -> Output:
-    """The same on tensors."""
     return Output(smooth(z, valid, alpha))
 
 
 def smooth(z: Any, valid: Any, alpha: Any) -> Any:
-    """entmax_bisect, differentiable in z and alpha."""
-    logits = masked_tensor(z, valid)
+    import entmax
+
+    from hccs_lab.surrogates.tensors import far_below
+
+    logits = far_below(z, valid)
     per_row = alpha.to(logits.dtype).expand(*logits.shape[:-1], 1)
-    return require_entmax().entmax_bisect(logits, per_row, dim=-1, n_iter=HALVINGS)
+    return entmax.entmax_bisect(logits, per_row, dim=-1, n_iter=HALVINGS)
 
 
 def by_newton(
@@ -72,12 +70,12 @@ def by_newton(
     steps from the left never leap over the solution."""
     below = alpha[..., None, None] - 1
     z, power = shifted(x * scale[..., None, None], valid) * below, 1 / below
-    tau, some = np.full_like(z[..., :1], -1.0), valid.any(-1, keepdims=True)
+    tau, present = np.full_like(z[..., :1], -1.0), valid.any(-1, keepdims=True)
     for _ in range(HALVINGS):
         above = np.maximum(z - tau, 0)
         slope = np.where(above > 0, above ** (power - 1), 0)
         excess, fall = (slope * above).sum(-1, keepdims=True) - 1, power * slope.sum(-1, keepdims=True)
-        step = np.divide(excess, fall, out=np.zeros_like(tau), where=some)
+        step = np.divide(excess, fall, out=np.zeros_like(tau), where=present)
         tau = tau + step
         if np.abs(step).max(initial=0) < NEWTON_ENDS:
             break
@@ -99,7 +97,6 @@ SURROGATE = Surrogate(
         operations=PerRow(element=3 * HALVINGS + 4, row=2 * HALVINGS),  # subtract, clip, sum per halving
         divides=PerRow(row=2),
         exponentials=PerRow(element=HALVINGS),
-        trainable=True,
         source="Peters et al., ACL 2019; Correia et al., EMNLP 2019",
     ),
     rows=rows,

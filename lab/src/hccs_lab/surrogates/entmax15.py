@@ -11,20 +11,17 @@ The PyTorch form is that of the `entmax` package, with its exact gradient.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates.costs import PerRow, float32_costs
-from hccs_lab.surrogates.simplex import masked_tensor, require_entmax, shifted
+from hccs_lab.surrogates.rows import shifted
 from hccs_lab.surrogates.surrogate import Output, Surrogate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
-    """p in float64."""
     z = shifted(x * scale, valid) / 2
     downwards = -np.sort(-z, axis=-1)
     counts = np.arange(1, z.shape[-1] + 1)
@@ -36,8 +33,11 @@ def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
 
 
 def tensor(z: Any, valid: Any, scale: Any) -> Output:
-    """The same on tensors, differentiable."""
-    return Output(require_entmax().entmax15(masked_tensor(z, valid), dim=-1))
+    import entmax
+
+    from hccs_lab.surrogates.tensors import far_below
+
+    return Output(entmax.entmax15(far_below(z, valid), dim=-1))
 
 
 SURROGATE = Surrogate(
@@ -49,8 +49,6 @@ SURROGATE = Surrogate(
         # subtract, clip, square
         operations=PerRow(element=14, sort=1),
         divides=PerRow(element=2),
-        exponentials=PerRow(),
-        trainable=True,
         source="Peters, Niculae and Martins, ACL 2019",
     ),
     rows=rows,

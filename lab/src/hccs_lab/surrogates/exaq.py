@@ -17,19 +17,17 @@ clips at the lowest where C lies beyond it; `calibrate` takes both per head, fro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.fitting import per_head
 from hccs_lab.surrogates.rows import distance
-from hccs_lab.surrogates.surrogate import REQUIRED, softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs_lab.surrogates.surrogate import REQUIRED
 
 RULE = {2: (1.66, 1.85), 3: (1.75, 2.06), 4: (1.83, 2.27)}
 
@@ -62,7 +60,6 @@ def weights(d: NDArray[np.int64], ratio: Any, levels: Any, step: Any) -> NDArray
 
 
 def normalise(w: Any, total: Any) -> Any:
-    """p."""
     return w / total
 
 
@@ -81,24 +78,19 @@ def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_
 
 
 def costs_by(bits: float = 2, **statistics: Any) -> Costs:
-    """Those of codes of so many bits, as many of them to a byte as fit."""
+    """The costs of codes of `bits` bits, packed into bytes."""
     width = int(bits)
     packed = 8 // width
     return Costs(
-        input="int8",
         output="float32",
-        bits_in=8,
         bits_out=32,
-        bits_inside=32,
         table_bytes=4 * (2**width + 2 ** (width * packed)),
         needs=frozenset({"divide", "table", "max", "sum"}),
         # max, subtract, multiply, round, clip; packing: shift, or; table, multiply; for every byte of codes a
         # table read and a sum
         operations=PerRow(element=9 + 2 / packed),
         divides=PerRow(row=1),
-        exponentials=PerRow(),
         integer_only=False,
-        trainable=True,
         source="Shkolnik et al., EXAQ, 2024",
     )
 
@@ -112,7 +104,6 @@ SURROGATE = by_distance(
     normalise=normalise,
     one=None,
     constants=constants,
-    smooth=softmax_gradient,
     parameters={"sigma": REQUIRED, "span": REQUIRED, "bits": 2},
     fit=fit,
 )

@@ -13,16 +13,14 @@ KL is infinite, counts as half of the method's unit, in both terms; where the ou
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import DataError
 from hccs_lab.surrogates.rows import maximum
 from hccs_lab.surrogates.surrogate import Result
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FLOAT_UNIT = 2.0**-16
 
@@ -69,7 +67,7 @@ def best_candidate(
     scale: NDArray[np.float64],
     valid: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """For every head the candidate of least divergence; of equals the first.
+    """The candidate of least divergence for every head, the first among equals.
 
     `candidates` [count], the same for all heads, or [count, *heads]; `evaluate` runs the method with one
     candidate per head.

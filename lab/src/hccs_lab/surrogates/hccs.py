@@ -11,9 +11,10 @@ Differentiable straight through, as `hccs.nn.hccs_softmax`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.calibration import HeadStatistics, calibrate
 from hccs.numbers.heads import NAMES, ONE_LINE, HeadParams
@@ -21,9 +22,6 @@ from hccs.numbers.modes import Mode
 from hccs.ops.softmax import softmax
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.surrogate import REQUIRED, Output, Surrogate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def constants(scale: NDArray[np.float64], mode: str, **theta: Any) -> dict[str, Any]:
@@ -39,7 +37,6 @@ def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any, theta: Any, 
 
 
 def tensor(z: Any, valid: Any, scale: Any, theta: Any, mode: str) -> Output:
-    """Probabilities of float logits, differentiable."""
     from hccs.nn.functional import hccs_softmax
 
     return Output(hccs_softmax(z, theta[..., 0, :], scale[..., 0, 0].float(), mode, valid))
@@ -67,18 +64,13 @@ def fit(
 def costs_by(
     mode: str = "i16_div", two_lines: bool = False, shifted_scores: bool = False, **theta: Any
 ) -> Costs:
-    """Those of a mode, and of a second line."""
     # CLB: the leading bit and a shift stand in for the division, and outputs saturate; u8: a shift by 15.
     # Two lines: clip, multiply, subtract; the reciprocal is scaled by the leading bit, in every mode.
     by_shift = Mode(mode).is_clb or Mode(mode).is_linear
     narrow = Mode(mode).is_u8
     return Costs(
-        input="int8",
         output="uint8" if narrow else "int16",
-        bits_in=8,
         bits_out=8 if narrow else 16,
-        bits_inside=32,
-        table_bytes=0,
         needs=frozenset({"max", "sum"} if by_shift else {"divide", "max", "sum"}),
         # max, subtract, clip, multiply, subtract, sum, multiply
         operations=PerRow(
@@ -86,9 +78,6 @@ def costs_by(
             row=2 * (by_shift or two_lines),
         ),
         divides=PerRow() if by_shift else PerRow(row=1),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="the HCCS paper; docs/spec.md",
     )
 

@@ -19,18 +19,15 @@ default); `calibrate` takes the best of 2..8 per head.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.fitting import best_candidate
-from hccs_lab.surrogates.rows import INT8_MIN, look_up
+from hccs_lab.surrogates.rows import INT8_MIN, largest, look_up, wide
 from hccs_lab.surrogates.surrogate import Output, Surrogate, softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 WIDTH = 16
 ENTRIES = 1024
@@ -46,7 +43,7 @@ def constants(scale: NDArray[np.float64], integer_bits: NDArray[np.float64]) -> 
             "integer_bits to be a whole number from 2 to 16", str(integer_bits), "hls4ml's default is 6."
         )
     steps = 2.0 ** (WIDTH - integer_bits)
-    wide = np.floor(np.arange(-128, 128) * (scale * steps)[..., None]).astype(np.int64)
+    fixed = np.floor(np.arange(-128, 128) * (scale * steps)[..., None]).astype(np.int64)
     half = 1 << (WIDTH - 1)
     exponents = np.arange(ENTRIES) * (2.0 ** (integer_bits - 1) / ENTRIES)[..., None]
     # Tables are filled in float32, as the C++ does.
@@ -54,44 +51,20 @@ def constants(scale: NDArray[np.float64], integer_bits: NDArray[np.float64]) -> 
     with np.errstate(divide="ignore"):
         inverse = np.minimum(np.floor(4 * ONE / np.arange(ENTRIES // 2) + 0.5), LARGEST)
     return {
-        "logits": (wide + half) % (2 * half) - half,
+        "logits": (fixed + half) % (2 * half) - half,
         "exp": np.minimum(np.floor(exp * ONE + 0.5), LARGEST).astype(np.int64),
         "inverse": np.broadcast_to(inverse.astype(np.int64), (*scale.shape, ENTRIES // 2)),
     }
 
 
-def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], logits: Any, exp: Any, inverse: Any) -> Output:
-    """p, worth 2^-10."""
-    z = look_up(logits, x.astype(np.int64) - INT8_MIN)
-    low = -(1 << (WIDTH - 1))
-    m = np.where(valid, z, low).max(-1, keepdims=True, initial=low)
-    d = np.where(valid, m - z, 0) & ((1 << (WIDTH - 1)) - 1)
-    e = np.where(valid, look_up(exp, d >> 5), 0)
-    total = np.minimum(e.sum(-1, keepdims=True), LARGEST)
+def rows(x: Any, valid: Any, logits: Any, exp: Any, inverse: Any) -> Output:
+    """p, worth 2^-10, of arrays and tensors."""
+    z = look_up(logits, wide(x) - INT8_MIN)
+    top = largest(z, valid, -(1 << (WIDTH - 1)))
+    d = ((top - z) * valid) & ((1 << (WIDTH - 1)) - 1)
+    e = look_up(exp, d >> 5) * valid
+    total = e.sum(-1, keepdims=True).clip(max=LARGEST)
     return Output((e * look_up(inverse, total >> 8)) >> 10, ONE)
-
-
-def tensor(x: Any, valid: Any, logits: Any, exp: Any, inverse: Any) -> Output:
-    """The same on tensors."""
-    import torch
-
-    from hccs_lab.surrogates import tensors
-
-    z = tensors.look_up(logits, x.to(torch.int64) - INT8_MIN)
-    m = z.masked_fill(~valid, -(1 << (WIDTH - 1))).amax(-1, keepdim=True)
-    d = (m - z).masked_fill_(~valid, 0) & ((1 << (WIDTH - 1)) - 1)
-    e = tensors.look_up(exp, d >> 5).masked_fill_(~valid, 0)
-    total = e.sum(-1, keepdim=True).clamp_(max=LARGEST)
-    return Output((e * tensors.look_up(inverse, total >> 8)) >> 10, ONE)
-
-
-def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
-    """The integer bits of each head's logits with the least divergence from softmax."""
-    return {
-        "integer_bits": best_candidate(
-            lambda bits: SURROGATE(x, scale, valid, integer_bits=bits), INTEGER_BITS, x, scale, valid
-        )
-    }
 
 
 SURROGATE = Surrogate(
@@ -106,16 +79,12 @@ SURROGATE = Surrogate(
         table_bytes=2 * ENTRIES * 18 // 8,
         needs=frozenset({"table", "max", "sum"}),
         operations=PerRow(element=6, row=1),  # max, subtract, table, sum, multiply, shift; one table per row
-        divides=PerRow(),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="hls4ml, Schulte et al. 2025",
     ),
     rows=rows,
-    tensor=tensor,
+    tensor=rows,
     constants=constants,
     smooth=softmax_gradient,
     parameters={"integer_bits": 6},
-    fit=fit,
+    candidates=("integer_bits", INTEGER_BITS),
 )

@@ -20,17 +20,14 @@ Beyond S = 1.67 floor(c/S^2) is 0 and the method has no constants; such scales a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.surrogate import softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 A, B, C = 0.35815147, 0.96963238, 1.0
 NEGATIVE_LN2 = -0.6931
@@ -65,7 +62,6 @@ def polynomial(d: NDArray[np.int64], x0: Any, b: Any, c: Any) -> tuple[NDArray[n
 
 
 def weights(d: NDArray[np.int64], x0: Any, b: Any, c: Any, multiplier: Any) -> NDArray[np.int64]:
-    """e16 of a logit d steps below the maximum."""
     value, q = polynomial(d, x0, b, c)
     shift = MULTIPLIER_BITS + q
     rounded = (value * multiplier + (1 << (shift - 1))) >> shift
@@ -74,7 +70,6 @@ def weights(d: NDArray[np.int64], x0: Any, b: Any, c: Any, multiplier: Any) -> N
 
 
 def normalise(e: Any, total: Any) -> Any:
-    """p, worth 2^-8."""
     return (e * ((1 << 32) // total)) >> 24
 
 
@@ -82,25 +77,18 @@ SURROGATE = by_distance(
     name="ibert",
     summary="second-order integer exponential (i-exp)",
     costs=Costs(
-        input="int8",
         output="uint8 with carry, 2^-8",
-        bits_in=8,
         bits_out=9,
         bits_inside=64,
-        table_bytes=0,
         needs=frozenset({"divide", "max", "sum"}),
         # max, subtract, clip; q by multiply and shift; r: multiply, subtract; polynomial: add, multiply, add;
         # power of two: shift; requantise: multiply, shift; sum; multiply, shift
         operations=PerRow(element=16),
         divides=PerRow(row=1),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="Kim et al., I-BERT, ICML 2021",
     ),
     weights=weights,
     normalise=normalise,
     one=256,
     constants=constants,
-    smooth=softmax_gradient,
 )

@@ -27,19 +27,15 @@ it the head's table. Not followed: the kernel cuts in its scalar tail, the colum
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.fitting import best_candidate
 from hccs_lab.surrogates.rows import divided_to_even, look_up
-from hccs_lab.surrogates.surrogate import softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ENTRIES = 32
 CLIP = 6.6
@@ -49,7 +45,6 @@ INDEX_BITS = 26  # of the kernel's multiplier
 
 
 def constants(scale: NDArray[np.float64], c: NDArray[np.float64], form: str) -> dict[str, Any]:
-    """The clip in int8 steps and the table of each head."""
     if form not in FORMS:
         raise ParameterError(
             f"form to be one of {', '.join(FORMS)}", repr(form), "See hccs_lab.surrogates.index_softmax."
@@ -66,7 +61,6 @@ def constants(scale: NDArray[np.float64], c: NDArray[np.float64], form: str) -> 
 
 
 def weights(d: NDArray[np.int64], t: Any, lut: Any, form: str) -> NDArray[np.int64]:
-    """LUT[i] of a logit d steps below the maximum."""
     last, clipped = ENTRIES - 1, np.minimum(d, t)
     if form == "simulation":
         index = last * clipped // t
@@ -80,7 +74,6 @@ def weights(d: NDArray[np.int64], t: Any, lut: Any, form: str) -> NDArray[np.int
 
 
 def normalise(w: Any, total: Any, form: str) -> Any:
-    """p, worth 1/255."""
     if form == "simulation":
         return divided_to_even(255 * w, total)
     if form == "kernel":
@@ -88,29 +81,18 @@ def normalise(w: Any, total: Any, form: str) -> Any:
     return (2 * 255 * w + total) // (2 * total)
 
 
-def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
-    """The clip of each head with the least divergence from softmax."""
-    return {"c": best_candidate(lambda c: SURROGATE(x, scale, valid, c=c), CANDIDATES, x, scale, valid)}
-
-
 def costs_by(form: str = "rounded", **parameters: Any) -> Costs:
-    """Those of a division per element, or of the kernel's one per row."""
+    """The costs of a division per element, or of the kernel's one per row."""
     once = form == "kernel"
     return Costs(
-        input="int8",
         output="uint8, 1/255",
-        bits_in=8,
         bits_out=8,
-        bits_inside=32,
         table_bytes=ENTRIES,
         needs=frozenset({"divide", "table", "max", "sum"}),
         # max, subtract, clip, multiply, add, shift (the division by t is a multiplier known ahead), table,
         # sum, multiply, add; the kernel shifts where the others divide
         operations=PerRow(element=11 if once else 10),
         divides=PerRow(row=1) if once else PerRow(element=1),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="Zhong et al., IntAttention, 2025",
     )
 
@@ -124,7 +106,6 @@ SURROGATE = by_distance(
     normalise=normalise,
     one=255,
     constants=constants,
-    smooth=softmax_gradient,
     parameters={"c": CLIP, "form": "rounded"},
-    fit=fit,
+    candidates=("c", CANDIDATES),
 )

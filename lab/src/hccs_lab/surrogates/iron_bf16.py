@@ -16,69 +16,61 @@ native exp2 is taken as the correctly rounded one. The rounded log2 e of AIE-MLv
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
-from hccs_lab.surrogates.bfloat16 import rounded
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.rows import look_up, maximum
+from hccs_lab.surrogates.rows import look_up, maximum, to_bfloat16
 from hccs_lab.surrogates.surrogate import Output, Surrogate, softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ENGINES = ("aie_ml", "aie_mlv2")
 LOG2_E = 1.4453125
 LOWEST = -128
-WHOLE = rounded(np.exp(np.arange(LOWEST, 128.0).clip(max=88)))  # exp(88) is the largest in range
-FRACTION = rounded(np.exp(np.arange(256) / 256))
+INTEGER = to_bfloat16(np.exp(np.arange(LOWEST, 128.0).clip(max=88)))  # exp(88) is the largest in range
+FRACTION = to_bfloat16(np.exp(np.arange(256) / 256))
 
 
 def constants(scale: NDArray[np.float64], engine: str) -> dict[str, Any]:
-    """The tables, the same for every head."""
     if engine not in ENGINES:
         raise ParameterError(
             f"engine to be one of {', '.join(ENGINES)}", repr(engine), "See hccs_lab.surrogates.iron_bf16."
         )
     return {
         "scale": scale,
-        "whole": np.broadcast_to(WHOLE, (*scale.shape, WHOLE.size)),
+        "integer": np.broadcast_to(INTEGER, (*scale.shape, INTEGER.size)),
         "fraction": np.broadcast_to(FRACTION, (*scale.shape, FRACTION.size)),
         "engine": engine,
     }
 
 
 def rows(
-    x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any, whole: Any, fraction: Any, engine: str
+    x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any, integer: Any, fraction: Any, engine: str
 ) -> Output:
-    """p in bfloat16."""
-    z = rounded(x * scale)
+    z = to_bfloat16(x * scale)
     m = maximum(z, valid)
     if engine == "aie_ml":
-        y = rounded(np.where(valid, z - m, 0))
+        y = to_bfloat16(np.where(valid, z - m, 0))
         j = np.maximum(np.floor(256 * y.astype(np.float64)), 256 * LOWEST).astype(np.int64)
-        e = rounded(look_up(whole, (j >> 8) - LOWEST) * look_up(fraction, j & 255))
+        e = to_bfloat16(look_up(integer, (j >> 8) - LOWEST) * look_up(fraction, j & 255))
     else:
-        e = rounded(np.exp2(np.where(valid, z * np.float64(LOG2_E) - m * np.float64(LOG2_E), 0)))
+        e = to_bfloat16(np.exp2(np.where(valid, z * np.float64(LOG2_E) - m * np.float64(LOG2_E), 0)))
     e = np.where(valid, e, 0)
     total = e.sum(-1, keepdims=True, dtype=np.float64).astype(np.float32)
-    return Output(rounded(e * rounded(1 / np.where(total == 0, np.float32(1), total))))
+    return Output(to_bfloat16(e * to_bfloat16(1 / np.where(total == 0, np.float32(1), total))))
 
 
-def tensor(z: Any, valid: Any, scale: Any, whole: Any, fraction: Any, engine: str) -> Output:
-    """The same on tensors."""
+def tensor(z: Any, valid: Any, scale: Any, integer: Any, fraction: Any, engine: str) -> Output:
     import torch
-
-    from hccs_lab.surrogates import tensors
 
     logits = z.detach().to(torch.bfloat16)
     m = logits.masked_fill(~valid, torch.finfo(torch.bfloat16).min).amax(-1, keepdim=True).float()
     if engine == "aie_ml":
         y = (logits.float() - m).masked_fill_(~valid, 0).to(torch.bfloat16)
         j = (256 * y.double()).floor_().clamp_(min=256 * LOWEST).to(torch.int64)
-        e = tensors.look_up(whole, (j >> 8) - LOWEST) * tensors.look_up(fraction, j & 255)
+        e = look_up(integer, (j >> 8) - LOWEST) * look_up(fraction, j & 255)
     else:
         e = torch.exp2((logits.double() * LOG2_E - m.double() * LOG2_E).masked_fill_(~valid, 0)).float()
     e = e.to(torch.bfloat16).masked_fill(~valid, 0)
@@ -95,15 +87,12 @@ SURROGATE = Surrogate(
         output="bfloat16",
         bits_in=16,
         bits_out=16,
-        bits_inside=32,
         table_bytes=2 * 256 * 2,
         needs=frozenset({"divide", "table", "max", "sum"}),
         # max, subtract, to fixed point, shift, and, two tables, multiply, sum, multiply
         operations=PerRow(element=10),
         divides=PerRow(row=1),
-        exponentials=PerRow(),
         integer_only=False,
-        trainable=True,
         source="AMD IRON / mlir-aie softmax kernels",
     ),
     rows=rows,

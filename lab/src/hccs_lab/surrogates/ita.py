@@ -20,18 +20,15 @@ a coarser step clips less and flattens the distribution instead. `calibrate` wei
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.fitting import best_candidate
-from hccs_lab.surrogates.rows import INT8_MAX, INT8_MIN, distance, multiplier_for, requantised
+from hccs_lab.surrogates.rows import INT8_MAX, INT8_MIN, distance, largest, multiplier_for, requantised, wide
 from hccs_lab.surrogates.surrogate import Output, Surrogate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 STEP = np.log(2) / 32
 WIDTH = 16
@@ -39,7 +36,6 @@ FORMS = ("one_pass", "streaming")
 
 
 def constants(scale: NDArray[np.float64], step: NDArray[np.float64], form: str) -> dict[str, Any]:
-    """The requantisation's multiplier."""
     if form not in FORMS:
         raise ParameterError(
             f"form to be one of {', '.join(FORMS)}", repr(form), "See hccs_lab.surrogates.ita."
@@ -47,51 +43,26 @@ def constants(scale: NDArray[np.float64], step: NDArray[np.float64], form: str) 
     return {"multiplier": multiplier_for(scale / step), "form": form}
 
 
-def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], multiplier: Any, form: str) -> Output:
-    """p, worth 1/255."""
-    y = requantised(x.astype(np.int64), multiplier)
+def rows(x: Any, valid: Any, multiplier: Any, form: str) -> Output:
+    """p, worth 1/255, of arrays and tensors."""
+    y = requantised(wide(x), multiplier)
     shift = (distance(y, valid) + 16) >> 5
-    if form == "streaming":
-        total = streamed_sum(y, valid)
-    else:
-        total = np.where(valid, 256 >> shift, 0).sum(-1, keepdims=True)
-    return Output((255 * 256 // np.maximum(total, 1)) >> shift, 255)
+    total = streamed_sum(y, valid) if form == "streaming" else ((256 >> shift) * valid).sum(-1, keepdims=True)
+    return Output((255 * 256 // total.clip(min=1)) >> shift, 255)
 
 
-def streamed_sum(y: NDArray[np.int64], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
+def streamed_sum(y: Any, valid: Any) -> Any:
     """The sum as it stands after the last block of 16 columns, [..., 1]."""
-    highest = np.full((*y.shape[:-1], 1), INT8_MIN, np.int64)
-    total = np.zeros_like(highest)
+    highest = y[..., :1] * 0 + INT8_MIN
+    total = highest * 0
     for start in range(0, y.shape[-1], WIDTH):
         block, taking_part = y[..., start : start + WIDTH], valid[..., start : start + WIDTH]
         before = highest
-        top = np.where(taking_part, block, INT8_MIN).max(-1, keepdims=True)
-        highest = np.maximum(before, top)
-        shift = (np.where(taking_part, highest - block, 0) + 16) >> 5
-        part = np.where(taking_part, 256 >> shift, 0).sum(-1, keepdims=True)
+        highest = before + (largest(block, taking_part) - before).clip(min=0)
+        shift = ((highest - block) * taking_part + 16) >> 5
+        part = ((256 >> shift) * taking_part).sum(-1, keepdims=True)
         total = (total >> ((highest - before + 16) >> 5)) + part
     return total
-
-
-def tensor(x: Any, valid: Any, multiplier: Any, form: str) -> Output:
-    """The same on tensors."""
-    import torch
-
-    from hccs_lab.surrogates import tensors
-
-    y = requantised(x.to(torch.int64), multiplier)
-    shift = (tensors.distance(y, valid) + 16) >> 5
-    if form == "one_pass":
-        total = (256 >> shift).masked_fill(~valid, 0).sum(-1, keepdim=True)
-    else:
-        highest = torch.full_like(y[..., :1], INT8_MIN)
-        total = torch.zeros_like(highest)
-        masked = y.masked_fill(~valid, INT8_MIN)
-        for block, part in zip(masked.split(WIDTH, -1), valid.split(WIDTH, -1), strict=True):
-            before, highest = highest, torch.maximum(highest, block.amax(-1, keepdim=True))
-            weight = (256 >> ((highest - block + 16) >> 5)).masked_fill(~part, 0)
-            total = (total >> ((highest - before + 16) >> 5)) + weight.sum(-1, keepdim=True)
-    return Output((255 * 256 // total.clamp(min=1)) >> shift, 255)
 
 
 def smooth(z: Any, valid: Any, step: Any, form: str) -> Any:
@@ -102,40 +73,28 @@ def smooth(z: Any, valid: Any, step: Any, form: str) -> Any:
     return float_softmax(steps * STEP, valid)
 
 
-def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
-    """The requantisation step of each head with the least divergence from softmax."""
-    # From ITA's own step to the one that clips nothing, which is the logits' scale.
-    candidates = STEP * (np.maximum(scale / STEP, 1) ** np.linspace(0, 1, 17).reshape(-1, *(1,) * scale.ndim))
-    return {
-        "step": best_candidate(
-            lambda step: SURROGATE(x, scale, valid, step=step), candidates, x, scale, valid
-        )
-    }
+def candidates(scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Steps from ITA's own to the one that clips nothing, which is the logits' scale."""
+    return STEP * (np.maximum(scale / STEP, 1) ** np.linspace(0, 1, 17).reshape(-1, *(1,) * scale.ndim))
 
 
 SURROGATE = Surrogate(
     name="ita",
     summary="powers of two by shifts (ITA)",
     costs=Costs(
-        input="int8",
         output="uint8, 1/255",
-        bits_in=8,
         bits_out=8,
         bits_inside=24,
-        table_bytes=0,
         needs=frozenset({"divide", "max", "sum"}),
         # requantise: multiply, add, shift, clip; max, subtract; add, shift; shift, sum; shift
         operations=PerRow(element=11),
         divides=PerRow(row=1),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="Islamoglu et al., ITA, ISLPED 2023",
     ),
     rows=rows,
-    tensor=tensor,
+    tensor=rows,
     constants=constants,
     smooth=smooth,
     parameters={"step": STEP, "form": "one_pass"},
-    fit=fit,
+    candidates=("step", candidates),
 )

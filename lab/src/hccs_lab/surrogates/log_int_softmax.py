@@ -18,18 +18,15 @@ are refused, as in `ibert`. p need not sum to one: each is between 5/8 and 3/2 o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates import ibert
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.rows import divided_to_even, leading_bit
-from hccs_lab.surrogates.surrogate import softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LARGEST_CODE = 15
 ROOM = 49
@@ -45,14 +42,12 @@ def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def weights(d: NDArray[np.int64], x0: Any, b: Any, c: Any, shift: Any) -> NDArray[np.int64]:
-    """e of a logit d steps below the maximum."""
     polynomial, q = ibert.polynomial(d, x0, b, c)
     e: NDArray[np.int64] = (polynomial << shift) >> q
     return e
 
 
 def normalise(e: Any, total: Any) -> Any:
-    """p, worth 2^-15."""
     # An exponential of 0 makes n the sum itself, whose code is past the last.
     n = divided_to_even(total, e + (e == 0)).clip(max=1 << (LARGEST_CODE + 2))
     # Of 4n/3 the leading bit is one higher exactly from 1.5 * 2^b on.
@@ -63,25 +58,18 @@ SURROGATE = by_distance(
     name="log_int_softmax",
     summary="i-exp, powers of two in 4 bits (FQ-ViT)",
     costs=Costs(
-        input="int8",
         output="log2 code of 4 bits",
-        bits_in=8,
         bits_out=4,
         bits_inside=64,
-        table_bytes=0,
         needs=frozenset({"divide", "max", "sum"}),
         # max, subtract, clip; q by multiply and shift; r: multiply, subtract; polynomial: add, multiply, add;
         # power of two: shift; sum; rounding: add; leading bit; the next: shift, and, add; compare
         operations=PerRow(element=18),
         divides=PerRow(element=1),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="Lin et al., FQ-ViT, IJCAI 2022",
     ),
     weights=weights,
     normalise=normalise,
     one=1 << LARGEST_CODE,
     constants=constants,
-    smooth=softmax_gradient,
 )

@@ -1,4 +1,4 @@
-"""`SurrogateModule`: any method as the slot that stands in for softmax inside an attention layer."""
+"""Methods as slots that stand in for softmax inside an attention layer, and ReLA's, which attends itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from hccs.nn.functional import quantise
-from hccs.nn.slots import SoftmaxSlot
-from hccs.nn.straight import straight
+from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot
+from hccs.nn.training import straight
 from hccs_lab.surrogates import tensors
 from hccs_lab.surrogates.surrogate import Surrogate, per_row
 
@@ -37,11 +37,9 @@ class SurrogateModule(SoftmaxSlot):
         self.made_for: Any = None
 
     def extra_repr(self) -> str:
-        """The method's name."""
         return self.surrogate.name
 
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-        """Probabilities; masked positions get exactly 0."""
         tensors.require_numbers(z)
         method = self.surrogate
         mask = torch.ones_like(z, dtype=torch.bool) if valid is None else valid.expand(z.shape)
@@ -83,7 +81,7 @@ class SurrogateModule(SoftmaxSlot):
         return {**now, **learnt, **self.words}
 
     def _constants(self, like: torch.Tensor) -> dict[str, Any]:
-        """The constants on the logits' device, computed anew only after the parameters have changed."""
+        """The constants on the logits' device, recomputed only after the parameters have changed."""
         version = (like.device, *(parameter._version for parameter in self.learnt.values()))
         if self.made_for != version:
             scale = self.numbers["scale"].numpy()
@@ -95,3 +93,26 @@ class SurrogateModule(SoftmaxSlot):
             }
             self.made_for = version
         return self.constants
+
+
+class RectifiedAttention(AttentionSlot):
+    """Gated, RMS-normalised ReLU attention of one layer's heads."""
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(heads, 1, width))
+        self.gate = nn.Parameter(torch.zeros(heads, 1, width))
+
+    def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+        """The scores ReLU(z) of logits [batch, heads, q, k]; masked positions get 0."""
+        tensors.require_numbers(z)
+        return z.relu() if valid is None else z.relu() * valid
+
+    def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self(inputs.logits, inputs.valid)
+        o = torch.matmul(scores, inputs.for_every_head(inputs.value))
+        # A token's heads lie side by side when the root mean square is taken: over heads and channels.
+        mean_square = o.float().square().mean((1, 3), keepdim=True)
+        normalised = o * torch.rsqrt(mean_square + 1e-8).to(o.dtype)
+        gain, gate = self.gain.to(o.dtype), self.gate.to(o.dtype)
+        return gain * normalised * torch.sigmoid(gate * o), scores

@@ -16,19 +16,16 @@ Nothing can be calibrated from logits alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates.costs import PerRow, float32_costs
 from hccs_lab.surrogates.surrogate import Output, Surrogate
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
-    """The rectified scores, normalised to compare them."""
     a = np.where(valid, np.maximum(x * scale, 0), 0)
     total = a.sum(-1, keepdims=True)
     return Output(a / np.where(total == 0, 1, total))
@@ -41,7 +38,7 @@ def tensor(z: Any, valid: Any, scale: Any) -> Output:
 
 def attends(scale: Any, parameters: dict[str, Any]) -> Any:
     """The module that stands in for probabilities times value."""
-    from hccs_lab.surrogates.rela_module import RectifiedAttention
+    from hccs_lab.surrogates.modules import RectifiedAttention
 
     return RectifiedAttention(np.size(scale), int(np.max(parameters["width"])))
 
@@ -54,7 +51,6 @@ SURROGATE = Surrogate(
         operations=PerRow(element=1),  # the scores; the output's normalisation does not depend on k
         divides=PerRow(row=1),
         exponentials=PerRow(row=1),
-        trainable=True,
         source="Zhang, Titov and Sennrich, EMNLP 2021",
     ),
     rows=rows,

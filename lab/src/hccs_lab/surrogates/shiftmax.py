@@ -18,28 +18,23 @@ k * 2^15 / S reaches 2^31), which is the source's own limit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.surrogate import softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 OCTAVES = 15
 INT32_MAX = (1 << 31) - 1
 
 
 def constants(scale: NDArray[np.float64]) -> dict[str, Any]:
-    """One octave in int8 steps, negative."""
     return {"x0": np.floor(-1 / scale).astype(np.int64)}
 
 
 def weights(d: NDArray[np.int64], x0: Any) -> NDArray[np.int64]:
-    """e of a logit d steps below the maximum."""
     x = -d
     x = np.maximum(x + (x >> 1) - (x >> 4), OCTAVES * x0)
     q = x // x0
@@ -49,7 +44,6 @@ def weights(d: NDArray[np.int64], x0: Any) -> NDArray[np.int64]:
 
 
 def normalise(e: Any, total: Any) -> Any:
-    """p, worth 2^-7."""
     return (e * (INT32_MAX // total.clip(max=INT32_MAX))) >> 24
 
 
@@ -57,25 +51,17 @@ SURROGATE = by_distance(
     name="shiftmax",
     summary="base 2 by shifts, linear between powers (I-ViT)",
     costs=Costs(
-        input="int8",
         output="int8, 2^-7",
-        bits_in=8,
         bits_out=8,
-        bits_inside=32,
-        table_bytes=0,
         needs=frozenset({"divide", "max", "sum"}),
         # max, subtract; log2 e: 2 shifts, 2 adds; clip; q by multiply and shift; r: multiply, subtract;
         # subtract, 2 shifts; sum; multiply, shift
         operations=PerRow(element=17),
         divides=PerRow(row=1),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="Li and Gu, I-ViT, ICCV 2023",
     ),
     weights=weights,
     normalise=normalise,
     one=128,
     constants=constants,
-    smooth=softmax_gradient,
 )

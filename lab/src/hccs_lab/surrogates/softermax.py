@@ -19,17 +19,22 @@ nothing and needs no retraining, so that is the default, and `calibrate` looks f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.fitting import best_candidate
-from hccs_lab.surrogates.rows import INT8_MIN, multiplier_for, requantised
+from hccs_lab.surrogates.rows import (
+    INT8_MIN,
+    largest,
+    leading_bit,
+    look_up,
+    multiplier_for,
+    requantised,
+    wide,
+)
 from hccs_lab.surrogates.surrogate import Output, Surrogate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LOG2_E = float(np.log2(np.e))
 SLICE = 32
@@ -47,77 +52,41 @@ def constants(scale: NDArray[np.float64], factor: NDArray[np.float64]) -> dict[s
     }
 
 
-def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], multiplier: Any, powers: Any, knots: Any) -> Output:
-    """p in UQ(1,7): worth 1/128."""
-    y = requantised(x.astype(np.int64), multiplier)
-    highest = np.full((*y.shape[:-1], 1), INT8_MIN // 4, np.int64)
-    D = np.zeros_like(highest)
+def rows(x: Any, valid: Any, multiplier: Any, powers: Any, knots: Any) -> Output:
+    """p in UQ(1,7), worth 1/128, of arrays and tensors."""
+    y = requantised(wide(x), multiplier)
+    highest = y[..., :1] * 0 + INT8_MIN // 4
+    D = highest * 0
     for start in range(0, y.shape[-1], SLICE):
         block, taking_part = y[..., start : start + SLICE], valid[..., start : start + SLICE]
         before = highest
-        ceiling = np.where(taking_part, (block + 3) >> 2, INT8_MIN // 4)
-        highest = np.maximum(before, ceiling.max(-1, keepdims=True))
-        w = np.where(taking_part, power(np.where(taking_part, block - 4 * highest, 0)), 0)
-        D = np.minimum((D >> (highest - before)) + (w.sum(-1, keepdims=True) >> 9), LARGEST_SUM)
-    w = power(np.where(valid, y - 4 * highest, 0))
-    reciprocal, exponent = inverse(np.maximum(D, 1))
+        ceiling = largest((block + 3) >> 2, taking_part, INT8_MIN // 4)
+        highest = before + (ceiling - before).clip(min=0)
+        w = power((block - 4 * highest) * taking_part, powers) * taking_part
+        D = ((D >> (highest - before)) + (w.sum(-1, keepdims=True) >> 9)).clip(max=LARGEST_SUM)
+    w = power((y - 4 * highest) * valid, powers)
+    reciprocal, exponent = inverse(D.clip(min=1), knots)
     return Output((w * reciprocal) >> (exponent + 9), 128)
 
 
-def power(y: NDArray[np.int64]) -> NDArray[np.int64]:
+def power(y: Any, powers: Any) -> Any:
     """2^(y/4) for y <= 0, with 15 fraction bits."""
-    return POWERS[y & 3] >> np.minimum(-(y >> 2), 31)
+    return look_up(powers, y & 3) >> (-(y >> 2)).clip(max=31)
 
 
-def inverse(D: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def inverse(D: Any, knots: Any = KNOTS) -> tuple[Any, Any]:
     """The reciprocal of D's mantissa with 7 fraction bits, and the position of D's leading bit."""
-    exponent = np.frexp(D.astype(np.float64))[1].astype(np.int64) - 1
+    exponent = leading_bit(D)
     fraction = ((D << 15) >> exponent) - (1 << 15)
     piece, offset = fraction >> 13, fraction & ((1 << 13) - 1)
-    value = KNOTS[piece] - (((KNOTS[piece] - KNOTS[piece + 1]) * offset) >> 13)
-    return value >> 8, exponent
-
-
-def tensor(x: Any, valid: Any, multiplier: Any, powers: Any, knots: Any) -> Output:
-    """The same on tensors."""
-    import torch
-
-    from hccs_lab.surrogates import tensors
-
-    def power_of(t: Any) -> Any:
-        return tensors.look_up(powers, t & 3) >> (-(t >> 2)).clamp(max=31)
-
-    y = requantised(x.to(torch.int64), multiplier).masked_fill(~valid, INT8_MIN)
-    highest = torch.full_like(y[..., :1], INT8_MIN // 4)
-    D = torch.zeros_like(highest)
-    for block, part in zip(y.split(SLICE, -1), valid.split(SLICE, -1), strict=True):
-        before, highest = highest, torch.maximum(highest, ((block + 3) >> 2).amax(-1, keepdim=True))
-        w = power_of(block - 4 * highest).masked_fill(~part, 0)
-        D = ((D >> (highest - before)) + (w.sum(-1, keepdim=True) >> 9)).clamp(max=LARGEST_SUM)
-    D = D.clamp(min=1)
-    exponent = torch.frexp(D.double())[1].to(torch.int64) - 1
-    fraction = ((D << 15) >> exponent) - (1 << 15)
-    piece, offset = fraction >> 13, fraction & ((1 << 13) - 1)
-    left, right = tensors.look_up(knots, piece), tensors.look_up(knots, piece + 1)
-    reciprocal = (left - (((left - right) * offset) >> 13)) >> 8
-    return Output((power_of(y - 4 * highest) * reciprocal) >> (exponent + 9), 128)
+    left, right = look_up(knots, piece), look_up(knots, piece + 1)
+    return (left - (((left - right) * offset) >> 13)) >> 8, exponent
 
 
 def smooth(z: Any, valid: Any, factor: Any) -> Any:
-    """Base-2 softmax of the scaled logits."""
     from hccs.nn.layers import float_softmax
 
     return float_softmax(z * (factor / LOG2_E).to(z.dtype), valid)
-
-
-def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
-    """The factor of each head with the least divergence from softmax."""
-    factors = LOG2_E * np.linspace(0.5, 1.5, 21)
-    return {
-        "factor": best_candidate(
-            lambda factor: SURROGATE(x, scale, valid, factor=factor), factors, x, scale, valid
-        )
-    }
 
 
 SURROGATE = Surrogate(
@@ -126,7 +95,6 @@ SURROGATE = Surrogate(
     costs=Costs(
         input="Q(6,2)",
         output="UQ(1,7)",
-        bits_in=8,
         bits_out=8,
         bits_inside=24,
         table_bytes=2 * 4 + 2 * 5,
@@ -134,16 +102,12 @@ SURROGATE = Surrogate(
         # requantise: multiply, add, shift, clip; ceil: add, shift; max; subtract; table, shift; sum;
         # multiply, shift
         operations=PerRow(element=13, row=9),
-        divides=PerRow(),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="Stevens et al., Softermax, DAC 2021",
     ),
     rows=rows,
-    tensor=tensor,
+    tensor=rows,
     constants=constants,
     smooth=smooth,
     parameters={"factor": LOG2_E},
-    fit=fit,
+    candidates=("factor", LOG2_E * np.linspace(0.5, 1.5, 21)),
 )

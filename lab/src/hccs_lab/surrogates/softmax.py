@@ -10,25 +10,21 @@ The PyTorch form takes the float logits as they are: it is the model's own softm
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates.costs import PerRow, float32_costs
 from hccs_lab.surrogates.fitting import float_softmax
 from hccs_lab.surrogates.surrogate import Output, Surrogate, softmax_gradient
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: NDArray[np.float64]) -> Output:
-    """Probabilities in float64."""
     return Output(float_softmax(x, scale[..., 0, 0], valid))
 
 
 def tensor(z: Any, valid: Any, scale: Any) -> Output:
-    """Probabilities of float logits."""
     return Output(softmax_gradient(z, valid))
 
 
@@ -40,7 +36,6 @@ SURROGATE = Surrogate(
         operations=PerRow(element=4),  # max, subtract, sum, multiply by the reciprocal
         divides=PerRow(row=1),
         exponentials=PerRow(element=1),
-        trainable=True,
         source="Bridle 1990; Vaswani et al. 2017",
     ),
     rows=rows,

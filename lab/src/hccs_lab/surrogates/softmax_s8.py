@@ -20,18 +20,15 @@ Our reading: none is left open. Beyond 4096 columns the 32-bit sum could overflo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.rows import leading_bit
-from hccs_lab.surrogates.surrogate import softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 INT32_MAX = (1 << 31) - 1
 INTEGER_BITS = 5  # of the argument of the exponential: Q5.26
@@ -70,7 +67,6 @@ def constants(scale: NDArray[np.float64], output: str) -> dict[str, Any]:
 
 
 def weights(d: NDArray[np.int64], multiplier: Any, shift: Any, radius: Any, output: str) -> NDArray[np.int64]:
-    """e of a logit d steps below the maximum, Q0.31."""
     z = product(-np.minimum(d, radius) << shift, multiplier)
     e: NDArray[np.int64] = np.where(d <= radius, exponential(z), 0)
     return e
@@ -93,12 +89,10 @@ def exponential(z: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def summand(e: Any) -> Any:
-    """What an exponential adds to the sum, Q12.19."""
     return halved(e, SUM_BITS)
 
 
 def normalise(e: Any, total: Any, output: str) -> Any:
-    """p, worth 2^-8 or 2^-16."""
     headroom = 31 - leading_bit(total)
     half = ((total << headroom) - (1 << 31) + INT32_MAX + 1) // 2
     guess = NEWTON[0] + product(half, NEWTON[1])
@@ -111,24 +105,16 @@ def normalise(e: Any, total: Any, output: str) -> Any:
 
 
 def costs_by(output: str = "int8") -> Costs:
-    """Those of either width of the output."""
     width = OUTPUTS[output]
     return Costs(
-        input="int8",
         output=f"{output}, 2^-{width}",
-        bits_in=8,
         bits_out=width,
         bits_inside=64,
-        table_bytes=0,
         needs=frozenset({"max", "sum"}),
         # A product is 3 (multiply, add, shift), a rounded shift 4. Exponential, 61: argument 5, powers of y
         # 9, quartic 13, times exp(-1/8) 5, seven bits and products 28, zero 1. Element: max; twice (subtract,
         # compare, shift, product, exponential); rounded shift, sum; product, rounded shift, subtract, clip.
         operations=PerRow(element=149, row=38),
-        divides=PerRow(),
-        exponentials=PerRow(),
-        integer_only=True,
-        trainable=True,
         source="TensorFlow Lite; CMSIS-NN; gemmlowp, Jacob and Warden 2015",
     )
 
@@ -143,6 +129,5 @@ SURROGATE = by_distance(
     summand=summand,
     one=lambda output: 1 << OUTPUTS[output],
     constants=constants,
-    smooth=softmax_gradient,
     parameters={"output": "int8"},
 )

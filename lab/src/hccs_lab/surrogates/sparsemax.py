@@ -11,20 +11,17 @@ The PyTorch form is that of the `entmax` package, with its exact gradient. Its z
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs_lab.surrogates.costs import PerRow, float32_costs
-from hccs_lab.surrogates.simplex import masked_tensor, require_entmax, shifted
+from hccs_lab.surrogates.rows import shifted
 from hccs_lab.surrogates.surrogate import Output, Surrogate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
-    """p in float64."""
     z = shifted(x * scale, valid)
     downwards = -np.sort(-z, axis=-1)
     partial = downwards.cumsum(-1)
@@ -35,8 +32,11 @@ def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
 
 
 def tensor(z: Any, valid: Any, scale: Any) -> Output:
-    """The same on tensors, differentiable."""
-    return Output(require_entmax().sparsemax(masked_tensor(z, valid), dim=-1))
+    import entmax
+
+    from hccs_lab.surrogates.tensors import far_below
+
+    return Output(entmax.sparsemax(far_below(z, valid), dim=-1))
 
 
 SURROGATE = Surrogate(
@@ -46,8 +46,6 @@ SURROGATE = Surrogate(
         needs=frozenset({"divide", "sort", "sum"}),
         operations=PerRow(element=6, row=1, sort=1),  # prefix sum, multiply, add, compare; subtract, clip
         divides=PerRow(row=1),
-        exponentials=PerRow(),
-        trainable=True,
         source="Martins and Astudillo, ICML 2016",
     ),
     rows=rows,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._extras import how_to_install
 from hccs.errors import MissingExtraError, ParameterError
 from hccs_lab.surrogates.costs import Costs
 from hccs_lab.surrogates.rows import checked_heads, checked_logits
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 REQUIRED = object()
 """In `Surrogate.parameters`: a parameter that has no default and comes from `calibrate`."""
@@ -41,7 +39,6 @@ class Result:
 
 
 def scale_alone(scale: NDArray[np.float64], **parameters: Any) -> dict[str, Any]:
-    """The scale, which turns int8 steps into logits."""
     return {"scale": scale}
 
 
@@ -60,7 +57,9 @@ class Surrogate:
       logits themselves.
     - `smooth(z, valid, **parameters)`: the differentiable function whose gradient stands in for that of
       `tensor` (straight-through); None when `tensor` is differentiable itself.
-    - `fit(x, scale, valid)`: the parameters of every head for these logits.
+    - `candidates`: a parameter and its values, or a function of the scale that gives them, of which
+      calibration takes the one of least divergence from softmax for every head.
+    - `fit(x, scale, valid)`: the parameters of every head for these logits, where no such search finds them.
     - `costs_by(**parameters)`: the declared costs where parameters change them; None when none does.
     """
 
@@ -75,6 +74,7 @@ class Surrogate:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     learnable: Mapping[str, float] = field(default_factory=dict)
     """Parameters that training changes together with the model, and the least value each may take."""
+    candidates: tuple[str, Any] | None = None
     fit: Callable[..., dict[str, Any]] | None = None
     costs_by: Callable[..., Costs] | None = None
     attends: Callable[..., Any] | None = None
@@ -143,13 +143,24 @@ class Surrogate:
         into the call and into `module` as it is; x [layers, heads, rows, k] with scale [layers, heads]
         works alike.
         """
-        if self.fit is None:
+        if self.fit is None and self.candidates is None:
             return {}
         logits, mask = checked_logits(x, valid)
         if logits.ndim < 2:
             logits, mask = logits[None], mask[None]
-        heads = checked_heads({"scale": scale}, logits.shape[:-2])
-        return self.fit(logits, heads["scale"], mask)
+        scales = checked_heads({"scale": scale}, logits.shape[:-2])["scale"]
+        if self.fit is not None:
+            return self.fit(logits, scales, mask)
+        from hccs_lab.surrogates.fitting import best_candidate
+
+        assert self.candidates is not None
+        name, values = self.candidates
+
+        def evaluate(value: NDArray[np.float64]) -> Result:
+            return self(logits, scales, mask, **{name: value})
+
+        listed = values(scales) if callable(values) else values
+        return {name: best_candidate(evaluate, listed, logits, scales, mask)}
 
     def module(self, scale: Any, params: Mapping[str, Any] | None = None) -> Any:
         """A torch.nn.Module (z, valid) -> p on float logits [batch, heads, q, k], for `hccs.nn.fill`.

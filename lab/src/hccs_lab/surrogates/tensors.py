@@ -1,4 +1,4 @@
-"""`rows.py` for torch: distances from the maximum, look-ups, the straight-through quantiser."""
+"""What only tensors need: masked floats, a refusal of NaN, the straight-through quantiser."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import torch
 
 from hccs.ops.arguments import not_finite
 from hccs.ops.quantise import INT8_MAX, INT8_MIN, divided
+from hccs_lab.surrogates.rows import FAR_BELOW
 
 
-def distance(x: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """m - x with m the maximum over valid columns, int64. Masked columns get 0, and so do empty rows."""
-    wide = x.to(torch.int64)
-    m = wide.masked_fill(~valid, INT8_MIN).amax(-1, keepdim=True)
-    return (m - wide).masked_fill_(~valid, 0)
-
-
-def look_up(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """table[..., index] with one table per head, [..., 1, entries], and indices [..., q, k]."""
-    return torch.gather(table.expand(*index.shape[:-1], table.shape[-1]), -1, index)
+def far_below(z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Logits in float32 or wider, masked columns far below; `entmax` subtracts the maximum itself."""
+    return z.to(torch.promote_types(z.dtype, torch.float32)).masked_fill(~valid, FAR_BELOW)
 
 
 def require_numbers(z: torch.Tensor) -> None:
-    """Refuse NaN: it would become some integer without a word."""
+    """Refuse NaN, which would become an integer silently."""
     if bool(z.isnan().any()):
         raise not_finite()
 

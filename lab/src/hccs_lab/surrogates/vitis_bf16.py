@@ -14,38 +14,32 @@ which leaves one bit of the mantissa; we keep all seven. Ties round to even (the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hccs_lab.surrogates.bfloat16 import from_bits, rounded
 from hccs_lab.surrogates.costs import Costs, PerRow
-from hccs_lab.surrogates.rows import maximum
+from hccs_lab.surrogates.rows import from_bfloat16_bits, maximum, to_bfloat16
 from hccs_lab.surrogates.surrogate import Output, Surrogate, softmax_gradient
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SLOPE, ONE_BITS = 185, 16256
 
 
 def exponential(y: NDArray[Any]) -> NDArray[np.float32]:
-    """exp(y) for y <= 0 in bfloat16."""
     bits = np.floor(SLOPE * np.asarray(y, np.float64) + ONE_BITS)
-    return from_bits(np.maximum(bits, 0))
+    return from_bfloat16_bits(np.maximum(bits, 0))
 
 
 def rows(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
-    """p in bfloat16."""
-    z = rounded(x * scale)
-    y = rounded(np.where(valid, z - maximum(z, valid), 0))
+    z = to_bfloat16(x * scale)
+    y = to_bfloat16(np.where(valid, z - maximum(z, valid), 0))
     e = np.where(valid, exponential(y), 0)
-    total = rounded(e.sum(-1, keepdims=True, dtype=np.float64))
-    return Output(rounded(e * rounded(1 / np.where(total == 0, 1, total))))
+    total = to_bfloat16(e.sum(-1, keepdims=True, dtype=np.float64))
+    return Output(to_bfloat16(e * to_bfloat16(1 / np.where(total == 0, 1, total))))
 
 
 def tensor(z: Any, valid: Any, scale: Any) -> Output:
-    """The same on tensors."""
     import torch
 
     logits = z.detach().to(torch.bfloat16)
@@ -67,14 +61,10 @@ SURROGATE = Surrogate(
         output="bfloat16",
         bits_in=16,
         bits_out=16,
-        bits_inside=32,
-        table_bytes=0,
         needs=frozenset({"divide", "max", "sum"}),
         operations=PerRow(element=7),  # max, subtract, multiply, add, clip, sum, multiply
         divides=PerRow(row=1),
-        exponentials=PerRow(),
         integer_only=False,
-        trainable=True,
         source="AMD Vitis tutorials, AIE-ML softmax, 2024",
     ),
     rows=rows,

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.backends.cpu import _native
-from hccs.backends.cpu.codes import DEFERRED, DONE, MASK_LAYOUT, MASKING, MODES, OUTPUTS
+from hccs.backends.cpu.codes import DEFERRED, DONE, MASK_LAYOUT, MASKING, MODES, OUTPUTS, refusal
 from hccs.backends.cpu.instruction_sets import threads_for
-from hccs.backends.cpu.refusals import refusal
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
-from hccs.ops.arguments import LOGITS
+from hccs.ops.arguments import LOGITS, as_tensors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,11 +24,11 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 FEW_QUERIES = 4
-"""Up to so many of them it is not worth packing keys and values: they are read as they lie."""
+"""For up to this many queries, packing keys and values does not pay: they are read in place."""
 
 # Multiply-adds that are worth starting a thread for.
 _WORK_PER_THREAD = 1 << 25
-# Those that a thread is worth which waits for work already, as those for few queries do.
+# For a thread of the pool, which is already waiting for work: decoding has one.
 _WORK_PER_WAITING_THREAD = 1 << 20
 
 
@@ -53,7 +52,7 @@ def attention(
     exact = out if out in _DTYPES else "float32"
     result, sums = _by_kernels(q, k, v, theta, requant, masking, valid, causal, mode, exact, threads)
     if tensors:
-        return _as_tensors(result, sums, out)
+        return as_tensors(result, sums, out)
     return result if sums is None else (result, sums)
 
 
@@ -70,12 +69,12 @@ def _by_kernels(
     out: str,
     threads: int | None,
 ) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
-    """The output "pair", "float32" or "int8" and, for "pair", the row sums."""
     q, k, v = _with_contiguous_rows(q), _with_contiguous_rows(k), _with_contiguous_rows(v)
-    few = q.shape[-2] <= FEW_QUERIES
-    kernels = _native.decode if few else _native.attention
+    decoding = q.shape[-2] <= FEW_QUERIES
+    kernels = _native.decode if decoding else _native.attention
     if threads is None:
-        threads = threads_for(2 * q.size * k.shape[-2], _WORK_PER_WAITING_THREAD if few else _WORK_PER_THREAD)
+        work_each = _WORK_PER_WAITING_THREAD if decoding else _WORK_PER_THREAD
+        threads = threads_for(2 * q.size * k.shape[-2], work_each)
     result = np.empty(q.shape, _DTYPES[out])
     sums = np.empty(q.shape[:-1], np.int32) if out == "pair" else None
     operation = DEFERRED if mode is None else MODES[mode]
@@ -99,13 +98,3 @@ def _by_kernels(
 def _with_contiguous_rows(x: Any) -> Any:
     """Other strides, as of heads split out of one projection, need no copy."""
     return x if x.strides[-1] == 1 else np.ascontiguousarray(x)
-
-
-def _as_tensors(result: Any, sums: Any, out: str) -> Any:
-    """The same memory; half precision is the float32 result rounded once."""
-    import torch
-
-    tensor = torch.from_numpy(result)
-    if sums is not None:
-        return tensor, torch.from_numpy(sums)
-    return tensor if out in _DTYPES else tensor.to(getattr(torch, out))

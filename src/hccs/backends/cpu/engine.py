@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from numpy import empty, int32, ndarray, uint8
+from numpy import empty, int16, int32, ndarray, uint8
 
 from hccs.backends.cpu import _native
 from hccs.backends.cpu.instruction_sets import threads_for
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 # Multiply-adds that are worth handing to another thread.
@@ -25,7 +24,9 @@ class Engine(_native.Engine):
     """
 
     _labels: int
+    _dtype: Any
     _per_token: bool
+    _images: bool
     _tokens_per_image: int
     _products: int
 
@@ -33,45 +34,46 @@ class Engine(_native.Engine):
         self,
         scores: int,
         labels: int,
+        bytes_each: int,
         *,
         per_token: bool,
         longest: int,
         first_position: int,
         products: int,
+        images: bool,
     ) -> None:
-        """The last call before running: where scores lie, and what the model takes.
+        """The last call before running: where scores or unit vectors lie, and what the model takes.
 
         `longest` is the most tokens of a sequence or an image; `products` are per token.
         """
-        self.finish(scores, labels, longest, first_position)
-        self._labels, self._per_token = labels, per_token
+        self.finish(scores, labels, bytes_each, longest, first_position)
+        self._dtype = int32 if bytes_each == 4 else int16
+        self._labels, self._per_token, self._images = labels, per_token, images
         self._tokens_per_image, self._products = longest, products
 
-    def run_ids(self, ids: Any, mask: Any, types: Any, threads: int | None) -> NDArray[np.int32] | None:
-        """int32 scores of token ids [batch, n], masks and types alike or None.
-
-        None for anything but arrays in one piece of ids, masks and types that the model takes: the caller
-        explains.
-        """
-        for array in (ids, mask, types):
+    def takes(self, tokens: Any, mask: Any, types: Any) -> bool:
+        """Whether the arrays have a form that `answer` reads: native integers in one piece."""
+        if self._images:
+            plain = type(tokens) is ndarray and tokens.dtype == uint8 and tokens.ndim == 4
+            return plain and tokens.flags.c_contiguous and mask is None and types is None
+        for array, kinds in ((tokens, "iu"), (mask, "biu"), (types, "iu")):
             if array is None:
                 continue
             if type(array) is not ndarray or array.ndim != 2 or not array.flags.c_contiguous:
-                return None
-        scores = self._scores(ids.shape[0], ids.shape[1])
-        used = self._threads(ids.size) if threads is None else threads
-        return scores if self.run(ids, mask, types, scores, used) else None
+                return False
+            if array.dtype.kind not in kinds or not array.dtype.isnative:
+                return False
+        return tokens is not None
 
-    def run_images(self, images: Any, threads: int | None) -> NDArray[np.int32] | None:
-        """int32 scores of uint8 images [batch, channels, height, width]; None as above."""
-        if type(images) is not ndarray or images.dtype != uint8 or not images.flags.c_contiguous:
-            return None
-        scores = self._scores(len(images), self._tokens_per_image)
-        used = self._threads(len(images) * self._tokens_per_image) if threads is None else threads
-        return scores if self.run_pixels(images, scores, used) else None
+    def answer(self, tokens: Any, mask: Any, types: Any, threads: int | None) -> NDArray[Any] | None:
+        """Scores or unit vectors of token ids [batch, n], masks and types alike or None; or of images.
 
-    def _scores(self, batch: int, n: int) -> NDArray[np.int32]:
-        return empty((batch, n, self._labels) if self._per_token else (batch, self._labels), int32)
-
-    def _threads(self, tokens: int) -> int:
-        return threads_for(tokens * self._products, _WORK_PER_THREAD)
+        None for ids, masks, types and sizes that the model does not take: the caller explains.
+        """
+        n = self._tokens_per_image if self._images else tokens.shape[1]
+        batch = len(tokens)
+        scores = empty((batch, n, self._labels) if self._per_token else (batch, self._labels), self._dtype)
+        used = threads_for(batch * n * self._products, _WORK_PER_THREAD) if threads is None else threads
+        if self._images:
+            return scores if self.run_pixels(tokens, scores, used) else None
+        return scores if self.run(tokens, mask, types, scores, used) else None

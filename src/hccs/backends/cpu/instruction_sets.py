@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hccs.backends.cpu import _native
 from hccs.errors import ParameterError
+from hccs.ops.arguments import cores
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,6 @@ class KernelInfo:
     available: tuple[str, ...]
     compiled: tuple[str, ...]
     cores: int
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def threads_for(work: int, each: int) -> int:

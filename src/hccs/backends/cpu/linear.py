@@ -87,7 +87,7 @@ class PackedLinear:
         if not self._scores and not self._int8 and table is None:
             return "int16" if stream is None else "sum_int16" if clamped else "sum_int32"
         raise DtypeError(
-            "a table behind int8 outputs, or a stream added to int16 ones",
+            "a table after int8 outputs, or a stream added to int16 ones",
             "a layer of another width",
             "A layer's `limit` says which it has.",
         )

@@ -8,9 +8,8 @@ import numpy as np
 from numpy import ndarray
 
 from hccs.backends.cpu import _native
-from hccs.backends.cpu.codes import DONE, MASK_LAYOUT, MASKING, MODES
+from hccs.backends.cpu.codes import DONE, MASK_LAYOUT, MASKING, MODES, refusal
 from hccs.backends.cpu.instruction_sets import threads_for
-from hccs.backends.cpu.refusals import refusal
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 

@@ -12,10 +12,10 @@ import torch
 
 from hccs._extras import require
 from hccs._progress import track
+from hccs.conversion.data.reading import is_saved_dataset, named, open_saved
 from hccs.conversion.data.tasks import Examples
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.errors import DataError, FileError
-from hccs.nn.lowering.pre_norm import Pixels
 from hccs.nn.lowering.vit import pixels_of
 
 IMAGES_AT_ONCE = 64
@@ -25,24 +25,8 @@ IMAGES_AT_ONCE = 64
 class ImageSet(TokenisedSet):
     """Images of one size as their pixels; a batch holds what the model reads, the program the pixels."""
 
-    def __init__(
-        self,
-        columns: dict[str, torch.Tensor],
-        lengths: torch.Tensor,
-        labels: torch.Tensor,
-        cut: int,
-        predictions: torch.Tensor | None = None,
-        *,
-        pixels: Pixels,
-    ) -> None:
-        super().__init__(columns, lengths, labels, cut, predictions)
-        self.pixels = pixels
-
-    def _like(self, *parts: Any) -> ImageSet:
-        return ImageSet(*parts, pixels=self.pixels)
-
     def __getitems__(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        """A whole batch, normalised."""
+        """A batch, normalised."""
         chosen = torch.tensor(indices, device=self.labels.device)
         values = self.columns["pixel_values"][chosen].float() * self.pixels.factor
         mean, std = (values.new_tensor(part)[:, None, None] for part in (self.pixels.mean, self.pixels.std))
@@ -52,42 +36,38 @@ class ImageSet(TokenisedSet):
         return batch
 
     def integers(self, indices: Sequence[int]) -> tuple[Any, ...]:
-        """The pixels of some images, as an integer model takes them."""
         return (self.columns["pixel_values"][torch.tensor(indices)].cpu().numpy(),)
 
     @property
     def width(self) -> int:
-        """One row of scores an image."""
+        """One: an image has one row of scores."""
         return 1
 
 
 def prepared(examples: Examples, processor: Any) -> ImageSet:
     """Examples resized as the model's image processor does it, in uint8."""
-    opened = require("PIL.Image", "hf", "to read images")
+    pillow = require("PIL.Image", "hf", "to read images")
     arrays = []
     starts = range(0, len(examples), IMAGES_AT_ONCE)
     for start in track(starts, total=len(starts), description="reading images"):
-        some = [_opened(opened, image) for (image,) in examples.texts[start : start + IMAGES_AT_ONCE]]
-        made = processor(some, do_rescale=False, do_normalize=False, return_tensors="np")
+        images = [_in_rgb(pillow, image) for (image,) in examples.texts[start : start + IMAGES_AT_ONCE]]
+        made = processor(images, do_rescale=False, do_normalize=False, return_tensors="np")
         arrays.append(np.clip(np.rint(made["pixel_values"]), 0, 255).astype(np.uint8))
-    pixels = torch.from_numpy(np.concatenate(arrays))
-    return ImageSet(
-        {"pixel_values": pixels},
-        torch.ones(len(pixels), dtype=torch.long),
-        torch.tensor(examples.labels),
-        0,
-        pixels=pixels_of(processor, pixels.shape[1]),
-    )
+    values = torch.from_numpy(np.concatenate(arrays))
+    rows = torch.ones(len(values), dtype=torch.long)
+    found = ImageSet({"pixel_values": values}, rows, torch.tensor(examples.labels), 0)
+    found.pixels = pixels_of(processor, values.shape[1])
+    return found
 
 
-def _opened(pillow: Any, image: Any) -> Any:
+def _in_rgb(pillow: Any, image: Any) -> Any:
     """An image in three channels, from a file or as `datasets` hold it."""
-    if not isinstance(image, str):
-        return image.convert("RGB")
     try:
+        if not isinstance(image, str):
+            return image.convert("RGB")
         with pillow.open(image) as file:
             return file.convert("RGB")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise DataError("images that Pillow can read", f"{image}: {error}", "Remove the file.") from error
 
 
@@ -102,10 +82,9 @@ def read_images(path: Path, image: str, label: str, option: str) -> list[dict[st
             "a file" if path.exists() else "none",
             f"Check {option}.",
         )
-    if (path / "dataset_info.json").exists() or (path / "state.json").exists():
+    if is_saved_dataset(path):
         return _saved(path, image, label)
-    pillow = require("PIL.Image", "hf", "to read images")
-    endings = {*pillow.registered_extensions()}
+    endings = {*require("PIL.Image", "hf", "to read images").registered_extensions()}
     rows, others = [], 0
     for folder in sorted(part for part in path.iterdir() if part.is_dir()):
         for file in sorted(folder.rglob("*")):
@@ -122,7 +101,7 @@ def read_images(path: Path, image: str, label: str, option: str) -> list[dict[st
 
 def _saved(path: Path, image: str, label: str) -> list[dict[str, Any]]:
     """The rows of `datasets.Dataset.save_to_disk`."""
-    loaded = require("datasets", "hf", "for saved data sets").load_from_disk(str(path))
+    loaded = open_saved(path)
     missing = [column for column in (image, label) if column not in loaded.column_names]
     if missing:
         raise DataError(
@@ -130,5 +109,4 @@ def _saved(path: Path, image: str, label: str) -> list[dict[str, Any]]:
             f"no {', '.join(missing)} among {', '.join(loaded.column_names)}",
             "Name the columns with --text and --label.",
         )
-    names = getattr(loaded.features[label], "names", None)
-    return [{image: row[image], label: names[row[label]] if names else str(row[label])} for row in loaded]
+    return [{image: row[image], label: named(row[label], loaded.features[label])} for row in loaded]

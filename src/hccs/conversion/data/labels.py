@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from decimal import Decimal
 
 from hccs.errors import DataError, ParameterError
 
-_WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
+_INTEGER = re.compile(r"([+-]?)0*(\d+)(\.0*)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)
 
 SHOWN = 8
 """Labels and rows named in a message before it only counts them."""
@@ -17,25 +18,30 @@ SHOWN = 8
 MANY = 20
 """Distinct labels from which on a column with a new one in every other row is taken for no label column."""
 
+_COLUMN = "Check the label column."
+
 
 def key(label: object) -> str:
     """What two spellings of one label share: case and blanks around it do not count, nor does 1.0 for 1.
 
-    >>> key(" Positive "), key("1.0")
-    ('positive', '1')
+    >>> key(" Positive "), key("1.0"), key("-007")
+    ('positive', '1', '-7')
     """
     text = str(label).strip().casefold()
-    return str(int(float(text))) if _WHOLE.fullmatch(text) else text
+    integer = _INTEGER.fullmatch(text)
+    if integer is None:
+        return text
+    return integer[2] if integer[1] != "-" or integer[2] == "0" else f"-{integer[2]}"
 
 
 def shown(labels: Sequence[object]) -> str:
-    """Labels for a message: all of a few, the first of many."""
+    """The first labels for a message, and how many more there are."""
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
     return ", ".join(map(str, labels[:SHOWN])) + more
 
 
 def checked(labels: Sequence[str]) -> tuple[str, ...]:
-    """Labels that somebody listed: at least two, each once."""
+    """The labels that a user listed: at least two, each once."""
     if len(labels) < 2 or len({key(label) for label in labels}) != len(labels) or "" in map(key, labels):
         raise ParameterError(
             "two or more different labels", shown(labels) or "none", "Name them: --labels negative,positive."
@@ -49,11 +55,11 @@ def from_column(values: Sequence[str], where: str) -> tuple[str, ...]:
     >>> from_column(["10", "9", "10", "0"], "train.csv")
     ('0', '9', '10')
     """
-    require_filled(values, where)
     found: dict[str, str] = {}
     for value in values:
         found.setdefault(key(value), value.strip())
-    if all(_NUMBER.fullmatch(k) for k in found) and not all(_WHOLE.fullmatch(k) for k in found):
+    integers = all(_INTEGER.fullmatch(k) for k in found)
+    if not integers and all(_NUMBER.fullmatch(k) for k in found):
         raise DataError(
             f"a label that names a class in every row of {where}",
             f"decimal numbers such as {shown(list(found.values())[:3])}",
@@ -67,16 +73,12 @@ def from_column(values: Sequence[str], where: str) -> tuple[str, ...]:
             f"{len(found)} different ones in {len(values)} rows",
             f"{_COLUMN} Values to predict are a --problem regression.",
         )
-    whole = all(_WHOLE.fullmatch(k) for k in found)
-    return tuple(found[k] for k in (sorted(found, key=int) if whole else sorted(found)))
+    return tuple(found[k] for k in sorted(found, key=Decimal if integers else None))
 
 
-_COLUMN = "Check the label column."
-
-
-def require_filled(values: Sequence[str], where: str) -> None:
-    """Refuse empty cells, naming their rows; the header is row 1."""
-    empty = [row for row, value in enumerate(values, 2) if not value.strip()]
+def require_filled(values: Sequence[str], rows: Sequence[int], where: str) -> None:
+    """Refuse empty cells, naming their rows."""
+    empty = [row for row, value in zip(rows, values, strict=True) if not value.strip()]
     if empty:
         raise DataError(
             f"a label in every row of {where}",
@@ -85,17 +87,16 @@ def require_filled(values: Sequence[str], where: str) -> None:
         )
 
 
-def values(column: Sequence[str], where: str) -> list[float]:
-    """A column of numbers, such as the targets of a regression; anything else is refused with its row."""
-    require_filled(column, where)
+def targets(column: Sequence[str], rows: Sequence[int], where: str) -> list[float]:
+    """The numbers that a regression predicts; anything else is refused with its row."""
     found = []
-    for row, text in enumerate(column, 2):
+    for row, text in zip(rows, column, strict=True):
         try:
             value = float(text)
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise DataError(f"a number in every row of {where}", f"{text!r} in row {row}", _COLUMN)
+            raise DataError(f"a number in every row of {where}", f"{text[:60]!r} in row {row}", _COLUMN)
         found.append(value)
     return found
 
@@ -107,38 +108,35 @@ def numbers(labels: Sequence[str]) -> dict[str, int]:
     {'0': 0, '1': 1, 'negative': 0, 'positive': 1}
     """
     own = {key(label): i for i, label in enumerate(labels)}
-    words = not any(_WHOLE.fullmatch(k) for k in own)
+    words = not any(_INTEGER.fullmatch(k) for k in own)
     return {**({str(i): i for i in range(len(labels))} if words else {}), **own}
 
 
 def in_model_order(
-    own: Sequence[str], data: Sequence[str], order: Sequence[str] = ()
+    own: Sequence[str], data: Sequence[str], order: Sequence[str] = (), *, by_name: bool = False
 ) -> tuple[str, ...] | None:
     """The data's labels as a model's outputs stand, or None where nothing tells.
 
-    `own` are the names in the model's configuration. Data that use them are matched by name. Where they are
-    LABEL_0 and so on, or mere numbers, numbers in the data are positions and words stand in the data's order.
-    Otherwise `order`, the data's labels in the order of the model's outputs, must tell.
+    `order`, a label for each output, decides. Without it data that use the model's `own` names are matched by
+    name, and with `by_name` they are matched first. Where the model's names are LABEL_0 and so on, or mere
+    numbers, numbers in the data are positions and words stand in the data's order.
 
     >>> in_model_order(("Unhappy", "Happy"), ("happy", "unhappy"))
     ('Unhappy', 'Happy')
     >>> in_model_order(("NEGATIVE", "POSITIVE"), ("0", "1")) is None
     True
     """
-    places = {key(label) for label in own}
-    if all(key(label) in places for label in data):
+    matched = {key(label) for label in data} <= {key(label) for label in own}
+    if len(order) == len(own) and not (by_name and matched):
+        return tuple(order)
+    if matched:
         return tuple(own)
-    if is_unnamed(own):
-        if _are_positions(data, len(own)):
-            return tuple(str(i) for i in range(len(own)))
-        return (tuple(order) or tuple(data)) if len(data) == len(own) else None
-    return tuple(order) if len(order) == len(own) else None
+    positions = tuple(str(i) for i in range(len(own)))
+    if is_unnamed(own) and {key(label) for label in data} <= {*positions}:
+        return positions
+    return tuple(data) if is_unnamed(own) and len(data) == len(own) else None
 
 
 def is_unnamed(own: Sequence[str]) -> bool:
     """Whether a model's labels are transformers' LABEL_0, LABEL_1, ... or their mere numbers."""
     return all(key(label) in (str(i), f"label_{i}") for i, label in enumerate(own))
-
-
-def _are_positions(data: Iterable[str], count: int) -> bool:
-    return all(_WHOLE.fullmatch(key(label)) and 0 <= int(key(label)) < count for label in data)

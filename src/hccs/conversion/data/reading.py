@@ -3,52 +3,130 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hccs._extras import require
-from hccs.errors import DataError, FileError
+from hccs.errors import DataError, FileError, HccsError
+
+LARGEST_CELL = 2**31 - 1
+"""Characters of a CSV cell; Python's own limit of 128 KiB is less than a long document has."""
+
+Numbered = Iterator[tuple[int, dict[str, Any]]]
 
 
-def read_table(
-    path: Path, columns: Sequence[str], *, if_missing: str, if_other_columns: str
-) -> list[dict[str, str]]:
-    """The rows of a file in UTF-8, with or without a byte-order mark; empty cells are empty strings.
+@dataclass(frozen=True)
+class Table:
+    """Rows with values as their source has them, and the numbers under which messages name the rows."""
 
-    It must have the columns. What to do about a missing file or column depends on where its name came from,
-    so the caller says it.
+    where: str
+    rows: Sequence[dict[str, Any]]
+    numbers: Sequence[int]
+
+    def cells(self, column: str, *, lists: bool = True, one_kind: bool = False) -> list[str]:
+        """A column as text: missing values are empty, and `lists` have blanks between their parts."""
+        found, first = [], ""
+        for number, row in zip(self.numbers, self.rows, strict=True):
+            try:
+                found.append(_text(row.get(column), lists))
+                kind = _kind(row.get(column)) if one_kind and found[-1] else first
+                if first and kind != first:
+                    raise ValueError(f"a {kind} after a {first}")
+            except ValueError as error:
+                raise DataError(
+                    f"text or numbers{' or lists of them' * lists} in column {column} of {self.where}",
+                    f"{error} in row {number}",
+                    "Correct or remove the row.",
+                ) from error
+            first = first or kind
+        return found
+
+    def texts(self, columns: Sequence[str]) -> list[tuple[str, ...]]:
+        """The columns beside each other; one that is empty in every row is refused."""
+        found = [self.cells(column) for column in columns]
+        for column, cells in zip(columns, found, strict=True):
+            if not any(cell.strip() for cell in cells):
+                raise DataError(
+                    f"text in column {column} of {self.where}",
+                    f"{len(cells)} empty cells",
+                    "Name another column with --text.",
+                )
+        return list(zip(*found, strict=True))
+
+
+def _text(value: Any, lists: bool) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError("bytes that are not UTF-8") from None
+    if isinstance(value, list | tuple) and lists:
+        parts = [_text(part, False) for part in value]
+        if not all(parts):
+            raise ValueError("a list with an empty part")
+        return " ".join(parts)
+    if isinstance(value, list | tuple | dict):
+        raise ValueError(f"a {_kind(value)}")
+    text = str(value)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("half of a surrogate pair, which is no character,")
+    return text
+
+
+def _kind(value: Any) -> str:
+    kinds = {
+        bool: "truth value",
+        int: "number",
+        float: "number",
+        list: "list",
+        tuple: "list",
+        dict: "mapping",
+    }
+    return next((name for kind, name in kinds.items() if isinstance(value, kind)), "text")
+
+
+def read_table(path: Path, columns: Sequence[str], *, if_missing: str, if_other_columns: str) -> Table:
+    """The columns of a file in UTF-8, with or without a byte-order mark, or of a saved folder.
+
+    What to do about a missing file or column depends on where its name came from, so the caller says it.
     """
+    suffix = path.suffix.lower()
     try:
-        if path.suffix == ".parquet" or is_saved_dataset(path):
-            rows = _columnar(path)
+        if path.is_dir() or suffix in (".parquet", ".pq"):
+            header, numbered = _columnar(path, columns)
+        elif suffix in (".jsonl", ".ndjson", ".json"):
+            header, numbered = _objects(read_text(path, if_missing))
         else:
-            with open(path, encoding="utf-8-sig", newline="") as file:
-                rows = _rows(file, path.suffix)
+            header, numbered = _separated(read_text(path, if_missing), tabs=suffix in (".tsv", ".tab"))
+        missing = [column for column in columns if column not in header]
+        repeated = [column for column in columns if header.count(column) > 1]
+        if header and (missing or repeated):
+            raise DataError(
+                f"columns {', '.join(columns)} in {path}",
+                f"two columns {', '.join(repeated)}"
+                if repeated
+                else f"no {', '.join(missing)} among {', '.join(map(str, header))}",
+                "Give the columns different names." if repeated else if_other_columns,
+            )
+        found = list(numbered)
+    except HccsError:
+        raise
     except OSError as error:
         raise FileError(f"the data file {path}", error.strerror or str(error), if_missing) from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} to be text in UTF-8", _encoding(path), _SAVE_AS) from error
-    except (ValueError, csv.Error, AttributeError) as error:
+    except ValueError as error:
         raise FileError(
             f"{path} to be CSV, TSV, JSON lines or Parquet", str(error), "Check the file."
         ) from error
-    if not rows:
-        raise DataError(
-            f"examples in {path}", "an empty file", "It needs a header line and at least one row."
-        )
-    missing = [column for column in columns if column not in rows[0]]
-    if missing:
-        raise DataError(
-            f"columns {', '.join(columns)} in {path}",
-            f"no {', '.join(missing)} among {', '.join(map(str, rows[0]))}",
-            if_other_columns,
-        )
-    for row in rows:  # of JSON lines, which need not be alike
-        for column in columns:
-            row.setdefault(column, "")
-    return rows
+    if not found:
+        raise DataError(f"examples in {path}", "an empty file", "It needs at least one row.")
+    return Table(str(path), [row for _, row in found], [number for number, _ in found])
 
 
 def is_saved_dataset(path: Path) -> bool:
@@ -56,26 +134,126 @@ def is_saved_dataset(path: Path) -> bool:
     return (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
 
 
-def _columnar(path: Path) -> list[dict[str, str]]:
-    """The rows of a Parquet file or a saved folder; numbers of named labels become their names."""
+def open_saved(path: Path) -> Any:
+    """The table that `datasets` has saved in a folder."""
+    try:
+        return require("datasets", "hf", "to read saved folders").load_from_disk(str(path))
+    except HccsError:
+        raise
+    except Exception as error:  # whatever a damaged folder brings up
+        what = " ".join(str(error).split())
+        raise FileError(f"a data set that was saved in {path}", what, "Save it again.") from error
+
+
+def label_names(feature: Any) -> tuple[str, ...]:
+    """The names of a column of labels, or of lists of labels; none where it has no names."""
+    own = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+    return tuple(own or ())
+
+
+def named(value: Any, feature: Any) -> Any:
+    """A label of `datasets` by its name where it has one; what marks a missing label becomes None.
+
+    >>> from types import SimpleNamespace
+    >>> [named(label, SimpleNamespace(names=["no", "yes"])) for label in (1, -1)]
+    ['yes', None]
+    """
+    names = label_names(feature)
+    if not names or isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return [named(part, feature) for part in value]
+    return names[value] if value is not None and 0 <= value < len(names) else None
+
+
+def _columnar(path: Path, columns: Sequence[str]) -> tuple[list[str], Numbered]:
     if path.is_dir():
-        datasets = require("datasets", "hf", "to read saved folders")
-        try:
-            saved = datasets.load_from_disk(str(path))
-        except Exception as error:  # whatever a damaged folder brings up
-            raise ValueError(" ".join(str(error).split())) from error
-        named = {name: kind.names for name, kind in saved.features.items() if hasattr(kind, "names")}
-        rows = saved.to_list()
+        if not is_saved_dataset(path):
+            raise IsADirectoryError(0, "a folder that `datasets` has not saved")
+        saved = open_saved(path)
+        return saved.column_names, _named_rows(saved, columns)
+    parquet = require("pyarrow.parquet", "hf", "to read Parquet")
+    try:
+        file = parquet.ParquetFile(path)
+        return file.schema_arrow.names, enumerate(file.read(columns=[*columns]).to_pylist(), 1)
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # pyarrow has errors of its own for what it does not implement
+        raise ValueError(str(error)) from error
+
+
+def _named_rows(saved: Any, columns: Sequence[str]) -> Numbered:
+    for number, row in enumerate(saved.select_columns([*columns]), 1):
+        yield number, {name: named(row[name], saved.features[name]) for name in columns}
+
+
+def _objects(text: str) -> tuple[list[str], Numbered]:
+    """JSON lines, or one array of objects."""
+    if text.lstrip().startswith("["):
+        items = list(enumerate(_parsed(text, ""), 1))
     else:
-        named, rows = {}, require("pyarrow.parquet", "hf", "to read Parquet").read_table(path).to_pylist()
-    for name, names in named.items():
-        for row in rows:
-            row[name] = names[row[name]] if row[name] is not None and row[name] >= 0 else None
-    return [{name: _cell(value) for name, value in row.items()} for row in rows]
+        lines = enumerate(text.split("\n"), 1)
+        items = [(number, _parsed(line, f" in line {number}")) for number, line in lines if line.strip()]
+    for number, item in items:
+        if not isinstance(item, dict):
+            raise ValueError(f"a JSON {_kind(item)} instead of an object in row {number}")
+    return [*items[0][1]] if items else [], iter(items)
+
+
+def _parsed(text: str, place: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError(f"an object with two values of one name{place}")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg}{place or f' in line {error.lineno}'}") from error
+    except RecursionError:
+        raise ValueError(f"lists within lists, too deep{place}") from None
+
+
+def _separated(text: str, tabs: bool) -> tuple[list[str], Numbered]:
+    """Rows under a header; in tab-separated text quotes are characters like any other."""
+    options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
+    reader = csv.reader(io.StringIO(text, newline=""), **options)
+    limit = csv.field_size_limit(LARGEST_CELL)
+    try:
+        records = [(number, record) for number, record in enumerate(reader, 1) if record]
+    except csv.Error as error:
+        raise ValueError(f"{error} in line {reader.line_num}") from error
+    finally:
+        csv.field_size_limit(limit)
+    header = records[0][1] if records else []
+    for number, record in records:
+        if any(record[len(header) :]):
+            raise ValueError(
+                f"{len(record)} cells in row {number} under a header of {len(header)}; are quotes missing?"
+            )
+    blank = [""] * len(header)
+    return header, (
+        (number, dict(zip(header, record + blank[len(record) :], strict=False)))
+        for number, record in records[1:]
+    )
+
+
+def read_text(path: Path, if_missing: str) -> str:
+    """A file in UTF-8, with the line breaks that it has."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except OSError as error:
+        raise FileError(f"the data file {path}", error.strerror or str(error), if_missing) from error
+    except UnicodeDecodeError as error:
+        raise FileError(
+            f"{path} to be text in UTF-8", _encoding(path), "Save it as UTF-8 and try again."
+        ) from error
 
 
 def read_texts(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
-    """The texts of a file without labels: columns of CSV, TSV or JSON lines, or the lines of a .txt file.
+    """The texts of a file without labels: columns of a table, or the lines of a .txt file.
 
     Where there are two columns, a line of plain text has a tab between the two. Empty lines do not count. A
     table by the name of plain text is refused: its labels would be read as words.
@@ -83,14 +261,9 @@ def read_texts(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
     where = "Check --unlabelled."
     if path.suffix.lower() != ".txt":
         other = "Name the columns of text with --text, or give lines of plain text the ending .txt."
-        rows = read_table(path, columns, if_missing=where, if_other_columns=other)
-        return [tuple(row[column] for column in columns) for row in rows]
-    try:
-        lines = path.read_text("utf-8-sig").split("\n")  # other breaks may stand within a text
-    except OSError as error:
-        raise FileError(f"the data file {path}", error.strerror or str(error), where) from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} to be text in UTF-8", _encoding(path), _SAVE_AS) from error
+        return read_table(path, columns, if_missing=where, if_other_columns=other).texts(columns)
+    # Other line breaks may stand within a text.
+    lines = read_text(path, where).replace("\r\n", "\n").replace("\r", "\n").split("\n")
     split = [(n, line.split("\t") if len(columns) > 1 else [line]) for n, line in enumerate(lines, 1)]
     found = [(n, tuple(parts)) for n, parts in split if any(part.strip() for part in parts)]
     for number, parts in found:
@@ -111,26 +284,8 @@ def read_texts(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
     return [parts for _, parts in found]
 
 
-_SAVE_AS = "Save it as UTF-8 and try again."
-
-
-def _rows(file: IO[str], suffix: str) -> list[dict[str, str]]:
-    if suffix in (".jsonl", ".json"):
-        return [{k: _cell(v) for k, v in json.loads(line).items()} for line in file if line.strip()]
-    # Plain tab-separated text: quotes are characters like any other.
-    options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {}
-    return list(csv.DictReader(file, restval="", **options))
-
-
-def _cell(value: Any) -> str:
-    """A JSON value as the cell of a table; a list of words or labels as they stand in one, between blanks."""
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return "" if value is None else str(value)
-
-
 def _encoding(path: Path) -> str:
-    """In words, what a file that is not UTF-8 looks like."""
+    """What a file that is not UTF-8 looks like."""
     content = path.read_bytes()
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return 'UTF-16, which spreadsheets save as "Unicode text"'

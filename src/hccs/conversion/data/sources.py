@@ -1,4 +1,4 @@
-"""Examples given as objects: pairs, `datasets`, DataLoaders; written as a file that a run reads again."""
+"""Examples given as objects: pairs, `datasets`, DataLoaders; written as a file that a run reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hccs._files import atomic
-from hccs.conversion.data.reading import is_saved_dataset
+from hccs.conversion.data.reading import is_saved_dataset, label_names, named
 from hccs.conversion.data.tasks import IDS
 from hccs.errors import DataError
 
@@ -30,18 +30,27 @@ class Given:
     @property
     def content(self) -> bytes:
         """The rows as JSON lines."""
-        return "".join(json.dumps(row) + "\n" for row in self.rows).encode()
+        return "".join(json.dumps(row, default=_plain) + "\n" for row in self.rows).encode()
 
     def write(self, path: Path) -> str:
-        """A file of the rows."""
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.replace(path, self.content)
         return str(path)
 
     @property
     def longest(self) -> int | None:
-        """Of token ids: the longest row."""
+        """The length of the longest row of token ids; None for texts."""
         return max(len(row[IDS]) for row in self.rows) if self.text[0] == IDS else None
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has no form for: arrays and their scalars as lists and numbers, bytes as text."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        raise DataError("text in UTF-8", f"the bytes {value!r:.60}", "Decode them first.") from None
 
 
 def parts_of(train: Any, dev: Any) -> tuple[Any, Any]:
@@ -85,21 +94,15 @@ def _of_dataset(source: Any, text: Sequence[str], label: str, part: str) -> Give
             "Name them: text=('premise', 'hypothesis'), label='label'.",
         )
     kind = source.features[label]
-    names = getattr(kind, "names", None) or getattr(getattr(kind, "feature", None), "names", None)
+    names = label_names(kind)
     rows = [
-        {**{name: row[name] for name in columns}, label: _named(row[label], names)}
+        {**{name: row[name] for name in columns}, label: named(row[label], kind)}
         for row in source.select_columns([*columns, label])
         if not (names and row[label] == -1)  # the Hub marks what has no label so
     ]
     if not rows:
         raise DataError(f"examples in {part}", "none", "Pass a data set with labelled rows.")
-    return Given(rows, columns, tuple(names or ()))
-
-
-def _named(value: Any, names: Sequence[str] | None) -> Any:
-    if names is None:
-        return value
-    return [names[i] for i in value] if isinstance(value, list) else names[value]
+    return Given(rows, columns, names)
 
 
 def _of_batches(loader: Iterable[Any], label: str, part: str) -> Given:
@@ -107,29 +110,24 @@ def _of_batches(loader: Iterable[Any], label: str, part: str) -> Given:
     rows: list[dict[str, Any]] = []
     types = False
     for number, batch in enumerate(loader):
-        labels = "labels" if "labels" in batch else label
-        if not hasattr(batch, "keys") or IDS not in batch or labels not in batch:
-            found = ", ".join(map(str, batch)) if hasattr(batch, "keys") else type(batch).__name__
+        keys = [*batch.keys()] if hasattr(batch, "keys") else []
+        wanted = "labels" if "labels" in keys else label
+        if IDS not in keys or wanted not in keys:
             raise DataError(
                 f"batches with {IDS} and labels in {part}",
-                f"{found} in batch {number}",
+                f"{', '.join(map(str, keys)) or type(batch).__name__} in batch {number}",
                 "A DataLoader's batches are dictionaries of tensors, as transformers' collators make them.",
             )
-        ids, wanted = batch[IDS].tolist(), batch[labels].tolist()
-        masks = batch["attention_mask"].tolist() if "attention_mask" in batch else [[1] * len(r) for r in ids]
-        types = types or "token_type_ids" in batch
-        of_types = (
-            batch["token_type_ids"].tolist() if "token_type_ids" in batch else [[0] * len(r) for r in ids]
+        ids = batch[IDS].tolist()
+        types = types or "token_type_ids" in keys
+        masks, kinds = (
+            batch[name].tolist() if name in keys else [[fill] * len(row) for row in ids]
+            for name, fill in (("attention_mask", 1), ("token_type_ids", 0))
         )
-        for row, mask, kinds, target in zip(ids, masks, of_types, wanted, strict=True):
+        for row, mask, types_of_row, target in zip(ids, masks, kinds, batch[wanted].tolist(), strict=True):
             real = [place for place, counts in enumerate(mask) if counts]
-            rows.append(
-                {
-                    IDS: [row[place] for place in real],
-                    "token_type_ids": [kinds[place] for place in real],
-                    label: target,
-                }
-            )
+            columns = {IDS: row, "token_type_ids": types_of_row}
+            rows.append({**{k: [v[i] for i in real] for k, v in columns.items()}, label: target})
     if not rows:
         raise DataError(f"batches in {part}", "none", "Is the DataLoader empty?")
     return Given(rows, (IDS, "token_type_ids") if types else (IDS,))
@@ -147,7 +145,14 @@ def _of_pairs(examples: Iterable[Any], label: str, part: str) -> Given:
                 f"examples (text, label) in {part}", f"{example!r:.60} at {number}", "Pass pairs."
             ) from None
         texts = given if isinstance(given, tuple) else (given,)
-        names = ("text",) if len(texts) == 1 else tuple(f"text{i + 1}" for i in range(len(texts)))
+        own = ("text",) if len(texts) == 1 else tuple(f"text{i + 1}" for i in range(len(texts)))
+        if number and own != names:
+            raise DataError(
+                f"as many texts in every example of {part}",
+                f"{len(texts)} at {number} after {len(names)}",
+                "Pass texts alone, or pairs of texts alone.",
+            )
+        names = own
         rows.append({**dict(zip(names, texts, strict=True)), label: wanted})
     if not rows:
         raise DataError(f"examples in {part}", "none", "Pass (text, label) pairs.")
@@ -155,7 +160,7 @@ def _of_pairs(examples: Iterable[Any], label: str, part: str) -> Given:
     if without and len(without) < len(rows):
         raise DataError(
             f"labels of all examples in {part}, or of none",
-            f"none at {without[0]}" if without[0] else "none at 0, but some further on",
+            f"none at {without[0]}",
             "Leave out examples without a label, or all labels.",
         )
     return Given(rows, names, labelled=not without)

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hccs._extras import require, require_distribution
 from hccs.conversion.data import labels
-from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, REGRESSION, TOKENS, require_problem
-from hccs.conversion.data.reading import read_table, read_texts
+from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, PROBLEMS, REGRESSION, TOKENS
+from hccs.conversion.data.reading import Table, read_table, read_texts
 from hccs.errors import DataError, FileError, ParameterError
 
 IDS = "input_ids"
 """A column of text with this name holds token ids as they stand; `token_type_ids` may stand beside it."""
+
+LARGEST_DEV = 5000
+"""Examples that are split off as the dev set of data that has none."""
 
 
 @dataclass(frozen=True)
 class Examples:
     """Texts (one or two columns each) and their label numbers, values, or label numbers of every word.
 
-    Of texts that nobody has labelled, zeros stand where labels would. Of images the one column
-    holds files, or images as `datasets` have them.
+    Texts that are not `labelled` have zeros for labels. Images are one column of files, or of images as
+    `datasets` have them.
     """
 
     texts: list[tuple[Any, ...]]
@@ -40,7 +43,6 @@ class Examples:
         return self.at(random.Random(seed).sample(range(len(self)), min(count, len(self))))
 
     def at(self, indices: Sequence[int]) -> Examples:
-        """The examples at these places."""
         return replace(self, texts=[self.texts[i] for i in indices], labels=[self.labels[i] for i in indices])
 
 
@@ -48,7 +50,7 @@ class Examples:
 class Task:
     """What to read: columns, the labels in order of their numbers, the longest row, and where the data is.
 
-    Without `labels` they are those of the training data. `custom` tasks are the user's own files. Of a
+    Without `labels` they are those of the training data. `custom` tasks are the user's own files. In a
     `problem` of tokens, text and labels are words between blanks; a regression has one output and no labels.
     The training data of an `unlabelled` task are texts alone; its dev set, where it has one, is labelled.
     """
@@ -65,64 +67,51 @@ class Task:
     problem: str = CLASSIFICATION
     unlabelled: bool = False
 
+    @property
+    def names_numbers(self) -> bool:
+        """Whether the labels that a user lists name the numbers of the Hub, and not a model's outputs."""
+        return self.hub is not None and not self.train
+
     def __post_init__(self) -> None:
-        require_problem(self.problem)
+        if self.problem not in PROBLEMS:
+            raise ParameterError(
+                f"a problem among {', '.join(PROBLEMS)}", repr(self.problem), "Choose another --problem."
+            )
         if self.problem == TOKENS and IDS in self.text:
             raise ParameterError(
                 "words for a problem of tokens", "token ids", "Pass the words: their labels follow them."
             )
-        if self.problem == TOKENS and len(self.text) != 1:
+        most = 1 if self.problem in (TOKENS, IMAGES) else 2
+        if not 0 < len(self.text) <= most:
             raise ParameterError(
-                "one column of words for a problem of tokens", ", ".join(self.text), "Name it with --text."
+                f"{'one column' if most == 1 else 'one or two columns'} of text",
+                ", ".join(self.text) or "none",
+                "Name them with --text.",
+            )
+        if self.label in self.text and not self.unlabelled:
+            raise ParameterError(
+                "a column of labels beside those of text", f"{self.label} as both", "Name it with --label."
             )
 
 
-_PAIR = ("premise", "hypothesis")
-_NLI = ("entailment", "neutral", "contradiction")
-_SENTIMENT = ("negative", "positive")
-_GLUE = "nyu-mll/glue"
+def _glue(name: str, text: tuple[str, ...], names: tuple[str, ...], n: int, matched: str = "") -> Task:
+    hub = ("nyu-mll/glue", name, "train", f"validation{matched}")
+    return Task(name, text, "label", names, n, "train.tsv", f"dev{matched}.tsv", hub)
+
+
+_SENTENCE, _PAIR = ("sentence",), ("premise", "hypothesis")
+_SENTIMENT, _NLI = ("negative", "positive"), ("entailment", "neutral", "contradiction")
+_SNLI = ("stanfordnlp/snli", None, "train", "validation")
 TASKS = {
-    task.name: task
-    for task in (
-        Task(
-            "sst2",
-            ("sentence",),
-            "label",
-            _SENTIMENT,
-            64,
-            "train.tsv",
-            "dev.tsv",
-            (_GLUE, "sst2", "train", "validation"),
-        ),
-        Task(
-            "mnli",
-            _PAIR,
-            "label",
-            _NLI,
-            128,
-            "train.tsv",
-            "dev_matched.tsv",
-            (_GLUE, "mnli", "train", "validation_matched"),
-        ),
-        Task(
-            "snli",
-            _PAIR,
-            "label",
-            _NLI,
-            128,
-            "train.tsv",
-            None,
-            ("stanfordnlp/snli", None, "train", "validation"),
-        ),
-        Task("movies", ("sentence",), "label", _SENTIMENT, 64, "train.tsv", "dev.tsv"),
-    )
+    "sst2": _glue("sst2", _SENTENCE, _SENTIMENT, 64),
+    "mnli": _glue("mnli", _PAIR, _NLI, 128, "_matched"),
+    "snli": Task("snli", _PAIR, "label", _NLI, 128, "train.tsv", None, _SNLI),
+    "movies": Task("movies", _SENTENCE, "label", _SENTIMENT, 64, "train.tsv", "dev.tsv"),
 }
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task with its examples in memory."""
-
     task: Task
     labels: tuple[str, ...]
     train: Examples
@@ -181,31 +170,36 @@ def load(task: Task, folder: str | Path | None = None) -> TaskData:
     if task.unlabelled:
         return _without_labels(task, base)
     train = _read(base / task.train, task, "--train")
-    known = _with_labels(task, train, task.train)
-    examples = to_examples(train, known, task.train)
+    known = _with_labels(task, train)
+    examples = to_examples(train, known)
     if task.dev is not None:
-        dev = to_examples(_read(base / task.dev, known, "--dev"), known, task.dev)
+        dev = to_examples(_read(base / task.dev, known, "--dev"), known)
     else:
         examples, dev = _split(examples)
     assert known.labels is not None
     return TaskData(known, known.labels, examples, dev)
 
 
-def _with_labels(task: Task, rows: Sequence[Mapping[str, str]], where: str) -> Task:
+def _with_labels(task: Task, table: Table) -> Task:
     """The task with the labels that its data have, where it brings none."""
     if task.problem == REGRESSION:
         return replace(task, labels=(task.label,))
     if task.labels is not None:
         return task
-    column = [row[task.label] for row in rows]
+    column = _label_cells(table, task)
     if task.problem == TOKENS:
-        labels.require_filled(column, where)
         column = [label for words in column for label in words.split()]
-    return replace(task, labels=labels.from_column(column, where))
+    return replace(task, labels=labels.from_column(column, table.where))
+
+
+def _label_cells(table: Table, task: Task) -> list[str]:
+    found = table.cells(task.label, lists=task.problem == TOKENS, one_kind=True)
+    labels.require_filled(found, table.numbers, table.where)
+    return found
 
 
 def _without_labels(task: Task, base: Path) -> TaskData:
-    """Texts to train on, and a labelled dev set or, where there is none, some of the texts."""
+    """Texts to train on, and a labelled dev set or, where there is none, a tenth of the texts."""
     texts = read_texts(base / task.train, task.text)
     empty: Any = 0.0 if task.problem == REGRESSION else 0
     blank = [[0] * len(text[0].split()) if task.problem == TOKENS else empty for text in texts]
@@ -213,95 +207,88 @@ def _without_labels(task: Task, base: Path) -> TaskData:
     if task.dev is None:
         train, dev = _split(examples)
         return TaskData(task, (task.label,) if task.problem == REGRESSION else (), train, dev)
-    rows = _read(base / task.dev, task, "--dev")
-    known = _with_labels(task, rows, task.dev)
+    table = _read(base / task.dev, task, "--dev")
+    known = _with_labels(task, table)
     assert known.labels is not None
-    return TaskData(known, known.labels, examples, to_examples(rows, known, task.dev))
+    return TaskData(known, known.labels, examples, to_examples(table, known))
 
 
 def load_file(path: str | Path, task: Task) -> Examples:
     """The examples of another file with the columns and labels of a task."""
-    if task.problem == IMAGES:
-        return to_examples(_read(Path(path), task, "--file"), task, str(path))
-    rows = read_table(
-        Path(path),
-        (*task.text, task.label),
-        if_missing="Check --file.",
-        if_other_columns="The file needs the columns of the data that the run was converted on.",
-    )
-    return to_examples(rows, task, str(path))
+    other = "The file needs the columns of the data that the run was converted on."
+    return to_examples(_read(Path(path), task, "--file", other), task)
 
 
-def _read(path: Path, task: Task, option: str) -> list[dict[str, Any]]:
+def _read(path: Path, task: Task, option: str, other: str = "") -> Table:
     if task.problem == IMAGES:
         from hccs.conversion.data.images import read_images  # torch reads them, which tables do not need
 
-        return read_images(path, task.text[0], task.label, option)
-    if task.custom:
-        missing, other = f"Check {option}.", "Name the columns with --text and --label."
-    else:
+        rows = read_images(path, task.text[0], task.label, option)
+        return Table(str(path), rows, range(1, len(rows) + 1))
+    missing = f"Check {option}."
+    if not task.custom and not other:
         missing = "Name the folder that holds it with --data."
         other = "A file with other columns is given with --train, --text and --label instead of --task."
+    other = other or "Name the columns with --text and --label."
     return read_table(path, (*task.text, task.label), if_missing=missing, if_other_columns=other)
 
 
-def to_examples(rows: Sequence[Mapping[str, Any]], task: Task, where: str) -> Examples:
+def to_examples(table: Table, task: Task) -> Examples:
     """Rows as examples; an empty or unknown label is refused with its row."""
     assert task.labels is not None
-    found = [_joined(row[task.label]) for row in rows]
+    given = _label_cells(table, task)
+    texts: list[tuple[Any, ...]]
     if task.problem == IMAGES:
-        texts: list[tuple[Any, ...]] = [(row[task.text[0]],) for row in rows]
+        texts = [(row[task.text[0]],) for row in table.rows]
     else:
-        texts = [tuple(_joined(row.get(column) or "") for column in task.text) for row in rows]
+        texts = list(table.texts(task.text))
     tokenised = task.text[0] == IDS
     if task.problem == REGRESSION:
-        return Examples(texts, labels.values(found, where), tokenised=tokenised)
-    labels.require_filled(found, where)
+        values = labels.targets(given, table.numbers, table.where)
+        return Examples(texts, values, tokenised=tokenised)
     known = labels.numbers(task.labels)
     numbers = []
-    for row, label in enumerate(found, 2):
-        given = label.split() if task.problem == TOKENS else [label]
-        for one in given:
-            if labels.key(one) not in known:
-                raise DataError(
-                    f"labels {labels.shown(task.labels)} in {where}",
-                    f"{one!r} in row {row}",
-                    "Correct or remove the row.",
-                )
-        numbers.append([known[labels.key(one)] for one in given])
+    for row, cell in zip(table.numbers, given, strict=True):
+        parts = cell.split() if task.problem == TOKENS else [cell]
+        unknown = [part for part in parts if labels.key(part) not in known]
+        if unknown:
+            raise DataError(
+                f"labels {labels.shown(task.labels)} in {table.where}",
+                f"{unknown[0][:60]!r} in row {row}",
+                "Correct or remove the row.",
+            )
+        numbers.append([known[labels.key(part)] for part in parts])
     if task.problem != TOKENS:
         return Examples(texts, [only for (only,) in numbers], tokenised=tokenised)
-    for row, ((words,), of_words) in enumerate(zip(texts, numbers, strict=True), 2):
+    for row, (words,), of_words in zip(table.numbers, texts, numbers, strict=True):
         if len(words.split()) != len(of_words):
             raise DataError(
-                f"a label for every word in {where}",
+                f"a label for every word in {table.where}",
                 f"{len(words.split())} words and {len(of_words)} labels in row {row}",
                 "Words and labels stand between blanks, or in lists of JSON lines.",
             )
     return Examples(texts, numbers)
 
 
-def _joined(cell: Any) -> str:
-    """A cell as text; lists, as the Hub has them, with blanks between their parts."""
-    return " ".join(map(str, cell)) if isinstance(cell, list) else str(cell)
-
-
 def _split(examples: Examples) -> tuple[Examples, Examples]:
-    """One example in ten, at most 5,000, by a fixed shuffle, as the dev set of data that has none."""
+    """(train, dev): one example in ten is the dev set, drawn by a fixed shuffle."""
     order = list(range(len(examples)))
     random.Random(0).shuffle(order)
-    held = min(max(len(order) // 10, 1), 5000)
-    return examples.at(order[held:]), examples.at(order[:held])
+    count = min(max(len(order) // 10, 1), LARGEST_DEV)
+    return examples.at(order[count:]), examples.at(order[:count])
 
 
 def _from_hub(task: Task) -> TaskData:
     assert task.hub is not None and task.labels is not None
     datasets = require("datasets", "hf", "for the Hub")
     path, config, train, dev = task.hub
+    # The Hub marks the labels of hidden test sets by -1.
+    hidden = (None, -1) if task.problem == CLASSIFICATION else (None,)
     try:
         loaded = datasets.load_dataset(path, config)
         parts = [
-            [row for row in loaded[split] if not _is_hidden(row[task.label], task)] for split in (train, dev)
+            [pair for pair in enumerate(loaded[split], 1) if pair[1][task.label] not in hidden]
+            for split in (train, dev)
         ]
     except Exception as error:
         raise FileError(
@@ -311,12 +298,8 @@ def _from_hub(task: Task) -> TaskData:
             if task.train
             else "Check the name, or save the data as a file and give it with --train.",
         ) from error
-    return TaskData(task, task.labels, *(to_examples(part, task, path) for part in parts))
-
-
-def _is_hidden(label: Any, task: Task) -> bool:
-    """Whether a row has no label: the Hub marks those of hidden test sets by -1."""
-    return label is None or (label == -1 and task.problem == CLASSIFICATION)
+    tables = [Table(path, [row for _, row in part], [number for number, _ in part]) for part in parts]
+    return TaskData(task, task.labels, *(to_examples(table, task) for table in tables))
 
 
 def hub_task(
@@ -333,14 +316,6 @@ def hub_task(
             "the labels of a Hub data set, in order", "none", "Name them: --labels negative,positive."
         )
     name, _, config = path.partition(":")
-    return Task(
-        name.replace("/", "-"),
-        tuple(text),
-        label,
-        (label,) if problem == REGRESSION else labels.checked(names),
-        n,
-        "",
-        None,
-        (name, config or None, "train", "validation"),
-        problem=problem,
-    )
+    known = (label,) if problem == REGRESSION else labels.checked(names)
+    splits = (name, config or None, "train", "validation")
+    return Task(name.replace("/", "-"), tuple(text), label, known, n, "", None, splits, problem=problem)

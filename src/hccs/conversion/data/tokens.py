@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,49 +16,45 @@ from hccs.conversion.data.problems import IGNORED
 from hccs.conversion.data.tasks import Examples
 from hccs.errors import DataError
 
-# Beyond this share of cut texts, n is too short for the task rather than a few texts too long.
 MOST_CUT = 0.2
+"""A larger share of cut texts is refused: n is too short for the task."""
+
+COVERED, STEP = 0.99, 16
+"""A default n is as long as this share of texts, rounded up to a multiple of the step."""
 
 
 class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Token ids padded to one width; a batch is cut to its own longest text when it is taken.
 
     Labels are numbers of classes [examples], values [examples], or classes of tokens [examples, width].
+    `cut` counts the texts that were cut; `pixels` tells how the pixels of images become a model's input.
     """
 
-    def __init__(
-        self,
-        columns: dict[str, torch.Tensor],
-        lengths: torch.Tensor,
-        labels: torch.Tensor,
-        cut: int,
-        predictions: torch.Tensor | None = None,
-    ) -> None:
-        self.columns, self.labels = columns, labels
-        self.lengths: list[int] = lengths.tolist()
-        self.cut = cut
-        self.predictions = predictions
-
     pixels: Any = None
-    """Of images, how pixels become a model's input."""
 
-    def _like(self, *parts: Any) -> TokenisedSet:
-        """A set of the same kind."""
-        return TokenisedSet(*parts)
+    def __init__(
+        self, columns: dict[str, torch.Tensor], lengths: torch.Tensor, labels: torch.Tensor, cut: int
+    ) -> None:
+        self.columns, self.labels, self.cut = columns, labels, cut
+        self.lengths: list[int] = lengths.tolist()
+        self.predictions: torch.Tensor | None = None
+
+    def _replace(self, **changes: Any) -> TokenisedSet:
+        other = copy.copy(self)
+        other.__dict__.update(changes)
+        return other
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def to(self, device: torch.device | str) -> TokenisedSet:
-        """The same examples on another device."""
         moved = {name: column.to(device) for name, column in self.columns.items()}
         predictions = None if self.predictions is None else self.predictions.to(device)
-        return self._like(moved, torch.tensor(self.lengths), self.labels.to(device), self.cut, predictions)
+        return self._replace(columns=moved, labels=self.labels.to(device), predictions=predictions)
 
     def with_predictions(self, predictions: torch.Tensor) -> TokenisedSet:
         """The same examples, each with a teacher's logits to follow, as `predictions` in every batch."""
-        predictions = predictions.to(self.labels.device)
-        return self._like(self.columns, torch.tensor(self.lengths), self.labels, self.cut, predictions)
+        return self._replace(predictions=predictions.to(self.labels.device))
 
     def labelled_by(self, predictions: torch.Tensor) -> TokenisedSet:
         """The same examples, labelled as a model answers: by its largest logits, or its values."""
@@ -63,22 +62,23 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         labels = answers.to(self.labels.device)
         if labels.ndim == 2:
             labels = torch.where(self.labels == IGNORED, IGNORED, labels[:, : self.labels.shape[1]])
-        lengths = torch.tensor(self.lengths)
-        return TokenisedSet(self.columns, lengths, labels, self.cut, self.predictions)
+        return self._replace(labels=labels)
 
     def at(self, indices: Sequence[int]) -> TokenisedSet:
-        """The examples at these places."""
         chosen = torch.tensor(indices, device=self.labels.device)
-        columns = {name: column[chosen] for name, column in self.columns.items()}
-        lengths = torch.tensor([self.lengths[i] for i in indices])
-        predictions = None if self.predictions is None else self.predictions[chosen]
-        return self._like(columns, lengths, self.labels[chosen], 0, predictions)
+        return self._replace(
+            columns={name: column[chosen] for name, column in self.columns.items()},
+            lengths=[self.lengths[i] for i in indices],
+            labels=self.labels[chosen],
+            cut=0,
+            predictions=None if self.predictions is None else self.predictions[chosen],
+        )
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {name: value[0] for name, value in self.__getitems__([index]).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        """A whole batch."""
+        """A batch, which torch's loaders ask for by this name."""
         width = max(self.lengths[i] for i in indices)
         return self.batch(torch.tensor(indices, device=self.labels.device), width)
 
@@ -91,13 +91,12 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return batch
 
     def integers(self, indices: Sequence[int]) -> tuple[Any, ...]:
-        """Some examples as an integer model takes them: ids, mask and, where there are any, types."""
+        """A batch as an integer model takes it: ids, mask and, where there are any, types."""
         batch = {name: column.cpu().numpy() for name, column in self.__getitems__(indices).items()}
         return batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids")
 
     @property
     def width(self) -> int:
-        """Of the longest text."""
         return self.columns["input_ids"].shape[1]
 
     def by_length(self, size: int) -> list[list[int]]:
@@ -106,13 +105,11 @@ class TokenisedSet(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def batches(self, size: int) -> Iterator[dict[str, torch.Tensor]]:
-        """All examples in batches of similar length."""
-        for indices in self.by_length(size):
-            yield self.__getitems__(indices)
+        return map(self.__getitems__, self.by_length(size))
 
 
 def _cut(values: torch.Tensor, per_token: int, width: int) -> torch.Tensor:
-    """What has one row per token, cut to a batch's width; `per_token` is how many axes that takes."""
+    """Values that have one row per token, cut to a batch's width; `per_token` is how many axes those have."""
     return values[:, :width].contiguous() if values.ndim == per_token else values
 
 
@@ -124,24 +121,17 @@ def as_batch(batch: Any) -> Any:
 def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
     """Examples as token ids of at most `n`; longer texts are cut, with a warning that counts them.
 
-    Of images, where an image processor takes the tokenizer's place, their pixels.
+    An image processor instead of a tokenizer makes images into pixels.
     """
     if hasattr(tokenizer, "image_mean"):
         from hccs.conversion.data.images import prepared  # a kind of TokenisedSet itself
 
         return prepared(examples, tokenizer)
-    if examples.tokenised:
-        return _as_they_stand(examples, tokenizer, n)
-    columns: list[Any] = [[text[i] for text in examples.texts] for i in range(len(examples.texts[0]))]
-    of_words = isinstance(examples.labels[0], list)
-    if of_words:
-        columns = [[text.split() for text in columns[0]]]
-    limit = min(n, getattr(tokenizer, "model_max_length", n))
-    how = {"add_special_tokens": True, "verbose": False, "is_split_into_words": of_words}
-    encoded = tokenizer(*columns, truncation=False, **how)
+    encoded = _encoded(examples, tokenizer, truncation=False)
     full = [len(ids) for ids in encoded["input_ids"]]
+    limit = n if examples.tokenised else min(n, getattr(tokenizer, "model_max_length", n))
     cut = sum(length > limit for length in full)
-    if cut > MOST_CUT * len(full):
+    if cut > MOST_CUT * len(full) or (cut and examples.tokenised):
         raise DataError(
             f"texts of at most n = {limit} tokens",
             f"{cut} of {len(full)} longer, the longest {max(full)}",
@@ -151,23 +141,68 @@ def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
         warnings.warn(
             f"{cut} of {len(full)} texts are longer than n = {limit} tokens and were cut", stacklevel=2
         )
-        encoded = tokenizer(*columns, truncation=True, max_length=limit, **how)
+        encoded = _encoded(examples, tokenizer, truncation=True, max_length=limit)
+    of_words = isinstance(examples.labels[0], list)
     labels = _of_tokens(encoded, examples.labels) if of_words else torch.tensor(examples.labels)
     return _padded(encoded, tokenizer, labels, cut)
 
 
-def _as_they_stand(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
-    """Token ids that somebody else has made, and their types."""
-    columns = [
-        [[int(word) for word in text[i].split()] for text in examples.texts]
-        for i in range(len(examples.texts[0]))
-    ]
-    longest = max(map(len, columns[0]))
-    if longest > n:
-        raise DataError(f"token ids of at most n = {n}", f"a row of {longest}", "Raise n.")
-    encoded = dict(zip(("input_ids", "token_type_ids"), columns, strict=False))
-    encoded["attention_mask"] = [[1] * len(ids) for ids in columns[0]]
-    return _padded(encoded, tokenizer, torch.tensor(examples.labels), 0)
+@dataclass(frozen=True)
+class ChosenLength:
+    """The longest sequence in tokens, and a sentence that says why, and how many texts it cuts."""
+
+    n: int
+    sentence: str
+
+
+def choose_length(examples: Examples, tokenizer: Any, limit: int | None = None) -> ChosenLength:
+    """An n that covers 99 texts in 100, a multiple of 16, and at most the model's limit.
+
+    Token ids as they stand are never cut: their n is the longest row.
+    """
+    lengths = sorted(len(ids) for ids in _encoded(examples, tokenizer, truncation=False)["input_ids"])
+    count, longest = len(lengths), lengths[-1]
+    if examples.tokenised:
+        return ChosenLength(longest, f"n = {longest} tokens, the longest of {count} rows of token ids")
+    covered = lengths[math.ceil(COVERED * count) - 1]
+    wanted = -(-covered // STEP) * STEP
+    n = min(wanted, limit or wanted, getattr(tokenizer, "model_max_length", wanted))
+    cut = sum(length > n for length in lengths)
+    why = "the model's limit" if n < wanted else f"{100 * COVERED:.0f} % of {count} texts fit"
+    what = f"{cut} longer ones, up to {longest} tokens, are cut" if cut else "none is cut"
+    return ChosenLength(n, f"n = {n} tokens, {why}; {what}")
+
+
+def _encoded(examples: Examples, tokenizer: Any, **options: Any) -> Any:
+    """Token ids and types by name; where the examples bring their own, those."""
+    columns: list[Any] = [list(column) for column in zip(*examples.texts, strict=True)]
+    if examples.tokenised:
+        columns = [[_ids(cell, row) for row, cell in enumerate(column, 1)] for column in columns]
+        encoded = dict(zip(("input_ids", "token_type_ids"), columns, strict=False))
+        for row, parts in enumerate(zip(*columns, strict=True), 1):
+            if len({*map(len, parts)}) > 1:
+                raise DataError(
+                    "a token type for every token id",
+                    f"{len(parts[1])} for {len(parts[0])} in row {row}",
+                    _ROW,
+                )
+        return {**encoded, "attention_mask": [[1] * len(ids) for ids in columns[0]]}
+    of_words = isinstance(examples.labels[0], list)
+    if of_words:
+        columns = [[text.split() for text in columns[0]]]
+    return tokenizer(
+        *columns, add_special_tokens=True, verbose=False, is_split_into_words=of_words, **options
+    )
+
+
+_ROW = "Correct or remove the row."
+
+
+def _ids(cell: str, row: int) -> list[int]:
+    parts = cell.split()
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise DataError("token ids, integers from 0 on, in every row", f"{cell[:60]!r} in row {row}", _ROW)
+    return [int(part) for part in parts]
 
 
 def _of_tokens(encoded: Any, labels: Sequence[Any]) -> torch.Tensor:
@@ -190,6 +225,8 @@ def _of_tokens(encoded: Any, labels: Sequence[Any]) -> torch.Tensor:
 def _padded(encoded: Any, tokenizer: Any, labels: torch.Tensor, cut: int) -> TokenisedSet:
     lengths = torch.tensor([len(ids) for ids in encoded["input_ids"]])
     width = int(lengths.max())
+    if tokenizer.pad_token_id is None:
+        raise DataError("a tokenizer with a padding token", "none", "Set its pad_token, and the model's.")
     fills = {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0, "attention_mask": 0}
     real = torch.arange(width) < lengths[:, None]
     columns = {}

@@ -1,9 +1,10 @@
-"""From a transformers model to an integer program: one small file a family."""
+"""From a transformers model to an integer program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,44 +12,28 @@ from torch import nn
 
 from hccs.calibration.ranges import ValueRanges
 from hccs.errors import DataError, ModelError, ParameterError
-from hccs.nn.batches import listed
-from hccs.nn.lowering import bert, distilbert, gpt2, vit
+from hccs.nn.batches import listed, unwrapped
 from hccs.nn.lowering.accounting import Account, account
 from hccs.nn.lowering.assembling import assemble
-from hccs.nn.lowering.choosing import BY_OUTPUT, METHODS, by_output
+from hccs.nn.lowering.choosing import BY_OUTPUT, METHODS, by_output, cut_ranges
 from hccs.nn.lowering.encoder import Encoder
-from hccs.nn.lowering.float_only import float_only
-from hccs.nn.lowering.outliers import cut_ranges
+from hccs.nn.lowering.families import take_apart
 from hccs.nn.lowering.pre_norm import PreNorm
+from hccs.nn.lowering.quantised import quantised as quantised_forward
 from hccs.nn.lowering.ranges import magnitudes, measured
 from hccs.nn.lowering.scales import Scales, choose_scales
 from hccs.numbers.table import ParamTable
 from hccs.program.model import IntegerModel
 
-FAMILIES: dict[str, Callable[[Any], Encoder | PreNorm]] = {
-    "bert": bert.encoder,
-    **dict.fromkeys(bert.AS_ROBERTA, bert.encoder),
-    "electra": bert.encoder,
-    "distilbert": distilbert.encoder,
-    "gpt2": gpt2.stack,
-}
-
-OF_IMAGES: dict[str, Callable[[Any, Any], PreNorm]] = {"vit": vit.stack, "deit": vit.stack}
-"""Families that also need to be told how pixels become their input."""
-
-
-def take_apart(model: Any, pixels: Any = None) -> Encoder | PreNorm:
-    """The modules of a model of a family that can be lowered; any other is refused."""
-    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    if kind in OF_IMAGES:
-        return OF_IMAGES[kind](model, pixels)
-    if kind not in FAMILIES:
-        raise ModelError(
-            f"a model of the families {', '.join([*FAMILIES, *OF_IMAGES])}",
-            f"{kind}{float_only(model)}",
-            "Keep its floats.",
-        )
-    return FAMILIES[kind](model)
+__all__ = [
+    "IntegerPlan",
+    "lower",
+    "measure_ranges",
+    "quantised",
+    "scales_for",
+    "take_apart",
+    "where_accuracy_goes",
+]
 
 
 def lower(
@@ -68,7 +53,7 @@ def lower(
     are given, which `measure_ranges` has measured before, scales come from those. `scales` is "max-abs";
     "least-error" for ranges that may clip; or "by-output", which takes for every value the one of the two
     that changes the model's answers to `batches` least. With `split_outliers` channels of a wide layer that
-    reach far beyond the others go a path of their own, where that lowers the noise by 3 dB or more. A model
+    reach far beyond the others go a path of their own, where that lowers the noise by 6 dB or more. A model
     of images needs `pixels`, its image processor, whose normalisation becomes part of the program.
 
     >>> import torch, transformers, hccs.nn
@@ -82,10 +67,90 @@ def lower(
     >>> whole([[2, 7, 3]]).scores.shape
     (1, 2)
     """
-    parts = take_apart(model, pixels)
-    _require_finite(model)
-    chosen = scales_for(model, parts, table, batches, scales, ranges, split_outliers)
-    return IntegerModel(assemble(parts, table, chosen, tokenizer))
+    plan = IntegerPlan.measured(model, table, batches, scales, pixels, split_outliers, ranges)
+    return plan.lower(tokenizer)
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerPlan:
+    """A live model, HCCS parameters for its heads, and frozen scales for everything else."""
+
+    model: nn.Module
+    parts: Encoder | PreNorm
+    table: ParamTable
+    scales: Scales
+
+    @classmethod
+    def measured(
+        cls,
+        model: nn.Module,
+        table: ParamTable,
+        batches: Sequence[Mapping[str, Any]],
+        scales: str = "max-abs",
+        pixels: Any = None,
+        split_outliers: bool = False,
+        ranges: ValueRanges | None = None,
+    ) -> IntegerPlan:
+        """Scales for the model as it is, chosen as `hccs.nn.lower` says."""
+        model = unwrapped(model)
+        parts = take_apart(model, pixels)
+        _require_finite(model)
+        chosen = scales_for(model, parts, table, batches, scales, ranges, split_outliers)
+        return cls(model, parts, table, chosen)
+
+    def lower(self, tokenizer: str = "") -> IntegerModel:
+        """The program of the model's weights as they are now."""
+        return IntegerModel(assemble(self.parts, self.table, self.scales, tokenizer))
+
+    @contextmanager
+    def training(self) -> Iterator[IntegerPlan]:
+        """Inside, the model's forward pass is that of the program that `lower` returns."""
+        narrow = next((p.dtype for p in self.model.parameters() if p.dtype.itemsize < 4), None)
+        if narrow is not None:
+            raise ModelError(
+                "weights in float32, which holds the program's integers",
+                str(narrow),
+                "model.float() makes them.",
+            )
+        with quantised_forward(self.model, self.parts, self.table, self.scales):
+            yield self
+
+
+@contextmanager
+def quantised(
+    model: nn.Module,
+    table: ParamTable,
+    batches: Sequence[Mapping[str, Any]],
+    *,
+    scales: str = "max-abs",
+    pixels: Any = None,
+    split_outliers: bool = False,
+) -> Iterator[IntegerPlan]:
+    """Inside, the model computes the integers of its program, and gradients pass straight through them.
+
+    Train it with any loop or trainer; the `lower()` of what is yielded makes the program of the weights as
+    they are, whose answers are the model's own. Scales are measured on entering and stay. On leaving the
+    model has its floats back, and the weights that it has learnt.
+
+    >>> import torch, transformers, hccs.nn
+    >>> config = transformers.BertConfig(
+    ...     vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    ... )
+    >>> model = transformers.BertForSequenceClassification(config)
+    >>> batch = {"input_ids": torch.arange(32).view(4, 8)}
+    >>> table = hccs.calibrate(hccs.nn.collect(model, [batch]), n=8)
+    >>> optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    >>> with hccs.nn.quantised(model, table, [batch]) as plan:
+    ...     model(**batch, labels=torch.tensor([0, 1, 0, 1])).loss.backward()
+    ...     optimiser.step()
+    ...     answers = model(**batch).logits.argmax(-1)
+    ...     whole = plan.lower()
+    >>> (whole(batch["input_ids"]).scores.argmax(-1) == answers.numpy()).all()
+    np.True_
+    """
+    made = IntegerPlan.measured(model, table, batches, scales, pixels, split_outliers)
+    with made.training() as plan:
+        yield plan
 
 
 def scales_for(
@@ -97,25 +162,25 @@ def scales_for(
     ranges: ValueRanges | None = None,
     split_outliers: bool = False,
 ) -> Scales:
-    """The scales of a program by one of the methods, from ranges or from batches."""
     if method not in METHODS:
         raise ParameterError(f"one of {', '.join(METHODS)}", repr(method), "'max-abs' is the default.")
     if ranges is None or method == BY_OUTPUT:
-        batches = listed(batches)
+        batches = listed(batches, named=method == BY_OUTPUT)
     if ranges is None:
         ranges = measured(model, parts, batches, counted=method != "max-abs")
-    few, reach = cut_ranges(ranges, len(parts.layers)) if split_outliers else ({}, {})
+    cut, reach = cut_ranges(ranges, len(parts.layers)) if split_outliers else ({}, {})
     if method == BY_OUTPUT:
-        return by_output(model, parts, table, ranges, batches, (few, reach))
-    return replace(choose_scales(parts, {**magnitudes(parts, ranges, method), **reach}), few=few)
+        return by_output(model, parts, table, ranges, batches, (cut, reach))
+    return replace(choose_scales(parts, {**magnitudes(parts, ranges, method), **reach}), outliers=cut)
 
 
 def measure_ranges(model: nn.Module, batches: Iterable[Any], *, pixels: Any = None) -> ValueRanges:
     """How large every value of a model gets on unlabelled batches: what `lower` chooses scales from.
 
-    Ranges of different batches, measured anywhere, merge: `ranges.merge(other)`, `ranges.save(path)` and
+    Ranges of different batches merge: `ranges.merge(other)`, `ranges.save(path)` and
     `hccs.calibration.ValueRanges.load(path)`. The result is the same in any order.
     """
+    model = unwrapped(model)
     return measured(model, take_apart(model, pixels), batches)
 
 
@@ -132,7 +197,8 @@ def where_accuracy_goes(
     The noise of every value in decibels, and what each kind of operator alone, in each layer, changes of the
     answers: how many stay, their divergence and, where batches have labels, the accuracy.
     """
-    return account(model, take_apart(model, pixels), table, whole, listed(batches))
+    model = unwrapped(model)
+    return account(model, take_apart(model, pixels), table, whole, listed(batches, named=True))
 
 
 def _require_finite(model: nn.Module) -> None:

@@ -29,9 +29,9 @@ from hccs.program.model import IntegerModel
 
 IN_WORDS = {
     "x": "stream",
-    "y": "stream behind attention",
+    "y": "stream after attention",
     "x_int8": "stream, int8",
-    "y_int8": "stream behind attention, int8",
+    "y_int8": "stream after attention, int8",
     "x_part": "added to the stream by the narrow layer",
     "y_part": "added to the stream by attention",
     "a": "LayerNorm before attention",
@@ -85,17 +85,14 @@ class Account:
     """The float model's, where batches have labels."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)
 
     @property
     def worst_values(self) -> list[Noise]:
-        """The noisiest first."""
         return sorted(self.noise, key=lambda noise: noise.decibels)
 
     @property
     def worst_operators(self) -> list[Cost]:
-        """The dearest first."""
         return sorted(self.operators, key=lambda cost: cost.decibels)
 
 
@@ -118,7 +115,6 @@ def account(
     whole: IntegerModel,
     batches: Sequence[Mapping[str, Any]],
 ) -> Account:
-    """Compare a model with the integer model that was lowered from it, value by value and part by part."""
     batches = listed(batches)
     scales = scales_of(whole.program)
     noise = measure_noise(model, parts, whole.program, scales, batches)
@@ -164,11 +160,9 @@ class _Answers:
         return torch.cat(found).double()
 
     def accuracy(self, logits: torch.Tensor) -> float | None:
-        """The share of right answers, where that is known."""
         return None if self.labels is None else float((logits.argmax(-1) == self.labels).double().mean())
 
     def against(self, operator: str, layer: int | None) -> Cost:
-        """The model's answers now, beside those of before."""
         now = self._flat()
         p, q = self.logits.log_softmax(-1), now.log_softmax(-1)
         noise = float((now - self.logits).square().sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,8 +10,7 @@ import torch
 from torch import nn
 
 from hccs.errors import ModelError
-from hccs.nn.lowering.dense import Dense, bias_of, outputs_of, weight_of
-from hccs.nn.lowering.encoder import Encoder, Layer, as_numbers
+from hccs.nn.lowering.encoder import Dense, Encoder, Layer, as_numbers, bias_of, outputs_of, weight_of
 from hccs.nn.lowering.pre_norm import Block, PreNorm
 from hccs.nn.lowering.scales import Scales
 from hccs.numbers.embeddings import EmbeddingParams
@@ -18,6 +18,7 @@ from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, quantise_linear, quantise_scores
 from hccs.numbers.requant import Requant
 from hccs.numbers.table import ParamTable
+from hccs.program import Program
 from hccs.program import operators as op
 from hccs.reference.table import table as function_table
 
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def assemble(
-    encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, tokenizer: str = ""
-) -> op.Program:
+def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, tokenizer: str = "") -> Program:
     """The program of an encoder with the table's HCCS parameters."""
     if len(encoder.layers) != table.shape[0]:
         raise ModelError(
@@ -52,11 +51,11 @@ def assemble(
         read = "activated"
     head = encoder.classifier
     scores, score_scale = quantise_scores(
-        as_numbers(head.weight), as_numbers(head.bias), in_scale=build.steps[read]
+        as_numbers(weight_of(head)), as_numbers(bias_of(head)), in_scale=build.steps[read]
     )
     build.add(op.Linear((read,), "scores", scores))
     longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
-    return op.Program(
+    return Program(
         tuple(build.operators),
         encoder.labels,
         longest,
@@ -68,20 +67,7 @@ def assemble(
 
 
 def _layer(build: Builder, i: int, layer: Layer, table: ParamTable, stream: str) -> str:
-    x = build.narrowed(stream)
-    parts = (layer.query, layer.key, layer.value)
-    params = quantise_linear(
-        np.concatenate([as_numbers(part.weight) for part in parts]),
-        np.concatenate([as_numbers(part.bias) for part in parts]),
-        in_scale=build.steps[x],
-        out_scale=np.concatenate(
-            [head_steps(build.scales, name, i, layer) for name in ("query", "key", "value")]
-        ),
-    )
-    build.add(op.Linear((x,), f"qkv{i}", params))
-    build.add(
-        op.Attention((f"qkv{i}",), f"context{i}", table.layer(i), requant_of(i, layer, table, build.scales))
-    )
+    build.attention(i, layer, (layer.query, layer.key, layer.value), build.narrowed(stream), table)
     build.residual(f"context{i}", layer.attention_output, stream, f"attended{i}", input_limit=128)
     middle = build.norm(f"attended{i}", layer.attention_norm, f"y{i}")
     build.between_norms(i, layer, build.narrowed(middle), middle, f"summed{i}")
@@ -92,17 +78,15 @@ def facts_of(table: ParamTable, scales: Scales) -> dict[str, Any]:
     """Where a program comes from: the table's provenance, and the steps that values have one of per head."""
     per_head = {name: steps.tolist() for name, steps in scales.steps.items() if np.ndim(steps)}
     facts = {"table": dict(table.provenance), "steps_per_head": per_head}
-    few = {str(i): channels.tolist() for i, channels in scales.few.items()}
-    return {**facts, "channels_apart": few} if few else facts
+    apart = {str(i): channels.tolist() for i, channels in scales.outliers.items()}
+    return {**facts, "channels_apart": apart} if apart else facts
 
 
 def head_steps(scales: Scales, name: str, i: int, layer: Layer | Block) -> NDArray[np.float64]:
-    """The steps of q, k or v, one per output channel."""
     return np.repeat(scales.steps[f"{name}{i}"], layer.width // layer.heads)
 
 
 def requant_of(i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> Requant:
-    """The factors of a layer's integer attention."""
     return Requant.from_scales(
         q_scale=scales.steps[f"query{i}"],
         k_scale=scales.steps[f"key{i}"],
@@ -157,7 +141,6 @@ class Builder:
             self.steps[operator.output] = float(step)
 
     def norm(self, source: str, module: nn.LayerNorm, output: str) -> str:
-        """A LayerNorm between the steps of its two values."""
         params = NormParams.from_float(
             as_numbers(module.weight),
             as_numbers(module.bias),
@@ -188,6 +171,27 @@ class Builder:
         )
         self.add(op.Linear((source,), output, params))
 
+    def attention(
+        self,
+        i: int,
+        layer: Layer | Block,
+        modules: Sequence[Dense],
+        source: str,
+        table: ParamTable,
+        causal: bool = False,
+    ) -> None:
+        """The dense layers that write q, k and v as one, and integer attention on them."""
+        names = ("query", "key", "value")
+        params = quantise_linear(
+            np.concatenate([as_numbers(weight_of(module)) for module in modules]),
+            np.concatenate([as_numbers(bias_of(module)) for module in modules]),
+            in_scale=self.steps[source],
+            out_scale=np.concatenate([head_steps(self.scales, name, i, layer) for name in names]),
+        )
+        self.add(op.Linear((source,), f"qkv{i}", params))
+        requant = requant_of(i, layer, table, self.scales)
+        self.add(op.Attention((f"qkv{i}",), f"context{i}", table.layer(i), requant, causal))
+
     def residual(
         self,
         source: str,
@@ -214,16 +218,16 @@ class Builder:
     ) -> None:
         """Wide layer, activation and narrow layer onto the stream; outliers by a path of their own."""
         wide, active = f"wide{i}", f"active{i}"
-        if i not in self.scales.few:
+        if i not in self.scales.outliers:
             self.linear(source, layer.wide, wide)
             self.function(wide, layer.activation, active)
             self.residual(active, layer.narrow, stream, output, limit=limit)
             return
-        few = self.scales.few[i]
-        rest = np.delete(np.arange(outputs_of(layer.wide)), few)
+        apart = self.scales.outliers[i]
+        rest = np.delete(np.arange(outputs_of(layer.wide)), apart)
         weight, bias = as_numbers(weight_of(layer.narrow)), as_numbers(bias_of(layer.narrow))
         parts = []
-        for channels, suffix in ((rest, ""), (few, "_few")):
+        for channels, suffix in ((rest, ""), (apart, "_few")):
             self.linear(source, layer.wide, wide + suffix, channels)
             self.function(wide + suffix, layer.activation, active + suffix)
             params = quantise_linear(
@@ -240,6 +244,5 @@ class Builder:
         self.add(op.Add((stream, f"{output}_part"), output, limit), like=stream)
 
     def function(self, source: str, activation: Any, output: str) -> None:
-        """The table of an activation between the steps of its two values."""
         entries = activation_table(activation, self.steps[source], self.scales.step(output))
         self.add(op.Table((source,), output, entries))

@@ -9,14 +9,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from hccs.errors import ModelError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+Dense = Any
+"""A module with a weight of two dimensions and, perhaps, a bias."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The modules of one encoder layer."""
-
     query: nn.Linear
     key: nn.Linear
     value: nn.Linear
@@ -30,7 +33,6 @@ class Layer:
 
     @property
     def width(self) -> int:
-        """Channels of q; k and v have as many."""
         return self.query.out_features
 
     @property
@@ -65,5 +67,26 @@ class Encoder:
 
 
 def as_numbers(tensor: torch.Tensor) -> NDArray[np.float64]:
-    """A weight in float64."""
     return tensor.detach().double().cpu().numpy()  # type: ignore[no-any-return]
+
+
+def weight_of(layer: Dense) -> torch.Tensor:
+    """[outputs, inputs]; gradients reach the layer's own parameter."""
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
+        raise ModelError(
+            "dense layers with one float weight of two dimensions",
+            type(layer).__name__,
+            "Adapters and packed weights: merge them into the layers first.",
+        )
+    return weight.T if type(layer).__name__ == "Conv1D" else weight
+
+
+def bias_of(layer: Dense) -> torch.Tensor:
+    """[outputs]; zeros where the layer has none."""
+    bias: torch.Tensor | None = getattr(layer, "bias", None)
+    return weight_of(layer).new_zeros(outputs_of(layer)) if bias is None else bias
+
+
+def outputs_of(layer: Dense) -> int:
+    return int(weight_of(layer).shape[0])

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hccs.nn.lowering.dense import Dense, bias_of, weight_of
-from hccs.nn.straight import straight
+from hccs.nn.lowering.encoder import Dense, bias_of, weight_of
+from hccs.nn.training import straight
 from hccs.numbers.layer_norm import GAIN_LIMIT, MAX_GAIN_BITS, XHAT_BITS
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, MULTIPLIER_SHIFT
 from hccs.reference.layer_norm import root_of, root_shift
@@ -41,7 +41,6 @@ def linear_integers(module: Dense, in_step: float, out_step: Any) -> LinearInteg
 
 
 def integers_between(W: torch.Tensor, b: torch.Tensor, in_step: float, out_step: Any) -> LinearIntegers:
-    """Of a weight [outputs, inputs] and a bias in float64."""
     out = torch.as_tensor(out_step, dtype=torch.float64, device=W.device)
     needed = (2.0**MULTIPLIER_SHIFT * in_step * W.abs().amax(1) / INT8_LIMIT / out).ceil()
     multiplier = needed.clamp(min=1)
@@ -51,7 +50,6 @@ def integers_between(W: torch.Tensor, b: torch.Tensor, in_step: float, out_step:
 
 
 def scores_integers(module: Dense, in_step: float) -> LinearIntegers:
-    """`quantise_scores`."""
     W, b = weight_of(module).detach().double(), bias_of(module).detach().double()
     step = W.abs().amax().clamp(min=1e-30) / INT8_LIMIT
     weight = (W / step).round().clamp(-INT8_LIMIT, INT8_LIMIT)
@@ -85,7 +83,7 @@ def layer_norm(x: torch.Tensor, module: nn.LayerNorm, in_step: float, out_step: 
 
 
 def _gains(module: nn.LayerNorm, out_step: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`NormParams.from_float` without a word to the host."""
+    """`NormParams.from_float` without a host synchronisation."""
     gains, biases = (part.detach().double() / out_step for part in (module.weight, module.bias))
     largest = torch.maximum(gains.abs().amax(), biases.abs().amax() / 2**7).clamp(min=1e-30)
     bits = ((GAIN_LIMIT - 1) / largest).log2().floor().clamp(max=MAX_GAIN_BITS).long()

@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from hccs.executors.numpy import run
 from hccs.nn.batches import call
 from hccs.nn.lowering.encoder import Encoder
 from hccs.nn.lowering.points import Point, points, visiting
 from hccs.nn.lowering.pre_norm import Patches, PreNorm
 from hccs.nn.lowering.scales import Scales
 from hccs.nn.preserving import unchanged
-from hccs.program import operators as op
-from hccs.program.interpreter import run
+from hccs.program import Program
+from hccs.program.operators import Batch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +37,7 @@ class Noise:
 def measure_noise(
     model: nn.Module,
     encoder: Encoder | PreNorm,
-    program: op.Program,
+    program: Program,
     scales: Scales,
     batches: Sequence[Mapping[str, Any]],
 ) -> list[Noise]:
@@ -44,24 +45,24 @@ def measure_noise(
     powers: dict[str, NDArray[np.float64]] = {}
     every = points(encoder)
     for batch in batches:
-        tokens, lengths, types = program_inputs(encoder, batch)
+        given = program_inputs(encoder, batch)
         integers: dict[str, NDArray[Any]] = {}
-        run(program, tokens, lengths, types, watch=integers.__setitem__)
+        run(program, given, watch=integers.__setitem__)
         for i in range(len(encoder.layers)):
             for name, part in zip(
                 ("query", "key", "value"), np.split(integers[f"qkv{i}"], 3, -1), strict=True
             ):
                 integers[f"{name}{i}"] = part
-            if i in scales.few:
+            if i in scales.outliers:
                 for name in ("wide", "active"):
-                    integers[f"{name}{i}"] = _joined(integers, f"{name}{i}", scales.few[i])
+                    integers[f"{name}{i}"] = _joined(integers, f"{name}{i}", scales.outliers[i])
         for point, real in _float_values(model, every, batch):
             whole = integers[point.name]
             steps = _steps(point, scales, whole.shape[-1])
             if real.ndim == 2:  # the head sees the first token alone
                 whole = whole[:, 0] if whole.ndim == 3 else whole
             else:
-                mask = np.arange(real.shape[1]) < lengths[:, None]
+                mask = np.arange(real.shape[1]) < given.lengths[:, None]
                 real, whole = real[mask], whole[mask]
             difference = real - whole * steps
             now = np.array([(real**2).sum(), (difference**2).sum()])
@@ -69,12 +70,12 @@ def measure_noise(
     return [Noise(p.name, _decibels(*powers[p.name].tolist())) for p in every]
 
 
-def _joined(integers: Mapping[str, NDArray[Any]], name: str, few: NDArray[np.int64]) -> NDArray[Any]:
+def _joined(integers: Mapping[str, NDArray[Any]], name: str, outliers: NDArray[np.int64]) -> NDArray[Any]:
     """The channels of a value that a program computes in two parts, in the float model's order."""
     rest, apart = integers[name], integers[f"{name}_few"]
     width = rest.shape[-1] + apart.shape[-1]
     whole = np.empty((*rest.shape[:-1], width), rest.dtype)
-    whole[..., np.delete(np.arange(width), few)], whole[..., few] = rest, apart
+    whole[..., np.delete(np.arange(width), outliers)], whole[..., outliers] = rest, apart
     return whole
 
 
@@ -87,17 +88,16 @@ def _steps(point: Point, scales: Scales, width: int) -> NDArray[np.float64]:
     return np.asarray(scales.steps[point.name])
 
 
-def program_inputs(
-    encoder: Encoder | PreNorm, batch: Mapping[str, Any]
-) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+def program_inputs(encoder: Encoder | PreNorm, batch: Mapping[str, Any]) -> Batch:
     """A batch of the float model as its program takes it: ids or images, lengths, types."""
     if isinstance(encoder, PreNorm) and isinstance(encoder.source, Patches):
         images = encoder.source.pixels.as_integers(batch["pixel_values"]).cpu().numpy().astype(np.uint8)
-        return images, np.full(len(images), encoder.source.positions.shape[1]), np.zeros((0, 0), np.int64)
+        lengths = np.full(len(images), encoder.source.positions.shape[1])
+        return Batch(images, lengths, np.zeros((0, 0), np.int64))
     tokens = batch["input_ids"].cpu().numpy()
     mask = batch["attention_mask"].cpu().numpy() if "attention_mask" in batch else np.ones_like(tokens)
     types = batch["token_type_ids"].cpu().numpy() if "token_type_ids" in batch else np.zeros_like(tokens)
-    return tokens, mask.sum(1), types
+    return Batch(tokens, mask.sum(1), types)
 
 
 def _float_values(

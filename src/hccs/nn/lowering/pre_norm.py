@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hccs.nn.lowering.dense import Dense, outputs_of, weight_of
-from hccs.nn.lowering.encoder import as_numbers
+from hccs.nn.lowering.encoder import Dense, as_numbers, outputs_of, weight_of
 from hccs.numbers.embeddings import MAX_WORD_SHIFT
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
 
@@ -24,13 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NORM_BITS = 7
-"""What LayerNorm writes is so much finer than the int8 that dense layers read of it."""
+"""LayerNorm writes steps this many bits finer than the int8 that dense layers read."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """The modules of one layer."""
-
     attention_norm: nn.LayerNorm
     qkv: tuple[Dense, ...]
     """Three layers, or one whose outputs are q, k and v side by side."""
@@ -44,7 +41,6 @@ class Block:
 
     @property
     def width(self) -> int:
-        """Channels of q; k and v have as many."""
         return outputs_of(self.qkv[0]) // (3 if len(self.qkv) == 1 else 1)
 
 
@@ -57,7 +53,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Pixels:
+class PixelScaling:
     """A model reads (pixel * factor - mean) / std of pixels from 0 to 255, per channel of the image."""
 
     mean: tuple[float, ...]
@@ -81,11 +77,10 @@ class Patches:
     special: tuple[nn.Parameter, ...]
     positions: nn.Parameter
     image: tuple[int, int, int]
-    pixels: Pixels
+    pixels: PixelScaling
 
     @property
     def patch(self) -> int:
-        """The width and height of one."""
         return int(self.projection.kernel_size[0])
 
     @property
@@ -101,7 +96,6 @@ class Patches:
 
     @property
     def special_rows(self) -> torch.Tensor:
-        """[count, width]."""
         return torch.cat([row.reshape(-1, row.shape[-1]) for row in self.special])
 
 
@@ -120,7 +114,6 @@ class PreNorm:
 
     @property
     def width(self) -> int:
-        """Channels of the stream."""
         return int(weight_of(self.classifier).shape[1])
 
     @property
@@ -147,7 +140,6 @@ def steps_of(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> dict[str, N
 
 
 def norm_names(model: PreNorm) -> list[str]:
-    """What every LayerNorm writes, in order."""
     return [f"{kind}{i}" for i in range(len(model.layers)) for kind in ("a", "b")] + ["final"]
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from hccs.errors import ModelError
-from hccs.nn.lowering.assembling import Builder, facts_of, head_steps, requant_of
-from hccs.nn.lowering.dense import bias_of, weight_of
-from hccs.nn.lowering.encoder import as_numbers
+from hccs.nn.lowering.assembling import Builder, facts_of
+from hccs.nn.lowering.encoder import as_numbers, bias_of, weight_of
 from hccs.nn.lowering.pre_norm import Block, Patches, PreNorm, Words
 from hccs.nn.lowering.scales import Scales
 from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.multipliers import INT16_LIMIT, quantise_linear, quantise_scores
 from hccs.numbers.patches import PatchParams
 from hccs.numbers.table import ParamTable
+from hccs.program import Program
 from hccs.program import operators as op
 
 
-def assemble_pre_norm(model: PreNorm, table: ParamTable, scales: Scales, tokenizer: str = "") -> op.Program:
+def assemble_pre_norm(model: PreNorm, table: ParamTable, scales: Scales, tokenizer: str = "") -> Program:
     """The program of a stack with the table's HCCS parameters."""
     build = Builder(scales)
     if isinstance(model.source, Words):
@@ -44,7 +44,7 @@ def assemble_pre_norm(model: PreNorm, table: ParamTable, scales: Scales, tokeniz
         in_scale=build.steps[read],
     )
     build.add(op.Linear((read,), "scores", scores))
-    return op.Program(
+    return Program(
         tuple(build.operators),
         model.labels,
         longest,
@@ -77,17 +77,7 @@ def _patches(source: Patches, scales: Scales) -> op.EmbedPatches:
 
 def _layer(build: Builder, i: int, layer: Block, table: ParamTable, stream: str, causal: bool) -> str:
     x = build.narrowed(build.norm(stream, layer.attention_norm, f"a{i}"))
-    params = quantise_linear(
-        np.concatenate([as_numbers(weight_of(part)) for part in layer.qkv]),
-        np.concatenate([as_numbers(bias_of(part)) for part in layer.qkv]),
-        in_scale=build.steps[x],
-        out_scale=np.concatenate(
-            [head_steps(build.scales, name, i, layer) for name in ("query", "key", "value")]
-        ),
-    )
-    build.add(op.Linear((x,), f"qkv{i}", params))
-    requant = requant_of(i, layer, table, build.scales)
-    build.add(op.Attention((f"qkv{i}",), f"context{i}", table.layer(i), requant, causal))
+    build.attention(i, layer, layer.qkv, x, table, causal)
     build.residual(f"context{i}", layer.attention_output, stream, f"y{i}", input_limit=128, limit=INT16_LIMIT)
     middle = build.narrowed(build.norm(f"y{i}", layer.wide_norm, f"b{i}"))
     build.between_norms(i, layer, middle, f"y{i}", f"x{i + 1}", limit=INT16_LIMIT)

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hccs.errors import ModelError
 from hccs.nn.attaching import fill
 from hccs.nn.functional import surrogate
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
 from hccs.nn.lowering.assembling import activation_table, head_steps, requant_of
-from hccs.nn.lowering.dense import Dense, bias_of, outputs_of, weight_of
-from hccs.nn.lowering.encoder import Encoder, Layer
+from hccs.nn.lowering.encoder import Dense, Encoder, Layer, bias_of, outputs_of, weight_of
 from hccs.nn.lowering.integers import (
     integers_between,
     layer_norm,
@@ -36,7 +36,7 @@ from hccs.nn.lowering.pre_norm import NORM_BITS, Block, Patches, PreNorm
 from hccs.nn.lowering.scales import Scales
 from hccs.nn.preserving import unchanged
 from hccs.nn.slots import AttentionInputs, AttentionSlot
-from hccs.nn.straight import straight
+from hccs.nn.training import straight
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
 from hccs.numbers.table import ParamTable
 from hccs.ops.attention import attention
@@ -46,6 +46,9 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 
 KINDS = ("embeddings", "attention", "linear layers", "layer norms", "activations")
 """What can be in integers by itself, to see what it costs alone."""
+
+INTEGERS = "hccs_computes_integers"
+"""The attribute of a forward that computes the integers of a program."""
 
 OUTSIDE = -1
 """The number of the layer of what belongs to none: embeddings and head."""
@@ -65,6 +68,12 @@ def quantised(
     With `only` some kinds of operators compute in integers, with `layers` those of some layers; `OUTSIDE`
     stands for what belongs to none. All others compute as before, but nothing is dropped.
     """
+    if computes_integers(model):
+        raise ModelError(
+            "a float model",
+            "one inside hccs.nn.quantised, which computes in integers already",
+            "Leave the outer block first.",
+        )
     numbers = _layer_numbers(encoder)
     chosen = range(OUTSIDE, len(encoder.layers)) if layers is None else layers
     with ExitStack() as stack:
@@ -131,7 +140,6 @@ class IntegerHeads(AttentionSlot):
             self.register_buffer(name, value, persistent=False)
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The output on the grid of the context; no probabilities."""
         q, k, v = (
             (part.detach() / step).round().to(torch.int8)
             for part, step in zip((inputs.query, inputs.key, inputs.value), self.steps, strict=True)
@@ -205,7 +213,7 @@ def _between_norms(
     i: int, layer: Layer | Block, scales: Scales, in_step: float, bits: int, out_step: float
 ) -> Iterator[tuple[nn.Module, Forward]]:
     """The wide layer, the activation and the narrow layer; some channels may have a path of their own."""
-    if i not in scales.few:
+    if i not in scales.outliers:
         wide, active = scales.step(f"wide{i}"), scales.step(f"active{i}")
         yield layer.wide, _linear(layer.wide, in_step, wide, bits=bits)
         if isinstance(layer.activation, nn.Module):
@@ -217,13 +225,13 @@ def _between_norms(
     yield layer.wide, _linear(layer.wide, in_step, wides, bits=bits)
     if isinstance(layer.activation, nn.Module):
         yield layer.activation, _function(layer.activation, wides, actives)
-    yield layer.narrow, _linear_of_parts(layer.narrow, actives, torch.tensor(scales.few[i]), out_step)
+    yield layer.narrow, _linear_of_parts(layer.narrow, actives, torch.tensor(scales.outliers[i]), out_step)
 
 
-def _linear_of_parts(module: Dense, steps: torch.Tensor, few: torch.Tensor, out_step: float) -> Forward:
+def _linear_of_parts(module: Dense, steps: torch.Tensor, outliers: torch.Tensor, out_step: float) -> Forward:
     """A narrow layer whose input has two steps: two linear layers, whose int16 outputs are added."""
-    is_few = torch.zeros(len(steps), dtype=torch.bool)
-    is_few[few] = True
+    is_outlier = torch.zeros(len(steps), dtype=torch.bool)
+    is_outlier[outliers] = True
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         in_steps = steps.to(x.device)
@@ -231,7 +239,7 @@ def _linear_of_parts(module: Dense, steps: torch.Tensor, few: torch.Tensor, out_
         weight, bias = weight_of(module), bias_of(module)
         rounded = weight.detach().double().clone()
         total = torch.zeros((), dtype=torch.float64, device=x.device)
-        for part, b in ((~is_few, bias.detach().double()), (is_few, torch.zeros_like(bias).double())):
+        for part, b in ((~is_outlier, bias.detach().double()), (is_outlier, torch.zeros_like(bias).double())):
             chosen = part.to(x.device)
             step = float(steps[part][0])
             of_part = integers_between(weight.detach().double()[:, chosen], b, step, out_step)
@@ -261,7 +269,7 @@ def _onto_stream(part: Forward, norm: nn.Module, step: float, stack: ExitStack) 
     def forward(x: torch.Tensor) -> torch.Tensor:
         added, stream = part(x), read.pop()
         total = (stream + added).clamp(-reach, reach)
-        # On the grid anew in every layer, so that float32 stays within a fraction of a step of it.
+        # Rounded to the grid in every layer, so that float32 stays within a fraction of a step of it.
         return straight(total, (total.detach().double() / step).round() * step) - stream
 
     return forward
@@ -362,8 +370,17 @@ def _function(module: nn.Module, in_step: Any, out_step: Any) -> Forward:
 @contextmanager
 def _patched(module: nn.Module, forward: Forward) -> Iterator[None]:
     """Give one module another forward; its class and its state stay."""
+    before = vars(module).get("forward")  # accelerate gives modules one, too
+    setattr(forward, INTEGERS, True)
     module.forward = forward  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del module.forward
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before
+
+
+def computes_integers(model: nn.Module) -> bool:
+    return any(hasattr(vars(module).get("forward"), INTEGERS) for module in model.modules())

@@ -35,22 +35,14 @@ TYPICAL = 4.0
 """A stream that reaches less than this many times a typical value is not worth measuring."""
 
 
-def measure(
-    model: nn.Module, encoder: Encoder | PreNorm, batches: Iterable[Any], method: str = "max-abs"
+def magnitudes(
+    encoder: Encoder | PreNorm, ranges: ValueRanges, method: str = "max-abs"
 ) -> dict[str, NDArray[np.float64]]:
-    """The magnitude that 127 steps of each value shall reach, by name; per head for q, k and v.
+    """The magnitude that 127 steps of each value shall reach, by name; one number where a value has one step.
 
     Values of an int16 stream and what is added to it are never clipped, unless the stream goes on without a
     LayerNorm: `StreamErrors` says what clipping costs there.
     """
-    ranges = measured(model, encoder, batches, counted=method != "max-abs")
-    return magnitudes(encoder, ranges, method)
-
-
-def magnitudes(
-    encoder: Encoder | PreNorm, ranges: ValueRanges, method: str = "max-abs"
-) -> dict[str, NDArray[np.float64]]:
-    """Those of ranges that are of this model; one number where a value has one step."""
     every, found = points(encoder), ranges.magnitudes(method)
     missing = [p.name for p in every if p.name not in found or len(found[p.name]) != (p.heads or 1)]
     if missing:
@@ -76,13 +68,13 @@ def measured(
     def visit(point: Point, value: torch.Tensor) -> None:
         rows = value.detach().float()
         rows = rows[real.to(rows.device)] if real is not None and value.ndim == 3 else rows.flatten(0, -2)
-        if not bool(torch.isfinite(rows).all()):
+        now = _range(point, rows.abs(), counted and not point.is_int16)
+        if not np.isfinite(now.largest).all():
             raise DataError(
                 "finite values everywhere",
                 f"NaN or infinity at {point.name}",
                 "The model is damaged, or training diverged.",
             )
-        now = _range(point, rows.abs(), counted and not point.is_int16)
         if point.name in found.values:
             now.largest = np.maximum(now.largest, found.values[point.name].largest)
             now.counts = now.counts + found.values[point.name].counts
@@ -117,7 +109,7 @@ def _range(point: Point, magnitudes: torch.Tensor, counted: bool) -> ValueRange:
 
 
 def _add_stream_errors(errors: StreamErrors, rows: torch.Tensor, eps: float) -> None:
-    """What clipping the tokens of a stream changes behind LayerNorm, relative to a normalised token."""
+    """What clipping the tokens of a stream changes after LayerNorm, relative to a normalised token."""
     width = rows.shape[-1]
     normed = nn.functional.layer_norm(rows, (width,), eps=eps)
     largest, typical = float(rows.abs().amax()), float(rows.square().mean(-1).sqrt().median())

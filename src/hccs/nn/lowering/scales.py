@@ -13,7 +13,7 @@ from hccs.nn.lowering.encoder import Encoder, as_numbers
 from hccs.nn.lowering.pre_norm import NORM_BITS, PreNorm, Words, norm_names, steps_of, word_shift
 from hccs.numbers.embeddings import word_step
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
-from hccs.program import operators as op
+from hccs.program import Program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,18 +31,17 @@ class Scales:
     """Of every stream: its int8 form is so much coarser."""
     word_step: float
     word_shift: int
-    few: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
+    outliers: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
     """Per layer, the channels of its wide layer that have a path, and steps, of their own."""
 
     def step(self, name: str) -> float:
-        """Of a value that has one."""
         return float(self.steps[name])
 
     def of_channels(self, name: str, i: int, count: int) -> NDArray[np.float64]:
         """The steps of the channels of a layer's "wide" or "active" value."""
         steps = np.full(count, self.step(f"{name}{i}"))
-        if i in self.few:
-            steps[self.few[i]] = self.step(f"{name}{i}_few")
+        if i in self.outliers:
+            steps[self.outliers[i]] = self.step(f"{name}{i}_few")
         return steps
 
 
@@ -62,17 +61,19 @@ def choose_scales(encoder: Encoder | PreNorm, largest: Mapping[str, NDArray[Any]
     return Scales(steps, bits, step, shift)
 
 
-def scales_of(program: op.Program) -> Scales:
+def scales_of(program: Program) -> Scales:
     """The scales that a program was assembled with, from what it says of them."""
     per_head = program.facts.get("steps_per_head")
     if per_head is None:
-        raise DataError("a program that knows the steps of its heads", "an older one", "Lower it anew.")
+        raise DataError(
+            "a program that knows the steps of its heads", "an older one", "Lower the model again."
+        )
     steps = {name: np.float64(step) for name, step in program.scales.items()}
-    bits = {o.inputs[0]: o.bits for o in program.operators if isinstance(o, op.Narrow)}
+    bits = {o.inputs[0]: o.narrowed_bits for o in program.operators if o.narrowed_bits is not None}
     embed = program.embed
     fine = float(steps[embed.output])
     steps |= {name: np.asarray(values, np.float64) for name, values in per_head.items()}
-    shift = embed.params.shift if isinstance(embed, op.Embed) else 0
+    shift = embed.words_shift
     few = {int(i): np.array(channels) for i, channels in program.facts.get("channels_apart", {}).items()}
     return Scales({**steps, "stream": np.float64(fine)}, bits, fine * 2**shift, shift, few)
 

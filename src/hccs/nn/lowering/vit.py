@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from hccs.errors import ModelError, ParameterError
-from hccs.nn.lowering.pre_norm import Block, Patches, Pixels, PreNorm
+from hccs.nn.lowering.pre_norm import Block, Patches, PixelScaling, PreNorm
 
 
 def stack(model: Any, pixels: Any) -> PreNorm:
@@ -29,7 +29,6 @@ def stack(model: Any, pixels: Any) -> PreNorm:
         )
     image = (projection.in_channels, height, width)
     special = [embeddings.cls_token, getattr(embeddings, "distillation_token", None)]
-    layers = base.layers if hasattr(base, "layers") else base.encoder.layer
     return PreNorm(
         Patches(
             embeddings,
@@ -39,7 +38,7 @@ def stack(model: Any, pixels: Any) -> PreNorm:
             image,
             pixels_of(pixels, image[0]),
         ),
-        tuple(parts_of(layer, base.config.num_attention_heads) for layer in layers),
+        tuple(parts_of(layer, base.config.num_attention_heads) for layer in layers_of(base)),
         base.layernorm,
         head,
         tuple(model.config.id2label[i] for i in range(model.config.num_labels)),
@@ -48,15 +47,19 @@ def stack(model: Any, pixels: Any) -> PreNorm:
     )
 
 
-def pixels_of(given: Any, channels: int) -> Pixels:
-    """How pixels become a model's input, from an image processor, a mapping of its settings, or `Pixels`."""
-    if isinstance(given, Pixels):
+def layers_of(base: Any) -> Any:
+    return base.layers if hasattr(base, "layers") else base.encoder.layer
+
+
+def pixels_of(given: Any, channels: int) -> PixelScaling:
+    """From an image processor, a mapping of its settings, or a `PixelScaling`."""
+    if isinstance(given, PixelScaling):
         return given
     if given is None:
         raise ParameterError(
             "pixels, the model's image processor: the program normalises images itself",
             "none",
-            "lower(..., pixels=AutoImageProcessor.from_pretrained(NAME)), or hccs.nn.Pixels(mean, std).",
+            "Pass pixels=AutoImageProcessor.from_pretrained(NAME), or hccs.nn.PixelScaling(mean, std).",
         )
 
     def setting(name: str, default: Any) -> Any:
@@ -65,11 +68,13 @@ def pixels_of(given: Any, channels: int) -> Pixels:
 
     factor = setting("rescale_factor", 1 / 255) if setting("do_rescale", True) else 1.0
     if not setting("do_normalize", True):
-        return Pixels((0.0,) * channels, (1.0,) * channels, factor)
+        return PixelScaling((0.0,) * channels, (1.0,) * channels, factor)
     mean, std = setting("image_mean", None), setting("image_std", None)
     if mean is None or std is None:
         raise ParameterError(
-            "pixels with image_mean and image_std", type(given).__name__, "Or hccs.nn.Pixels(mean, std)."
+            "pixels with image_mean and image_std",
+            type(given).__name__,
+            "Or hccs.nn.PixelScaling(mean, std).",
         )
     try:
         mean, std = (np.broadcast_to(np.asarray(part, float), channels).tolist() for part in (mean, std))
@@ -77,11 +82,10 @@ def pixels_of(given: Any, channels: int) -> Pixels:
         raise ParameterError(
             f"a mean and a std for each of {channels} channels", f"{mean} and {std}", "Check the processor."
         ) from None
-    return Pixels(tuple(mean), tuple(std), float(factor))
+    return PixelScaling(tuple(mean), tuple(std), float(factor))
 
 
 def parts_of(layer: Any, heads: int) -> Block:
-    """The modules of one layer."""
     attention = layer.attention if hasattr(layer.attention, "scaling") else layer.attention.attention
     return Block(
         layer.layernorm_before,

@@ -6,7 +6,39 @@
 namespace hccs {
 namespace {
 
+struct Avx512Row {
+  static void ramp(const RampConstants& ramp, const int16_t* x, int64_t count, int16_t* out) {
+    const auto part = [](const int16_t* table, int half) { return _mm512_loadu_si512(table + 32 * half); };
+    const __m512i knots[2] = {part(ramp.knot, 0), part(ramp.knot, 1)};
+    const __m512i slopes[2] = {part(ramp.slope, 0), part(ramp.slope, 1)};
+    const __m512i most = _mm512_set1_epi16(static_cast<int16_t>((64 << ramp.bits) - 1));
+    const __m512i below = _mm512_set1_epi16(static_cast<int16_t>((1 << ramp.bits) - 1));
+    const __m128i bits = _mm_cvtsi32_si128(ramp.bits), up = _mm_cvtsi32_si128(15 - ramp.bits);
+    int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+      const __m512i given = _mm512_loadu_si512(x + i);
+      const __m512i t = _mm512_min_epu16(_mm512_abs_epi16(given), most);
+      const __m512i piece = _mm512_srl_epi16(t, bits), rest = _mm512_sll_epi16(_mm512_and_si512(t, below), up);
+      const __m512i knot = _mm512_permutex2var_epi16(knots[0], piece, knots[1]);
+      const __m512i slope = _mm512_permutex2var_epi16(slopes[0], piece, slopes[1]);
+      const __m512i r = _mm512_add_epi16(knot, _mm512_mulhrs_epi16(slope, rest));
+      _mm512_storeu_si512(out + i, _mm512_sub_epi16(_mm512_max_epi16(given, _mm512_setzero_si512()), r));
+    }
+    if (i < count) PlainRow::ramp(ramp, x + i, count - i, out + i);
+  }
+  static int32_t largest(const int16_t* x, int64_t count) {
+    __m512i most = _mm512_setzero_si512();
+    int64_t i = 0;
+    for (; i + 32 <= count; i += 32) most = _mm512_max_epi16(most, _mm512_abs_epi16(_mm512_loadu_si512(x + i)));
+    const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(most, 16), 16), odd = _mm512_srai_epi32(most, 16);
+    const int32_t found = _mm512_reduce_max_epi32(_mm512_max_epi32(even, odd));
+    const int32_t rest = PlainRow::largest(x + i, count - i);
+    return found > rest ? found : rest;
+  }
+};
+
 struct Avx512Norm {
+  using Row = Avx512Row;
   static constexpr int64_t kLanes = 16;
 
   static HCCS_INLINE __m512i widened(const int16_t* from) {

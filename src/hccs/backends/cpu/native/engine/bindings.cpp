@@ -3,8 +3,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -60,7 +63,8 @@ class PlannedEngine {
   }
   void segment(bool tokens) { engine_.begin_segment(tokens ? Space::kTokens : Space::kSequences); }
 
-  void linear(int x, int out, nb::handle weight, nb::handle bias, nb::handle multiplier, int limit, nb::handle table) {
+  void linear(int x, int out, nb::handle weight, nb::handle bias, nb::handle multiplier, int limit, nb::handle table,
+              bool row_exponents) {
     const Buffer rows(weight, PyBUF_C_CONTIGUOUS), biases(bias, PyBUF_C_CONTIGUOUS);
     require(rows.view().ndim == 2 && rows.view().itemsize == 1, "weights are int8 [outputs, inputs]");
     const int64_t outputs = rows.view().shape[0], inputs = rows.view().shape[1];
@@ -78,11 +82,13 @@ class PlannedEngine {
                                 : limit != 127 ? LinearOutput::kInt16
                                 : entries      ? LinearOutput::kInt8Table
                                                : LinearOutput::kInt8;
-    fits(x, inputs);
+    require(!row_exponents || !entries, "a table follows no row exponents");
+    fits(x, inputs + row_exponents);
     fits(out, outputs * (output == LinearOutput::kInt32 ? 4 : output == LinearOutput::kInt16 ? 2 : 1));
-    engine_.add(std::make_unique<LinearStep>(
-        *engine_.instructions().linear, at(x), at(out), output, rows.data<int8_t>(), biases.data<int32_t>(),
-        factors ? factors->data<int32_t>() : nullptr, entries ? entries->data<int8_t>() : nullptr, inputs, outputs));
+    engine_.add(
+        std::make_unique<LinearStep>(*engine_.instructions().linear, at(x), at(out), output, rows.data<int8_t>(),
+                                     biases.data<int32_t>(), factors ? factors->data<int32_t>() : nullptr,
+                                     entries ? entries->data<int8_t>() : nullptr, inputs, outputs, row_exponents));
   }
 
   void embedding(nb::handle words, nb::handle positions, nb::handle types, int shift, int limit) {
@@ -108,7 +114,7 @@ class PlannedEngine {
     const int64_t h = gains.elements();
     require(gains.view().itemsize == 4 && biases.view().itemsize == 4 && biases.elements() == h && h <= 1024,
             "gain and bias are int32, at most 1024");
-    require(bits >= 0 && bits < 32 && root > 0 && epsilon > 0, "wrong constants");
+    require(bits >= kRowExponent && bits < 32 && root > 0 && epsilon > 0, "wrong constants");
     const NormSource from = !std::strcmp(source, "int32")   ? NormSource::kInt32
                             : !std::strcmp(source, "int16") ? NormSource::kInt16
                             : !std::strcmp(source, "sum")   ? NormSource::kSum
@@ -122,7 +128,7 @@ class PlannedEngine {
       return &at(number);
     };
     const NormStep::Places places{a < 0 ? nullptr : &at(a), b < 0 ? nullptr : &at(b), place(clamped, 2 * h),
-                                  place(out, 2 * h), place(narrowed, h)};
+                                  place(out, 2 * h), place(narrowed, h + (bits == kRowExponent))};
     engine_.add(std::make_unique<NormStep>(
         *engine_.instructions().rows,
         NormStep::Constants{h, gains.data<int32_t>(), biases.data<int32_t>(), gain_bits, epsilon, root, root_shift},
@@ -133,6 +139,38 @@ class PlannedEngine {
     fits(x, 2 * channels);
     fits(out, channels);
     engine_.add(std::make_unique<NarrowStep>(*engine_.instructions().rows, at(x), at(out), channels, bits));
+  }
+  // A ramp as knots and slopes, int16 [2, 64]; None: of x itself.
+  void narrow_rows(int x, int out, int64_t channels, nb::handle ramp, int bits) {
+    require(channels <= kMostActive, "too many channels");
+    fits(x, 2 * channels);
+    fits(out, channels + 1);
+    std::optional<RampConstants> constants;
+    if (!ramp.is_none()) constants = ramp_of(ramp, bits);
+    engine_.add(std::make_unique<NarrowRowStep>(*engine_.instructions().rows, at(x), at(out), channels,
+                                                constants ? &*constants : nullptr));
+  }
+  void ramp(int x, int out, int64_t channels, nb::handle ramp, int bits) {
+    fits(x, 2 * channels);
+    fits(out, 2 * channels);
+    engine_.add(
+        std::make_unique<RampStep>(*engine_.instructions().rows, at(x), at(out), channels, ramp_of(ramp, bits)));
+  }
+  void pool(int x, int out, int64_t channels, const char* pooling, bool divided) {
+    const auto* const known = std::find_if(std::begin(kPoolingNames), std::end(kPoolingNames),
+                                           [&](const char* name) { return !std::strcmp(name, pooling); });
+    require(known != std::end(kPoolingNames), "no such pooling");
+    fits(x, 2 * channels);
+    fits(out, channels * (divided ? 2 : 4));
+    require(at(x).space == Space::kTokens && !at(x).local && at(out).space == Space::kSequences, "wrong values");
+    engine_.add(std::make_unique<PoolStep>(*engine_.instructions().rows, at(x), at(out), channels,
+                                           static_cast<Pooling>(known - std::begin(kPoolingNames)), divided));
+  }
+  void unit(int x, int out, int64_t channels, int bits) {
+    require(channels <= 4096 && (bits == 8 || bits == 16 || bits == 32), "wrong channels");
+    fits(x, bits / 8 * channels);
+    fits(out, 2 * channels);
+    engine_.add(std::make_unique<UnitStep>(*engine_.instructions().rows, at(x), at(out), channels, bits));
   }
   void sum(int a, int b, int out, int64_t channels, int limit) {
     fits(a, 2 * channels);
@@ -190,11 +228,13 @@ class PlannedEngine {
     engine_.add(std::make_unique<PlaceStep>(*engine_.instructions().rows, specials.data<int16_t>(),
                                             specials.view().shape[0], rows.data<int16_t>(), channels, at(x), at(out)));
   }
-  void finish(int scores, int64_t labels, int64_t longest, int64_t first_position) {
-    fits(scores, 4 * labels);
+  // The answers are `labels` integers of `bytes` bytes for each token or sequence.
+  void finish(int scores, int64_t labels, int64_t bytes, int64_t longest, int64_t first_position) {
+    require(bytes == 2 || bytes == 4, "answers are int16 or int32");
+    fits(scores, bytes * labels);
     require(!at(scores).local, "scores lie in the arena");
+    answer_bytes_ = bytes * labels;
     engine_.set_scores(at(scores));
-    labels_ = labels;
     first_position_ = first_position;
     longest_ = words_ ? std::min(longest, positions_ - first_position) : longest;
   }
@@ -298,7 +338,7 @@ class PlannedEngine {
            nb::handle threads) {
     const Buffer out(scores, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     const bool per_token = engine_.scores().space == Space::kTokens;
-    const int64_t row = labels_ * static_cast<int64_t>(sizeof(int32_t));
+    const int64_t row = answer_bytes_;
     require(out.view().len == sequences * (per_token ? n : 1) * row, "scores have the wrong size");
     const Batch batch{sequences,
                       arena->starts[sequences],
@@ -334,6 +374,16 @@ class PlannedEngine {
     require(array.view().ndim == 2, "a table of rows");
     return array.view().shape[1];
   }
+  static RampConstants ramp_of(nb::handle array, int bits) {
+    const Buffer pieces(array, PyBUF_C_CONTIGUOUS);
+    require(pieces.view().itemsize == 2 && pieces.elements() == 128, "a ramp is int16 [2, 64]");
+    require(bits >= 0 && bits <= 9, "pieces of a ramp have 1 to 512 steps");
+    RampConstants ramp{};
+    std::memcpy(ramp.knot, pieces.data<int16_t>(), sizeof ramp.knot);
+    std::memcpy(ramp.slope, pieces.data<int16_t>() + 64, sizeof ramp.slope);
+    ramp.bits = bits;
+    return ramp;
+  }
   const Buffer& keep(nb::handle array) {
     kept_.push_back(std::make_unique<Buffer>(array, PyBUF_C_CONTIGUOUS));
     return *kept_.back();
@@ -346,7 +396,7 @@ class PlannedEngine {
   EmbeddingConstants embedding_{};
   int64_t channels_ = 0, words_ = 0, positions_ = 0, types_ = 0;
   int64_t image_[3] = {}, image_tokens_ = 0;
-  int64_t labels_ = 0, longest_ = 0, first_position_ = 0;
+  int64_t answer_bytes_ = 0, longest_ = 0, first_position_ = 0;
 };
 
 }  // namespace
@@ -358,7 +408,7 @@ void bind_engine(nb::module_& m) {
            nb::arg("row_bytes"), nb::arg("offset"))
       .def("segment", &PlannedEngine::segment, nb::arg("tokens"))
       .def("linear", &PlannedEngine::linear, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias"),
-           nb::arg("multiplier").none(), nb::arg("limit"), nb::arg("table").none())
+           nb::arg("multiplier").none(), nb::arg("limit"), nb::arg("table").none(), nb::arg("row_exponents"))
       .def("embedding", &PlannedEngine::embedding, nb::arg("words"), nb::arg("positions"), nb::arg("types"),
            nb::arg("shift"), nb::arg("limit"))
       .def("embed", &PlannedEngine::embed, nb::arg("out"))
@@ -366,6 +416,13 @@ void bind_engine(nb::module_& m) {
            nb::arg("root"), nb::arg("root_shift"), nb::arg("source"), nb::arg("a"), nb::arg("b"), nb::arg("limit"),
            nb::arg("clamped"), nb::arg("out"), nb::arg("narrowed"), nb::arg("bits"))
       .def("narrow", &PlannedEngine::narrow, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("bits"))
+      .def("narrow_rows", &PlannedEngine::narrow_rows, nb::arg("x"), nb::arg("out"), nb::arg("channels"),
+           nb::arg("ramp").none(), nb::arg("bits"))
+      .def("ramp", &PlannedEngine::ramp, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("ramp"),
+           nb::arg("bits"))
+      .def("pool", &PlannedEngine::pool, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("pooling"),
+           nb::arg("divided"))
+      .def("unit", &PlannedEngine::unit, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("bits"))
       .def("sum", &PlannedEngine::sum, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("channels"),
            nb::arg("limit"))
       .def("table", &PlannedEngine::table, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("entries"))
@@ -376,7 +433,7 @@ void bind_engine(nb::module_& m) {
       .def("pixels", &PlannedEngine::pixels, nb::arg("out"), nb::arg("special"), nb::arg("patch"), nb::arg("channels"),
            nb::arg("height"), nb::arg("width"))
       .def("place", &PlannedEngine::place, nb::arg("x"), nb::arg("out"), nb::arg("special"), nb::arg("positions"))
-      .def("finish", &PlannedEngine::finish, nb::arg("scores"), nb::arg("labels"), nb::arg("longest"),
+      .def("finish", &PlannedEngine::finish, nb::arg("scores"), nb::arg("labels"), nb::arg("bytes"), nb::arg("longest"),
            nb::arg("first_position"))
       .def("run", nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle>(&PlannedEngine::run),
            nb::arg("ids"), nb::arg("mask").none(), nb::arg("types").none(), nb::arg("scores"), nb::arg("threads"))

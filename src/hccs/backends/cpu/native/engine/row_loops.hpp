@@ -103,7 +103,9 @@ struct NormRow {
 };
 
 // The steps of LayerNorm that an instruction set may have its own form of.
+struct PlainRow;
 struct PlainNorm {
+  using Row = PlainRow;
   // Writes v_begin to v_(channels - 1) of a row and sums them up.
   template <class Source>
   static HCCS_INLINE RowStatistics load(const Source& source, int64_t begin, int64_t channels, Kept* v) {
@@ -173,6 +175,43 @@ struct PlainNorm {
   }
 };
 
+// The ramp and the row's exponent, for each of which an instruction set may have its own form.
+struct PlainRow {
+  static void ramp(const RampConstants& ramp, const int16_t* x, int64_t count, int16_t* out) {
+    const int32_t most = (64 << ramp.bits) - 1;
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t distance = x[i] < 0 ? -x[i] : x[i], t = distance < most ? distance : most;
+      const int32_t piece = t >> ramp.bits, rest = (t - (piece << ramp.bits)) << (15 - ramp.bits);
+      const int32_t r = ramp.knot[piece] + ((ramp.slope[piece] * rest + (1 << 14)) >> 15);
+      out[i] = static_cast<int16_t>((x[i] > 0 ? x[i] : 0) - r);
+    }
+  }
+  static int32_t largest(const int16_t* x, int64_t count) {
+    int32_t most = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t magnitude = x[i] < 0 ? -x[i] : x[i];
+      most = magnitude > most ? magnitude : most;
+    }
+    return most;
+  }
+};
+
+template <class Norm>
+void narrow_with_exponent(const int16_t* x, int64_t count, uint8_t turn, int8_t* out) {
+  const auto largest = static_cast<uint32_t>(Norm::Row::largest(x, count));
+  const int width = std::bit_width(largest), exponent = width > 7 ? width - 7 : 0;
+  Norm::narrow(x, count, exponent, turn, out);
+  out[count] = static_cast<int8_t>(exponent);
+}
+
+template <class Norm>
+void narrow_row(const RampConstants* ramp, const int16_t* x, int64_t count, uint8_t turn, int8_t* out) {
+  if (ramp == nullptr) return narrow_with_exponent<Norm>(x, count, turn, out);
+  alignas(64) int16_t active[kMostActive];
+  Norm::Row::ramp(*ramp, x, count, active);
+  narrow_with_exponent<Norm>(active, count, turn, out);
+}
+
 template <class Norm>
 HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, Kept* v) {
   const int64_t channels = job.norm->channels;
@@ -224,8 +263,12 @@ void norm_rows(const NormJob& job, int64_t rows) {
         auto* const to = reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.clamped) + row * job.clamped_stride);
         for (int64_t i = 0; i < norm.channels; ++i) to[i] = static_cast<int16_t>(v[r][i]);
       }
-      if (job.narrowed)
-        Norm::narrow(at_hand[r].out, norm.channels, job.bits, job.turn, job.narrowed + row * job.narrowed_stride);
+      if (job.narrowed == nullptr) continue;
+      int8_t* const to = job.narrowed + row * job.narrowed_stride;
+      if (job.bits == kRowExponent)
+        narrow_with_exponent<Norm>(at_hand[r].out, norm.channels, job.turn, to);
+      else
+        Norm::narrow(at_hand[r].out, norm.channels, job.bits, job.turn, to);
     }
   }
 }
@@ -259,8 +302,60 @@ void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, 
   }
 }
 
+void pool_tokens(Pooling pooling, const int16_t* x, int64_t stride, int64_t tokens, int64_t channels, int32_t* out) {
+  const auto token = [&](int64_t t) {
+    return reinterpret_cast<const int16_t*>(reinterpret_cast<const char*>(x) + t * stride);
+  };
+  const int16_t* const start = token(pooling == Pooling::kLast ? tokens - 1 : 0);
+  for (int64_t i = 0; i < channels; ++i) out[i] = start[i];
+  for (int64_t t = 1; t < tokens; ++t) {
+    const int16_t* const from = token(t);
+    if (pooling == Pooling::kMean)
+      for (int64_t i = 0; i < channels; ++i) out[i] += from[i];
+    if (pooling == Pooling::kMax)
+      for (int64_t i = 0; i < channels; ++i) out[i] = out[i] < from[i] ? from[i] : out[i];
+  }
+}
+
+// floor(sqrt(x)) of x below 2^63
+HCCS_INLINE int64_t root_of(int64_t x) {
+  auto root = static_cast<int64_t>(std::sqrt(static_cast<double>(x)));
+  while (root * root > x) --root;
+  while ((root + 1) * (root + 1) <= x) ++root;
+  return root;
+}
+
+constexpr int kUnitBits = 25;  // of a value: then squares of 4096 channels add up below 2^63
+
+void unit_row(const int32_t* x, int64_t channels, int16_t* out) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < channels; ++i) {
+    const uint32_t magnitude = x[i] < 0 ? 0u - static_cast<uint32_t>(x[i]) : static_cast<uint32_t>(x[i]);
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  const int width = std::bit_width(largest), bits = width > kUnitBits ? width - kUnitBits : 0;
+  int64_t squares = 0;
+  for (int64_t i = 0; i < channels; ++i) {
+    const int64_t e = shift_half_even(x[i], bits);
+    squares += e * e;
+  }
+  const int64_t norm = root_of(squares);
+  for (int64_t i = 0; i < channels; ++i) {
+    if (norm == 0) {
+      out[i] = 0;
+      continue;
+    }
+    // floor((2 e 32767 + N) / (2 N))
+    const int64_t above = 2 * 32767 * shift_half_even(x[i], bits) + norm, below = 2 * norm;
+    const int64_t u = above / below - (above % below < 0);
+    out[i] = static_cast<int16_t>(u < -32767 ? -32767 : u > 32767 ? 32767 : u);
+  }
+}
+
 template <class Norm>
-constexpr RowKernels kRowLoops{norm_rows<Norm>, embed_row, narrow_values<Norm>, add_rows};
+constexpr RowKernels kRowLoops{norm_rows<Norm>,  embed_row,       narrow_values<Norm>,
+                               narrow_row<Norm>, Norm::Row::ramp, pool_tokens,
+                               unit_row,         add_rows};
 
 }  // namespace
 }  // namespace hccs

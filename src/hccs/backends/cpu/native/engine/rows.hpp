@@ -31,6 +31,12 @@ struct EmbeddedTokens {
 // Where LayerNorm takes v from.
 enum class NormSource { kInt32, kInt16, kSum, kEmbedding };
 
+// f(x) = max(x, 0) - r(|x|) of int16: GELU, SiLU. r is linear on 64 pieces of 2^bits steps and 0 beyond them.
+struct RampConstants {
+  int16_t knot[64], slope[64];  // r at the start of a piece, and by how much it rises over it
+  int bits;                     // 0 to 9
+};
+
 // Rows from the first on; strides count bytes.
 struct NormJob {
   const NormConstants* norm;
@@ -46,9 +52,15 @@ struct NormJob {
   int64_t out_stride;
   int8_t* narrowed;  // clamp(rhe(out / 2^bits), -127, 127) ^ turn; null: not wanted
   int64_t narrowed_stride;
-  int bits;
+  int bits;  // kRowExponent: those of each row, which one more byte of `narrowed` receives
   uint8_t turn;
 };
+constexpr int kRowExponent = -1;
+constexpr int64_t kMostActive = 8192;  // channels of a row that is narrowed with an exponent
+
+// What becomes of the tokens of a sequence.
+enum class Pooling { kMean, kFirst, kLast, kMax };
+constexpr const char* kPoolingNames[] = {"mean", "first", "last", "max"};
 
 // No allocation, no exceptions, safe on several threads.
 struct RowKernels {
@@ -56,6 +68,14 @@ struct RowKernels {
   // One row: int16 where constants.limit is not 0, int32 otherwise.
   void (*embed)(const EmbeddingConstants&, int32_t token, int32_t position, int32_t type, int64_t channels, void* out);
   void (*narrow)(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out);
+  // out[count] receives the row's exponent e, max(0, bits of the largest |f(x)| - 7); out = narrow(f(x), e). f is the
+  // ramp, or x itself where there is none.
+  void (*narrow_row)(const RampConstants* ramp, const int16_t* x, int64_t count, uint8_t turn, int8_t* out);
+  void (*ramp)(const RampConstants& ramp, const int16_t* x, int64_t count, int16_t* out);
+  // One sequence of int16 tokens, `stride` bytes apart: the sum of them, one of them, or their maxima.
+  void (*pool)(Pooling pooling, const int16_t* x, int64_t stride, int64_t tokens, int64_t channels, int32_t* out);
+  // Unit vectors in Q15 of int32 rows.
+  void (*unit)(const int32_t* x, int64_t channels, int16_t* out);
   // int16 clamped to +-limit, or int32 where limit is 0.
   void (*add)(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out);
 };

@@ -20,16 +20,17 @@ Block::Block(size_t bytes)
 
 LinearStep::LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output,
                        const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int8_t* table,
-                       int64_t inputs, int64_t outputs)
+                       int64_t inputs, int64_t outputs, bool row_exponents)
     : kernel_(kernel),
       x_(x),
       out_(out),
       output_(output),
       inputs_(inputs),
       outputs_(outputs),
-      packed_(kernel.packed_bytes(inputs, outputs)) {
+      row_exponents_(row_exponents),
+      packed_(kernel.packed_bytes(inputs, outputs, row_exponents)) {
   if (table) table_.assign(table, table + 256);
-  kernel.pack(weight, bias, multiplier, inputs, outputs, packed_.data());
+  kernel.pack(weight, bias, multiplier, inputs, outputs, row_exponents, packed_.data());
 }
 
 void LinearStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
@@ -38,6 +39,7 @@ void LinearStep::run(const Batch&, const Memory& memory, int64_t row, int64_t ro
   job.packed = packed_.data();
   job.inputs = inputs_;
   job.outputs = outputs_;
+  job.row_exponents = row_exponents_;
   job.x = memory.at(x_, row);
   job.x_stride = x_.row_bytes;
   job.x_bytes = bytes_of(x_);
@@ -144,6 +146,48 @@ void PlaceStep::run(const Batch& batch, const Memory& memory, int64_t row, int64
 void NarrowStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
   for (; row < row_end; ++row)
     kernels_.narrow(memory.at<int16_t>(x_, row), channels_, bits_, turn_of(out_), memory.at<int8_t>(out_, row));
+}
+
+void NarrowRowStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row)
+    kernels_.narrow_row(ramp_ ? &*ramp_ : nullptr, memory.at<int16_t>(x_, row), channels_, turn_of(out_),
+                        memory.at<int8_t>(out_, row));
+}
+
+void RampStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row)
+    kernels_.ramp(ramp_, memory.at<int16_t>(x_, row), channels_, memory.at<int16_t>(out_, row));
+}
+
+void PoolStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row) {
+    const int64_t tokens = batch.length(row);
+    auto* const pooled = divided_ ? reinterpret_cast<int32_t*>(memory.workspace) : memory.at<int32_t>(out_, row);
+    kernels_.pool(pooling_, memory.at<int16_t>(x_, batch.starts[row]), x_.row_bytes, tokens, channels_, pooled);
+    if (!divided_) continue;
+    // floor((2 e + n) / (2 n)), where n is 1 but for a mean
+    const int64_t n = pooling_ == Pooling::kMean ? tokens : 1;
+    auto* const to = memory.at<int16_t>(out_, row);
+    for (int64_t i = 0; i < channels_; ++i) {
+      const int64_t above = 2 * int64_t{pooled[i]} + n;
+      to[i] = static_cast<int16_t>(above / (2 * n) - (above % (2 * n) < 0));
+    }
+  }
+}
+
+void UnitStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  const uint8_t turn = turn_of(x_);
+  for (; row < row_end; ++row) {
+    const auto* x = memory.at<int32_t>(x_, row);
+    if (bits_ != 32) {
+      auto* const wide = reinterpret_cast<int32_t*>(memory.workspace);
+      const auto* const words = memory.at<int16_t>(x_, row);
+      const auto* const bytes = memory.at<uint8_t>(x_, row);
+      for (int64_t i = 0; i < channels_; ++i) wide[i] = bits_ == 16 ? words[i] : static_cast<int8_t>(bytes[i] ^ turn);
+      x = wide;
+    }
+    kernels_.unit(x, channels_, memory.at<int16_t>(out_, row));
+  }
 }
 
 void AddStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,7 +42,8 @@ class Step {
 class LinearStep : public Step {
  public:
   LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output, const int8_t* weight,
-             const int32_t* bias, const int32_t* multiplier, const int8_t* table, int64_t inputs, int64_t outputs);
+             const int32_t* bias, const int32_t* multiplier, const int8_t* table, int64_t inputs, int64_t outputs,
+             bool row_exponents);
   size_t workspace() const override { return kernel_.workspace(inputs_); }
   int64_t pieces() const override { return (outputs_ + kernel_.block_outputs - 1) / kernel_.block_outputs; }
   void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
@@ -52,6 +54,7 @@ class LinearStep : public Step {
   const Value x_, out_;
   const LinearOutput output_;
   const int64_t inputs_, outputs_;
+  const bool row_exponents_;
   std::vector<int8_t> table_;
   Block packed_;
 };
@@ -140,6 +143,70 @@ class NarrowStep : public Step {
   const Value x_, out_;
   const int64_t channels_;
   const int bits_;
+};
+
+// int8 rows with an exponent of their own, of x or of a ramp's values of it.
+class NarrowRowStep : public Step {
+ public:
+  NarrowRowStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels,
+                const RampConstants* ramp)
+      : kernels_(kernels), x_(x), out_(out), channels_(channels) {
+    if (ramp) ramp_ = *ramp;
+  }
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  const Value x_, out_;
+  const int64_t channels_;
+  std::optional<RampConstants> ramp_;
+};
+
+class RampStep : public Step {
+ public:
+  RampStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels, const RampConstants& ramp)
+      : kernels_(kernels), x_(x), out_(out), channels_(channels), ramp_(ramp) {}
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  const Value x_, out_;
+  const int64_t channels_;
+  const RampConstants ramp_;
+};
+
+// The tokens of every sequence as one row: int32, or int16 where a mean is divided.
+class PoolStep : public Step {
+ public:
+  PoolStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels, Pooling pooling, bool divided)
+      : kernels_(kernels), x_(x), out_(out), channels_(channels), pooling_(pooling), divided_(divided) {}
+  size_t workspace() const override { return divided_ ? channels_ * sizeof(int32_t) : 0; }
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  const Value x_, out_;
+  const int64_t channels_;
+  const Pooling pooling_;
+  const bool divided_;
+};
+
+class UnitStep : public Step {
+ public:
+  UnitStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels, int bits)
+      : kernels_(kernels), x_(x), out_(out), channels_(channels), bits_(bits) {}
+  size_t workspace() const override { return channels_ * sizeof(int32_t); }
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  const Value x_, out_;
+  const int64_t channels_;
+  const int bits_;  // of x
 };
 
 class AddStep : public Step {

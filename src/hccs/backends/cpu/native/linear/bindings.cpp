@@ -46,10 +46,10 @@ class PackedLinear {
       return array.view().itemsize == 4 && array.elements() == outputs_;
     };
     require(per_output(b) && (!m || per_output(*m)), "bias and multiplier must be int32, one per output");
-    memory_.reset(
-        static_cast<std::byte*>(::operator new[](kernel_.packed_bytes(inputs_, outputs_), std::align_val_t{64})));
+    memory_.reset(static_cast<std::byte*>(
+        ::operator new[](kernel_.packed_bytes(inputs_, outputs_, false), std::align_val_t{64})));
     const nb::gil_scoped_release release;
-    kernel_.pack(w.data<int8_t>(), b.data<int32_t>(), m ? m->data<int32_t>() : nullptr, inputs_, outputs_,
+    kernel_.pack(w.data<int8_t>(), b.data<int32_t>(), m ? m->data<int32_t>() : nullptr, inputs_, outputs_, false,
                  memory_.get());
   }
 

@@ -22,14 +22,14 @@ class LinearRows {
   static constexpr LinearKernel kernel() { return {Isa::kBytes, kRows, kWidth, packed_bytes, pack, workspace, run}; }
 
  private:
-  static size_t packed_bytes(int64_t inputs, int64_t outputs) noexcept {
-    return static_cast<size_t>((outputs + kWidth - 1) / kWidth * block_bytes(inputs));
+  static size_t packed_bytes(int64_t inputs, int64_t outputs, bool exponents) noexcept {
+    return static_cast<size_t>((outputs + kWidth - 1) / kWidth * block_bytes(inputs, exponents));
   }
   static void pack(const int8_t* weight, const int32_t* bias, const int32_t* multiplier, int64_t inputs,
-                   int64_t outputs, std::byte* packed) noexcept {
-    for (int64_t c = 0; c < outputs; c += kWidth, packed += block_bytes(inputs))
+                   int64_t outputs, bool exponents, std::byte* packed) noexcept {
+    for (int64_t c = 0; c < outputs; c += kWidth, packed += block_bytes(inputs, exponents))
       pack_block(weight + c * inputs, bias + c, multiplier ? multiplier + c : nullptr, inputs,
-                 outputs - c < kWidth ? outputs - c : kWidth, packed);
+                 outputs - c < kWidth ? outputs - c : kWidth, exponents, packed);
   }
   static size_t workspace(int64_t inputs) noexcept {
     return static_cast<size_t>(
@@ -66,18 +66,25 @@ class LinearRows {
   static int64_t weight_bytes(int64_t inputs) {
     return whole(kWidth * whole(inputs, kStep) * static_cast<int64_t>(sizeof(Element)), 64);
   }
-  static int64_t block_bytes(int64_t inputs) { return weight_bytes(inputs) + static_cast<int64_t>(sizeof(Block)); }
+  // Behind the weights: the channels, with row exponents once for each.
+  static int64_t block_bytes(int64_t inputs, bool exponents) {
+    return weight_bytes(inputs) + static_cast<int64_t>(sizeof(Block)) * (exponents ? kExponents : 1);
+  }
   static int64_t chunk_rows(int64_t inputs) {
     const int64_t tiles = kChunkBytes / (kRows * (staged_width(inputs) + 1) * static_cast<int64_t>(sizeof(Element)));
     return kRows * (tiles < 1 ? 1 : tiles > 64 ? 64 : tiles);
   }
 
   static void pack_block(const int8_t* weight, const int32_t* bias, const int32_t* multiplier, int64_t inputs,
-                         int64_t have, std::byte* packed) {
-    std::memset(packed, 0, static_cast<size_t>(block_bytes(inputs)));
+                         int64_t have, bool exponents, std::byte* packed) {
+    std::memset(packed, 0, static_cast<size_t>(block_bytes(inputs, exponents)));
     Element* const elements = reinterpret_cast<Element*>(packed);
-    Block& channels = *reinterpret_cast<Block*>(packed + weight_bytes(inputs));
-    channels.small = 1;
+    Block* const channels = reinterpret_cast<Block*>(packed + weight_bytes(inputs));
+    const int forms = exponents ? kExponents : 1;
+    for (int e = 0; e < forms; ++e) {
+      channels[e].shift = exponents ? kRowShift - e : kShift;
+      channels[e].small = 1;
+    }
     for (int64_t c = 0; c < have; ++c) {
       int64_t magnitude = 0;
       for (int64_t i = 0; i < inputs; ++i) {
@@ -86,12 +93,15 @@ class LinearRows {
         elements[Isa::place(c, i, whole(inputs, kStep))] = static_cast<Element>(w);
       }
       const int64_t reach = 128 * magnitude + (bias[c] < 0 ? -int64_t{bias[c]} : bias[c]);
-      if (reach >= 1 << 24) channels.small = 0;
-      // What the channel's products are too large by comes off again, modulo 2^32 as the sums are.
-      channels.bias[c] =
-          static_cast<int32_t>(static_cast<uint32_t>(bias[c] - Isa::excess(weight + c * inputs, inputs)));
-      channels.multiplier[c] = multiplier ? multiplier[c] : 0;
-      channels.factor[c] = static_cast<float>(channels.multiplier[c]) / 65536.0f;
+      const int64_t excess = Isa::excess(weight + c * inputs, inputs);
+      for (int e = 0; e < forms; ++e) {
+        if (reach >= 1 << 24) channels[e].small = 0;
+        // What the channel's products are too large by comes off again, modulo 2^32 as the sums are.
+        channels[e].bias[c] = static_cast<int32_t>(static_cast<uint32_t>(shifted_half_even(bias[c], e) - excess));
+        channels[e].multiplier[c] = multiplier ? multiplier[c] : 0;
+        channels[e].factor[c] =
+            static_cast<float>(channels[e].multiplier[c]) / static_cast<float>(1 << channels[e].shift);
+      }
     }
   }
 
@@ -115,7 +125,9 @@ class LinearRows {
   // One block of outputs for the rows of a chunk.
   struct Tiles {
     const Element* weights;
-    const Block* channels;
+    const Block* channels;     // with row exponents one for each
+    const uint8_t* exponents;  // of the rows; null: none
+    int64_t exponent_stride;
     const Element* x;
     int64_t x_stride;
     int64_t padded;
@@ -124,10 +136,13 @@ class LinearRows {
   };
   template <LinearOutput kOutput>
   void one_block(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, bool fresh) const {
-    const std::byte* const packed = job_.packed + block * block_bytes(job_.inputs);
+    const std::byte* const packed = job_.packed + block * block_bytes(job_.inputs, job_.row_exponents);
+    const uint8_t* const given = static_cast<const uint8_t*>(job_.x) + row * job_.x_stride;
     const int64_t column = block * kWidth, left = job_.outputs - column;
     const Tiles tiles{reinterpret_cast<const Element*>(packed),
                       reinterpret_cast<const Block*>(packed + weight_bytes(job_.inputs)),
+                      job_.row_exponents ? given + job_.inputs : nullptr,
+                      job_.x_stride,
                       x,
                       x_stride,
                       padded_,
@@ -143,37 +158,47 @@ class LinearRows {
     // Sums that float32 might not hold, and incomplete blocks, are rare. int8 does not mind large sums: what they give
     // is clipped.
     constexpr bool kMinds = kOutput != LinearOutput::kInt32 && !is_int8(kOutput);
-    if (left < kWidth || (kMinds && !tiles.channels->small))
-      all_tiles<kOutput, true>(tiles, target, rows);
-    else
-      all_tiles<kOutput, false>(tiles, target, rows);
+    const auto tiled = [&]<bool kExponent> {
+      if (left < kWidth || (kMinds && !tiles.channels->small))
+        all_tiles<kOutput, true, kExponent>(tiles, target, rows);
+      else
+        all_tiles<kOutput, false, kExponent>(tiles, target, rows);
+    };
+    if constexpr (may_have_exponents(kOutput))
+      if (job_.row_exponents) return tiled.template operator()<true>();
+    tiled.template operator()<false>();
   }
 
   // Rows in tiles of kMost; what is left at the end is shared evenly, as a tile of few rows waits for its weights.
-  template <LinearOutput kOutput, bool kCareful>
+  template <LinearOutput kOutput, bool kCareful, bool kExponent>
   static void all_tiles(const Tiles& tiles, const Target<kOutput>& target, int64_t rows) {
     constexpr int kMost = kCareful && kRows > 4 ? 4 : kRows, kHalf = kMost > 8 ? 8 : kMost;
     for (int64_t row = 0, now; row < rows; row += now) {
       const int64_t left = rows - row;
       now = left == kMost || left >= 2 * kHalf ? kMost : left > kHalf ? (left + 1) / 2 : left;
-      tile_of<kOutput, kCareful, kMost>(tiles, target, row, now);
+      tile_of<kOutput, kCareful, kExponent, kMost>(tiles, target, row, now);
     }
   }
-  template <LinearOutput kOutput, bool kCareful, int kTileRows>
+  template <LinearOutput kOutput, bool kCareful, bool kExponent, int kTileRows>
   static HCCS_INLINE void tile_of(const Tiles& tiles, const Target<kOutput>& target, int64_t row, int64_t rows) {
-    if (rows == kTileRows) return tile<kOutput, kCareful, kTileRows>(tiles, target, row);
+    if (rows == kTileRows) return tile<kOutput, kCareful, kExponent, kTileRows>(tiles, target, row);
     if constexpr (kTileRows > 1)
-      tile_of<kOutput, kCareful, kTileRows - 1 < 8 ? kTileRows - 1 : 8>(tiles, target, row, rows);
+      tile_of<kOutput, kCareful, kExponent, kTileRows - 1 < 8 ? kTileRows - 1 : 8>(tiles, target, row, rows);
   }
   // A function of its own: what the callers keep in registers would push sums out of them.
-  template <LinearOutput kOutput, bool kCareful, int kTileRows>
+  template <LinearOutput kOutput, bool kCareful, bool kExponent, int kTileRows>
   static __attribute__((noinline)) void tile(const Tiles& tiles, const Target<kOutput>& all, int64_t row) {
     Target<kOutput> target = all;
     target.out += row * target.stride;
     if (adds_stream(kOutput)) target.stream += row * target.stream_stride;
     const Element* const x = tiles.x + row * tiles.x_stride;
     typename Isa::Sums sums[kTileRows][kPanels];
-    Isa::products(sums, tiles.channels->bias, tiles.weights, x, tiles.x_stride, tiles.padded, [&] HCCS_INLINE_LAMBDA {
+    const uint8_t* const exponents = kExponent ? tiles.exponents + row * tiles.exponent_stride : nullptr;
+    const auto channels = [&](int r) HCCS_INLINE_LAMBDA -> const Block& {
+      return kExponent ? tiles.channels[exponents[r * tiles.exponent_stride]] : *tiles.channels;
+    };
+    const auto bias = [&](int r) HCCS_INLINE_LAMBDA { return channels(r).bias; };
+    Isa::products(sums, bias, tiles.weights, x, tiles.x_stride, tiles.padded, [&] HCCS_INLINE_LAMBDA {
       // Every row of these outputs begins another line of the cache.
       if constexpr (is_int32(kOutput) || adds_stream(kOutput))
         for (int r = 0; r < kTileRows; ++r) {
@@ -183,10 +208,26 @@ class LinearRows {
         }
       if (tiles.fresh) prefetch_rows(x + kTileRows * tiles.x_stride, tiles.x_stride, kTileRows, tiles.padded);
     });
+    if constexpr (kExponent) {
+      // Row by row: each has channels of its own.
+#pragma GCC unroll 16
+      for (int r = 0; r < kTileRows; ++r) {
+        finish_tile<kOutput, kCareful>(reinterpret_cast<RowSums<1>&>(sums[r]), channels(r), tiles.have, target);
+        target.out += target.stride;
+      }
+    } else {
+      finish_tile<kOutput, kCareful>(sums, *tiles.channels, tiles.have, target);
+    }
+  }
+  template <int kTileRows>
+  using RowSums = typename Isa::Sums[kTileRows][kPanels];
+  template <LinearOutput kOutput, bool kCareful, int kTileRows>
+  static HCCS_INLINE void finish_tile(const typename Isa::Sums (&sums)[kTileRows][kPanels], const Block& channels,
+                                      int64_t have, const Target<kOutput>& target) {
     if constexpr (!kCareful)
-      Isa::template finish<kOutput, false>(sums, *tiles.channels, target);
+      Isa::template finish<kOutput, false>(sums, channels, target);
     else
-      finish_part<kOutput, kTileRows>(sums, tiles, target);
+      finish_part<kOutput, kTileRows>(sums, channels, have, target);
   }
   static HCCS_INLINE void prefetch_rows(const Element* x, int64_t stride, int rows, int64_t elements) {
     for (int r = 0; r < rows; ++r, x += stride)
@@ -194,17 +235,16 @@ class LinearRows {
   }
   // The outputs that there are, by way of a buffer.
   template <LinearOutput kOutput, int kTileRows>
-  static void finish_part(const typename Isa::Sums (&sums)[kTileRows][kPanels], const Tiles& tiles,
+  static void finish_part(const typename Isa::Sums (&sums)[kTileRows][kPanels], const Block& channels, int64_t have,
                           const Target<kOutput>& target) {
     typename Target<kOutput>::Out out[kTileRows][kWidth];
     int16_t stream[kTileRows][kWidth] = {};
     if (adds_stream(kOutput))
       for (int r = 0; r < kTileRows; ++r)
-        std::memcpy(stream[r], target.stream + r * target.stream_stride, tiles.have * sizeof(int16_t));
+        std::memcpy(stream[r], target.stream + r * target.stream_stride, have * sizeof(int16_t));
     const Target<kOutput> here{out[0], kWidth, stream[0], kWidth, target.table, target.offset};
-    Isa::template finish<kOutput, true>(sums, *tiles.channels, here);
-    for (int r = 0; r < kTileRows; ++r)
-      std::memcpy(target.out + r * target.stride, out[r], tiles.have * sizeof(out[r][0]));
+    Isa::template finish<kOutput, true>(sums, channels, here);
+    for (int r = 0; r < kTileRows; ++r) std::memcpy(target.out + r * target.stride, out[r], have * sizeof(out[r][0]));
   }
 };
 
@@ -227,13 +267,13 @@ struct DotProducts {
     for (int64_t i = inputs; i < whole(inputs, Isa::kStep); ++i) to[i] = Element{0};
   }
   // Calls midway() in the middle, where its instructions find room beside the products that wait for their turn.
-  template <int kTileRows, int kPanels, class Sums, class Element, class Midway>
-  static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const int32_t* bias, const Element* weights,
+  template <int kTileRows, int kPanels, class Sums, class Bias, class Element, class Midway>
+  static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const Bias& bias, const Element* weights,
                                    const Element* x, int64_t stride, int64_t padded, const Midway& midway) {
 #pragma GCC unroll 16
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 4
-      for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::load(bias + c * Isa::kLanes);
+      for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::load(bias(r) + c * Isa::kLanes);
     const int64_t first = padded / (2 * Isa::kStep) * Isa::kStep;
     add_products(sums, weights, x, stride, first);
     midway();

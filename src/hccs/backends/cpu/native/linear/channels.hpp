@@ -19,15 +19,24 @@ template <int kWidth>
 struct alignas(64) Channels {
   int32_t bias[kWidth];
   int32_t multiplier[kWidth];
-  float factor[kWidth];  // multiplier / 2^16
+  float factor[kWidth];  // multiplier / 2^shift
+  int32_t shift;         // 16, or less what a row's exponent makes up for
   int32_t small;         // every sum stays below 2^24, whatever x is: float32 holds it
 };
+
+// rhe(a / 2^bits)
+constexpr int64_t shifted_half_even(int64_t a, int bits) {
+  return bits == 0 ? a : (a + (int64_t{1} << (bits - 1)) - 1 + ((a >> bits) & 1)) >> bits;
+}
 
 constexpr bool is_int8(LinearOutput output) {
   return output == LinearOutput::kInt8 || output == LinearOutput::kInt8Table;
 }
 constexpr bool adds_stream(LinearOutput output) {
   return output == LinearOutput::kSumInt32 || output == LinearOutput::kSumInt16;
+}
+constexpr bool may_have_exponents(LinearOutput output) {
+  return output == LinearOutput::kInt32 || output == LinearOutput::kInt8 || output == LinearOutput::kInt16;
 }
 constexpr bool is_int32(LinearOutput output) {
   return output == LinearOutput::kInt32 || output == LinearOutput::kSumInt32;

@@ -26,9 +26,14 @@ enum class LinearOutput {
 };
 constexpr const char* kLinearOutputNames[] = {"int32", "int8", "int8_table", "int16", "sum_int32", "sum_int16"};
 
+// Rows may carry an exponent e, 0 to 8, in one more byte: x stands for x * 2^e, and
+//   acc = W x + rhe(b / 2^e), multiplied by M / 2^(23 - e) instead of M / 2^16.
+constexpr int kExponents = 9, kRowShift = 23, kShift = 16;
+
 struct LinearJob {
   const std::byte* packed;  // by the same kernel
   int64_t inputs, outputs;
+  bool row_exponents;  // rows of x have `inputs` bytes and an exponent; for kInt32, kInt8 and kInt16
   // Rows of `inputs` bytes; nothing beyond them is read. Strides count elements from row to row, any number >= 0 for x.
   // Kernels that multiply bytes (AVX-512 VNNI: turned; NEON: plain) read x where it lies if it has their form and
   // `inputs` is a multiple of 4. Otherwise, and always on AVX2 and in plain C++, which widen x, the workspace takes a
@@ -52,11 +57,12 @@ struct LinearKernel {
   int block_outputs;  // outputs go in blocks of so many; the last of the ceil(outputs / block_outputs) may be
                       // incomplete
   // Bytes that a packed layer takes; they start at a multiple of 64.
-  size_t (*packed_bytes)(int64_t inputs, int64_t outputs);
+  size_t (*packed_bytes)(int64_t inputs, int64_t outputs, bool row_exponents);
   // weight [outputs][inputs], -127..127; bias and multiplier [outputs]. The multiplier, 1 to 2^24 - 1, may be null if
-  // only kInt32 is asked for. |acc| must stay below 2^31 for every x, as LinearParams sees to.
+  // only kInt32 is asked for; with row exponents it is 2^7 or more, so that int8 clips what float32 does not hold.
+  // |acc| must stay below 2^31 for every x, as LinearParams sees to.
   void (*pack)(const int8_t* weight, const int32_t* bias, const int32_t* multiplier, int64_t inputs, int64_t outputs,
-               std::byte* packed);
+               bool row_exponents, std::byte* packed);
   // Bytes of working memory for one thread; it starts at a multiple of 64. It does not depend on the number of rows.
   size_t (*workspace)(int64_t inputs);
   // Computes rows row..row_end-1 of the outputs of blocks block..block_end-1. No allocation, no exceptions, safe on

@@ -34,16 +34,17 @@ struct Neon : DotProducts<Neon> {
         vcombine_s8(vqmovn_s16(vcombine_s16(words[0], words[1])), vqmovn_s16(vcombine_s16(words[2], words[3])));
     return vmaxq_s8(bytes, vdupq_n_s8(-127));
   }
-  // clamp(rhe(acc * M / 2^16), -32767, 32767) of 4 outputs, in integers of 64 bits.
-  static HCCS_INLINE int16x4_t to_int16(Sums acc, const int32_t* multiplier) {
+  // clamp(rhe(acc * M / 2^shift), -32767, 32767) of 4 outputs, in integers of 64 bits.
+  static HCCS_INLINE int16x4_t to_int16(Sums acc, const int32_t* multiplier, int shift) {
     const int32x4_t by = vld1q_s32(multiplier);
-    const int32x2_t low = nearest(vmull_s32(vget_low_s32(acc), vget_low_s32(by)));
-    const int32x2_t high = nearest(vmull_s32(vget_high_s32(acc), vget_high_s32(by)));
+    const int32x2_t low = nearest(vmull_s32(vget_low_s32(acc), vget_low_s32(by)), shift);
+    const int32x2_t high = nearest(vmull_s32(vget_high_s32(acc), vget_high_s32(by)), shift);
     return vmax_s16(vqmovn_s32(vcombine_s32(low, high)), vdup_n_s16(-32767));
   }
-  static HCCS_INLINE int32x2_t nearest(int64x2_t product) {
-    const int64x2_t odd = vandq_s64(vshrq_n_s64(product, 16), vdupq_n_s64(1));
-    return vqmovn_s64(vshrq_n_s64(vaddq_s64(product, vaddq_s64(odd, vdupq_n_s64(0x7FFF))), 16));
+  static HCCS_INLINE int32x2_t nearest(int64x2_t product, int shift) {
+    const int64x2_t by = vdupq_n_s64(-shift), below_half = vdupq_n_s64((int64_t{1} << (shift - 1)) - 1);
+    const int64x2_t odd = vandq_s64(vshlq_s64(product, by), vdupq_n_s64(1));
+    return vqmovn_s64(vshlq_s64(vaddq_s64(product, vaddq_s64(odd, below_half)), by));
   }
 
   template <LinearOutput kOutput, bool, int kTileRows>
@@ -62,7 +63,7 @@ struct Neon : DotProducts<Neon> {
             vst1q_s32(out + 4 * c, sums[r][c]);
             continue;
           }
-          const int16x4_t y = to_int16(sums[r][c], channels.multiplier + 4 * c);
+          const int16x4_t y = to_int16(sums[r][c], channels.multiplier + 4 * c, channels.shift);
           if constexpr (kOutput == LinearOutput::kInt16) vst1_s16(out + 4 * c, y);
           if constexpr (kOutput == LinearOutput::kSumInt32)
             vst1q_s32(out + 4 * c, vaddl_s16(y, vld1_s16(stream + 4 * c)));

@@ -18,12 +18,13 @@ struct Scalar {
   }
   // A channel's weights lie together.
   static constexpr int64_t place(int64_t output, int64_t input, int64_t padded) { return output * padded + input; }
-  template <int kTileRows, class Midway>
-  static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const int32_t* bias, const int16_t* weights,
+  template <int kTileRows, class Bias, class Midway>
+  static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const Bias& bias, const int16_t* weights,
                                    const int16_t* x, int64_t stride, int64_t inputs, const Midway&) {
     for (int r = 0; r < kTileRows; ++r) {
       const int16_t* const row = x + r * stride;
-      int32_t a = bias[0], b = bias[1], c = bias[2], d = bias[3];
+      const int32_t* const from = bias(r);
+      int32_t a = from[0], b = from[1], c = from[2], d = from[3];
       for (int64_t i = 0; i < inputs; ++i) {
         a += row[i] * weights[i];
         b += row[i] * weights[inputs + i];
@@ -34,10 +35,9 @@ struct Scalar {
     }
   }
 
-  // clamp(rhe(acc * M / 2^16), -limit, limit)
-  static HCCS_INLINE int32_t requantised(int32_t acc, int32_t multiplier, int32_t limit) {
-    const int64_t product = static_cast<int64_t>(acc) * multiplier;
-    const int64_t nearest = (product + 0x7FFF + ((product >> 16) & 1)) >> 16;
+  // clamp(rhe(acc * M / 2^shift), -limit, limit)
+  static HCCS_INLINE int32_t requantised(int32_t acc, int32_t multiplier, int shift, int32_t limit) {
+    const int64_t nearest = shifted_half_even(static_cast<int64_t>(acc) * multiplier, shift);
     return static_cast<int32_t>(nearest < -limit ? -limit : nearest > limit ? limit : nearest);
   }
   template <LinearOutput kOutput, bool, int kTileRows>
@@ -48,7 +48,7 @@ struct Scalar {
         const int32_t acc = sums[r][c];
         int32_t y = acc;
         if constexpr (kOutput != LinearOutput::kInt32)
-          y = requantised(acc, channels.multiplier[c], is_int8(kOutput) ? 127 : 32767);
+          y = requantised(acc, channels.multiplier[c], channels.shift, is_int8(kOutput) ? 127 : 32767);
         if constexpr (kOutput == LinearOutput::kInt8Table) y = to.table[y + 128];
         if constexpr (is_int8(kOutput)) y += to.offset;
         if constexpr (adds_stream(kOutput)) y += to.stream[r * to.stream_stride + c];

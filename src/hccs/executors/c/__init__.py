@@ -1,0 +1,1 @@
+"""Integer programs as freestanding C99: `table` has the code of every operator, `write` the folder."""

@@ -1,0 +1,163 @@
+"""A program as C: its interface, `hccs_model.h`, and the list of its calls, `hccs_model.c`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hccs.executors.c.table import POOLS, Call, Writing, arena_bytes, code_of
+from hccs.program.plan import Step
+from hccs.program.program import Program
+
+
+def header(writing: Writing) -> str:
+    """`hccs_model.h`."""
+    program = writing.program
+    counts = {
+        "LABELS": len(program.labels),
+        "LONGEST": program.rows,
+        "ARENA_BYTES": arena_bytes(writing.plan),
+    }
+    macros = "\n".join(f"#define HCCS_MODEL_{name} {value}" for name, value in counts.items())
+    return f"""/* A whole model in integers, written by `hccs export c`: {_input(program)} in, scores out.
+ *
+ * One step of a score is worth {program.score_scale:.9g} of the float model's logits.
+ * The arena is static: one call at a time. */
+#ifndef HCCS_MODEL_H
+#define HCCS_MODEL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{macros} /* of RAM, beside less than a kilobyte of stack */
+
+/* What was wrong with a call; the scores are then untouched. */
+typedef enum {{
+  HCCS_MODEL_OK,
+  HCCS_MODEL_BAD_LENGTH,
+  HCCS_MODEL_BAD_TOKEN,
+  HCCS_MODEL_BAD_TYPE
+}} hccs_model_status;
+
+{_promises(program)}
+/* The name of a score. */
+const char* hccs_model_label(uint32_t index);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def _input(program: Program) -> str:
+    return "token ids" if program.embed.image is None else "an image"
+
+
+def _promises(program: Program) -> str:
+    """The functions of the interface, with what they take."""
+    per = " [length][HCCS_MODEL_LABELS]" if program.per_token else " [HCCS_MODEL_LABELS]"
+    if program.embed.image is not None:
+        channels, height, width = program.embed.image
+        size = f"uint8 [{channels}][{height}][{width}], 0 to 255"
+        per = per.replace("length", "HCCS_MODEL_LONGEST")
+        return f"""/* Scores{per} of an image, {size}: no normalisation before. */
+{signature(program)};
+"""
+    return f"""/* Scores{per} of 1 to HCCS_MODEL_LONGEST token ids, special ones among them,
+ * without padding. `types` are the segments of a pair of texts, 0 to {program.embed.type_count - 1}, or NULL
+ * for all zero. */
+{signature(program)};
+
+/* Whether the model holds a token's word: where not, the tokenizer's unknown token may take its place. */
+int hccs_model_knows(int32_t token);
+"""
+
+
+def signature(program: Program) -> str:
+    """The signature of the function that answers."""
+    if program.embed.image is not None:
+        return "hccs_model_status hccs_model_scores(const uint8_t* image, int32_t* scores)"
+    return (
+        "hccs_model_status hccs_model_scores(const int32_t* tokens, const uint8_t* types, uint32_t length,\n"
+        "                                    int32_t* scores)"
+    )
+
+
+def source(writing: Writing) -> str:
+    """`hccs_model.c`: the arena, the checks and the calls."""
+    program, plan = writing.program, writing.plan
+    labels = ", ".join(f'"{_escaped(label)}"' for label in program.labels)
+    body = "\n".join(line for group in plan.groups for line in _group(writing, group))
+    pools = " ".join(f"int{bits}_t {name}[{max(plan.pools[bits], 1)}];" for bits, name in POOLS.items())
+    return f"""/* The calls of a whole model, written by `hccs export c`, a few rows at a time. */
+#include "hccs_model.h"
+#include "hccs_operators.h"
+#include "hccs_weights.h"
+
+/* A build that measures notes here that an operator has run. */
+#ifndef HCCS_STEP
+#define HCCS_STEP(number, name)
+#endif
+
+/* All values, one array for each width of integers; what no longer is read makes room. */
+static struct {{ {pools} }} arena;
+
+static const char* const labels[HCCS_MODEL_LABELS] = {{{labels}}};
+
+const char* hccs_model_label(uint32_t index) {{ return index < HCCS_MODEL_LABELS ? labels[index] : ""; }}
+
+{_checks(writing)}
+{body}
+  return HCCS_MODEL_OK;
+}}
+"""
+
+
+def _checks(writing: Writing) -> str:
+    program = writing.program
+    if program.embed.image is not None:
+        return f"""{signature(program)} {{
+  const uint32_t length = HCCS_MODEL_LONGEST;
+  uint32_t row, rows;"""
+    words = writing.name(program.embed)
+    return f"""int hccs_model_knows(int32_t token) {{ return hccs_word_of(&{words}, token) < {words}.count; }}
+
+{signature(program)} {{
+  uint32_t row, rows;
+  if (length < 1 || length > HCCS_MODEL_LONGEST) return HCCS_MODEL_BAD_LENGTH;
+  for (row = 0; row < length; ++row) {{
+    if (!hccs_model_knows(tokens[row])) return HCCS_MODEL_BAD_TOKEN;
+    if (types != NULL && types[row] > {program.embed.type_count - 1}) return HCCS_MODEL_BAD_TYPE;
+  }}"""
+
+
+def _group(writing: Writing, steps: Sequence[Step]) -> Iterator[str]:
+    """The calls of one group: in a loop over tiles, over the first row, or one call that mixes rows."""
+    program, tile = writing.program, writing.plan.tile
+    alone, looped = steps[0].main.mixes_rows, steps[0].all_rows and not steps[0].main.mixes_rows
+    if looped:
+        yield "  for (row = 0; row < length; row += rows) {"
+        yield f"    rows = length - row < {tile} ? length - row : {tile};"
+    elif not alone:
+        yield "  row = 0, rows = 1;"
+    indent = "    " if looped else "  "
+    for step in steps:
+        number, name = program.operators.index(step.main), f"{type(step.main).__name__} {step.main.output}"
+        yield f"{indent}{code_of(step.main).call(Call(writing, step))};"
+        yield f'{indent}HCCS_STEP({number}, "{_escaped(name)}")'
+    if looped:
+        yield "  }"
+
+
+def _escaped(text: str) -> str:
+    """Text for a C string: letters, digits and spaces as they are, all other bytes in octal.
+
+    >>> _escaped('not "good"?')
+    'not \\\\042good\\\\042\\\\077'
+    """
+    plain = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_ "
+    return "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode())

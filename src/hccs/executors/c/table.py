@@ -1,0 +1,277 @@
+"""The table of the C executor: for every operator its constants as C, its scratch and its call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.executors.c.literals import array, as_bytes, numbers_of
+from hccs.numbers.heads import NAMES
+from hccs.numbers.multipliers import LinearParams
+from hccs.program import operators as op
+from hccs.program.plan import ProgramPlan, Step, Target, require_known
+from hccs.program.program import Program
+from hccs.reference.layer_norm import root_of, root_shift
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TILE = 4
+"""Rows that go through a group together: products take them in pairs, and each pair reads all weights."""
+
+POOLS = {32: "i32", 16: "i16", 8: "i8"}
+"""One array for each width of integers: no memory is ever read as another type than it was written."""
+
+HEAD_BYTES = 40
+"""Bytes of an `hccs_attention_head`: theta's six, and two multipliers with their shifts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Writing:
+    """A program that is being written, its plan, and the words to keep: all of them where None."""
+
+    program: Program
+    plan: ProgramPlan
+    kept: NDArray[np.int32] | None = None
+
+    def name(self, step: op.Operator) -> str:
+        """The C name of an operator's constants: its number and the value that it writes."""
+        plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in step.output)
+        return f"hccs_{self.program.operators.index(step)}_{plain}"
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The call of a step over `rows` rows from `row` on: what an operator's code is written with."""
+
+    writing: Writing
+    step: Step
+
+    @property
+    def name(self) -> str:
+        return self.writing.name(self.step.main)
+
+    @property
+    def width(self) -> int:
+        return self.writing.program.values[self.step.main.output].width
+
+    @property
+    def bits(self) -> int:
+        return self.writing.program.values[self.step.main.output].bits
+
+    @property
+    def count(self) -> str:
+        """The integers of the output's rows."""
+        return f"rows * {self.width}"
+
+    @property
+    def out(self) -> str:
+        """Where the output's rows lie; scores lie where the caller of the model wants them."""
+        program = self.writing.program
+        if self.step.main is program.operators[-1]:
+            return "scores" + f" + row * {self.width}" * program.per_token
+        return self.place(self.step.main.output, self.width)
+
+    def read(self, index: int = 0) -> str:
+        """Where the rows of an input lie."""
+        name = self.step.reads[index]
+        return self.place(name, self.writing.plan.values[name].width)
+
+    def place(self, name: str, width: int = 0) -> str:
+        """Where a value or scratch lies: from its first row on, or from `row` on in rows of `width`."""
+        slot = self.writing.plan.slots[name]
+        text = f"arena.{POOLS[slot.pool]} + {slot.offset}"  # type: ignore[index]
+        return text if slot.local or not width or not self.step.all_rows else f"{text} + row * {width}"
+
+    def scratch(self, part: str) -> str:
+        return self.place(f"{self.step.main.output}.{part}")
+
+
+def _no_constants(writing: Writing, step: Any) -> Iterator[str]:
+    return iter(())
+
+
+def _no_scratch(step: Any, rows: int, tile: int) -> Iterable[tuple[str, int, int]]:
+    return ()
+
+
+def _described_bytes(writing: Writing, step: op.Operator) -> tuple[int, int]:
+    return 0, step.constant_bytes
+
+
+@dataclass(frozen=True)
+class Code:
+    """An operator in C.
+
+    `call` is the call; `declared` the type of its constants, with {} for their name; `constants` define them;
+    `scratch` names integers that it needs beside its values, with their bits and number; `size` counts the
+    bytes of words, and of all other constants.
+    """
+
+    call: Callable[[Call], str]
+    declared: str = ""
+    constants: Callable[[Writing, Any], Iterator[str]] = _no_constants
+    scratch: Callable[[Any, int, int], Iterable[tuple[str, int, int]]] = _no_scratch
+    size: Callable[[Writing, Any], tuple[int, int]] = _described_bytes
+
+
+def code_of(step: op.Operator) -> Code:
+    """The entry of an operator; one without is refused."""
+    require_known(step, CODE, TARGET.name)
+    return CODE[type(step)]
+
+
+def structure(kind: str, name: str, parts: Iterable[Any]) -> str:
+    """The definition of an operator's structure."""
+    return f"const {kind} {name} = {{{', '.join(map(str, parts))}}};\n"
+
+
+def _embed_constants(writing: Writing, step: op.Embed) -> Iterator[str]:
+    p, name, kept = step.params, writing.name(step), writing.kept
+    words = p.words if kept is None else p.words[kept]
+    yield array(f"{name}_words", words)
+    yield array(
+        f"{name}_positions", p.positions[step.first_position : step.first_position + writing.program.rows]
+    )
+    yield array(f"{name}_types", p.types)
+    if kept is not None:
+        yield array(f"{name}_kept", kept)
+    tables = [as_bytes(f"{name}_words"), f"{name}_positions", f"{name}_types"]
+    ids = "NULL" if kept is None else f"{name}_kept"
+    yield structure("hccs_embedding", name, [*tables, ids, len(words), words.shape[1], p.shift])
+
+
+def _embed_size(writing: Writing, step: op.Embed) -> tuple[int, int]:
+    p, kept = step.params, writing.kept
+    words = p.words.nbytes if kept is None else len(kept) * p.words.shape[1] + kept.nbytes
+    return words, writing.program.rows * p.positions[0].nbytes + p.types.nbytes
+
+
+def _embed_call(call: Call) -> str:
+    limit = call.step.main.limit  # type: ignore[attr-defined]
+    clamped = "" if limit is None else f"{limit}, "
+    return f"hccs_embed_{call.bits}(&{call.name}, tokens, types, row, rows, {clamped}{call.out})"
+
+
+def _linear_parts(name: str, layer: LinearParams) -> Generator[str, None, str]:
+    """Arrays of a layer, then its structure as the result."""
+    yield array(f"{name}_weight", layer.weight)
+    yield array(f"{name}_bias", layer.bias)
+    if layer.multiplier is not None:
+        yield array(f"{name}_multiplier", layer.multiplier)
+    multiplier = "NULL" if layer.multiplier is None else f"{name}_multiplier"
+    outputs, inputs = layer.weight.shape
+    return f"{{{as_bytes(f'{name}_weight')}, {name}_bias, {multiplier}, {inputs}, {outputs}}}"
+
+
+def _linear_constants(writing: Writing, step: op.Linear) -> Iterator[str]:
+    layer = yield from _linear_parts(writing.name(step), step.params)
+    yield f"const hccs_linear {writing.name(step)} = {layer};\n"
+
+
+def _linear_call(call: Call) -> str:
+    if call.step.first_row_outputs:
+        others = f"row == 0 ? 0 : {call.step.first_row_outputs}"
+        return f"hccs_linear_8_from(&{call.name}, {others}, {call.read()}, rows, {call.out})"
+    return f"hccs_linear_{call.bits}(&{call.name}, {call.read()}, rows, {call.out})"
+
+
+def _patch_constants(writing: Writing, step: op.EmbedPatches) -> Iterator[str]:
+    p, name = step.params, writing.name(step)
+    yield array(f"{name}_special", p.special)
+    yield array(f"{name}_positions", p.positions)
+    layer = yield from _linear_parts(name, p.projection)
+    parts = [layer, f"{name}_special", f"{name}_positions", len(p.special), p.patch, *p.image]
+    yield structure("hccs_patches", name, parts)
+
+
+def _patch_scratch(step: op.EmbedPatches, rows: int, tile: int) -> Iterable[tuple[str, int, int]]:
+    return [("pixels", 8, tile * step.params.projection.weight.shape[1])]
+
+
+def _norm_constants(writing: Writing, step: op.LayerNorm) -> Iterator[str]:
+    p, name = step.params, writing.name(step)
+    yield array(f"{name}_gain", p.gain)
+    yield array(f"{name}_bias", p.bias)
+    wide = [f"UINT64_C({number})" for number in (p.epsilon, root_of(p.channels))]
+    numbers = [root_shift(p.channels), p.gain_bits, p.channels]
+    yield structure("hccs_norm", name, [f"{name}_gain", f"{name}_bias", *wide, *numbers])
+
+
+def _norm_call(call: Call) -> str:
+    bits = call.writing.plan.values[call.step.reads[0]].bits
+    return f"hccs_layer_norm_{bits}(&{call.name}, {call.read()}, rows, {call.out})"
+
+
+def _attention_constants(writing: Writing, step: op.Attention) -> Iterator[str]:
+    name = writing.name(step)
+    six = np.stack([getattr(step.theta, part) for part in NAMES], axis=-1)
+    factors = np.broadcast_to(step.requant.packed, (step.heads, 5))[:, :4]
+    heads = np.concatenate([six, factors], axis=1)
+    rows = ",\n".join(f"    {{{', '.join(map(str, row))}}}" for row in heads.tolist())
+    yield f"static const hccs_attention_head {name}_heads[{len(heads)}] = {{\n{rows}}};\n"
+    width = writing.program.values[step.output].width // step.heads
+    yield structure("hccs_attention_heads", name, [f"{name}_heads", step.heads, width, int(step.causal)])
+
+
+def _attention_call(call: Call) -> str:
+    room = f"{call.scratch('logits')}, {call.scratch('scores')}"
+    queries = "length" if call.step.all_rows else "1"
+    rows, out = call.place(call.step.reads[0]), call.place(call.step.main.output)
+    return f"hccs_attend(&{call.name}, {rows}, length, {queries}, {room}, {out})"
+
+
+def _table_constants(writing: Writing, step: op.Table) -> Iterator[str]:
+    yield f"const int8_t {writing.name(step)}[256] = {{\n{numbers_of(step.entries)}}};\n"
+
+
+def _add_call(call: Call) -> str:
+    limit = call.step.main.limit  # type: ignore[attr-defined]
+    clamped = "" if limit is None else f"{limit}, "
+    return f"hccs_add_{call.bits}({call.read(0)}, {call.read(1)}, {call.count}, {clamped}{call.out})"
+
+
+def _narrow_call(call: Call) -> str:
+    return f"hccs_narrow({call.read()}, {call.count}, {call.step.main.bits}, {call.out})"  # type: ignore[attr-defined]
+
+
+CODE: dict[type[op.Operator], Code] = {
+    op.Embed: Code(_embed_call, "hccs_embedding {}", _embed_constants, size=_embed_size),
+    op.EmbedPatches: Code(
+        lambda c: f"hccs_embed_patches(&{c.name}, image, row, rows, {c.scratch('pixels')}, {c.out})",
+        "hccs_patches {}",
+        _patch_constants,
+        _patch_scratch,
+    ),
+    op.LayerNorm: Code(_norm_call, "hccs_norm {}", _norm_constants),
+    op.Narrow: Code(_narrow_call),
+    op.Linear: Code(_linear_call, "hccs_linear {}", _linear_constants),
+    op.Attention: Code(
+        _attention_call,
+        "hccs_attention_heads {}",
+        _attention_constants,
+        lambda step, rows, tile: [("logits", 8, rows), ("scores", 16, rows)],
+        lambda writing, step: (0, step.heads * HEAD_BYTES),
+    ),
+    op.Table: Code(
+        lambda c: f"hccs_table({c.name}, {c.read()}, {c.count}, {c.out})", "int8_t {}[256]", _table_constants
+    ),
+    op.Add: Code(_add_call),
+    op.First: Code(lambda c: ""),  # a plan reads first rows where all rows lie
+}
+
+TARGET = Target(
+    name="C",
+    operators=CODE,
+    tile=TILE,
+    pools=tuple(POOLS),
+    scratch=lambda step, rows, tile: code_of(step).scratch(step, rows, tile),
+)
+
+
+def arena_bytes(plan: ProgramPlan) -> int:
+    """The RAM of all values."""
+    return sum(bits // 8 * plan.pools[bits] for bits in POOLS)

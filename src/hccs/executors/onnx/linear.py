@@ -1,0 +1,70 @@
+"""Linear layers, tables and narrowing on uint8 with zero point 128.
+
+`QGemm` with a_scale = y_scale = 1 and b_scale = M / 2^16 computes clamp(rhe(a * M / 2^16)) in float32:
+products below 2^24 are exact there, and larger ones mean |y| >= 256, which is clamped. It clamps to -128, the
+law to -127: one `Clip`, or a table whose first two entries are equal, makes up for that. 16-bit outputs are
+computed in float64, which holds every product that is not clamped exactly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hccs.executors.onnx.graph import MICROSOFT, ZERO_POINT, Graph, shape
+from hccs.numbers.multipliers import INT8_LIMIT, MULTIPLIER_SHIFT, LinearParams
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ONE = np.float32(1)
+
+
+def linear(graph: Graph, x: str, layer: LinearParams, *, clamp: bool = True) -> str:
+    """rq(W x + b) of uint8 rows [m, inputs]: uint8, or float64 for 16 bits, or the int32 sums.
+
+    Without `clamp` an 8-bit output may be 0, which stands for -128, where the law says -127.
+    """
+    # Not shared: on a CPU without VNNI ONNX Runtime may rewrite them as uint8, each by its own name.
+    weight = graph.constant(np.ascontiguousarray(layer.weight.T), shared=False)
+    if layer.multiplier is not None and layer.limit == INT8_LIMIT:
+        scale = (layer.multiplier / 2.0**MULTIPLIER_SHIFT).astype(np.float32)
+        zero = graph.constant(np.zeros_like(layer.bias, np.int8), shared=False)
+        made = graph(
+            "QGemm", x, _ONE, ZERO_POINT, weight, scale, zero, layer.bias, _ONE, ZERO_POINT, domain=MICROSOFT
+        )
+        return without_128(graph, made) if clamp else made
+    sums = graph("Add", graph("MatMulInteger", x, weight, ZERO_POINT), layer.bias)
+    if layer.multiplier is None:
+        return sums
+    scaled = graph("Mul", graph.cast(sums, np.float64), layer.multiplier / 2.0**MULTIPLIER_SHIFT)
+    return clamped(graph, graph("Round", scaled), layer.limit)
+
+
+def narrow(graph: Graph, x: str, bits: int) -> str:
+    """16-bit values to uint8: float32 holds them, and `QuantizeLinear` rounds half to even."""
+    step = np.float32(2.0**bits)
+    return without_128(graph, graph("QuantizeLinear", graph.cast(x, np.float32), step, ZERO_POINT))
+
+
+def table(graph: Graph, x: str, entries: NDArray[np.int8], width: int, *, clamp: bool) -> str:
+    """entries[x] of uint8 rows [m, width]; with `clamp`, x = -128 stands for -127.
+
+    `GatherElements`, not `Gather`: ONNX Runtime copies single values nine times as fast with it.
+    """
+    shifted = (entries.astype(np.int16) + 128).astype(np.uint8)
+    if clamp:
+        shifted[0] = shifted[1]
+    index = graph.cast(graph("Reshape", x, shape(1, -1)), np.int32)
+    return graph("Reshape", graph("GatherElements", shifted[None], index, axis=1), shape(-1, width))
+
+
+def clamped(graph: Graph, x: str, limit: int) -> str:
+    """float64 values within +-limit."""
+    return graph("Clip", x, np.float64(-limit), np.float64(limit))
+
+
+def without_128(graph: Graph, x: str) -> str:
+    """uint8 values with 0, which stands for -128, raised to 1."""
+    return graph("Clip", x, np.uint8(1))

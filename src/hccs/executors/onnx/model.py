@@ -1,0 +1,154 @@
+"""`write_onnx`: an integer program as one ONNX file, ids or images in, int32 scores out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hccs
+from hccs._files import atomic
+from hccs.errors import ModelError
+from hccs.executors.onnx.attention import attention
+from hccs.executors.onnx.embedding import causal, embed, embed_patches
+from hccs.executors.onnx.graph import MICROSOFT, OPSET, Building, shape
+from hccs.executors.onnx.layer_norm import layer_norm
+from hccs.executors.onnx.linear import clamped, linear, narrow, table
+from hccs.program import operators as op
+from hccs.program.plan import require_known
+from hccs.program.program import Program
+
+IR_VERSION = 10
+LARGEST_FILE = 2**31 - 1
+"""What protobuf can hold."""
+
+
+def write_onnx(program: Program, path: str | os.PathLike[str]) -> Path:
+    """Write the program as ONNX; the file replaces an old one only once it is complete."""
+    model = onnx_program(program)
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic.replace(file, model.SerializeToString())
+    return file
+
+
+def onnx_program(program: Program) -> Any:
+    """The ModelProto of a program.
+
+    Inputs are `input_ids` and `attention_mask` (ones, then zeros), int64 [batch, length], and, for a program
+    that knows several types, `token_type_ids`, which may be left out; or `pixel_values`, uint8. Outputs are
+    `scores`, the program's int32 in every bit, and `logits`, the same in the float model's units. 8-bit
+    values are uint8 with zero point 128, those of 16 and more bits float64, which holds them exactly.
+    """
+    building = Building(program)
+    for step in program.operators:
+        require_known(step, CODE, "ONNX")
+        building.graph.place = step.output
+        building.made[step.output] = CODE[type(step)](building, step)
+    _end(building)
+    return _model(building)
+
+
+def _linear(building: Building, step: op.Linear) -> str:
+    readers = [other for other in building.program.operators if step.output in other.inputs]
+    unclamped = bool(readers) and all(type(other) in CLAMPS_INPUT for other in readers)
+    if unclamped:
+        building.unclamped.add(step.output)
+    return linear(building.graph, building.made[step.inputs[0]], step.params, clamp=not unclamped)
+
+
+def _attention(building: Building, step: op.Attention) -> str:
+    tokens, (name,) = building.tokens, step.inputs
+    if step.causal:
+        building.causal_tokens = tokens = building.causal_tokens or causal(building.graph, tokens)
+    rows = building.program.embed.most_rows  # there are no positions for more
+    return attention(building.graph, building.made[name], step, tokens, building.width(name), rows)
+
+
+def _table(building: Building, step: op.Table) -> str:
+    (name,) = step.inputs
+    clamp = name in building.unclamped
+    return table(building.graph, building.made[name], step.entries, building.width(name), clamp=clamp)
+
+
+def _add(building: Building, step: op.Add) -> str:
+    total = building.graph("Add", *(building.made[name] for name in step.inputs))
+    return total if step.limit is None else clamped(building.graph, total, step.limit)
+
+
+def _first(building: Building, step: op.First) -> str:
+    graph, (name,) = building.graph, step.inputs
+    rows = graph("Concat", building.tokens.sizes, shape(building.width(name)), axis=0)
+    return graph("Gather", graph("Reshape", building.made[name], rows), np.int64(0), axis=1)
+
+
+CODE: dict[type[op.Operator], Callable[[Building, Any], str]] = {
+    op.Embed: embed,
+    op.EmbedPatches: embed_patches,
+    op.LayerNorm: lambda to, step: layer_norm(to.graph, to.made[step.inputs[0]], step.params),
+    op.Narrow: lambda to, step: narrow(to.graph, to.made[step.inputs[0]], step.bits),
+    op.Linear: _linear,
+    op.Attention: _attention,
+    op.Table: _table,
+    op.Add: _add,
+    op.First: _first,
+}
+"""The nodes of an operator: added to the graph, and the name of what they make."""
+
+CLAMPS_INPUT = frozenset({op.Table})
+"""Operators whose nodes take -128 for -127, so that the layer before them need not clamp."""
+
+
+def _end(building: Building) -> None:
+    graph, program, tokens = building.graph, building.program, building.tokens
+    scores = building.made[program.operators[-1].output]
+    graph.place = "output"
+    if program.per_token:
+        rows = graph("Concat", tokens.sizes, shape(len(program.labels)), axis=0)
+        scores = graph("Reshape", scores, rows)
+        if program.embed.image is None:  # an image has no padding
+            real = graph("Transpose", graph("Squeeze", tokens.mask, shape(1)), perm=[0, 2, 1])
+            scores = graph("Mul", scores, graph.cast(real, np.int32))
+    graph.named(scores, "scores")
+    logits = graph("Mul", graph.cast(scores, np.float64), np.float64(program.score_scale))
+    graph.named(graph.cast(logits, np.float32), "logits")
+
+
+def _model(building: Building) -> Any:
+    graph, program = building.graph, building.program
+    helper = graph.onnx.helper
+    rows = "length" if program.embed.image is None else program.rows
+    sizes = ["batch", *([rows] if program.per_token else []), len(program.labels)]
+    outputs = [
+        helper.make_tensor_value_info(name, graph.type(dtype), sizes)
+        for name, dtype in (("scores", np.int32), ("logits", np.float32))
+    ]
+    made = helper.make_graph(
+        graph.nodes, "hccs", building.inputs, outputs, [*building.defaults, *graph.constants]
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(
+        made,
+        producer_name="hccs",
+        producer_version=hccs.__version__,
+        ir_version=IR_VERSION,
+        opset_imports=opsets,
+    )
+    facts = {
+        "hccs.version": hccs.__version__,
+        "hccs.labels": json.dumps(program.labels),
+        "hccs.score_scale": repr(program.score_scale),
+        "hccs.longest_row": str(program.longest),
+        "hccs.tokenizer": program.tokenizer,
+    }
+    helper.set_model_props(model, facts)
+    if model.ByteSize() > LARGEST_FILE:
+        raise ModelError(
+            "a program of less than 2 GiB", f"{model.ByteSize() / 2**30:.1f} GiB", "Export a smaller model."
+        )
+    graph.onnx.checker.check_model(model)
+    return model

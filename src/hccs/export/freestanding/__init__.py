@@ -1,1 +1,0 @@
-"""Whole integer programs as freestanding C99: `plan` places values, `constants` and `calls` write them."""

@@ -1,0 +1,285 @@
+"""Families of models whose modules are known: taken apart for a program, or layer by layer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hccs.errors import ModelError
+from hccs.nn.batches import device_of, unwrapped
+from hccs.nn.lowering import vit
+from hccs.nn.lowering.encoder import Encoder, Layer
+from hccs.nn.lowering.pre_norm import Block, PreNorm, Words
+
+SUPPORTED_HEADS = (
+    "Models loaded with AutoModelForSequenceClassification or AutoModelForTokenClassification have an "
+    "integer form; embeddings and other heads have none yet."
+)
+
+AS_ROBERTA = ("roberta", "xlm-roberta", "camembert")
+"""Families that are RoBERTa under other names."""
+
+
+def _bert(model: Any) -> Encoder:
+    base = getattr(model, model.base_model_prefix, model)
+    head = getattr(model, "classifier", None)
+    if hasattr(base, "embeddings_project"):
+        raise ModelError(
+            "embeddings of the hidden width",
+            "a projection behind the embeddings",
+            "Use a model without one.",
+        )
+    if base.config.is_decoder or getattr(base.config, "position_embedding_type", "absolute") != "absolute":
+        raise ModelError("an encoder with absolute positions", type(model).__name__, "Keep its floats.")
+    if isinstance(head, torch.nn.Linear):
+        dense = getattr(base, "pooler", None)  # classifiers of tokens have none
+        pooler, activation = (dense.dense, dense.activation) if dense is not None else (None, None)
+        classifier = head
+    elif head is not None and hasattr(head, "dense") and hasattr(head, "out_proj"):
+        pooler, classifier = head.dense, head.out_proj
+        activation = getattr(head, "activation", None) or torch.nn.Tanh()
+    else:
+        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+    embeddings = base.embeddings
+    # RoBERTa counts positions from after the padding index.
+    first = base.config.pad_token_id + 1 if base.config.model_type in AS_ROBERTA else 0
+    return Encoder(
+        embeddings.word_embeddings,
+        embeddings.position_embeddings,
+        embeddings.token_type_embeddings,
+        first,
+        embeddings.LayerNorm,
+        tuple(_bert_layer(layer) for layer in base.encoder.layer),
+        pooler,
+        activation,
+        classifier,
+        tuple(model.config.id2label[i] for i in range(model.config.num_labels)),
+    )
+
+
+def _bert_layer(layer: Any) -> Layer:
+    attention = layer.attention.self
+    return Layer(
+        attention.query,
+        attention.key,
+        attention.value,
+        attention.scaling,
+        layer.attention.output.dense,
+        layer.attention.output.LayerNorm,
+        layer.intermediate.dense,
+        layer.intermediate.intermediate_act_fn,
+        layer.output.dense,
+        layer.output.LayerNorm,
+    )
+
+
+def _distilbert(model: Any) -> Encoder:
+    if not isinstance(getattr(model, "classifier", None), torch.nn.Linear):
+        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+    base = model.distilbert
+    return Encoder(
+        base.embeddings.word_embeddings,
+        base.embeddings.position_embeddings,
+        None,
+        0,
+        base.embeddings.LayerNorm,
+        tuple(_distilbert_layer(layer) for layer in base.transformer.layer),
+        getattr(model, "pre_classifier", None),
+        torch.nn.ReLU(),
+        model.classifier,
+        tuple(model.config.id2label[i] for i in range(model.config.num_labels)),
+    )
+
+
+def _distilbert_layer(layer: Any) -> Layer:
+    attention = layer.attention
+    return Layer(
+        attention.q_lin,
+        attention.k_lin,
+        attention.v_lin,
+        attention.attention_head_size**-0.5,
+        attention.out_lin,
+        layer.sa_layer_norm,
+        layer.ffn.lin1,
+        layer.ffn.activation,
+        layer.ffn.lin2,
+        layer.output_layer_norm,
+    )
+
+
+def _gpt2(model: Any) -> PreNorm:
+    """The parts of a GPT-2 language model; the labels of its scores are the token ids."""
+    if type(model).__name__ != "GPT2LMHeadModel":
+        raise ModelError(
+            "GPT-2 as a language model",
+            type(model).__name__,
+            "Load it as GPT2LMHeadModel: a program has scores of the first token or of every token, and the "
+            "other heads read the last.",
+        )
+    base = model.transformer
+    if base.config.add_cross_attention:
+        raise ModelError("a decoder by itself", "cross-attention to an encoder", "Keep its floats.")
+    return PreNorm(
+        Words(base.wte, base.wpe),
+        tuple(_gpt2_layer(layer) for layer in base.h),
+        base.ln_f,
+        model.lm_head,
+        tuple(map(str, range(model.lm_head.out_features))),
+        causal=True,
+        first_only=False,
+    )
+
+
+def _gpt2_layer(layer: Any) -> Block:
+    return Block(
+        layer.ln_1,
+        (layer.attn.c_attn,),
+        layer.attn.num_heads,
+        layer.attn.scaling,
+        layer.attn.c_proj,
+        layer.ln_2,
+        layer.mlp.c_fc,
+        layer.mlp.act,
+        layer.mlp.c_proj,
+    )
+
+
+@dataclass(frozen=True)
+class KnownLayer:
+    """A layer as the model calls it, and its parts."""
+
+    module: nn.Module
+    parts: Layer | Block
+
+
+@dataclass(frozen=True)
+class Family:
+    parts: Callable[[Any, Any], Encoder | PreNorm]
+    """Of a model, and how its pixels are scaled."""
+    layers: Callable[[Any], Any]
+    """The layers of a base model."""
+    layer: Callable[[Any, Any], Layer | Block]
+    """The modules of one layer, and the model's configuration."""
+
+
+_BERT = Family(
+    lambda model, _: _bert(model), lambda base: base.encoder.layer, lambda layer, _: _bert_layer(layer)
+)
+_VIT = Family(vit.stack, vit.layers_of, lambda layer, config: vit.parts_of(layer, config.num_attention_heads))
+
+FAMILIES = {
+    **dict.fromkeys(("bert", *AS_ROBERTA, "electra"), _BERT),
+    "distilbert": Family(
+        lambda model, _: _distilbert(model),
+        lambda base: base.transformer.layer,
+        lambda layer, _: _distilbert_layer(layer),
+    ),
+    "gpt2": Family(lambda model, _: _gpt2(model), lambda base: base.h, lambda layer, _: _gpt2_layer(layer)),
+    "vit": _VIT,
+    "deit": _VIT,
+}
+
+
+def take_apart(model: Any, pixels: Any = None) -> Encoder | PreNorm:
+    """The modules of a model of a family that can be lowered; any other is refused."""
+    model = unwrapped(model)
+    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    if isinstance(model, nn.Module):
+        device_of(model)
+        require_plain(model)
+    if kind not in FAMILIES:
+        raise ModelError(
+            f"a model of the families {', '.join(FAMILIES)}",
+            f"{kind}{_float_only(model)}",
+            "Keep its floats.",
+        )
+    return FAMILIES[kind].parts(model, pixels)
+
+
+def known_layers(model: Any) -> list[KnownLayer]:
+    """The layers of the model in order, whatever its head and embeddings are; unknown layers are refused."""
+    model = unwrapped(model)
+    config = getattr(model, "config", None)
+    kind = getattr(config, "model_type", type(model).__name__)
+    if kind not in FAMILIES:
+        raise ModelError(
+            f"a model of the families {', '.join(FAMILIES)}, whose layers are known",
+            str(kind),
+            "Its weights stay as they are: calibrate, refine or retrain it.",
+        )
+    if getattr(config, "add_cross_attention", False):
+        raise ModelError(
+            "layers of self-attention and a feed-forward part", "cross-attention", "Its weights stay."
+        )
+    if getattr(config, "chunk_size_feed_forward", 0):
+        raise ModelError(
+            "feed-forward parts that see all tokens at once",
+            f"chunk_size_feed_forward = {config.chunk_size_feed_forward}",  # type: ignore[union-attr]
+            "Set it to 0.",
+        )
+    require_plain(model)
+    for name, module in model.named_modules():
+        if hasattr(module, "parametrizations"):
+            raise ModelError(
+                "weights that can be written",
+                f"{name}, whose weight is computed by a parametrization",
+                "torch.nn.utils.parametrize.remove_parametrizations makes it a weight.",
+            )
+    family, base = FAMILIES[kind], getattr(model, model.base_model_prefix, model)
+    return [KnownLayer(layer, family.layer(layer, base.config)) for layer in family.layers(base)]
+
+
+def require_plain(model: nn.Module) -> None:
+    """Refuse modules that compute something else than their class and their weights say."""
+    for name, module in model.named_modules():
+        adapted = isinstance(getattr(module, "base_layer", None), nn.Module) or hasattr(module, "lora_A")
+        if adapted and not (getattr(module, "merged", False) or getattr(module, "disable_adapters", False)):
+            raise ModelError(
+                "weights that hold all a model has learnt",
+                f"{name or type(module).__name__} with an adapter beside its weight",
+                "Merge adapters first: model = model.merge_and_unload() in peft.",
+            )
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        foreign = [hook for hook in hooks if not _is_known(hook)]
+        if foreign:
+            raise ModelError(
+                "modules without forward hooks, which an integer program cannot call",
+                f"{getattr(foreign[0], '__name__', type(foreign[0]).__name__)} on {name or 'the model'}",
+                "Remove the hook, or fold what it does into the weights.",
+            )
+
+
+def _is_known(hook: Any) -> bool:
+    """Whether a hook is ours, or one by which transformers records hidden states."""
+    return str(getattr(hook, "__module__", "")).partition(".")[0] in ("hccs", "transformers")
+
+
+FLOAT_ONLY = {
+    "RMSNorm": r"RMSNorm|T5LayerNorm",
+    "rotary positions": r"Rotary",
+    "relative positions": r"RelativePosition|Disentangled|relative_attention_bias",
+    "gated activations": r"GatedAct|GLU|gate_proj|gate_up_proj",
+    "convolutions": r"Conv[123]d$",
+    "batch or group normalisation": r"(Batch|Group|Instance)Norm",
+    "a projection behind the embeddings": r"embeddings_project|embedding_hidden_mapping_in",
+    "experts": r"Expert|MoE|SparseMoe",
+    "cross-attention": r"crossattention|cross_attn|encoder_attn",
+    "layer scale": r"LayerScale|lambda_1",
+    "recurrence": r"^(LSTM|GRU|RNN)$|Mamba",
+}
+"""Parts that no operator computes, and patterns of the names of their classes and attributes."""
+
+
+def _float_only(model: Any) -> str:
+    """ " with RMSNorm, rotary positions, which have no integer operator", or nothing."""
+    if not isinstance(model, nn.Module):
+        return ""
+    names = {type(module).__name__ for module in model.modules()}
+    names |= {name.rpartition(".")[2] for name, _ in (*model.named_modules(), *model.named_parameters())}
+    found = [part for part, pattern in FLOAT_ONLY.items() if any(re.search(pattern, name) for name in names)]
+    return f" with {', '.join(found)}, which have no integer operator" if found else ""

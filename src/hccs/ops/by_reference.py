@@ -1,0 +1,85 @@
+"""The operators of CPUs by `hccs.reference`: what `hccs.ops.dispatch` takes where nothing was compiled.
+
+The functions have the names, the signatures and the bits of the native backend's, and its refusals.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.modes import Mode
+from hccs.numbers.requant import Requant
+from hccs.ops import arguments
+from hccs.reference.attention import attention as reference_attention
+from hccs.reference.softmax import softmax as reference_softmax
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def softmax(
+    x: Any, theta: HeadParams, mode: Mode, masking: int, valid: Any, out: Any, threads: int | None
+) -> None:
+    if not isinstance(x, np.ndarray):
+        x, out = x.numpy(), out.numpy()  # they share memory
+    _require_selection("x.shape", x.shape, theta, masking, valid)
+    if np.may_share_memory(x, out):
+        raise arguments.shared_memory()
+    out[...] = reference_softmax(x, theta, mode, valid)
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    theta: HeadParams,
+    requant: Requant,
+    masking: int,
+    valid: Any,
+    causal: bool,
+    mode: Mode | None,
+    out: str,
+    threads: int | None,
+) -> Any:
+    tensors = not isinstance(q, np.ndarray)
+    if tensors:
+        q, k, v = q.detach().numpy(), k.detach().numpy(), v.detach().numpy()
+    shape = (*q.shape[:-1], k.shape[-2])
+    _require_selection(arguments.LOGITS, shape, theta, masking, valid, requant)
+    found = reference_attention(q, k, v, theta, requant, valid=valid, causal=causal, mode=mode, out=out)
+    result, sums = found if out == "pair" else (found, None)
+    if tensors:
+        return arguments.as_tensors(result, sums, out)
+    return found
+
+
+def by_factor(x: Any, factor: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return _by_factor(x, np.asarray(factor))
+    import torch
+
+    return torch.from_numpy(_by_factor(x.detach().float().numpy(), factor.detach().float().numpy()))
+
+
+def _by_factor(x: NDArray[Any], factors: NDArray[Any]) -> NDArray[np.int8]:
+    steps = np.rint(x.astype(np.float32) * factors.astype(np.float32)[..., None, None])
+    if np.isnan(steps).any():
+        raise arguments.not_finite("q, k and v")
+    return np.clip(steps, -128, 127).astype(np.int8)
+
+
+def _require_selection(
+    what: str,
+    shape: tuple[int, ...],
+    theta: HeadParams,
+    masking: int,
+    valid: Any,
+    requant: Requant | None = None,
+) -> None:
+    """Refuse what the native kernels find out themselves."""
+    arguments.require_shapes(what, shape, theta, masking, valid, requant)
+    if masking == arguments.LENGTHS:
+        arguments.require_lengths(valid, shape[-1])

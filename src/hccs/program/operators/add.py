@@ -1,0 +1,34 @@
+"""`Add`: two int16 values to their sum, the residual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hccs.numbers.multipliers import INT16_LIMIT
+from hccs.program.operators.operator import Array, Batch, Operator, Value
+from hccs.reference.requantise import add
+
+
+@dataclass(frozen=True, eq=False)
+class Add(Operator):
+    """The sum as int32 or, with `limit`, as a clamped int16."""
+
+    inputs: tuple[str, str]
+    output: str
+    limit: int | None = None
+
+    arity = 2
+
+    def written(self, given: Sequence[Value]) -> Value:
+        first, second = given
+        for value in given:
+            self.require_rows_of(value, (16,), first.width)
+        self.require(first.per_token == second.per_token, "to add like to like", "a token and a sequence")
+        if self.limit is None:
+            return Value(32, first.width, first.largest + second.largest, first.per_token)
+        self.require_integer("a limit", self.limit, 1, INT16_LIMIT)
+        return Value(16, first.width, self.limit, first.per_token)
+
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
+        return add(given[0], given[1], self.limit)

@@ -1,0 +1,78 @@
+"""`Linear`: int8 rows, with exponents or without, to int8, int16 or, as a model's scores, int32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, ROW_MULTIPLIER, LinearParams
+from hccs.program.operators.operator import Array, Batch, Constants, Operator, Value
+from hccs.reference.linear import linear
+from hccs.reference.row_exponents import linear_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Operator):
+    """rq(W x + b); without multipliers the int32 sums themselves, which end a program.
+
+    Where its input has exponents it follows their rule, and its bias counts steps of 2^-7 as much.
+    """
+
+    inputs: tuple[str]
+    output: str
+    params: LinearParams
+
+    separable = True
+
+    @property
+    def ends_program(self) -> bool:
+        return self.params.multiplier is None
+
+    def written(self, given: Sequence[Value]) -> Value:
+        p = self.params
+        outputs, inputs = p.weight.shape
+        self.require(p.limit in (INT8_LIMIT, INT16_LIMIT), "a limit of 127 or 32767", repr(p.limit))
+        self.require(p.input_limit in (127, 128), "an input limit of 127 or 128", repr(p.input_limit))
+        self.require(outputs >= 1, "at least one output", outputs)
+        self.require_rows_of(given[0], (8,), inputs, exponents=p.multiplier is not None)
+        if given[0].exponents:
+            least = int(p.multiplier.min())  # type: ignore[union-attr]
+            self.require(least >= ROW_MULTIPLIER, f"multipliers of {ROW_MULTIPLIER} or more", least)
+        largest = p.largest_accumulator
+        if given[0].largest > p.input_limit:
+            magnitudes = abs(p.weight.astype(np.int64)).sum(1)
+            largest = int((given[0].largest * magnitudes + abs(p.bias.astype(np.int64))).max())
+            self.require(largest < 2**31, "accumulators below 2^31 for every input", largest)
+        if p.multiplier is None:
+            return Value(32, outputs, largest, given[0].per_token)
+        return Value(8 if p.limit == INT8_LIMIT else 16, outputs, p.limit, given[0].per_token)
+
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
+        rows = given[0].shape[-1] > self.params.weight.shape[1]
+        return linear_rows(given[0], self.params) if rows else linear(given[0], self.params)
+
+    def constants(self) -> Constants:
+        p = self.params
+        arrays: dict[str, Array] = {"weight": p.weight, "bias": p.bias}
+        if p.multiplier is not None:
+            arrays["multiplier"] = p.multiplier
+        return arrays, {"limit": p.limit, "input_limit": p.input_limit}
+
+    @classmethod
+    def from_constants(
+        cls, place: Mapping[str, Any], arrays: Mapping[str, Any], numbers: Mapping[str, Any]
+    ) -> Linear:
+        return cls(**place, params=LinearParams(**{"multiplier": None, **arrays}, **numbers))
+
+    @property
+    def shape(self) -> str:
+        outputs, inputs = self.params.weight.shape
+        kind = "int32" if self.ends_program else "int8" if self.params.limit == INT8_LIMIT else "int16"
+        return f"{inputs} -> {outputs} {kind}"
+
+    @property
+    def products(self) -> int:
+        return int(self.params.weight.size)

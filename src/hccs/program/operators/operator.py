@@ -1,0 +1,193 @@
+"""`Operator`: what every operator states about itself; `Value`: what it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hccs.errors import DataError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Array: TypeAlias = NDArray[Any]
+Constants: TypeAlias = tuple[dict[str, Array], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Value:
+    """Rows of `width` integers of `bits` bits, none above `largest` in magnitude.
+
+    There is a row per token, or one per sequence. Rows with `exponents` have one integer more, the power of
+    two that their values are multiplied by.
+    """
+
+    bits: int
+    width: int
+    largest: int
+    per_token: bool = True
+    exponents: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Integers of a row, its exponent among them."""
+        return self.width + self.exponents
+
+    @property
+    def bytes_per_row(self) -> int:
+        return self.columns * self.bits // 8
+
+    def __str__(self) -> str:
+        exponents = " with exponents" if self.exponents else ""
+        return f"int{self.bits} rows of {self.width}{exponents}" + (
+            "" if self.per_token else ", one per sequence"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A checked input: token ids [batch, n], or uint8 images; lengths [batch]; types like the ids."""
+
+    tokens: Array
+    lengths: NDArray[np.int64]
+    types: NDArray[np.int64]
+
+
+class Operator:
+    """A frozen dataclass of constants that reads the values `inputs` and writes the value `output`.
+
+    A subclass defines `written` and `run`. The rest has defaults: its fields are its file form and its bytes,
+    and each row of its output depends on the same row of its inputs.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+
+    arity: ClassVar[int] = 1
+    embeds: ClassVar[bool] = False
+    """Whether a row depends on the model's input or its position: the first operator's do, and no other's."""
+    mixes_rows: ClassVar[bool] = False
+    """Whether a row of its output depends on other rows of the sequence."""
+    takes_first_row: ClassVar[bool] = False
+    """Whether its output is the first row of its input, and nothing else."""
+    separable: ClassVar[bool] = False
+    """Whether a range of its output channels can be computed alone."""
+    overwrites: ClassVar[bool] = False
+    """Whether its output may lie where its input lies: each integer is read once, before it is written."""
+
+    @property
+    def narrowed_bits(self) -> int | None:
+        """By how many bits a step of its output is coarser than one of its input, where it narrows."""
+        return None
+
+    @property
+    def ends_program(self) -> bool:
+        """Whether its output is a model's answer, which no operator reads."""
+        return False
+
+    labelled: ClassVar[bool] = True
+    """Whether the channels of an answer have names."""
+
+    def written(self, given: Sequence[Value]) -> Value:
+        """What it writes, given what it reads; inputs and constants that it cannot take are refused."""
+        raise NotImplementedError
+
+    def run(self, given: Sequence[Array], batch: Batch) -> Array:
+        """The output by `hccs.reference`."""
+        raise NotImplementedError
+
+    def parts(self) -> tuple[tuple[Operator, Value], ...]:
+        """Smaller operators that do the same, with what they write: for executors that know these alone."""
+        return ()
+
+    def own_row_channels(self, width: int) -> int:
+        """How many leading channels it reads only in the row that it writes, where it mixes rows."""
+        return 0
+
+    def require_rows(self, rows: int) -> None:
+        """Refuse sequences that are too long for its constants."""
+
+    @property
+    def longest_row(self) -> int | None:
+        """The longest sequence that its constants serve."""
+        return None
+
+    def constants(self) -> Constants:
+        """Its file form: arrays, and what JSON holds."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        del named["inputs"], named["output"]
+        arrays = {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
+        return arrays, {name: value for name, value in named.items() if name not in arrays}
+
+    @classmethod
+    def from_constants(
+        cls, place: Mapping[str, Any], arrays: Mapping[str, Any], numbers: Mapping[str, Any]
+    ) -> Self:
+        """The operator of a file form; `place` holds its inputs and its output."""
+        return cls(**place, **arrays, **numbers)
+
+    @property
+    def shape(self) -> str:
+        """What its constants say about its shape, in words."""
+        return ""
+
+    @property
+    def constant_bytes(self) -> int:
+        return sum(array.nbytes for array in self.constants()[0].values())
+
+    @property
+    def products(self) -> int:
+        """Multiplications per token of its weights."""
+        return 0
+
+    def require(self, holds: bool, expected: str, got: object) -> None:
+        """Refuse the operator unless a condition holds."""
+        if not holds:
+            raise DataError(
+                f"{type(self).__name__}, {expected}", f"{got} for {self.output!r}", "Lower the model again."
+            )
+
+    def require_rows_of(
+        self, value: Value, bits: tuple[int, ...], width: int, tokens: bool = False, exponents: bool = False
+    ) -> None:
+        """Refuse another type or width, with `tokens` one row per sequence, or unexpected exponents."""
+        kinds = " or ".join(f"int{b}" for b in bits)
+        fits = value.bits in bits and value.width == width and (value.per_token or not tokens)
+        fits = fits and (exponents or not value.exponents)
+        self.require(fits, f"to read {kinds} rows of {width}", value)
+
+    def require_integer(self, name: str, value: Any, low: int, high: int) -> None:
+        """Refuse a constant that is no integer from `low` to `high`."""
+        integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        self.require(integer and low <= value <= high, f"{name} from {low} to {high}", repr(value))
+
+
+class Embedding(Operator):
+    """An operator that reads the model's input: token ids, or images of the shape `image`."""
+
+    arity = 0
+    embeds = True
+    image: tuple[int, int, int] | None = None
+    """Channels, height and width; None where the input is token ids."""
+    first_position: int = 0
+    vocabulary: int = 0
+    type_count: int = 0
+    words_shift: int = 0
+    """By how many bits a step of a word is coarser than one of the output."""
+
+    @property
+    def most_rows(self) -> int:
+        """Rows for which there are positions."""
+        raise NotImplementedError
+
+    def rows(self, longest: int) -> int:
+        """Rows of the longest input of a program that takes `longest` tokens."""
+        return longest
+
+    def read(self, tokens: Any, mask: Any, types: Any, longest: int) -> Batch:
+        """The input as `run` takes it; what the model cannot take is explained."""
+        raise NotImplementedError

@@ -1,0 +1,118 @@
+"""`Program`: a straight list of operators. All constants are integers; scales are names for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hccs.errors import DataError
+from hccs.program.operators import Embedding, Operator, Value
+
+RESERVED = "."
+"""A plan puts it into the names of values of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Operators in the order in which they run; the last one's output is the model's scores.
+
+    `scales` is the real value of one step of every value, `score_scale` that of the scores: for people, and
+    for logits. `facts` is whatever JSON can hold about where the program came from.
+    """
+
+    operators: tuple[Operator, ...]
+    labels: tuple[str, ...]
+    longest: int
+    score_scale: float
+    scales: Mapping[str, float] = field(default_factory=dict)
+    tokenizer: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if type(self.longest) is not int or self.longest < 1:
+            raise DataError("longest, at least 1 token", repr(self.longest), "Give an integer.")
+        for name, scale in {"score_scale": self.score_scale, **self.scales}.items():
+            if type(scale) not in (int, float) or not math.isfinite(scale):
+                raise DataError(f"{name} to be a finite number", repr(scale), "It is the value of one step.")
+        object.__setattr__(self, "_values", _values(self.operators))
+        outputs = self.values[self.operators[-1].output].width if self.operators[-1].labelled else 0
+        if len(self.labels) != outputs or not all(isinstance(label, str) for label in self.labels):
+            raise DataError(f"{outputs} labels, one per score", f"{self.labels}"[:80], "Name every score.")
+        self.embed.require_rows(self.embed.rows(self.longest))
+
+    def _repr_html_(self) -> str:
+        from hccs.program.describe import as_html  # it describes programs
+
+        return as_html(self)
+
+    @property
+    def embed(self) -> Embedding:
+        """The first operator."""
+        first = self.operators[0]
+        assert isinstance(first, Embedding)
+        return first
+
+    @property
+    def rows(self) -> int:
+        """Rows of the longest sequence, or of an image."""
+        return self.embed.rows(self.longest)
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The type and width of every value, in the order of writing."""
+        values: Mapping[str, Value] = self._values  # type: ignore[attr-defined]
+        return values
+
+    @property
+    def per_token(self) -> bool:
+        """Whether every token has scores of its own, not the sequence."""
+        return self.values[self.operators[-1].output].per_token
+
+
+def _values(operators: Sequence[Operator]) -> dict[str, Value]:
+    """Every value by name, in the order of writing; operators that do not fit together are refused."""
+    values: dict[str, Value] = {}
+    for number, step in enumerate(operators):
+        if not isinstance(step, Operator):
+            raise DataError("operators", type(step).__name__, "See hccs.program.operators.")
+        _require_names(step)
+        missing = [name for name in step.inputs if name not in values]
+        if missing or step.output in values:
+            raise DataError(
+                f"operator {number}, {type(step).__name__}, to read earlier values and write one",
+                f"inputs {missing} unknown" if missing else f"{step.output} written twice",
+                "A program is a straight list.",
+            )
+        if step.embeds != (number == 0):
+            raise DataError(
+                "one embedding, the first operator",
+                f"{type(step).__name__} as number {number}",
+                "Lower a model.",
+            )
+        if step.ends_program != (number == len(operators) - 1):
+            raise DataError(
+                "a program that ends with int32 scores, and has no others",
+                f"{type(step).__name__} {step.output!r} as number {number}",
+                "Lower the model's head.",
+            )
+        values[step.output] = value = step.written([values[name] for name in step.inputs])
+        step.require(value.width >= 1, "at least one channel", value.width)
+    if not operators:
+        raise DataError("a program that ends with int32 scores", "no operators", "Lower a model.")
+    return values
+
+
+def _require_names(step: Operator) -> None:
+    names = (*step.inputs, step.output)
+    if not all(isinstance(name, str) and name and RESERVED not in name for name in names):
+        raise DataError(
+            f"names of values without {RESERVED!r}",
+            f"{names}",
+            "A plan has such names for values of its own.",
+        )
+    if len(step.inputs) != step.arity:
+        raise DataError(
+            f"{type(step).__name__} to read {step.arity} values", f"{step.inputs}", "See its docstring."
+        )
