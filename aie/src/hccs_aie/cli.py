@@ -99,9 +99,7 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 @app.command()
 def cycles(
-    schedule: Annotated[
-        bool, typer.Option(help="print the schedules of one kernel instead of the table")
-    ] = False,
+    schedule: Annotated[bool, typer.Option(help="one kernel's schedules instead of the tables")] = False,
     generation: ISA = Generation.AIE2,
     mode: Annotated[Mode, typer.Option(help="for --schedule")] = Mode.U8_CLB,
     n: Annotated[int, typer.Option(help="for --schedule")] = 64,

@@ -94,14 +94,6 @@ def require_theta(theta: HeadParams, n: int) -> None:
         )
 
 
-def _native_theta(packed: list[int]) -> tuple[int, int, int, int, int]:
-    """B, S, D, S2 and D2 as the emulation takes them; S2 = -1 stands for the paper's form."""
-    if len(packed) == ONE_LINE:
-        B, S, D = packed
-        return B, S, D, -1, 0
-    return tuple(packed[:5])  # type: ignore[return-value]
-
-
 def _require_theta(theta: HeadParams, n: int) -> None:
     if not isinstance(theta, HeadParams):
         raise DtypeError(
@@ -139,7 +131,7 @@ def softmax(
     if kernel is Kernel.BY_ROW:
         _require_full_rows(theta, params, n, mode, lengths)
     rows = groups.shape[1]
-    thetas = [_native_theta(one) for one in params.tolist()]
+    thetas = params.tolist()
     out = np.empty((len(groups), rows, n), mode.dtype)
     for index, start in itertools.product(range(len(groups)), range(0, rows, _ROWS_AT_ONCE)):
         part = slice(start, min(start + _ROWS_AT_ONCE, rows))
@@ -152,22 +144,26 @@ def softmax(
             row_lengths = np.zeros(padded, np.int16)
             row_lengths[:taken] = sizes[index, part]
         result = np.empty((padded, n), mode.dtype)
-        _emulation.integer_kernel(
-            kernel is Kernel.BY_ROW,
-            _MODES.index(mode),
-            block,
-            row_lengths,
-            _bytes(result),
-            n,
-            *thetas[index],
-            record=False,
-        )
+        _run(kernel, mode, block, row_lengths, result, thetas[index], record=False)
         out[index, part] = result[:taken]
     return out.reshape(x.shape)
 
 
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return array.view(np.uint8).reshape(-1)
+def _run(
+    kernel: Kernel,
+    mode: Mode,
+    x: NDArray[np.int8],
+    lengths: NDArray[np.int16] | None,
+    out: NDArray[Any],
+    theta: list[int],
+    record: bool,
+) -> list[RawOperation]:
+    # The emulation takes five numbers of a head; S2 = -1 stands for the paper's form.
+    B, S, D, S2, D2 = [*theta, -1, 0] if len(theta) == ONE_LINE else theta[:5]
+    by_row, number, n = kernel is Kernel.BY_ROW, _MODES.index(mode), x.shape[1]
+    result = out.view(np.uint8).reshape(-1)
+    made = _emulation.integer_kernel(by_row, number, x, lengths, result, n, B, S, D, S2, D2, record)
+    return made or []
 
 
 def _groups(x: NDArray[np.int8]) -> tuple[NDArray[np.int8], int]:
@@ -226,17 +222,7 @@ def trace(
     out = np.empty((rows, n), mode.dtype)
     if kernel is Kernel.BY_ROW:
         theta.require_one_line("in the paper's row-at-a-time kernel", "Use the blocked kernel.")
-    recorded = _emulation.integer_kernel(
-        kernel is Kernel.BY_ROW,
-        _MODES.index(mode),
-        x,
-        None,
-        _bytes(out),
-        n,
-        *_native_theta(theta.packed.tolist()),
-        True,
-    )
-    return recorded or []
+    return _run(kernel, mode, x, None, out, theta.packed.tolist(), record=True)
 
 
 def softmax_bf16(x: NDArray[np.float32], native_exp: bool) -> NDArray[np.float32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,12 +172,7 @@ def entry(generation: Generation | str, mode: Mode | str, n: int) -> Entry:
 
 def entries() -> list[tuple[Generation, Mode, int]]:
     """Every entry's device, mode and row length: the paper's two modes, n = 32 to 512."""
-    return [
-        (generation, mode, n)
-        for generation in Generation
-        for mode in (Mode.I16_DIV, Mode.U8_CLB)
-        for n in COLUMNS
-    ]
+    return list(itertools.product(Generation, (Mode.I16_DIV, Mode.U8_CLB), COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -230,29 +226,14 @@ def scaling_figure(generation: Generation | str, n: int, path: str | os.PathLike
     for mode, colour in ((Mode.U8_CLB, "#e45756"), (Mode.I16_DIV, "#4c78a8")):
         points = scaling_curve(generation, mode, n)
         tiles = [point.tiles for point in points]
-        axis.plot(
-            tiles,
-            [p.compute / 1e9 for p in points],
-            color=colour,
-            marker="o",
-            label=f"{mode.value}, modelled",
-        )
-        axis.plot(
-            tiles, [p.streamed / 1e9 for p in points], color=colour, ls="--", label=f"{mode.value}, streams"
-        )
-        paper = paper_cycles(generation, mode, n)
-        if paper is not None:
-            rates = [count * n * CLOCK_HZ / paper / 1e9 for count in tiles]
-            axis.plot(
-                tiles, rates, color=colour, ls=":", label=f"{mode.value}, the paper's one tile times tiles"
-            )
-    axis.set(
-        xlabel="tiles",
-        ylabel="G elements / s",
-        title=f"{generation.device}, n = {n}",
-        xscale="log",
-        yscale="log",
-    )
+        drawn = [("modelled", "o-", [point.compute for point in points])]
+        drawn.append(("streams", "--", [point.streamed for point in points]))
+        if (paper := paper_cycles(generation, mode, n)) is not None:
+            drawn.append(("the paper's one tile times tiles", ":", [t * n * CLOCK_HZ / paper for t in tiles]))
+        for name, style, rates in drawn:
+            axis.plot(tiles, [r / 1e9 for r in rates], style, color=colour, label=f"{mode.value}, {name}")
+    axis.set(xlabel="tiles", ylabel="G elements / s", xscale="log", yscale="log")
+    axis.set_title(f"{generation.device}, n = {n}")
     axis.legend(fontsize=7)
     axis.grid(alpha=0.3)
     return _figures.save(drawing, path)

@@ -32,6 +32,7 @@ VITIS_VARIABLE = "XILINX_VITIS"
 API_VARIABLE = "AIE_API_INCLUDE"
 
 _TARGETS = {Generation.AIE2: "aie2-none-unknown-elf", Generation.AIE2PS: "aie2ps-none-unknown-elf"}
+_FLAGS = ("-Isrc", "-O2", "-std=c++20", "-DNDEBUG", "-gline-tables-only")
 _PLATFORM = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
 """make expands what it is given, and a shell reads that: only what means itself to both."""
 
@@ -55,11 +56,6 @@ class Build:
     def total(self) -> int:
         """Bundles of the whole object, each issued once: code size, not cycles."""
         return sum(self.bundles.values())
-
-
-def count_bundles(disassembly: str) -> dict[str, int]:
-    """Bundles per function in `llvm-objdump -d` output: one address is one bundle."""
-    return {function.name: function.bundles for function in functions(disassembly)}
 
 
 def modelled_code_size(generation: Generation, mode: Mode, n: int, lines: int = 1) -> int:
@@ -153,19 +149,11 @@ def _with_peano(
             "not set",
             "mlir-aie's include folder has it.",
         )
-    # The tools run in the project's folder: paths that are relative to ours are made whole.
+    # The tools run in the project's folder: paths that are relative to ours are made absolute.
     tools = Path(environment[PEANO_VARIABLE]).absolute() / "bin"
     _require_target(root, exported, Target.IRON, "src/hccs_tile.cc")
     object_file = root / "hccs_tile.o"
-    flags = [
-        f"--target={_TARGETS[generation]}",
-        "-O2",
-        "-std=c++20",
-        "-DNDEBUG",
-        "-gline-tables-only",
-        f"-I{Path(api).absolute()}",
-        "-Isrc",
-    ]
+    flags = [f"--target={_TARGETS[generation]}", f"-I{Path(api).absolute()}", *_FLAGS]
     _run([str(tools / "clang++"), *flags, "-c", "src/hccs_tile.cc", "-o", object_file.name], root)
     code = functions(_run([str(tools / "llvm-objdump"), "-d", "-r", object_file.name], root))
     chains = _loop_chains(tools, object_file, code)
