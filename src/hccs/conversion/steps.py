@@ -19,7 +19,7 @@ from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 
 RETRAINING = Recipe(epochs=3, learning_rate=5e-5, batch_size=128, distil=0.8, dropout=False)
-"""What measurably helps, by default: see docs/reproduction.md."""
+"""What measurably helps, by default: see lab/docs/reproduction.md."""
 
 
 SCALES = "least-error"
