@@ -14,7 +14,7 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs_aie import _emulation, emulator, throughput
-from hccs_aie.arguments import whole
+from hccs_aie.arguments import integer
 from hccs_aie.cycles.machine import Generation
 from hccs_aie.cycles.model import Compiler, KernelCycles, kernel_cycles
 from hccs_aie.emulator import LANES, Kernel
@@ -142,7 +142,7 @@ def _blocks(rows: NDArray[Any], n: int, dim: int | None = None) -> Iterator[tupl
 
 
 def require_sizes(n: int, dim: int) -> None:
-    n, dim = whole("keys", n), whole("d", dim)
+    n, dim = integer("keys", n), integer("d", dim)
     if n % LANES or not LANES <= n <= MAX_KEYS:
         raise ShapeError(
             f"a multiple of {LANES} keys, up to {MAX_KEYS}",
@@ -252,7 +252,7 @@ def modelled(
     `base` is the head's B: up to 255 scores are uint8, beyond it they are never formed.
     """
     require_sizes(n, dim)
-    return _modelled(Generation(generation), n, dim, Compiler(compiler), whole("base", base))
+    return _modelled(Generation(generation), n, dim, Compiler(compiler), integer("base", base))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from hccs.numbers.heads import ONE_LINE, HeadParams
 from hccs.numbers.modes import INT16_MAX, MAX_SLOPE, Mode
 from hccs.ops import arguments
 from hccs_aie import _emulation
-from hccs_aie.arguments import Choice, whole
+from hccs_aie.arguments import Choice, integer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,7 +57,7 @@ def takes_columns(n: int) -> bool:
 
 
 def require_columns(n: int) -> None:
-    n = whole("n", n)
+    n = integer("n", n)
     if not takes_columns(n):
         padded = min(-(-max(n, 1) // LANES) * LANES, MAX_COLUMNS)
         raise ShapeError(
@@ -215,7 +215,7 @@ def trace(
     _require_theta(theta, n)
     if theta.shape:
         raise ShapeError("theta of one head", f"shape {theta.shape}", "Trace the heads one by one.")
-    rows, batch = whole("rows", rows), 1 if kernel is Kernel.BY_ROW else rows_multiple(n)
+    rows, batch = integer("rows", rows), 1 if kernel is Kernel.BY_ROW else rows_multiple(n)
     if rows < batch or rows % batch:
         raise ShapeError(f"rows in multiples of {batch} at {n} columns", str(rows), "Round them up.")
     x = (np.arange(rows * n) * 37 % 251 - 125).astype(np.int8).reshape(rows, n)
@@ -247,7 +247,7 @@ def softmax_bf16(x: NDArray[np.float32], native_exp: bool) -> NDArray[np.float32
 
 
 def trace_bf16(native_exp: bool, n: int, rows: int = 8) -> list[RawOperation]:
-    n, rows = whole("n", n), whole("rows", rows)
+    n, rows = integer("n", n), integer("rows", rows)
     if n < BF16_LANES or n % BF16_LANES or rows < 1:
         raise ShapeError(
             f"one row or more of a multiple of {BF16_LANES} columns", f"{rows} of {n}", "Round n up."

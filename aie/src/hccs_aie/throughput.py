@@ -14,7 +14,7 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs_aie import emulator
-from hccs_aie.arguments import whole
+from hccs_aie.arguments import integer
 from hccs_aie.cycles.machine import Generation, table_rows
 from hccs_aie.cycles.model import Compiler, KernelCycles, kernel_cycles, program_cycles
 from hccs_aie.cycles.program import Item, parse
@@ -198,7 +198,7 @@ def stream_cycles(generation: Generation | str, mode: Mode | str, n: int) -> flo
 
 def scaled(generation: Generation | str, mode: Mode | str, n: int, tiles: int) -> Scaling:
     """Modelled throughput of independent tiles, rows dealt out evenly (paper, eq. 12)."""
-    generation, mode, tiles = Generation(generation), Mode(mode), whole("tiles", tiles)
+    generation, mode, tiles = Generation(generation), Mode(mode), integer("tiles", tiles)
     if not 1 <= tiles <= max(TILES[generation]):
         raise ParameterError(
             f"1 to {max(TILES[generation])} tiles on {generation.device}",

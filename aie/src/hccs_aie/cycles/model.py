@@ -202,10 +202,10 @@ class _Modeller:
         if self.compiler is Compiler.PIPELINED and innermost and not called:
             return hoisted, [self.pipelined(loop, shared(before), shared(body), times)]
         moved = {operation.result for operation in hoisted}
-        whole = loop.trips * times
-        inner = self.block(loop.label, _without(loop.iterations[at], moved), whole)
+        runs = loop.trips * times
+        inner = self.block(loop.label, _without(loop.iterations[at], moved), runs)
         if innermost or (self.compiler is not Compiler.SERIAL and len(body) <= STRAIGHT_LINE_LIMIT):
-            unrolled = [self.straight(loop.label, shared(body), whole)]
+            unrolled = [self.straight(loop.label, shared(body), runs)]
             if innermost or sum(r.cycles for r in unrolled) <= sum(r.cycles for r in inner):
                 return hoisted, unrolled
         return hoisted, inner
@@ -265,8 +265,8 @@ class _Modeller:
     def _constants(self, body: Sequence[Operation]) -> tuple[int, int]:
         made = {operation.result for operation in body}
         outside = {value for operation in body for operand in operation.operands for value in operand} - made
-        held = [registers(self.makers[value]) for value in sorted(outside) if value in self.makers]
-        return sum(v for v, _ in held), sum(a for _, a in held)
+        filled = [registers(self.makers[value]) for value in sorted(outside) if value in self.makers]
+        return sum(v for v, _ in filled), sum(a for _, a in filled)
 
 
 def _without(items: Sequence[Item], values: set[int]) -> list[Item]:

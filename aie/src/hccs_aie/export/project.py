@@ -17,7 +17,7 @@ from hccs.numbers.heads import NAMES, ONE_LINE, HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs.reference.softmax import softmax as reference_softmax
-from hccs_aie.arguments import Choice, whole
+from hccs_aie.arguments import Choice, integer
 from hccs_aie.emulator import LANES, MAX_COLUMNS, require_theta, rows_multiple, takes_columns
 from hccs_aie.throughput import TILES
 
@@ -65,7 +65,7 @@ class Project:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", Mode(self.mode))
         for name in ("layer", "columns", "rows", "tiles"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
+            object.__setattr__(self, name, integer(name, getattr(self, name)))
         if self.layer < 0:
             raise ParameterError("a layer from 0 on", str(self.layer), "Layers count from 0.")
         if len(self.theta.shape) != 1:
@@ -135,10 +135,10 @@ def plan(
 ) -> Project:
     """Deal a layer's rows out to tiles; without `tiles`, to the fewest whose memory holds their share."""
     layers, _ = table.shape
-    layer, rows = whole("layer", layer), whole("rows", rows)
+    layer, rows = integer("layer", layer), integer("rows", rows)
     if not 0 <= layer < layers:
         raise ParameterError(f"a layer from 0 to {layers - 1}", str(layer), "Layers count from 0.")
-    columns = table.n if columns is None else whole("columns", columns)
+    columns = table.n if columns is None else integer("columns", columns)
     theta = table.layer(layer)
     mode = table.mode if mode is None else Mode(mode)
     if tiles is None:
