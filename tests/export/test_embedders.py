@@ -405,3 +405,23 @@ def test_a_ramp_that_leaves_int16_is_refused() -> None:
         low[at] = -1 if at == 63 else -600
         with pytest.raises(ParameterError, match="at most 32767"):
             RampParams(low, slope, bits)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_a_lowered_encoder_in_c_and_onnx(pooling: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    import hccs.nn
+    from tests.nn.test_lowering_vectors import made
+
+    model, table, batches = made()
+    lowered = hccs.nn.lower(model, table, batches, vector=hccs.nn.VectorHead(pooling))
+    if COMPILERS:
+        sequences = [batches[0]["input_ids"][0, :length].tolist() for length in (1, 5, 8)]
+        written = export_c_model(lowered, tmp_path / "c", sequences=sequences)
+        require_pass(make(written.folder, "sanitize"), 3, "values")
+    pytest.importorskip("onnxruntime")
+    from hccs.executors.onnx import equal_scores, write_checked
+
+    file, _ = write_checked(lowered, tmp_path / "model.onnx")
+    assert equal_scores(file, lowered, seed=1) == 32
