@@ -13,11 +13,15 @@ from hccs.numbers.table import ParamTable
 from hccs.ops.attention import attention
 from hccs.ops.softmax import softmax
 from hccs.program.model import IntegerModel
+from hccs.text.answers import Classifier, Reranker, Tagger
+from hccs.text.encoder import Encoder
 
 if _TYPE_CHECKING:
     from hccs.calibration.searching import calibrate
 
 __all__ = [
+    "Classifier",
+    "Encoder",
     "FixedPoint",
     "HccsError",
     "HeadParams",
@@ -26,13 +30,15 @@ __all__ = [
     "ParamTable",
     "Region",
     "Requant",
+    "Reranker",
+    "Tagger",
     "attention",
     "calibrate",
     "softmax",
 ]
 __version__ = "0.1.0"
 
-_ROOMS = ("backends", "calibration", "conversion", "export", "nn", "ops", "program", "reference")
+_ROOMS = ("backends", "calibration", "conversion", "export", "nn", "ops", "program", "reference", "text")
 _FUNCTIONS = {"calibrate": "hccs.calibration.searching", "convert": "hccs.conversion.calling"}
 
 

@@ -162,11 +162,13 @@ def test_a_run_ends_with_the_model_all_in_integers(interrupted, data):
     """Its scores here come from sentences one by one, without torch or padding."""
     out, found = interrupted
     whole, stage = hccs.IntegerModel.load(out / "model.hccs"), found["stages"]["whole"]
-    assert whole.labels == ("negative", "positive") and whole.program.tokenizer == "model"
-    loaded = load_classifier(str(out / whole.program.tokenizer), whole.labels)
+    assert whole.labels == ("negative", "positive")
+    loaded = load_classifier(str(out / "model"), whole.labels)
     dev = tasks.load(tasks.TASKS["movies"], data).dev
     chosen = [whole(loaded.tokenizer(text[0])["input_ids"]).labels[0] for text in dev.texts]
     assert stage["accuracy"] == sum(map(operator.eq, chosen, (whole.labels[i] for i in dev.labels))) / 48
+    texts = [text[0] for text in dev.texts]
+    assert [found.label for found in hccs.Classifier.load(out).predict(texts)] == chosen
     delivered = predictions(hccs.nn.restore(loaded.model), tokenise(dev, loaded.tokenizer, 64)).argmax(-1)
     assert stage["agreement"] == sum(map(operator.eq, chosen, (whole.labels[i] for i in delivered))) / 48
     assert stage["agreement"] > 0.9 and stage["equal"] == 1.0

@@ -89,7 +89,8 @@ def test_a_file_is_the_model(model, tmp_path):
     again = IntegerModel.load(tmp_path / "model.hccs")
     assert np.array_equal(again(*batch()).scores, model(*batch()).scores)
     assert again.labels == ("no", "maybe", "yes")
-    assert (again.program.tokenizer, again.program.facts) == ("a tokenizer", {"from": "a test"})
+    facts = {"from": "a test", "fingerprint": model.fingerprint()}
+    assert (again.program.tokenizer, again.program.facts) == ("a tokenizer", facts)
     assert repr(again) == repr(model)
 
 

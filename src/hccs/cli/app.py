@@ -9,7 +9,7 @@ import typer
 
 import hccs
 from hccs._extras import require_distribution
-from hccs.cli import calibrate, convert, export, info, report, show, where
+from hccs.cli import calibrate, convert, export, fingerprint, info, report, show, where
 from hccs.cli.boundary import Commands
 from hccs.cli.perplexity import perplexity
 
@@ -26,6 +26,7 @@ app.command()(convert.convert)
 app.command()(convert.evaluate)
 app.command()(perplexity)
 app.command()(show.show)
+app.command()(fingerprint.fingerprint)
 app.command()(where.where)
 app.command()(report.report)
 app.add_typer(export.app, name="export")

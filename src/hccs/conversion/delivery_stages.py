@@ -73,7 +73,7 @@ def _lower_untrained(run: ConversionRun) -> dict[str, Any]:
     if run.settings.reconstructs:
         with plan.training():
             found = mend(model, run.model, run.mending_share, run.judge)
-    write_whole(plan.lower("model"), run.path)
+    write_whole(plan.lower(), run.path, run.start.tokenizer, run.settings.task.problem, run.n)
     return found
 
 

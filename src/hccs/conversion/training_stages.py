@@ -111,7 +111,7 @@ def _train_whole(run: ConversionRun, recipe: Recipe, where: Path) -> tuple[Outco
     run.keep(hccs.nn.attach(run.model, run.table), "retrained")
     if state().is_main_process:
         np.save(run.path / "retrained" / ANSWERS, answers.cpu().numpy())
-    write_whole(plan.lower("model"), run.path)
+    write_whole(plan.lower(), run.path, run.start.tokenizer, run.settings.task.problem, run.n)
     return outcome, answers
 
 

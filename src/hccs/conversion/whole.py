@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hccs._progress import track
-from hccs.conversion.data.problems import IGNORED
+from hccs.conversion.data.problems import IGNORED, IMAGES, TOKENS
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.metrics import ACCURACY, Metric, pearson
 from hccs.conversion.models import predictions
@@ -19,15 +20,32 @@ from hccs.conversion.scores import measured
 from hccs.errors import FileError
 from hccs.program import IntegerModel
 from hccs.program.files import IN_RUN
+from hccs.program.text_settings import CLASSIFY, TAG, TextSettings
 
 BATCH = 32
 
 
-def write_whole(whole: IntegerModel, run: Path) -> None:
-    """Put an integer model into its run's folder."""
+def write_whole(whole: IntegerModel, run: Path, tokenizer: Any, problem: str, n: int) -> None:
+    """Put an integer model into its run's folder, with what `hccs.Classifier` or `hccs.Tagger` needs."""
     if state().is_main_process:
+        text = "" if problem == IMAGES else _tokenizer_text(tokenizer)
+        if text:
+            settings = TextSettings(TAG if problem == TOKENS else CLASSIFY, min(n, whole.program.longest))
+            facts = {**whole.program.facts, "text": settings.as_json()}
+            whole = IntegerModel(replace(whole.program, tokenizer=text, facts=facts))
         whole.save(run / IN_RUN)
     state().wait_for_everyone()
+
+
+def _tokenizer_text(tokenizer: Any) -> str:
+    """The text of a tokenizer.json; "" of a tokenizer that is written in Python."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not hasattr(backend, "to_str"):
+        return ""
+    plain = type(backend).from_str(backend.to_str())
+    plain.no_padding()
+    plain.no_truncation()
+    return str(plain.to_str())
 
 
 def score_whole(
