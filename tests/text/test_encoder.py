@@ -150,7 +150,8 @@ def test_prompts_are_prefixes() -> None:
         ENCODER.encode("a", prompt="quary")
 
 
-def test_long_texts_are_cut_and_told_once() -> None:
+def test_long_texts_are_cut_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_model, "MOST_TEXTS", 2)
     model = hccs.Encoder(embedder(0, max_length=8))
     with pytest.warns(UserWarning, match="2 of 3 texts have more than 8 tokens") as told:
         cut = model.encode(["a b c d e f", "a b c d e f g", "the " * 9000])
@@ -315,3 +316,52 @@ def test_neither_torch_nor_transformers_is_needed(saved: Path) -> None:
     result = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, saved], capture_output=True)
     assert result.returncode == 0, result.stderr.decode()
     assert result.stdout == ENCODER.encode(["the cat", "a"], out="int16").tobytes()
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, hccs
+model = hccs.Encoder.load(sys.argv[1])
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        model.encode(["the cat sat " * 9] * 20000, threads=2)
+except KeyboardInterrupt:
+    assert model.encode("a").shape == (model.dims,)
+    print("stopped with", threading.active_count(), "threads")
+"""
+
+
+def test_ctrl_c_stops_the_work_and_leaves_nothing_running(saved: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, saved], capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout == "stopped with 1 threads\n", result.stderr
+
+
+def test_a_vocabulary_of_berts_is_read_as_transformers_reads_it() -> None:
+    transformers = pytest.importorskip("transformers")
+    from hccs_lab.demo import MODEL
+
+    from tests.program.test_program import small_program
+
+    program = replace(
+        small_program(words=30522),
+        tokenizer=(MODEL / "tokenizer.json").read_text(encoding="utf-8"),
+        facts={"text": {"kind": "classify", "max_length": 12}},
+    )
+    model, read = IntegerModel(program), transformers.AutoTokenizer.from_pretrained(MODEL)
+    texts = [
+        "A fine film!",
+        "How dull; unwatchable, even.",
+        "",
+        ("one text", "caf\u00e9 \u4e2d\u56fd"),
+        "word " * 30,
+    ]
+    with pytest.warns(UserWarning, match="1 of 5 texts"):
+        found = hccs.Classifier(model).predict(texts, None)
+    for text, prediction in zip(texts, found, strict=True):
+        parts = (text,) if isinstance(text, str) else text
+        encoded = read(*parts, truncation=True, max_length=12)
+        logits = model([encoded["input_ids"]], None, [encoded["token_type_ids"]]).logits[0]
+        shares = np.exp(logits) / np.exp(logits).sum()
+        assert [prediction.scores[label] for label in model.labels] == pytest.approx(shares, rel=1e-4)

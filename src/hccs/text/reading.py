@@ -69,15 +69,14 @@ class Reader:
             )
         return found
 
-    def warn_of_cut(self, encodings: Sequence[Any]) -> None:
-        """Tell how many texts were cut, the first time that some were."""
-        cut = sum(1 for encoding in encodings if encoding.overflowing)
+    def warn_of_cut(self, cut: int, count: int) -> None:
+        """Tell how many of so many texts were cut, the first time that some were."""
         with self._lock:
             if not cut or self._warned:
                 return
             self._warned = True
         warnings.warn(
-            f"{cut} of {len(encodings)} texts have more than {self.max_length} tokens: the rest was not read",
+            f"{cut} of {count} texts have more than {self.max_length} tokens: the rest was not read",
             UserWarning,
             stacklevel=4,
         )

@@ -85,11 +85,11 @@ class TextModel:
         if threads is not None:
             require_threads(threads)
         run, typed = model or self.model, self.model.program.embed.type_count > 1
-        done = 0
+        done = cut = 0
         with Bar("texts", len(texts)) as bar:
             for start in range(0, len(texts), MOST_TEXTS):
                 encodings = self._reader.read(texts[start : start + MOST_TEXTS], offsets=offsets)
-                self._reader.warn_of_cut(encodings)
+                cut += sum(1 for encoding in encodings if encoding.overflowing)
                 lengths = np.array([len(encoding.ids) for encoding in encodings])
                 for batch in batches(lengths, batch_size):
                     n = int(lengths[batch[-1]])
@@ -102,6 +102,7 @@ class TextModel:
                     done += len(batch)
                     if progress:
                         bar.update(done)
+        self._reader.warn_of_cut(cut, len(texts))
 
     def __reduce__(self) -> tuple[type[Self], tuple[IntegerModel]]:
         return type(self), (self.model,)
