@@ -7,12 +7,12 @@ machine slow all of them alike, so ratios hold where absolute figures do not.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from provenance import write_json
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -180,9 +180,8 @@ def main() -> None:
         shown.add_row(what, bar, *(f"{bars[n][what]:.2f}" for n in lengths))
     console.print(shown)
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         figures = {"isa": isa.info().isa, "torch": torch.__version__, "microseconds": found, "ratios": bars}
-        arguments.json.write_text(json.dumps(figures, indent=1))
+        write_json(arguments.json, figures)
         console.print(f"wrote {arguments.json}")
 
 

@@ -17,7 +17,6 @@ import argparse
 import dataclasses
 import importlib
 import itertools
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+from provenance import write_json
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.runtime.errors import PTXASError
 
@@ -318,7 +318,7 @@ def main() -> None:
         )
         print_tunings(found["tunings"])
         if options.json:  # as they come: a run that is cut off keeps what it has measured
-            options.json.write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
+            write_json(options.json, {**facts, "rows": results})
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ Without files the logits are random with the spread and the row lengths of text.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import time
 from pathlib import Path
 
 import numpy as np
+from provenance import write_json
 from rich.console import Console
 from rich.table import Table
 
@@ -280,7 +280,7 @@ def main() -> None:
             "measured": found,
             "held_out": curves,
         }
-        options.json.write_text(json.dumps(content, indent=2) + "\n")
+        write_json(options.json, content)
     if options.figure and curves:
         draw(curves, options.figure)
 

@@ -7,12 +7,12 @@ goes through the public function; torch reads floats, we read the int8 cache.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
 import torch
 from attention_cpu import DIM, PRECISIONS, QUANTUM, SECONDS, Call, requantiser
+from provenance import write_json
 from rich.console import Console
 from rich.table import Table
 from softmax_cpu import best_times
@@ -102,7 +102,7 @@ def main() -> None:
                 console.print({form: f"{ratio(found[name], form):.2f}x" for form in THETA})
     if arguments.json:
         content = {"isa": isa.info().isa, "torch": torch.__version__, "microseconds": found}
-        arguments.json.write_text(json.dumps(content, indent=1))
+        write_json(arguments.json, content)
         console.print(f"wrote {arguments.json}")
 
 

@@ -52,6 +52,7 @@ from encoder_variants import (
     tokens,
 )
 from hccs_lab.demo import MODEL as TINY
+from provenance import write_json
 
 import hccs
 from hccs.backends.cpu import instruction_sets
@@ -244,8 +245,7 @@ def main() -> None:
             given = ["--lengths", options.lengths, "--batches", options.batches]
             found["avx2"] = held_to_avx2([*given, *(["--model", options.model] if options.model else [])])
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(found, indent=1))
+        write_json(options.json, found)
 
 
 if __name__ == "__main__":

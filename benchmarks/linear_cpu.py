@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from provenance import write_json
 from softmax_cpu import best_times
 
 from hccs.backends.cpu import _native
@@ -165,8 +165,7 @@ def main() -> None:
             print(f"{bars[-1][0]}: {share:.3f} (bar {BAR})", flush=True)
     isa.select("")
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps({"rates": found, "bars": bars}, indent=1), encoding="utf-8")
+        write_json(arguments.json, {"rates": found, "bars": bars})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ measures rows of HCCS beside int8 softmax in fixed point as runtimes for microco
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
+from provenance import write_json
 from rich.console import Console
 from rich.table import Table
 
@@ -190,7 +190,7 @@ def main() -> None:
             found["flash with used words"] = used.constant_bytes
     show(Console(), found)
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_json(given.json, found)
 
 
 if __name__ == "__main__":

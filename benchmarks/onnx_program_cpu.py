@@ -12,7 +12,6 @@ change no time. Variants are timed in turns; the fastest turn counts.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import tempfile
 import warnings
@@ -26,6 +25,7 @@ from encoder_cpu import fastest
 from encoder_variants import encoder, table_for, tokens
 from hccs_lab.bench.contenders import dynamic_int8_onnx, float_onnx
 from hccs_lab.bench.runtimes import open_onnxruntime
+from provenance import write_json
 
 import hccs
 import hccs.nn
@@ -150,8 +150,7 @@ def main() -> None:
                 )
     show(rows)
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"isa": hccs.backends.cpu.info().isa, "rows": rows}, indent=1))
+        write_json(options.json, {"isa": hccs.backends.cpu.info().isa, "rows": rows})
 
 
 if __name__ == "__main__":

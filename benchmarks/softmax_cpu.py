@@ -7,13 +7,13 @@ machine slow all of them alike, so ratios hold where absolute figures do not.
 from __future__ import annotations
 
 import argparse
-import json
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from provenance import write_json
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -264,9 +264,8 @@ def main() -> None:
         shown.add_row(what, wanted, *(cells if "" not in values else [f"{values['']:.2f}", *cells[1:]]))
     console.print(shown)
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         figures = {"isa": isa.info().isa, "cached": cached, "memory": memory, "masks": masks, "bars": bars}
-        arguments.json.write_text(json.dumps(figures, indent=1))
+        write_json(arguments.json, figures)
         console.print(f"wrote {arguments.json}")
 
 

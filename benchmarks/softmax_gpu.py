@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
+from provenance import write_json
 
 import hccs
 from hccs.backends.triton import softmax as rows
@@ -130,7 +130,7 @@ def main() -> None:
             "torch": torch.__version__,
             "triton": triton.__version__,
         }
-        options.out.write_text(json.dumps({**facts, "rows": results}, indent=1))
+        write_json(options.out, {**facts, "rows": results})
 
 
 if __name__ == "__main__":

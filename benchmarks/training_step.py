@@ -7,12 +7,12 @@ as ratios against the same attention with torch.softmax.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
 
 import torch
+from provenance import write_json
 
 import hccs
 from hccs.nn.functional import hccs_softmax
@@ -105,7 +105,7 @@ def main() -> None:
             f"time {row['time_ratio']:.2f}x  memory {row['memory_ratio']:.2f}x"
         )
     if options.out:
-        options.out.write_text(json.dumps({"device": options.device, "rows": results}, indent=1))
+        write_json(options.out, {"device": options.device, "rows": results})
 
 
 if __name__ == "__main__":

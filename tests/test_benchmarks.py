@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 EMBEDDED = ROOT / "lab" / "src" / "hccs_lab" / "demo"
-PARTS = {"softmax_peers", "encoder_variants"}  # imported by others
+PARTS = {"softmax_peers", "encoder_variants", "provenance"}  # imported by others
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -41,7 +41,14 @@ def run(monkeypatch, tmp_path):
         monkeypatch.syspath_prepend(str(BENCHMARKS))
         with warnings.catch_warnings():
             runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
-        return json.loads(out.read_text()) if into else None
+        if into is None:
+            return None
+        found = json.loads(out.read_text())
+        origin = found.pop("provenance")
+        assert {"commit", "recorded", "command", "cpu", "versions"} <= set(
+            origin
+        ) and "" not in origin.values()
+        return found
 
     yield run
     logging.disable(logging.NOTSET)

@@ -58,16 +58,18 @@ def digest() -> str:
 
 
 def draw(path: Path) -> None:
-    """What a whole encoder costs beside other runtimes, and what its integers cost in accuracy."""
-    figure = _figures.new(8.6, 3.0)
-    cost, accuracy = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    """The time of a whole encoder beside other runtimes; below it, what its integers cost in accuracy.
+
+    Narrow and with large letters, so that it can be read on a phone.
+    """
+    figure = _figures.new(5.4, 5.6)
+    cost, accuracy = figure.subplots(2, 1, height_ratios=[1.15, 1])
     times = milliseconds()
-    bars = cost.barh(
-        list(times), list(times.values()), color=["C1" if n == OURS else "silver" for n in times]
-    )
-    cost.bar_label(bars, [f"{ms:.0f}" for ms in times.values()], padding=3, fontsize=8)
-    cost.set_title(f"cost: BERT-small, {SHAPE} tokens, one thread, ms", fontsize=9)
+    colours = ["C1" if name == OURS else "silver" for name in times]
+    bars = cost.barh(list(times), list(times.values()), color=colours)
+    cost.bar_label(bars, [f"{ms:.0f}" for ms in times.values()], padding=3, fontsize=10)
     cost.margins(x=0.12)
+    _title(cost, f"Time: BERT-small, {SHAPE} tokens, one thread, ms")
     points = against_float()
     places = range(len(points))[::-1]
     middle, error = zip(*points.values(), strict=True)
@@ -76,13 +78,21 @@ def draw(path: Path) -> None:
     accuracy.set_yticks(list(places), list(points))
     accuracy.set_xlim(-1.5, 1.5)
     accuracy.set_ylim(-0.6, len(points) - 0.4)
-    accuracy.set_title("accuracy: integers against float, no training, points", fontsize=9)
+    _title(accuracy, "Accuracy: all in integers against float, no training, points")
     for axes in (cost, accuracy):
-        axes.tick_params(labelsize=8)
+        axes.tick_params(labelsize=10)
         axes.spines[["top", "right"]].set_visible(False)
     written: dict[str, Any] = {"Date": None, "Description": f"drawn from {digest()}"}
     with matplotlib.rc_context({"svg.hashsalt": "hccs", "svg.fonttype": "path"}):
         figure.savefig(path, format="svg", metadata=written, facecolor="white")
+
+
+def _title(axes: Any, text: str) -> None:
+    """Over the whole width of the figure: it begins above the labels, not above the axes."""
+    title = axes.set_title(text, fontsize=11, loc="left")
+    title.set_in_layout(False)
+    axes.figure.draw_without_rendering()
+    title.set_x(axes.transAxes.inverted().transform((axes.figure.transFigure.transform((0.02, 0))[0], 0))[0])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs the notebooks of docs/notebooks in one kernel, one after another, in an empty folder.
+"""Runs the notebooks of docs/notebooks in one kernel, one after another, in an empty folder beside lab/.
 
 python tools/notebooks.py            # runs them
 python tools/notebooks.py --store    # and keeps their outputs, which the site shows
@@ -14,7 +14,8 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "notebooks"
 LONGEST = 600
 """Seconds a cell may take."""
 
@@ -54,7 +55,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "docs" / "notebooks"  # their paths lead from here to lab/
+        folder.mkdir(parents=True)
+        (Path(place) / "lab").symlink_to(ROOT / "lab")
         for path, notebook in run(folder).items():
             print(f"{path.name}: {sum(cell.cell_type == 'code' for cell in notebook.cells)} cells ran")
             if options.store:

@@ -21,10 +21,10 @@ from hccs_lab.bench.run import BenchSettings, agree, bench, median_ratio, take_t
 from hccs_lab.demo import MODEL
 
 from hccs.cli.app import app
+from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
-from hccs.conversion.runs.converted import ConvertedRun
-from hccs.conversion.settings import ConversionSettings
-from hccs.conversion.stages import convert
+from hccs.conversion.run import convert
+from hccs.conversion.settings import Settings
 from hccs.errors import FileError, ParameterError
 from hccs.program import IntegerModel
 
@@ -42,7 +42,7 @@ def run(tmp_path_factory):
         rows = [f"{text[0]}\t{label}" for text, label in zip(examples.texts, examples.labels, strict=True)]
         (data / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     out = tmp_path_factory.mktemp("runs") / "run"
-    settings = ConversionSettings(
+    settings = Settings(
         model=str(MODEL),
         task=tasks.TASKS["movies"],
         data=str(data),
@@ -99,7 +99,7 @@ def test_contenders_answer_as_the_float_model_mostly_does(run, kind, tmp_path):
     who = BY_KIND[kind]
     if who.missing:
         pytest.skip(f"not installed: {', '.join(who.missing)}")
-    finished = ConvertedRun(run)
+    finished = Converted(run)
     data = finished.examples().to("cpu")
     path, size = who.make(Material(finished, data, tmp_path))
     assert 0 < size < 2**26
@@ -126,7 +126,7 @@ def test_a_contender_that_fails_is_left_out_and_named(run, only_torch, monkeypat
 
 
 def test_batches_keep_their_lengths_and_sorting_saves_padding(run):
-    data = ConvertedRun(run).examples().to("cpu")
+    data = Converted(run).examples().to("cpu")
     one, many = workloads(data, 24, None)
     assert one.sentences == 1 and one.tokens == one.padded
     assert many.sentences == 24 and many.padded == 24 * max(data.lengths[:24])

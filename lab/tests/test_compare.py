@@ -275,7 +275,7 @@ def test_after_an_interrupt_the_same_command_goes_on(tmp_path, jobs):
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGINT)  # as a terminal does
     _, said = first.communicate()
-    assert first.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
+    assert first.returncode == 130 and "the same command resumes" in said and "Traceback" not in said
     kept = {path: json.loads(path.read_text())["stages"] for path in out.glob("methods/*.json")}
     assert kept and not (out / "comparison.json").exists() and not (out / ".hccs.lock").exists()
     again = CliRunner().invoke(app, [*command[3:], "softmax"])
@@ -299,10 +299,10 @@ def test_command_on_the_embedded_model(tmp_path):
 
 
 def test_the_folder_of_a_run_brings_its_task_and_recipe(data, tmp_path):
-    from hccs.conversion.settings import ConversionSettings
-    from hccs.conversion.stages import convert
+    from hccs.conversion.run import convert
+    from hccs.conversion.settings import Settings
 
-    chosen = ConversionSettings(
+    chosen = Settings(
         str(MODEL), tasks.TASKS["movies"], str(data), sentences=16, refine=False, retraining=RECIPE
     )
     run = convert(chosen, tmp_path / "run", silent)
@@ -310,7 +310,7 @@ def test_the_folder_of_a_run_brings_its_task_and_recipe(data, tmp_path):
     assert source.retraining == RECIPE and source.task == tasks.TASKS["movies"]
     options = replace(source, rows=64, sentences=16)
     found = compare(options, parse(["hccs"]), tmp_path / "out", say=silent)
-    assert found["methods"][FLOAT]["accuracy"] == run["stages"]["float"]["accuracy"]
+    assert found["methods"][FLOAT]["accuracy"] == run.scores["float_model"]
     other = tmp_path / "other"
     other.mkdir()
     for name in ("train.tsv", "dev.tsv"):

@@ -40,7 +40,7 @@ from tests.report.wellformed import checked
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-PAGES = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 SHORT = Recipe(epochs=1, learning_rate=1e-5, batch_size=32, evaluations_per_epoch=1)
 
 
@@ -410,8 +410,8 @@ def test_means_errors_and_spreads():
 
 def test_the_pages_marks_are_tables():
     known = {*tables.TABLES, *tables.SURROGATE_TABLES, "long rows", "long rows, KL"}
-    for name in ("reproduction.md", "integer_model.md", "surrogates.md"):
-        page = (PAGES / name).read_text()
+    for name in ("lab/docs/reproduction.md", "docs/integer_model.md", "lab/docs/surrogates.md"):
+        page = (ROOT / name).read_text()
         marked = re.findall(r"<!-- table: (.*?) -->", page)
         assert marked and set(marked) <= known
         assert page.count(tables.END) == len(marked)

@@ -2,11 +2,13 @@
 
 import ast
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,8 @@ import hccs
 import hccs.cli
 from hccs.cli.app import app
 from hccs.cli.boundary import explained, one_line_warnings
+from hccs.conversion.runs.record import VERSION
+from hccs.conversion.scores import Difference, Measured
 from hccs.errors import FileError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -90,7 +94,7 @@ def test_every_option_that_an_error_names_exists():
     ("command", "place", "resumes"),
     [
         (["demo"], "hccs_lab.demo.demo", True),
-        (["convert", "m", "--task", "movies", "--out", "o"], "hccs.conversion.stages.convert", True),
+        (["convert", "m", "--task", "movies", "--out", "o"], "hccs.conversion.run.convert", True),
         (["compare", "--out", "o"], "hccs_lab.compare.run.compare", True),
         (
             ["reproduce", "run", "--data", "d", "--out", "o"],
@@ -111,19 +115,36 @@ def test_ctrl_c_says_whether_the_work_is_kept(monkeypatch, capsys, tmp_path, com
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(place, interrupted)
     assert outcome(monkeypatch, *command) == 130
-    wanted = "hccs: stopped; the same command goes on\n" if resumes else "hccs: stopped\n"
+    wanted = "hccs: stopped; the same command resumes\n" if resumes else "hccs: stopped\n"
     assert capsys.readouterr().err == wanted
+
+
+def test_ctrl_c_while_the_command_starts(tmp_path):
+    """At any moment of `main`: a timer stands for the key, and what it interrupts are mostly imports."""
+    program = (
+        "import signal, sys, hccs.cli\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "signal.setitimer(signal.ITIMER_REAL, float(sys.argv.pop(1)))\n"
+        "hccs.cli.main()"
+    )
+    for delay in ("0.01", "0.03", "0.1", "0.2", "0.3"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, delay, "convert", "model", "--task", "movies", "--out", "o"],
+            capture_output=True, text=True, check=False, cwd=tmp_path,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, (delay, done.stderr)
+        assert done.returncode == 130 and done.stderr.startswith("hccs: stopped"), (delay, done.stderr)
 
 
 def test_ctrl_c_in_a_real_run(tmp_path):
     pytest.importorskip("transformers")
     command = [sys.executable, "-m", "hccs.cli", "demo", "--out", str(tmp_path / "run")]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert running.stdout is not None and running.stdout.readline() == "float …\n"
+    assert running.stdout is not None and running.stdout.readline() == "float_model …\n"
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate()
     assert running.returncode == 130
-    assert errors.splitlines()[-1] == "hccs: stopped; the same command goes on"
+    assert errors.splitlines()[-1] == "hccs: stopped; the same command resumes"
     assert "Traceback" not in errors and "UserWarning" not in errors
 
 
@@ -149,10 +170,63 @@ def run_folder(tmp_path):
     for name in ("model", "float"):
         (run / name).mkdir(parents=True)
         (run / name / "config.json").write_text('{"id2label": {"0": "a", "1": "b"}}')
-    stages = {name: {} for name in ("float", "collect", "calibrate", "without retraining", "save")}
-    (run / "results.json").write_text(json.dumps({"stages": stages, "seconds": {}}))
-    (run / "settings.json").write_text("{}")
+    from hccs_lab.demo import settings
+
+    content = {"version": VERSION, "stages": stages_of_a_run(), "seconds": {}}
+    (run / "results.json").write_text(json.dumps(content))
+    asked = {"version": VERSION, **asdict(settings())}
+    (run / "settings.json").write_text(json.dumps(asked))
     return run
+
+
+def stages_of_a_run():
+    """The results of every stage that each run has."""
+    from hccs.conversion import results
+
+    score = Measured(0.5, 0.1, 4)
+    reached = results.Reached(score, Difference(0.0, 0.0, 4, 0, 0), None)
+    fit = results.HeadFit(0, 0, 0.1, 0.1, 1.0)
+    found = {
+        "float_model": results.FloatModel(
+            metric="accuracy", score=score, examples=4, cut={}, fine_tuned=False, labels=("a", "b"),
+            fingerprints={},
+        ),
+        "collect": results.Collected(sentences=4, rows=4, scale="largest"),
+        "calibrate": results.Calibrated(
+            kl=0.1, lines=1, scores="int16", sum_bits=15, objective="kl_i16", heads=(fit,)
+        ),
+        "calibrated": results.Scored(reached=reached, modes={"i16_div": 0.5}),
+        "attention": results.IntegerAttention(reached=reached),
+        "save": results.Saved(mode="i16_div", kl=0.1, heads=(fit,)),
+    }  # fmt: skip
+    return {name: asdict(stage) for name, stage in found.items()}
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"float_model": {"score": {"value": "high"}}},
+        {"float_model": {"metric": None}},
+        {"calibrated": {"modes": [1, 2]}},
+        {"save": {"heads": []}},
+        {"save": {"heads": [{"layer": 0}]}},
+        {"attention": "fine"},
+        {"calibrate": {"lines": 1.5}},
+    ],
+)
+def test_a_report_of_altered_results_is_refused(monkeypatch, run_folder, altered):
+    """Each change is one that a hand may have made to results.json; the report names the file."""
+    path = run_folder / "results.json"
+    content = json.loads(path.read_text())
+    for stage, changes in altered.items():
+        if isinstance(changes, dict):
+            content["stages"][stage].update(changes)
+        else:
+            content["stages"][stage] = changes
+    path.write_text(json.dumps(content))
+    table = hccs.ParamTable(B=[[444]], S=[[11]], D=[[40]], scale=[[0.1]], n=64)
+    table.save(run_folder / "model.hccs.safetensors")
+    assert "results.json" in one_line(outcome(monkeypatch, "report", run_folder))
 
 
 @pytest.mark.parametrize("content", DAMAGED)
@@ -221,6 +295,49 @@ def test_errors_of_other_packages_in_one_line():
     assert explained(RuntimeError("a bug")) is None
 
 
+def test_a_full_disk_under_a_tokenizer_is_one_line():
+    """The tokenizer's own writer fails, as it does where the disk is full."""
+    tokenizers = pytest.importorskip("tokenizers")
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    with pytest.raises(Exception, match="os error") as full:
+        tokenizers.Tokenizer(tokenizers.models.BPE()).save("/dev/full")
+    assert "Is the disk full?" in explained(full.value)
+
+
+BROKEN_METRIC = """
+def broken(logits, labels):
+    print("a metric that prints")
+    return {}["nothing"]
+
+def noisy(logits, labels):
+    print("a metric that prints")
+    return float((logits.argmax(-1) == labels).mean())
+"""
+
+
+def test_a_metric_that_raises_is_one_line_and_one_that_prints_leaves_json_alone(tmp_path):
+    pytest.importorskip("transformers")
+    (tmp_path / "own_metric.py").write_text(BROKEN_METRIC)
+    command = [sys.executable, "-m", "hccs.cli", "convert", *few_examples(tmp_path), "--n", "16", "--json"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    asked = {"capture_output": True, "text": True, "check": False, "env": environment}
+    failed = subprocess.run(
+        [*command, "--metric", "own_metric:broken", "--out", str(tmp_path / "failed")], **asked
+    )
+    assert failed.returncode == 1 and "Traceback" not in failed.stderr, failed.stderr
+    assert re.search(r"^hccs: .*metric broken.*KeyError: 'nothing'", failed.stderr, re.MULTILINE)
+    done = subprocess.run(
+        [*command, "--metric", "own_metric:noisy", "--out", str(tmp_path / "done")], **asked
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["stages"]["float_model"]["metric"] == "noisy" and "a metric that prints" in done.stderr
+    evaluated = [sys.executable, "-m", "hccs.cli", "evaluate", str(tmp_path / "done"), "--json"]
+    again = subprocess.run([*evaluated, "--mode", "i16_div"], **asked)
+    assert json.loads(again.stdout)["metric"] == "noisy", again.stderr
+
+
 @pytest.mark.parametrize(
     "command", [["compare", "--out", "out"], ["demo", "--out", "out"], ["evaluate", "run"]]
 )
@@ -265,7 +382,9 @@ def test_arguments_that_no_conversion_takes(monkeypatch, tmp_path):
         (["--task", "movies", "--batch-size", "0"], "--batch-size"),
         (["--task", "movies", "--n", "0"], "--n"),
         (["--task", "movies", "--seed", "-1"], "--seed"),
-        (["--task", "movies", "--no-retrain", "--epochs", "1"], "--no-retrain without"),
+        (["--task", "movies", "--seed", "99999999999999999999"], "--seed"),
+        (["--task", "movies", "--fine-tuning-epochs", "0"], "--epochs"),
+        (["--task", "movies", "--no-retrain", "--epochs", "1"], "--no-retrain without.*--fine-tuning-epochs"),
         (["--train", tmp_path / "nofile.csv"], r"Check --train\."),
         ([], "either --task, --train or --unlabelled"),
     ):

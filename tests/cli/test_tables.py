@@ -1,10 +1,27 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
 from hccs.cli.convert import show_summary
 from hccs.cli.tables import show
+from hccs.conversion.results import (
+    AllInteger,
+    Calibrated,
+    Collected,
+    FloatModel,
+    IntegerAttention,
+    Reached,
+    Results,
+    Saved,
+    Scored,
+    Trained,
+)
+from hccs.conversion.scores import Difference, Measured, of_pairs
 
 HEADER = (
     "method",
@@ -39,22 +56,34 @@ def test_where_no_table_fits_it_is_markdown():
     assert f"| {' | '.join(HEADER)} |" in lines and f"| {' | '.join(ROWS[0])} |" in lines
 
 
+def reached(accuracy):
+    return Reached(Measured(accuracy, 0.01, 1000), Difference(accuracy - 0.8, 0.01, 1000, 20, 30), None)
+
+
 @pytest.mark.parametrize("retrained", [True, False])
 def test_a_summary_shows_all_modes_before_and_after_and_what_is_delivered(retrained):
     modes = ("i16_div", "i16_clb", "u8_div", "u8_clb")
-    stages = {
-        "float": {"accuracy": 0.8},
-        "calibrate": {"kl": 0.126},
-        "without retraining": {"modes": {mode: 0.79 - 0.01 * i for i, mode in enumerate(modes)}},
-        "retrain": {"modes": {mode: 0.795 - 0.02 * i for i, mode in enumerate(modes)}},
-        "integer": {"accuracy": 0.794},
-        "whole": {"accuracy": 0.791, "agreement": 0.985, "bytes": 2**22, "float32_bytes": 2**24},
-        "save": {"kl": 0.2011, "mode": "i16_div"},
-    }
-    if not retrained:
-        del stages["retrain"]
+    results = Results(
+        float_model=FloatModel(
+            metric="accuracy", score=Measured(0.8, 0.01, 1000), examples=1000, cut={}, fine_tuned=False,
+            labels=("a", "b"), fingerprints={},
+        ),
+        collect=Collected(sentences=4, rows=4, scale="largest"),
+        calibrate=Calibrated(kl=0.126, lines=1, scores="int16", sum_bits=15, objective="kl_i16", heads=()),
+        calibrated=Scored(
+            reached=reached(0.79), modes={mode: 0.79 - 0.01 * i for i, mode in enumerate(modes)}
+        ),
+        retrain=Trained(
+            reached=reached(0.795), modes={mode: 0.795 - 0.02 * i for i, mode in enumerate(modes)},
+            held_back=0.8, history=(),
+        ) if retrained else None,
+        attention=IntegerAttention(reached=reached(0.794)),
+        integer=AllInteger(reached=reached(0.791), agreement=0.985, bytes=2**22, float32_bytes=2**24),
+        save=Saved(mode="i16_div", kl=0.2011, heads=()),
+        seconds={},
+    )  # fmt: skip
     file = io.StringIO()
-    show_summary(Console(file=file, width=100), {"stages": stages})
+    show_summary(Console(file=file, width=100), results)
     lines = [line.split() for line in file.getvalue().splitlines()]
     after = ["0.7350", "-6.50"] if retrained else []
     assert ["HCCS", "u8_clb", "0.7600", "-4.00", *after] in lines
@@ -62,9 +91,11 @@ def test_a_summary_shows_all_modes_before_and_after_and_what_is_delivered(retrai
     assert ["HCCS", "i16_div,", "delivered", "0.7900", "-1.00", *after] in lines
     assert ["delivered,", "int8", "q,", "k,", "v", "0.7940", "-0.60"] in lines
     assert "mean KL over heads: 0.1260 as calibrated, 0.2011 as delivered" in file.getvalue()
+    low, high = (100 * end for end in of_pairs(20, 30, 1000))
+    assert f"without retraining: -1.00 points, 95 %: {low:+.2f} to {high:+.2f}" in file.getvalue()
     assert ["all", "in", "integers", "0.7910", "-0.90"] in lines
     last = file.getvalue().splitlines()[-1]
     assert last.startswith("all in integers: -0.90 points, 98.5 % agreement with floats around HCCS, 4.0 MiB")
-    stages["whole"] = {"refused": "expected a; got [b]. c."}
-    show_summary(Console(file=file, width=100), {"stages": stages})
+    refused = replace(results, integer=AllInteger(refused="expected a; got [b]. c."))
+    show_summary(Console(file=file, width=100), refused)
     assert file.getvalue().splitlines()[-1] == "not all in integers: expected a; got [b]. c."

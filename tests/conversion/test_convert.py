@@ -16,14 +16,14 @@ from hccs_lab.demo import MODEL
 
 import hccs
 import hccs.nn
-from hccs.conversion import training
+from hccs.conversion import run, training
 from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import tokenise
-from hccs.conversion.evaluate import evaluate
+from hccs.conversion.evaluate import Evaluation, evaluate
 from hccs.conversion.models import load_classifier, predictions
 from hccs.conversion.report.where import operator_rows, value_rows, where
-from hccs.conversion.settings import ConversionSettings
-from hccs.conversion.stages import Conversion, convert
+from hccs.conversion.run import Run, convert
+from hccs.conversion.settings import Settings
 from hccs.conversion.steps import calibrate, retrain
 from hccs.conversion.training import Recipe, train
 from hccs.errors import DataError, FileError, ModelError, ParameterError
@@ -32,14 +32,14 @@ from hccs.nn.lowering.quantised import KINDS
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 STAGES = [
-    "float",
+    "float_model",
     "collect",
     "calibrate",
-    "without retraining",
-    "whole without training",
+    "calibrated",
+    "untrained",
     "retrain",
+    "attention",
     "integer",
-    "whole",
     "save",
 ]
 
@@ -61,8 +61,8 @@ def data(tmp_path_factory):
 RECIPE = Recipe(epochs=2, learning_rate=1e-5, batch_size=32, evaluations_per_epoch=1, distil=0.5)
 
 
-def settings(data, **changes) -> ConversionSettings:
-    base = ConversionSettings(
+def settings(data, **changes) -> Settings:
+    base = Settings(
         model=str(MODEL),
         task=tasks.TASKS["movies"],
         data=None if data is None else str(data),
@@ -112,14 +112,14 @@ def interrupted(data, tmp_path_factory):
     found["model appeared"] = (out / "model").exists()
     found["retrained kept"] = (out / "retrained" / "config.json").exists()
     found["said"] = []
-    found |= convert(settings(data), out, found["said"].append)
+    found["converted"] = convert(settings(data), out, found["said"].append)
     return out, found
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(interrupted):
     out, found = interrupted
-    stages = found["stages"]
-    assert list(stages) == STAGES
+    stages = json.loads((out / "results.json").read_text())["stages"]
+    assert list(stages) == list(found["converted"].results.stages) == STAGES
     assert found["checkpoints"] and list(found["before"]) == STAGES[:5]
     assert all(stages[name] == result for name, result in found["before"].items())
     assert len(stages["retrain"]["history"]) == 2
@@ -128,58 +128,58 @@ def test_an_interrupted_run_goes_on_where_it_stopped(interrupted):
     assert done == [f"{name}: done before" for name in STAGES[:6]]
     assert {path.name for path in out.iterdir() if path.name[0] != "."} == {
         "settings.json", "results.json", "statistics.safetensors", "table.hccs.safetensors",
-        "model.hccs.safetensors", "model.hccs.json", "model.hccs", "float", "model",
+        "model.hccs.safetensors", "model.hccs.json", "model.hccs", "float", "model", "where.json",
+        "where.png", "accuracy.png", "heads.png", "report.html",
     }  # fmt: skip
 
 
 def test_stages_say_their_time_and_score(interrupted):
     _, found = interrupted
-    seconds = found["seconds"]["integer"]
-    score = found["stages"]["integer"]["accuracy"]
-    assert f"integer: accuracy {score:.4f}, {seconds:.1f} s" in found["said"]
+    seconds = found["converted"].results.seconds["attention"]
+    score = found["converted"].scores["attention"]
+    assert f"attention: accuracy {score:.4f}, {seconds:.1f} s" in found["said"]
 
 
 def test_what_a_run_delivers(interrupted, data):
     out, found = interrupted
-    stages = found["stages"]
-    assert stages["float"]["accuracy"] > 0.6 and stages["float"]["labels"] == ["negative", "positive"]
-    assert set(stages["retrain"]["modes"]) == {mode.value for mode in hccs.Mode}
+    results = found["converted"].results
+    assert results.float_model.score.value > 0.6 and results.float_model.labels == ("negative", "positive")
+    assert set(results.retrain.modes) == {mode.value for mode in hccs.Mode}
     table = hccs.ParamTable.load(out / "model.hccs.safetensors")
     assert table.shape == (2, 2) and table.n == 64
     assert table.qkv_scale.shape == (2, 2, 3)
     assert json.loads((out / "model" / "config.json").read_text())["id2label"]["1"] == "positive"
-    scores = evaluate(out)
-    assert scores["float"] == stages["float"]["accuracy"]
-    assert scores["i16_div"] == stages["retrain"]["modes"]["i16_div"]
-    whole = evaluate(out, ("i16_div",), backend="integer")
-    assert whole["i16_div integer"] == stages["integer"]["accuracy"]
-    assert abs(whole["i16_div integer"] - whole["i16_div"]) < 0.1
+    scores = evaluate(out).scores
+    assert scores["float"] == results.float_model.score.value
+    assert scores["i16_div"] == results.retrain.modes["i16_div"]
+    both = evaluate(out, ("i16_div",), backend="integer").scores
+    assert both["i16_div integer"] == results.scores["attention"]
+    assert abs(both["i16_div integer"] - both["i16_div"]) < 0.1
     other = evaluate(out, ("u8_clb",), str(data / "train.tsv"))
-    assert other["examples"] == 64 and set(other) == {"metric", "examples", "float", "u8_clb"}
+    assert other.examples == 64 and set(other.scores) == {"float", "u8_clb"}
 
 
 def test_a_run_ends_with_the_model_all_in_integers(interrupted, data):
     """Its scores here come from sentences one by one, without torch or padding."""
     out, found = interrupted
-    whole, stage = hccs.IntegerModel.load(out / "model.hccs"), found["stages"]["whole"]
+    whole, results = hccs.IntegerModel.load(out / "model.hccs"), found["converted"].results
+    stage, accuracy = results.integer, results.scores["integer"]
     assert whole.labels == ("negative", "positive")
     loaded = load_classifier(str(out / "model"), whole.labels)
     dev = tasks.load(tasks.TASKS["movies"], data).dev
     chosen = [whole(loaded.tokenizer(text[0])["input_ids"]).labels[0] for text in dev.texts]
-    assert stage["accuracy"] == sum(map(operator.eq, chosen, (whole.labels[i] for i in dev.labels))) / 48
+    assert accuracy == sum(map(operator.eq, chosen, (whole.labels[i] for i in dev.labels))) / 48
     texts = [text[0] for text in dev.texts]
     assert [found.label for found in hccs.Classifier.load(out).predict(texts)] == chosen
     delivered = predictions(hccs.nn.restore(loaded.model), tokenise(dev, loaded.tokenizer, 64)).argmax(-1)
-    assert stage["agreement"] == sum(map(operator.eq, chosen, (whole.labels[i] for i in delivered))) / 48
-    assert stage["agreement"] > 0.9 and stage["equal"] == 1.0
-    assert found["stages"]["retrain"]["accuracy"] == stage["accuracy"]  # what was trained is what is deployed
-    assert stage["bytes"] == (out / "model.hccs").stat().st_size
-    assert stage["bytes"] - len(whole.program.tokenizer.encode()) < 0.27 * stage["float32_bytes"]
-    assert evaluate(out, backend="whole") == {
-        "metric": "accuracy", "examples": 48,
-        "float": found["stages"]["float"]["accuracy"], "whole": stage["accuracy"],
-    }  # fmt: skip
-    assert evaluate(out, file=str(data / "train.tsv"), backend="whole")["examples"] == 64
+    assert stage.agreement == sum(map(operator.eq, chosen, (whole.labels[i] for i in delivered))) / 48
+    assert stage.agreement > 0.9 and stage.equal == 1.0
+    assert results.scores["retrain"] == accuracy  # what was trained is what is deployed
+    assert stage.bytes == (out / "model.hccs").stat().st_size
+    assert stage.bytes - len(whole.program.tokenizer.encode()) < 0.27 * stage.float32_bytes
+    scores = {"float": results.scores["float_model"], "whole": accuracy}
+    assert evaluate(out, backend="whole") == Evaluation("accuracy", 48, scores)
+    assert evaluate(out, file=str(data / "train.tsv"), backend="whole").examples == 64
     with pytest.raises(ParameterError, match="leave --mode out"):
         evaluate(out, ("u8_clb",), backend="whole")
 
@@ -189,8 +189,6 @@ def test_a_run_says_where_accuracy_goes(interrupted, data):
     account = where(out, examples=24)
     assert len(json.loads((out / "where.json").read_text())["noise"]) == len(account.noise)
     assert (out / "where.png").read_bytes()[:4] == b"\x89PNG"
-    for file in ("where.json", "where.png"):
-        (out / file).unlink()
     assert account.accuracy is not None and account.whole.agreement > 0.9
     assert {cost.operator for cost in account.kinds} == {*KINDS}
     # One operator alone hardly ever costs as much as all together (training may have made up for it by
@@ -212,12 +210,9 @@ def test_a_model_without_an_integer_form_is_delivered_all_the_same(data, tmp_pat
     load_classifier(str(MODEL), ("negative", "positive")).tokenizer.save_pretrained(tmp_path / "electra")
     chosen = settings(data, model=str(tmp_path / "electra"), labels=("negative", "positive"), retraining=None)
     said = []
-    stages = convert(chosen, tmp_path / "run", said.append)["stages"]
-    assert (
-        "a projection behind the embeddings" in stages["whole"]["refused"]
-        and stages["save"]["model"] == "model"
-    )
-    assert f"  not all in integers: {stages['whole']['refused']}" in said
+    refused = convert(chosen, tmp_path / "run", said.append).results.integer.refused
+    assert "a projection behind the embeddings" in refused
+    assert f"  not all in integers: {refused}" in said
     assert not (tmp_path / "run" / "model.hccs").exists()
     with pytest.raises(FileError, match="a projection behind the embeddings"):
         evaluate(tmp_path / "run", backend="whole")
@@ -225,7 +220,8 @@ def test_a_model_without_an_integer_form_is_delivered_all_the_same(data, tmp_pat
 
 def test_the_delivered_kl_is_that_of_the_delivered_model(interrupted, data):
     """Measured here a second way: on the delivered model's logits themselves."""
-    from hccs.conversion.report.fidelity import _logits
+    from hccs_lab.fidelity import _logits
+
     from hccs.nn.interface import attention_layers
 
     out, found = interrupted
@@ -241,60 +237,52 @@ def test_the_delivered_kl_is_that_of_the_delivered_model(interrupted, data):
         q = layer.hccs_softmax(z, valid).double()
         cross = torch.where(p > 0, p * (p.log() - q.log()), 0.0).sum(-1)
         means += [cross[:, head][rows].mean().item() for head in range(z.shape[1])]
-    assert found["stages"]["save"]["kl"] == pytest.approx(sum(means) / len(means), rel=0.05)
+    assert found["converted"].results.save.kl == pytest.approx(sum(means) / len(means), rel=0.05)
 
 
 def test_without_retraining_the_calibrated_model_is_delivered(data, tmp_path):
     chosen = settings(
         data, mode="i16_clb", retraining=None, reconstruct=False
     )  # the mode without an integer form
-    stages = convert(chosen, tmp_path / "run", silent)["stages"]
-    assert list(stages) == [name for name in STAGES if name not in ("whole without training", "retrain")]
-    assert "accuracy" not in stages["integer"]
+    results = convert(chosen, tmp_path / "run", silent).results
+    assert list(results.stages) == [name for name in STAGES if name not in ("untrained", "retrain")]
+    assert results.attention.reached is None
     calibrated = hccs.ParamTable.load(tmp_path / "run" / "table.hccs.safetensors")
     delivered = hccs.ParamTable.load(tmp_path / "run" / "model.hccs.safetensors")
     for name in "BSD":
         assert (getattr(calibrated, name) == getattr(delivered, name)).all()
     # Not equal: the second layer of the delivered model sees what HCCS in the first has made.
-    assert stages["save"]["kl"] == pytest.approx(stages["calibrate"]["kl"], rel=0.1)
-    scores = evaluate(tmp_path / "run", ("i16_clb",))
-    assert scores["i16_clb"] == stages["without retraining"]["modes"]["i16_clb"]
+    assert results.save.kl == pytest.approx(results.calibrate.kl, rel=0.1)
+    scores = evaluate(tmp_path / "run", ("i16_clb",)).scores
+    assert scores["i16_clb"] == results.calibrated.modes["i16_clb"]
     pytest.importorskip("matplotlib")
-    from hccs.conversion.report.figures import accuracy_figure
-
-    accuracy_figure(stages, tmp_path / "accuracy.png")
-    assert (tmp_path / "accuracy.png").stat().st_size > 5_000
-
-
-class StubbedStages(Conversion):
-    """A run whose stages only note that they were called; one of them is interrupted."""
-
-    called: tuple[str, ...] = ()
-    stops_at = ""
-
-    @property
-    def stages(self):
-        def stage(name):
-            def work(_):
-                self.called = (*self.called, name)
-                if name == self.stops_at:
-                    raise KeyboardInterrupt
-                return {"accuracy": 0.5}
-
-            return work
-
-        return {name: stage(name) for name in STAGES}
+    assert (tmp_path / "run" / "accuracy.png").stat().st_size > 5_000
 
 
 @pytest.mark.parametrize("at", range(len(STAGES)))
-def test_a_stage_is_run_until_it_has_finished_and_never_again(data, tmp_path, at):
-    first = StubbedStages(settings(data), tmp_path / "run", silent)
-    first.stops_at = STAGES[at]
+def test_a_stage_is_run_until_it_has_finished_and_never_again(interrupted, data, tmp_path, at, monkeypatch):
+    """Stages that return the results of a real run, one of which is interrupted."""
+    _, found = interrupted
+    results, called, stops_at = found["converted"].results.stages, [], [STAGES[at]]
+
+    def stage(name):
+        def work(_):
+            called.append(name)
+            if [name] == stops_at:
+                raise KeyboardInterrupt
+            return results[name]
+
+        return work
+
+    monkeypatch.setattr(run, "stages_for", lambda _: {name: stage(name) for name in STAGES})
     with pytest.raises(KeyboardInterrupt):
-        first.run()
-    second = StubbedStages(settings(data), tmp_path / "run", silent)
-    assert list(second.run()["stages"]) == STAGES
-    assert first.called == tuple(STAGES[: at + 1]) and second.called == tuple(STAGES[at:])
+        Run(settings(data), tmp_path / "run", silent).run()
+    assert called == STAGES[: at + 1]
+    called.clear()
+    stops_at.clear()
+    second = Run(settings(data), tmp_path / "run", silent)
+    second.run()
+    assert list(second.found) == STAGES and called == STAGES[at:]
 
 
 @pytest.fixture
@@ -336,27 +324,24 @@ def test_a_resumed_training_keeps_its_patience(tokens, tmp_path, monkeypatch):
     assert all(torch.equal(now[name], value) for name, value in best.items())
 
 
-@pytest.mark.parametrize("changes", [{"recalibrate": True}, {"learn": True, "theta_learning_rate": 0.05}])
-def test_recalibrated_and_learnt_parameters_are_attached(tokens, tmp_path, changes, monkeypatch):
+def test_retraining_keeps_the_table(tokens, tmp_path, monkeypatch):
     model, sets = tokens
     table = calibrate(model, sets["dev"], n=64).calibration.table
     monkeypatch.setattr(training, "score", lambda *_: 0.5)
-    recipe = replace(RECIPE, learning_rate=1e-3, distil=0.0, **changes)
-    retrain(model, table, sets["train"], sets["dev"], sets["dev"], recipe, tmp_path / "checkpoints")
+    recipe = replace(RECIPE, learning_rate=1e-3, distil=0.0)
+    retrain(model, table, sets["train"], sets["dev"], recipe, tmp_path / "checkpoints")
     now = hccs.nn.current_table(model)
-    assert now.shape == (2, 2)
-    assert any((getattr(now, name) != getattr(table, name)).any() for name in ("B", "S", "D", "scale"))
-    assert not any(
-        parameter.requires_grad for name, parameter in model.named_parameters() if "log_ratio" in name
-    )
+    assert all((getattr(now, name) == getattr(table, name)).all() for name in "BSD")
+    assert now.scale == pytest.approx(table.scale)
+    assert not any("log_ratio" in name for name, _ in model.named_parameters())
 
 
 def test_other_settings_or_files_are_not_overwritten(data, tmp_path):
-    run = tmp_path / "run"
+    out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        convert(settings(data), run, lambda line: (_ for _ in ()).throw(KeyboardInterrupt))
+        convert(settings(data), out, lambda line: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(FileError, match="other values of mode"):
-        convert(settings(data, mode="u8_div"), run, silent)
+        convert(settings(data, mode="u8_div"), out, silent)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("precious")
     with pytest.raises(FileError, match="a folder of other files"):
@@ -365,14 +350,14 @@ def test_other_settings_or_files_are_not_overwritten(data, tmp_path):
 
 
 def test_bad_input_leaves_nothing_behind(data, tmp_path):
-    run, bad = tmp_path / "run", tmp_path / "bad"
+    out, bad = tmp_path / "run", tmp_path / "bad"
     shutil.copytree(data, bad)
     (bad / "dev.tsv").write_text("sentence\tlabel\nfine\tmaybe\n")
     with pytest.raises(DataError, match="'maybe' in row 2"):
-        convert(settings(bad), run, silent)
+        convert(settings(bad), out, silent)
     with pytest.raises(ModelError, match="a transformers model at"):
-        convert(settings(None, model=str(tmp_path / "nothing")), run, silent)
-    assert not run.exists()
+        convert(settings(None, model=str(tmp_path / "nothing")), out, silent)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -381,6 +366,8 @@ def test_bad_input_leaves_nothing_behind(data, tmp_path):
         (lambda: settings(None, granularity="row"), "granularity head, layer, global"),
         (lambda: settings(None, sentences=0), "at least one sentence"),
         (lambda: settings(None, seed=-1), "--seed"),
+        (lambda: settings(None, seed=99999999999999999999), "a seed of 0 to 4294967295; got 9999.*--seed"),
+        (lambda: replace(RECIPE, seed=2**32), "--seed"),
         (lambda: settings(None, task=replace(tasks.TASKS["movies"], n=0)), "--n"),
         (lambda: replace(RECIPE, epochs=0), "epochs above 0; got 0. Choose another --epochs"),
         (lambda: replace(RECIPE, epochs=-1), "--epochs"),
@@ -416,7 +403,8 @@ def test_two_processes_share_one_run(data, tmp_path):
     stages = json.loads((tmp_path / "run" / "results.json").read_text())["stages"]
     assert stages["collect"]["sentences"] == 58  # of 64 a tenth is held back
     assert list(stages)[-1] == "save"
-    assert evaluate(tmp_path / "run", ("i16_div",))["i16_div"] == stages["retrain"]["modes"]["i16_div"]
+    scores = evaluate(tmp_path / "run", ("i16_div",)).scores
+    assert scores["i16_div"] == stages["retrain"]["modes"]["i16_div"]
 
 
 def test_evaluating_an_unfinished_run_is_refused(tmp_path):

@@ -1,7 +1,5 @@
 """Conversions to two lines and to wide sums: what is chosen, and that everything behind takes it."""
 
-import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -18,9 +16,9 @@ from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.cli.app import app
 from hccs.conversion.data import tasks
 from hccs.conversion.evaluate import evaluate
-from hccs.conversion.forms import LineForm, chosen_form
 from hccs.conversion.report.where import where
-from hccs.conversion.stages import convert
+from hccs.conversion.run import convert
+from hccs.conversion.settings import LineForm, chosen_form
 from hccs.errors import ParameterError
 from hccs.program import operators as op
 from tests.conversion.test_convert import RECIPE, settings, silent, write_data
@@ -42,33 +40,33 @@ def plain(data, tmp_path_factory):
 
 def test_without_training_two_lines_are_taken(plain):
     out, found, said = plain
-    calibrated = found["stages"]["calibrate"]
-    assert [calibrated[name] for name in ("lines", "scores", "sum_bits")] == [2, "uint8", 24]
+    calibrated = found.results.calibrate
+    assert (calibrated.lines, calibrated.scores, calibrated.sum_bits) == (2, "uint8", 24)
     assert "  two lines, uint8 scores: close enough to softmax without any training" in said
     for file in ("table.hccs.safetensors", "model.hccs.safetensors"):
         table = hccs.ParamTable.load(out / file)
         assert table.lines == 2 and (table.f == 2).all() and (table.S2 > 0).any()
-    assert calibrated["kl"] < 0.06 and found["stages"]["save"]["kl"] < 0.06
+    assert calibrated.kl < 0.06 and found.results.save.kl < 0.06
 
 
 def test_two_lines_are_several_times_as_close_as_one(plain, data, tmp_path):
-    one = convert(settings(data, retraining=None, lines=1), tmp_path / "one", silent)["stages"]["calibrate"]
+    one = convert(settings(data, retraining=None, lines=1), tmp_path / "one", silent).results.calibrate
     fine = settings(data, retraining=None, scores="int16")
-    two = convert(fine, tmp_path / "two", silent)["stages"]["calibrate"]
-    assert (one["lines"], one["sum_bits"], two["scores"]) == (1, 15, "int16")
-    assert two["kl"] < plain[1]["stages"]["calibrate"]["kl"] < 0.4 * one["kl"]
+    two = convert(fine, tmp_path / "two", silent).results.calibrate
+    assert (one.lines, one.sum_bits, two.scores) == (1, 15, "int16")
+    assert two.kl < plain[1].results.calibrate.kl < 0.4 * one.kl
 
 
 def test_every_backend_and_mode_scores_it(plain):
     out, found, _ = plain
-    stages = found["stages"]
-    scores = evaluate(out)
+    results = found.results
+    scores = evaluate(out).scores
     assert {mode.value for mode in hccs.Mode} <= {*scores}
-    assert scores["i16_div"] == stages["without retraining"]["modes"]["i16_div"]
-    integer = evaluate(out, ("i16_div", "u8_div"), backend="integer")
-    assert integer["i16_div integer"] == stages["integer"]["accuracy"]
-    assert evaluate(out, backend="whole")["whole"] == stages["whole"]["accuracy"]
-    assert stages["whole"]["agreement"] > 0.9
+    assert scores["i16_div"] == results.calibrated.modes["i16_div"]
+    integer = evaluate(out, ("i16_div", "u8_div"), backend="integer").scores
+    assert integer["i16_div integer"] == results.scores["attention"]
+    assert evaluate(out, backend="whole").scores["whole"] == results.scores["integer"]
+    assert results.integer.agreement > 0.9
 
 
 def test_the_saved_model_comes_back_with_two_lines(plain):
@@ -97,26 +95,19 @@ def test_the_commands_take_it(plain, tmp_path):
     assert written.exit_code == 0 and "32 of 32 random inputs" in written.output, written.output
 
 
-def test_an_interrupted_run_of_an_earlier_version_goes_on(plain, data, tmp_path):
-    """Its settings know no lines; the stages that it has finished stay."""
-    out = tmp_path / "run"
-    shutil.copytree(plain[0], out)
-    begun = json.loads((out / "settings.json").read_text())
-    (out / "settings.json").write_text(
-        json.dumps({k: v for k, v in begun.items() if k not in ("lines", "scores")})
-    )
+def test_a_finished_run_stays_and_other_lines_are_refused(plain, data):
     said = []
-    convert(settings(data, retraining=None, refine=True), out, said.append)
+    convert(settings(data, retraining=None, refine=True), plain[0], said.append)
     assert all(line.endswith("done before") for line in said) and said
     with pytest.raises(hccs.errors.FileError, match="other values of lines"):
-        convert(settings(data, retraining=None, refine=True, lines=1), out, silent)
+        convert(settings(data, retraining=None, refine=True, lines=1), plain[0], silent)
 
 
 def test_two_lines_are_trained_as_they_are_deployed(data, tmp_path):
     recipe = replace(RECIPE, epochs=0.5)
-    found = convert(settings(data, retraining=recipe, lines=2), tmp_path / "run", silent)["stages"]
-    assert found["calibrate"]["scores"] == "uint8" and found["whole"]["equal"] == 1.0
-    assert found["retrain"]["accuracy"] == found["whole"]["accuracy"]
+    found = convert(settings(data, retraining=recipe, lines=2), tmp_path / "run", silent).results
+    assert found.calibrate.scores == "uint8" and found.integer.equal == 1.0
+    assert found.scores["retrain"] == found.scores["integer"]
 
 
 @pytest.mark.parametrize(("lines", "said"), [(1, "one line, int16 scores, sums of 24 bits: rows this long"),
@@ -131,14 +122,14 @@ def test_long_rows(lines, said, tmp_path):
     long = replace(tasks.TASKS["movies"], n=512)
     chosen = settings(tmp_path, task=long, retraining=None, lines=lines, sentences=4)
     heard = []
-    stages = convert(chosen, tmp_path / "run", heard.append)["stages"]
+    stages = convert(chosen, tmp_path / "run", heard.append).results
     assert any(said in line for line in heard)
     table = hccs.ParamTable.load(tmp_path / "run" / "model.hccs.safetensors")
     assert (table.n, table.lines, table.sum_bits) == (512, lines, 24)
     assert (table.B > 63).all() and (table.S + (0 if table.S2 is None else table.S2) > 0).all()
     fitted = "output" if lines == 2 else "kl_i16"
-    assert [stages["calibrate"][name] for name in ("scale", "objective")] == ["largest", fitted]
-    assert stages["whole"]["agreement"] >= 0.5 and stages["save"]["kl"] < (0.35 if lines == 1 else 0.2)
+    assert (stages.collect.scale, stages.calibrate.objective) == ("largest", fitted)
+    assert stages.integer.agreement >= 0.5 and stages.save.kl < (0.35 if lines == 1 else 0.2)
     if lines == 2:  # KL is larger than it might be, for the sake of outputs
         kept = HeadStatistics.load(tmp_path / "run" / "statistics.safetensors")
         own = hccs.ParamTable.load(tmp_path / "run" / "table.hccs.safetensors")

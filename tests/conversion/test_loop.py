@@ -125,7 +125,6 @@ def test_rates_decay_and_patience_are_those_of_the_recipe():
         Recipe(epochs=4, learning_rate=1e-3, batch_size=8, evaluations_per_epoch=2, patience=2),
         loss=lambda model, batch: seen.append(model.training) or model(**batch).loss,
         score=lambda: 0.5,
-        after_epoch=None,
     )
     assert len(best.history) == 3 and len(seen) == 12 and all(seen)  # the first, and two that are no better
 

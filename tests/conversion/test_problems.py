@@ -18,8 +18,8 @@ from hccs.conversion import metrics
 from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import tokenise
 from hccs.conversion.evaluate import evaluate
-from hccs.conversion.settings import ConversionSettings
-from hccs.conversion.stages import Conversion
+from hccs.conversion.run import Run, convert
+from hccs.conversion.settings import Settings
 from hccs.conversion.training import Recipe
 from hccs.errors import DataError, HccsError, ModelError, ParameterError
 
@@ -59,13 +59,19 @@ def write(path, rows):
 
 
 def settings(encoder, task, **changes):
-    return ConversionSettings(
+    return Settings(
         **{
             "model": str(encoder), "task": task, "sentences": 48, "refine": True,
             "fine_tuning": FINE, "retraining": replace(FINE, epochs=1, learning_rate=1e-4, distil=0.8),
             **changes,
         }
     )  # fmt: skip
+
+
+def converted(chosen, out):
+    """A run that `convert` has finished, with its data in memory, and its results."""
+    found = convert(chosen, out, lambda _: None)
+    return Run(chosen, out, lambda _: None), found.results
 
 
 @pytest.fixture(scope="module")
@@ -81,24 +87,24 @@ def values(tmp_path_factory, encoder):
 
     train, dev = write(folder / "train.jsonl", rows(192, 0)), write(folder / "dev.jsonl", rows(64, 5))
     task = tasks.custom_task(train, dev, ("a", "b"), "likeness", 32, problem="regression")
-    run = Conversion(settings(encoder, task), folder / "run", lambda _: None)
-    return run, run.run()["stages"]
+    return converted(settings(encoder, task), folder / "run")
 
 
 def test_a_regression_is_converted_to_an_integer_model_of_values(values):
-    run, stages = values
-    assert stages["float"]["metric"] == "pearson" and stages["float"]["pearson"] > 0.7
-    assert stages["whole without training"]["pearson"] > 0.6
-    assert stages["whole"]["equal"] == 1.0 and stages["whole"]["agreement"] > 0.95
-    assert stages["whole"]["pearson"] == pytest.approx(stages["retrain"]["pearson"], abs=1e-6)
+    run, results = values
+    scores = results.scores
+    assert results.float_model.metric == "pearson" and scores["float_model"] > 0.7
+    assert scores["untrained"] > 0.6
+    assert results.integer.equal == 1.0 and results.integer.agreement > 0.95
+    assert scores["integer"] == pytest.approx(scores["retrain"], abs=1e-6)
     whole = hccs.IntegerModel.load(run.path / "model.hccs")
     assert whole.labels == ("likeness",)
     dev = run.sets["dev"]
     batch = {name: value.numpy() for name, value in dev.__getitems__(range(64)).items()}
     given = whole(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]).logits[:, 0]
-    assert np.corrcoef(given, batch["labels"])[0, 1] == pytest.approx(stages["whole"]["pearson"], abs=1e-5)
+    assert np.corrcoef(given, batch["labels"])[0, 1] == pytest.approx(scores["integer"], abs=1e-5)
     found = evaluate(run.path, backend="whole", metric=metrics.metric_for("regression", "spearman"))
-    assert found["examples"] == 64 and 0.5 < found["whole"] <= 1
+    assert found.examples == 64 and 0.5 < found.scores["whole"] <= 1
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +118,13 @@ def words(tmp_path_factory, encoder):
 
     train, dev = write(folder / "train.jsonl", rows(192, 0)), write(folder / "dev.jsonl", rows(64, 5))
     task = tasks.custom_task(train, dev, ("words",), "tags", 32, problem="tokens")
-    run = Conversion(settings(encoder, task, metric="f1"), folder / "run", lambda _: None)
-    return run, run.run()["stages"]
+    return converted(settings(encoder, task, metric="f1"), folder / "run")
 
 
 def test_words_are_labelled_by_an_integer_model(words):
-    run, stages = words
-    assert stages["float"]["f1"] > 0.6 and stages["float"]["labels"] == ["NAME", "O"]
-    assert stages["whole"]["equal"] == 1.0 and stages["whole"]["agreement"] > 0.9
+    run, results = words
+    assert results.scores["float_model"] > 0.6 and results.float_model.labels == ("NAME", "O")
+    assert results.integer.equal == 1.0 and results.integer.agreement > 0.9
     whole = hccs.IntegerModel.load(run.path / "model.hccs")
     assert whole.program.per_token
     dev = run.sets["dev"]
@@ -128,8 +133,8 @@ def test_words_are_labelled_by_an_integer_model(words):
     # Two tokens a word and one of them with its label; the special tokens have none.
     assert counted.sum() == sum(len(text) for text in sentences(64, 5))
     scores = whole(batch["input_ids"], batch["attention_mask"]).scores
-    assert metrics.f1(scores[counted], batch["labels"][counted]) == pytest.approx(stages["whole"]["f1"])
-    assert evaluate(run.path, ("i16_div",))["i16_div"] == stages["retrain"]["modes"]["i16_div"]
+    assert metrics.f1(scores[counted], batch["labels"][counted]) == pytest.approx(results.scores["integer"])
+    assert evaluate(run.path, ("i16_div",)).scores["i16_div"] == results.retrain.modes["i16_div"]
 
 
 def share_of_the_first(logits, labels):
@@ -144,7 +149,7 @@ def test_a_metric_of_ones_own_by_name_and_as_a_function(words):
     )
     assert result.exit_code == 0 and "share_of_the_first on 64 examples" in result.output, result.output
     own = evaluate(run.path, backend="whole", metric=metrics.metric_for("tokens", share_of_the_first))
-    assert f"{own['whole']:.4f}" in result.output
+    assert f"{own.scores['whole']:.4f}" in result.output
     for wrong, message in (
         ("pearson", "a metric for tokens among accuracy, f1, matthews"),
         ("nowhere:f", "a function f in a module nowhere"),
@@ -169,10 +174,10 @@ def test_a_live_model_and_lists_of_examples(encoder, tmp_path):
         "metric": share_of_the_first, "say": lambda _: None,
     }  # fmt: skip
     found = hccs.convert(model, examples(64, 0), examples(32, 1), out=tmp_path / "run", **given)
-    assert list(found.scores) == ["float", "without retraining", "integer", "whole"]
-    assert found.results["stages"]["float"]["metric"] == "share_of_the_first"
-    answer = found.whole(tokenizer(examples(1, 2)[0][0])["input_ids"])
-    assert found.whole.labels == ("none", "some") and answer.scores.shape == (1, 2)
+    assert list(found.scores) == ["float_model", "calibrated", "attention", "integer"]
+    assert found.results.float_model.metric == "share_of_the_first"
+    answer = found.integer_model(tokenizer(examples(1, 2)[0][0])["input_ids"])
+    assert found.integer_model.labels == ("none", "some") and answer.scores.shape == (1, 2)
     assert (found.model / "config.json").exists()
     again = hccs.convert(model, examples(64, 0), examples(32, 1), out=tmp_path / "run", **given)
     assert again.results == found.results

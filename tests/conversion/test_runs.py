@@ -1,11 +1,11 @@
-"""The mechanism under every run, on stub stages: resuming, kills, damage, the lock, pools of processes."""
+"""The mechanism under every run, on stub stages: resuming, kills, damage, the lock."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
-from hccs.conversion.runs import lock
-from hccs.conversion.runs.converted import ConvertedRun, RunSettings
-from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.processes import in_processes, state
+from hccs.conversion.converted import Converted, settings_of
+from hccs.conversion.runs.folder import HOLDER, LOCK, RunFolder
+from hccs.conversion.runs.processes import state
 from hccs.conversion.runs.record import StageRecord
-from hccs.errors import FileError, HccsError
-from tests.conversion.pool_stubs import leave_a_mark
+from hccs.errors import FileError
 
 SETTINGS = {"model": "tiny", "seed": 0}
 
@@ -49,7 +47,7 @@ def run(path: Path, calls: list[str] | None = None, stop_before: str = "") -> di
             if name == stop_before:
                 raise KeyboardInterrupt
             folder.stage(name, work)
-    return folder.results["stages"]
+    return folder.record.stages
 
 
 WHOLE = {name: {"value": value} for value, name in enumerate(("first", "second", "third"), 1)}
@@ -64,7 +62,7 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path, stage):
     assert before + after == ["first", "second", "third"]
     assert run(tmp_path / "run", nothing := []) == WHOLE and nothing == []
     assert set(json.loads((tmp_path / "run" / "results.json").read_text())["seconds"]) == set(WHOLE)
-    assert not (tmp_path / "run" / lock.NAME).exists()
+    assert not (tmp_path / "run" / LOCK).exists()
 
 
 def killed_at(event: int, path: Path) -> bool:
@@ -101,7 +99,7 @@ def test_a_run_goes_on_wherever_it_was_killed(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    [".settings.json.ab12_xyz", ".settings.json.0123abcd.partial", ".model.hccs.0123abcd.partial", lock.NAME],
+    [".settings.json.ab12_xyz", ".settings.json.0123abcd.partial", ".model.hccs.0123abcd.partial", LOCK],
 )
 def test_what_a_killed_run_left_is_no_other_file(tmp_path, name):
     (tmp_path / "run").mkdir()
@@ -124,17 +122,19 @@ def test_other_files_are_neither_taken_nor_touched(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b'{"stages": {', b"[1, 2]", b"\xff\xfe", b'{"stages": 3}', b"[" * 10**5]
+    "content",
+    [b"", b'{"stages": {', b"[1, 2]", b"\xff\xfe", b'{"version": 1, "stages": 3}', b"{}", b"[" * 10**5],
 )
 def test_damaged_results_say_what_to_do(tmp_path, content):
     run(tmp_path / "run")
     (tmp_path / "run" / "results.json").write_bytes(content)
     with pytest.raises(
-        FileError, match=r"(?s)^expected [^\n]*results.json[^\n]*Delete that file to do its stages"
+        FileError,
+        match=r"(?s)^expected [^\n]*results.json[^\n]*(Delete that file to repeat|cannot be resumed)",
     ):
         run(tmp_path / "run")
     with pytest.raises(FileError, match=r"results.json"):
-        ConvertedRun(tmp_path / "run")
+        Converted(tmp_path / "run")
     (tmp_path / "run" / "results.json").unlink()
     assert run(tmp_path / "run") == WHOLE
 
@@ -142,42 +142,49 @@ def test_damaged_results_say_what_to_do(tmp_path, content):
 def test_damaged_settings_say_what_to_do(tmp_path):
     run(tmp_path / "run")
     (tmp_path / "run" / "settings.json").write_text('{"model"')
-    with pytest.raises(FileError, match=r"settings.json to be intact JSON.*begin anew"):
+    with pytest.raises(FileError, match=r"settings.json to be intact JSON.*start over"):
         run(tmp_path / "run")
     with pytest.raises(FileError, match=r"settings.json to be intact JSON"):
-        RunSettings.of(tmp_path / "run")
-    (tmp_path / "run" / "settings.json").write_text('{"model": "tiny"}')
-    with pytest.raises(FileError, match="to be the settings of a conversion"):
-        RunSettings.of(tmp_path / "run")
+        settings_of(tmp_path / "run")
+    (tmp_path / "run" / "settings.json").write_text('{"version": 1, "model": "tiny"}')
+    with pytest.raises(FileError, match=r"settings.json as hccs wrote it; got value has no task"):
+        settings_of(tmp_path / "run")
     with pytest.raises(FileError, match="other values of seed"):
         run(tmp_path / "run")
-    assert not (tmp_path / "run" / lock.NAME).exists()
+    assert not (tmp_path / "run" / LOCK).exists()
 
 
 def test_only_a_finished_conversion_is_a_converted_run(tmp_path):
     with pytest.raises(FileError, match="no run"):
-        ConvertedRun(tmp_path)
+        Converted(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     StageRecord(tmp_path / "results.json").stage("retrain", dict)
     with pytest.raises(FileError, match=r"a run that has not finished.*hccs convert first"):
-        ConvertedRun(tmp_path)
+        Converted(tmp_path)
 
 
-def test_records_of_earlier_versions_are_read(tmp_path):
-    old = {"float": 0.8, "retrained, old": 0.9, "seconds": {"float": 3.0}}
-    (tmp_path / "old.json").write_text(json.dumps(old))
-    record = StageRecord(tmp_path / "old.json", {"retrained, old": "retrained-new"})
-    assert record.stages == {"float": 0.8, "retrained-new": 0.9} and record.seconds == {"float": 3.0}
-    record.stage("more", lambda: 1)
-    assert StageRecord(tmp_path / "old.json").stages == {"float": 0.8, "retrained-new": 0.9, "more": 1}
+def test_runs_of_another_version_are_refused_by_their_version(tmp_path):
+    """Results and settings alike; nothing of the run is read or changed."""
+    run(tmp_path / "run")
+    for name in ("results.json", "settings.json"):
+        path = tmp_path / "run" / name
+        intact = path.read_text()
+        for version in (0, "1", None):
+            path.write_text(json.dumps({**json.loads(intact), "version": version}))
+            told = rf"version 1 of .*{name}; got version {version!r}.*another format cannot be resumed"
+            with pytest.raises(FileError, match=told):
+                run(tmp_path / "run")
+        path.write_text(intact)
+    assert run(tmp_path / "run") == WHOLE
 
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from hccs.conversion.runs.lock import FolderLock
-FolderLock(Path(sys.argv[1])).take()
+from hccs.conversion.runs.folder import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+lock.take()
 print("held", flush=True)
 time.sleep(600)
 """
@@ -189,7 +196,7 @@ def test_a_second_run_is_told_who_is_at_work(tmp_path, monkeypatch):
         told = rf"process {os.getpid()} on .* since 20..-.*: hccs convert 'a model'\. Wait until"
         with pytest.raises(FileError, match=told):
             run(tmp_path / "run")
-        assert (tmp_path / "run" / lock.NAME).exists()
+        assert (tmp_path / "run" / LOCK).exists() and (tmp_path / "run" / HOLDER).exists()
     other = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "run"), "--mode", "u8 clb"],
         stdout=subprocess.PIPE,
@@ -200,7 +207,7 @@ def test_a_second_run_is_told_who_is_at_work(tmp_path, monkeypatch):
         run(tmp_path / "run")
     other.kill()  # and with its process the lock is gone, though its file is not
     other.communicate()
-    assert (tmp_path / "run" / lock.NAME).exists()
+    assert (tmp_path / "run" / LOCK).exists()
     assert run(tmp_path / "run") == WHOLE
 
 
@@ -208,47 +215,6 @@ def test_a_file_system_without_locks_is_used_with_a_warning(tmp_path, monkeypatc
     def no_locks(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(lock.fcntl, "flock", no_locks)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.warns(UserWarning, match="cannot be locked .Operation not supported"):
         assert run(tmp_path / "run") == WHOLE
-
-
-def gone(process: int) -> bool:
-    """Waits until a process has ended."""
-    while True:
-        try:
-            os.kill(process, 0)
-            status = Path(f"/proc/{process}/stat")
-            if status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_processes_end_with_the_first_one(tmp_path, how):
-    first = subprocess.Popen(
-        [sys.executable, "-m", "tests.conversion.pool_stubs", str(tmp_path), "waits1", "waits2"],
-        cwd=Path(__file__).parents[2],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while len(begun := [p for p in tmp_path.iterdir() if p.read_text()]) < 2:
-        time.sleep(0.05)
-    children = [int(path.read_text()) for path in begun]
-    os.killpg(first.pid, how) if how == signal.SIGINT else first.send_signal(how)  # Ctrl-C reaches the group
-    _, said = first.communicate()
-    assert first.returncode != 0 and all(gone(child) for child in children)
-    assert said.count("Traceback") == (how == signal.SIGINT)  # the first process's KeyboardInterrupt alone
-
-
-def test_a_failing_or_killed_process_ends_the_pool(tmp_path):
-    for bad, message in (("fails", "expected a; got b"), ("dies", "one that was killed.*fewer --jobs")):
-        folder = tmp_path / bad
-        folder.mkdir()
-        with pytest.raises(HccsError, match=message):
-            in_processes(leave_a_mark, [(str(folder), "waits"), (str(folder), bad)], 2, "stubs")
-        if (folder / "waits").exists():
-            assert gone(int((folder / "waits").read_text()))

@@ -1,4 +1,4 @@
-"""Conversions that no label takes part in: weights mended in closed form, training after the float model."""
+"""Conversions without labels: weights corrected in closed form, training that follows the float model."""
 
 import json
 import shutil
@@ -13,15 +13,15 @@ from hccs_lab.demo import MODEL
 
 import hccs
 import hccs.nn
-from hccs.conversion import calibration_stages, reconstructing, training
+from hccs.conversion import reconstructing, stages, training
 from hccs.conversion.data import tasks
 from hccs.conversion.data.reading import read_texts
-from hccs.conversion.evaluate import evaluate
+from hccs.conversion.evaluate import Evaluation, evaluate
 from hccs.conversion.models import load_classifier
+from hccs.conversion.run import convert
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.scores import Measured
-from hccs.conversion.settings import ConversionSettings
-from hccs.conversion.stages import convert
+from hccs.conversion.settings import Settings
 from hccs.conversion.training import Recipe
 from hccs.errors import DataError, FileError, ModelError
 
@@ -54,10 +54,10 @@ def texts(tmp_path_factory):
     return folder
 
 
-def settings(texts, dev=False, **changes) -> ConversionSettings:
+def settings(texts, dev=False, **changes) -> Settings:
     files = (str(texts / "texts.txt"), str(texts / "dev.tsv") if dev else None)
     task = tasks.custom_task(*files, ("sentence",), "label", 64, unlabelled=True)
-    base = ConversionSettings(model=str(MODEL), task=task, sentences=32, refine=False, retraining=RECIPE)
+    base = Settings(model=str(MODEL), task=task, sentences=32, refine=False, retraining=RECIPE)
     return replace(base, **changes)
 
 
@@ -90,73 +90,70 @@ def test_training_without_labels_follows_the_float_model_and_goes_on(texts, tmp_
             return follow(logits, wanted, *rest)
 
         patched.setattr(training, "divergence", counted)
-        stages = convert(chosen, out, silent)["stages"]
-    assert seen and stages["float"]["metric"] == "agreement" and stages["float"]["agreement"] == 1.0
-    assert stages["float"]["labels"] == ["negative", "positive"]
-    assert 0.7 < stages["retrain"]["agreement"] <= 1.0 and len(stages["retrain"]["history"]) == 2
+        results = convert(chosen, out, silent).results
+    begun = results.float_model
+    assert seen and begun.metric == "agreement" and begun.score.value == 1.0
+    assert begun.labels == ("negative", "positive")
+    assert 0.7 < results.scores["retrain"] <= 1.0 and len(results.retrain.history) == 2
     before, after = weights(out / "float"), weights(out / "model")
     assert any(not torch.equal(before[name], after[name]) for name in before)
     again = evaluate(out, ("i16_div",))
-    assert again == {
-        "metric": "agreement", "examples": 8, "float": 1.0, "i16_div": stages["retrain"]["modes"]["i16_div"],
-    }  # fmt: skip
-    assert evaluate(out, ("i16_div",), str(texts / "dev.tsv"), metric="accuracy")["examples"] == 40
+    assert again == Evaluation("agreement", 8, {"float": 1.0, "i16_div": results.retrain.modes["i16_div"]})
+    assert evaluate(out, ("i16_div",), str(texts / "dev.tsv"), metric="accuracy").examples == 40
 
 
 @pytest.fixture(scope="module")
-def mended(texts, tmp_path_factory):
-    """A conversion of an unlabelled task without training, stopped after weights were mended."""
-    out, found = tmp_path_factory.mktemp("mended") / "run", {}
+def corrected(texts, tmp_path_factory):
+    """A conversion of an unlabelled task without training, stopped after weights were corrected."""
+    out, found = tmp_path_factory.mktemp("corrected") / "run", {}
 
     def stops(*arguments):
         raise Killed
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(calibration_stages, "refine", stops)
+        patched.setattr(stages, "refine", stops)
         convert(settings(texts, dev=True, retraining=None, refine=True), out, silent)
     found["before"] = list(json.loads((out / "results.json").read_text())["stages"])
-    found |= convert(settings(texts, dev=True, retraining=None, refine=True), out, silent)
+    found["results"] = convert(settings(texts, dev=True, retraining=None, refine=True), out, silent).results
     return out, found
 
 
-def test_weights_are_mended_where_nothing_is_trained(mended):
-    out, found = mended
-    stages = found["stages"]
-    assert found["before"] == ["float", "collect", "calibrate"]
-    assert list(stages)[3:5] == ["reconstruct", "without retraining"] and "retrain" not in stages
-    stage = stages["reconstruct"]
-    assert [(m["layer"], m["matrix"]) for m in stage["matrices"]] == [
+def test_weights_are_corrected_where_nothing_is_trained(corrected):
+    out, found = corrected
+    results = found["results"]
+    assert found["before"] == ["float_model", "collect", "calibrate"]
+    assert list(results.stages)[3:5] == ["reconstruct", "calibrated"] and results.retrain is None
+    stage = results.reconstruct.correction
+    assert [(m.layer, m.matrix) for m in stage.matrices] == [
         (layer, matrix) for layer in range(2) for matrix in ("attention_output", "narrow")
     ]
-    assert all(m["after"] <= m["before"] for m in stage["matrices"])
-    assert stage["kept"] == (stage["nearer"][0] >= -2 * stage["nearer"][1])
-    assert "kept" in stage["refined"] and stage["refined"]["kl"][0] == stage["kl"][1 if stage["kept"] else 0]
+    assert all(m.after <= m.before for m in stage.matrices)
+    assert stage.kept == (stage.nearer[0] >= -2 * stage.nearer[1])
+    assert results.reconstruct.refined.kl[0] == stage.kl[1 if stage.kept else 0]
     before, after = weights(out / "float"), weights(out / "model")
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     places = {"attention_output": "attention.output", "narrow": "output"}
-    assert stage["kept"] and {name.rsplit(".", 1)[0] for name in changed} == {
-        f"bert.encoder.layer.{m['layer']}.{places[m['matrix']]}.dense"
-        for m in stage["matrices"]
-        if m["ridge"] is not None
+    assert stage.kept and {name.rsplit(".", 1)[0] for name in changed} == {
+        f"bert.encoder.layer.{m.layer}.{places[m.matrix]}.dense"
+        for m in stage.matrices
+        if m.ridge is not None
     }
-    assert stages["float"]["metric"] == "accuracy"  # of the labelled dev set
-    assert evaluate(out, ("i16_div",))["i16_div"] == stages["without retraining"]["modes"]["i16_div"]
+    assert results.float_model.metric == "accuracy"  # on the labelled dev set
+    assert evaluate(out, ("i16_div",)).scores["i16_div"] == results.calibrated.modes["i16_div"]
     assert not (out / "reconstructed").exists()
 
 
-def test_the_integer_model_is_mended_for_its_own_rounding(mended):
-    out, found = mended
-    whole = found["stages"]["whole"]
-    assert len(whole["reconstructed"]["matrices"]) == 4 and whole["agreement"] > 0.8
-    assert evaluate(out, backend="whole")["whole"] == whole["accuracy"]
+def test_the_integer_model_is_corrected_for_its_own_rounding(corrected):
+    out, found = corrected
+    stage = found["results"].integer
+    assert len(stage.correction.matrices) == 4 and stage.agreement > 0.8
+    assert evaluate(out, backend="whole").scores["whole"] == stage.reached.score.value
 
 
 def test_a_step_that_loses_is_not_kept(texts, tmp_path, monkeypatch):
     monkeypatch.setattr(reconstructing, "closer", lambda *arguments: Measured(-1.0, 0.1))
-    stages = convert(settings(texts, retraining=None, integer="attention"), tmp_path / "run", silent)[
-        "stages"
-    ]
-    assert not stages["reconstruct"]["kept"]
+    found = convert(settings(texts, retraining=None, integer="attention"), tmp_path / "run", silent)
+    assert not found.results.reconstruct.correction.kept
     before, after = weights(tmp_path / "run" / "float"), weights(tmp_path / "run" / "model")
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -171,9 +168,9 @@ def test_a_model_of_other_layers_keeps_its_weights(tmp_path, texts):
     load_classifier(str(MODEL), ("negative", "positive")).tokenizer.save_pretrained(tmp_path / "albert")
     chosen = settings(texts, model=str(tmp_path / "albert"), retraining=None, integer="attention")
     said = []
-    stages = convert(chosen, tmp_path / "run", said.append)["stages"]
-    assert "whose layers are known" in stages["reconstruct"]["refused"]
-    assert any("weights stay as they are" in line for line in said) and stages["save"]["model"] == "model"
+    results = convert(chosen, tmp_path / "run", said.append).results
+    assert "whose layers are known" in results.reconstruct.refused
+    assert any("weights stay as they are" in line for line in said) and results.save.heads
 
 
 def test_a_live_model_and_texts_alone(tmp_path):
@@ -184,9 +181,10 @@ def test_a_live_model_and_texts_alone(tmp_path):
     }  # fmt: skip
     train = [text[0] for text in snippets().texts]
     found = hccs.convert(loaded.model, train, out=tmp_path / "run", **given)
-    assert list(found.scores) == ["float", "without retraining", "integer"] and found.scores["float"] == 1.0
+    assert list(found.scores) == ["float_model", "calibrated", "attention"]
+    assert found.scores["float_model"] == 1.0
     pairs = [((text[:20], text[:40]), None) for text in train[:40]]
-    assert hccs.convert(loaded.model, pairs, out=tmp_path / "pairs", **given).scores["float"] == 1.0
+    assert hccs.convert(loaded.model, pairs, out=tmp_path / "pairs", **given).scores["float_model"] == 1.0
     again = hccs.convert(loaded.model, train, out=tmp_path / "run", **given)
     assert again.scores == found.scores
     with pytest.raises(FileError, match=r"the train that .* was begun with"):

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("", "docs/", "lab/", "lab/docs/", "aie/", "aie/docs/", ".github/")
 # Pages whose snippets and commands must work as written. The README files inside `src` belong to exported
 # projects and name files of theirs; only their links are followed.
-PAGES = sorted(
-    str(path.relative_to(ROOT))
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob(".github/*.md"))
-)
-
-# Pages that lead a new user from given files to an end: run as a whole, in order (`test_paths.py`).
-PATH_PAGES = [page for page in PAGES if re.match(r"docs/(start|for_\w+|numpy_only)\.md", page)]
+PAGES = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS for path in ROOT.glob(f"{folder}*.md"))
+# Those that the site shows, too.
+SITE_PAGES = [page for page in PAGES if page == "README.md" or re.match(r"(lab/|aie/)?docs/", page)]
 
 
 @dataclass(frozen=True)
@@ -27,6 +24,7 @@ class Fence:
     line: int
     language: str
     text: str
+    section: str = ""
 
     @property
     def place(self) -> str:
@@ -37,17 +35,31 @@ class Fence:
 def fences(page: str) -> list[Fence]:
     """All fenced blocks of a page, in order, without the indentation that a list gives them."""
     found: list[Fence] = []
-    indent, language, start, lines = "", "", 0, None
+    indent, language, section, start, lines = "", "", "", 0, None
     for number, line in enumerate((ROOT / page).read_text(encoding="utf-8").splitlines(), 1):
         if lines is None:
             if opening := re.fullmatch(r"( *)```(\w*)", line):
                 indent, language, start, lines = opening[1], opening[2], number + 1, []
+            elif heading := re.fullmatch(r"#+ (.+)", line):
+                section = heading[1]
         elif line == f"{indent}```":
-            found.append(Fence(page, start, language, "\n".join(lines) + "\n"))
+            found.append(Fence(page, start, language, "\n".join(lines) + "\n", section))
             lines = None
         else:
             lines.append(line.removeprefix(indent))
     assert lines is None, f"{page}:{start}: a fence without an end"
+    return found
+
+
+def shell_lines(fence: Fence) -> list[tuple[str, str]]:
+    """The lines of a shell fence as (place, line); a backslash at the end joins a line with the next."""
+    found, start = [], 0
+    lines = fence.text.splitlines()
+    for number, line in enumerate(lines):
+        if not line.endswith("\\"):
+            joined = " ".join(part.rstrip("\\").strip() for part in lines[start : number + 1])
+            found.append((f"{fence.page}:{fence.line + start}", joined))
+            start = number + 1
     return found
 
 

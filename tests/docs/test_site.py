@@ -35,7 +35,10 @@ def test_every_page_is_in_the_menu_once():
     menu = listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
     pages = [path.name for path in (ROOT / "docs").glob("*.md")]
     notebooks = [f"notebooks/{path.stem}.md" for path in (ROOT / "docs" / "notebooks").glob("*.ipynb")]
-    assert sorted(menu) == sorted(["index.md", *pages, *notebooks])
+    others = [
+        f"{name}/{path.name}" for name in ("lab", "aie") for path in (ROOT / name / "docs").glob("*.md")
+    ]
+    assert sorted(menu) == sorted(["index.md", *pages, *notebooks, *others])
 
 
 def test_every_public_name_is_on_the_page_of_names():
@@ -53,13 +56,22 @@ def test_every_public_name_is_on_the_page_of_names():
 def test_notebooks_become_pages(site):
     """Cells, their outputs as HTML or text, and links to other pages of the site."""
     page = site.as_markdown(ROOT / "docs" / "notebooks" / "what_a_head_looks_like.ipynb")
-    assert page.startswith("# What a head looks like") and "```python\nimport hccs\n" in page
+    assert page.startswith("# What a head looks like") and "```python\nimport csv\n" in page
     assert '<div class="hccs-heads"' in page and "```text\n" in page
     assert "\n\n" not in page[page.index("<script>") : page.index("</script>")]  # Markdown would end there
     linked = site.with_links_of_the_site(
         "[a](../calibration.md) [b](x.ipynb)", ROOT / "docs/notebooks", "notebooks"
     )
     assert linked == "[a](../calibration.md) [b](x.md)"
+
+
+def test_examples_and_parameters_of_docstrings_are_readable():
+    pytest.importorskip("griffe")
+    spec = importlib.util.spec_from_file_location("docstrings", ROOT / "tools" / "docstrings.py")
+    docstrings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docstrings)
+    text = docstrings.fenced("Adds.\n\n>>> add(\n...     1, 2)\n3\n\nThen more.")
+    assert text == "Adds.\n\n\n```pycon\n>>> add(\n...     1, 2)\n3\n```\n\nThen more.\n"
 
 
 def test_the_figure_of_the_readme_shows_the_results_as_they_are():
@@ -79,6 +91,11 @@ def test_the_site_builds_without_a_warning(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "notebooks" / "what_a_head_looks_like" / "index.html").exists()
+    assert (tmp_path / "site" / "lab" / "reproduction" / "index.html").exists()
+    names = (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
+    assert 'id="hccs.IntegerModel.__call__"' in names and "&gt;&gt;&gt;" not in re.sub(
+        r"<code.*?</code>", "", names, flags=re.S
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,6 +107,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
         ("[d](../src/hccs/reference)", "docs", "[d](https://host/who/what/blob/main/src/hccs/reference)"),
         ("[e](../README.md)", "docs", "[e](index.md)"),
         ("[f](https://semver.org)", "docs", "[f](https://semver.org)"),
+        ("[g](../lab/docs/reproduction.md#modes)", "docs", "[g](lab/reproduction.md#modes)"),
     ],
 )
 def test_links_lead_where_they_led(site, link, folder, expected, monkeypatch):

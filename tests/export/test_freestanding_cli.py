@@ -62,6 +62,9 @@ def test_sentences_are_ids_or_text(program: Path, tmp_path: Path) -> None:
     assert f"of them {5 * (16 + 4)} of words" in said and "3 examples" in said
     assert "tokens[16]" in (tmp_path / "c" / "hccs_examples.c").read_text()  # 3 + 1 + 12 of 20
     sentences.write_text("a fine film\n")
+    with pytest.raises(FileError, match=r"tokenizer\.json"):  # its tokenizer is "a tokenizer"
+        export(program, "-o", tmp_path / "c", "--sentences", sentences)
+    IntegerModel(replace(small_program(), tokenizer="")).save(program)
     with pytest.raises(FileError, match="Give token ids"):
         export(program, "-o", tmp_path / "c", "--sentences", sentences)
     sentences.write_text("\n")

@@ -92,7 +92,7 @@ def test_an_engine_that_differs_is_refused() -> None:
         pytest.skip("native code does not run here")
     program = model.program
     unit = program.operators[-1]
-    last = replace(program.operators[-2], kind="max")
+    last = replace(program.operators[-2], pooling="max")
     assert type(last).__name__ == "Pool"
     other = IntegerModel(replace(program, operators=(*program.operators[:-2], last, unit)))
     model._engine = other._engine

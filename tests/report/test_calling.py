@@ -18,6 +18,8 @@ typer_testing = pytest.importorskip("typer.testing")
 import hccs
 import hccs.nn
 from hccs.cli.app import app
+from hccs.conversion.card import card
+from hccs.conversion.converted import Converted
 from hccs.conversion.data.sources import given_as, parts_of
 from hccs.conversion.data.tasks import custom_task, load
 from hccs.errors import DataError, FileError, ParameterError
@@ -52,11 +54,33 @@ def test_the_model_has_a_card(finished):
     found, _ = finished
     card = (found.model / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n") and "- hccs" in card
-    for name in ("float", "whole"):
+    for name in ("float_model", "integer"):
         assert f"{found.scores[name]:.4f}" in card
     theta = found.tables["delivered"].head(1, 0).packed.tolist()
     assert f"| 1.0 | {' | '.join(map(str, theta))} |" in card
     assert f"hccs convert {found.folder / 'given' / 'model'}" in card
+
+
+def test_names_in_the_card_stay_text(finished, tmp_path):
+    """A model's folder and a metric whose names are markup."""
+    found, _ = finished
+    folder = tmp_path / "copy"
+    shutil.copytree(found.folder, folder)
+    for name, change in (
+        ("settings.json", {"model": "given/<img src=x>*a*|b[c](d)`e`"}),
+        ("results.json", {"metric": 'a: "b"_<i>'}),
+    ):
+        content = json.loads((folder / name).read_text())
+        (content if name == "settings.json" else content["stages"]["float_model"]).update(change)
+        (folder / name).write_text(json.dumps(content))
+    text = card(Converted(folder))
+    title = next(line for line in text.splitlines() if line.startswith("# "))
+    assert title == r"# &lt;img src=x&gt;\*a\*\|b\[c\](d)\`e\`, converted by hccs"
+    assert '- "a: \\"b\\"_<i>"' in text.split("---")[1]  # YAML reads a string
+    outside = text.split("## Made by")[0].split("---", 2)[2]
+    assert "<img" not in outside and "<i>" not in outside
+    command = text.split("## Made by")[1]
+    assert command.count("```sh\n") == 1 and command.rstrip().endswith("\n```")
 
 
 def test_a_pipeline_on_the_delivered_folder_runs_hccs(finished, material):
@@ -155,5 +179,6 @@ def test_a_dataloader_is_taken_as_it_stands(material, tmp_path):
     found = runner.invoke(app, ["evaluate", str(by_ids.folder), "--json", "--mode", "u8_div"])
     scores = json.loads(found.stdout)
     assert (
-        set(scores) == {"metric", "examples", "float", "u8_div"} and scores["float"] == by_ids.scores["float"]
+        set(scores) == {"metric", "examples", "float", "u8_div"}
+        and scores["float"] == by_ids.scores["float_model"]
     )

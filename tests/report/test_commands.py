@@ -46,7 +46,7 @@ def test_a_conversion_for_machines_and_for_logs(material, tmp_path):
         assert re.search(rf"^{stage}: .*{seconds:.1f} s$", done.stderr, re.MULTILINE)
     assert f"hccs bench {out}" in done.stderr and "in all: " in done.stderr
     again = run(*words, "--no-retrain", "--no-refine", "--lines", 1, "--out", out)
-    assert "float: done before" in again.stdout and f"report: {out / 'report.html'}" in again.stdout
+    assert "float_model: done before" in again.stdout and f"report: {out / 'report.html'}" in again.stdout
 
 
 def test_where_for_machines(finished):

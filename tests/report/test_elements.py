@@ -15,7 +15,7 @@ import hccs
 from hccs._html.charts import Curve, bar, curves, interval, sparkline, ticks
 from hccs._html.elements import Markup, joined, table, tag
 from hccs.calibration import HeadStatistics
-from hccs.conversion.report.intervals import of_error, of_share
+from hccs.conversion.scores import Difference, Measured, of_pairs, of_share
 from hccs.numbers.table import ParamTable
 from hccs.program import Program
 from tests.program.programs import random_program
@@ -67,8 +67,22 @@ def test_intervals_hold_what_they_promise():
         held = np.mean([low <= share <= high for low, high in (of_share(s, examples) for s in seen)])
         assert 0.92 < held < 0.98
     assert of_share(0.0, 10)[0] == 0.0 and 0.999 < of_share(1.0, 10)[1] <= 1.0
-    low, high = of_error(1.0, 0.5)
+    low, high = Measured(1.0, 0.5).interval
     assert (low + high) / 2 == 1.0 and high - low == pytest.approx(2 * 1.96 * 0.5, rel=1e-3)
+
+
+def test_intervals_of_differences_hold_what_they_promise():
+    """Two models on the same examples that rarely differ: an interval that closes at 0 would not hold."""
+    rng = np.random.default_rng(0)
+    for won, lost, examples in ((0.01, 0.02, 66), (0.05, 0.02, 200), (0.001, 0.001, 100)):
+        drawn = rng.multinomial(examples, (won, lost, 1 - won - lost), 2000)
+        found = [of_pairs(int(w), int(z), examples) for w, z, _ in drawn]
+        assert np.mean([low <= won - lost <= high for low, high in found]) > 0.93
+    low, high = Difference(0.0, 0.0, 66, 0, 0).interval
+    assert low == -high and 0.03 < high < 3.5 / 66  # about the rule of three
+    low, high = Difference(0.0, 0.0, 66).interval  # a metric that is no share
+    assert (low, high) == (-3 / 66, 3 / 66)
+    assert Measured(1.0, 0.0, 66).interval[0] < 0.96
 
 
 def shown_objects():

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,21 @@ pytest.importorskip("transformers")
 typer_testing = pytest.importorskip("typer.testing")
 
 from hccs.cli.app import app
+from hccs.conversion import run
+from hccs.conversion.report import conversion
 from hccs.conversion.report.commands import convert_command
+from hccs.conversion.report.where import where_section
 from hccs.conversion.report.write import write_report
+from hccs.conversion.results import Answers, ChangedAnswer
 from hccs.errors import FileError
+from hccs.nn.lowering.accounting import Account, Cost
 from tests.report.browser import Browser, executable
 from tests.report.conftest import LABELS
 from tests.report.wellformed import checked
 
 runner = typer_testing.CliRunner()
 
-SECTIONS = ["accuracy", "modes", "heads", "where", "cost", "time", "again"]
+SECTIONS = ["accuracy", "answers", "modes", "heads", "where", "cost", "time", "again"]
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +40,18 @@ def page(finished):
 
 def test_a_report_is_well_formed_and_says_everything(finished, page):
     found, said = finished
-    elements, stages = checked(page), found.results["stages"]
+    elements, results = checked(page), found.results
     words = " ".join("".join(elements.text).split())
     assert all(section in elements.ids for section in SECTIONS)
     assert elements.names.count("svg") > 20 and "script" in elements.names
     assert found.summary in words
     for stage, score in found.scores.items():
         assert f"{100 * score:.2f} %" in words, stage
-    for mode in stages["retrain"]["modes"]:
+    for mode in results.retrain.modes:
         assert mode in words
-    for head in stages["save"]["heads"]:
-        assert f"head-{head['layer']}-{head['head']}" in elements.ids and f"{head['kl']:.4f}" in words
-    assert "where accuracy goes …" in said and "dearest first" in words
+    for head in results.save.heads:
+        assert f"head-{head.layer}-{head.head}" in elements.ids and f"{head.kl:.4f}" in words
+    assert "where accuracy goes …" in said and "costliest first" in words
     assert f"hccs convert {found.folder / 'given' / 'model'} --out {found.folder}" in words
 
 
@@ -61,13 +67,51 @@ def test_worst_heads_come_first(finished, page):
 
 
 def test_intervals_stand_beside_scores(finished, page):
-    stages = finished[0].results["stages"]
-    difference, error = stages["whole"]["against_float"]
+    results = finished[0].results
+    against = results.integer.reached.against_float
     words = " ".join("".join(checked(page).text).split()).replace("\N{MINUS SIGN}", "-")
-    if error:
-        assert f"{100 * (difference - 1.96 * error):.1f}" in words
-    assert stages["float"]["examples"] == 64 and "64 dev examples" in words
+    low, high = against.interval
+    assert low < against.value < high and f"{100 * low:+.2f} to {100 * high:+.2f}" in words
+    assert results.float_model.examples == 64 and "64 dev examples" in words
     assert "Only 64 dev examples: the intervals are wide." in words
+
+
+def test_answers_are_counted_and_those_that_changed_are_listed(finished, material, page):
+    """The matrix is counted here from the integer model's own answers; texts stay text."""
+    found = finished[0]
+    answers, model = found.results.integer.reached.answers, found.integer_model
+    counts = [[0, 0], [0, 0]]
+    for text, label in material.rows(64, 1):
+        counts[label][int(model(material.tokenizer(text)["input_ids"]).scores[0].argmax())] += 1
+    assert answers.confusion == tuple(map(tuple, counts))
+    words = " ".join("".join(checked(page).text).split())
+    assert f"Answers that differ from the float model's: {answers.changed}" in words
+    assert len(answers.examples) == min(answers.changed, 50)
+    for one in answers.examples[:20]:
+        assert one.text in words and one.before != one.after
+        assert one.text == material.rows(64, 1)[one.example][0]
+
+
+def test_changed_answers_are_listed_and_escaped(finished):
+    examples = tuple(ChangedAnswer(i, f"<b>text {i}</b>", 0, 0, 1) for i in range(30))
+    made = "".join(conversion._changed(Answers(((1, 2), (3, 4)), 31, examples), LABELS))
+    elements = checked(f"<div>{made}</div>")
+    assert "<b>text 19</b>" in elements.text and "<b>text 20</b>" not in elements.text
+    assert "and 11 more." in elements.text and "b" not in elements.names
+
+
+def test_noise_that_cancels_is_explained(tmp_path):
+    def cost(operator, decibels):
+        return Cost(operator, None, 0.98, 0.01, decibels, 0.9)
+
+    quiet = Account(
+        (), (cost("attention", 20.0), cost("linear layers", 30.0)), (), cost("everything", 25.0), 0.9
+    )
+    quiet = replace(quiet, operators=(replace(cost("attention", 20.0), layer=0),))
+    told = "".join(where_section(quiet, tmp_path, True))
+    assert "Alone, attention is noisier than everything together: rounding errors" in told
+    loud = replace(quiet, whole=cost("everything", 15.0))
+    assert "noisier than everything" not in "".join(where_section(loud, tmp_path, True))
 
 
 def test_the_command_writes_it_anywhere_and_other_commands_show_in_it(finished, tmp_path):
@@ -104,7 +148,10 @@ def test_the_command_writes_it_anywhere_and_other_commands_show_in_it(finished, 
     assert isinstance(refused.exception, FileError)
     with pytest.raises(FileError, match="a finished run"):
         (tmp_path / "half").mkdir()
-        (tmp_path / "half" / "results.json").write_text('{"stages": {"float": {}}, "seconds": {}}')
+        (tmp_path / "half" / "model").mkdir()
+        (tmp_path / "half" / "model" / "config.json").write_text("{}")
+        half = '{"version": 1, "stages": {"float_model": {}}, "seconds": {}}'
+        (tmp_path / "half" / "results.json").write_text(half)
         write_report(tmp_path / "half")
 
 
@@ -120,6 +167,11 @@ def test_a_browser_shows_it(finished, tmp_path, width, scheme):
         assert browser.ask("getComputedStyle(document.body).backgroundColor") == (
             "rgb(21, 23, 27)" if scheme == "dark" else "rgb(251, 250, 247)"
         )
+        # No table of scores hides a column: on a narrow page its rows are cards.
+        cut = "t => t.scrollWidth > t.parentElement.clientWidth"
+        assert browser.ask(f"[...document.querySelectorAll('.cards')].filter({cut}).length") == 0
+        charts = "[...document.querySelectorAll('td.chart svg')].map(s => s.getBoundingClientRect().right)"
+        assert max(browser.ask(charts)) <= width
         # A link opens its head, and the list sorts.
         assert browser.ask("document.querySelectorAll('#heads-list details[open]').length") == 1
         browser.ask("document.querySelectorAll('.map a')[0].dispatchEvent(new MouseEvent('click'))")
@@ -138,26 +190,23 @@ def test_a_browser_shows_it(finished, tmp_path, width, scheme):
 
 def test_the_command_of_a_report_is_the_run_itself(finished, monkeypatch):
     """The command line makes of it the very settings that the run was begun with."""
-    from dataclasses import asdict
-
-    from hccs.conversion import stages
-    from hccs.conversion.runs.record import read_json
-
     kept = []
 
     class Stop(Exception):
         pass
 
     def keep(settings, out, say):
-        kept.append((json.loads(json.dumps(asdict(settings))), out))
+        kept.append((settings, out))
         raise Stop
 
-    monkeypatch.setattr(stages, "convert", keep)
-    settings = read_json(finished[0].folder / "settings.json", "")
+    monkeypatch.setattr(run, "convert", keep)
+    settings = finished[0].settings
+    short = replace(settings.fine_tuning, epochs=0.5)
     cases = [
         settings,
-        {**settings, "mode": "u8_div", "granularity": "layer", "refine": True, "integer": "attention"},
-        {**settings, "retraining": None, "metric": "f1", "new_head": False, "labels": ["a b", "c"]},
+        replace(settings, mode="u8_div", granularity="layer", refine=True, integer="attention"),
+        replace(settings, retraining=None, metric="f1", new_head=False, labels=("a b", "c")),
+        replace(settings, retraining=None, fine_tuning=short, seed=7),
     ]
     for case in cases:
         words = shlex.split(convert_command(case, Path("somewhere")))
@@ -165,13 +214,15 @@ def test_the_command_of_a_report_is_the_run_itself(finished, monkeypatch):
             runner.invoke(app, words[1:], catch_exceptions=False)
         made, out = kept.pop()
         assert out == Path("somewhere")
-        # Not on the command line: how many sentences, and the recipe's finer parts.
-        for name in set(made) - {"sentences", "fine_tuning", "retraining", "task", "held_back"}:
-            assert made[name] == case[name], name
+        # Not on the command line: how many sentences, and the recipes' finer parts.
+        apart = {"sentences", "fine_tuning", "retraining", "task", "held_back"}
+        for name in {field.name for field in fields(made)} - apart:
+            assert getattr(made, name) == getattr(case, name), name
         for name in ("train", "dev", "text", "label", "n", "problem"):
-            assert made["task"][name] == case["task"][name]
-        if case["retraining"] is None:
-            assert made["retraining"] is None
+            assert getattr(made.task, name) == getattr(case.task, name)
+        assert made.fine_tuning.epochs == case.fine_tuning.epochs
+        if case.retraining is None:
+            assert made.retraining is None
         else:
             for name in ("epochs", "learning_rate", "batch_size"):
-                assert made["retraining"][name] == case["retraining"][name]
+                assert getattr(made.retraining, name) == getattr(case.retraining, name)

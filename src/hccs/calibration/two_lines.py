@@ -89,7 +89,7 @@ class Fitting:
 
 
 def fitting_for(n: int, lines: int, scores: str = "int16", *, causal: bool = False) -> Fitting:
-    """How rows of up to `n` columns want a form fitted: docs/decoders.md and docs/reproduction.md tell why.
+    """How rows of up to `n` columns want a form fitted: see docs/decoders.md, lab/docs/reproduction.md.
 
     Two lines in long rows minimise the error of outputs; those of causal models take finer steps as well,
     which gain encoders nothing.

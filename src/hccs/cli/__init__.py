@@ -9,7 +9,15 @@ from hccs.errors import MissingExtraError
 
 
 def main() -> None:
-    """Entry point: what goes wrong becomes one readable line instead of a traceback."""
+    """Entry point: errors and interruptions become one readable line instead of a traceback."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before a command has begun, or after it has ended
+        sys.stderr.write("hccs: stopped\n")
+        sys.exit(130)
+
+
+def _run() -> None:
     try:
         from hccs.cli.app import app
     except ModuleNotFoundError as error:
@@ -19,13 +27,19 @@ def main() -> None:
     except MissingExtraError as error:  # a package without its compiled modules
         sys.exit(f"hccs: {error}")
 
-    from hccs.cli.boundary import explained, one_line_warnings
+    from hccs.cli.boundary import Stopped, explained, one_line_warnings
 
     one_line_warnings()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
         app()
+    except Stopped:
+        raise
+    except SystemExit as ended:
+        if ended.code == 130:  # typer has met Ctrl-C before the command began, and says nothing
+            raise KeyboardInterrupt from None
+        raise
     except Exception as error:
         line = explained(error)
         if line is None:

@@ -12,6 +12,7 @@ from hccs._extras import require_distribution
 from hccs.cli import calibrate, convert, export, fingerprint, info, report, show, where
 from hccs.cli.boundary import Commands
 from hccs.cli.perplexity import perplexity
+from hccs.cli.predict import predict
 
 app = typer.Typer(
     name="hccs",
@@ -25,6 +26,7 @@ app.command()(calibrate.calibrate)
 app.command()(convert.convert)
 app.command()(convert.evaluate)
 app.command()(perplexity)
+app.command()(predict)
 app.command()(show.show)
 app.command()(fingerprint.fingerprint)
 app.command()(where.where)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from typing import Any, TextIO
 
-import typer
 from typer.core import TyperGroup
 
 from hccs._extras import require
 from hccs.errors import HccsError
 
 RESUMABLE = ("convert", "demo", "compare", "reproduce")
-"""Commands that go on where they stopped."""
+"""Commands that resume where they stopped."""
+
+
+class Stopped(SystemExit):
+    """The end of a command by Ctrl-C, which has printed its one line."""
+
+    def __init__(self, line: str) -> None:
+        print(line, file=sys.stderr)
+        super().__init__(130)
 
 
 class Commands(TyperGroup):
-    """The command tree; Ctrl-C ends a command with a word on whether its work is kept."""
+    """The command tree; Ctrl-C ends a command with a line that says whether its work is kept."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
@@ -27,12 +35,12 @@ class Commands(TyperGroup):
             resumes = ctx.invoked_subcommand in RESUMABLE or (
                 ctx.invoked_subcommand == "calibrate" and "--statistics" in " ".join(sys.argv)
             )
-            print("hccs: stopped" + "; the same command goes on" * resumes, file=sys.stderr)
-            raise typer.Exit(130) from None
+            told = "hccs: stopped" + "; the same command resumes" * resumes
+            raise Stopped(told) from None
 
 
 def require_models() -> None:
-    """What every command that runs models is made of, or the extra that brings it."""
+    """Refuse a command that runs models where packages are missing, and name the extra that brings them."""
     for package in ("torch", "transformers", "accelerate"):
         require(package, "hf")
 
@@ -49,16 +57,16 @@ def explained(error: Exception) -> str | None:
     return None
 
 
-_TORCHS = ("PytorchStreamWriter", "inline_container.cc", "iostream")
-"""Of what torch says of a file that it cannot write, one word."""
+_TORCH_WRITERS = ("PytorchStreamWriter", "inline_container.cc", "iostream")
+"""Names in what torch reports of a file that it cannot write."""
 
 
 def _is_failed_write(error: Exception) -> bool:
-    """Writers of safetensors and torch have errors of their own for a full disk."""
-    name, text = type(error).__name__, str(error)
-    if name == "SafetensorError":
-        return "os error" in text.casefold() or "i/o error" in text.casefold()
-    return isinstance(error, RuntimeError) and any(w in text for w in _TORCHS)
+    """torch has errors of its own for a full disk; writers in Rust quote the system's number."""
+    text = str(error)
+    if re.search(r"\(os error \d+\)|i/o error", text, re.IGNORECASE):
+        return True
+    return isinstance(error, RuntimeError) and any(name in text for name in _TORCH_WRITERS)
 
 
 def _one_line(error: object) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,8 +18,12 @@ from hccs.cli.tables import show
 from hccs.errors import ParameterError
 from hccs.numbers.modes import Mode
 
+if TYPE_CHECKING:
+    from hccs.conversion.converted import Converted
+    from hccs.conversion.results import AllInteger, Calibrated, Results
+
 LONGEST = 64
-"""Tokens of the longest sequence of data that brings no length of its own."""
+"""Tokens of the longest sequence, until the data is known; of images it stays."""
 
 
 class Backend(str, Enum):
@@ -48,33 +52,37 @@ class Integer(str, Enum):
 
 def convert(
     model: Annotated[str, typer.Argument(help="A folder with a transformers model, or a Hub name.")],
-    out: Annotated[Path, typer.Option(help="The run's folder; an interrupted run goes on.")],
+    out: Annotated[Path, typer.Option(help="The run's folder; the same command resumes an interrupted run.")],
     task: Annotated[
-        str, typer.Option(help="sst2, mnli, snli, movies (built in), or hub:NAME[:CONFIG].")
+        str, typer.Option(help="sst2, mnli, snli, movies (comes with hccs-lab), or hub:NAME[:CONFIG].")
     ] = "",
     data: Annotated[
-        str, typer.Option(help="Folder with the task's TSV files; without it the Hub is asked.")
+        str, typer.Option(help="A folder with the task's TSV files; by default they come from the Hub.")
     ] = "",
     train: Annotated[
         str,
-        typer.Option(help="A CSV, TSV or JSONL file, or folder of images, of your own, instead of --task."),
+        typer.Option(
+            help="Your own data instead of --task: a CSV, TSV or JSONL file, or a folder of images."
+        ),
     ] = "",
-    dev: Annotated[str, typer.Option(help="Its dev file; without one a tenth of --train is held out.")] = "",
+    dev: Annotated[
+        str, typer.Option(help="The dev file of --train; by default a tenth of --train is held out.")
+    ] = "",
     unlabelled: Annotated[
         str,
         typer.Option(
             help="Texts without labels, instead of --task or --train: CSV, TSV or JSONL with columns --text, "
-            "or a .txt file, one a line (pairs: a tab between). Training follows the float model alone; "
-            "scores are those on --dev or, without it, agreement with the float model."
+            "or a .txt file with one text per line (a tab between pairs). Training follows the float model "
+            "alone; scores are those on --dev or, without it, agreement with the float model."
         ),
     ] = "",
-    text: Annotated[str, typer.Option(help="Its text column, or two separated by a comma.")] = "sentence",
-    label: Annotated[str, typer.Option(help="Its column of labels or values.")] = "label",
+    text: Annotated[str, typer.Option(help="The text column, or two separated by a comma.")] = "sentence",
+    label: Annotated[str, typer.Option(help="The column of labels or values.")] = "label",
     problem: Annotated[
         Problem,
         typer.Option(
-            help="classification of texts or pairs; regression, one value each; tokens, a label per word "
-            "(words and labels between blanks, or lists in JSON lines); or images, a folder by class."
+            help="classification of texts or pairs; regression, one value per text; tokens, a label per word "
+            "(separated by blanks, or lists in JSON lines); or images, one folder per class."
         ),
     ] = Problem.CLASSIFICATION,
     metric: Annotated[
@@ -87,33 +95,39 @@ def convert(
     labels: Annotated[
         str,
         typer.Option(
-            help="The data's labels, separated by commas, in the order of the model's outputs: where its "
-            "own names differ from the data's. For hub: data the names of the numbers."
+            help="The data's labels, separated by commas, in the order of the model's outputs, where the "
+            "model names them otherwise. For hub: data, the names of the label numbers."
         ),
     ] = "",
     new_head: Annotated[
         bool,
-        typer.Option("--new-head", help="Replace the model's head and fine-tune it first."),
+        typer.Option("--new-head", help="Replace the model's head, and fine-tune the model first."),
     ] = False,
     vocabulary: Annotated[str, typer.Option(help="A BERT vocab.txt, for weights without a tokenizer.")] = "",
     n: Annotated[
-        int | None, typer.Option(help="Longest sequence in tokens; the task's own, or 64, by default.")
+        int | None,
+        typer.Option(
+            help="Longest sequence in tokens; by default the task's own, or one that the data suggests."
+        ),
     ] = None,
-    granularity: Annotated[Granularity, typer.Option(help="Heads that share a triple.")] = Granularity.HEAD,
+    granularity: Annotated[
+        Granularity, typer.Option(help="Which heads share their parameters.")
+    ] = Granularity.HEAD,
     mode: Annotated[Mode, typer.Option(help="How rows are normalised.")] = Mode.I16_DIV,
     lines: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=2,
-            help="Lines of a score: 1 is the paper's, the default with retraining; 2 come so close to "
-            "softmax that no training is needed, the default with --no-retrain.",
+            help="Lines of a score: 1 is the paper's form, the default with retraining; 2 are close enough "
+            "to softmax that no training is needed, the default with --no-retrain.",
         ),
     ] = None,
     scores: Annotated[
         Scores | None,
         typer.Option(
-            help="Of two lines: 'uint8', the default up to n = 128, is the fastest on CPUs; 'int16' is finer."
+            help="Scores of two lines: 'uint8', the default up to n = 128, is fastest on CPUs; 'int16' is "
+            "finer."
         ),
     ] = None,
     refine: Annotated[
@@ -122,7 +136,8 @@ def convert(
     reconstruct: Annotated[
         bool,
         typer.Option(
-            help="Without retraining: mend weights in closed form, so that layers follow the float model's."
+            help="With --no-retrain: correct weights by closed-form ridge regression, so that layers follow "
+            "those of the float model."
         ),
     ] = True,
     integer: Annotated[
@@ -133,21 +148,24 @@ def convert(
         ),
     ] = Integer.WHOLE,
     retrain: Annotated[
-        bool, typer.Option(help="Train; without it the calibrated model is delivered.")
+        bool, typer.Option(help="Train the model; --no-retrain delivers the calibrated model.")
     ] = True,
+    fine_tuning_epochs: Annotated[
+        float | None, typer.Option(help="Epochs of fine-tuning, where the model's head is new (3).")
+    ] = None,
     epochs: Annotated[float | None, typer.Option(help="Epochs of retraining.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of retraining.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples per step and process.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     json: Json = False,
 ) -> None:
     """Collect, calibrate, evaluate, train in integers, lower to an integer model, evaluate and save."""
     require_models()
-    from hccs.conversion import stages as pipeline
-    from hccs.conversion.finishing import finish
-    from hccs.conversion.report.write import NAME
+    from hccs.conversion import run
+    from hccs.conversion.converted import REPORT
+    from hccs.conversion.data.tasks import TASKS
     from hccs.conversion.runs.processes import state
-    from hccs.conversion.settings import ConversionSettings
+    from hccs.conversion.settings import FINE_TUNING, Settings
     from hccs.conversion.steps import RETRAINING
 
     names = tuple(name.strip() for name in labels.split(",") if name.strip())
@@ -157,11 +175,19 @@ def convert(
         raise ParameterError(
             "--no-retrain without a recipe for retraining",
             " and ".join(f"--{name.replace('_', '-')}" for name in given),
-            "Leave one of them out.",
+            "Leave one of them out; --fine-tuning-epochs is for the training of a new head.",
         )
-    settings = ConversionSettings(
+    recipe = replace(RETRAINING, **given) if retrain else None
+    tuning: dict[str, Any] = {} if fine_tuning_epochs is None else {"epochs": fine_tuning_epochs}
+    output = Output(json, quiet=not state().is_main_process)
+    if output.console.quiet:  # every process would give the same warnings
+        warnings.simplefilter("ignore")
+    chosen = _task(task, train, dev, text, label, names, n, problem.value, unlabelled)
+    if chosen.name not in TASKS or chosen.custom:
+        chosen = run.with_length(chosen, n, data or None, model, vocabulary or None, output.say)
+    settings = Settings(
         model=model,
-        task=_task(task, train, dev, text, label, names, n, problem.value, unlabelled),
+        task=chosen,
         data=data or None,
         vocabulary=vocabulary or None,
         labels=names,
@@ -171,20 +197,20 @@ def convert(
         refine=refine,
         reconstruct=reconstruct,
         seed=seed,
-        retraining=replace(RETRAINING, **given) if retrain else None,
+        fine_tuning=replace(FINE_TUNING, **tuning),
+        retraining=recipe,
         integer=integer.value,
         metric=metric,
         lines=lines,
         scores=None if scores is None else scores.value,
     )
-    output = Output(json, quiet=not state().is_main_process)
-    if output.console.quiet:  # every process would give the same warnings
-        warnings.simplefilter("ignore")
-    results = pipeline.convert(settings, out, output.say)
-    finish(out, output.say)
-    show_summary(output.console, results)
-    show_end(output, results, out)
-    output.results({"folder": str(out), "report": str(out / NAME), **results})
+    with output.results_alone():
+        found = run.convert(settings, out, output.say)
+    show_summary(output.console, found.results)
+    show_end(output, found)
+    stages, seconds = found.results.stages, found.results.seconds
+    written = {name: asdict(stage) for name, stage in stages.items()}
+    output.results({"folder": str(out), "report": str(out / REPORT), "stages": written, "seconds": seconds})
 
 
 def _task(
@@ -227,95 +253,83 @@ def _task(
     return tasks.TASKS[task] if n is None else replace(tasks.TASKS[task], n=n)
 
 
-def show_summary(console: Console, results: dict[str, Any]) -> None:
+def show_summary(console: Console, results: Results) -> None:
     """What a run delivers: the score of every mode before and after training, and its KL."""
-    stages = results["stages"]
-    name = stages["float"].get("metric", "accuracy")
-    base = stages["float"][name]
-    done = {"without retraining": "without retraining", "retrain": "retrained"}
-    done = {stage: label for stage, label in done.items() if stage in stages}
-    header = [f"dev {name}", *(cell for label in done.values() for cell in (label, "points"))]
+    name, base = results.float_model.metric, results.float_model.score.value
+    trained = {"without retraining": results.calibrated, "retrained": results.retrain}
+    done = {label: stage for label, stage in trained.items() if stage is not None}
+    header = [f"dev {name}", *(cell for label in done for cell in (label, "points"))]
     rows = [["float", f"{base:.4f}", *[""] * (len(header) - 2)]]
-    for mode in stages["without retraining"]["modes"]:
-        rows.append([f"HCCS {mode}{', delivered' if mode == stages['save']['mode'] else ''}"])
-        for stage in done:
-            score = stages[stage]["modes"][mode]
-            rows[-1] += [f"{score:.4f}", f"{100 * (score - base):+.2f}"]
-    score = stages["integer"].get(name)
+    for mode in results.calibrated.modes:
+        rows.append([f"HCCS {mode}{', delivered' if mode == results.save.mode else ''}"])
+        for stage in done.values():
+            rows[-1] += _cells(stage.modes[mode], base)
+    score = results.scores.get("attention")
     if score is not None:
-        blank = [""] * (len(header) - 3)
-        rows.append(["delivered, int8 q, k, v", *blank, f"{score:.4f}", f"{100 * (score - base):+.2f}"])
-    reached = [stages.get(stage, {}).get(name) for stage in ("whole without training", "whole")]
-    if reached[1] is not None:
-        shown = [["", ""] if s is None else [f"{s:.4f}", f"{100 * (s - base):+.2f}"] for s in reached]
-        rows.append(["all in integers", *(cell for pair in shown[2 - len(done) :] for cell in pair)])
-    show(console, f"points are against the float model{_form(stages['calibrate'])}", header, rows)
-    calibrated, delivered = stages["calibrate"]["kl"], stages["save"]["kl"]
-    console.print(f"mean KL over heads: {calibrated:.4f} as calibrated, {delivered:.4f} as delivered")
-    for stage, label in done.items():
-        if "against_float" in stages[stage]:  # runs of earlier versions have no errors
-            points, error = (100 * value for value in stages[stage]["against_float"])
-            console.print(
-                f"{label}: {points:+.2f} ± {error:.2f} points, the standard error of the difference"
-            )
-    console.print(_mended(stages.get("reconstruct", {})), end="", soft_wrap=True)
-    whole = stages.get("whole")
-    if whole is None:
+        rows.append(["delivered, int8 q, k, v", *[""] * (len(header) - 3), *_cells(score, base)])
+    if "integer" in results.scores:
+        reached = [results.scores.get(stage) for stage in ("untrained", "integer")][2 - len(done) :]
+        rows.append(["all in integers", *(cell for score in reached for cell in _cells(score, base))])
+    show(console, f"points are against the float model{_form(results.calibrate)}", header, rows)
+    kls = f"{results.calibrate.kl:.4f} as calibrated, {results.save.kl:.4f} as delivered"
+    console.print(f"mean KL over heads: {kls}")
+    for label, stage in done.items():
+        low, high = (100 * end for end in stage.reached.against_float.interval)
+        points = 100 * stage.reached.against_float.value
+        console.print(f"{label}: {points:+.2f} points, 95 %: {low:+.2f} to {high:+.2f}")
+    correction = None if results.reconstruct is None else results.reconstruct.correction
+    if correction is not None:
+        before, after = correction.kl
+        verdict = "" if correction.kept else "; weights stay as they were"
+        told = f"{before:.5f}, with corrected weights {after:.5f}{verdict}"
+        console.print(f"KL to the float model's answers on held-back sentences: {told}", soft_wrap=True)
+    if results.integer is not None:
+        _show_integer(console, results.integer)
+
+
+def _cells(score: float | None, base: float) -> list[str]:
+    return ["", ""] if score is None else [f"{score:.4f}", f"{100 * (score - base):+.2f}"]
+
+
+def _show_integer(console: Console, found: AllInteger) -> None:
+    if found.reached is None:
+        console.print(f"not all in integers: {found.refused}", markup=False, soft_wrap=True)
         return
-    if "refused" in whole:
-        console.print(f"not all in integers: {whole['refused']}", markup=False, soft_wrap=True)
-        return
-    if "equal" in whole:
-        console.print(f"{100 * whole['equal']:.1f} % of its answers are those of the model as it was trained")
+    if found.equal is not None:
+        console.print(f"{100 * found.equal:.1f} % of its answers are those of the model as it was trained")
     console.print(
-        f"all in integers: {100 * (whole[name] - base):+.2f} points, "
-        f"{100 * whole['agreement']:.1f} % agreement with floats around HCCS, "
-        f"{whole['bytes'] / 2**20:.1f} MiB instead of {whole['float32_bytes'] / 2**20:.1f} in float32",
+        f"all in integers: {100 * found.reached.against_float.value:+.2f} points, "
+        f"{100 * found.agreement:.1f} % agreement with floats around HCCS, "
+        f"{found.bytes / 2**20:.1f} MiB instead of {found.float32_bytes / 2**20:.1f} in float32",
         soft_wrap=True,
     )
 
 
-def show_end(output: Output, results: dict[str, Any], out: Path) -> None:
+def show_end(output: Output, found: Converted) -> None:
     """A run in one sentence, where its time went, where things are, and what to do next."""
-    from hccs.conversion.report.conversion import Conversion, sentence
-    from hccs.conversion.report.write import NAME
-
-    whole = "bytes" in results["stages"].get("whole", {})
+    in_integers, out = "integer" in found.scores, found.folder
     lines = [
-        sentence(Conversion(out)),
-        f"model in {out / 'model'}" + (f", all in integers in {out / 'model.hccs'}" if whole else ""),
-        f"report: {out / NAME}",
-        stage_times(results["seconds"]),
+        found.summary,
+        f"model in {found.model}" + (f", all in integers in {out / 'model.hccs'}" if in_integers else ""),
+        f"report: {found.report}",
+        stage_times(found.results.seconds),
     ]
-    output.end(
-        "converted",
-        lines,
-        on_run(out, *(("bench", "where", "export c", "export onnx") if whole else ("evaluate",))),
-    )
+    commands = ("predict", "bench", "where", "export c", "export onnx") if in_integers else ("evaluate",)
+    output.end("converted", lines, on_run(out, *commands))
 
 
-def _form(calibrated: dict[str, Any]) -> str:
-    """What a run's HCCS has that the paper's has not; runs of earlier versions say nothing."""
-    if calibrated.get("lines", 1) == 1 and calibrated.get("sum_bits", 15) == 15:
-        return ""
-    from hccs.conversion.forms import LineForm
+def _form(calibrated: Calibrated) -> str:
+    """What a run's HCCS has that the paper's has not."""
+    from hccs.conversion.settings import LineForm
 
-    return f"; HCCS of {LineForm(*(calibrated[name] for name in ('lines', 'scores', 'sum_bits')))}"
-
-
-def _mended(stage: dict[str, Any]) -> str:
-    """What mending weights has brought, in a line, or nothing of a run without it."""
-    if "kl" not in stage:
-        return ""
-    before, after = stage["kl"]
-    verdict = "" if stage["kept"] else "; weights stay as they were"
-    return f"KL to float's answers on held-back sentences: {before:.5f}, mended {after:.5f}{verdict}\n"
+    form = LineForm(calibrated.lines, calibrated.scores, calibrated.sum_bits)
+    return "" if (form.lines, form.sum_bits) == (1, 15) else f"; HCCS of {form}"
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     mode: Annotated[Mode | None, typer.Option(help="One mode; all of them by default.")] = None,
-    file: Annotated[str, typer.Option(help="Another file with the task's columns.")] = "",
+    file: Annotated[str, typer.Option(help="Another file with the columns of the task.")] = "",
     metric: Annotated[str, typer.Option(help="Another metric than the run's, as in hccs convert.")] = "",
     backend: Annotated[
         Backend,
@@ -326,20 +340,21 @@ def evaluate(
     ] = Backend.FLOAT,
     json: Json = False,
 ) -> None:
-    """Score a converted model again, in any mode, on any file."""
+    """Score a converted model in any mode, on any file."""
     require_models()
     from hccs.conversion.evaluate import evaluate as score
 
     output = Output(json)
-    found = score(run, (mode.value,) if mode else (), file or None, backend.value, metric or None)
-    output.results(found)
-    by = found.pop("metric")
-    title = f"{by} on {found.pop('examples')} examples"
+    modes = (mode.value,) if mode else ()
+    with output.results_alone():
+        found = score(run, modes, file or None, backend.value, metric or None)
+    output.results({"metric": found.metric, "examples": found.examples, **found.scores})
+    title = f"{found.metric} on {found.examples} examples"
     against = {Backend.INTEGER: ["against float q, k, v, points"], Backend.WHOLE: ["points"]}.get(backend, [])
     labels = {"float": "float", "whole": "all in integers"}
     rows = []
-    for name, value in found.items():
+    for name, value in found.scores.items():
         base = "float" if name == "whole" else name.removesuffix(" integer")
-        difference = f"{100 * (value - found[base]):+.2f}" if base != name else ""
+        difference = f"{100 * (value - found.scores[base]):+.2f}" if base != name else ""
         rows.append([labels.get(name, f"HCCS {name}"), f"{value:.4f}", *[difference] * len(against)])
-    show(output.console, title, ["model", by, *against], rows)
+    show(output.console, title, ["model", found.metric, *against], rows)

@@ -1,4 +1,4 @@
-"""What a command says: lines and tables for people, or one JSON document for machines."""
+"""What a command prints: lines and tables for people, or one JSON document for machines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +19,12 @@ from rich.text import Text
 from hccs._progress import duration
 
 Json = Annotated[
-    bool, typer.Option("--json", help="Print the results as JSON; what else is said goes to stderr.")
+    bool, typer.Option("--json", help="Print the results as JSON on stdout, everything else on stderr.")
 ]
 
 
 class Output:
-    """Where a command's words go; with `json` stdout holds the results alone."""
+    """Prints lines and tables; with `json` stdout carries the results alone."""
 
     def __init__(self, json: bool = False, *, quiet: bool = False) -> None:
         self.json = json
@@ -33,13 +34,19 @@ class Output:
         """A line as it stands: brackets are no markup, and only a terminal breaks it."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    @contextmanager
+    def results_alone(self) -> Iterator[None]:
+        """With `json`, send what other code prints to stderr: a metric of the user's own may print."""
+        with redirect_stdout(sys.stderr if self.json else sys.stdout):
+            yield
+
     def results(self, found: Any) -> None:
         """The results for machines, if they were asked for."""
         if self.json and not self.console.quiet:
             sys.stdout.write(json.dumps(finite(found), indent=1, default=str) + "\n")
 
     def end(self, title: str, lines: Sequence[str], commands: Mapping[str, str]) -> None:
-        """The last words: what was found, where it lies, and what to do next; a panel on a terminal."""
+        """The end of a command: what was found, where it is, and what to do next; a panel on a terminal."""
         width = max(map(len, commands), default=0)
         body = Text()
         for line in lines:
@@ -77,13 +84,16 @@ def stage_times(seconds: Mapping[str, float]) -> str:
 def on_run(run: Path, *commands: str) -> dict[str, str]:
     """`hccs COMMAND RUN` for each command, by what it does."""
     names = {
-        "evaluate": "score it again",
+        "predict": "ask it",
+        "evaluate": "score it in any mode",
         "where": "where it loses",
         "bench": "time it here",
-        "report": "the report anew",
+        "report": "write the report",
         "show": "its operators",
         "export c": "for a microcontroller",
         "export onnx": "for ONNX Runtime",
         "compare": "beside other methods",
     }
-    return {names[command]: f"hccs {command} {shlex.quote(str(run))}" for command in commands}
+    texts = {"predict": ' "a text"'}
+    where = shlex.quote(str(run))
+    return {names[command]: f"hccs {command} {where}{texts.get(command, '')}" for command in commands}

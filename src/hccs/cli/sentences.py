@@ -20,8 +20,8 @@ def read_sentences(file: Path, program: Program) -> list[list[int]]:
     lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not lines:
         raise DataError(f"sentences in {file}", "none", "Write one per line.")
-    if all(word.isdecimal() for line in lines for word in line.split()):
-        return [[int(word) for word in line.split()][: program.longest] for line in lines]
+    if all(part.isdecimal() for line in lines for part in line.split()):
+        return [[int(part) for part in line.split()][: program.longest] for line in lines]
     if not program.tokenizer:
         raise FileError(
             f"the tokenizer that reads the text in {file}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +15,8 @@ from hccs.cli.tables import show
 
 def where(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    file: Annotated[str, typer.Option(help="Another file with the task's columns.")] = "",
-    examples: Annotated[int, typer.Option(min=1, help="Look at so many examples.")] = 512,
+    file: Annotated[str, typer.Option(help="Another file with the columns of the task.")] = "",
+    examples: Annotated[int, typer.Option(min=1, help="The number of examples to look at.")] = 512,
     json: Json = False,
 ) -> None:
     """Show the noise of every value of an integer model, and what each operator alone would cost."""
@@ -24,13 +25,14 @@ def where(
     from hccs.conversion.report.write import write_report
 
     output = Output(json)
-    found = report.where(run, file or None, examples)
-    output.results(found.as_dict())
+    with output.results_alone():
+        found = report.where(run, file or None, examples)
+    output.results(asdict(found))
     console = output.console
     points = [] if found.accuracy is None else ["points"]
     show(
         console,
-        "in integers alone, floats around it: beside the float model",
+        "one kind of operator alone in integers, compared with the float model",
         ["operator", "layer", "answers that stay, %", "KL, nats", "logits, dB", *points],
         report.operator_rows(found),
     )

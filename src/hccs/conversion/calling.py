@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from hccs._files.atomic import replacing_folder
+from hccs.conversion import run
+from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
 from hccs.conversion.data.problems import CLASSIFICATION
 from hccs.conversion.data.sources import Given, given_as, parts_of
-from hccs.conversion.delivered import Converted
-from hccs.conversion.finishing import finish
 from hccs.conversion.metrics import Function, spelled
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.processes import state
-from hccs.conversion.settings import ConversionSettings
-from hccs.conversion.stages import Conversion
+from hccs.conversion.settings import Settings
 from hccs.conversion.steps import RETRAINING
 from hccs.conversion.training import Recipe
-from hccs.errors import DataError, FileError, ParameterError
+from hccs.errors import DataError, FileError, ModelError, ParameterError
+from hccs.nn.interface import SLOT
 
 GIVEN = "given"
 """The folder in a run that holds the model and the examples that it was called with."""
 
 LONGEST = 64
-"""Tokens of the longest sequence, where the data brings no length of its own."""
+"""Tokens of the longest sequence, until the data is known; of images it stays."""
 
 
 def convert(
@@ -48,23 +48,23 @@ def convert(
     say: Callable[[str], None] = print,
     **settings: Any,
 ) -> Converted:
-    """Convert a model as `hccs convert` does; an interrupted run goes on when it is called again.
+    """Convert a model as `hccs convert` does; the same call resumes an interrupted run.
 
     `model` is a folder, a Hub name, or a transformers model, with its `tokenizer`. `train` and `dev` are
     files (CSV, TSV, JSONL, Parquet) or folders that `datasets` has saved, with the columns `text` and
     `label`; `datasets` objects, of which a dictionary of splits brings its own `dev`; DataLoaders, whose
     batches of token ids are taken as they stand; or examples (text, label): a text may be a pair of texts,
     and where the problem is "tokens" a list of words with a list of labels. Without `dev` a tenth of `train`
-    is held out. `train` needs no labels: texts alone, or (text, None), or a file with `label` None; then the
-    float model's answers are followed. With `retraining=None` the model is calibrated only. `settings` are
-    further fields of `ConversionSettings`. All that is found and made lies in the folder `out`.
+    is held out. `train` needs no labels: texts alone, or (text, None), or a file with `label` None; the
+    conversion then follows the float model's answers. With `retraining=None` the model is calibrated only.
+    `settings` are further fields of `Settings`. Everything is written into the folder `out`.
     """
     folder = Path(out)
     with state().main_process_first():
         if state().is_main_process:
             RunFolder(folder, {}, marker=GIVEN).require_free()
         name = _saved(model, tokenizer, folder / GIVEN / "model")
-    columns, names, longest = tuple(text), tuple(labels), n
+    columns, names = tuple(text), tuple(labels)
     named, unlabelled = label or "label", label is None
     files: list[str | None] = []
     for part, source in zip(("train", "dev"), parts_of(train, dev), strict=True):
@@ -80,13 +80,12 @@ def convert(
             raise _other(part, folder)
         files.append(given.write(file))
         columns, names = given.text, names or given.labels
-        if n is None and given.longest is not None:
-            longest = max(longest or 0, given.longest)
     assert files[0] is not None
     task = tasks.custom_task(
-        files[0], files[1], columns, named, longest or LONGEST, names, problem, unlabelled=unlabelled
+        files[0], files[1], columns, named, LONGEST, names, problem, unlabelled=unlabelled
     )
-    chosen = ConversionSettings(
+    task = run.with_length(task, n, settings.get("data"), name, settings.get("vocabulary"), say)
+    chosen = Settings(
         model=name,
         task=task,
         labels=tuple(labels),
@@ -96,15 +95,14 @@ def convert(
         **settings,
     )
     own = metric if callable(metric) else None
-    results = Conversion(chosen, folder, say, metric=own, marker=GIVEN).run()
-    finish(folder, say)
-    return Converted(folder, results)
+    return run.convert(chosen, folder, say, metric=own, marker=GIVEN)
 
 
 def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
     """The name of a model, or the folder that an object is saved in."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
+    _refuse_adapters(model)
     if tokenizer is None:
         raise ParameterError(
             "the tokenizer of a model that is given as an object", "none", "Pass tokenizer=..."
@@ -117,6 +115,28 @@ def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
         if folder.is_dir() and _is_begun(folder.parents[1]) and _weights(fresh) != _weights(folder):
             raise _other("model", folder.parents[1])
     return str(folder)
+
+
+def _refuse_adapters(model: Any) -> None:
+    """Refuse layers that the configuration does not build: a saved model would be loaded without them."""
+    import torch
+
+    if not hasattr(model, "config") or not hasattr(model, "base_model_prefix"):
+        _raise_unmerged(model, [type(model).__name__])
+    with torch.device("meta"):
+        known = {*type(model)(model.config).state_dict()}
+    own = {name for name in model.state_dict() if SLOT not in name}
+    if own != known:
+        _raise_unmerged(model, sorted(own - known) or sorted(known - own))
+
+
+def _raise_unmerged(model: Any, names: Sequence[str]) -> None:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    raise ModelError(
+        "a transformers model with the layers of its configuration",
+        f"{type(model).__name__} with {', '.join(names[:3])}{more}",
+        "Merge adapters into its weights first: model = model.merge_and_unload() for peft's.",
+    )
 
 
 def _weights(folder: Path) -> list[bytes]:

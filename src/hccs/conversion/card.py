@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import hccs
 from hccs._files import atomic
-from hccs.conversion.data.problems import REGRESSION, TOKENS
-from hccs.conversion.report.conversion import STEPS, Conversion, sentence
+from hccs.conversion.converted import STEPS, Converted
+from hccs.conversion.data.problems import IMAGES, REGRESSION, TOKENS
 from hccs.numbers.heads import NAMES
 from hccs.numbers.table import ParamTable
+
+PIPELINES = {TOKENS: "token-classification", IMAGES: "image-classification"}
 
 USE = """```python
 import hccs.nn  # transformers then restores HCCS by itself
@@ -21,42 +26,58 @@ classify = pipeline("{pipeline}", model="PATH/OF/THIS/FOLDER")
 ```"""
 
 MOST_HEADS = 48
-"""Heads that the card lists before it only names the file of all."""
+"""Heads that the card lists; `config.json` has all of them."""
 
 
-def write_card(run: Conversion) -> Path:
+def write_card(run: Converted) -> Path:
     """Write the card into the folder of a run's converted model."""
-    path = run.folder / "model" / "README.md"
+    path = run.model / "README.md"
     atomic.replace(path, card(run).encode())
     return path
 
 
-def card(run: Conversion) -> str:
+def card(run: Converted) -> str:
     """Scores before and after, parameters, how to load it and how it was made."""
-    table = ParamTable.load(run.folder / run.stages["save"]["table"])
-    problem = run.settings["task"]["problem"]
-    pipeline = "token-classification" if problem == TOKENS else "text-classification"
+    table = run.tables["delivered"]
+    problem, metric = run.settings.task.problem, run.results.float_model.metric
+    pipeline = PIPELINES.get(problem, "text-classification")
     parts = [
-        _front(run, pipeline),
-        f"# {run.name}, converted by hccs",
-        sentence(run),
+        _front(metric, pipeline),
+        f"# {escaped(run.name)}, converted by hccs",
+        escaped(run.summary),
         "Its attention computes head-calibrated clipped-linear softmax (HCCS), which integers compute, in "
         f"place of softmax: mode `{table.mode.value}`, rows of up to {table.n}.",
         "## Use",
         USE.format(pipeline=pipeline),
-        f"## {run.metric.capitalize()}",
+        f"## {escaped(metric.capitalize())}",
         _scores(run),
         "## Parameters",
         _parameters(table),
         "## Made by",
-        f"hccs {hccs.__version__}:\n\n```sh\n{run.command}\n```",
+        f"hccs {hccs.__version__}:\n\n{_fenced(run.command)}",
     ]
     if problem == REGRESSION:
         parts.insert(4, "It answers with one value per text.")
     return "\n\n".join(parts) + "\n"
 
 
-def _front(run: Conversion, pipeline: str) -> str:
+def escaped(text: str) -> str:
+    """Text in which Markdown and HTML see no markup.
+
+    >>> print(escaped("a_b <i>*c*</i> | d"))
+    a\\_b &lt;i&gt;\\*c\\*&lt;/i&gt; \\| d
+    """
+    return re.sub(r"([\\`*_{}\[\]#|~!])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
+
+
+def _fenced(command: str) -> str:
+    """A command in a fence longer than any in it."""
+    longest = max((len(ticks) for ticks in re.findall("`+", command)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}sh\n{command}\n{fence}"
+
+
+def _front(metric: str, pipeline: str) -> str:
     lines = [
         "library_name: transformers",
         f"pipeline_tag: {pipeline}",
@@ -64,21 +85,24 @@ def _front(run: Conversion, pipeline: str) -> str:
         "- hccs",
         "- integer-attention",
     ]
-    return "\n".join(["---", *lines, "metrics:", f"- {run.metric}", "---"])
+    return "\n".join(["---", *lines, "metrics:", f"- {json.dumps(metric)}", "---"])
 
 
-def _scores(run: Conversion) -> str:
+def _scores(run: Converted) -> str:
     rows = []
-    for stage, words in STEPS.items():
-        score = run.score(stage)
+    for stage in run.scores:
+        score, reached = run.results.score(stage), run.results.reached(stage)
         if score is None:
             continue
-        ends, beside = run.ends(stage), run.against(stage)
-        reach = "" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
-        points = "" if stage == "float" else f"{100 * (score - (run.score('float') or 0.0)):+.2f}"
-        paired = "" if beside is None else f"{100 * beside[0]:+.2f} to {100 * beside[1]:+.2f}"
-        rows.append([words, f"{score:.4f}", reach, points, paired])
-    return _table(["step", f"dev {run.metric}", "95 %", "points against float", "95 %, paired"], rows)
+        low, high = score.interval
+        cells = [STEPS[stage], f"{score.value:.4f}", f"{low:.4f} to {high:.4f}"]
+        if reached is not None:
+            against = reached.against_float
+            low, high = against.interval
+            cells += [f"{100 * against.value:+.2f}", f"{100 * low:+.2f} to {100 * high:+.2f}"]
+        rows.append([*cells, *[""] * (5 - len(cells))])
+    name = escaped(run.results.float_model.metric)
+    return _table(["step", f"dev {name}", "95 %", "points against float", "95 %, paired"], rows)
 
 
 def _parameters(table: ParamTable) -> str:

@@ -1,18 +1,37 @@
-"""`hccs evaluate RUN`: score a finished run again, any mode and backend, on its dev set or another file."""
+"""`hccs evaluate RUN`: score a finished run, in any mode or all in integers, on dev or another file."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+import torch
 
 import hccs.nn
-from hccs.conversion.metrics import Metric, metric_for
+from hccs._progress import track
+from hccs.conversion.data.problems import IGNORED
+from hccs.conversion.data.tokens import TokenisedSet
+from hccs.conversion.metrics import Metric, metric_for, pearson
 from hccs.conversion.models import best_device, score
-from hccs.conversion.runs.converted import ConvertedRun
-from hccs.conversion.whole import load_whole, whole_logits
 from hccs.errors import ParameterError
 from hccs.nn.integer import NORMALISATION
 from hccs.numbers.modes import Mode
+from hccs.program import IntegerModel
+
+if TYPE_CHECKING:
+    from hccs.conversion.converted import Converted
+
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a run's models by name: "float", modes, "MODE integer", or "whole"."""
+
+    metric: str
+    examples: int
+    scores: dict[str, float]
 
 
 def evaluate(
@@ -21,54 +40,70 @@ def evaluate(
     file: str | None = None,
     backend: str = "float",
     metric: Metric | str | None = None,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Scores of the float and the converted model of a run, the latter in each mode (default: all).
 
     The metric is the run's own unless another is given.
     With `backend="integer"` each mode is scored on float q, k, v and, as "MODE integer", on int8 ones; with
     "whole" the run's integer model takes the place of all modes.
     """
-    if backend == "whole":
-        return _evaluate_whole(Path(run), modes, file, metric)
-    integer = backend == "integer"
-    chosen = [Mode(mode) for mode in modes] or list(NORMALISATION if integer else Mode)
-    finished = ConvertedRun(Path(run))
-    dev, metric = finished.examples(file), _chosen(metric, finished)
-    scores: dict[str, Any] = {
-        "metric": metric.name,
-        "examples": len(dev),
-        "float": score(finished.float_model(), dev, metric),
-    }
-    model = finished.converted.model.to(best_device())
-    for mode in chosen:
-        scores[mode.value] = score(hccs.nn.attach(model, finished.table, mode), dev, metric)
-        if integer:
-            attached = hccs.nn.attach(model, finished.table, mode, backend=backend)
-            scores[f"{mode.value} integer"] = score(attached, dev, metric)
-    return scores
+    from hccs.conversion.converted import Converted
 
-
-def _chosen(metric: Metric | str | None, finished: ConvertedRun) -> Metric:
-    if isinstance(metric, Metric):
-        return metric
-    return metric_for(finished.settings.task.problem, metric) if metric else finished.metric
-
-
-def _evaluate_whole(
-    run: Path, modes: tuple[str, ...], file: str | None, metric: Metric | str | None
-) -> dict[str, Any]:
-    if modes:
+    if backend == "whole" and modes:
         raise ParameterError(
             "no mode with the backend 'whole'",
             modes[0],
             "An integer model divides exactly: leave --mode out.",
         )
-    finished = ConvertedRun(run)
-    whole = load_whole(run)  # before anything is computed
-    dev, metric = finished.examples(file), _chosen(metric, finished)
-    return {
-        "metric": metric.name,
-        "examples": len(dev),
-        "float": score(finished.float_model(), dev, metric),
-        "whole": metric(whole_logits(whole, dev), dev.labels),
-    }
+    finished = Converted(Path(run))
+    integer_model = finished.integer_model if backend == "whole" else None  # refused before any computation
+    chosen = _chosen(metric, finished)
+    dev = finished.examples(file)
+    scores = {"float": score(finished.float_model(), dev, chosen)}
+    if integer_model is not None:
+        scores["whole"] = chosen(integer_logits(integer_model, dev), dev.labels)
+        return Evaluation(chosen.name, len(dev), scores)
+    model = finished.loaded.model.to(best_device())
+    for mode in [Mode(mode) for mode in modes] or list(NORMALISATION if backend == "integer" else Mode):
+        scores[mode.value] = score(hccs.nn.attach(model, finished.table, mode), dev, chosen)
+        if backend == "integer":
+            attached = hccs.nn.attach(model, finished.table, mode, backend=backend)
+            scores[f"{mode.value} integer"] = score(attached, dev, chosen)
+    return Evaluation(chosen.name, len(dev), scores)
+
+
+def _chosen(metric: Metric | str | None, finished: Converted) -> Metric:
+    if isinstance(metric, Metric):
+        return metric
+    return metric_for(finished.settings.task.problem, metric) if metric else finished.metric
+
+
+def integer_logits(model: IntegerModel, data: TokenisedSet) -> torch.Tensor:
+    """The logits of an integer model for every example, in order and in the shape of `predictions`."""
+    rows = (data.width,) if model.program.per_token else ()
+    found = torch.zeros(len(data), *rows, len(model.labels))
+    batches = data.by_length(BATCH)  # of similar length: nothing is computed for padding
+    for indices in track(batches, total=len(batches), description="the integer model's answers"):
+        answer = model(*data.integers(indices))
+        place = found[:, : answer.scores.shape[1]] if rows else found
+        place[torch.tensor(indices)] = torch.from_numpy(answer.logits)
+    return found
+
+
+def agreement(these: torch.Tensor, those: torch.Tensor, labels: torch.Tensor) -> float:
+    """The share of equal answers of two models; the correlation of values."""
+    if these.shape[-1] == 1:
+        return pearson(these.cpu().numpy().ravel(), those.cpu().numpy().ravel())
+    return share_equal(these, those, labels)
+
+
+def share_equal(these: torch.Tensor, those: torch.Tensor, labels: torch.Tensor) -> float:
+    """The share of examples, or of labelled tokens, with the same answer; values agree to four digits."""
+    these, those, labels = these.cpu().float(), those.cpu().float(), labels.cpu()
+    if these.shape[-1] == 1:
+        same = torch.isclose(these, those, rtol=1e-4, atol=1e-4 * float(those.std()))
+    else:
+        same = these.argmax(-1) == those.argmax(-1)
+    if these.ndim == 3:
+        same = same[:, : labels.shape[1]][labels != IGNORED]
+    return float(same.double().mean())

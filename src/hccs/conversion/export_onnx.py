@@ -11,9 +11,9 @@ import torch
 import hccs.nn
 from hccs._extras import require
 from hccs._progress import track
+from hccs.conversion.converted import Converted
 from hccs.conversion.data.problems import CLASSIFICATION
 from hccs.conversion.data.tokens import TokenisedSet
-from hccs.conversion.runs.converted import ConvertedRun
 from hccs.errors import ParameterError
 from hccs.export.onnx_model import export_onnx
 from hccs.numbers.modes import Mode
@@ -28,23 +28,23 @@ class Agreement:
     examples: int
     same_predictions: int
     largest_difference: float
-    """Of the logits."""
+    """The largest difference of two logits."""
     accuracy: float
-    """Of the ONNX model."""
+    """The ONNX model's accuracy."""
 
 
 def export_run(
     run: str | Path, out: str | Path, *, mode: str = "", attentions: bool = False
 ) -> tuple[Path, Agreement]:
     """Write the converted model of a run as ONNX and compare it with PyTorch."""
-    finished = ConvertedRun(Path(run))
+    finished = Converted(Path(run))
     problem = finished.settings.task.problem
     if problem != CLASSIFICATION:
         raise ParameterError(
             "a run of a classification", problem, "hccs.export.onnx_model.export_onnx writes any model."
         )
     require("onnxruntime", "onnx", "to check the exported model")
-    model = hccs.nn.attach(finished.converted.model, finished.table, Mode(mode) if mode else None).eval()
+    model = hccs.nn.attach(finished.loaded.model, finished.table, Mode(mode) if mode else None).eval()
     dev = finished.examples().to("cpu")
     sample = {name: column[:2, :8].long() for name, column in dev.columns.items()}
     path = export_onnx(model, sample, out, mode=mode or None, attentions=attentions)

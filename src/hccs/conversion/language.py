@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import hccs.nn
+from hccs._files.atomic import replacing_folder
 from hccs._progress import track
 from hccs.calibration import Calibration, HeadStatistics, search
 from hccs.calibration.two_lines import fitting_for
@@ -26,7 +27,9 @@ from hccs.conversion.models import (
     transformers,
     unreadable,
 )
+from hccs.conversion.results import HeadFit
 from hccs.conversion.runs.folder import RunFolder
+from hccs.conversion.runs.record import REDO, StageRecord, from_json, typed
 from hccs.errors import DataError, FileError, HccsError, ModelError, ParameterError
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
@@ -63,9 +66,72 @@ class LanguageSettings:
         Region(self.n)
 
 
+@dataclass(frozen=True)
+class FloatPerplexity:
+    perplexity: float
+    blocks: int
+    fingerprints: dict[str, str]
+
+
+@dataclass(frozen=True)
+class CollectedBlocks:
+    blocks: int
+    rows: int
+    scale: str
+    objective: str
+
+
+@dataclass(frozen=True)
+class ModePerplexity:
+    perplexity: dict[str, dict[str, float]]
+    """By form, "one line" or "two lines", and by mode."""
+
+
+@dataclass(frozen=True)
+class IntegerPerplexity:
+    """The model all in integers, or why there is no such form."""
+
+    perplexity: float | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class SavedLanguageModel:
+    lines: str
+    mode: str
+    perplexity: float
+    kl: float
+    heads: tuple[HeadFit, ...]
+
+
+@dataclass(frozen=True)
+class LanguageResults:
+    """The stages of a finished run in order."""
+
+    float_model: FloatPerplexity
+    collect: CollectedBlocks
+    modes: ModePerplexity
+    integer: IntegerPerplexity
+    save: SavedLanguageModel
+    seconds: dict[str, float]
+
+    @classmethod
+    def of(cls, folder: Path) -> LanguageResults:
+        """The results of a finished run; an unfinished run and an altered file are refused."""
+        record = StageRecord(folder / "results.json")
+        if "save" not in record.stages:
+            raise FileError(
+                f"{folder} to be a finished run",
+                "a run that has not finished" if record.stages else "no run",
+                "Finish it with hccs perplexity first.",
+            )
+        found: LanguageResults = typed(cls, {**record.stages, "seconds": record.seconds}, record.path, REDO)
+        return found
+
+
 def convert_language(
     settings: LanguageSettings, out: str | Path, say: Callable[[str], None] = print
-) -> dict[str, Any]:
+) -> LanguageResults:
     """Fit one and two lines a head, score both, and save the model with those of the lower perplexity.
 
     `results.json` has the perplexity of the float model, of every mode with one and with two lines, and,
@@ -95,67 +161,58 @@ def convert_language(
             ),
         }
 
-    def collect() -> dict[str, Any]:
+    def collect() -> CollectedBlocks:
         stats = hccs.nn.collect(model, _batches(train), n=settings.n, scale=fitting.scale)
         stats.save(run.path / "statistics.safetensors")
-        return {"blocks": len(train), "rows": int(stats.rows.sum()), **fitting.record}
+        return CollectedBlocks(len(train), int(stats.rows.sum()), **fitting.record)
 
-    def modes() -> dict[str, Any]:
-        found: dict[str, Any] = {"perplexity": {}}
-        for name, calibration in calibrated().items():
-            found["perplexity"][name] = {
+    def modes() -> ModePerplexity:
+        found = {
+            name: {
                 mode.value: perplexity(hccs.nn.attach(model, calibration.table, mode), dev) for mode in Mode
             }
+            for name, calibration in calibrated().items()
+        }
         hccs.nn.detach(model)
-        return found
+        return ModePerplexity(found)
 
-    def save() -> dict[str, Any]:
-        reached = {name: scores[settings.mode] for name, scores in results["modes"]["perplexity"].items()}
+    def save() -> SavedLanguageModel:
+        noted: ModePerplexity = from_json(ModePerplexity, run.record.stages["modes"])
+        reached = {name: scores[settings.mode] for name, scores in noted.perplexity.items()}
         chosen = min(reached, key=reached.__getitem__)
         delivered = calibrated()[chosen]
         hccs.nn.attach(model, delivered.table)
-        model.save_pretrained(run.path / "model")
-        tokenizer.save_pretrained(run.path / "model")
+        with replacing_folder(run.path / "model") as folder:
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
         delivered.table.save(run.path / CONVERTED)
-        return {
-            "lines": chosen,
-            "mode": settings.mode,
-            "perplexity": reached[chosen],
-            "table": CONVERTED,
-            "kl": delivered.kl,
-            "heads": [
-                {"layer": h.layer, "head": h.head, "kl": h.kl, "entropy": h.entropy} for h in delivered.heads
-            ],
-        }
+        heads = (HeadFit(h.layer, h.head, h.kl, h.kl_renormalised, h.entropy) for h in delivered.heads)
+        return SavedLanguageModel(chosen, settings.mode, reached[chosen], delivered.kl, tuple(heads))
 
-    def whole() -> dict[str, Any]:
+    def lower() -> IntegerPerplexity:
         table = calibrated()["one line"].table
         try:
             made = hccs.nn.lower(hccs.nn.attach(model, table), table, _batches(train), scales="least-error")
         except HccsError as error:
             say(f"  not all in integers: {error}")
-            return {"refused": str(error)}
+            return IntegerPerplexity(refused=str(error))
         made.save(run.path / IN_RUN)
-        return {"perplexity": perplexity(lambda input_ids: made(input_ids.cpu().numpy()), dev)}
+        return IntegerPerplexity(perplexity(lambda input_ids: made(input_ids.cpu().numpy()), dev))
 
-    stages = {
-        "float": lambda: {
-            "perplexity": perplexity(model, dev),
-            "blocks": len(dev),
-            "fingerprints": begun_on,
-        },
+    stages: dict[str, Callable[[], Any]] = {
+        "float_model": lambda: FloatPerplexity(perplexity(model, dev), len(dev), begun_on),
         "collect": collect,
         "modes": modes,
-        "whole": whole,
+        "integer": lower,
         "save": save,
     }
-    results: dict[str, dict[str, Any]] = {}
     with run:
-        require_same(run.results["stages"].get("float", {}).get("fingerprints", {}), begun_on, run.path)
+        before = run.record.stages.get("float_model", {}).get("fingerprints", {})
+        require_same(before, begun_on, run.path)
         for name, work in stages.items():
             say(f"{name} …")
-            results[name] = run.stage(name, work)
-    return results
+            run.stage(name, work)
+    return LanguageResults.of(run.path)
 
 
 def blocks_of(path: str, tokenizer: Any, n: int) -> torch.Tensor:

@@ -93,17 +93,15 @@ def train_in_memory(
     *,
     loss: Callable[[Any, dict[str, Any]], torch.Tensor],
     score: Callable[[], float],
-    after_epoch: Callable[[], None] | None,
     checkpoint: Path | None = None,
     key: str = "",
     say: Callable[[str], None] | None = None,
 ) -> Best:
     """Train a model in place by a loss of (model, batch); what is returned remembers its best weights.
 
-    `score` is asked as often as the recipe says and at the end. `after_epoch` is called after every epoch but
-    the last. On a GPU float32 products are TF32's meanwhile. The state is written to `checkpoint` once a
-    minute; a training with the same `key` that finds it there goes on from it, to the same weights. `say`
-    hears how long it will take.
+    `score` is asked as often as the recipe says and at the end. On a GPU float32 products are TF32's
+    meanwhile. The state is written to `checkpoint` once a minute; a training with the same `key` that finds
+    it there resumes from it, to the same weights. `say` hears how long it will take.
     """
     steps = math.ceil(len(data) / recipe.batch_size)
     every, last = max(1, steps // recipe.evaluations_per_epoch), math.ceil(recipe.epochs * steps)
@@ -153,9 +151,6 @@ def train_in_memory(
                 step = last
                 break
         skipped = 0
-        if step < last and after_epoch is not None:
-            after_epoch()
-            model.train()
     bar.close()
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
@@ -217,17 +212,14 @@ def _optimiser(model: Any, recipe: Recipe, warmup: int, last: int) -> tuple[Any,
     """AdamW, without decay of biases and LayerNorms, and a rate that rises and then falls to 0 linearly."""
     decayed: list[Any] = []
     plain: list[Any] = []
-    learnt: list[Any] = []
     for module in model.modules():
         norm = isinstance(module, torch.nn.LayerNorm)
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad:
-                kept = plain if norm or "bias" in name else decayed
-                (learnt if name == "log_ratio" else kept).append(parameter)
+                (plain if norm or "bias" in name else decayed).append(parameter)
     groups = [
         {"params": decayed, "weight_decay": recipe.weight_decay},
         {"params": plain, "weight_decay": 0.0},
-        {"params": learnt, "weight_decay": 0.0, "lr": recipe.theta_learning_rate},
     ]
     fused = next(model.parameters()).device.type == "cuda"
     optimiser = torch.optim.AdamW([g for g in groups if g["params"]], recipe.learning_rate, fused=fused)

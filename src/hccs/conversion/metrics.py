@@ -33,7 +33,7 @@ class Metric:
         outputs, wanted = _arrays(logits, labels)
         try:
             score = float(self.function(outputs, wanted))
-        except (TypeError, ValueError, IndexError) as error:
+        except Exception as error:  # whatever a function of the user's own raises
             raise ParameterError(
                 f"metric {self.name} to return a number for logits {outputs.shape} and labels {wanted.shape}",
                 f"{type(error).__name__}: {error}",

@@ -248,13 +248,13 @@ def default_length(task: Task, data: str | None, model: str, vocabulary: str | N
     """
     if task.problem == IMAGES:
         return ChosenLength(task.n, "images have as many tokens as the model has patches")
+    found = load(task, data)
     hf, tokenizer = transformers(), load_tokenizer(model, vocabulary)
     try:
         with torch.device("meta"):  # the shapes alone
             limit = position_limit(hf.AutoModel.from_config(hf.AutoConfig.from_pretrained(model)))
     except Exception as error:
         raise unreadable(f"a transformers model at {model}", error) from error
-    found = load(task, data)
     parts = (found.train, found.dev)
     both = replace(
         found.train, texts=[x for p in parts for x in p.texts], labels=[x for p in parts for x in p.labels]

@@ -1,18 +1,18 @@
-"""What a conversion is asked for: the settings of one run, checked when they are made."""
+"""The settings of one conversion, checked when they are made, and the form of HCCS that they lead to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from hccs.calibration.searching import GRANULARITIES
+from hccs.calibration.two_lines import SCORES
 from hccs.conversion.data import tasks
 from hccs.conversion.data.holdout import HOLDOUT_LIMIT
-from hccs.conversion.forms import LineForm, chosen_form
 from hccs.conversion.steps import RETRAINING
-from hccs.conversion.training import Recipe
+from hccs.conversion.training import LAST_SEED, Recipe
 from hccs.errors import ParameterError
 from hccs.numbers.modes import Mode
-from hccs.numbers.region import Region
+from hccs.numbers.region import NARROW, WIDE, Region
 
 FINE_TUNING = Recipe(epochs=3, learning_rate=1e-4)
 
@@ -20,17 +20,74 @@ INTEGER = ("whole", "attention")
 """What of the model becomes integers."""
 
 
+LONGEST_UINT8 = 128
+"""Columns up to which two lines have uint8 scores by default: operands of one int8 product with v, the
+fastest form on CPUs. In longer rows a smallest score of 1 in 255 gives too much weight to distant logits."""
+
+USUAL_DISTANCE = 64
+"""Steps from the maximum within which heads lose their mass: about what calibration finds as D."""
+
+
 @dataclass(frozen=True)
-class ConversionSettings:
+class LineForm:
+    """How many lines a score has, whether it is int16 or uint8, and the bits of a row's sum."""
+
+    lines: int
+    scores: str
+    sum_bits: int
+
+    def reason(self, retrains: bool) -> str:
+        """Why this form, for the log of a run."""
+        if self.lines == 2:
+            return "" if retrains else ": close enough to softmax without any training"
+        return "" if self.sum_bits == NARROW else ": rows this long would leave 15 bits no useful slope"
+
+    def __str__(self) -> str:
+        sums = "" if self.lines == 2 or self.sum_bits == NARROW else f", sums of {self.sum_bits} bits"
+        return f"{'two lines' if self.lines == 2 else 'one line'}, {self.scores} scores{sums}"
+
+
+def chosen_form(n: int, lines: int | None, scores: str | None, retrains: bool) -> LineForm:
+    """The form for rows of up to n columns; what is None is chosen.
+
+    Without retraining that is two lines, which need none, with uint8 scores up to 128 columns. With
+    retraining it is the paper's one line; its sums are wide where 15 bits would leave no useful slope.
+
+    >>> print(chosen_form(64, None, None, retrains=False))
+    two lines, uint8 scores
+    >>> print(chosen_form(512, None, None, retrains=True))
+    one line, int16 scores, sums of 24 bits
+    """
+    if isinstance(lines, bool) or lines not in (None, 1, 2):
+        raise ParameterError("lines 1 or 2", repr(lines), "Choose other --lines, or leave it out.")
+    if scores not in (None, *SCORES):
+        raise ParameterError(f"scores {' or '.join(SCORES)}", repr(scores), "Choose other --scores.")
+    lines = lines or (1 if retrains else 2)
+    if lines == 2:
+        return LineForm(2, scores or ("uint8" if n <= LONGEST_UINT8 else "int16"), WIDE)
+    if scores == "uint8":
+        raise ParameterError(
+            "two lines for uint8 scores", "one line", "Add --lines 2, or leave --scores out."
+        )
+    return LineForm(1, "int16", NARROW if has_useful_slope(n) else WIDE)
+
+
+def has_useful_slope(n: int) -> bool:
+    """Whether one line whose sums have 15 bits may fall by more than one step a distance."""
+    return Region(n).max_slope(USUAL_DISTANCE) > 1
+
+
+@dataclass(frozen=True)
+class Settings:
     """What to convert, on what data, and how.
 
     `labels` are the data's in the order of the model's outputs, where its own names do not tell; `new_head`
-    replaces the head that it has. With `integer` "whole" the model is trained as its integer program
-    computes, and lowered to it; with "attention" it is retrained with HCCS and floats around it. Without
-    `retraining` the calibrated model is delivered, with `reconstruct` after its weights were mended in closed
-    form on `reconstruction_sentences`. The labels of an unlabelled task are the float model's answers.
-    `lines` and `scores` are those of `chosen_form`, which chooses what is None. `metric` is a name, or
-    `module:function`.
+    replaces the head that it has, and `fine_tuning` trains a head that came untrained. With `integer` "whole"
+    the model is trained as its integer program computes, and lowered to it; with "attention" it is retrained
+    with HCCS and floats around it. Without `retraining` the calibrated model is delivered; `reconstruct`
+    then corrects its weights by closed-form ridge regression on `reconstruction_sentences`. An unlabelled
+    task is labelled by the float model's answers. `chosen_form` chooses `lines` and `scores` that are None.
+    `metric` is a name, or `module:function`.
     """
 
     model: str
@@ -56,13 +113,18 @@ class ConversionSettings:
 
     @property
     def form(self) -> LineForm:
-        """Of HCCS: what is not given depends on n and on whether there is retraining."""
+        """The form of HCCS; what is not given depends on n and on whether there is retraining."""
         return chosen_form(self.task.n, self.lines, self.scores, self.retraining is not None)
 
     @property
     def reconstructs(self) -> bool:
-        """Whether weights are mended in closed form: training does more where there is any."""
+        """Whether weights are corrected in closed form; a training makes that needless."""
         return self.reconstruct and self.retraining is None
+
+    @property
+    def refines(self) -> bool:
+        """Whether theta is fitted to the model's answers; shared parameters stay as they were found."""
+        return self.refine and self.granularity == "head"
 
     def __post_init__(self) -> None:
         Mode(self.mode)
@@ -85,9 +147,9 @@ class ConversionSettings:
             )
         if self.reconstruction_sentences < 1:
             raise ParameterError(
-                "at least one sentence to mend weights on",
+                "at least one sentence to correct weights on",
                 str(self.reconstruction_sentences),
                 "2048 are plenty.",
             )
-        if self.seed < 0:
-            raise ParameterError("seed of at least 0", str(self.seed), "Choose another --seed.")
+        if not 0 <= self.seed <= LAST_SEED:
+            raise ParameterError(f"a seed of 0 to {LAST_SEED}", str(self.seed), "Choose another --seed.")

@@ -1,72 +1,316 @@
-"""`hccs convert`: collect, calibrate, mend or retrain, evaluate, quantise, lower, save; stages resume."""
+"""The stages of a conversion: each takes the run, reads what earlier stages saved, and returns its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hccs.conversion.calibration_stages import calibrate, collect, reconstruct, without_retraining
-from hccs.conversion.conversion_run import ConversionRun
-from hccs.conversion.delivery_stages import integer_attention, save, whole
-from hccs.conversion.fingerprints import require_same
-from hccs.conversion.metrics import Function
-from hccs.conversion.notes import with_warnings
-from hccs.conversion.settings import ConversionSettings
-from hccs.conversion.training_stages import BEFORE, float_model, retrained, whole_without_training
+import numpy as np
+import torch
 
-Stage = Callable[[ConversionRun], dict[str, Any]]
-"""Does its part of a run, reading what the stages before it have saved; returns what `results.json` keeps."""
+import hccs.nn
+from hccs._files import atomic
+from hccs.calibration import HeadStatistics, fidelity, search
+from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, TOKENS
+from hccs.conversion.evaluate import agreement, integer_logits, share_equal
+from hccs.conversion.metrics import ACCURACY
+from hccs.conversion.models import best_device, float_accuracy, predictions
+from hccs.conversion.reconstructing import correct_weights, refine
+from hccs.conversion.results import (
+    AllInteger,
+    Calibrated,
+    Collected,
+    FloatModel,
+    HeadFit,
+    IntegerAttention,
+    Reconstructed,
+    Saved,
+    Scored,
+    Trained,
+    Untrained,
+    Verdict,
+)
+from hccs.conversion.runs.processes import state
+from hccs.conversion.scores import measured
+from hccs.conversion.steps import SCALES, evaluate_modes, plan_whole, retrain, train_whole
+from hccs.conversion.training import Outcome, Recipe, train
+from hccs.errors import HccsError
+from hccs.nn import IntegerPlan
+from hccs.nn.integer import NORMALISATION
+from hccs.numbers.table import CONVERTED
+from hccs.program import IntegerModel
+from hccs.program.files import IN_RUN
+from hccs.program.text_settings import CLASSIFY, TAG, TextSettings
 
+if TYPE_CHECKING:
+    from hccs.conversion.run import Run
 
-class Conversion(ConversionRun):
-    """A run with its stages in order."""
+CALIBRATED = "table.hccs.safetensors"
+STATISTICS = "statistics.safetensors"
 
-    @property
-    def stages(self) -> dict[str, Stage]:
-        """The stages of this run in order; each reads what those before it have saved."""
-        in_integers, trained = self.settings.integer == "whole", self.settings.retraining is not None
-        return {
-            "float": float_model,
-            "collect": collect,
-            "calibrate": calibrate,
-            **({"reconstruct": reconstruct} if self.settings.reconstructs else {}),
-            "without retraining": without_retraining,
-            **({BEFORE: whole_without_training} if in_integers and trained else {}),
-            **({"retrain": retrained} if trained else {}),
-            "integer": integer_attention,
-            **({"whole": whole} if in_integers else {}),
-            "save": save,
-        }
-
-    def run(self) -> dict[str, Any]:
-        """All stages; returns the results."""
-        with self.folder:
-            require_same(self.results_of("float").get("fingerprints", {}), self.fingerprints, self.path)
-            if self.settings.task.unlabelled and not self.folder.done("save"):
-                self.ask_the_float_model()
-            for name, stage in self.stages.items():
-                if self.folder.done(name):
-                    self.say(f"{name}: done before")
-                    continue
-                self.say(f"{name} …")
-                result = self.folder.stage(name, partial(with_warnings, partial(stage, self)))
-                reached = result.get(self.metric.name)
-                shown = "" if reached is None else f"{self.metric.name} {reached:.4f}, "
-                self.say(f"{name}: {shown}{result['seconds']:.1f} s")
-        return self.folder.results
+ANSWERS = "answers.npy"
+"""The logits of the training model on the dev set, beside the weights it was saved with."""
 
 
-def convert(
-    settings: ConversionSettings,
-    out: str | Path,
-    say: Callable[[str], None] = print,
-    *,
-    metric: Function | None = None,
-) -> dict[str, Any]:
-    """Convert a model as the settings say; returns the content of `results.json`.
+def score_float_model(run: Run) -> FloatModel:
+    """Score the float model, fine-tuning it first if it came without a head for the problem."""
+    model = hccs.nn.detach(run.start.model.to(best_device()))  # it may have been converted before
+    if not run.start.has_head:
+        why = "its head is replaced" if run.settings.new_head else "the model has no such head"
+        run.say(f"  {why}: fine-tuning it on the task")
+        recipe = replace(run.settings.fine_tuning, seed=run.settings.seed)
+        where = run.path / "checkpoints" / "float"
+        train(model, run.sets["train"], run.sets["held_back"], recipe, where, metric=run.metric, say=run.say)
+    run.keep(model, "float")
+    if run.start.has_head and run.metric == ACCURACY and run.settings.task.problem == CLASSIFICATION:
+        float_accuracy(model, run.sets["dev"], run.data.labels)  # warns of labels in another order
+    return FloatModel(
+        metric=run.metric.name,
+        score=measured(run.metric, predictions(model, run.sets["dev"]), run.sets["dev"].labels),
+        examples=len(run.sets["dev"]),
+        cut={part: run.sets[part].cut for part in ("train", "dev")},
+        fine_tuned=not run.start.has_head,
+        labels=tuple(run.data.labels),
+        fingerprints=run.fingerprints,
+    )
 
-    A `metric` takes the place of the one that the settings name.
+
+def collect(run: Run) -> Collected:
+    """Statistics of the float model's logits over the calibration sentences."""
+    stats = hccs.nn.collect(run.model, run.calibration_share(), n=run.n, scale=run.fitting.scale)
+    if state().is_main_process:
+        stats.save(run.path / STATISTICS)
+    return Collected(
+        sentences=len(run.sets["calibration"]),
+        rows=int(stats.rows.sum()),
+        scale=run.fitting.record["scale"],
+    )
+
+
+def calibrate(run: Run) -> Calibrated:
+    """The table of every head; theta is refined here unless weights are corrected first."""
+    stats = HeadStatistics.load(run.path / STATISTICS)
+    settings, form = run.settings, run.settings.form
+    run.say(f"  {form}{form.reason(settings.retraining is not None)}")
+    objective = run.fitting.objective
+    found = search(stats, run.n, settings.granularity, settings.mode, objective=objective, **asdict(form))
+    table, verdict = found.table, None
+    if settings.refines and not settings.reconstructs:
+        batches = list(run.sets["calibration"].batches(64))
+        verdict = refine(run.model, None, table, batches, run.judge)
+        table = hccs.nn.current_table(run.model)
+        hccs.nn.detach(run.model)
+    if state().is_main_process:
+        table.save(run.path / CALIBRATED)
+    heads = tuple(HeadFit(h.layer, h.head, h.kl, h.kl_renormalised, h.entropy) for h in found.heads)
+    return Calibrated(kl=found.kl, **asdict(form), objective=objective, refined=verdict, heads=heads)
+
+
+def reconstruct(run: Run) -> Reconstructed:
+    """The float weights corrected for HCCS, then theta refined; later stages use the result."""
+    model = hccs.nn.attach(run.load("float").eval(), run.table)
+    correction, refused, refined = None, None, None
+    try:
+        correction = correct_weights(model, run.model, run.correction_share, run.judge)
+    except HccsError as error:
+        run.say(f"  weights stay as they are: {error}")
+        refused = str(error)
+    if run.settings.refines:
+        batches = list(run.sets["calibration"].batches(64))
+        refined = refine(model, run.model, run.table, batches, run.judge)
+    run.keep(model, "reconstructed")
+    return Reconstructed(correction=correction, refused=refused, refined=refined)
+
+
+def score_calibrated(run: Run) -> Scored:
+    """The calibrated model's score, in every mode."""
+    model, table = run.calibrated()
+    modes = evaluate_modes(model, table, run.sets["dev"], metric=run.metric)
+    reached = run.score(model)
+    hccs.nn.detach(model)
+    return Scored(reached=reached, modes=modes)
+
+
+def score_untrained(run: Run) -> Untrained:
+    """The float weights all in integers: the score of the model that is trained, before its training."""
+    try:
+        plan = plan_whole(run.model, run.table, run.sets["calibration"])
+        plan.lower()
+    except HccsError as error:
+        hccs.nn.detach(run.model)
+        run.say(f"  not all in integers: {error}")
+        return Untrained(refused=str(error))
+    with plan.training():
+        return Untrained(reached=run.score(run.model))
+
+
+def _trains_in_integers(run: Run) -> bool:
+    before: Untrained | None = run.found.get("untrained")
+    return before is not None and before.refused is None
+
+
+def retrain_model(run: Run) -> Trained:
+    """Train the model with HCCS in it; score it in every mode."""
+    assert run.settings.retraining is not None
+    recipe = replace(run.settings.retraining, seed=run.settings.seed)
+    if run.settings.task.unlabelled:
+        recipe = replace(recipe, distil=1.0)
+    where = run.path / "checkpoints" / "retrain"
+    if _trains_in_integers(run):
+        outcome, answers = _train_in_integers(run, recipe, where)
+    else:
+        outcome = retrain(
+            run.model,
+            run.table,
+            run.sets["train"],
+            run.sets["held_back"],
+            recipe,
+            where,
+            metric=run.metric,
+            say=run.say,
+        )
+        run.keep(run.model, "retrained")
+        answers = predictions(run.model, run.sets["dev"])
+    table = hccs.nn.current_table(run.model)
+    modes = evaluate_modes(run.model, table, run.sets["dev"], metric=run.metric)
+    return Trained(
+        reached=run.reached(answers), modes=modes, held_back=outcome.score, history=outcome.history
+    )
+
+
+def _train_in_integers(run: Run, recipe: Recipe, where: Path) -> tuple[Outcome, torch.Tensor]:
+    """Train as the program computes, and write the program with the scales of the training."""
+    plan = plan_whole(run.model, run.table, run.sets["calibration"])
+    examples, held_back = run.sets["train"], run.sets["held_back"]
+    outcome = train_whole(plan, examples, held_back, recipe, where, metric=run.metric, say=run.say)
+    with plan.training():
+        answers = predictions(run.model, run.sets["dev"])
+    run.keep(hccs.nn.attach(run.model, run.table), "retrained", {ANSWERS: answers.cpu().numpy()})
+    _write(plan.lower(), run)
+    return outcome, answers
+
+
+def _write(model: IntegerModel, run: Run) -> None:
+    """Save the integer model with the tokenizer and the settings by which it reads texts."""
+    if state().is_main_process:
+        problem, text = run.settings.task.problem, _tokenizer_text(run.start.tokenizer)
+        if text and problem != IMAGES:
+            kind, n = TAG if problem == TOKENS else CLASSIFY, min(run.n, model.program.longest)
+            facts = {**model.program.facts, "text": TextSettings(kind, n).as_json()}
+            model = IntegerModel(replace(model.program, tokenizer=text, facts=facts))
+        model.save(run.path / IN_RUN)
+    state().wait_for_everyone()
+
+
+def _tokenizer_text(tokenizer: Any) -> str:
+    """The text of a tokenizer.json; "" where the tokenizer is written in Python, or reads images."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not hasattr(backend, "to_str"):
+        return ""
+    plain = type(backend).from_str(backend.to_str())
+    plain.no_padding()
+    plain.no_truncation()
+    return str(plain.to_str())
+
+
+def quantise_attention(run: Run) -> IntegerAttention:
+    """Scales of the delivered model's q, k and v, saved with it; its score with attention in integers."""
+    if run.settings.retraining is None:
+        model = hccs.nn.attach(*run.calibrated()).eval()
+    else:
+        model = hccs.nn.restore(run.load("retrained"))
+    table = hccs.nn.calibrate_operands(model, hccs.nn.current_table(model), run.calibration_share())
+    run.keep(hccs.nn.attach(model, table), "model")
+    if table.mode not in NORMALISATION:
+        return IntegerAttention()
+    hccs.nn.attach(model, table, backend="integer")
+    return IntegerAttention(reached=run.score(model))
+
+
+def lower(run: Run) -> AllInteger:
+    """The delivered model all in integers, where it has such a form; the score is that of the file."""
+    before: Untrained | None = run.found.get("untrained")
+    if before is not None and before.refused is not None:
+        return AllInteger(refused=before.refused)
+    correction = None
+    if before is None:
+        try:
+            correction = _lower_untrained(run)
+        except HccsError as error:
+            run.say(f"  not all in integers: {error}")
+            return AllInteger(refused=str(error))
+    file, dev, model = run.path / IN_RUN, run.sets["dev"], run.delivered()
+    logits = integer_logits(IntegerModel.load(file), dev)
+    equal = None
+    if before is not None:
+        trained = torch.from_numpy(np.load(run.path / "retrained" / ANSWERS))
+        equal = share_equal(logits, trained, dev.labels)
+    return AllInteger(
+        reached=run.reached(logits),
+        agreement=agreement(logits, predictions(model, dev), dev.labels),
+        equal=equal,
+        bytes=file.stat().st_size,
+        float32_bytes=4 * sum(parameter.numel() for parameter in model.parameters()),
+        correction=correction,
+    )
+
+
+def _lower_untrained(run: Run) -> Verdict | None:
+    """Write the delivered model all in integers, its weights corrected once more for their rounding.
+
+    Scales of values come first and stay; those of weights are the corrected weights' own.
     """
-    return Conversion(settings, out, say, metric=metric).run()
+    model = run.delivered()
+    batches = list(run.sets["calibration"].batches(64))
+    table, pixels = hccs.nn.current_table(model), run.sets["calibration"].pixels
+    plan = IntegerPlan.measured(model, table, batches, SCALES, pixels=pixels)
+    plan.lower()  # refuses before any weight is corrected
+    verdict = None
+    if run.settings.reconstructs:
+        with plan.training():
+            verdict = correct_weights(model, run.model, run.correction_share, run.judge)
+    _write(plan.lower(), run)
+    return verdict
+
+
+def save(run: Run) -> Saved:
+    """The delivered model's table as a file beside it, and its KL; intermediate models are deleted."""
+    model = run.delivered()
+    table = hccs.nn.current_table(model)
+    stats = hccs.nn.collect(model, run.calibration_share(), n=run.n, scale=table.scale)
+    found = fidelity(stats, table)
+    if state().is_main_process:
+        table.save(run.path / CONVERTED)
+        atomic.replace(run.path / "model.hccs.json", table.to_json().encode())
+        for needless in ("checkpoints", "retrained", "reconstructed"):
+            shutil.rmtree(run.path / needless, ignore_errors=True)
+    heads = tuple(
+        HeadFit(
+            layer,
+            head,
+            kl=float(found[layer, head, 0]),
+            kl_renormalised=float(found[layer, head, 1]),
+            entropy=-stats.summary([layer * table.shape[1] + head]).negative_entropy,
+        )
+        for layer, head in np.ndindex(table.shape)
+    )
+    return Saved(mode=table.mode.value, kl=float(found[..., 0].mean()), heads=heads)
+
+
+def stages_for(settings: Any) -> dict[str, Any]:
+    """The stages of a run by name, in order."""
+    in_integers, trains = settings.integer == "whole", settings.retraining is not None
+    return {
+        "float_model": score_float_model,
+        "collect": collect,
+        "calibrate": calibrate,
+        **({"reconstruct": reconstruct} if settings.reconstructs else {}),
+        "calibrated": score_calibrated,
+        **({"untrained": score_untrained} if in_integers and trains else {}),
+        **({"retrain": retrain_model} if trains else {}),
+        "attention": quantise_attention,
+        **({"integer": lower} if in_integers else {}),
+        "save": save,
+    }

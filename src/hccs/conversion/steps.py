@@ -10,7 +10,6 @@ from typing import Any
 
 import hccs.nn
 from hccs.calibration import Calibration, search
-from hccs.calibration.two_lines import fitting_for, options_of
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.metrics import ACCURACY, Metric
 from hccs.conversion.models import score
@@ -20,7 +19,7 @@ from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 
 RETRAINING = Recipe(epochs=3, learning_rate=5e-5, batch_size=128, distil=0.8, dropout=False)
-"""What measurably helps, by default: see docs/reproduction.md."""
+"""What measurably helps, by default: see lab/docs/reproduction.md."""
 
 
 SCALES = "least-error"
@@ -67,36 +66,23 @@ def retrain(
     model: Any,
     table: ParamTable,
     data: TokenisedSet,
-    held: TokenisedSet,
-    calibration_data: TokenisedSet,
+    held_back: TokenisedSet,
     recipe: Recipe,
     folder: Path,
     *,
-    granularity: str = "head",
     resumable: bool = True,
     metric: Metric = ACCURACY,
     say: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Retrain a float model in place with HCCS attached; afterwards its best table is attached, frozen.
+    """Retrain a float model in place with HCCS attached; `held_back` chooses the best weights.
 
-    What is best is chosen on `held`. With `recipe.distil` its own float predictions are asked first, unless
-    `data` carries them.
+    With `recipe.distil` its own float predictions are asked first, unless `data` carries them.
     """
     hccs.nn.detach(model)
     if recipe.distil and data.predictions is None:
         data = taught(data, model)
-    hccs.nn.attach(model, table, learnable=recipe.learn)
-
-    def fit(now: Any) -> ParamTable:
-        options = options_of(table)
-        fitting = fitting_for(table.n, options["lines"], options["scores"])
-        batches = list(calibration_data.batches(64))
-        stats = hccs.nn.collect(now, batches, n=table.n, scale=fitting.scale)
-        return search(stats, table.n, granularity, table.mode, objective=fitting.objective, **options).table
-
-    return train(
-        model, data, held, recipe, folder, recalibrate=fit, resumable=resumable, metric=metric, say=say
-    )
+    hccs.nn.attach(model, table)
+    return train(model, data, held_back, recipe, folder, resumable=resumable, metric=metric, say=say)
 
 
 def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) -> IntegerPlan:

@@ -26,9 +26,12 @@ from hccs.conversion.models import predictions, score, transformers
 from hccs.conversion.runs.processes import state
 from hccs.conversion.runs.record import write_json
 from hccs.errors import ParameterError
-from hccs.nn.attaching import attach, current_table, table_from_json
+from hccs.nn.attaching import attach, current_table
 from hccs.nn.training import divergence
 from hccs.numbers.table import ParamTable
+
+LAST_SEED = 2**32 - 1
+"""The largest seed that NumPy's generators take."""
 
 MEASURED = 3
 """Steps that the time of a training is estimated from."""
@@ -41,9 +44,8 @@ WORTH_TELLING = 20.0
 class Recipe:
     """How to train.
 
-    `distil` is the weight of the float model's predictions in the loss, `learn` makes theta and the scale
-    trainable, `recalibrate` fits them anew after every epoch. Without `dropout` the model that is trained is
-    the one that is used.
+    `distil` is the weight of the float model's predictions in the loss. Without `dropout` the model that is
+    trained is the one that is used.
     """
 
     epochs: float = 2.0
@@ -55,9 +57,6 @@ class Recipe:
     warmup: float = 0.1
     distil: float = 0.0
     temperature: float = 2.0
-    recalibrate: bool = False
-    learn: bool = False
-    theta_learning_rate: float = 2e-3
     dropout: bool = True
     seed: int = 0
 
@@ -68,8 +67,8 @@ class Recipe:
                 raise ParameterError(f"{name} above 0", str(value), f"Choose another {option}.")
         if self.batch_size < 1:
             raise ParameterError("batch_size of at least 1", str(self.batch_size), "Raise --batch-size.")
-        if self.seed < 0:
-            raise ParameterError("seed of at least 0", str(self.seed), "Choose another --seed.")
+        if not 0 <= self.seed <= LAST_SEED:
+            raise ParameterError(f"a seed of 0 to {LAST_SEED}", str(self.seed), "Choose another --seed.")
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,6 @@ def train(
     recipe: Recipe,
     folder: Path,
     *,
-    recalibrate: Callable[[Any], ParamTable] | None = None,
     resumable: bool = True,
     metric: Metric = ACCURACY,
     say: Callable[[str], None] | None = None,
@@ -104,13 +102,13 @@ def train(
     """Train `model` in place to its best score on the examples that are held back (`hold_out`).
 
     An interrupted training resumes from `folder`. With `recipe.distil` the loss follows the predictions that
-    `data` carries (`taught`). With HCCS attached, the best checkpoint's own table is attached at the end,
-    frozen. Weights that never beat where they started are put back. A training that is not `resumable` keeps
-    its best weights in memory, in one process, and writes nothing but, once a minute, its state to
-    `checkpoint`, where one is given and from which the same training goes on.
+    `data` carries (`taught`). With HCCS attached, its table stays as it is. Weights that never beat where
+    they started are put back. A training that is not `resumable` keeps its best weights in memory, in one
+    process, and writes nothing but, once a minute, its state to `checkpoint`, where one is given and from
+    which the same training resumes.
     """
     with nullcontext() if recipe.dropout else without_dropout(model):
-        return _train(model, data, held, recipe, folder, recalibrate, resumable, metric, say, checkpoint)
+        return _train(model, data, held, recipe, folder, resumable, metric, say, checkpoint)
 
 
 def _train(
@@ -119,7 +117,6 @@ def _train(
     held: TokenisedSet,
     recipe: Recipe,
     folder: Path,
-    recalibrate: Callable[[Any], ParamTable] | None,
     resumable: bool,
     metric: Metric,
     say: Callable[[str], None] | None,
@@ -128,7 +125,6 @@ def _train(
     start = score(model, held, metric)
     before = copy.deepcopy(model.state_dict())
     table_before = current_table(model) if hasattr(model.config, "hccs") else None
-    fit = recalibrate if recipe.recalibrate else None
     if not resumable:
         found = train_in_memory(
             model,
@@ -136,7 +132,6 @@ def _train(
             recipe,
             loss=partial(_loss, recipe),
             score=lambda: score(model, held, metric),
-            after_epoch=None if fit is None else lambda: attach(model, fit(model)),
             checkpoint=checkpoint,
             key="" if checkpoint is None else f"{recipe} {of_examples((data, held))}",
             say=say,
@@ -149,19 +144,16 @@ def _train(
         return Outcome(max(start, found.score or start), tuple(found.history))
     hf = transformers()
     arguments = _arguments(hf, recipe, len(data), folder, next(model.parameters()).device.type)
-    callbacks: list[Any] = [
-        hf.EarlyStoppingCallback(early_stopping_patience=recipe.patience),
-        _progress_callback(hf, say),
-    ]
-    if fit is not None:
-        callbacks.append(_recalibration(hf, fit))
     trainer = _trainer_class(hf)(
         model=model,
         args=arguments,
         train_dataset=data,
         eval_dataset=held,
         data_collator=as_batch,
-        callbacks=callbacks,
+        callbacks=[
+            hf.EarlyStoppingCallback(early_stopping_patience=recipe.patience),
+            _progress_callback(hf, say),
+        ],
     )
     trainer.recipe, trainer.metric = recipe, metric
     trainer.remove_callback(hf.trainer_callback.PrinterCallback)
@@ -172,7 +164,7 @@ def _train(
         _put_back(model, before, table_before)
         best = start
     elif table_before is not None:
-        attach(model, _best_table(model, recipe, trainer.state.best_model_checkpoint))
+        attach(model, table_before)
     model.eval()
     trainer.accelerator.wait_for_everyone()  # the best checkpoint has been read by all
     if trainer.is_world_process_zero():
@@ -216,13 +208,6 @@ def _mixed(recipe: Recipe, outputs: Any, batch: dict[str, Any]) -> Any:
         return outputs.loss
     soft = divergence(outputs.logits, wanted, batch["labels"] != IGNORED, recipe.temperature)
     return (1 - recipe.distil) * outputs.loss + recipe.distil * soft
-
-
-def _best_table(model: Any, recipe: Recipe, checkpoint: str | None) -> ParamTable:
-    if recipe.learn or checkpoint is None:
-        return current_table(model)
-    saved = json.loads((Path(checkpoint) / "config.json").read_text())["hccs"]
-    return table_from_json(saved)
 
 
 def _last_checkpoint(folder: Path) -> str | None:
@@ -282,7 +267,7 @@ def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str
 
 def _trainer_class(hf: Any) -> Any:
     class DistillingTrainer(hf.Trainer):  # type: ignore[misc, name-defined]
-        """A `Trainer` whose loss may follow the float model; theta has a learning rate of its own."""
+        """A `Trainer` whose loss may follow the float model, and that evaluates by our metric."""
 
         recipe: Recipe
         metric: Metric
@@ -295,17 +280,6 @@ def _trainer_class(hf: Any) -> Any:
             outputs = model(**inputs)
             loss = _mixed(self.recipe, outputs, {**inputs, "predictions": wanted})
             return (loss, outputs) if return_outputs else loss
-
-        def create_optimizer(self, model: Any = None) -> Any:
-            optimiser = super().create_optimizer()
-            learnt = [p for name, p in self.model.named_parameters() if name.endswith("log_ratio")]
-            if learnt and len(optimiser.param_groups) == 2:
-                for group in optimiser.param_groups:
-                    group["params"] = [p for p in group["params"] if all(p is not q for q in learnt)]
-                optimiser.add_param_group(
-                    {"params": learnt, "lr": self.recipe.theta_learning_rate, "weight_decay": 0.0}
-                )
-            return optimiser
 
         def evaluate(
             self, *arguments: Any, metric_key_prefix: str = "eval", **options: Any
@@ -357,16 +331,3 @@ def estimate(each: float, steps: int) -> str:
     if each * steps < WORTH_TELLING:
         return ""
     return f"  about {duration(each * steps)} for {steps:,} steps of {each:.2f} s, evaluations apart"
-
-
-def _recalibration(hf: Any, fit: Callable[[Any], ParamTable]) -> Any:
-    class Recalibration(hf.TrainerCallback):  # type: ignore[misc, name-defined]
-        """Fits theta to the weights as they are after each epoch but the last, which is left to settle."""
-
-        def on_epoch_end(
-            self, args: Any, state: Any, control: Any, model: Any = None, **options: Any
-        ) -> None:
-            if state.epoch is not None and state.epoch < args.num_train_epochs - 0.5:
-                attach(model, fit(model))
-
-    return Recalibration()

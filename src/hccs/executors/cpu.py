@@ -166,7 +166,9 @@ CODE: dict[type[op.Operator], Callable[[Building, Step, Any], None]] = {
         *to.places(step), to.width(step), *_ramp(step.before)
     ),
     op.Ramp: lambda to, step, ramp: to.engine.ramp(*to.places(step), to.width(step), *_ramp(ramp)),
-    op.Pool: lambda to, step, pool: to.engine.pool(*to.places(step), to.width(step), pool.kind, pool.divided),
+    op.Pool: lambda to, step, pool: to.engine.pool(
+        *to.places(step), to.width(step), pool.pooling, pool.divided
+    ),
     op.Unit: lambda to, step, unit: to.engine.unit(
         *to.places(step), unit.dims, to.plan.values[step.reads[0]].bits
     ),

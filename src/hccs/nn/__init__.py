@@ -16,6 +16,7 @@ from hccs.nn.lowering import (  # noqa: E402
     quantised,
     where_accuracy_goes,
 )
+from hccs.nn.lowering.encoder import VectorHead  # noqa: E402
 from hccs.nn.lowering.pre_norm import PixelScaling  # noqa: E402
 from hccs.nn.reconstructing import ReconstructedMatrix, reconstruct  # noqa: E402
 from hccs.nn.refining import refine  # noqa: E402
@@ -29,6 +30,7 @@ __all__ = [
     "PixelScaling",
     "ReconstructedMatrix",
     "SoftmaxSlot",
+    "VectorHead",
     "attach",
     "attention_layers",
     "calibrate_in_sequence",

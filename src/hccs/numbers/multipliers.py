@@ -95,12 +95,14 @@ def quantise_linear(
     out_scale: Any,
     limit: int = INT8_LIMIT,
     input_limit: int = INT8_LIMIT,
+    row_exponents: bool = False,
 ) -> LinearParams:
     """The integers of a float layer between two scales; `out_scale` is one value or one per output channel.
 
     M_c = max(1, ceil(2^16 * s_in * max|W_c| / 127 / s_out)) is chosen first, and the channel's weight scale
     follows from it: s_w = M_c / 2^16 * s_out / s_in. So the multiplier carries no rounding error, and the
-    weights absorb it.
+    weights absorb it. With `row_exponents` the input's int16 step is in_scale / 2^7, in which the bias counts
+    too, and multipliers start at 2^7.
     """
     W, b = _finite("weight", weight), _finite("bias", bias)
     out = np.broadcast_to(np.asarray(out_scale, np.float64), b.shape)
@@ -112,10 +114,11 @@ def quantise_linear(
             f"{needed.max():.4g}",
             "The output's scale is too fine for these weights.",
         )
-    multiplier = np.maximum(needed, 1).astype(np.int32)
+    multiplier = np.maximum(needed, ROW_MULTIPLIER if row_exponents else 1).astype(np.int32)
     scale = multiplier / 2.0**MULTIPLIER_SHIFT * out / in_scale
+    step = in_scale * scale / (ROW_MULTIPLIER if row_exponents else 1)
     return LinearParams(
-        _rounded_weight(W, scale[:, None]), _rounded_bias(b, in_scale * scale), multiplier, limit, input_limit
+        _rounded_weight(W, scale[:, None]), _rounded_bias(b, step), multiplier, limit, input_limit
     )
 
 

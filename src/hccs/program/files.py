@@ -35,9 +35,7 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
     for number, step in enumerate(program.operators):
         constants, numbers = step.constants()
         arrays.update({f"{number}.{name}": array for name, array in constants.items()})
-        listed.append(
-            {"operator": type(step).__name__, "inputs": step.inputs, "output": step.output, **numbers}
-        )
+        listed.append({"kind": type(step).__name__, "inputs": step.inputs, "output": step.output, **numbers})
     if program.tokenizer:
         arrays[_TOKENIZER] = np.frombuffer(program.tokenizer.encode(), np.uint8)
     described = json.dumps(
@@ -69,7 +67,7 @@ def load(path: str | os.PathLike[str]) -> Program:
             constants[int(number)][name] = array
         operators = []
         for entry, own in zip(listed, constants, strict=True):
-            kind = OPERATORS.get(entry.pop("operator"))
+            kind = OPERATORS.get(entry.pop("kind"))
             if kind is None:
                 raise ValueError(f"an operator that is none of {', '.join(OPERATORS)}")
             place = {"inputs": tuple(entry.pop("inputs")), "output": entry.pop("output")}

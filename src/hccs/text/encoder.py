@@ -11,7 +11,6 @@ import numpy as np
 from hccs.errors import DtypeError, ParameterError, ShapeError
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
 from hccs.program.model import IntegerModel
-from hccs.program.operators import Unit
 from hccs.program.text_settings import EMBEDDINGS
 from hccs.text.reading import list_of_texts
 from hccs.text.text_model import TextModel
@@ -39,13 +38,8 @@ class Encoder(TextModel):
     @property
     def dims(self) -> int:
         """Channels of a vector."""
-        return self._unit.dims
-
-    @property
-    def _unit(self) -> Unit:
-        last = self.model.program.operators[-1]
-        assert isinstance(last, Unit)
-        return last
+        program = self.model.program
+        return program.values[program.operators[-1].output].width
 
     def encode(
         self,
@@ -111,7 +105,8 @@ class Encoder(TextModel):
         with self._lock:
             if dims not in self._by_dims:
                 program = self.model.program
-                last = replace(self._unit, dims=int(dims))
+                last: Any = program.operators[-1]  # vectors come from `Unit` alone
+                last = replace(last, dims=int(dims))
                 self._by_dims[dims] = IntegerModel(
                     replace(program, operators=(*program.operators[:-1], last))
                 )

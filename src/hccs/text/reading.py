@@ -52,11 +52,11 @@ class Reader:
         self.max_length = max_length
         self._warned, self._lock = False, threading.Lock()
 
-    def read(self, texts: Sequence[str | tuple[str, str]], *, offsets: bool = False) -> list[Any]:
-        """Encodings of `tokenizers`, with the places of tokens in the text where `offsets` are asked for."""
-        read = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
+    def read(self, texts: Sequence[Any], *, offsets: bool = False, words: bool = False) -> list[Any]:
+        """Encodings of texts and pairs, or of lists of `words`; with `offsets` they know tokens' places."""
+        read = self._tokenizer.encode_batch if offsets or words else self._tokenizer.encode_batch_fast
         try:
-            found: list[Any] = read(texts)
+            found: list[Any] = read(texts, is_pretokenized=words)
         except (UnicodeError, TypeError) as error:
             raise DataError(
                 "texts that UTF-8 can write", f"half a surrogate pair ({error})", "Repair it."

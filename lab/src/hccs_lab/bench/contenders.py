@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from hccs.conversion.converted import Converted
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import load_classifier
-from hccs.conversion.runs.converted import ConvertedRun
 from hccs.nn import AttentionInputs, AttentionSlot, attention_layers, fill
 from hccs.program.files import IN_RUN
 from hccs_lab.bench.runtimes import OPENERS, Answer, Batch, torch_dynamic_int8
@@ -38,7 +38,7 @@ def batch_of(data: TokenisedSet, indices: Sequence[int]) -> Batch:
 class Material:
     """What contenders are made of: a finished run, its sentences, and a folder to write in."""
 
-    run: ConvertedRun
+    run: Converted
     data: TokenisedSet
     folder: Path
 

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 
 from hccs.backends.cpu import instruction_sets
+from hccs.conversion.converted import Converted
 from hccs.conversion.data.problems import IMAGES
 from hccs.conversion.data.tokens import TokenisedSet
-from hccs.conversion.runs.converted import ConvertedRun
 from hccs.conversion.runs.record import write_json
-from hccs.conversion.whole import load_whole
 from hccs.errors import ParameterError
 from hccs_lab.bench.contenders import CONTENDERS, OURS, Contender, Material, batch_of
 from hccs_lab.bench.runtimes import Batch, in_fresh_process
@@ -67,12 +66,12 @@ def bench(
     its own. What is not installed, or cannot take the model, is named.
     """
     settings = settings or BenchSettings()
-    finished = ConvertedRun(Path(run))
+    finished = Converted(Path(run))
     if finished.settings.task.problem == IMAGES:
         raise ParameterError(
             "a run on texts", "one on images", "The runtimes beside ours get sentences only."
         )
-    load_whole(finished.folder)  # before anything is made
+    _ = finished.integer_model  # refused before anything is made
     data = finished.examples(file).to("cpu")
     todo = workloads(data, settings.batch, settings.group)
     threads = sorted({1, instruction_sets.info().cores})

@@ -38,10 +38,10 @@ def open_torch_float(run: Path, threads: int) -> Answer:
 def open_torch_int8(run: Path, threads: int) -> Answer:
     """The converted model with integer attention, the layers around it in torch's dynamic int8."""
     import hccs.nn
-    from hccs.conversion.runs.converted import ConvertedRun
+    from hccs.conversion.converted import Converted
 
-    finished = ConvertedRun(run)
-    attached = hccs.nn.attach(finished.converted.model, finished.table, backend="integer").eval()
+    finished = Converted(run)
+    attached = hccs.nn.attach(finished.loaded.model, finished.table, backend="integer").eval()
     return in_torch(torch_dynamic_int8(attached), threads)
 
 

@@ -29,7 +29,7 @@ def bench(
 ) -> None:
     """Latency, throughput, size and memory of a run: float, other runtimes' int8, and all in integers."""
     require_models()
-    from hccs.conversion.report.cost import speed_against_float
+    from hccs.conversion.report.cost import read_bench, speed_against_float
     from hccs.conversion.report.write import write_report
     from hccs_lab.bench.contenders import OURS
     from hccs_lab.bench.run import BenchSettings, describe_load
@@ -42,7 +42,7 @@ def bench(
     for title, header, rows in grids(found):
         show(output.console, title, header, rows)
     bench_figure(found, OURS, run / "bench.png")
-    speed = speed_against_float(found)
+    speed = speed_against_float(read_bench(run))
     lines = []
     if speed is not None:
         lines = [f"one sentence on one thread: {speed:.2f} times as fast as float PyTorch"]

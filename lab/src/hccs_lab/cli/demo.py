@@ -22,6 +22,6 @@ def demo(
     from hccs_lab.demo import demo as run
 
     output = Output()
-    results = run(out, output.say)
-    show_summary(output.console, results)
-    show_end(output, results, out)
+    found = run(out, output.say)
+    show_summary(output.console, found.results)
+    show_end(output, found)

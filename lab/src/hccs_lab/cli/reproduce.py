@@ -109,7 +109,7 @@ def tables(
 
         own.write_json(json, {"settings": settings(), "cells": cells, "long": long})
     if figures is not None:
-        from hccs.conversion.report.figures import fidelity_figure
+        from hccs_lab.fidelity import fidelity_figure
         from hccs_lab.figures import surrogates_figure
 
         figures.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,6 @@ from typing import Any
 from hccs._progress import track
 from hccs.conversion.fingerprints import require_same
 from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.processes import in_processes
 from hccs.conversion.runs.record import StageRecord, read_json, write_json
 from hccs.errors import FileError, HccsError, MissingExtraError
 from hccs_lab import surrogates
@@ -25,6 +24,7 @@ from hccs_lab.compare.entries import FLOAT, Entry
 from hccs_lab.compare.sample import LogitSample
 from hccs_lab.compare.source import ComparisonSettings
 from hccs_lab.compare.speed import time_forms
+from hccs_lab.processes import in_processes
 
 REFUSED = "refused"
 """The stage of a method that cannot serve these logits: its reason."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from hccs.conversion.converted import settings_of
 from hccs.conversion.data import tasks
 from hccs.conversion.data.holdout import hold_out
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.fingerprints import of_tensors, of_texts, of_weights
 from hccs.conversion.models import Loaded, best_device, load_classifier
-from hccs.conversion.runs.converted import RunSettings
 from hccs.conversion.runs.record import StageRecord
 from hccs.conversion.steps import RETRAINING
 from hccs.conversion.training import Recipe, taught
@@ -62,13 +62,13 @@ class ComparisonSettings:
 
 def from_run(folder: Path) -> ComparisonSettings:
     """The float model, the task and the recipe of an `hccs convert` run."""
-    if not StageRecord(folder / "results.json").done("float"):
+    if not StageRecord(folder / "results.json").done("float_model"):
         raise FileError(
             f"{folder} to hold a float model",
             "a run that has not come so far",
             "Let hccs convert go on first.",
         )
-    saved = RunSettings.of(folder)
+    saved = settings_of(folder)
     return ComparisonSettings(
         model=str(folder / "float"),
         task=saved.task,

@@ -6,34 +6,32 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hccs._files import atomic
+from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
-from hccs.conversion.finishing import finish
-from hccs.conversion.report import figures
-from hccs.conversion.report.fidelity import measure_folders
-from hccs.conversion.settings import ConversionSettings
-from hccs.conversion.stages import Conversion
+from hccs.conversion.run import Run, finish
+from hccs.conversion.settings import Settings
 from hccs.conversion.steps import RETRAINING
+from hccs_lab.fidelity import fidelity_figure, measure_folders
 
 MODEL = Path(__file__).parent / "bert_tiny"
 """A BERT-tiny fine-tuned on the movie snippets beside it."""
 
 
-def settings() -> ConversionSettings:
+def settings() -> Settings:
     """The model and the task that ship, with a short retraining."""
     recipe = replace(RETRAINING, epochs=0.5, learning_rate=1e-4, batch_size=64)
-    return ConversionSettings(model=str(MODEL), task=tasks.TASKS["movies"], sentences=512, retraining=recipe)
+    return Settings(model=str(MODEL), task=tasks.TASKS["movies"], sentences=512, retraining=recipe)
 
 
-def demo(out: str | Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+def demo(out: str | Path, say: Callable[[str], None] = print) -> Converted:
     """Convert the model that ships; writes the run, its figures and its report into `out`."""
-    run = Conversion(settings(), out, say)
-    results = run.run()
+    run = Run(settings(), out, say)
+    run.run()
     say("fidelity …")
     found = measure_folders(run.path / "float", run.path / "model", run.table, run.sets["calibration"])
     atomic.replace(run.path / "fidelity.json", json.dumps(found, indent=1).encode())
-    figures.fidelity_figure(found, run.path / "fidelity.png", "BERT-tiny on movie snippets")
+    fidelity_figure(found, run.path / "fidelity.png", "BERT-tiny on movie snippets")
     finish(run.path, say)
-    return results
+    return Converted(run.path)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hccs._html.charts import FAINT, OTHER, OURS, TEXT, THEIRS, Curve, Frame, curves, svg, ticks
 from hccs._html.elements import Markup, tag
-from hccs.conversion.report.page import Fact, Report, Section, boxed, command, key, said, signed, words
+from hccs.conversion.report.page import Fact, Report, Section, boxed, command, key, paragraph, signed, words
 from hccs.conversion.runs.record import read_json
 from hccs_lab.compare.entries import FLOAT
 from hccs_lab.compare.tables import Grid, grids
@@ -124,7 +124,7 @@ def _scatter(methods: Mapping[str, Any]) -> list[Markup]:
         drawn.append(tag("g", tag("title", f"{name}: {signed(down)} points, KL {10**across:.4f}"), dot))
     picture = svg(frame.width, frame.height, drawn, "accuracy lost over divergence, one dot per method")
     return [
-        said(
+        paragraph(
             "Points of accuracy against the float model, without retraining, over the divergence from "
             "softmax. Further up and further left is better; a dot tells its name."
         ),
@@ -162,7 +162,7 @@ def _curves(found: Mapping[str, Any]) -> list[Markup]:
         return []
     legend = {"exp(-distance)": THEIRS, **colours}
     return [
-        said(
+        paragraph(
             "A row's output over the distance from its largest logit. Lines join neighbouring distances that "
             "rows had; where no row had a distance there is a gap."
         ),

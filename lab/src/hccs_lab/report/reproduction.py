@@ -9,7 +9,7 @@ from typing import Any
 
 from hccs._html.charts import OURS, THEIRS, Curve, curves
 from hccs._html.elements import Markup, tag
-from hccs.conversion.report.page import Fact, Report, Section, boxed, key, said, words
+from hccs.conversion.report.page import Fact, Report, Section, boxed, key, paragraph, words
 from hccs.conversion.runs.record import read_json
 from hccs.errors import FileError
 from hccs_lab.reproduce import tables
@@ -58,7 +58,7 @@ def _curves(cells: Mapping[str, Any]) -> list[Markup]:
     if not panels:
         return []
     return [
-        said("Mean probability over key index."),
+        paragraph("Mean probability over key index."),
         tag("p", key(softmax=THEIRS, HCCS=OURS)),
         tag("div", panels, class_="grid"),
     ]

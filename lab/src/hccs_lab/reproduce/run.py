@@ -16,10 +16,10 @@ from hccs._progress import duration, track
 from hccs.conversion.data.holdout import HOLDOUT_LIMIT
 from hccs.conversion.fingerprints import require_same
 from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.processes import in_processes
 from hccs.conversion.runs.record import StageRecord, read_json, write_json
 from hccs.conversion.steps import RETRAINING
 from hccs.errors import HccsError
+from hccs_lab.processes import in_processes
 from hccs_lab.reproduce import sets
 from hccs_lab.reproduce.plan import (
     CALIBRATION_SENTENCES,

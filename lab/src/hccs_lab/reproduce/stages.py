@@ -12,17 +12,17 @@ import torch
 
 import hccs.nn
 from hccs.calibration import fidelity
+from hccs.conversion.evaluate import integer_logits, share_equal
 from hccs.conversion.models import predictions
-from hccs.conversion.report.fidelity import measure
 from hccs.conversion.steps import RETRAINING, plan_whole, retrain, train_whole, with_mode
 from hccs.conversion.training import Recipe, train
-from hccs.conversion.whole import share_equal, whole_logits
 from hccs.errors import FileError, HccsError, MissingExtraError
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs_lab.compare import steps
 from hccs_lab.compare.entries import FLOAT, Entry, parse
 from hccs_lab.compare.measures import MEASURES
+from hccs_lab.fidelity import measure
 from hccs_lab.reproduce.experiment import FORMS, WITHOUT_DIVISION, ExperimentRun
 from hccs_lab.reproduce.plan import (
     LABELS,
@@ -136,7 +136,7 @@ def _checked(work: ExperimentRun, plan: Any) -> dict[str, Any]:
     sample = dev.at(range(0, len(dev), max(1, len(dev) // CHECKED)))
     with plan.training(), torch.no_grad():
         own = predictions(plan.model, sample)
-    equal = share_equal(whole_logits(plan.lower(), sample), own, sample.labels)
+    equal = share_equal(integer_logits(plan.lower(), sample), own, sample.labels)
     return {"equal": equal, "compared": len(sample)}
 
 
@@ -184,14 +184,14 @@ def _unlabelled(work: ExperimentRun, form: str) -> dict[str, Any]:
     recipe = replace(_recipe(work), epochs=UNLABELLED_EPOCHS, distil=1.0)
     model, table = work.copy(), work.calibrated(form)[0].table
     where = work.checkpoint(f"unlabelled-{form}")
-    outcome = retrain(model, table, data, held, work.calibration, recipe, where, resumable=False)
+    outcome = retrain(model, table, data, held, recipe, where, resumable=False)
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
 def _granularity(granularity: str, work: ExperimentRun) -> dict[str, Any]:
     """Retrained with one line per layer, or one for all heads."""
     form = f"one line, {granularity}"
-    return _retrain(work, work.copy(), work.calibrated(form)[0].table, form, granularity)
+    return _retrain(work, work.copy(), work.calibrated(form)[0].table, form)
 
 
 def retrained_float(work: ExperimentRun) -> dict[str, Any]:
@@ -201,18 +201,14 @@ def retrained_float(work: ExperimentRun) -> dict[str, Any]:
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
-def _retrain(
-    work: ExperimentRun, model: Any, table: ParamTable, name: str, granularity: str = "head"
-) -> dict[str, Any]:
+def _retrain(work: ExperimentRun, model: Any, table: ParamTable, name: str) -> dict[str, Any]:
     outcome = retrain(
         model,
         table,
         work.taught,
         work.sets["held"],
-        work.calibration,
         _recipe(work),
         work.checkpoint(f"retrained-{name}"),
-        granularity=granularity,
         resumable=False,
     )
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}

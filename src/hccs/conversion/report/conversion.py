@@ -2,288 +2,196 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hccs._html.charts import OURS, THEIRS, bar, interval, sparkline
 from hccs._html.elements import Markup, tag
 from hccs._progress import duration
-from hccs.conversion.report.commands import convert_command
-from hccs.conversion.report.cost import bench_section, size_section, speed_against_float
-from hccs.conversion.report.heads import Head, heads_of, heads_section
-from hccs.conversion.report.intervals import of_error, of_share
-from hccs.conversion.report.page import Fact, Report, Section, boxed, command, key, said, signed, words
-from hccs.conversion.report.places import where_section
-from hccs.conversion.runs.record import StageRecord, read_json
-from hccs.errors import FileError
+from hccs.conversion.converted import STEPS, Converted
+from hccs.conversion.report.cost import Bench, bench_section, read_bench, size_section, speed_against_float
+from hccs.conversion.report.heads import heads_section
+from hccs.conversion.report.page import (
+    Fact,
+    Report,
+    Section,
+    boxed,
+    command,
+    key,
+    paragraph,
+    signed,
+    words,
+)
+from hccs.conversion.report.where import read_account, where_section
+from hccs.conversion.results import Answers
+from hccs.conversion.scores import Interval, of_share
 
-STEPS = {
-    "float": "float",
-    "without retraining": "HCCS, calibrated",
-    "whole without training": "all in integers, untrained",
-    "retrain": "trained",
-    "integer": "HCCS, int8 q, k and v",
-    "whole": "all in integers",
-}
-"""Stages that have a score, in words."""
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """What the folder of a finished run says."""
-
-    folder: Path
-
-    def __post_init__(self) -> None:
-        if not {"float", "calibrate", "without retraining", "save"} <= {*self.record.stages}:
-            raise FileError(
-                f"{self.folder} to be a finished run",
-                "one that has not come to its end" if self.record.stages else "no run",
-                "Finish it with hccs convert first.",
-            )
-
-    @cached_property
-    def record(self) -> StageRecord:
-        """Stages and their seconds."""
-        return StageRecord(self.folder / "results.json")
-
-    @property
-    def stages(self) -> dict[str, Any]:
-        """Results by stage."""
-        return self.record.stages
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """What was asked."""
-        return read_json(self.folder / "settings.json", "Convert the model anew.")
-
-    def other(self, name: str) -> dict[str, Any] | None:
-        """What another command has left in the folder, if it was run."""
-        path = self.folder / name
-        return read_json(path, "Delete it.") if path.exists() else None
-
-    @property
-    def metric(self) -> str:
-        """The name of the score."""
-        return str(self.stages["float"].get("metric", "accuracy"))
-
-    @property
-    def name(self) -> str:
-        """Of the model."""
-        return Path(str(self.settings["model"])).name
-
-    @property
-    def delivered(self) -> str:
-        """The stage whose score is that of what the run delivers: all in integers, or with HCCS."""
-        return next(
-            s for s in ("whole", "integer", "retrain", "without retraining") if self.score(s) is not None
-        )
-
-    def score(self, stage: str) -> float | None:
-        """The score of a stage, if it has one."""
-        return self.stages.get(stage, {}).get(self.metric)  # type: ignore[no-any-return]
-
-    def shown(self, score: float) -> str:
-        """A share in per cent, any other score as it is."""
-        return f"{100 * score:.2f} %" if self.metric == "accuracy" else f"{score:.4f}"
-
-    def ends(self, stage: str) -> tuple[float, float] | None:
-        """The interval of a stage's score: what it noted, or that of a share of its examples."""
-        score, error = self.score(stage), self.stages[stage].get("error")
-        if score is None or self.metric == "accuracy" or error is None:
-            return self.share_ends(score)
-        return of_error(score, error)
-
-    def against(self, stage: str) -> tuple[float, float] | None:
-        """The interval of a stage's difference from the float model, on the same examples."""
-        noted = self.stages.get(stage, {}).get("against_float")
-        return None if noted is None else of_error(noted[0], noted[1])
-
-    def share_ends(self, share: float | None) -> tuple[float, float] | None:
-        """The interval of an accuracy on the run's dev examples, where their number is known."""
-        examples = self.stages["float"].get("examples")
-        known = self.metric == "accuracy" and examples and share is not None
-        return of_share(share, examples) if known and share is not None else None
-
-    @cached_property
-    def heads(self) -> list[Head]:
-        """Worst first."""
-        return heads_of(self.folder, self.stages)
-
-    @cached_property
-    def command(self) -> str:
-        """What makes the run again."""
-        return convert_command(self.settings, self.folder)
+MOST_SHOWN = 20
+"""Changed answers that the report lists."""
 
 
 def conversion_report(folder: Path) -> Report:
     """The report of a finished run."""
-    run = Conversion(folder)
-    bench, account = run.other("bench.json"), run.other("where.json")
+    run = Converted(folder)
+    bench, account = read_bench(folder), read_account(folder)
+    in_integers = run.results.reached("integer") is not None
     return Report(
         kicker="hccs convert",
-        title=f"{run.name} on {run.settings['task']['name']}",
+        title=f"{run.name} on {run.settings.task.name}",
         sentence=sentence(run, bench),
         facts=facts(run, bench),
         warnings=warnings_of(run, bench),
         sections=[
             Section("accuracy", "Accuracy", _accuracy(run)),
+            Section("answers", "Answers", _answers(run)),
             Section("modes", "Modes", _modes(run)),
             Section("heads", "Heads", heads_section(run.heads)),
-            Section("where", "Where accuracy goes", where_section(account, folder, _is_whole(run))),
+            Section("where", "Where accuracy goes", where_section(account, folder, in_integers)),
             Section(
                 "cost",
                 "Latency and size",
-                [*size_section(run.stages, folder), *bench_section(bench, folder, _is_whole(run))],
+                [*size_section(run), *bench_section(bench, folder, in_integers)],
             ),
-            Section("time", "Time", _time(run)),
-            Section("again", "Settings and commands", _again(run)),
+            Section("time", "Time", time_section(run.results.seconds)),
+            Section("again", "Settings and commands", _commands(run, in_integers)),
         ],
     )
 
 
-def _is_whole(run: Conversion) -> bool:
-    return run.score("whole") is not None
-
-
-def sentence(run: Conversion, bench: Mapping[str, Any] | None = None) -> str:
+def sentence(run: Converted, bench: Bench | None = None) -> str:
     """The run in one sentence."""
-    base, reached = run.score("float") or 0.0, run.score(run.delivered) or 0.0
-    form = "all in integers" if run.delivered == "whole" else "with HCCS in place of softmax"
-    task = run.settings["task"]["name"]
-    beside = f"where the float model has {run.shown(base)}{_verdict(run, reached - base)}"
+    results, task = run.results, run.settings.task.name
+    base, reached = results.float_model.score.value, results.scores[results.delivered]
+    form = "all in integers" if results.delivered == "integer" else "with HCCS in place of softmax"
+    beside = f"where the float model has {run.shown(base)}{_verdict(run)}"
     if run.shown(reached) == run.shown(base):
         beside = "as in float"
     parts = [f"{run.name} on {task} reaches {_amount(run, reached)} {form}, {beside}"]
-    whole = run.stages.get("whole", {})
-    if run.delivered == "whole":
-        ratio = whole["float32_bytes"] / whole["bytes"]
-        parts.append(f"in {_mib(whole['bytes'])}, {ratio:.1f} times less than float32")
+    if results.delivered == "integer" and results.integer is not None:
+        ratio = results.integer.float32_bytes / results.integer.bytes
+        parts.append(f"in {_mib(results.integer.bytes)}, {ratio:.1f} times less than float32")
     speed = speed_against_float(bench)
     if speed is not None:
         parts.append(f"and {speed:.1f} times as fast as float PyTorch where it was measured")
     return ", ".join(parts) + "."
 
 
-def _amount(run: Conversion, score: float) -> str:
-    return (
-        f"{run.shown(score)} accuracy"
-        if run.metric == "accuracy"
-        else f"a {run.metric} of {run.shown(score)}"
-    )
+def _amount(run: Converted, score: float) -> str:
+    metric = run.results.float_model.metric
+    if metric == "accuracy":
+        return f"{run.shown(score)} accuracy"
+    article = "an" if metric[0].lower() in "aeiou" or metric == "f1" else "a"
+    return f"{article} {metric} of {run.shown(score)}"
 
 
-def _verdict(run: Conversion, difference: float) -> str:
-    beside = run.against(run.delivered)
-    if beside is None:
-        return f" ({signed(100 * difference)} points)"
-    if beside[0] <= 0 <= beside[1]:
-        return f" ({signed(100 * difference)} points, which chance alone explains)"
-    return f" ({signed(100 * difference)} points, more than chance explains)"
+def _verdict(run: Converted) -> str:
+    against = run.results.reached(run.results.delivered)
+    if against is None:
+        return ""
+    low, high = against.against_float.interval
+    points = signed(100 * against.against_float.value)
+    chance = "which chance alone explains" if low <= 0 <= high else "more than chance explains"
+    return f" ({points} points, {chance})"
 
 
 def _mib(count: float) -> str:
-    return f"{count / 2**20:.1f} MiB"
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
 
-def facts(run: Conversion, bench: Mapping[str, Any] | None) -> list[Fact]:
-    """The four numbers that matter first."""
-    base, reached = run.score("float") or 0.0, run.score(run.delivered) or 0.0
-    beside = run.against(run.delivered)
-    reach = f"95 %: {_span(beside)}" if beside else run.metric
-    found = [
-        Fact(f"dev {run.metric}", run.shown(reached), f"float {run.shown(base)}"),
-        Fact("against float", f"{signed(100 * (reached - base))} points", reach),
-    ]
-    whole = run.stages.get("whole", {})
-    if "bytes" in whole:
-        found.append(Fact("size", _mib(whole["bytes"]), f"float32 {_mib(whole['float32_bytes'])}"))
+def facts(run: Converted, bench: Bench | None) -> list[Fact]:
+    """The numbers that matter first."""
+    results = run.results
+    base, reached = results.float_model.score.value, results.scores[results.delivered]
+    found = [Fact(f"dev {results.float_model.metric}", run.shown(reached), f"float {run.shown(base)}")]
+    beside = results.reached(results.delivered)
+    if beside is not None:
+        points = f"{signed(100 * beside.against_float.value)} points"
+        found.append(Fact("against float", points, f"95 %: {_span(beside.against_float.interval)}"))
+    if results.integer is not None and results.integer.reached is not None:
+        sizes = results.integer
+        found.append(Fact("size", _mib(sizes.bytes), f"float32 {_mib(sizes.float32_bytes)}"))
     speed = speed_against_float(bench)
     if speed is not None:
         found.append(Fact("speed, one sentence", f"{speed:.1f} times", "that of float PyTorch, one thread"))
     worst = run.heads[0]
-    found.append(Fact("mean KL per head", f"{run.stages['save']['kl']:.3f}", f"nats; worst {worst.kl:.3f}"))
+    found.append(Fact("mean KL per head", f"{results.save.kl:.3f}", f"nats; worst {worst.kl:.3f}"))
     return found
 
 
-def warnings_of(run: Conversion, bench: Mapping[str, Any] | None) -> list[str]:
+def warnings_of(run: Converted, bench: Bench | None) -> list[str]:
     """What a reader should know before trusting the numbers."""
-    found = []
-    refused = run.stages.get("whole", {}).get("refused")
-    if refused:
-        found.append(f"The model has no form all in integers: {refused}")
-    beside = run.against(run.delivered)
-    if beside and beside[1] < 0:
+    results, found = run.results, []
+    if results.integer is not None and results.integer.refused:
+        found.append(f"The model has no form all in integers: {results.integer.refused}")
+    beside = results.reached(results.delivered)
+    if beside is not None and beside.against_float.interval[1] < 0:
         found.append(
-            f"The loss of {-50 * sum(beside):.2f} points is more than chance explains: "
+            f"The loss of {-100 * beside.against_float.value:.2f} points is more than chance explains: "
             "more epochs, or another mode, may win it back."
         )
-    examples = run.stages["float"].get("examples")
-    if examples and examples < 500:
+    examples = results.float_model.examples
+    if examples < 500:
         found.append(f"Only {examples} dev examples: the intervals are wide.")
-    for part, count in run.stages["float"].get("cut", {}).items():
-        if count and part != "calibration":
-            found.append(
-                f"{count:,} texts of {part} are longer than n = {run.settings['task']['n']} and were cut."
-            )
-    for stage, result in run.stages.items():
-        found += [f"{stage}: {line}" for line in result.get("warnings", [])]
-    if bench:
-        found += [f"hccs bench left out {name}: {why}" for name, why in bench.get("failed", {}).items()]
+    for part, count in results.float_model.cut.items():
+        if count:
+            found.append(f"{count:,} texts of {part} are longer than n = {run.settings.task.n} and were cut.")
+    for name, stage in results.stages.items():
+        found += [f"{name}: {line}" for line in stage.warnings]
+    if bench is not None:
+        found += [f"hccs bench left out {name}: {why}" for name, why in bench.failed.items()]
     return list(dict.fromkeys(found))
 
 
-def _accuracy(run: Conversion) -> list[Markup]:
-    stages = [stage for stage in STEPS if run.score(stage) is not None]
-    ends = {stage: run.ends(stage) for stage in stages}
-    values = [run.score(stage) or 0.0 for stage in stages]
-    values += [end for pair in ends.values() if pair for end in pair]
-    base, reach = run.score("float"), _reach(values)
+def _accuracy(run: Converted) -> list[Markup]:
+    results = run.results
+    measured = {stage: results.score(stage) for stage in STEPS if stage in results.scores}
+    ends = [end for score in measured.values() if score is not None for end in score.interval]
+    base, reach = results.float_model.score.value, _reach([*results.scores.values(), *ends])
     rows = []
-    for stage in stages:
-        score, pair, beside = run.score(stage) or 0.0, ends[stage], run.against(stage)
+    for stage, score in measured.items():
+        if score is None:
+            continue
+        reached, (low, high) = results.reached(stage), score.interval
+        against = None if reached is None else reached.against_float
         rows.append(
             [
                 _step_name(run, stage),
-                run.shown(score),
-                "" if pair is None else f"{_bare(run, pair[0])} to {_bare(run, pair[1])}",
-                "" if stage == "float" else _points(score - (base or 0.0)),
-                "" if beside is None else _span(beside),
-                interval(score, pair, reach, base),
+                run.shown(score.value),
+                f"{_bare(run, low)} to {_bare(run, high)}",
+                "" if against is None else _points(against.value),
+                "" if against is None else _span(against.interval),
+                interval(score.value, score.interval, reach, base),
             ]
         )
-    header = ["step", run.metric, "95 %", "points", "95 %, paired", ""]
-    examples = run.stages["float"].get("examples")
-    told = f"{examples:,} dev examples. " if examples else ""
+    header = ["step", results.float_model.metric, "95 %", "points", "95 %, paired", ""]
     content = [
-        said(
-            f"{told}A difference from float counts the answers that changed on the same examples; an "
-            "interval that holds 0 is one that chance alone explains."
+        paragraph(
+            f"{results.float_model.examples:,} dev examples. A difference from float counts the answers that "
+            "changed on the same examples; where its interval contains 0, chance alone explains it."
         ),
         boxed(header, rows),
         tag("p", key(float_model=THEIRS, this_step=OURS)),
     ]
-    history = run.stages.get("retrain", {}).get("history") or []
+    history = () if results.retrain is None else results.retrain.history
     if len(history) > 1:
-        line = sparkline(history, described="dev score while training", width=220, height=44)
+        line = sparkline(history, described="held-back score while training", width=220, height=44)
         shown = " → ".join(run.shown(history[i]) for i in (0, -1))
         content.append(tag("h3", f"Training: {len(history)} evaluations, {shown}"))
         content.append(tag("figure", line))
     return content
 
 
-def _step_name(run: Conversion, stage: str) -> Any:
+def _step_name(run: Converted, stage: str) -> Any:
     words = STEPS[stage]
     if stage == "retrain":
-        words = "trained as integers compute" if _is_whole(run) else "HCCS, retrained"
-    return tag("strong", f"{words}, delivered") if stage == run.delivered else words
+        in_integers = run.results.reached("integer") is not None
+        words = "trained as integers compute" if in_integers else "HCCS, retrained"
+    return tag("strong", f"{words}, delivered") if stage == run.results.delivered else words
 
 
-def _bare(run: Conversion, score: float) -> str:
+def _bare(run: Converted, score: float) -> str:
     return run.shown(score).removesuffix(" %")
 
 
@@ -292,35 +200,68 @@ def _points(difference: float) -> Markup:
     return tag("span", signed(100 * difference), class_=kind)
 
 
-def _span(ends: tuple[float, float]) -> str:
+def _span(ends: Interval) -> str:
     return f"{signed(100 * ends[0])} to {signed(100 * ends[1])}"
 
 
-def _reach(values: Sequence[float]) -> tuple[float, float]:
+def _reach(values: Sequence[float]) -> Interval:
     low, high = min(values), max(values)
     pad = 0.05 * (high - low) or 0.01
     return low - pad, high + pad
 
 
-def _modes(run: Conversion) -> list[Markup]:
-    before = run.stages["without retraining"].get("modes", {})
-    after = run.stages.get("retrain", {}).get("modes", {})
-    if not before:
+def _answers(run: Converted) -> list[Markup]:
+    """The confusion matrix of the delivered model, and the examples that it answers otherwise than float."""
+    reached = run.results.reached(run.results.delivered)
+    if reached is None or reached.answers is None:
         return []
-    base, own = run.score("float") or 0.0, run.stages["save"]["mode"]
+    answers, labels = reached.answers, run.results.float_model.labels
+    asked = "the float model's answers" if run.results.float_model.metric == "agreement" else "labels"
+    rows = [
+        [label, *(tag("strong", count) if i == j else count for j, count in enumerate(line))]
+        for i, (label, line) in enumerate(zip(labels, answers.confusion, strict=True))
+    ]
+    content = [
+        paragraph(f"Rows are {asked}, columns the delivered model's answers on dev."),
+        boxed(["", *labels], rows, every_column=True),
+        tag("h3", f"Answers that differ from the float model's: {answers.changed:,}"),
+    ]
+    return [*content, *_changed(answers, labels)]
+
+
+def _changed(answers: Answers, labels: Sequence[str]) -> list[Markup]:
+    if not answers.examples:
+        return []
+    rows = [
+        [tag("span", one.text, class_="text"), labels[one.label], labels[one.before], labels[one.after]]
+        for one in answers.examples[:MOST_SHOWN]
+    ]
+    left = answers.changed - len(rows)
+    more = [tag("p", f"and {left:,} more.", class_="quiet")] if left > 0 else []
+    return [boxed(["text", "label", "float", "delivered"], rows, class_="texts"), *more]
+
+
+def _modes(run: Converted) -> list[Markup]:
+    results = run.results
+    before, after = results.calibrated.modes, {} if results.retrain is None else results.retrain.modes
+    base, counted = results.float_model.score.value, results.float_model.score.counted
     scores = [*before.values(), *after.values(), base]
-    ends = [end for score in scores for end in run.share_ends(score) or ()]
-    reach = _reach([*scores, *ends])
+
+    def ends(score: float) -> Interval | None:
+        return None if counted is None else of_share(score, counted)
+
+    reach = _reach([*scores, *(end for score in scores for end in ends(score) or ())])
     rows = []
     for mode in before:
-        cells: list[Any] = [tag("strong", f"{mode}, delivered") if mode == own else mode]
+        own = mode == results.save.mode
+        cells: list[Any] = [tag("strong", f"{mode}, delivered") if own else mode]
         for column in (before, after) if after else (before,):
             cells += [run.shown(column[mode]), _points(column[mode] - base)]
         last = (after or before)[mode]
-        rows.append([*cells, interval(last, run.share_ends(last), reach, base)])
+        rows.append([*cells, interval(last, ends(last), reach, base)])
     names = ["calibrated", "points", *(["trained", "points"] if after else [])]
     return [
-        said(
+        paragraph(
             "The same parameters, normalised in other ways: ",
             tag("code", "i16"),
             " or ",
@@ -337,52 +278,48 @@ def _modes(run: Conversion) -> list[Markup]:
     ]
 
 
-def _time(run: Conversion) -> list[Markup]:
-    seconds = run.record.seconds
-    if not seconds:
-        return []
-    longest = max(seconds.values())
+def time_section(seconds: dict[str, float]) -> list[Markup]:
+    """How long each stage took."""
+    longest = max(seconds.values(), default=0.0)
     rows = [
         [stage, duration(s), bar(s, longest, ours=False, described=duration(s))]
         for stage, s in seconds.items()
     ]
-    return [said(f"{duration(sum(seconds.values()))} in all."), boxed(["stage", "time", ""], rows)]
+    return [paragraph(f"{duration(sum(seconds.values()))} in all."), boxed(["stage", "time", ""], rows)]
 
 
-def _again(run: Conversion) -> list[Markup]:
+def _commands(run: Converted, in_integers: bool) -> list[Markup]:
     folder = run.folder
-    content = [command(run.command, "The run again:")]
+    content = [command(run.command, "To repeat the run:")]
     content.append(
         command(
             f"hccs evaluate {folder}\nhccs where {folder}\nhccs bench {folder}\nhccs report {folder}",
             "More about it:",
         )
     )
-    if _is_whole(run):
+    if in_integers:
         content.append(
             command(
-                f"hccs show {folder}\nhccs export c {folder}\nhccs export onnx {folder}",
+                f'hccs predict {folder} "a text"\nhccs show {folder}\n'
+                f"hccs export c {folder}\nhccs export onnx {folder}",
                 "The integer model elsewhere:",
             )
         )
-    flat = [(name, _value(value)) for name, value in _flattened(run.settings)]
+    flat = [(name, _value(value)) for name, value in _flattened(asdict(run.settings))]
     content.append(tag("details", tag("summary", "All settings"), words(flat), class_="plain"))
     return content
 
 
-def _flattened(settings: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+def _flattened(settings: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for name, value in settings.items():
-        if isinstance(value, Mapping):
-            found += _flattened(value, f"{before}{name}.")
-        else:
-            found.append((before + name, value))
+        found += (
+            _flattened(value, f"{before}{name}.") if isinstance(value, dict) else [(before + name, value)]
+        )
     return found
 
 
 def _value(value: Any) -> str:
-    if value is None or value == "" or value == []:
+    if value in (None, "", ()):
         return "—"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

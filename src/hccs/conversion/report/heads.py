@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hccs._html.charts import FAINT, OURS, TEXT, THEIRS, Curve, bar, curves, svg
 from hccs._html.elements import Markup, tag
 from hccs.calibration import HeadStatistics
-from hccs.conversion.report.page import key, said
+from hccs.conversion.report.page import key, paragraph
+from hccs.conversion.results import HeadFit
+from hccs.errors import FileError
 from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE
-from hccs.numbers.table import ParamTable
+from hccs.numbers.table import CONVERTED, ParamTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +29,7 @@ FARTHEST = 12.0
 
 @dataclass(frozen=True)
 class Head:
-    """What is known of one head."""
+    """One head: its parameters, its KL and the mass that softmax puts at each distance."""
 
     layer: int
     head: int
@@ -57,27 +59,30 @@ class Head:
         return " ".join(f"{name} {value}" for name, value in zip(NAMES, values, strict=False))
 
 
-def heads_of(folder: Path, stages: Mapping[str, Any]) -> list[Head]:
+def heads_of(folder: Path, calibrated: Sequence[HeadFit], delivered: Sequence[HeadFit]) -> list[Head]:
     """Every head of a finished run, the worst first; curves have no mass where the statistics are gone."""
-    table = ParamTable.load(folder / stages["save"]["table"])
+    table = ParamTable.load(folder / CONVERTED)
     statistics = folder / "statistics.safetensors"
     stats = HeadStatistics.load(statistics) if statistics.exists() else None
-    calibrated = {(h["layer"], h["head"]): h for h in stages["calibrate"]["heads"]}
-    delivered = {(h["layer"], h["head"]): h for h in stages["save"].get("heads", [])}
+    before = {(fit.layer, fit.head): fit for fit in calibrated}
+    now = {(fit.layer, fit.head): fit for fit in delivered}
+    if not {*np.ndindex(table.shape)} <= now.keys():
+        raise FileError(
+            f"results of all heads in {folder / 'results.json'}", f"{len(now)} heads", "Convert the model."
+        )
     found = []
     for layer, head in np.ndindex(table.shape):
-        before = calibrated.get((layer, head), {})
-        now = delivered.get((layer, head), before)
         summary = None if stats is None else stats.summary([layer * table.shape[1] + head])
+        earlier = before.get((layer, head))
         found.append(
             Head(
                 layer,
                 head,
                 table.head(layer, head),
                 float(table.scale[layer, head]),
-                kl=now.get("kl", math.nan),
-                entropy=now.get("entropy", math.nan),
-                calibrated_kl=before.get("kl") if delivered else None,
+                kl=now[layer, head].kl,
+                entropy=now[layer, head].entropy,
+                calibrated_kl=None if earlier is None else earlier.kl,
                 mass=None if summary is None else summary.mass,
                 mass_step=1.0 if stats is None else float(stats.scale[layer, head]),
             )
@@ -104,7 +109,7 @@ def heads_section(heads: Sequence[Head]) -> list[Markup]:
     names = ("head", "θ", "scale", "", "KL, nats", "entropy")
     classes = (None, None, "n", None, "n", "n")
     return [
-        said(
+        paragraph(
             f"{many}, mean KL {mean:.4f} nats between softmax and HCCS. A head opens to its curve: the "
             "weight of a position over its distance from the row's largest logit, in logits."
         ),
@@ -123,7 +128,7 @@ def heads_section(heads: Sequence[Head]) -> list[Markup]:
     ]
 
 
-def _entry(head: Head, worst: float, opened: bool) -> Markup:
+def _entry(head: Head, worst: float, is_open: bool) -> Markup:
     return tag(
         "details",
         tag(
@@ -137,7 +142,7 @@ def _entry(head: Head, worst: float, opened: bool) -> Markup:
         ),
         tag("div", tag("figure", head_curve(head)), _facts(head), class_="side"),
         id=head.key,
-        open=opened,
+        open=is_open,
         data_kl=f"{head.kl:.6f}",
         data_entropy=f"{head.entropy:.4f}",
         data_place=1000 * head.layer + head.head,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hccs._html.charts import OURS, THEIRS, bar
 from hccs._html.elements import Markup, tag
-from hccs._progress import duration
+from hccs.conversion.language import LanguageResults, LanguageSettings
+from hccs.conversion.report.conversion import time_section
 from hccs.conversion.report.heads import heads_of, heads_section
-from hccs.conversion.report.page import Fact, Report, Section, boxed, command, key, said, signed, words
-from hccs.conversion.runs.record import StageRecord, read_json
-from hccs.errors import FileError
+from hccs.conversion.report.page import Fact, Report, Section, boxed, command, key, paragraph, signed, words
+from hccs.conversion.runs.record import read_json, typed
 
 OPTIONS = ("n", "mode")
 """Settings that the command line sets, by the same names."""
@@ -21,36 +21,30 @@ OPTIONS = ("n", "mode")
 
 def language_report(folder: Path) -> Report:
     """The report of a finished run."""
-    record = StageRecord(folder / "results.json")
-    settings = read_json(folder / "settings.json", "Run hccs perplexity anew.")
-    stages = record.stages
-    if not {"float", "modes", "whole", "save"} <= stages.keys():
-        raise FileError(
-            f"{folder} to be a finished run",
-            "one that has not come to its end" if stages else "no run",
-            "Finish it with hccs perplexity first.",
-        )
-    name, saved, base = Path(str(settings["model"])).name, stages["save"], stages["float"]["perplexity"]
-    heads = heads_of(folder, {"save": {"table": saved["table"]}, "calibrate": {"heads": saved["heads"]}})
-    tokens = stages["float"]["blocks"] * settings["n"]
+    results, hint = LanguageResults.of(folder), "Repeat hccs perplexity with another --out."
+    path = folder / "settings.json"
+    settings: LanguageSettings = typed(LanguageSettings, read_json(path, hint), path, hint)
+    name, saved, base = Path(settings.model).name, results.save, results.float_model.perplexity
+    heads = heads_of(folder, (), saved.heads)
+    tokens = results.float_model.blocks * settings.n
     return Report(
         kicker="hccs perplexity",
-        title=f"{name} on {Path(settings['dev']).name}",
-        sentence=f"{name} has a perplexity of {saved['perplexity']:.3f} with HCCS in place of softmax "
-        f"({saved['lines']}, {saved['mode']}), where the float model has {base:.3f} "
-        f"({_percent(saved['perplexity'], base)}), without any training.",
+        title=f"{name} on {Path(settings.dev).name}",
+        sentence=f"{name} has a perplexity of {saved.perplexity:.3f} with HCCS in place of softmax "
+        f"({saved.lines}, {saved.mode}), where the float model has {base:.3f} "
+        f"({_percent(saved.perplexity, base)}), without any training.",
         facts=[
-            Fact("perplexity", f"{saved['perplexity']:.3f}", f"float {base:.3f}"),
-            Fact("against float", _percent(saved["perplexity"], base), "higher is worse"),
-            Fact("scored on", f"{tokens:,} tokens", f"in blocks of {settings['n']}"),
-            Fact("mean KL per head", f"{saved['kl']:.3f}", f"nats; worst {heads[0].kl:.3f}"),
+            Fact("perplexity", f"{saved.perplexity:.3f}", f"float {base:.3f}"),
+            Fact("against float", _percent(saved.perplexity, base), "higher is worse"),
+            Fact("scored on", f"{tokens:,} tokens", f"in blocks of {settings.n}"),
+            Fact("mean KL per head", f"{saved.kl:.3f}", f"nats; worst {heads[0].kl:.3f}"),
         ],
-        warnings=_warnings(stages, tokens),
+        warnings=_warnings(results, tokens),
         sections=[
-            Section("perplexity", "Perplexity", _perplexities(stages)),
+            Section("perplexity", "Perplexity", _perplexities(results)),
             Section("heads", "Heads", heads_section(heads)),
-            Section("time", "Time", _time(record.seconds)),
-            Section("again", "Settings and commands", _again(settings, folder)),
+            Section("time", "Time", time_section(results.seconds)),
+            Section("again", "Settings and commands", _commands(settings, folder)),
         ],
     )
 
@@ -59,32 +53,32 @@ def _percent(value: float, base: float) -> str:
     return f"{signed(100 * (value / base - 1))} %"
 
 
-def _warnings(stages: Mapping[str, Any], tokens: int) -> list[str]:
+def _warnings(results: LanguageResults, tokens: int) -> list[str]:
     found = []
-    if "refused" in stages["whole"]:
-        found.append(f"The model has no form all in integers: {stages['whole']['refused']}")
+    if results.integer.refused:
+        found.append(f"The model has no form all in integers: {results.integer.refused}")
     if tokens < 2048:
         found.append(f"Only {tokens:,} tokens were scored: differences of a few percent may be chance.")
     return found
 
 
-def _perplexities(stages: Mapping[str, Any]) -> list[Markup]:
+def _perplexities(results: LanguageResults) -> list[Markup]:
     """Float, every mode with one and with two lines, and all in integers."""
-    saved, base = stages["save"], stages["float"]["perplexity"]
+    saved, base = results.save, results.float_model.perplexity
     shown: list[tuple[Any, float]] = []
-    for lines, scores in stages["modes"]["perplexity"].items():
+    for lines, scores in results.modes.perplexity.items():
         for mode, value in scores.items():
             name = f"HCCS {mode}, {lines}"
-            delivered = (lines, mode) == (saved["lines"], saved["mode"])
+            delivered = (lines, mode) == (saved.lines, saved.mode)
             shown.append((tag("strong", f"{name}, delivered") if delivered else name, value))
-    if "perplexity" in stages["whole"]:
-        shown.append(("all in integers, one line", stages["whole"]["perplexity"]))
+    if results.integer.perplexity is not None:
+        shown.append(("all in integers, one line", results.integer.perplexity))
     most = max(value for _, value in shown)
     rows = [["float", f"{base:.3f}", "", bar(base, most, ours=False, described=f"float {base:.3f}")]]
     rows += [[name, f"{value:.3f}", _percent(value, base), bar(value, most)] for name, value in shown]
     return [
-        said(
-            f"exp of the mean loss per token on {stages['float']['blocks']} blocks of the text to score on; "
+        paragraph(
+            f"exp of the mean loss per token on {results.float_model.blocks} blocks of the text to score on; "
             "lower is better. Parameters were found on the other text."
         ),
         boxed(["model", "perplexity", "against float", ""], rows),
@@ -92,16 +86,12 @@ def _perplexities(stages: Mapping[str, Any]) -> list[Markup]:
     ]
 
 
-def _time(seconds: Mapping[str, float]) -> list[Markup]:
-    return [boxed(["stage", "time"], [[name, duration(spent)] for name, spent in seconds.items()])]
-
-
-def _again(settings: Mapping[str, Any], folder: Path) -> list[Markup]:
-    line = ["hccs", "perplexity", settings["model"], settings["train"], "--dev", settings["dev"]]
+def _commands(settings: LanguageSettings, folder: Path) -> list[Markup]:
+    line = ["hccs", "perplexity", settings.model, settings.train, "--dev", settings.dev]
     line += ["--out", str(folder)]
     for name in OPTIONS:
-        line += [f"--{name}", str(settings[name])]
+        line += [f"--{name}", str(getattr(settings, name))]
     return [
-        command(shlex.join(line), "To make this run again:"),
-        words([(name.replace("_", " "), value) for name, value in settings.items()]),
+        command(shlex.join(line), "To repeat the run:"),
+        words([(name.replace("_", " "), value) for name, value in asdict(settings).items()]),
     ]

@@ -1,4 +1,4 @@
-"""A report's page: one HTML file with its style, its pictures and its few lines of script inside."""
+"""A report's page: one HTML file with its style, its pictures and a short script inside."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import hccs
-from hccs._html.elements import Markup, joined, table, tag
+from hccs._html.elements import Markup, joined, tag
 
 HERE = Path(__file__).parent
 
@@ -48,7 +48,6 @@ class Report:
     sections: Sequence[Section]
 
     def html(self) -> str:
-        """The whole page."""
         return "<!doctype html>\n" + tag(
             "html",
             tag(
@@ -81,7 +80,7 @@ class Report:
                     tag("nav", [tag("a", s.title, href=f"#{s.key}") for s in shown], aria_label="Sections"),
                 ),
                 tag("main", [tag("section", tag("h2", s.title), s.content, id=s.key) for s in shown]),
-                tag("footer", f"Written by hccs {hccs.__version__}. This file holds all it shows."),
+                tag("footer", f"Written by hccs {hccs.__version__}. This file needs no other."),
             ]
         )
 
@@ -110,12 +109,38 @@ def _warnings(lines: Sequence[str]) -> Markup | None:
     return tag("div", title, tag("ul", [tag("li", line) for line in lines]), class_="note", id="warnings")
 
 
-def boxed(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, class_: str | None = None) -> Markup:
-    """A table that scrolls in its own box where the page is narrow; columns without a cell are left out."""
+def boxed(
+    header: Sequence[Any],
+    rows: Iterable[Sequence[Any]],
+    *,
+    class_: str | None = None,
+    every_column: bool = False,
+) -> Markup:
+    """A table whose rows become cards on a narrow page; columns without a cell are left out.
+
+    With `every_column` it stays a table, which scrolls in its own box.
+    """
     lines = [list(row) for row in rows]
-    kept = [i for i in range(len(header)) if i == 0 or any(str(line[i]) for line in lines)]
-    body = [[line[i] for i in kept] for line in lines]
-    return tag("div", table([header[i] for i in kept], body, class_=class_), class_="box", tabindex=0)
+    chosen = range(len(header))
+    kept = [i for i in chosen if i == 0 or every_column or any(str(line[i]) for line in lines)]
+    names = [header[i] for i in kept]
+    body = [
+        tag(
+            "tr",
+            tag("th", line[0], scope="row"),
+            [tag("td", line[i], data_label=header[i] or None, class_=_kind(line[i])) for i in kept[1:]],
+        )
+        for line in lines
+    ]
+    head = tag("thead", tag("tr", [tag("th", name, scope="col") for name in names]))
+    kind = " ".join(filter(None, ["" if every_column else "cards", class_])) or None
+    return tag("div", tag("table", head, tag("tbody", body), class_=kind), class_="box", tabindex=0)
+
+
+def _kind(cell: Any) -> str | None:
+    if isinstance(cell, Markup) and cell.startswith("<svg"):
+        return "chart"
+    return None if str(cell) else "none"
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -135,7 +160,7 @@ def words(rows: Iterable[tuple[str, Any]]) -> Markup:
 
 
 def command(text: str, about: str = "") -> Markup:
-    """A command to copy, under a word on what it does."""
+    """A command to copy, under a line that says what it does."""
     return joined(
         [
             tag("p", about, class_="quiet") if about else None,
@@ -149,8 +174,7 @@ def command(text: str, about: str = "") -> Markup:
     )
 
 
-def said(*children: Any) -> Markup:
-    """A paragraph."""
+def paragraph(*children: Any) -> Markup:
     return tag("p", *children)
 
 

@@ -1,20 +1,23 @@
-"""`hccs where RUN`: where the integer model of a run loses, as numbers, a table and a figure."""
+"""`hccs where RUN`: where the integer model of a run loses, as numbers, tables and pictures."""
 
 from __future__ import annotations
 
-import json
+import importlib.util
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import hccs.nn
 from hccs import _figures
-from hccs._files.atomic import replacing
+from hccs._html.charts import bar
+from hccs._html.elements import Markup, tag
+from hccs.conversion.converted import Converted
 from hccs.conversion.models import best_device
-from hccs.conversion.runs.converted import ConvertedRun
-from hccs.conversion.whole import load_whole
-from hccs.nn.lowering.accounting import Account, value_in_words
+from hccs.conversion.report.page import boxed, command, paragraph, signed
+from hccs.conversion.runs.record import read_json, typed, write_json
+from hccs.nn.lowering.accounting import Account, Cost, value_in_words
 
 NUMBERS, FIGURE = "where.json", "where.png"
 """The files of a run's folder."""
@@ -28,26 +31,39 @@ def where(run: str | Path, file: str | None = None, examples: int = 512) -> Acco
 
     The float model it is compared with is the delivered one: its weights, HCCS, and floats for the rest.
     """
-    folder = Path(run)
-    finished = ConvertedRun(folder)
-    whole = load_whole(folder)  # before anything is computed
+    finished = Converted(Path(run))
+    integer_model = finished.integer_model  # before anything is computed
     dev = finished.examples(file)
     chosen = dev.by_length(1)[:: max(1, len(dev) // examples)][:examples]
     batches = [
         dev.__getitems__([index for row in chosen[start : start + 64] for index in row])
         for start in range(0, len(chosen), 64)
     ]
-    model = finished.converted.model.to(best_device())
-    found = hccs.nn.where_accuracy_goes(model, finished.table, whole, batches, pixels=dev.pixels)
-    write(found, folder)
+    model = finished.loaded.model.to(best_device())
+    found = hccs.nn.where_accuracy_goes(model, finished.table, integer_model, batches, pixels=dev.pixels)
+    write(found, finished.folder)
     return found
 
 
 def write(found: Account, folder: Path) -> None:
-    """The numbers as JSON and the figure into a folder."""
-    with replacing(folder / NUMBERS) as file:
-        file.write(json.dumps(_finite(found.as_dict()), indent=1).encode())
-    figure(found, folder / FIGURE)
+    """The figure and then the numbers as JSON: where these are there, the figure is, too."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        figure(found, folder / FIGURE)
+    write_json(folder / NUMBERS, _finite(asdict(found)))
+
+
+def written(folder: Path) -> bool:
+    """Whether `write` has finished in this folder."""
+    return (folder / NUMBERS).exists()
+
+
+def read_account(folder: Path) -> Account | None:
+    """What `hccs where` found, if it was run; an altered file is refused."""
+    path, hint = folder / NUMBERS, "Delete that file, or run hccs where."
+    if not path.exists():
+        return None
+    found: Account = typed(Account, read_json(path, hint), path, hint)
+    return found
 
 
 def _finite(value: Any) -> Any:
@@ -59,20 +75,88 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and math.isinf(value) else value
 
 
+# --- the report's section -----------------------------------------------------------------------------------
+
+
+def where_section(account: Account | None, folder: Path, in_integers: bool) -> list[Markup]:
+    """Each operator alone in integers, by kind and by layer; the command where that was not measured."""
+    if account is None:
+        return [command(f"hccs where {folder}", "Not measured yet:")] if in_integers else []
+    single = [c for c in account.worst_operators if c.operator != "embeddings"]
+    return [
+        paragraph(
+            "One kind of operator alone is put into integers, floats around it, and the answers are compared "
+            f"with the float model's. All together change {100 * (1 - account.whole.agreement):.1f} % of "
+            f"the answers; the logits lie {_decibels(account.whole)} above their noise. Shorter bars are "
+            f"better. {_cancelled(account)}"
+        ),
+        boxed(_header(account), _cells([account.whole, *_by_noise(account.kinds)], account)),
+        tag("h3", "By layer, the costliest first"),
+        boxed(_header(account), _cells(single[:SHOWN], account)),
+    ]
+
+
+def _cancelled(account: Account) -> str:
+    """Why one kind alone may be noisier than everything, where that is so."""
+    noisier = [cost.operator for cost in account.kinds if cost.decibels < account.whole.decibels]
+    if not noisier:
+        return ""
+    return (
+        f"Alone, {' and '.join(noisier)} {'are' if len(noisier) > 1 else 'is'} noisier than everything "
+        "together: rounding errors of different operators partly cancel, above all in a model that was "
+        "trained with all of them."
+    )
+
+
+def _by_noise(costs: Sequence[Cost]) -> list[Cost]:
+    return sorted(costs, key=lambda cost: cost.decibels)
+
+
+def _decibels(cost: Cost) -> str:
+    return "infinitely" if math.isinf(cost.decibels) else f"{cost.decibels:.1f} dB"
+
+
+def _header(account: Account) -> list[str]:
+    points = [] if account.accuracy is None else ["points"]
+    return ["operator", "layer", "answers that stay, %", "KL, nats", "logits, dB", *points, "noise"]
+
+
+def _cells(costs: Sequence[Cost], account: Account) -> list[list[Any]]:
+    def amplitude(cost: Cost) -> float:
+        return float(10 ** (-cost.decibels / 20))  # powers would hide all but the worst
+
+    longest = max(amplitude(cost) for cost in costs)
+    return [
+        [
+            tag("strong", "everything") if cost.operator == "everything" else cost.operator,
+            "all" if cost.layer is None else cost.layer,
+            f"{100 * cost.agreement:.1f}",
+            f"{cost.kl:.5f}",
+            _decibels(cost).removesuffix(" dB"),
+            *([] if account.accuracy is None else [signed(100 * ((cost.accuracy or 0) - account.accuracy))]),
+            bar(amplitude(cost), longest, described=_decibels(cost)),
+        ]
+        for cost in costs
+    ]
+
+
+# --- the terminal's tables and the figure -------------------------------------------------------------------
+
+
 def operator_rows(found: Account) -> list[list[str]]:
-    """Everything, each kind in all layers, then the dearest single operators: cells of a table."""
-    everywhere = [found.whole, *sorted(found.kinds, key=lambda c: c.decibels)]
+    """Everything, each kind in all layers, then the costliest single operators: cells of a table."""
+    everywhere = [found.whole, *_by_noise(found.kinds)]
     single = [c for c in found.worst_operators if c.operator != "embeddings"]  # among the kinds already
     return [
         [
             cost.operator,
-            "all" if everywhere_too else "" if cost.layer is None else str(cost.layer),
+            "all" if in_all else "" if cost.layer is None else str(cost.layer),
             f"{100 * cost.agreement:.1f}",
             f"{cost.kl:.5f}",
             f"{cost.decibels:.1f}",
             *([] if found.accuracy is None else [f"{100 * ((cost.accuracy or 0) - found.accuracy):+.2f}"]),
         ]
-        for costs, everywhere_too in ((everywhere, True), (single[:SHOWN], False))
+        for costs, in_all in ((everywhere, True), (single[:SHOWN], False))
         for cost in costs
     ]
 

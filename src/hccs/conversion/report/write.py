@@ -6,16 +6,14 @@ from pathlib import Path
 
 from hccs._extras import require_distribution
 from hccs._files import atomic
+from hccs.conversion.converted import REPORT
 from hccs.conversion.report.page import Report
 from hccs.conversion.runs.record import read_json
 from hccs.errors import FileError
 
-NAME = "report.html"
-"""The report's file in the folder it is about."""
-
 
 def report_of(folder: str | Path) -> Report:
-    """What there is to say about a folder that one of the commands has written."""
+    """The report about a folder that one of the commands has written."""
     place = Path(folder)
     if (place / "comparison.json").exists():
         return _from_lab("comparison", place)
@@ -45,11 +43,14 @@ def _from_lab(kind: str, folder: Path) -> Report:
 def is_language(folder: Path) -> bool:
     """Whether a folder is that of `hccs perplexity`: its settings say so."""
     begun = folder / "settings.json"
-    return begun.exists() and read_json(begun, "Run the command anew.").get("problem") == "language"
+    return (
+        begun.exists()
+        and read_json(begun, "Repeat the command with another --out.").get("problem") == "language"
+    )
 
 
 def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a folder, into it unless `out` says where; returns its path."""
-    path = Path(folder) / NAME if out is None else Path(out)
+    path = Path(folder) / REPORT if out is None else Path(out)
     atomic.replace(path, report_of(folder).html().encode())
     return path

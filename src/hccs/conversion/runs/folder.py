@@ -1,21 +1,100 @@
-"""A run's folder: settings, artefacts and `results.json`, worked on by one run at a time, which can go on."""
+"""A run's folder: settings, artefacts and `results.json`; one run at a time works in it, and resumes."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import shlex
+import socket
+import sys
+import time
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hccs.conversion.runs import lock
+import filelock
+
 from hccs.conversion.runs.processes import state
-from hccs.conversion.runs.record import StageRecord, read_json, write_json
+from hccs.conversion.runs.record import VERSION, StageRecord, read_json, require_version, write_json
 from hccs.errors import FileError
+
+LOCK, HOLDER = ".hccs.lock", ".hccs.holder.json"
+"""The lock and who holds it: there only while a run is under way or after it was killed."""
 
 TEMPORARY = re.compile(r"\..+\.(json|safetensors|hccs|md|png|html)\.[a-z0-9_]{8}(\.partial)?")
 """Names under which `hccs._files` writes before it renames; a killed run leaves one behind."""
+
+
+class FolderLock:
+    """The sole right to work in a folder, from `take` to `release`; the system releases a killed process's.
+
+    On NFS it holds as far as the server's lock service does. Where a file system has no locks at all a
+    warning says so, and the run goes on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = filelock.FileLock(folder / LOCK, timeout=0, mode=0o644)
+
+    def take(self) -> None:
+        """Take the lock; if another run has it, refuse and name that run."""
+        try:
+            self._lock.acquire()
+        except filelock.Timeout as error:
+            raise self._taken() from error
+        except (OSError, NotImplementedError) as error:
+            if getattr(error, "errno", errno.ENOSYS) not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise _unwritable(self.folder, error) from error
+            warnings.warn(
+                f"{self.folder} cannot be locked ({getattr(error, 'strerror', error)}): "
+                "start no second run in it",
+                stacklevel=2,
+            )
+            return
+        (self.folder / HOLDER).write_text(_holder())
+
+    def release(self) -> None:
+        """Give the lock back; without effect if it is not held."""
+        if self._lock.is_locked:
+            # Removed while it is locked: a process that opened the file meanwhile notices and opens another.
+            for name in (HOLDER, LOCK):
+                with suppress(OSError):
+                    (self.folder / name).unlink()
+            self._lock.release()
+
+    def _taken(self) -> FileError:
+        try:
+            told = json.loads((self.folder / HOLDER).read_bytes())
+            by = f"process {told['pid']} on {told['host']} since {told['since']}: {told['command']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            by = "another process"  # it has not written its name yet
+        return FileError(
+            f"{self.folder} to be free",
+            f"a run under way in it, by {by}",
+            "Wait until it has ended, or choose another --out.",
+        )
+
+
+def _holder() -> str:
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":  # python -m NAME
+        program = program.parent
+    command = shlex.join([program.name, *sys.argv[1:]])
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since, "command": command})
+
+
+def _unwritable(folder: Path, error: Exception) -> FileError:
+    return FileError(
+        f"{folder} to be a folder to write in",
+        getattr(error, "strerror", None) or str(error),
+        "Choose another --out.",
+    )
 
 
 class RunFolder:
@@ -28,8 +107,8 @@ class RunFolder:
 
     def __init__(self, path: str | Path, settings: dict[str, Any], marker: str = "settings.json") -> None:
         self.path, self.marker = Path(path), marker
-        self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as they will be read back
-        self._lock = lock.FolderLock(self.path)
+        self.settings: dict[str, Any] = json.loads(json.dumps({"version": VERSION, **settings}))
+        self._lock = FolderLock(self.path)
         self._record: StageRecord | None = None
 
     def __enter__(self) -> RunFolder:
@@ -55,11 +134,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FileError(
-                f"{self.path} to be a folder to write in",
-                error.strerror or str(error),
-                "Choose another --out.",
-            ) from error
+            raise _unwritable(self.path, error) from error
         self._lock.take()
         for path in self.path.rglob(".*"):
             if TEMPORARY.fullmatch(path.name):
@@ -67,14 +142,14 @@ class RunFolder:
         if not begun.exists():
             write_json(begun, self.settings)
             return
-        before = read_json(begun, "Delete the folder to begin anew, or choose another --out.")
-        # A setting that an earlier version did not know is None there: the run goes on with what is usual.
+        before = read_json(begun, "Delete the folder to start over, or choose another --out.")
+        require_version(before, begun)
         changed = sorted(k for k in {*before, *self.settings} if before.get(k) != self.settings.get(k))
         if changed:
             raise FileError(
                 f"the settings that {self.path} was begun with",
                 f"other values of {', '.join(changed)}",
-                "Use another --out, or the same settings to go on.",
+                "Use another --out, or the same settings to resume the run.",
             )
 
     def require_free(self) -> None:
@@ -88,10 +163,10 @@ class RunFolder:
         if not self.path.is_dir():  # what is no folder either is refused when it is made
             return
         names = {path.name for path in self.path.iterdir()}
-        others = {name for name in names - {lock.NAME} if not TEMPORARY.fullmatch(name)}
+        others = {name for name in names - {LOCK, HOLDER} if not TEMPORARY.fullmatch(name)}
         if others and not others & {"settings.json", self.marker}:
             raise FileError(
-                f"{self.path} to be a new folder or a run to go on with",
+                f"{self.path} to be a new folder or a run to resume",
                 "a folder of other files",
                 "Nothing was written: choose another --out.",
             )
@@ -102,15 +177,8 @@ class RunFolder:
         assert self._record is not None, "the folder is entered by `with`"
         return self._record
 
-    @property
-    def results(self) -> dict[str, Any]:
-        """The content of `results.json`."""
-        return self.record.content
-
-    def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The result and the `seconds` of a stage of the run, recorded or those of `work`."""
-        return {**self.record.stage(name, work), "seconds": self.record.seconds.get(name)}
+    def stage(self, name: str, work: Callable[[], Any]) -> Any:
+        return self.record.stage(name, work)
 
     def done(self, name: str) -> bool:
-        """Whether a stage of the run has finished."""
         return self.record.done(name)

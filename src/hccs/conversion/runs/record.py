@@ -1,66 +1,74 @@
-"""The results of named stages in one JSON file, each written as soon as it is known."""
+"""The results of named stages in one JSON file, each written once it is known; typed values from JSON."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hccs._files import atomic
 from hccs.conversion.runs.processes import state
 from hccs.errors import FileError
 
+VERSION = 1
+"""The version of the files in a run's folder."""
+
+REDO = "Delete that file to repeat its stages."
+
 
 class StageRecord:
     """Does a stage once: a result that the file holds is returned, any other is computed and written.
 
-    A process that is killed loses at most the stage it was in. `renamed` maps names of stages that an earlier
-    version wrote to those they have now.
+    A process that is killed loses at most the stage it was in.
     """
 
-    def __init__(self, path: Path, renamed: Mapping[str, str] | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.stages: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}
         if path.exists():
-            self._read(renamed or {})
-
-    def _read(self, renamed: Mapping[str, str]) -> None:
-        content = read_json(self.path, REDO)
-        # Earlier versions kept the stages beside the seconds instead of under a name of their own.
-        stages = content.get("stages", {name: value for name, value in content.items() if name != "seconds"})
-        seconds = content.get("seconds", {})
-        if not isinstance(stages, dict) or not isinstance(seconds, dict):
-            raise FileError(f"{self.path} to hold results by stage", "something else", REDO)
-        self.stages = {renamed.get(name, name): value for name, value in stages.items()}
-        self.seconds = {renamed.get(name, name): value for name, value in seconds.items()}
+            content = read_json(path, REDO)
+            require_version(content, path)
+            stages, seconds = content.get("stages"), content.get("seconds")
+            if not isinstance(stages, dict) or not isinstance(seconds, dict):
+                raise FileError(f"{path} to hold results by stage", "something else", REDO)
+            self.stages, self.seconds = stages, seconds
 
     def stage(self, name: str, work: Callable[[], Any]) -> Any:
         """The stage's recorded result, or that of `work`, which is recorded once it has finished."""
         if name not in self.stages:
             began = time.perf_counter()
-            self.stages[name] = work()
+            result: Any = work()
+            self.stages[name] = _as_read_back(result)
             self.seconds[name] = round(time.perf_counter() - began, 2)
             if state().is_main_process:
-                write_json(self.path, self.content)
+                write_json(self.path, {"version": VERSION, "stages": self.stages, "seconds": self.seconds})
             # The next stage reads what the main process has written.
             state().wait_for_everyone()
         return self.stages[name]
 
     def done(self, name: str) -> bool:
-        """Whether a stage has finished."""
         return name in self.stages
 
-    @property
-    def content(self) -> dict[str, Any]:
-        """What the file holds: results and seconds, by stage."""
-        return {"stages": self.stages, "seconds": self.seconds}
+
+def _as_read_back(result: Any) -> Any:
+    """A dataclass as JSON returns it, with lists for tuples; anything else as it is."""
+    return json.loads(json.dumps(asdict(result))) if is_dataclass(result) else result  # type: ignore[arg-type]
 
 
-REDO = "Delete that file to do its stages again."
-"""What to do about a damaged record."""
+def require_version(content: dict[str, Any], path: Path) -> None:
+    """Refuse a file that another version of the format wrote."""
+    if content.get("version") != VERSION:
+        raise FileError(
+            f"version {VERSION} of {path}",
+            f"version {content['version']!r}" if "version" in content else "a file without a version",
+            "Runs started by a version that wrote another format cannot be resumed: use another --out.",
+        )
 
 
 def read_json(path: Path, hint: str) -> dict[str, Any]:
@@ -75,5 +83,50 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """A JSON file that appears whole or not at all."""
+    """A JSON file that appears complete or not at all."""
     atomic.replace(path, json.dumps(content, indent=1).encode())
+
+
+def typed(kind: Any, content: Any, path: Path, hint: str) -> Any:
+    """A dataclass of the given type from its `asdict` form in a file; anything else is refused."""
+    try:
+        return from_json(kind, content)
+    except (TypeError, ValueError) as error:
+        raise FileError(f"{path} as hccs wrote it", str(error), hint) from error
+
+
+def from_json(kind: Any, value: Any, name: str = "value") -> Any:
+    """A value of a type: dataclasses from objects, tuples from lists; TypeError where it does not fit.
+
+    A float may be null where JSON has no number for it: infinity.
+    """
+    inside = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        if value is None and NoneType in inside:
+            return None
+        (kind,) = [part for part in inside if part is not NoneType]
+        return from_json(kind, value, name)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        kinds = [inside[0]] * len(value) if inside[1:] == (Ellipsis,) else inside
+        if len(kinds) == len(value):
+            return tuple(from_json(part, item, name) for part, item in zip(kinds, value, strict=True))
+    elif get_origin(kind) is dict and isinstance(value, dict):
+        return {key: from_json(inside[1], item, f"{name}.{key}") for key, item in value.items()}
+    elif is_dataclass(kind) and isinstance(value, dict):
+        return _dataclass_from(kind, value, name)
+    elif kind is float and (value is None or (isinstance(value, int) and not isinstance(value, bool))):
+        return math.inf if value is None else float(value)
+    elif isinstance(kind, type) and isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
+        return value
+    raise TypeError(f"{name} is {value!r:.60}")
+
+
+def _dataclass_from(kind: Any, value: dict[str, Any], name: str) -> Any:
+    hints = get_type_hints(kind)
+    given = {}
+    for field in fields(kind):
+        if field.name in value:
+            given[field.name] = from_json(hints[field.name], value[field.name], f"{name}.{field.name}")
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise TypeError(f"{name} has no {field.name}")
+    return kind(**given)

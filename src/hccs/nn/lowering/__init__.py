@@ -16,7 +16,7 @@ from hccs.nn.batches import listed, unwrapped
 from hccs.nn.lowering.accounting import Account, account
 from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.choosing import BY_OUTPUT, METHODS, by_output, cut_ranges
-from hccs.nn.lowering.encoder import Encoder
+from hccs.nn.lowering.encoder import Encoder, VectorHead
 from hccs.nn.lowering.families import take_apart
 from hccs.nn.lowering.pre_norm import PreNorm
 from hccs.nn.lowering.quantised import quantised as quantised_forward
@@ -46,6 +46,8 @@ def lower(
     pixels: Any = None,
     ranges: ValueRanges | None = None,
     split_outliers: bool = False,
+    vector: VectorHead | None = None,
+    row_exponents: bool | None = None,
 ) -> IntegerModel:
     """The whole model in integers: HCCS with the table's parameters, everything else in int8 and int16.
 
@@ -55,6 +57,9 @@ def lower(
     that changes the model's answers to `batches` least. With `split_outliers` channels of a wide layer that
     reach far beyond the others go a path of their own, where that lowers the noise by 6 dB or more. A model
     of images needs `pixels`, its image processor, whose normalisation becomes part of the program.
+
+    With a `vector` head the answer is a unit vector per text: embeddings. `row_exponents` give every token a
+    power of two of its own in front of linear layers, and GELU int16 inputs: by default for embeddings.
 
     >>> import torch, transformers, hccs.nn
     >>> config = transformers.BertConfig(
@@ -67,7 +72,9 @@ def lower(
     >>> whole([[2, 7, 3]]).scores.shape
     (1, 2)
     """
-    plan = IntegerPlan.measured(model, table, batches, scales, pixels, split_outliers, ranges)
+    plan = IntegerPlan.measured(
+        model, table, batches, scales, pixels, split_outliers, ranges, vector, row_exponents
+    )
     return plan.lower(tokenizer)
 
 
@@ -90,12 +97,15 @@ class IntegerPlan:
         pixels: Any = None,
         split_outliers: bool = False,
         ranges: ValueRanges | None = None,
+        vector: VectorHead | None = None,
+        row_exponents: bool | None = None,
     ) -> IntegerPlan:
         """Scales for the model as it is, chosen as `hccs.nn.lower` says."""
         model = unwrapped(model)
-        parts = take_apart(model, pixels)
+        parts = take_apart(model, pixels, vector)
         _require_finite(model)
-        chosen = scales_for(model, parts, table, batches, scales, ranges, split_outliers)
+        rows = vector is not None if row_exponents is None else row_exponents
+        chosen = scales_for(model, parts, table, batches, scales, ranges, split_outliers, rows)
         return cls(model, parts, table, chosen)
 
     def lower(self, tokenizer: str = "") -> IntegerModel:
@@ -161,7 +171,14 @@ def scales_for(
     method: str = "max-abs",
     ranges: ValueRanges | None = None,
     split_outliers: bool = False,
+    row_exponents: bool = False,
 ) -> Scales:
+    if row_exponents and (method == BY_OUTPUT or split_outliers or isinstance(parts, PreNorm)):
+        raise ParameterError(
+            "row exponents of a post-norm encoder, without scales by output or outliers apart",
+            f"scales {method!r}, split_outliers={split_outliers}, {type(parts).__name__}",
+            "Row exponents make both unnecessary; leave them out.",
+        )
     if method not in METHODS:
         raise ParameterError(f"one of {', '.join(METHODS)}", repr(method), "'max-abs' is the default.")
     if ranges is None or method == BY_OUTPUT:
@@ -171,7 +188,8 @@ def scales_for(
     cut, reach = cut_ranges(ranges, len(parts.layers)) if split_outliers else ({}, {})
     if method == BY_OUTPUT:
         return by_output(model, parts, table, ranges, batches, (cut, reach))
-    return replace(choose_scales(parts, {**magnitudes(parts, ranges, method), **reach}), outliers=cut)
+    found = {**magnitudes(parts, ranges, method), **reach}
+    return replace(choose_scales(parts, found, row_exponents), outliers=cut)
 
 
 def measure_ranges(model: nn.Module, batches: Iterable[Any], *, pixels: Any = None) -> ValueRanges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,12 +10,22 @@ import torch
 from torch import nn
 
 from hccs.errors import ModelError
-from hccs.nn.lowering.encoder import Dense, Encoder, Layer, as_numbers, bias_of, outputs_of, weight_of
+from hccs.nn.lowering.encoder import (
+    Dense,
+    Encoder,
+    Layer,
+    VectorHead,
+    as_numbers,
+    bias_of,
+    outputs_of,
+    weight_of,
+)
 from hccs.nn.lowering.pre_norm import Block, PreNorm
-from hccs.nn.lowering.scales import Scales
+from hccs.nn.lowering.scales import ROW_BITS, Scales
 from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.layer_norm import NormParams
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, quantise_linear, quantise_scores
+from hccs.numbers.ramp import RampParams
 from hccs.numbers.requant import Requant
 from hccs.numbers.table import ParamTable
 from hccs.program import Program
@@ -43,7 +53,13 @@ def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, toke
     stream = build.norm("embedded", encoder.embedding_norm, "x0")
     for i, layer in enumerate(encoder.layers):
         stream = _layer(build, i, layer, table, stream)
-    read = build.narrowed(stream)
+    if encoder.vector is not None:
+        build.vector(encoder.vector, stream)
+        return build.program(
+            (), _longest(encoder, table), 1 / INT16_LIMIT, tokenizer, facts_of(table, scales)
+        )
+    assert encoder.classifier is not None
+    read = build.narrowed(stream, rows=False)
     if encoder.pooler is not None:
         build.add(op.First((read,), "first"), like=read)
         build.linear("first", encoder.pooler, "pooled")
@@ -54,16 +70,13 @@ def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, toke
         as_numbers(weight_of(head)), as_numbers(bias_of(head)), in_scale=build.steps[read]
     )
     build.add(op.Linear((read,), "scores", scores))
-    longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
-    return Program(
-        tuple(build.operators),
-        encoder.labels,
-        longest,
-        score_scale,
-        {**build.steps, "scores": score_scale},
-        tokenizer,
-        facts_of(table, scales),
-    )
+    build.steps["scores"] = score_scale
+    longest = _longest(encoder, table)
+    return build.program(encoder.labels, longest, score_scale, tokenizer, facts_of(table, scales))
+
+
+def _longest(encoder: Encoder, table: ParamTable) -> int:
+    return min(table.n, encoder.positions.num_embeddings - encoder.first_position)
 
 
 def _layer(build: Builder, i: int, layer: Layer, table: ParamTable, stream: str) -> str:
@@ -97,8 +110,22 @@ def requant_of(i: int, layer: Layer | Block, table: ParamTable, scales: Scales) 
     )
 
 
+TANH_REACH = 8.0
+"""An activation behind pooling is constant, or the identity, beyond it."""
+
+
+def _reach(W: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """A vector of LayerNorm outputs has a length of about the square root of its channels."""
+    return float((np.linalg.norm(W, axis=1) * np.sqrt(W.shape[1]) + abs(b)).max())
+
+
 def activation_table(activation: Any, in_scale: float, out_scale: float) -> NDArray[np.int8]:
     """The 256 integers of a torch function of one value between two scales; any other is refused."""
+    return function_table(real_function(activation), in_scale, out_scale)
+
+
+def real_function(activation: Any) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """A torch function of one value at a time on arrays; any other is refused when it is called."""
 
     def real(x: NDArray[np.float64]) -> NDArray[np.float64]:
         with torch.no_grad():
@@ -113,7 +140,7 @@ def activation_table(activation: Any, in_scale: float, out_scale: float) -> NDAr
             raise _no_table(activation)
         return np.asarray(found)
 
-    return function_table(real, in_scale, out_scale)
+    return real
 
 
 def _no_table(activation: Any) -> ModelError:
@@ -132,6 +159,8 @@ class Builder:
         self.scales = scales
         self.operators: list[op.Operator] = []
         self.steps: dict[str, float] = {}
+        self.rows: set[str] = set()
+        """Values whose rows have exponents."""
 
     def add(self, operator: op.Operator, like: str | None = None) -> None:
         """Append; the output's step is that of the point of its name, or of the value `like`."""
@@ -149,17 +178,73 @@ class Builder:
             out_scale=self.scales.step(output),
         )
         self.add(op.LayerNorm((source,), output, params))
+        self.width = params.channels
         return output
 
-    def narrowed(self, stream: str) -> str:
-        """The int8 form of a stream, made once."""
+    def program(
+        self, labels: tuple[str, ...], longest: int, score_scale: float, tokenizer: str, facts: dict[str, Any]
+    ) -> Program:
+        return Program(
+            tuple(self.operators), labels, longest, score_scale, dict(self.steps), tokenizer, facts
+        )
+
+    def narrowed(self, stream: str, rows: bool | None = None) -> str:
+        """The int8 form of a stream, made once; with row exponents unless told otherwise."""
+        rows = self.scales.row_exponents if rows is None else rows
         name = f"{stream}_int8"
         if name not in self.steps:
-            self.add(op.Narrow((stream,), name, self.scales.bits[stream]))
+            if rows:
+                self.add(op.NarrowRows((stream,), name))
+                self.steps[name] = self.steps[stream] * 2**ROW_BITS
+                self.rows.add(name)
+            else:
+                self.add(op.Narrow((stream,), name, self.scales.bits[stream]))
         return name
 
+    def vector(self, head: VectorHead, stream: str) -> None:
+        """Pooling, dense layers and the unit vector."""
+        if head.pooling == "first":
+            self.add(op.First((stream,), "pooled"), like=stream)
+        else:
+            self.add(op.Pool((stream,), "pooled", head.pooling, divided=bool(head.dense)), like=stream)
+        read, dims = "pooled", 0
+        for i, (module, activation) in enumerate(head.dense):
+            read, dims = self._dense(i, module, activation, read), outputs_of(module)
+        width = dims or self.width
+        self.add(op.Unit((read,), "vector", width))
+        self.steps["vector"] = 1 / INT16_LIMIT
+
+    def _dense(self, i: int, module: Dense, activation: Any, source: str) -> str:
+        """A dense layer on a pooled int16 row; its range is what its weights could reach, at most."""
+        name = f"{source}_int8"
+        self.add(op.NarrowRows((source,), name))
+        self.steps[name] = self.steps[source] * 2**ROW_BITS
+        self.rows.add(name)
+        W, b = as_numbers(weight_of(module)), as_numbers(bias_of(module))
+        out = f"dense{i}"
+        step = float(self.scales.step(out)) if out in self.scales.steps else _reach(W, b) / INT16_LIMIT
+        params = quantise_linear(
+            W, b, in_scale=self.steps[name], out_scale=step, limit=INT16_LIMIT, row_exponents=True
+        )
+        self.add(op.Linear((name,), out, params))
+        self.steps[out] = step
+        if activation is None or isinstance(activation, nn.Identity):
+            return out
+        bits = next(b for b in range(16) if INT8_LIMIT * 2.0**b * step >= TANH_REACH)
+        self.add(op.Narrow((out,), f"{out}_int8", bits))
+        self.steps[f"{out}_int8"] = step * 2**bits
+        entries = activation_table(activation, self.steps[f"{out}_int8"], 1 / INT8_LIMIT)
+        self.add(op.Table((f"{out}_int8",), f"{out}_active", entries))
+        self.steps[f"{out}_active"] = 1 / INT8_LIMIT
+        return f"{out}_active"
+
     def linear(
-        self, source: str, module: Dense, output: str, channels: NDArray[np.int64] | None = None
+        self,
+        source: str,
+        module: Dense,
+        output: str,
+        channels: NDArray[np.int64] | None = None,
+        limit: int = INT8_LIMIT,
     ) -> None:
         """A dense layer from one int8 value to another, or some of its output channels."""
         every = slice(None) if channels is None else channels
@@ -168,6 +253,8 @@ class Builder:
             as_numbers(bias_of(module))[every],
             in_scale=self.steps[source],
             out_scale=self.scales.step(output),
+            limit=limit,
+            row_exponents=source in self.rows,
         )
         self.add(op.Linear((source,), output, params))
 
@@ -187,6 +274,7 @@ class Builder:
             np.concatenate([as_numbers(bias_of(module)) for module in modules]),
             in_scale=self.steps[source],
             out_scale=np.concatenate([head_steps(self.scales, name, i, layer) for name in names]),
+            row_exponents=source in self.rows,
         )
         self.add(op.Linear((source,), f"qkv{i}", params))
         requant = requant_of(i, layer, table, self.scales)
@@ -209,6 +297,7 @@ class Builder:
             out_scale=self.steps[stream],
             limit=INT16_LIMIT,
             input_limit=input_limit,
+            row_exponents=source in self.rows,
         )
         self.add(op.Linear((source,), f"{output}_part", params))
         self.add(op.Add((stream, f"{output}_part"), output, limit), like=stream)
@@ -218,6 +307,12 @@ class Builder:
     ) -> None:
         """Wide layer, activation and narrow layer onto the stream; outliers by a path of their own."""
         wide, active = f"wide{i}", f"active{i}"
+        if self.scales.row_exponents:
+            self.linear(source, layer.wide, wide, limit=INT16_LIMIT)
+            ramp = RampParams.from_function(real_function(layer.activation), self.steps[wide])
+            self.add(op.Ramp((wide,), active, ramp))
+            self.residual(self.narrowed(active), layer.narrow, stream, output, limit=limit)
+            return
         if i not in self.scales.outliers:
             self.linear(source, layer.wide, wide)
             self.function(wide, layer.activation, active)

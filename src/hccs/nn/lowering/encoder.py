@@ -42,10 +42,18 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class VectorHead:
+    """How the tokens of a text become its vector: pooling, then dense layers with their activations."""
+
+    pooling: str = "mean"
+    dense: tuple[tuple[nn.Linear, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class Encoder:
     """An encoder and its head: linear, a function, linear on the first token; or linear on every token.
 
-    Without a `pooler` every token has scores of its own.
+    Without a `pooler` every token has scores of its own. With a `vector` head it has no classifier.
     """
 
     words: nn.Embedding
@@ -56,8 +64,9 @@ class Encoder:
     layers: tuple[Layer, ...]
     pooler: nn.Linear | None
     pooler_activation: Any
-    classifier: nn.Linear
+    classifier: nn.Linear | None
     labels: tuple[str, ...]
+    vector: VectorHead | None = None
 
     @property
     def embedding_tables(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

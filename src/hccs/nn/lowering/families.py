@@ -13,19 +13,19 @@ from torch import nn
 from hccs.errors import ModelError
 from hccs.nn.batches import device_of, unwrapped
 from hccs.nn.lowering import vit
-from hccs.nn.lowering.encoder import Encoder, Layer
+from hccs.nn.lowering.encoder import Encoder, Layer, VectorHead
 from hccs.nn.lowering.pre_norm import Block, PreNorm, Words
 
 SUPPORTED_HEADS = (
-    "Models loaded with AutoModelForSequenceClassification or AutoModelForTokenClassification have an "
-    "integer form; embeddings and other heads have none yet."
+    "Load it with AutoModelForSequenceClassification or AutoModelForTokenClassification; for embeddings pass "
+    'vector=hccs.nn.VectorHead("mean") or another pooling.'
 )
 
 AS_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 """Families that are RoBERTa under other names."""
 
 
-def _bert(model: Any) -> Encoder:
+def _bert(model: Any, vector: VectorHead | None) -> Encoder:
     base = getattr(model, model.base_model_prefix, model)
     head = getattr(model, "classifier", None)
     if hasattr(base, "embeddings_project"):
@@ -36,7 +36,9 @@ def _bert(model: Any) -> Encoder:
         )
     if base.config.is_decoder or getattr(base.config, "position_embedding_type", "absolute") != "absolute":
         raise ModelError("an encoder with absolute positions", type(model).__name__, "Keep its floats.")
-    if isinstance(head, torch.nn.Linear):
+    if vector is not None:
+        pooler = activation = classifier = None
+    elif isinstance(head, torch.nn.Linear):
         dense = getattr(base, "pooler", None)  # classifiers of tokens have none
         pooler, activation = (dense.dense, dense.activation) if dense is not None else (None, None)
         classifier = head
@@ -58,8 +60,14 @@ def _bert(model: Any) -> Encoder:
         pooler,
         activation,
         classifier,
-        tuple(model.config.id2label[i] for i in range(model.config.num_labels)),
+        _labels(model, vector),
+        vector,
     )
+
+
+def _labels(model: Any, vector: VectorHead | None) -> tuple[str, ...]:
+    config = model.config
+    return () if vector is not None else tuple(config.id2label[i] for i in range(config.num_labels))
 
 
 def _bert_layer(layer: Any) -> Layer:
@@ -78,10 +86,10 @@ def _bert_layer(layer: Any) -> Layer:
     )
 
 
-def _distilbert(model: Any) -> Encoder:
-    if not isinstance(getattr(model, "classifier", None), torch.nn.Linear):
+def _distilbert(model: Any, vector: VectorHead | None) -> Encoder:
+    if vector is None and not isinstance(getattr(model, "classifier", None), torch.nn.Linear):
         raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
-    base = model.distilbert
+    base = getattr(model, "distilbert", model)
     return Encoder(
         base.embeddings.word_embeddings,
         base.embeddings.position_embeddings,
@@ -89,10 +97,11 @@ def _distilbert(model: Any) -> Encoder:
         0,
         base.embeddings.LayerNorm,
         tuple(_distilbert_layer(layer) for layer in base.transformer.layer),
-        getattr(model, "pre_classifier", None),
+        getattr(model, "pre_classifier", None) if vector is None else None,
         torch.nn.ReLU(),
-        model.classifier,
-        tuple(model.config.id2label[i] for i in range(model.config.num_labels)),
+        model.classifier if vector is None else None,
+        _labels(model, vector),
+        vector,
     )
 
 
@@ -159,33 +168,56 @@ class KnownLayer:
 
 @dataclass(frozen=True)
 class Family:
-    parts: Callable[[Any, Any], Encoder | PreNorm]
-    """Of a model, and how its pixels are scaled."""
+    parts: Callable[[Any, Any, VectorHead | None], Encoder | PreNorm]
+    """Of a model, how its pixels are scaled, and how its vectors are pooled."""
     layers: Callable[[Any], Any]
     """The layers of a base model."""
     layer: Callable[[Any, Any], Layer | Block]
     """The modules of one layer, and the model's configuration."""
 
 
+def _without_vector(parts: Callable[[Any, Any], PreNorm]) -> Callable[[Any, Any, VectorHead | None], PreNorm]:
+    def checked(model: Any, pixels: Any, vector: VectorHead | None) -> PreNorm:
+        if vector is not None:
+            raise ModelError(
+                "a post-norm encoder (BERT, RoBERTa, DistilBERT and their kin) for embeddings",
+                type(model).__name__,
+                "Keep its floats.",
+            )
+        return parts(model, pixels)
+
+    return checked
+
+
 _BERT = Family(
-    lambda model, _: _bert(model), lambda base: base.encoder.layer, lambda layer, _: _bert_layer(layer)
+    lambda model, _, vector: _bert(model, vector),
+    lambda base: base.encoder.layer,
+    lambda layer, _: _bert_layer(layer),
 )
-_VIT = Family(vit.stack, vit.layers_of, lambda layer, config: vit.parts_of(layer, config.num_attention_heads))
+_VIT = Family(
+    _without_vector(vit.stack),
+    vit.layers_of,
+    lambda layer, config: vit.parts_of(layer, config.num_attention_heads),
+)
 
 FAMILIES = {
     **dict.fromkeys(("bert", *AS_ROBERTA, "electra"), _BERT),
     "distilbert": Family(
-        lambda model, _: _distilbert(model),
+        lambda model, _, vector: _distilbert(model, vector),
         lambda base: base.transformer.layer,
         lambda layer, _: _distilbert_layer(layer),
     ),
-    "gpt2": Family(lambda model, _: _gpt2(model), lambda base: base.h, lambda layer, _: _gpt2_layer(layer)),
+    "gpt2": Family(
+        _without_vector(lambda model, _: _gpt2(model)),
+        lambda base: base.h,
+        lambda layer, _: _gpt2_layer(layer),
+    ),
     "vit": _VIT,
     "deit": _VIT,
 }
 
 
-def take_apart(model: Any, pixels: Any = None) -> Encoder | PreNorm:
+def take_apart(model: Any, pixels: Any = None, vector: VectorHead | None = None) -> Encoder | PreNorm:
     """The modules of a model of a family that can be lowered; any other is refused."""
     model = unwrapped(model)
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
@@ -198,7 +230,7 @@ def take_apart(model: Any, pixels: Any = None) -> Encoder | PreNorm:
             f"{kind}{_float_only(model)}",
             "Keep its floats.",
         )
-    return FAMILIES[kind].parts(model, pixels)
+    return FAMILIES[kind].parts(model, pixels, vector)
 
 
 def known_layers(model: Any) -> list[KnownLayer]:

@@ -11,7 +11,8 @@ from torch import nn
 from hccs.nn.lowering.encoder import Dense, bias_of, weight_of
 from hccs.nn.training import straight
 from hccs.numbers.layer_norm import GAIN_LIMIT, MAX_GAIN_BITS, XHAT_BITS
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, MULTIPLIER_SHIFT
+from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, MULTIPLIER_SHIFT, ROW_MULTIPLIER, ROW_SHIFT
+from hccs.numbers.ramp import RampParams
 from hccs.reference.layer_norm import root_of, root_shift
 
 EXACT_IN_FLOAT32 = 2**24
@@ -34,19 +35,23 @@ class LinearIntegers:
         return straight(weight_of(module), rounded[0]), straight(bias_of(module), rounded[1])
 
 
-def linear_integers(module: Dense, in_step: float, out_step: Any) -> LinearIntegers:
+def linear_integers(module: Dense, in_step: float, out_step: Any, rows: bool = False) -> LinearIntegers:
     """`quantise_linear`, step by step the same float64 operations."""
     W, b = weight_of(module).detach().double(), bias_of(module).detach().double()
-    return integers_between(W, b, in_step, out_step)
+    return integers_between(W, b, in_step, out_step, rows)
 
 
-def integers_between(W: torch.Tensor, b: torch.Tensor, in_step: float, out_step: Any) -> LinearIntegers:
+def integers_between(
+    W: torch.Tensor, b: torch.Tensor, in_step: float, out_step: Any, rows: bool = False
+) -> LinearIntegers:
     out = torch.as_tensor(out_step, dtype=torch.float64, device=W.device)
     needed = (2.0**MULTIPLIER_SHIFT * in_step * W.abs().amax(1) / INT8_LIMIT / out).ceil()
-    multiplier = needed.clamp(min=1)
+    multiplier = needed.clamp(min=ROW_MULTIPLIER if rows else 1)
     step = multiplier / 2.0**MULTIPLIER_SHIFT * out / in_step
     weight = (W / step[:, None]).round().clamp(-INT8_LIMIT, INT8_LIMIT)
-    return LinearIntegers(weight, (b / (in_step * step)).round(), multiplier, step, in_step)
+    finer = ROW_MULTIPLIER if rows else 1
+    bias = (b / (in_step * step / finer)).round()
+    return LinearIntegers(weight, bias, multiplier, step, in_step / finer)
 
 
 def scores_integers(module: Dense, in_step: float) -> LinearIntegers:
@@ -68,6 +73,32 @@ def linear(k: torch.Tensor, layer: LinearIntegers, limit: int) -> torch.Tensor:
 def narrow(k: torch.Tensor, bits: int) -> torch.Tensor:
     """clamp(rhe(k / 2^bits), -127, 127): the division is exact, and torch rounds half to even."""
     return (k / 2.0**bits).round().clamp(-INT8_LIMIT, INT8_LIMIT)
+
+
+def narrow_rows(k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`hccs.reference.narrow_rows`: int8 values, and 2^e of every row."""
+    bits = torch.frexp(k.abs().amax(-1, keepdim=True).double())[1]
+    power = torch.exp2((bits - 7).clamp(min=0).double())
+    return (k / power).round().clamp(-INT8_LIMIT, INT8_LIMIT), power
+
+
+def linear_rows(k: torch.Tensor, power: torch.Tensor, layer: LinearIntegers, limit: int) -> torch.Tensor:
+    """`hccs.reference.linear_rows` of int8 rows k * power, as float64."""
+    acc = nn.functional.linear(k.double(), layer.weight) + (layer.bias / power).round()
+    assert layer.multiplier is not None
+    return (acc * layer.multiplier * power / 2.0**ROW_SHIFT).round().clamp(-limit, limit)
+
+
+def ramp(k: torch.Tensor, params: RampParams) -> torch.Tensor:
+    """`hccs.reference.ramp` of int16 values carried in floats."""
+    wide = k.long()
+    distance = wide.abs().clamp(max=(64 << params.bits) - 1)
+    piece = distance >> params.bits
+    rest = (distance - (piece << params.bits)) << (15 - params.bits)
+    knot, slope = (
+        torch.tensor(part.astype("int64"), device=k.device) for part in (params.knot, params.slope)
+    )
+    return (wide.clamp(min=0) - knot[piece] - ((slope[piece] * rest + (1 << 14)) >> 15)).double()
 
 
 def layer_norm(x: torch.Tensor, module: nn.LayerNorm, in_step: float, out_step: float) -> torch.Tensor:

@@ -63,6 +63,9 @@ def points(encoder: Encoder | PreNorm) -> list[Point]:
             Point(f"x{i + 1}", (layer.output_norm,), is_int16=True),
         ]
     last = f"x{len(encoder.layers)}_int8"
+    if encoder.vector is not None:
+        return found
+    assert encoder.classifier is not None
     if encoder.pooler is None:
         return [*found, Point(last, (encoder.classifier,), at_input=True)]
     return [

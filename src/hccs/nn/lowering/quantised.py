@@ -22,14 +22,17 @@ from hccs.nn.attaching import fill
 from hccs.nn.functional import surrogate
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.layers import FloatSoftmax
-from hccs.nn.lowering.assembling import activation_table, head_steps, requant_of
+from hccs.nn.lowering.assembling import activation_table, head_steps, real_function, requant_of
 from hccs.nn.lowering.encoder import Dense, Encoder, Layer, bias_of, outputs_of, weight_of
 from hccs.nn.lowering.integers import (
     integers_between,
     layer_norm,
     linear,
     linear_integers,
+    linear_rows,
     narrow,
+    narrow_rows,
+    ramp,
     scores_integers,
 )
 from hccs.nn.lowering.pre_norm import NORM_BITS, Block, Patches, PreNorm
@@ -38,6 +41,7 @@ from hccs.nn.preserving import unchanged
 from hccs.nn.slots import AttentionInputs, AttentionSlot
 from hccs.nn.training import straight
 from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
+from hccs.numbers.ramp import RampParams
 from hccs.numbers.table import ParamTable
 from hccs.ops.attention import attention
 
@@ -167,7 +171,7 @@ def _forwards(
     for i, layer in enumerate(encoder.layers):
         for name, module in (("query", layer.query), ("key", layer.key), ("value", layer.value)):
             steps = torch.tensor(head_steps(scales, name, i, layer))
-            yield module, _linear(module, step(f"x{i}"), steps, bits=scales.bits[f"x{i}"])
+            yield module, _reading(scales)(module, step(f"x{i}"), steps, bits=scales.bits[f"x{i}"])
         yield (
             layer.attention_output,
             _linear(layer.attention_output, step(f"context{i}"), step(f"x{i}"), limit=INT16_LIMIT),
@@ -176,6 +180,9 @@ def _forwards(
         yield from _between_norms(i, layer, scales, step(f"y{i}"), scales.bits[f"y{i}"], step(f"y{i}"))
         yield layer.output_norm, _norm(layer.output_norm, step(f"y{i}"), step(f"x{i + 1}"))
     last = f"x{len(encoder.layers)}"
+    if encoder.vector is not None:
+        return
+    assert encoder.classifier is not None
     if encoder.pooler is None:
         yield encoder.classifier, _scores(encoder.classifier, step(last), scales.bits[last])
     else:
@@ -213,6 +220,13 @@ def _between_norms(
     i: int, layer: Layer | Block, scales: Scales, in_step: float, bits: int, out_step: float
 ) -> Iterator[tuple[nn.Module, Forward]]:
     """The wide layer, the activation and the narrow layer; some channels may have a path of their own."""
+    if scales.row_exponents:
+        wide = scales.step(f"wide{i}")
+        yield layer.wide, _linear_rows(layer.wide, in_step, wide, limit=INT16_LIMIT, bits=bits)
+        if isinstance(layer.activation, nn.Module):
+            yield layer.activation, _ramp(layer.activation, wide)
+        yield layer.narrow, _linear_rows(layer.narrow, wide, out_step, limit=INT16_LIMIT, bits=bits)
+        return
     if i not in scales.outliers:
         wide, active = scales.step(f"wide{i}"), scales.step(f"active{i}")
         yield layer.wide, _linear(layer.wide, in_step, wide, bits=bits)
@@ -332,6 +346,39 @@ def _linear(
         real = functional.linear(straight(given, k * read), *weights.with_gradient(module))
         reach = (limit * out).to(x.dtype)
         return straight(torch.maximum(torch.minimum(real, reach), -reach), exact)
+
+    return forward
+
+
+def _reading(scales: Scales) -> Callable[..., Forward]:
+    return _linear_rows if scales.row_exponents else _linear
+
+
+def _linear_rows(
+    module: nn.Linear, in_step: float, out_step: Any, *, limit: int = INT8_LIMIT, bits: int
+) -> Forward:
+    """Reads int16 of step `in_step`, each row with an exponent of its own."""
+    read = in_step * 2.0**bits
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        out = torch.as_tensor(out_step, dtype=torch.float64, device=x.device)
+        k, power = narrow_rows((x.detach().double() / in_step).round())
+        weights = linear_integers(module, read, out, rows=True)
+        exact = linear_rows(k, power, weights, limit) * out
+        if not torch.is_grad_enabled():
+            return exact.to(x.dtype)
+        real = functional.linear(straight(x, k * power * in_step), *weights.with_gradient(module))
+        reach = (limit * out).to(x.dtype)
+        return straight(torch.maximum(torch.minimum(real, reach), -reach), exact)
+
+    return forward
+
+
+def _ramp(module: nn.Module, step: float) -> Forward:
+    params, original = RampParams.from_function(real_function(module), step), type(module).forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return straight(original(module, x), ramp((x.detach().double() / step).round(), params) * step)
 
     return forward
 

@@ -33,6 +33,8 @@ class Scales:
     word_shift: int
     outliers: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
     """Per layer, the channels of its wide layer that have a path, and steps, of their own."""
+    row_exponents: bool = False
+    """Whether rows have exponents in front of linear layers, and activations are ramps on int16."""
 
     def step(self, name: str) -> float:
         return float(self.steps[name])
@@ -45,20 +47,53 @@ class Scales:
         return steps
 
 
-def choose_scales(encoder: Encoder | PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scales:
+ROW_BITS = 7
+"""With row exponents an int16 step counts 2^-7 of the int8 step that multipliers are chosen for."""
+
+MARGIN = 2.0
+"""int16 values with row exponents reach this much further than any that was seen: precision is to spare."""
+
+
+def choose_scales(
+    encoder: Encoder | PreNorm, largest: Mapping[str, NDArray[Any]], row_exponents: bool = False
+) -> Scales:
     """127 steps, or 32767 finer ones, reach the largest magnitudes."""
     if isinstance(encoder, PreNorm):
         return _pre_norm_scales(encoder, largest)
+    if row_exponents:
+        return _row_scales(encoder, largest)
     steps = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
     bits: dict[str, int] = {}
     for i in range(len(encoder.layers) + 1):
         for stream, added in ((f"x{i}", f"attended{i}_part"), (f"y{i}", f"summed{i}_part")):
             if stream in largest:
-                bits[stream] = _stream_bits(largest, stream, added)
-                steps[stream] = steps[added] = steps[f"{stream}_int8"] / 2.0 ** bits[stream]
+                reads = f"{stream}_int8" if f"{stream}_int8" in largest else stream
+                bits[stream] = _stream_bits(largest, stream, added, reads)
+                steps[stream] = steps[added] = steps[reads] / 2.0 ** bits[stream]
     step, shift = word_step(*(as_numbers(part) for part in encoder.embedding_tables))
     steps["embedded"] = np.float64(step / 2**shift)
     return Scales(steps, bits, step, shift)
+
+
+def _row_scales(encoder: Encoder, largest: Mapping[str, NDArray[Any]]) -> Scales:
+    """int16 wherever a row has an exponent of its own; q, k, v and attention's outputs keep int8 steps."""
+    steps = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
+    bits: dict[str, int] = {}
+
+    def int16(*names: str) -> NDArray[np.float64]:
+        return np.asarray(MARGIN * max(float(largest.get(name, 0.0)) for name in names) / INT16_LIMIT)
+
+    for i in range(len(encoder.layers) + 1):
+        for stream, added in ((f"x{i}", f"attended{i}_part"), (f"y{i}", f"summed{i}_part")):
+            if stream in largest:
+                bits[stream] = ROW_BITS
+                steps[stream] = steps[added] = int16(stream, added)
+                steps[f"{stream}_int8"] = steps[stream] * 2**ROW_BITS
+        if f"wide{i}" in largest:
+            steps[f"wide{i}"] = steps[f"active{i}"] = int16(f"wide{i}")
+    step, shift = word_step(*(as_numbers(part) for part in encoder.embedding_tables))
+    steps["embedded"] = np.float64(step / 2**shift)
+    return Scales(steps, bits, step, shift, row_exponents=True)
 
 
 def scales_of(program: Program) -> Scales:
@@ -85,8 +120,8 @@ def _pre_norm_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Sca
     return Scales(steps, bits, float(steps["stream"]) * 2**shift, shift)
 
 
-def _stream_bits(largest: Mapping[str, NDArray[Any]], stream: str, added: str) -> int:
+def _stream_bits(largest: Mapping[str, NDArray[Any]], stream: str, added: str, reads: str) -> int:
     """As fine as the stream's own reach, and that of what is added to it, allow in int16."""
     reach = max(float(largest[stream]), float(largest.get(added, 0.0)))
-    step = float(largest[f"{stream}_int8"]) / INT8_LIMIT
+    step = float(largest[reads]) / INT8_LIMIT
     return next((bits for bits in range(STREAM_BITS, 0, -1) if reach <= step / 2**bits * INT16_LIMIT), 0)

@@ -11,7 +11,7 @@ from hccs.numbers.multipliers import INT16_LIMIT
 from hccs.program.operators.operator import Array, Batch, Operator, Value
 from hccs.reference.pooling import pool
 
-KINDS = ("mean", "last", "max")
+POOLINGS = ("mean", "last", "max")
 """The first token is what `First` takes: then nothing else needs to be computed."""
 
 LONGEST_SUM = 2**16
@@ -27,23 +27,23 @@ class Pool(Operator):
 
     inputs: tuple[str]
     output: str
-    kind: str
+    pooling: str
     divided: bool = False
 
     mixes_rows = True
 
     def written(self, given: Sequence[Value]) -> Value:
-        self.require(self.kind in KINDS, f"a kind among {', '.join(KINDS)}", repr(self.kind))
+        self.require(self.pooling in POOLINGS, f"a pooling among {', '.join(POOLINGS)}", repr(self.pooling))
         self.require(isinstance(self.divided, bool), "divided to be true or false", repr(self.divided))
         self.require_rows_of(given[0], (16,), given[0].width, tokens=True)
-        largest = INT16_LIMIT * (LONGEST_SUM if self.kind == "mean" else 1)
+        largest = INT16_LIMIT * (LONGEST_SUM if self.pooling == "mean" else 1)
         if self.divided:
             return Value(16, given[0].width, INT16_LIMIT, per_token=False)
         return Value(32, given[0].width, largest, per_token=False)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
         rows = zip(given[0], batch.lengths, strict=True)
-        return np.stack([pool(h[:length], self.kind, divided=self.divided) for h, length in rows])
+        return np.stack([pool(h[:length], self.pooling, divided=self.divided) for h, length in rows])
 
     @property
     def longest_row(self) -> int:
@@ -51,4 +51,4 @@ class Pool(Operator):
 
     @property
     def shape(self) -> str:
-        return self.kind + (", divided" if self.divided else "")
+        return self.pooling + (", divided" if self.divided else "")

@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from hccs.conversion.runs.processes import in_processes
+from hccs_lab.processes import in_processes
+
 from hccs.errors import FileError
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import hccs.nn
+from hccs import _figures
 from hccs.calibration import fidelity as fidelity_of
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import best_device, load_classifier, saved_labels
@@ -117,3 +118,24 @@ def measure_folders(
         for folder in (float_folder, retrained_folder)
     )
     return measure(before, after, table, data)
+
+
+def fidelity_figure(found: dict[str, Any], path: Path, title: str = "") -> None:
+    """The paper's figure: probability over key index for a broad and a focused head; and KL per head."""
+    figure = _figures.new(11, 3.2)
+    axes = figure.subplots(1, 3)
+    for place, (name, curve) in zip(axes, found["curves"].items(), strict=False):
+        place.plot(curve["softmax"], label="float softmax", color="tab:blue")
+        place.plot(curve["hccs"], label="HCCS, retrained", color="tab:orange")
+        place.set_title(f"{name}: layer {curve['layer']}, head {curve['head']}", fontsize=9)
+        place.set_xlabel("key index")
+        place.set_ylabel("mean probability")
+        place.legend(fontsize=7)
+    heads = range(len(found["kl_before"]))
+    axes[2].bar([h - 0.2 for h in heads], found["kl_before"], 0.4, label="without retraining")
+    axes[2].bar([h + 0.2 for h in heads], found["kl_after"], 0.4, label="retrained")
+    axes[2].set_xlabel("head")
+    axes[2].set_ylabel("KL, nats")
+    axes[2].legend(fontsize=7)
+    figure.suptitle(title, fontsize=10)
+    _figures.save(figure, path)

@@ -1,0 +1,224 @@
+"""`Converted`: a finished run, with what it found, its models and data, and how a notebook shows it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hccs._html.elements import table, tag
+from hccs._html.notebook import TABLE, framed
+from hccs.conversion.data import tasks
+from hccs.conversion.data.tokens import TokenisedSet, tokenise
+from hccs.conversion.metrics import Metric, agreement_for, metric_for
+from hccs.conversion.models import Loaded, best_device, load_classifier, predictions, saved_labels
+from hccs.conversion.results import Results
+from hccs.conversion.runs.record import read_json, require_version, typed
+from hccs.conversion.settings import Settings
+from hccs.errors import FileError
+from hccs.nn.attaching import saved_table
+from hccs.numbers.table import CONVERTED, ParamTable
+from hccs.program import IntegerModel
+from hccs.program.files import IN_RUN
+
+if TYPE_CHECKING:
+    from hccs.conversion.report.heads import Head
+
+REPORT = "report.html"
+
+DELIVERED = ("model", IN_RUN, CONVERTED, "model.hccs.json", REPORT)
+"""What of a run is worth taking elsewhere, where it is there."""
+
+STEPS = {
+    "float_model": "float",
+    "calibrated": "HCCS, calibrated",
+    "untrained": "all in integers, untrained",
+    "retrain": "trained",
+    "attention": "HCCS, int8 q, k and v",
+    "integer": "all in integers",
+}
+"""Stages that have a score, in words."""
+
+
+def settings_of(folder: Path) -> Settings:
+    """The settings that a run was begun with; a damaged file is refused."""
+    path, hint = folder / "settings.json", "Convert the model into another folder."
+    saved = read_json(path, hint)
+    require_version(saved, path)
+    found: Settings = typed(Settings, saved, path, hint)
+    return found
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The folder of a run that `hccs convert` has finished; anything else is refused."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        _ = self.results
+        if not (self.model / "config.json").exists():
+            raise FileError(
+                f"{self.folder} to hold a converted model", "none", "Convert the model into another folder."
+            )
+
+    @cached_property
+    def results(self) -> Results:
+        """What every stage found."""
+        return Results.of(self.folder)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What the run was asked to do."""
+        return settings_of(self.folder)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The dev score of every stage that has one, in order."""
+        return self.results.scores
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return Path(self.settings.model).name
+
+    # --- models and data ----------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Path:
+        """The converted transformers model and its tokenizer."""
+        return self.folder / "model"
+
+    @property
+    def integer_model(self) -> IntegerModel:
+        """The model all in integers; where there is no such form the refusal says why."""
+        if not (self.folder / IN_RUN).exists():
+            why = None if self.results.integer is None else self.results.integer.refused
+            hint = "The other backends run this model." if why else "The run's hccs convert command makes it."
+            if self.settings.integer == "attention":
+                hint = "Convert the model with --integer whole, into another folder."
+            raise FileError(
+                f"{self.folder} to hold an integer model, {IN_RUN}",
+                f"a model that has none ({why})" if why else "none",
+                hint,
+            )
+        return IntegerModel.load(self.folder / IN_RUN)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the task, in order."""
+        return saved_labels(self.model)
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The converted model, with HCCS attached as it was saved, and its tokenizer."""
+        return load_classifier(str(self.model), self.labels, problem=self.settings.task.problem)
+
+    @cached_property
+    def table(self) -> ParamTable:
+        """The table of the converted model."""
+        return saved_table(self.loaded.model)
+
+    @property
+    def tables(self) -> dict[str, ParamTable]:
+        """The parameters as "calibrated" and as "delivered"."""
+        files = {"calibrated": "table.hccs.safetensors", "delivered": CONVERTED}
+        return {name: ParamTable.load(self.folder / file) for name, file in files.items()}
+
+    def float_model(self) -> Any:
+        """The model before the conversion."""
+        loaded = load_classifier(str(self.folder / "float"), self.labels, problem=self.settings.task.problem)
+        return loaded.model.to(best_device())
+
+    @property
+    def metric(self) -> Metric:
+        """What the run was scored by."""
+        task = self.settings.task
+        if task.unlabelled and task.dev is None and not self.settings.metric:
+            return agreement_for(task.problem)
+        return metric_for(task.problem, self.settings.metric)
+
+    def examples(self, file: str | None = None) -> TokenisedSet:
+        """The run's dev set, or the examples of another file with the task's columns, on the best device.
+
+        A dev set without labels has the float model's answers instead.
+        """
+        task = self.settings.task
+        known = replace(task, labels=self.labels)
+        if file is not None:
+            found = tasks.load_file(file, known)
+        else:
+            found = tasks.load(task, self.settings.data).numbered_as(self.labels).dev
+        tokens = tokenise(found, self.loaded.tokenizer, task.n).to(best_device())
+        return tokens if found.labelled else tokens.labelled_by(predictions(self.float_model(), tokens))
+
+    # --- what people look at ------------------------------------------------------------------------------
+
+    @cached_property
+    def heads(self) -> list[Head]:
+        """Every head, the worst first."""
+        from hccs.conversion.report.heads import heads_of
+
+        return heads_of(self.folder, self.results.calibrate.heads, self.results.save.heads)
+
+    @cached_property
+    def command(self) -> str:
+        """The command that makes the same run."""
+        from hccs.conversion.report.commands import convert_command
+
+        return convert_command(self.settings, self.folder)
+
+    @property
+    def figures(self) -> dict[str, Path]:
+        """The pictures of the run by name; none where matplotlib is not installed."""
+        return {path.stem: path for path in sorted(self.folder.glob("*.png"))}
+
+    @property
+    def report(self) -> Path:
+        """The report: one HTML file, which is written where it is missing."""
+        from hccs.conversion.report.write import write_report
+
+        path = self.folder / REPORT
+        return path if path.exists() else write_report(self.folder)
+
+    @property
+    def summary(self) -> str:
+        """The run in one sentence."""
+        from hccs.conversion.report.conversion import sentence
+
+        return sentence(self)
+
+    def shown(self, score: float) -> str:
+        """An accuracy in per cent, any other score as it is."""
+        return f"{100 * score:.2f} %" if self.results.float_model.metric == "accuracy" else f"{score:.4f}"
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Copy what is delivered into a new folder: the models, the parameters and the report."""
+        target = Path(folder)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise FileError(f"{target} to be a new folder", "one that holds files", "Choose another.")
+        target.mkdir(parents=True, exist_ok=True)
+        for path in (self.folder / name for name in DELIVERED):
+            if path.is_dir():
+                shutil.copytree(path, target / path.name)
+            elif path.exists():
+                shutil.copy2(path, target / path.name)
+        return target
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for stage, score in self.scores.items():
+            measured, reached = self.results.score(stage), self.results.reached(stage)
+            ends = None if measured is None else measured.interval
+            points = "" if reached is None else f"{100 * reached.against_float.value:+.2f}"
+            span = "" if ends is None else f"{self.shown(ends[0])} to {self.shown(ends[1])}"
+            rows.append([STEPS[stage], self.shown(score), span, points])
+        return framed(
+            "hccs.convert",
+            tag("p", self.summary),
+            table(["step", self.results.float_model.metric, "95 %", "points"], rows, style=TABLE),
+            tag("p", "report: ", tag("code", self.folder / REPORT)),
+        )
