@@ -9,11 +9,11 @@ from hccs_aie.cli import app
 from hccs_aie.cycles.machine import Generation, machine
 from hccs_aie.cycles.model import Compiler
 from hccs_aie.cycles.program import Loop, Operation, addresses_read_always, split_invariant
-from hccs_aie.cycles.verifier import violations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from aie.tests.verifier import violations
 from hccs import FixedPoint, HeadParams, Requant
 from hccs.errors import DtypeError, HccsError, ParameterError, ShapeError
 from hccs.reference.attention import attention as reference
