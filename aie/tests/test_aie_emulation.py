@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hccs_aie import emulator
-from hccs_aie.export.project import emulation_sources, kernel_sources
 
 from hccs.errors import DataError, DtypeError, ShapeError
+from hccs_aie import emulator
+from hccs_aie.export.project import emulation_sources, kernel_sources
 
 
 def build_and_run(

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hccs_aie.export import ProjectFile, Target, export, plan
-from hccs_aie.export.aie4ml_model import directives
-from hccs_aie.export.write import plio_text
 
 from hccs import HeadParams, ParamTable
 from hccs._files.folder import MANIFEST
 from hccs.errors import DtypeError, FileError, ModeError, ParameterError, ShapeError
 from hccs.reference.softmax import softmax as reference_softmax
+from hccs_aie.export import ProjectFile, Target, export, plan
+from hccs_aie.export.aie4ml_model import directives
+from hccs_aie.export.write import plio_text
 
 TABLE = ParamTable(
     B=[[444, 300, 256], [500, 300, 256]],

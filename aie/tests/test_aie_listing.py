@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hccs_aie import emulator, throughput
 from hccs_aie.cycles.program import parse
 from hccs_aie.listing import CodeFunction, CodeLoop, LoopBundles, NamedLoop, count, functions, source_loops

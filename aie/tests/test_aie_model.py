@@ -6,6 +6,10 @@ import dataclasses
 import sys
 
 import pytest
+from aie.tests.verifier import violations
+
+from hccs import HeadParams, Mode
+from hccs.errors import DtypeError, MissingExtraError, ModeError, ParameterError
 from hccs_aie import emulator, throughput
 from hccs_aie.cycles import picture
 from hccs_aie.cycles.machine import Generation, machine
@@ -18,10 +22,6 @@ from hccs_aie.cycles.model import (
 )
 from hccs_aie.cycles.program import Loop, fuse_stores, operations, parse, shared
 from hccs_aie.emulator import Kernel
-
-from aie.tests.verifier import violations
-from hccs import HeadParams, Mode
-from hccs.errors import DtypeError, MissingExtraError, ModeError, ParameterError
 
 CELLS = throughput.entries()
 PAPER_CELLS = [cell for cell in CELLS if cell[2] <= 128]

@@ -10,13 +10,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from aie.tests.test_aie_toolchain import fake_tool
+
+from hccs import HeadParams, Mode
 from hccs_aie import listing
 from hccs_aie.export import Project, export
 from hccs_aie.throughput import representative_theta, representative_two_lines, traced
 from hccs_aie.toolchain import build
-
-from aie.tests.test_aie_toolchain import fake_tool
-from hccs import HeadParams, Mode
 
 OPAQUE = Path(__file__).parent / "stand_ins" / "opaque" / "aie_api" / "aie.hpp"
 FLAGS = "-O2 -g1 -std=c++20 -mavx512f -mavx512bw -mavx512vl -fno-tree-vectorize -w -DNDEBUG"

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
+from hccs import Mode
 from hccs_aie import throughput
 from hccs_aie.cycles import open_compiler
 from hccs_aie.cycles.graph import build
@@ -20,8 +22,6 @@ from hccs_aie.cycles.machine import machine
 from hccs_aie.cycles.model import Compiler, KernelCycles, kernel_cycles
 from hccs_aie.cycles.program import Operation, RawOperation
 from hccs_aie.cycles.schedule import list_schedule
-
-from hccs import Mode
 
 FIRST_KERNELS = Path(__file__).parent / "compiled" / "first_kernels.txt.gz"
 CHIP = machine("aie2")

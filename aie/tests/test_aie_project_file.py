@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hccs_aie.export import ProjectFile, Target, export, plan
 
 from hccs import ParamTable
 from hccs._files.folder import MANIFEST, Manifest
 from hccs.errors import FileError
+from hccs_aie.export import ProjectFile, Target, export, plan
 
 TABLE = ParamTable(
     B=[[444, 300, 256], [500, 300, 256]],

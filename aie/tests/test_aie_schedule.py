@@ -7,6 +7,8 @@ import itertools
 import random
 
 import pytest
+from aie.tests.verifier import violations
+
 from hccs_aie.cycles.graph import Edge, Graph, Node
 from hccs_aie.cycles.machine import machine
 from hccs_aie.cycles.program import Operation
@@ -18,8 +20,6 @@ from hccs_aie.cycles.schedule import (
     recurrence_interval,
     resource_interval,
 )
-
-from aie.tests.verifier import violations
 
 CHIP = machine("aie2")
 NOTHING = Operation("max", 64, 8, 1, ())

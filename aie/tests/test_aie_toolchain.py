@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from aie.tests.test_aie_listing import code, hardware_loop
+
+from hccs import ParamTable
+from hccs.errors import FileError
+from hccs.numbers.modes import Mode
 from hccs_aie.cycles.machine import Generation
 from hccs_aie.export import export, plan
 from hccs_aie.listing import functions
 from hccs_aie.toolchain import ToolchainError, build, modelled_code_size
-
-from aie.tests.test_aie_listing import code, hardware_loop
-from hccs import ParamTable
-from hccs.errors import FileError
-from hccs.numbers.modes import Mode
 
 LISTING = """
 hccs_tile.o:	file format elf32-aie

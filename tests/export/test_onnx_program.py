@@ -433,11 +433,10 @@ def test_the_embedded_task_has_equal_scores(tmp_path: Path) -> None:
     """Sentences from all over its dev set, in batches that mix lengths."""
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from hccs_lab.demo import MODEL
-
     import hccs
     import hccs.nn
     from hccs.conversion.data import tasks
+    from hccs_lab.demo import MODEL
 
     model = transformers.AutoModelForSequenceClassification.from_pretrained(str(MODEL)).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(MODEL))

@@ -341,7 +341,6 @@ def test_ctrl_c_stops_the_work_and_leaves_nothing_running(saved: Path) -> None:
 def test_a_vocabulary_of_berts_is_read_as_transformers_reads_it() -> None:
     transformers = pytest.importorskip("transformers")
     from hccs_lab.demo import MODEL
-
     from tests.program.test_program import small_program
 
     program = replace(
