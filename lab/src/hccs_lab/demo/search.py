@@ -90,7 +90,7 @@ def _onnx_milliseconds(encoder: hccs.Encoder, query: str) -> float | None:
     tokenizer = Tokenizer.from_str(encoder.model.program.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        write_onnx(encoder.model, path)
+        write_onnx(encoder.model.program, path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(str(path), options)
