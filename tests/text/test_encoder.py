@@ -235,7 +235,7 @@ def test_installed_models_have_names(monkeypatch: pytest.MonkeyPatch, saved: Pat
 
     monkeypatch.setattr(files, "entry_points", lambda group: [Entry()] if group == "hccs.models" else [])
     assert hccs.Encoder.load("a-model").fingerprint == ENCODER.fingerprint
-    with pytest.raises(FileError, match="name of an installed model; got another. Installed: a-model"):
+    with pytest.raises(FileError, match=r"name of an installed model; got another\. Installed: a-model"):
         hccs.Encoder.load("another")
 
 

@@ -90,10 +90,9 @@ def find(path: str | os.PathLike[str]) -> Path:
         if str(path) in installed:
             return Path(installed[str(path)].load())
         if not given.suffix and given.name == str(path):
+            names = ", ".join(sorted(installed)) or "none. pip install hccs-minilm-l6 brings one"
             raise FileError(
-                "a file, a folder or the name of an installed model",
-                str(path),
-                f"Installed: {', '.join(sorted(installed)) or 'none; pip install hccs-minilm-l6 brings one'}.",
+                "a file, a folder or the name of an installed model", str(path), f"Installed: {names}."
             )
     if not given.is_dir():
         return given
