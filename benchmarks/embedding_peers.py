@@ -52,7 +52,10 @@ class Material:
     @cached_property
     def encoder(self) -> Any:
         from transformers import BertModel
+        from transformers.utils import logging
 
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
         return BertModel.from_pretrained(self.model, add_pooling_layer=False).float().eval()
 
     @cached_property
@@ -71,16 +74,22 @@ class Material:
         """Two sequences of eight tokens for exporters."""
         return {name: x[:2, :8] for name, x in self.batches[-1].items()}
 
-    def lowered(self, row_exponents: bool | None = None) -> Any:
-        """The encoder in integers, with this package's own calibration on the texts."""
+    @cached_property
+    def table(self) -> Any:
+        """Two lines per head with uint8 scores, by this package's own search."""
         import hccs.nn
         from hccs.calibration import search
 
         longest = min(LONGEST, self.encoder.config.max_position_embeddings)
         stats = hccs.nn.collect(self.encoder, self.batches, n=longest)
-        table = search(stats, longest, lines=2, scores="uint8").table
+        return search(stats, longest, lines=2, scores="uint8").table
+
+    def lowered(self, row_exponents: bool | None = None) -> Any:
+        """The encoder in integers, with ranges from the texts."""
+        import hccs.nn
+
         head = hccs.nn.VectorHead("mean")
-        return hccs.nn.lower(self.encoder, table, self.batches, vector=head, row_exponents=row_exponents)
+        return hccs.nn.lower(self.encoder, self.table, self.batches, vector=head, row_exponents=row_exponents)
 
 
 @dataclass(frozen=True)
@@ -205,8 +214,7 @@ def unit_vectors(hidden: Any, mask: Any) -> Any:
     """`pooled` in torch."""
     import torch
 
-    means = torch.bmm(mask[:, None].to(hidden.dtype), hidden)[:, 0]
-    return torch.nn.functional.normalize(means)
+    return torch.nn.functional.normalize((hidden * mask[..., None].to(hidden.dtype)).sum(1))
 
 
 def with_pooling(encoder: Any) -> Any:

@@ -52,7 +52,6 @@ PARTS = ("texts", "one", "sizes", "first", "installed", "rows")
 TEXTS = Path(__file__).with_name("embedding_texts.txt")
 BATCH_SIZES = (1, 8, 32, 64)
 ONE = 16  # tokens
-CALIBRATION = 128  # texts
 SECONDS_PER_TURN = 0.1
 WORST_COSINE = 0.95
 
