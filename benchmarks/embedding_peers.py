@@ -390,6 +390,13 @@ def open_llama(path: Path, model: Path, threads: int, shape: Shape | None) -> Op
     return Opened(answer, lambda texts, size: by_length(texts, size, answer))
 
 
+def llama_kernels() -> str:
+    """The instruction sets that llama.cpp was built for."""
+    import xllamacpp
+
+    return str(xllamacpp.get_system_info()).strip()
+
+
 def make_fastembed(material: Material) -> Path:
     """A folder as fastembed downloads it: its model answers hidden states, which fastembed pools."""
     from hccs_lab.bench.contenders import float_onnx

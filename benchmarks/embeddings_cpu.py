@@ -16,6 +16,7 @@ turns counts; the last line compares ours with the fastest peer. What is not ins
 - installed: bytes of the runtime, numpy, tokenizers and the model; what pip adds to these does not count.
 - rows: what row exponents cost: the encoder lowered with and without them, at the same sizes.
 
+llama.cpp comes in the wheel of xllamacpp, whose kernels may stop at AVX2; the JSON file says what they use.
 tokenizers is held to as many threads as the runtimes. fastembed, which runs ONNX Runtime, takes texts only.
 """
 
@@ -311,6 +312,8 @@ def main() -> None:
         material = Material(options.model, texts, Path(folder), options.program)
         field = Field(material, options.threads, options.peers, console)
         found: dict[str, Any] = {"isa": isa.info().isa, "threads": options.threads}
+        if "llama.cpp Q8_0" in field.opened:
+            found["llama.cpp"] = embedding_peers.llama_kernels()
         found |= {"model": options.model.name, "cosines": field.cosines, "left_out": field.left_out}
         cells = [field.time_texts(texts, turns)] if "texts" in parts else []
         cells += [field.time_one(texts, turns)] if "one" in parts else []

@@ -33,6 +33,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def run(monkeypatch, tmp_path):
     """Runs a benchmark in this process and returns the JSON it wrote, if it writes any."""
     threads, engine = torch.get_num_threads(), torch.backends.quantized.engine
+    for name, value in (("RAYON_NUM_THREADS", "1"), ("TOKENIZERS_PARALLELISM", "false")):
+        monkeypatch.setenv(name, value)  # benchmarks set both; the end of the test restores them
 
     def run(name: str, *arguments: str, into: str | None = "--json"):
         out = tmp_path / "found" / f"{name}.json"
