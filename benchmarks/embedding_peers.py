@@ -171,19 +171,14 @@ def make_ours(material: Material) -> Path:
 
 
 def open_ours(path: Path, model: Path, threads: int, shape: Shape | None) -> Opened:
-    """Texts go through `hccs.Encoder`, where this version of the package has it."""
     import hccs
-    from hccs.program import IntegerModel
 
-    whole = IntegerModel.load(path)
+    encoder = hccs.Encoder.load(path)
 
     def ids(rows: Rows) -> Vectors:
         batch = padded(rows)
-        return whole(batch["input_ids"], batch["attention_mask"], threads=threads).scores
+        return encoder.model(batch["input_ids"], batch["attention_mask"], threads=threads).scores
 
-    if not hasattr(hccs, "Encoder"):
-        return reading(model, ids)
-    encoder = hccs.Encoder(whole)
     return Opened(ids, lambda texts, size: encoder.encode(texts, batch_size=size, threads=threads))
 
 
@@ -243,10 +238,12 @@ def make_onnx(material: Material) -> Path:
     return path if path.exists() else float_onnx(with_pooling(material.encoder), material.example, path)
 
 
-def make_onnx_int8(material: Material) -> Path:
+def make_onnx_int8(material: Material, per_channel: bool) -> Path:
+    """A scale per matrix is ONNX Runtime's default; a scale per channel keeps vectors closer to float32."""
     from hccs_lab.bench.contenders import dynamic_int8_onnx
 
-    return dynamic_int8_onnx(make_onnx(material))
+    made = dynamic_int8_onnx(make_onnx(material), per_channel=per_channel)
+    return made.rename(material.folder / f"int8_{per_channel}.onnx")
 
 
 def open_onnx(path: Path, model: Path, threads: int, shape: Shape | None) -> Opened:
@@ -439,7 +436,16 @@ CONTENDERS = (
         lambda path, model, threads, shape: open_torch(path, model, threads, "bfloat16"),
     ),
     Contender("ONNX Runtime float32", ONNX, ("onnxruntime",), make_onnx, open_onnx),
-    Contender("ONNX Runtime dynamic int8", ONNX, ("onnxruntime",), make_onnx_int8, open_onnx),
+    *(
+        Contender(
+            f"ONNX Runtime dynamic int8{', per channel' if each else ''}",
+            ONNX,
+            ("onnxruntime",),
+            lambda material, each=each: make_onnx_int8(material, each),
+            open_onnx,
+        )
+        for each in (False, True)
+    ),
     *(
         Contender(
             f"OpenVINO {'float' if kind == 'float' else f'{kind} int8'}",
