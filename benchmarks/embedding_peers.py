@@ -264,6 +264,7 @@ def open_onnx(path: Path, model: Path, threads: int, shape: Shape | None) -> Ope
 def make_openvino(material: Material, kind: str) -> Path:
     """Static int8 by NNCF's ranges, weights in int8 with activations quantised as they come, or floats."""
     import openvino
+
     from hccs_lab.bench.contenders import quietly, static_int8_openvino
 
     path = material.folder / f"openvino_{kind}.xml"
@@ -303,6 +304,7 @@ def open_openvino(path: Path, model: Path, threads: int, shape: Shape | None) ->
 
 def make_ctranslate2(material: Material) -> Path:
     from ctranslate2.converters import TransformersConverter
+
     from hccs_lab.bench.contenders import quietly
 
     path = material.folder / "ctranslate2"
