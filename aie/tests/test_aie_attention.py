@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from aie.tests.verifier import violations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -16,7 +17,6 @@ from hccs_aie.cli import app
 from hccs_aie.cycles.machine import Generation, machine
 from hccs_aie.cycles.model import Compiler
 from hccs_aie.cycles.program import Loop, Operation, addresses_read_always, split_invariant
-from hccs_aie.cycles.verifier import violations
 
 
 def head(rng: np.random.Generator, rows: int, n: int, dim: int, low: int = -128, high: int = 127):

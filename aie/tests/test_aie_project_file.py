@@ -30,7 +30,7 @@ def test_project_json_holds_the_project(target: Target, tmp_path: Path) -> None:
     folder = export(project, target, tmp_path / "project")
     assert ProjectFile.load(folder) == ProjectFile(target, project)
     assert json.loads((folder / "project.json").read_text()) == {
-        "format": "hccs_aie.project",
+        "format": "hccs.aie.project",
         "version": 1,
         "target": target.value,
         "mode": "i16_div",

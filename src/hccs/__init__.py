@@ -15,8 +15,12 @@ if _TYPE_CHECKING:
     from hccs.ops.attention import attention
     from hccs.ops.softmax import softmax
     from hccs.program.model import IntegerModel
+    from hccs.text.answers import Classifier, Reranker, Tagger
+    from hccs.text.encoder import Encoder
 
 __all__ = [
+    "Classifier",
+    "Encoder",
     "FixedPoint",
     "HccsError",
     "HeadParams",
@@ -25,6 +29,8 @@ __all__ = [
     "ParamTable",
     "Region",
     "Requant",
+    "Reranker",
+    "Tagger",
     "attention",
     "calibrate",
     "softmax",
@@ -42,8 +48,11 @@ _ROOMS = (
     "ops",
     "program",
     "reference",
+    "text",
 )
 _HOMES = {
+    "Classifier": "hccs.text.answers",
+    "Encoder": "hccs.text.encoder",
     "FixedPoint": "hccs.numbers.requant",
     "HccsError": "hccs.errors",
     "HeadParams": "hccs.numbers.heads",
@@ -52,6 +61,8 @@ _HOMES = {
     "ParamTable": "hccs.numbers.table",
     "Region": "hccs.numbers.region",
     "Requant": "hccs.numbers.requant",
+    "Reranker": "hccs.text.answers",
+    "Tagger": "hccs.text.answers",
     "attention": "hccs.ops.attention",
     "calibrate": "hccs.calibration.searching",
     "convert": "hccs.conversion.calling",

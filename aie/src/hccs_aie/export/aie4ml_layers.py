@@ -66,7 +66,6 @@ class Widened:
     cut: bool
 
     def inputs(self, x: NDArray[np.int8]) -> NDArray[np.int16]:
-        """int8 rows as the layer reads them."""
         wide = x.astype(np.int16)
         return np.concatenate([DIGIT * wide, wide], axis=-1) if self.cut else wide
 

@@ -69,12 +69,6 @@ def measured(
         rows = value.detach().float()
         rows = rows[real.to(rows.device)] if real is not None and value.ndim == 3 else rows.flatten(0, -2)
         now = _range(point, rows.abs(), counted and not point.is_int16)
-        if not np.isfinite(now.largest).all():
-            raise DataError(
-                "finite values everywhere",
-                f"NaN or infinity at {point.name}",
-                "The model is damaged, or training diverged.",
-            )
         if point.name in found.values:
             now.largest = np.maximum(now.largest, found.values[point.name].largest)
             now.counts = now.counts + found.values[point.name].counts
@@ -97,6 +91,12 @@ def measured(
 def _range(point: Point, magnitudes: torch.Tensor, counted: bool) -> ValueRange:
     heads, width = point.heads or 1, magnitudes.shape[-1]
     largest = magnitudes.amax(0).cpu().numpy() if len(magnitudes) else np.zeros(width, np.float32)
+    if not np.isfinite(largest).all():
+        raise DataError(
+            "finite values everywhere",
+            f"NaN or infinity at {point.name}",
+            "The model is damaged, or training diverged.",
+        )
     counts = np.zeros((heads, BINS if counted else 0), np.int64)
     if counted and len(magnitudes):
         codes = magnitudes.contiguous().view(torch.int32) >> 17
