@@ -23,15 +23,18 @@ LONGEST = 600
 def run(folder: str | Path) -> dict[Path, Any]:
     """Every notebook with its outputs; an error in a cell is raised. Names do not outlive their notebook."""
     made = {path: nbformat.read(path, as_version=4) for path in sorted(FOLDER.glob("*.ipynb"))}
+    forget = nbformat.v4.new_code_cell("%reset -f")  # in a notebook of its own: running a cell stores it
     kernel = NotebookClient(
-        nbformat.v4.new_notebook(), timeout=LONGEST, resources={"metadata": {"path": str(folder)}}
+        nbformat.v4.new_notebook(cells=[forget]),
+        timeout=LONGEST,
+        resources={"metadata": {"path": str(folder)}},
     )
     with kernel.setup_kernel():
         for notebook in made.values():
             client = NotebookClient(notebook, km=kernel.km, timeout=LONGEST)
             client.kc = kernel.kc
             # The kernel stays, so that torch is imported once.
-            client.execute_cell(nbformat.v4.new_code_cell("%reset -f"), -1)
+            kernel.execute_cell(forget, 0)
             for number, cell in enumerate(notebook.cells):
                 client.execute_cell(cell, number)
     return made

@@ -30,6 +30,7 @@ def test_stored_outputs_are_small_and_plain(path):
     text = path.read_text(encoding="utf-8")
     assert len(text) < 40_000
     for cell in json.loads(text)["cells"]:
+        assert "%reset" not in "".join(cell["source"])  # a reader keeps their variables
         for output in cell.get("outputs", []):
             assert output["output_type"] != "error" and output.get("name") != "stderr"
             assert "/tmp/" not in json.dumps(output) and str(ROOT) not in json.dumps(output)
