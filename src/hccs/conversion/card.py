@@ -12,7 +12,7 @@ from typing import Any
 import hccs
 from hccs._files import atomic
 from hccs.conversion.converted import STEPS, Converted
-from hccs.conversion.data.problems import IMAGES, REGRESSION, TOKENS
+from hccs.conversion.data.problems import IMAGES, TOKENS, VALUES
 from hccs.numbers.heads import NAMES
 from hccs.numbers.table import ParamTable
 
@@ -56,7 +56,7 @@ def card(run: Converted) -> str:
         "## Made by",
         f"hccs {hccs.__version__}:\n\n{_fenced(run.command)}",
     ]
-    if problem == REGRESSION:
+    if problem in VALUES:
         parts.insert(4, "It answers with one value per text.")
     return "\n\n".join(parts) + "\n"
 

@@ -21,7 +21,7 @@ from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
 from hccs.conversion.data.holdout import hold_out
-from hccs.conversion.data.problems import IGNORED, REGRESSION, TOKENS
+from hccs.conversion.data.problems import IGNORED, TOKENS, VALUES
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.fingerprints import of_examples, of_weights, require_same
 from hccs.conversion.metrics import Function, agreement_for, metric_for
@@ -278,7 +278,7 @@ class Run:
 
     def _answers(self, logits: torch.Tensor, base: torch.Tensor, labels: torch.Tensor) -> Answers | None:
         count, problem = len(self.data.labels), self.settings.task.problem
-        if problem == REGRESSION or not 2 <= count <= MOST_LABELS:
+        if problem in VALUES or not 2 <= count <= MOST_LABELS:
             return None
         after, before = logits.argmax(-1), base.argmax(-1)
         if problem == TOKENS:
