@@ -1,5 +1,8 @@
 """`hccs show`: a file or a run, and one line where there is no integer model."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from typer.testing import CliRunner
 
@@ -30,3 +33,13 @@ def test_anything_else_is_refused_in_one_line(monkeypatch, tmp_path):
         (".", "no model.hccs in it"),
     ):
         assert said in one_line(outcome(monkeypatch, "show", tmp_path / given))
+
+
+def test_text_settings_are_shown(tmp_path):
+    settings = {"kind": "rerank", "max_length": 9, "prompts": {"q": "query: "}}
+    program = replace(small_program(), facts={"text": settings}, tokenizer="")
+    IntegerModel(program).save(tmp_path / "model.hccs")
+    shown = CliRunner().invoke(app, ["show", str(tmp_path)]).output
+    assert "texts: rerank, up to 9 tokens, prompts q, without a tokenizer" in shown
+    found = json.loads(CliRunner().invoke(app, ["show", str(tmp_path), "--json"]).stdout)
+    assert found["text"]["prompts"] == {"q": "query: "} and found["tokenizer_bytes"] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -70,7 +71,10 @@ def test_what_cannot_answer_is_refused(run, tmp_path):
     with pytest.raises(FileError, match=r"to hold an integer model; got no model.hccs in it"):
         predict(tmp_path, TEXTS)
     (tmp_path / "model.hccs").write_bytes((run / "model.hccs").read_bytes())
-    with pytest.raises(FileError, match="the tokenizer of the model"):
+    assert predict(tmp_path, TEXTS) == predict(run, TEXTS)  # the file is enough
+    program = hccs.IntegerModel.load(run / "model.hccs").program
+    hccs.IntegerModel(replace(program, tokenizer="")).save(tmp_path / "model.hccs")
+    with pytest.raises(FileError, match="a model with its tokenizer"):
         predict(tmp_path, TEXTS)
 
 

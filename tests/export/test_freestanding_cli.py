@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +62,9 @@ def test_sentences_are_ids_or_text(program: Path, tmp_path: Path) -> None:
     assert f"of them {5 * (16 + 4)} of words" in said and "3 examples" in said
     assert "tokens[16]" in (tmp_path / "c" / "hccs_examples.c").read_text()  # 3 + 1 + 12 of 20
     sentences.write_text("a fine film\n")
+    with pytest.raises(FileError, match=r"tokenizer\.json"):  # its tokenizer is "a tokenizer"
+        export(program, "-o", tmp_path / "c", "--sentences", sentences)
+    IntegerModel(replace(small_program(), tokenizer="")).save(program)
     with pytest.raises(FileError, match="Give token ids"):
         export(program, "-o", tmp_path / "c", "--sentences", sentences)
     sentences.write_text("\n")
@@ -71,16 +74,12 @@ def test_sentences_are_ids_or_text(program: Path, tmp_path: Path) -> None:
         export(program, "-o", tmp_path / "c", "--vocabulary", "used")
 
 
-def test_the_tokenizer_beside_a_program_reads_text(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
+def test_the_tokenizer_in_a_program_reads_text(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
     from hccs_lab.demo import MODEL
 
-    from hccs.program import Program
-
-    whole = small_program(words=30522)
-    model = IntegerModel(Program(whole.operators, whole.labels, whole.longest, whole.score_scale, {}, "own"))
-    model.save(tmp_path / "model.hccs")
-    shutil.copytree(MODEL, tmp_path / "own")
+    text = (MODEL / "tokenizer.json").read_text(encoding="utf-8")
+    IntegerModel(replace(small_program(words=30522), tokenizer=text)).save(tmp_path / "model.hccs")
     (tmp_path / "text.txt").write_text("a fine film\nHow dull.\n")
     export(tmp_path / "model.hccs", "-o", tmp_path / "c", "--sentences", tmp_path / "text.txt")
     assert "101, 1037, 2986, 2143, 102, 101, 2129" in (tmp_path / "c" / "hccs_examples.c").read_text()

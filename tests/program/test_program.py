@@ -20,6 +20,7 @@ from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 from hccs.program.operators import Batch
 from hccs.reference.table import table
+from tests.program.programs import random_embedder
 
 
 def small_program(seed=0, h=16, heads=2, words=40, longest=12, theta=None):
@@ -89,8 +90,16 @@ def test_a_file_is_the_model(model, tmp_path):
     again = IntegerModel.load(tmp_path / "model.hccs")
     assert np.array_equal(again(*batch()).scores, model(*batch()).scores)
     assert again.labels == ("no", "maybe", "yes")
-    assert (again.program.tokenizer, again.program.facts) == ("a tokenizer", {"from": "a test"})
+    facts = {"from": "a test", "fingerprint": model.fingerprint()}
+    assert (again.program.tokenizer, again.program.facts) == ("a tokenizer", facts)
     assert repr(again) == repr(model)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_embedders_survive_their_files(seed, tmp_path):
+    model = IntegerModel(random_embedder(seed))
+    model.save(tmp_path / "model.hccs")
+    assert IntegerModel.load(tmp_path / "model.hccs").verify() == model.fingerprint()
 
 
 def test_damaged_files_are_refused_or_equal(model, tmp_path):

@@ -9,7 +9,7 @@ import typer
 
 import hccs
 from hccs._extras import require_distribution
-from hccs.cli import calibrate, convert, export, info, report, show, where
+from hccs.cli import calibrate, convert, export, fingerprint, info, report, show, where
 from hccs.cli.boundary import Commands
 from hccs.cli.perplexity import perplexity
 from hccs.cli.predict import predict
@@ -28,6 +28,7 @@ app.command()(convert.evaluate)
 app.command()(perplexity)
 app.command()(predict)
 app.command()(show.show)
+app.command()(fingerprint.fingerprint)
 app.command()(where.where)
 app.command()(report.report)
 app.add_typer(export.app, name="export")

@@ -66,7 +66,7 @@ def c(
     from hccs.cli.sentences import read_sentences
     from hccs.export import export_c_model
 
-    read = None if sentences is None else read_sentences(sentences, found.program, model)
+    read = None if sentences is None else read_sentences(sentences, found.program)
     written = export_c_model(found, out, sequences=read, only_used_words=vocabulary is Vocabulary.USED)
     console.print(
         f"wrote {written.folder}: {written.constant_bytes:,} bytes of constants, of them "

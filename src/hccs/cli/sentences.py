@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hccs.conversion.predict import TextReader
-from hccs.errors import DataError
+from hccs.errors import DataError, FileError
 from hccs.program import Program
+from hccs.text.reading import Reader
 
 
-def read_sentences(file: Path, program: Program, model: Path) -> list[list[int]]:
+def read_sentences(file: Path, program: Program) -> list[list[int]]:
     """Token ids of every line, at most `program.longest` of each.
 
-    A file of whole numbers alone holds ids, special ones among them. Any other is text: its tokenizer lies
-    where the program says, beside the file or in the run `model`.
+    A file of whole numbers alone holds ids, special ones among them. Any other is text, which the tokenizer
+    in the program's file reads.
     """
     if program.embed.image is not None:
         raise DataError("a model of texts for --sentences", "one of images", "Leave the option out.")
@@ -22,5 +22,10 @@ def read_sentences(file: Path, program: Program, model: Path) -> list[list[int]]
         raise DataError(f"sentences in {file}", "none", "Write one per line.")
     if all(part.isdecimal() for line in lines for part in line.split()):
         return [[int(part) for part in line.split()][: program.longest] for line in lines]
-    read = TextReader(program, model if model.is_dir() else model.parent)
-    return [list(read(line).ids) for line in lines]
+    if not program.tokenizer:
+        raise FileError(
+            f"the tokenizer that reads the text in {file}",
+            "a model without one",
+            "Give token ids instead, one sentence a line.",
+        )
+    return [encoding.ids for encoding in Reader(program, program.longest).read(lines)]

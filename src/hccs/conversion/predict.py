@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs._extras import require
 from hccs.errors import DataError, FileError
-from hccs.program import IntegerModel, Program
+from hccs.program import IntegerModel
 from hccs.program.files import IN_RUN
-from hccs.program.operators import EmbedPatches
+from hccs.text.reading import Reader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-FAST = "tokenizer.json"
-"""A tokenizer that needs `tokenizers` alone, not transformers."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +35,16 @@ def predict(run: str | Path, texts: Sequence[str]) -> list[list[Answer]]:
     """
     file, folder = _files(Path(run))
     model = IntegerModel.load(file)
-    read = TextReader(model.program, folder)
-    pairs = _reads_pairs(folder)
+    if model.program.embed.image is not None:
+        raise DataError("a model of texts", "a model of images", "Call hccs.IntegerModel on pixels.")
+    pairs, words = _reads_pairs(folder), model.program.per_token
+    given = [_parts(text, pairs, words) for text in texts]
+    encodings = Reader(model.program, model.program.longest).read(given, words=words)
     found = []
-    for text in texts:
-        encoded = read(text, pair=pairs, words=model.program.per_token)
+    for text, encoded in zip(texts, encodings, strict=True):
         types = [encoded.type_ids] if any(encoded.type_ids) else None
         logits = model([encoded.ids], None, types).logits[0]
-        if model.program.per_token:
+        if words:
             found.append(_of_words(text.split(), encoded.word_ids, logits, model.labels))
         else:
             found.append([_answer(text, logits, model.labels)])
@@ -92,40 +90,13 @@ def _of_words(
     return [_answer(words[word], logits[place], labels) for word, place in first.items()]
 
 
-class TextReader:
-    """The tokenizer of an integer model; transformers reads it only where it has no tokenizer.json."""
-
-    def __init__(self, program: Program, folder: Path) -> None:
-        if isinstance(program.embed, EmbedPatches):
-            raise DataError("a model of texts", "a model of images", "Call hccs.IntegerModel on pixels.")
-        place = folder / program.tokenizer
-        if not program.tokenizer or not place.is_dir():
-            raise FileError(
-                f"the tokenizer of the model in {folder}",
-                f"none at {place}" if program.tokenizer else "a model that names none",
-                "Give token ids instead, or keep the model beside its tokenizer.",
-            )
-        if (place / FAST).exists():
-            self._read = require("tokenizers", "text").Tokenizer.from_file(str(place / FAST))
-        else:
-            from hccs.conversion.models import load_tokenizer
-
-            slow = load_tokenizer(str(place))
-            if not getattr(slow, "is_fast", False):
-                raise FileError(f"{place / FAST}", "a tokenizer without it", "Save it as a fast tokenizer.")
-            self._read = slow.backend_tokenizer
-        self._read.no_padding()
-        self._read.enable_truncation(program.longest)
-
-    def __call__(self, text: str, *, pair: bool = False, words: bool = False) -> Any:
-        """The encoding of a text, of the two texts around a tab, or of words between blanks."""
-        if words:
-            return self._read.encode(text.split(), is_pretokenized=True)
-        first, tab, second = text.partition("\t")
-        if not pair:
-            return self._read.encode(text)
-        if not tab:
-            raise DataError(
-                "two texts with a tab between them", repr(text), "The run was converted on pairs."
-            )
-        return self._read.encode(first, second)
+def _parts(text: str, pair: bool, words: bool) -> Any:
+    """What the tokenizer reads: a text, the two texts around a tab, or the words between blanks."""
+    if words:
+        return text.split()
+    first, tab, second = text.partition("\t")
+    if not pair:
+        return text
+    if not tab:
+        raise DataError("two texts with a tab between them", repr(text), "The run was converted on pairs.")
+    return first, second

@@ -13,7 +13,7 @@ import torch
 import hccs.nn
 from hccs._files import atomic
 from hccs.calibration import HeadStatistics, fidelity, search
-from hccs.conversion.data.problems import CLASSIFICATION
+from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, TOKENS
 from hccs.conversion.evaluate import agreement, integer_logits, share_equal
 from hccs.conversion.metrics import ACCURACY
 from hccs.conversion.models import best_device, float_accuracy, predictions
@@ -42,6 +42,7 @@ from hccs.nn.integer import NORMALISATION
 from hccs.numbers.table import CONVERTED
 from hccs.program import IntegerModel
 from hccs.program.files import IN_RUN
+from hccs.program.text_settings import CLASSIFY, TAG, TextSettings
 
 if TYPE_CHECKING:
     from hccs.conversion.run import Run
@@ -187,14 +188,31 @@ def _train_in_integers(run: Run, recipe: Recipe, where: Path) -> tuple[Outcome, 
     with plan.training():
         answers = predictions(run.model, run.sets["dev"])
     run.keep(hccs.nn.attach(run.model, run.table), "retrained", {ANSWERS: answers.cpu().numpy()})
-    _write(plan.lower("model"), run.path)
+    _write(plan.lower(), run)
     return outcome, answers
 
 
-def _write(model: IntegerModel, run: Path) -> None:
+def _write(model: IntegerModel, run: Run) -> None:
+    """Save the integer model with the tokenizer and the settings by which it reads texts."""
     if state().is_main_process:
-        model.save(run / IN_RUN)
+        problem, text = run.settings.task.problem, _tokenizer_text(run.start.tokenizer)
+        if text and problem != IMAGES:
+            kind, n = TAG if problem == TOKENS else CLASSIFY, min(run.n, model.program.longest)
+            facts = {**model.program.facts, "text": TextSettings(kind, n).as_json()}
+            model = IntegerModel(replace(model.program, tokenizer=text, facts=facts))
+        model.save(run.path / IN_RUN)
     state().wait_for_everyone()
+
+
+def _tokenizer_text(tokenizer: Any) -> str:
+    """The text of a tokenizer.json; "" where the tokenizer is written in Python, or reads images."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not hasattr(backend, "to_str"):
+        return ""
+    plain = type(backend).from_str(backend.to_str())
+    plain.no_padding()
+    plain.no_truncation()
+    return str(plain.to_str())
 
 
 def quantise_attention(run: Run) -> IntegerAttention:
@@ -253,7 +271,7 @@ def _lower_untrained(run: Run) -> Verdict | None:
     if run.settings.reconstructs:
         with plan.training():
             verdict = correct_weights(model, run.model, run.correction_share, run.judge)
-    _write(plan.lower("model"), run.path)
+    _write(plan.lower(), run)
     return verdict
 
 

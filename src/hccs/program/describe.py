@@ -18,19 +18,26 @@ def describe(program: Program) -> str:
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    return "\n".join([_title(program), *lines, _sums(program)])
+    return "\n".join([_title(program), *lines, _sums(program), *_texts(program)])
 
 
 def as_html(program: Program) -> str:
     """The same for notebooks; of many operators the first."""
     rows, more = first_rows(_rows(program))
-    return framed(_title(program), table(HEADER, rows, style=TABLE), more, tag("p", _sums(program)))
+    return framed(
+        _title(program),
+        table(HEADER, rows, style=TABLE),
+        more,
+        *(tag("p", line) for line in (_sums(program), *_texts(program))),
+    )
 
 
 def as_dict(program: Program) -> dict[str, Any]:
     """The same for machines: operators, labels and sums."""
     return {
         "labels": list(program.labels),
+        "text": None if program.text is None else program.text.as_json(),
+        "tokenizer_bytes": len(program.tokenizer.encode()),
         "longest": program.longest,
         "operators": [
             {
@@ -83,3 +90,10 @@ def _sums(program: Program) -> str:
     sums = as_dict(program)
     mebibytes, millions = sums["bytes"] / 2**20, sums["products_per_token"] / 1e6
     return f"{mebibytes:.2f} MiB of constants, {millions:.2f} M products per token beside attention"
+
+
+def _texts(program: Program) -> list[str]:
+    """What the file says about texts."""
+    if program.text is None:
+        return []
+    return [f"texts: {program.text}{'' if program.tokenizer else ', without a tokenizer'}"]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hccs._files.checked import Format
 from hccs.errors import FileError, HccsError
@@ -19,6 +22,11 @@ FORMAT = Format("hccs.Program", version=1)
 IN_RUN = "model.hccs"
 """The file's name in the folder of a run."""
 
+SUFFIX = ".hccs"
+
+_TOKENIZER = "tokenizer.json"
+"""The array that holds the tokenizer's text in UTF-8: headers are small, tokenizers are not."""
+
 
 def save(program: Program, path: str | os.PathLike[str]) -> None:
     """Write the program; the file replaces an old one only once it is complete."""
@@ -28,6 +36,8 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
         constants, numbers = step.constants()
         arrays.update({f"{number}.{name}": array for name, array in constants.items()})
         listed.append({"kind": type(step).__name__, "inputs": step.inputs, "output": step.output, **numbers})
+    if program.tokenizer:
+        arrays[_TOKENIZER] = np.frombuffer(program.tokenizer.encode(), np.uint8)
     described = json.dumps(
         {
             "operators": listed,
@@ -35,7 +45,6 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
             "longest": program.longest,
             "score_scale": program.score_scale,
             "scales": dict(program.scales),
-            "tokenizer": program.tokenizer,
             "facts": dict(program.facts),
         }
     )
@@ -51,6 +60,7 @@ def load(path: str | os.PathLike[str]) -> Program:
     try:
         content = json.loads(metadata["program"])
         listed = content.pop("operators")
+        tokenizer = arrays.pop(_TOKENIZER, np.empty(0, np.uint8)).tobytes().decode()
         constants: list[dict[str, NDArray[Any]]] = [{} for _ in listed]
         for full_name, array in arrays.items():
             number, _, name = full_name.partition(".")
@@ -62,6 +72,23 @@ def load(path: str | os.PathLike[str]) -> Program:
                 raise ValueError(f"an operator that is none of {', '.join(OPERATORS)}")
             place = {"inputs": tuple(entry.pop("inputs")), "output": entry.pop("output")}
             operators.append(kind.from_constants(place, own, entry))
-        return Program(tuple(operators), tuple(content.pop("labels")), **content)
+        return Program(tuple(operators), tuple(content.pop("labels")), tokenizer=tokenizer, **content)
     except (HccsError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise FileError(f"a consistent program in {path}", str(error), "Lower the model again.") from error
+
+
+def find(path: str | os.PathLike[str]) -> Path:
+    """The file that a path means: itself, or in a folder `model.hccs` or the only `.hccs`."""
+    given = Path(path)
+    if not given.is_dir():
+        return given
+    if (given / IN_RUN).exists():
+        return given / IN_RUN
+    found = sorted(file.name for file in given.glob(f"*{SUFFIX}"))
+    if len(found) != 1:
+        raise FileError(
+            f"{given} to hold one integer model",
+            f"no {IN_RUN} in it" if not found else f"{len(found)}: {', '.join(found[:3])}",
+            "Name a file, or a run that hccs convert has finished.",
+        )
+    return given / found[0]

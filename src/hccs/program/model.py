@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hccs.errors import HccsError
 from hccs.ops.arguments import require_threads
-from hccs.program import files
+from hccs.program import files, fingerprints
 from hccs.program.describe import as_html, describe
 from hccs.program.program import Program
 
@@ -64,8 +64,17 @@ class IntegerModel:
         return cls(files.load(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file; it replaces an old one only once it is complete."""
-        files.save(self.program, path)
+        """Write one file, its fingerprint included; it replaces an old one only once it is complete."""
+        facts = {**self.program.facts, fingerprints.FACT: self.fingerprint()}
+        files.save(replace(self.program, facts=facts), path)
+
+    def fingerprint(self) -> str:
+        """The SHA-256 of the answers to fixed inputs: the same wherever the program runs correctly."""
+        return fingerprints.fingerprint(self)
+
+    def verify(self) -> str:
+        """The fingerprint, by the engine and by the reference; HccsError unless it is the one in the file."""
+        return fingerprints.verify(self)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hccs.errors import DataError
 from hccs.program.operators import Embedding, Operator, Value
+from hccs.program.text_settings import EMBEDDINGS, TAG, TextSettings
 
 RESERVED = "."
 """A plan puts it into the names of values of its own."""
@@ -19,7 +20,8 @@ class Program:
     """Operators in the order in which they run; the last one's output is the model's scores.
 
     `scales` is the real value of one step of every value, `score_scale` that of the scores: for people, and
-    for logits. `facts` is whatever JSON can hold about where the program came from.
+    for logits. `tokenizer` is the text of a `tokenizer.json`, or "". `facts` is whatever JSON can hold about
+    where the program came from; `facts["text"]` holds its `TextSettings`.
     """
 
     operators: tuple[Operator, ...]
@@ -41,6 +43,23 @@ class Program:
         if len(self.labels) != outputs or not all(isinstance(label, str) for label in self.labels):
             raise DataError(f"{outputs} labels, one per score", f"{self.labels}"[:80], "Name every score.")
         self.embed.require_rows(self.embed.rows(self.longest))
+        if not isinstance(self.tokenizer, str):
+            raise DataError("a tokenizer.json as text", type(self.tokenizer).__name__, "Read the file.")
+        self._require_text_settings()
+
+    def _require_text_settings(self) -> None:
+        text = self.text
+        if text is None:
+            return
+        if self.embed.image is not None:
+            raise DataError("text settings for a program of texts", "one of images", "Leave them out.")
+        if text.max_length > self.longest:
+            raise DataError(f"max_length up to {self.longest}", str(text.max_length), "Lower it for more.")
+        answers = "scores" if self.labels else "vectors"
+        answers += " per token" if self.per_token else ""
+        wanted = {EMBEDDINGS: "vectors", TAG: "scores per token"}.get(text.kind, "scores")
+        if answers != wanted:
+            raise DataError(f"a program of {wanted} for {text.kind}", answers, "Name the right kind.")
 
     def _repr_html_(self) -> str:
         from hccs.program.describe import as_html  # it describes programs
@@ -64,6 +83,11 @@ class Program:
         """The type and width of every value, in the order of writing."""
         values: Mapping[str, Value] = self._values  # type: ignore[attr-defined]
         return values
+
+    @property
+    def text(self) -> TextSettings | None:
+        """What `facts["text"]` says about the texts that the program takes."""
+        return TextSettings.from_json(self.facts["text"]) if "text" in self.facts else None
 
     @property
     def per_token(self) -> bool:
