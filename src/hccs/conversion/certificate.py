@@ -1,10 +1,10 @@
-"""How faithful an integer model is to the float model that it was made from: measures, and the certificate."""
+"""How faithful an integer model is to the float model it was made from: measures, and the certificate."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,14 @@ import numpy as np
 import hccs
 from hccs.conversion.data.reading import read_table, read_text
 from hccs.conversion.metrics import kendall, spearman
+from hccs.conversion.models import predictions
+from hccs.conversion.runs.record import read_json, typed, write_json
 from hccs.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from hccs.conversion.converted import Converted
 
     Vectors = NDArray[np.float32]
     Encode = Callable[[Sequence[str]], Vectors]
@@ -122,9 +126,7 @@ class Certificate:
             order = self.order
             found.append((f"Kendall's tau to float, {order.pairs} pairs", "1", f"{order.kendall:.4f}"))
             if order.top1 is not None:
-                found.append(
-                    (f"same best text, {order.queries} queries", "", f"{100 * order.top1:.1f} %")
-                )
+                found.append((f"same best text, {order.queries} queries", "", f"{100 * order.top1:.1f} %"))
         return found
 
 
@@ -287,3 +289,28 @@ def compare_order(firsts: Sequence[str], wanted: NDArray[Any], found: NDArray[An
     return OrderScores(
         len(firsts), kendall(found, wanted), len(several), float(np.mean(same)) if same else None
     )
+
+
+def certify_reranker(run: Converted) -> Certificate:
+    """Compare a converted reranker with its float model on its dev pairs, and write that into its folder."""
+    from hccs.conversion.data import tasks
+    from hccs.conversion.evaluate import integer_logits
+
+    model, dev = run.integer_model, run.examples()
+    wanted = predictions(run.float_model(), dev)[:, 0].cpu().numpy()
+    texts = tasks.load(run.settings.task, run.settings.data).dev.texts
+    found = Certificate(
+        model=run.name,
+        problem=run.settings.task.problem,
+        fingerprint=model.fingerprint(),
+        order=compare_order([pair[0] for pair in texts], wanted, integer_logits(model, dev)[:, 0].numpy()),
+        versions=versions(),
+    )
+    write_json(run.folder / FILE, asdict(found))
+    return found
+
+
+def read_certificate(folder: Path) -> Certificate | None:
+    """The certificate in a run's folder, where it has one."""
+    path, hint = folder / FILE, "Delete that file and finish the run with hccs convert."
+    return typed(Certificate, read_json(path, hint), path, hint) if path.exists() else None

@@ -28,7 +28,15 @@ from hccs.conversion.data.tasks import Examples
 from hccs.conversion.fingerprints import of_tensors, of_texts, of_weights, require_same
 from hccs.conversion.results import Collected, CorrectedMatrix
 from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.record import REDO, StageRecord, from_json, read_json, require_version, typed, write_json
+from hccs.conversion.runs.record import (
+    REDO,
+    StageRecord,
+    from_json,
+    read_json,
+    require_version,
+    typed,
+    write_json,
+)
 from hccs.conversion.sentence_transformers import SentenceEncoder, load_sentence_encoder
 from hccs.conversion.stages import CALIBRATED, STATISTICS
 from hccs.errors import DataError, FileError, HccsError, ParameterError
@@ -78,9 +86,7 @@ class EmbeddingSettings:
 
     def __post_init__(self) -> None:
         if self.scores not in (None, *SCORES):
-            raise ParameterError(
-                f"scores {' or '.join(SCORES)}", repr(self.scores), "Choose other --scores."
-            )
+            raise ParameterError(f"scores {' or '.join(SCORES)}", repr(self.scores), "Choose other --scores.")
         for name in ("sentences", "reconstruction_sentences"):
             if getattr(self, name) < 1:
                 raise ParameterError(f"{name} of at least 1", str(getattr(self, name)), "Leave it out.")
@@ -202,7 +208,8 @@ class ConvertedEncoder:
     @property
     def report(self) -> Path:
         """The report: one HTML file, which is written where it is missing."""
-        from hccs.conversion.report.write import REPORT, write_report
+        from hccs.conversion.converted import REPORT
+        from hccs.conversion.report.write import write_report
 
         path = self.folder / REPORT
         return path if path.exists() else write_report(self.folder)
@@ -213,9 +220,9 @@ class ConvertedEncoder:
         held, found = self.certificate.held_back, self.results.certify
         assert held is not None
         return (
-            f"{self.name} answers in integers with a mean cosine of {held.mean:.4f} (smallest {held.min:.4f}) "
-            f"to its float vectors on {held.texts} held-back texts, in {found.bytes / 2**20:.1f} MiB instead of "
-            f"{found.float32_bytes / 2**20:.1f}."
+            f"{self.name} answers in integers with a mean cosine of {held.mean:.4f} (smallest "
+            f"{held.min:.4f}) to its float vectors on {held.texts} held-back texts, in "
+            f"{found.bytes / 2**20:.1f} MiB instead of {found.float32_bytes / 2**20:.1f}."
         )
 
     @property
@@ -284,7 +291,12 @@ class EmbeddingRun:
         head = self.float_encoder.head
         self.fingerprints = {
             "weights": of_weights(self.float_encoder.model),
-            "head": repr((head.pooling, [(str(act), of_tensors(layer.state_dict().values())) for layer, act in head.dense])),
+            "head": repr(
+                (
+                    head.pooling,
+                    [(str(act), of_tensors(layer.state_dict().values())) for layer, act in head.dense],
+                )
+            ),
             "texts": of_texts([every]),
         }
         self.folder = RunFolder(out, asdict(settings), marker)
@@ -405,7 +417,10 @@ class EmbeddingRun:
             versions=fidelity.versions(),
         )
         write_json(self.path / fidelity.FILE, asdict(found))
-        weights = [*theirs.model.parameters(), *(p for layer, _ in theirs.head.dense for p in layer.parameters())]
+        weights = [
+            *theirs.model.parameters(),
+            *(p for layer, _ in theirs.head.dense for p in layer.parameters()),
+        ]
         return CertifiedVectors(found, file.stat().st_size, 4 * sum(p.numel() for p in weights))
 
     # --- what stages share --------------------------------------------------------------------------------
@@ -417,9 +432,7 @@ class EmbeddingRun:
 
     def _plan(self, model: Any, table: ParamTable, scales: str) -> IntegerPlan:
         ranges = ValueRanges.load(self.path / RANGES)
-        return IntegerPlan.measured(
-            model, table, [], scales, ranges=ranges, vector=self.float_encoder.head
-        )
+        return IntegerPlan.measured(model, table, [], scales, ranges=ranges, vector=self.float_encoder.head)
 
     @cached_property
     def _wanted(self) -> NDArray[np.float32]:

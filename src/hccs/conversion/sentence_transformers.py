@@ -151,7 +151,9 @@ def load_sentence_encoder(
     folder = local_folder(name)
     modules = _read(folder / "modules.json") if (folder / "modules.json").exists() else None
     if pooling not in (None, *CHOICES):
-        raise ParameterError(f"pooling among {', '.join(CHOICES)}", repr(pooling), "Choose another --pooling.")
+        raise ParameterError(
+            f"pooling among {', '.join(CHOICES)}", repr(pooling), "Choose another --pooling."
+        )
     if modules is None:
         if pooling is None:
             say(f"{name} names no pooling: its vectors are means over tokens (--pooling chooses another)")

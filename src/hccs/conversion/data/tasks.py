@@ -10,7 +10,7 @@ from typing import Any
 
 from hccs._extras import require, require_distribution
 from hccs.conversion.data import labels
-from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, PROBLEMS, VALUES, TOKENS
+from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, PROBLEMS, RERANK, TOKENS, VALUES
 from hccs.conversion.data.reading import Table, read_table, read_texts
 from hccs.errors import DataError, FileError, ParameterError
 
@@ -86,6 +86,12 @@ class Task:
             raise ParameterError(
                 f"{'one column' if most == 1 else 'one or two columns'} of text",
                 ", ".join(self.text) or "none",
+                "Name them with --text.",
+            )
+        if self.problem == RERANK and len(self.text) != 2:
+            raise ParameterError(
+                "two columns of text for rerank, query and passage",
+                ", ".join(self.text),
                 "Name them with --text.",
             )
         if self.label in self.text and not self.unlabelled:
