@@ -289,11 +289,8 @@ def _convert_encoder(
         f"report: {found.report}",
         stage_times(found.results.seconds),
     ]
-    output.end(
-        "converted",
-        lines,
-        {"fingerprint": f"hccs fingerprint {found.model}", "operators": f"hccs show {found.model}"},
-    )
+    commands = {"check it": f"hccs fingerprint {found.model}", "look at it": f"hccs show {found.model}"}
+    output.end("converted", lines, commands)
     output.results(
         {
             "folder": str(out),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 import shlex
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -404,12 +405,12 @@ class EmbeddingRun:
         """Compare both models on texts that decided nothing, and on the user's own collections."""
         file, ours, theirs = self.path / IN_RUN, Encoder.load(self.path / IN_RUN), self.float_encoder
         texts, settings = self.texts["certifies"], self.settings
-        both = (theirs.encode, ours.encode)
+        both = (theirs.encode, partial(_encode, ours))
         found = Certificate(
             model=Path(settings.model).name,
             problem=EMBEDDINGS,
             fingerprint=ours.fingerprint,
-            held_back=fidelity.compare_vectors(texts, theirs.encode(texts), ours.encode(texts)),
+            held_back=fidelity.compare_vectors(texts, *(encode(texts) for encode in both)),
             pairs=None if settings.pairs is None else fidelity.score_pairs(settings.pairs, *both),
             retrieval=None
             if settings.retrieval is None
@@ -451,6 +452,14 @@ class EmbeddingRun:
         facts = {**model.program.facts, "text": text.as_json()}
         program = replace(model.program, tokenizer=encoder.tokenizer_text, facts=facts)
         IntegerModel(program).save(self.path / IN_RUN)
+
+
+def _encode(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Vectors without the warning of cut texts: the results tell how many there are."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*the rest was not read")
+        found: NDArray[np.float32] = encoder.encode(texts)
+    return found
 
 
 def _best(tried: Sequence[Candidate]) -> Candidate:
