@@ -389,7 +389,7 @@ def test_a_reranker_is_certified_by_its_order(tmp_path):
     pairs = [f"{queries[i % 12]}\t{text}" for i, text in enumerate(some_texts(240, seed=2))]
     (tmp_path / "pairs.txt").write_text("\n".join(pairs))
     line = ["convert", str(tmp_path / "model"), "--problem", "rerank", "--no-retrain"]
-    line += ["--unlabelled", str(tmp_path / "pairs.txt"), "--n", "32", "--out", str(tmp_path / "run")]
+    line += ["--unlabelled", str(tmp_path / "pairs.txt"), "--n", "56", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(app, line)
     assert done.exit_code == 0, (done.output, done.exception)
     written = json.loads((tmp_path / "run" / "certificate.json").read_text())
