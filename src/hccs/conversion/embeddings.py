@@ -1,6 +1,6 @@
 """Encoders of sentences to integers without labels: the float model's vectors are all that is followed.
 
-Held-back texts decide between the forms of HCCS, the ways to choose scales, and whether weights corrected by
+Held-back texts decide between the forms of HCCS, and whether weights corrected by
 closed-form regression are kept; other held-back texts certify what is delivered.
 """
 
@@ -59,7 +59,10 @@ FEWEST = 40
 MOST_HELD_BACK = 1000
 """Texts that certify; half as many choose."""
 
-SCALES = ("max-abs", "least-error")
+WORTH = 0.75
+"""int16 scores are chosen where they leave at most this share of the distance that uint8 scores leave: these
+run faster, and corrected weights make up for more than that."""
+
 RANGES = "ranges.safetensors"
 
 
@@ -106,10 +109,9 @@ class FloatVectors:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A form of scores, a way to choose scales, and the mean cosine to float that they reach."""
+    """A form of scores, and the mean cosine to float that it reaches before weights are corrected."""
 
     scores: str
-    scales: str
     cosine: float
 
 
@@ -346,27 +348,23 @@ class EmbeddingRun:
         stats = hccs.nn.collect(encoder.model, batches, n=encoder.max_length)
         stats.save(self.path / STATISTICS)
         parts = take_apart(encoder.model, None, encoder.head)
-        measured(encoder.model, parts, batches).save(self.path / RANGES)
+        measured(encoder.model, parts, batches, counted=False).save(self.path / RANGES)
         sentences = sum(len(batch["input_ids"]) for batch in batches)
         return Collected(sentences=sentences, rows=int(stats.rows.sum()), scale="largest")
 
     def _calibrate(self) -> CalibratedVectors:
-        """Tables for every kind of scores; scales in every way for the better kind."""
+        """The table of every kind of scores, and the choice between them."""
         stats, n = HeadStatistics.load(self.path / STATISTICS), self.float_encoder.max_length
         forms = (self.settings.scores,) if self.settings.scores else ("uint8", "int16")
         found = {form: search(stats, n, lines=2, scores=form) for form in forms}
-        tried: list[Candidate] = []
-
-        def consider(scores: str, scales: str) -> None:
-            plan = self._plan(self.float_encoder.model, found[scores].table, scales)
-            tried.append(Candidate(scores, scales, self._cosine(plan.lower())))
-            self.say(f"  {scores} scores, {scales} scales: mean cosine {tried[-1].cosine:.4f}")
-
+        tried = []
         for form in forms:
-            consider(form, SCALES[0])
-        for scales in SCALES[1:]:
-            consider(_best(tried).scores, scales)
-        chosen = _best(tried)
+            plan = self._plan(self.float_encoder.model, found[form].table)
+            tried.append(Candidate(form, self._cosine(plan.lower())))
+            self.say(f"  {form} scores: mean cosine {tried[-1].cosine:.4f}")
+        chosen = tried[0]
+        for other in tried[1:]:
+            chosen = other if 1 - other.cosine <= WORTH * (1 - chosen.cosine) else chosen
         found[chosen.scores].table.save(self.path / CALIBRATED)
         return CalibratedVectors(chosen, tuple(tried), found[chosen.scores].kl)
 
@@ -375,7 +373,7 @@ class EmbeddingRun:
         chosen = from_json(CalibratedVectors, self.folder.record.stages["calibrate"]).chosen
         table, teacher = ParamTable.load(self.path / CALIBRATED), self.float_encoder.model
         model = copy.deepcopy(teacher)
-        plan = self._plan(model, table, chosen.scales)
+        plan = self._plan(model, table)
         plain = plan.lower()
         best, result = plain, CorrectedVectors(False, chosen.cosine)
         if self.settings.reconstruct:
@@ -431,9 +429,9 @@ class EmbeddingRun:
         texts = [text for (text,) in self.fitted.subset(count, self.settings.seed).texts]
         return [batch for _, batch in self.float_encoder.batches(texts, 32)]
 
-    def _plan(self, model: Any, table: ParamTable, scales: str) -> IntegerPlan:
+    def _plan(self, model: Any, table: ParamTable) -> IntegerPlan:
         ranges = ValueRanges.load(self.path / RANGES)
-        return IntegerPlan.measured(model, table, [], scales, ranges=ranges, vector=self.float_encoder.head)
+        return IntegerPlan.measured(model, table, [], ranges=ranges, vector=self.float_encoder.head)
 
     @cached_property
     def _wanted(self) -> NDArray[np.float32]:
@@ -460,11 +458,6 @@ def _encode(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
         warnings.filterwarnings("ignore", ".*the rest was not read")
         found: NDArray[np.float32] = encoder.encode(texts)
     return found
-
-
-def _best(tried: Sequence[Candidate]) -> Candidate:
-    """The first of those with the largest cosine: uint8 scores run faster than int16."""
-    return max(tried, key=lambda candidate: candidate.cosine)
 
 
 def integer_vectors(

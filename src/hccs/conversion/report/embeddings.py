@@ -103,7 +103,7 @@ def _choices(run: ConvertedEncoder) -> list[Markup]:
     results = run.results
     chosen, corrected = results.calibrate.chosen, results.reconstruct
     rows: list[list[Any]] = [
-        [f"{tried.scores} scores, {tried.scales} scales", f"{tried.cosine:.4f}", "yes" * (tried == chosen)]
+        [f"{tried.scores} scores", f"{tried.cosine:.4f}", "yes" * (tried == chosen)]
         for tried in results.calibrate.candidates
     ]
     if corrected.after is not None:
