@@ -12,16 +12,20 @@ TORCH_INDEX ?=
 BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]/\1/p' pyproject.toml aie/pyproject.toml lab/pyproject.toml | tr , ' ')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 AIE_SOURCES := aie/pyproject.toml aie/CMakeLists.txt $(shell find aie/src -name '*.cpp' -o -name '*.hpp')
-PYTHON_FOLDERS := src lab aie tests benchmarks tools
+PYTHON_FOLDERS := src lab aie models tests benchmarks tools
 SANITIZED := build/sanitized
 # Templates are no C++ before they are filled in.
 CXX_FILES := $(shell find src aie lab tests benchmarks \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' \) -not -path '*/templates/*')
 
 .PHONY: demo test slow bench coverage docs lint format sanitize wheel clean
 
-demo: $(VENV)/.lab
-	@echo "== demo"
-	$(BIN)/hccs demo
+# The first half needs no torch.
+demo: $(VENV)/.search
+	@echo "== demo: search by meaning"
+	$(BIN)/hccs demo --part search
+	@$(MAKE) --no-print-directory $(VENV)/.lab
+	@echo "== demo: convert a model"
+	$(BIN)/hccs demo --part convert
 
 # Two workers on two cores: threads of their own would only wait for each other.
 test: $(VENV)/.dev
@@ -134,10 +138,17 @@ $(VENV)/.aie: $(VENV)/.pip $(AIE_SOURCES)
 	$(BIN)/pip install -q --no-build-isolation --no-deps -e ./aie
 	@touch $@
 
+$(VENV)/.search: $(VENV)/.pip $(SOURCES) lab/pyproject.toml models/minilm-l6/pyproject.toml
+	@echo "== building hccs (half a minute the first time)"
+	@$(MAKE) --no-print-directory $(VENV)/.native
+	$(BIN)/pip install -q --no-build-isolation -e ./models/minilm-l6
+	$(BIN)/pip install -q --no-build-isolation --no-deps -e ./lab
+	@touch $@
+
 # hccs-lab asks for `hccs[hf]`, and so brings all that the demo needs. The kernels are compiled meanwhile.
-$(VENV)/.lab: $(VENV)/.pip $(SOURCES) lab/pyproject.toml
-	@echo "== installing PyTorch and building hccs (two minutes the first time)"
-	@$(MAKE) --no-print-directory -j2 $(VENV)/.torch $(VENV)/.native
+$(VENV)/.lab: $(VENV)/.search
+	@echo "== installing PyTorch and transformers (a minute or two the first time)"
+	@$(MAKE) --no-print-directory $(VENV)/.torch
 	$(BIN)/pip install -q --no-compile --no-build-isolation -e ./lab
 	@touch $@
 

@@ -51,13 +51,13 @@ from encoder_variants import (
     padded,
     tokens,
 )
-from hccs_lab.demo import MODEL as TINY
 from provenance import write_json
 
 import hccs
 from hccs.backends.cpu import instruction_sets
 from hccs.conversion.data import tasks
 from hccs.conversion.models import load_tokenizer
+from hccs_lab.demo import MODEL as TINY
 
 PARTS = ("sizes", "tiny", "sentences", "threads", "first", "avx2")
 COUNT, GROUP = 64, 8  # sentences, and how many of similar length peers take at a time

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from hccs_lab.bench.contenders import dynamic_int8_onnx, float_onnx, quietly, static_int8_openvino
-from hccs_lab.bench.runtimes import in_torch, open_onnxruntime, torch_dynamic_int8
 
 import hccs
 import hccs.nn
 from hccs.export.onnx_model import export_onnx
+from hccs_lab.bench.contenders import dynamic_int8_onnx, float_onnx, quietly, static_int8_openvino
+from hccs_lab.bench.runtimes import in_torch, open_onnxruntime, torch_dynamic_int8
 
 PEERS = (
     "torch float32",

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from encoder_cpu import fastest
 from encoder_variants import encoder, table_for, tokens
-from hccs_lab.bench.contenders import dynamic_int8_onnx, float_onnx
-from hccs_lab.bench.runtimes import open_onnxruntime
 from provenance import write_json
 
 import hccs
 import hccs.nn
 from hccs.export import write_onnx
+from hccs_lab.bench.contenders import dynamic_int8_onnx, float_onnx
+from hccs_lab.bench.runtimes import open_onnxruntime
 
 OURS = "integer program"
 PEERS = ("static int8", "static int8, fused attention", "dynamic int8, fused attention")

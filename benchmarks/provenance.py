@@ -23,6 +23,10 @@ PACKAGES = {
     "openvino": "openvino",
     "nncf": "nncf",
     "ai_edge_litert": "ai-edge-litert",
+    "ctranslate2": "ctranslate2",
+    "fastembed": "fastembed",
+    "tokenizers": "tokenizers",
+    "xllamacpp": "xllamacpp",
 }
 """Modules whose version matters where they are imported, and their distributions."""
 

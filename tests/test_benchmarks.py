@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 EMBEDDED = ROOT / "lab" / "src" / "hccs_lab" / "demo"
-PARTS = {"softmax_peers", "encoder_variants", "provenance"}  # imported by others
+PARTS = {"softmax_peers", "encoder_variants", "embedding_peers", "provenance"}  # imported by others
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -33,6 +33,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def run(monkeypatch, tmp_path):
     """Runs a benchmark in this process and returns the JSON it wrote, if it writes any."""
     threads, engine = torch.get_num_threads(), torch.backends.quantized.engine
+    for name, value in (("RAYON_NUM_THREADS", "1"), ("TOKENIZERS_PARALLELISM", "false")):
+        monkeypatch.setenv(name, value)  # benchmarks set both; the end of the test restores them
 
     def run(name: str, *arguments: str, into: str | None = "--json"):
         out = tmp_path / "found" / f"{name}.json"
@@ -128,6 +130,40 @@ def test_encoder_cpu_with_openvino(run):
     small = ["--model", str(EMBEDDED / "bert_tiny"), "--lengths", "16", "--batches", "2", "--quick"]
     found = run("encoder_cpu", *small, "--parts", "sizes")
     assert found["rows"][0]["seconds"]["OpenVINO static int8"] > 0
+
+
+def test_embeddings_cpu(run):
+    for package in ("rich", "tokenizers", "transformers"):
+        pytest.importorskip(package)
+    small = ["--model", str(EMBEDDED / "bert_tiny"), "--count", "6", "--turns", "1", "--sizes", "2x8"]
+    found = run("embeddings_cpu", *small, "--peers", "none")
+    both = {"hccs", "torch float32"}
+    assert [cell["name"] for cell in found["cells"]][::2] == ["6 texts", "2 x 8 tokens"]
+    assert all(both <= set(cell["seconds"]) and cell["fastest_peer"] != "hccs" for cell in found["cells"])
+    assert set(found["cells"][0]["batch_sizes"].values()) <= {1, 8, 32, 64}
+    assert both <= set(found["first"]) and found["rows"][0]["shape"] == [2, 8]
+    sizes = found["installed"]["hccs"]
+    assert sizes["all"] == sum(sizes[part] for part in ("hccs", "numpy", "tokenizers", "model"))
+    assert found["cosines"]["torch float32"]["least"] > 0.9999 and found["cosines"]["hccs"]["least"] > 0.95
+    assert all(x > 0 for x in numbers(found))
+
+
+@pytest.mark.slow
+def test_embeddings_cpu_in_every_runtime_that_is_installed(run, tmp_path):
+    """Each answers the float model's vectors; a runtime whose converter fails would be left out."""
+    for package in ("rich", "tokenizers", "transformers", "onnxruntime", "onnxscript"):
+        pytest.importorskip(package)
+    model = shutil.copytree(EMBEDDED / "bert_tiny", tmp_path / "model")
+    for name, more in (
+        ("config.json", {"position_embedding_type": "absolute"}),  # CTranslate2 asks for it
+        ("tokenizer_config.json", {"model_max_length": 64}),  # and fastembed for this
+    ):
+        file = model / name
+        file.write_text(json.dumps({**json.loads(file.read_text()), **more}))
+    small = ["--model", str(model), "--count", "6", "--turns", "1", "--sizes", "2x8"]
+    found = run("embeddings_cpu", *small, "--parts", "texts")
+    assert all(why.startswith("not installed") for why in found["left_out"].values()), found["left_out"]
+    assert {"ONNX Runtime float32", "ONNX Runtime dynamic int8"} <= set(found["cells"][0]["seconds"])
 
 
 def test_mcu(run, tmp_path):

@@ -9,12 +9,12 @@ import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
 
-import hccs_aie
-import hccs_lab
 import numpy as np
 import pytest
 
 import hccs
+import hccs_aie
+import hccs_lab
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.wheel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,13 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from hccs_aie.export.aie4ml_layers import export_layers, lowered_and_not, widened
-
 from hccs.cli.app import app
 from hccs.numbers.multipliers import LinearParams
 from hccs.program import IntegerModel
+from hccs.program import operators as op
 from hccs.reference.linear import linear
+from hccs_aie.export.aie4ml_layers import LAYERS, REFUSED, export_layers, lowered_and_not, widened
+from tests.program.programs import random_embedder
 from tests.program.test_program import small_program
 from tests.program.test_values import decoder
 
@@ -65,6 +67,35 @@ def test_what_does_not_fit_is_named() -> None:
     )
     _, missing = lowered_and_not(small_program())
     assert "24-bit factor" in missing["context"] and "table of 256" in missing["tanh"]
+
+
+def test_every_operator_is_a_layer_or_is_refused_with_a_reason() -> None:
+    assert {*LAYERS, *REFUSED} == {*op.OPERATORS.values()}
+    program = random_embedder(3)
+    layers, missing = lowered_and_not(program)
+    assert {*layers, *missing} == {step.output for step in program.operators}
+    for step in program.operators:
+        if type(step) is op.Linear and program.values[step.inputs[0]].exponents:
+            assert "exponent for each row of its input" in missing[step.output]
+    assert {op.NarrowRows, op.Ramp} <= {type(step) for step in program.operators}
+
+
+@dataclass(frozen=True, eq=False)
+class Negated(op.Operator):
+    inputs: tuple[str]
+    output: str
+
+    def written(self, given):
+        return given[0]
+
+
+def test_an_operator_that_the_export_does_not_know_is_named() -> None:
+    program = small_program()
+    steps = list(program.operators)
+    place, last = next((i, s) for i, s in enumerate(steps) if type(s) is op.Narrow)
+    steps.insert(place + 1, Negated((last.output,), "negated"))
+    _, missing = lowered_and_not(replace(program, operators=tuple(steps)))
+    assert missing["negated"].startswith("Negated, an operator that this export does not know")
 
 
 def test_aie4ml_lowers_them_with_the_same_rounding(tmp_path: Path) -> None:

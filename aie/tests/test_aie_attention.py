@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hccs_aie import attention as tile
-from hccs_aie.cli import app
-from hccs_aie.cycles.machine import Generation, machine
-from hccs_aie.cycles.model import Compiler
-from hccs_aie.cycles.program import Loop, Operation, addresses_read_always, split_invariant
-from hccs_aie.cycles.verifier import violations
+from aie.tests.verifier import violations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -17,6 +12,11 @@ from typer.testing import CliRunner
 from hccs import FixedPoint, HeadParams, Requant
 from hccs.errors import DtypeError, HccsError, ParameterError, ShapeError
 from hccs.reference.attention import attention as reference
+from hccs_aie import attention as tile
+from hccs_aie.cli import app
+from hccs_aie.cycles.machine import Generation, machine
+from hccs_aie.cycles.model import Compiler
+from hccs_aie.cycles.program import Loop, Operation, addresses_read_always, split_invariant
 
 
 def head(rng: np.random.Generator, rows: int, n: int, dim: int, low: int = -128, high: int = 127):

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hccs_aie import emulator
-from hccs_aie.export.project import emulation_sources, kernel_sources
 
 from hccs.errors import DataError, DtypeError, ShapeError
+from hccs_aie import emulator
+from hccs_aie.export.project import emulation_sources, kernel_sources
 
 
 def build_and_run(
@@ -98,7 +98,7 @@ def test_bf16_refuses_what_are_no_floats(x: Any) -> None:
         emulator.softmax_bf16(x, native_exp=True)
 
 
-@pytest.mark.parametrize("module", ["emulator", "cycles.machine", "export.vitis"])
+@pytest.mark.parametrize("module", ["emulator", "cycles.machine", "export.write"])
 def test_examples_in_docstrings_run_as_written(module: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(f"hccs_aie.{module}"))
     assert attempted > 0

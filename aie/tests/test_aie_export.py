@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hccs_aie.export import Target, export, plan
-from hccs_aie.export.aie4ml_model import directives
-from hccs_aie.export.vitis import plio_text
 
 from hccs import HeadParams, ParamTable
+from hccs._files.folder import MANIFEST
 from hccs.errors import DtypeError, FileError, ModeError, ParameterError, ShapeError
 from hccs.reference.softmax import softmax as reference_softmax
+from hccs_aie.export import ProjectFile, Target, export, plan
+from hccs_aie.export.aie4ml_model import directives
+from hccs_aie.export.write import plio_text
 
 TABLE = ParamTable(
     B=[[444, 300, 256], [500, 300, 256]],
@@ -146,6 +147,16 @@ def test_replaces_an_export_but_nothing_else(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="earlier export"):
         export(project, "vitis", other)
     assert names(other) == {"vectors/logits.bin", "thesis.tex"}
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_files_without_the_list_of_them_are_not_replaced(target: Target, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    folder = export(plan(TABLE, rows=32, tiles=3), target, tmp_path / "project")
+    (folder / MANIFEST).unlink()
+    with pytest.raises(FileError, match="files that no export wrote"):
+        export(plan(TABLE, rows=32, tiles=1), "iron", folder)
+    assert ProjectFile.load(folder).target is target
 
 
 def test_a_project_that_was_built_is_replaced(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hccs_aie import _emulation, emulator
-from hccs_aie.emulator import Kernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +13,8 @@ import hccs
 from hccs import HeadParams, Mode, Region
 from hccs.errors import DtypeError, MaskError, ModeError, ParameterError, ShapeError
 from hccs.reference.softmax import softmax as reference_softmax
+from hccs_aie import _emulation, emulator
+from hccs_aie.emulator import Kernel
 
 MODES = [mode.value for mode in Mode]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from hccs_aie import emulator, throughput
 from hccs_aie.cycles.program import parse
-from hccs_aie.listing import LoopBundles, NamedLoop, count, functions, source_loops
+from hccs_aie.listing import CodeFunction, CodeLoop, LoopBundles, NamedLoop, count, functions, source_loops
 
 BUNDLE = 16
 
@@ -84,11 +85,14 @@ def kernel_loops(mode: str, n: int) -> list[NamedLoop]:
 
 
 def test_the_loops_of_the_source() -> None:
-    assert kernel_loops("u8_clb", 64) == [
-        NamedLoop("clamp_blocks", 4),
-        NamedLoop("sum_blocks", 4),
-        NamedLoop("row_groups", 8),
+    loops = kernel_loops("u8_clb", 64)
+    assert [(loop.name, loop.iterations) for loop in loops] == [
+        ("clamp_blocks", 4),
+        ("sum_blocks", 4),
+        ("row_groups", 8),
     ]
+    division = {loop.name: loop for loop in kernel_loops("u8_div", 64)}["quotient_bits"]
+    assert (division.iterations, division.entered, division.operations) == (4 * 14, 4, 4)
     names = [loop.name for loop in kernel_loops("i16_div", 64)]
     assert names == ["clamp_blocks", "sum_blocks", "batches", "quotient_bits", "row_groups"]
 
@@ -128,3 +132,38 @@ def test_loops_that_are_not_the_sources_stay_unknown() -> None:
     none = count(functions(code("hccs_tile", *["nop"] * 9)), kernel_loops("u8_clb", 64), 64)
     assert none.missing == ("clamp_blocks", "sum_blocks", "row_groups")
     assert none.per_row is None
+
+
+def test_a_division_loop_unrolled_in_part_and_its_remainder() -> None:
+    """Two copies of the quotient's loop: eight bits a trip, then one; and the loop that counts the bits."""
+    names = ["count_bits", "batches", "quotient_bits", "quotient_bits"]
+    spans = [range(2, 6), range(8, 60), range(10, 40), range(44, 48)]
+    vectors = {2: 32, 3: 4}
+    loops = []
+    for place, span in enumerate(spans):
+        inner = {at for other in spans[2:] if place == 1 for at in other}
+        own = tuple(at for at in span if at not in inner)
+        loops.append(CodeLoop(span[0], span[-1], own, vectors=vectors.get(place, 0)))
+    function = CodeFunction("hccs_tile", ".text", tuple(range(64)), tuple(loops))
+    chains = {at: [names[place]] for place, loop in enumerate(loops) for at in loop.own}
+    for place in (2, 3):
+        chains |= {at: ["batches", names[place]] for at in loops[place].own}
+    expected = [loop for loop in kernel_loops("u8_div", 64) if loop.name in names]
+    found = count([function], expected, 64, chains)
+    # Fourteen trips of four batches: one of eight bits and six of one.
+    assert [(loop.name, loop.iterations) for loop in found.loops] == [
+        ("count_bits", 0),
+        ("batches", 4),
+        ("quotient_bits", 4),
+        ("quotient_bits", 24),
+    ]
+    assert found.outside == 64 - 4 - 52
+    assert found.per_row == (8 + 18 * 4 + 30 * 4 + 4 * 24) / 64
+
+
+def test_a_loop_that_was_unrolled_is_not_missing() -> None:
+    function = CodeFunction("hccs_tile", ".text", tuple(range(30)), (CodeLoop(5, 14, tuple(range(5, 15))),))
+    chains = {at: ["row_groups"] for at in range(5, 15)} | {at: ["sum_blocks"] for at in range(20, 30)}
+    found = count([function], kernel_loops("u8_clb", 64)[1:], 64, chains)
+    assert found.missing == ()
+    assert found.per_row == (20 + 10 * 8) / 64

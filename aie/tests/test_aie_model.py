@@ -6,16 +6,22 @@ import dataclasses
 import sys
 
 import pytest
-from hccs_aie import emulator, scaling, throughput
-from hccs_aie.cycles import banks, picture
-from hccs_aie.cycles.machine import Generation, machine
-from hccs_aie.cycles.model import Compiler, KernelCycles, kernel_cycles
-from hccs_aie.cycles.program import Loop, fuse_stores, operations, parse, shared
-from hccs_aie.cycles.verifier import violations
-from hccs_aie.emulator import Kernel
+from aie.tests.verifier import violations
 
 from hccs import HeadParams, Mode
 from hccs.errors import DtypeError, MissingExtraError, ModeError, ParameterError
+from hccs_aie import emulator, throughput
+from hccs_aie.cycles import picture
+from hccs_aie.cycles.machine import Generation, machine
+from hccs_aie.cycles.model import (
+    Compiler,
+    KernelCycles,
+    bank_stalls,
+    bank_stalls_per_iteration,
+    kernel_cycles,
+)
+from hccs_aie.cycles.program import Loop, fuse_stores, operations, parse, shared
+from hccs_aie.emulator import Kernel
 
 CELLS = throughput.entries()
 PAPER_CELLS = [cell for cell in CELLS if cell[2] <= 128]
@@ -159,27 +165,29 @@ def test_names_serve_as_well_as_members() -> None:
     for generation in Generation:
         named = throughput.modelled_bf16(generation.value, 32)
         assert named.cycles == throughput.modelled_bf16(generation, 32).cycles
-    assert scaling.at("aie2ps", "i16_div", 32, 4) == scaling.at(Generation.AIE2PS, Mode.I16_DIV, 32, 4)
+    assert throughput.scaled("aie2ps", "i16_div", 32, 4) == throughput.scaled(
+        Generation.AIE2PS, Mode.I16_DIV, 32, 4
+    )
     for call in (
         lambda: throughput.modelled("aie3", Kernel.BLOCKED, Mode.U8_CLB, 32),
         lambda: throughput.modelled("aie2", "column", Mode.U8_CLB, 32),
         lambda: throughput.modelled("aie2", "blocked", "u8_clb", 32, "gcc"),
-        lambda: scaling.at("aie2", "u8_clb", 32, 0),
+        lambda: throughput.scaled("aie2", "u8_clb", 32, 0),
     ):
         with pytest.raises(ParameterError):
             call()
     with pytest.raises(ModeError):
         throughput.paper_cycles("aie2", "softmax", 32)
     with pytest.raises(DtypeError):
-        scaling.at("aie2", "u8_clb", 32, 1.5)
+        throughput.scaled("aie2", "u8_clb", 32, 1.5)
 
 
 def test_bank_conflicts_only_add() -> None:
     for n in (32, 128):
-        assert banks.stalls(throughput.modelled(Generation.AIE2, Kernel.BLOCKED, Mode.U8_CLB, n)) >= 0
+        assert bank_stalls(throughput.modelled(Generation.AIE2, Kernel.BLOCKED, Mode.U8_CLB, n)) >= 0
     row = throughput.modelled(Generation.AIE2, Kernel.BY_ROW, Mode.U8_CLB, 32)
     region = max(row.regions, key=lambda r: r.cycles)
-    assert banks.stalls_per_iteration(region) <= len(region.schedule.graph.nodes)
+    assert bank_stalls_per_iteration(region) <= len(region.schedule.graph.nodes)
 
 
 def test_pictures(tmp_path: object) -> None:
@@ -195,20 +203,25 @@ def test_pictures(tmp_path: object) -> None:
 
 
 def test_scaling_is_linear_until_the_streams() -> None:
-    one = scaling.at(Generation.AIE2, Mode.U8_CLB, 64, 1)
-    full = scaling.at(Generation.AIE2, Mode.U8_CLB, 64, 304)
+    one = throughput.scaled(Generation.AIE2, Mode.U8_CLB, 64, 1)
+    full = throughput.scaled(Generation.AIE2, Mode.U8_CLB, 64, 304)
     assert full.compute == pytest.approx(304 * one.compute)
     # 4 bytes per cycle: 16 cycles for a row of 64 in, more than the kernel takes.
     assert one.streamed == pytest.approx(4 * 1.25e9)
     assert one.stream_bound
-    assert [point.tiles for point in scaling.curve(Generation.AIE2PS, Mode.I16_DIV, 128)][-2:] == [144, 184]
+    assert [point.tiles for point in throughput.scaling_curve(Generation.AIE2PS, Mode.I16_DIV, 128)][-2:] == [
+        144,
+        184,
+    ]
     with pytest.raises(ParameterError, match="1 to 304"):
-        scaling.at(Generation.AIE2, Mode.U8_CLB, 64, 305)
+        throughput.scaled(Generation.AIE2, Mode.U8_CLB, 64, 305)
 
 
 def test_scaling_figure(tmp_path: object) -> None:
     pytest.importorskip("matplotlib")
-    assert scaling.figure(Generation.AIE2PS, 128, f"{tmp_path}/s.png").read_bytes()[:4] == b"\x89PNG"
+    assert (
+        throughput.scaling_figure(Generation.AIE2PS, 128, f"{tmp_path}/s.png").read_bytes()[:4] == b"\x89PNG"
+    )
 
 
 def test_the_papers_rates_are_its_cycles() -> None:
@@ -231,4 +244,4 @@ def test_every_table_row_names_its_source() -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r"matplotlib"):
-        scaling.figure(Generation.AIE2, 64, f"{tmp_path}/s.png")
+        throughput.scaling_figure(Generation.AIE2, 64, f"{tmp_path}/s.png")

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
+from hccs import Mode
 from hccs_aie import throughput
 from hccs_aie.cycles import open_compiler
 from hccs_aie.cycles.graph import build
@@ -87,11 +89,6 @@ def modelled(trace: Iterable[RawOperation], rows: int = 64) -> KernelCycles:
     return kernel_cycles(trace, "aie2", rows, Compiler.OPEN)
 
 
-def loop_bundles(kernel: KernelCycles, name: str) -> float:
-    """Bundles per row of one loop, without entering it."""
-    return sum(r.cycles - r.entering for r in kernel.regions if r.name == name) / kernel.rows
-
-
 def errors() -> dict[str, float]:
     found: dict[str, float] = {}
 
@@ -102,32 +99,56 @@ def errors() -> dict[str, float]:
         kernel = modelled(TRACES[f"blocked {n}"])
         cell(f"row {n}", kernel.per_row, COMPILED_ROW[n])
         for loop, counted in COMPILED_LOOPS[n].items():
-            cell(f"{loop} {n}", loop_bundles(kernel, loop), counted)
+            cell(f"{loop} {n}", kernel.loop(loop), counted)
         by_row = modelled(TRACES[f"by_row {n}"], rows=8)
         cell(f"by row {n}", (by_row.cycles - by_row.call) / 8, COMPILED_BY_ROW[n])
         authors = throughput.modelled("aie2", "by_row", "u8_clb", n, Compiler.OPEN)
-        cell(f"authors' {n}", (authors.cycles - authors.call) / 64, throughput.COMPILED_AUTHORS_KERNEL[n])
+        cell(
+            f"authors' {n}",
+            (authors.cycles - authors.call) / 64,
+            throughput.compiled("authors", "u8_clb", n)["all"],
+        )
     for n, (four_rows, row) in COMPILED_REWRITTEN.items():
         kernel = modelled(loads_first(TRACES[f"blocked {n}"]))
-        cell(f"rewritten normalise {n}", 4 * loop_bundles(kernel, "row_groups"), four_rows)
+        cell(f"rewritten normalise {n}", 4 * kernel.loop("row_groups"), four_rows)
         cell(f"rewritten row {n}", kernel.per_row, row)
     return found
 
 
+def errors_now() -> dict[str, float]:
+    """The same for the kernels as they stand."""
+    found: dict[str, float] = {}
+    for mode in Mode:
+        for n in (32, 64, 128):
+            kernel = throughput.modelled("aie2", "blocked", mode, n, Compiler.OPEN)
+            for part, counted in throughput.compiled("blocked", mode, n).items():
+                got = {"outside": kernel.outside, "all": kernel.per_row}.get(part) or kernel.loop(part)
+                found[f"{mode.value} {part} {n}"] = got / counted - 1.0
+    return found
+
+
+def mean(found: Iterable[float]) -> float:
+    absolute = [abs(error) for error in found]
+    return sum(absolute) / len(absolute)
+
+
 def test_the_profile_meets_the_counted_bundles() -> None:
-    found = errors()
-    assert len(found) == 22
-    assert sum(map(abs, found.values())) / len(found) <= 0.20
-    ours = [abs(error) for name, error in found.items() if "by row" not in name and "authors" not in name]
-    assert sum(ours) / len(ours) <= 0.10
-    assert max(ours) <= 0.25
+    first, now = errors(), errors_now()
+    assert (len(first), len(now)) == (22, 27)
+    assert mean([*first.values(), *now.values()]) <= 0.08
+    assert mean(now.values()) <= 0.07
+    ours = [error for name, error in first.items() if "by row" not in name and "authors" not in name]
+    assert mean(ours) <= 0.10
+    assert max(map(abs, ours)) <= 0.25
+    # At n = 32 the compiler spent half as much again outside the loops as at 64 and 128.
+    assert max(abs(error) for name, error in now.items() if name != "u8_clb outside 32") <= 0.15
 
 
 @pytest.mark.parametrize(("n", "bar"), [(32, 22), (64, 26), (128, 32)])
 def test_u8_clb_is_under_half_of_the_authors_kernel(n: int, bar: float) -> None:
     ours = throughput.modelled("aie2", "blocked", "u8_clb", n, Compiler.OPEN).per_row
     assert ours <= bar
-    assert ours <= 0.5 * throughput.COMPILED_AUTHORS_KERNEL[n]
+    assert ours <= 0.5 * throughput.compiled("authors", "u8_clb", n)["all"]
 
 
 @pytest.mark.parametrize(("n", "bar"), [(32, 30), (64, 34), (128, 44)])
@@ -143,7 +164,7 @@ def store(result: int, value: int, address: int) -> Operation:
     return Operation("store", 32, 8, result, ((value,),), address=address, bytes=32)
 
 
-def test_loads_stay_behind_stores_to_other_addresses() -> None:
+def test_loads_stay_after_stores_to_other_addresses() -> None:
     body = [load(1, 0), store(2, 1, 1024), load(3, 64), store(4, 3, 2048)]
     free = list_schedule(build(body, CHIP), CHIP)
     kept = build(body, CHIP)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hccs_aie.export import ProjectFile, Target, export, plan
 
 from hccs import ParamTable
 from hccs._files.folder import MANIFEST, Manifest
 from hccs.errors import FileError
+from hccs_aie.export import ProjectFile, Target, export, plan
 
 TABLE = ParamTable(
     B=[[444, 300, 256], [500, 300, 256]],
@@ -30,7 +30,7 @@ def test_project_json_holds_the_project(target: Target, tmp_path: Path) -> None:
     folder = export(project, target, tmp_path / "project")
     assert ProjectFile.load(folder) == ProjectFile(target, project)
     assert json.loads((folder / "project.json").read_text()) == {
-        "format": "hccs_aie.project",
+        "format": "hccs.aie.project",
         "version": 1,
         "target": target.value,
         "mode": "i16_div",

@@ -7,18 +7,19 @@ import itertools
 import random
 
 import pytest
+from aie.tests.verifier import violations
+
 from hccs_aie.cycles.graph import Edge, Graph, Node
 from hccs_aie.cycles.machine import machine
-from hccs_aie.cycles.pressure import pressure
 from hccs_aie.cycles.program import Operation
 from hccs_aie.cycles.schedule import (
     BundleSchedule,
     list_schedule,
     modulo_schedule,
+    pressure,
     recurrence_interval,
     resource_interval,
 )
-from hccs_aie.cycles.verifier import violations
 
 CHIP = machine("aie2")
 NOTHING = Operation("max", 64, 8, 1, ())

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hccs_aie.cycles.machine import Generation
-from hccs_aie.export import export, plan
-from hccs_aie.toolchain import ToolchainError, build, count_bundles, modelled_code_size
-
 from aie.tests.test_aie_listing import code, hardware_loop
+
 from hccs import ParamTable
 from hccs.errors import FileError
 from hccs.numbers.modes import Mode
+from hccs_aie.cycles.machine import Generation
+from hccs_aie.export import export, plan
+from hccs_aie.listing import functions
+from hccs_aie.toolchain import ToolchainError, build, modelled_code_size
 
 LISTING = """
 hccs_tile.o:	file format elf32-aie
@@ -52,7 +53,7 @@ def peano(tmp_path: Path) -> dict[str, str]:
 
 
 def test_counts_addresses_not_instructions() -> None:
-    assert count_bundles(LISTING) == {"hccs_tile": 3, "helper": 1}
+    assert {f.name: f.bundles for f in functions(LISTING)} == {"hccs_tile": 3, "helper": 1}
 
 
 def test_builds_with_peano(project: Path, peano: dict[str, str]) -> None:

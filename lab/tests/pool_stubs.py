@@ -6,9 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from hccs_lab.processes import in_processes
-
 from hccs.errors import FileError
+from hccs_lab.processes import in_processes
 
 
 def leave_a_mark(item: tuple[str, str]) -> None:

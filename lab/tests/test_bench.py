@@ -14,12 +14,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 testing = pytest.importorskip("typer.testing")
 
-from hccs_lab.bench import contenders
-from hccs_lab.bench import run as bench_module
-from hccs_lab.bench.contenders import CONTENDERS, OURS, Material
-from hccs_lab.bench.run import BenchSettings, agree, bench, median_ratio, take_turns, workloads
-from hccs_lab.demo import MODEL
-
 from hccs.cli.app import app
 from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
@@ -27,6 +21,11 @@ from hccs.conversion.run import convert
 from hccs.conversion.settings import Settings
 from hccs.errors import FileError, ParameterError
 from hccs.program import IntegerModel
+from hccs_lab.bench import contenders
+from hccs_lab.bench import run as bench_module
+from hccs_lab.bench.contenders import CONTENDERS, OURS, Material
+from hccs_lab.bench.run import BenchSettings, agree, bench, median_ratio, take_turns, workloads
+from hccs_lab.demo import MODEL
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -12,16 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-from hccs_lab import surrogates
-from hccs_lab.compare import source, speed, steps, tables
-from hccs_lab.compare.entries import FLOAT, declared_costs, default_labels, parse
-from hccs_lab.compare.measures import MEASURES
-from hccs_lab.compare.run import compare
-from hccs_lab.compare.sample import LogitSample
-from hccs_lab.compare.source import ComparisonSettings, from_run
-from hccs_lab.demo import MODEL
-from hccs_lab.figures import comparison_figures, observed_runs
-from hccs_lab.report.comparison import _curves
 from typer.testing import CliRunner
 
 import hccs.nn
@@ -35,6 +25,16 @@ from hccs.conversion.models import accuracy, load_classifier
 from hccs.conversion.training import Recipe
 from hccs.errors import FileError, HccsError, ModelError, ParameterError
 from hccs.numbers.table import ParamTable
+from hccs_lab import surrogates
+from hccs_lab.compare import source, speed, steps, tables
+from hccs_lab.compare.entries import FLOAT, declared_costs, default_labels, parse
+from hccs_lab.compare.measures import MEASURES
+from hccs_lab.compare.run import compare
+from hccs_lab.compare.sample import LogitSample
+from hccs_lab.compare.source import ComparisonSettings, from_run
+from hccs_lab.demo import MODEL
+from hccs_lab.figures import comparison_figures, observed_runs
+from hccs_lab.report.comparison import _curves
 from tests.report.wellformed import checked
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -4,12 +4,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from hccs_lab import surrogates
-from hccs_lab.compare import speed
-from hccs_lab.compare.sample import LogitSample, sample_files, sample_model
-from hccs_lab.compare.speed import time_forms
-from hccs_lab.demo import MODEL
-
 from hccs.calibration import HeadStatistics
 from hccs.calibration.files import collect_files
 from hccs.conversion.data import tasks
@@ -19,6 +13,11 @@ from hccs.errors import DataError, FileError, MaskError, ParameterError
 from hccs.nn.collecting import observing
 from hccs.nn.functional import quantise
 from hccs.nn.slots import Observer
+from hccs_lab import surrogates
+from hccs_lab.compare import speed
+from hccs_lab.compare.sample import LogitSample, sample_files, sample_model
+from hccs_lab.compare.speed import time_forms
+from hccs_lab.demo import MODEL
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -10,12 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from hccs_lab.reproduce import decoder
 from typer.testing import CliRunner
 
 from hccs.cli.app import app
 from hccs.errors import DataError, FileError, ParameterError
 from hccs.nn.interface import SLOT
+from hccs_lab.reproduce import decoder
 
 WORDS = [f"word{i}" for i in range(30)]
 

@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hccs_lab.processes import in_processes
+from lab.tests.pool_stubs import leave_a_mark
 
 from hccs.errors import HccsError
-from lab.tests.pool_stubs import leave_a_mark
+from hccs_lab.processes import in_processes
 
 
 def gone(process: int) -> bool:

@@ -11,6 +11,17 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from typer.testing import CliRunner
+
+import hccs.nn
+from hccs.calibration import two_lines
+from hccs.cli.app import app
+from hccs.conversion import loop
+from hccs.conversion.data import tasks
+from hccs.conversion.report.write import write_report
+from hccs.conversion.training import Recipe
+from hccs.errors import DataError, FileError, HccsError, ParameterError
+from hccs.numbers.modes import Mode
 from hccs_lab import surrogates as surrogates_registry
 from hccs_lab.compare.entries import parse
 from hccs_lab.demo import MODEL
@@ -25,17 +36,6 @@ from hccs_lab.reproduce import (
     tables,
 )
 from hccs_lab.reproduce.experiment import ExperimentRun
-from typer.testing import CliRunner
-
-import hccs.nn
-from hccs.calibration import two_lines
-from hccs.cli.app import app
-from hccs.conversion import loop
-from hccs.conversion.data import tasks
-from hccs.conversion.report.write import write_report
-from hccs.conversion.training import Recipe
-from hccs.errors import DataError, FileError, HccsError, ParameterError
-from hccs.numbers.modes import Mode
 from tests.report.wellformed import checked
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import safetensors.torch
-from hccs_lab.demo import MODEL
 
 import hccs
 import hccs.nn
@@ -28,6 +27,7 @@ from hccs.conversion.steps import calibrate, retrain
 from hccs.conversion.training import Recipe, train
 from hccs.errors import DataError, FileError, ModelError, ParameterError
 from hccs.nn.lowering.quantised import KINDS
+from hccs_lab.demo import MODEL
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -220,9 +220,8 @@ def test_a_model_without_an_integer_form_is_delivered_all_the_same(data, tmp_pat
 
 def test_the_delivered_kl_is_that_of_the_delivered_model(interrupted, data):
     """Measured here a second way: on the delivered model's logits themselves."""
-    from hccs_lab.fidelity import _logits
-
     from hccs.nn.interface import attention_layers
+    from hccs_lab.fidelity import _logits
 
     out, found = interrupted
     loaded = load_classifier(str(out / "model"), ("negative", "positive"))

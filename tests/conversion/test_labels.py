@@ -88,11 +88,10 @@ def test_listed_labels_must_differ(listed):
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from hccs_lab.demo import MODEL
-
 from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import tokenise
 from hccs.conversion.models import accuracy, float_accuracy, load_classifier
+from hccs_lab.demo import MODEL
 
 
 @pytest.fixture(scope="module")

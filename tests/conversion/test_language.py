@@ -10,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from hccs_lab.demo import MODEL
 from typer.testing import CliRunner
 
 import hccs
@@ -21,6 +20,7 @@ from hccs.conversion import language
 from hccs.conversion.language import LanguageSettings, blocks_of, convert_language, perplexity
 from hccs.conversion.report.write import write_report
 from hccs.errors import DataError, FileError, ModelError, ParameterError
+from hccs_lab.demo import MODEL
 from tests.report.wellformed import checked
 
 WORDS = ["the", "film", "is", "fine", "and", "plot", "of", "dull", "but", "cast", "it", "good"]

@@ -8,7 +8,6 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from hccs_lab.demo import MODEL
 from safetensors.torch import load_file, save_file
 
 from hccs.conversion.data import tasks
@@ -22,6 +21,7 @@ from hccs.conversion.models import (
     require_fit,
 )
 from hccs.errors import DataError, ModelError
+from hccs_lab.demo import MODEL
 
 LABELS = ("negative", "positive")
 

@@ -13,13 +13,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
-from hccs_lab.demo import MODEL
-
 import hccs
 import hccs.nn
 from hccs.conversion.predict import Answer, predict
 from hccs.conversion.run import convert
 from hccs.errors import DataError, FileError
+from hccs_lab.demo import MODEL
 from tests.conversion.test_convert import settings, silent, write_data
 
 pytestmark = pytest.mark.filterwarnings("ignore")

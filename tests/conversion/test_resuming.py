@@ -13,13 +13,12 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from hccs_lab.demo import MODEL
-
 import hccs
 from hccs.conversion.fingerprints import of_weights
 from hccs.conversion.models import load_classifier
 from hccs.conversion.run import convert, finish
 from hccs.errors import FileError, ModelError
+from hccs_lab.demo import MODEL
 from tests.conversion.test_convert import RECIPE, settings, silent, write_data
 
 pytestmark = pytest.mark.filterwarnings("ignore")

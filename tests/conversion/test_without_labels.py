@@ -9,8 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from hccs_lab.demo import MODEL
-
 import hccs
 import hccs.nn
 from hccs.conversion import reconstructing, stages, training
@@ -24,6 +22,7 @@ from hccs.conversion.scores import Measured
 from hccs.conversion.settings import Settings
 from hccs.conversion.training import Recipe
 from hccs.errors import DataError, FileError, ModelError
+from hccs_lab.demo import MODEL
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from hccs_lab.compare import speed
 from typer.testing import CliRunner
 
 import hccs.nn
 from hccs.cli.app import app
+from hccs_lab.compare import speed
 from tests.docs.preamble import write_files
 
 

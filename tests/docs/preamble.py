@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hccs_lab.demo import MODEL
 
 from hccs.conversion.data import tasks
+from hccs_lab.demo import MODEL
 
 SENTENCES = 16
 

@@ -220,12 +220,11 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_of_the_embedded_model(tmp_path: Path) -> None:
     """The embedded model, converted without retraining: the same predictions on its whole dev set."""
-    from hccs_lab.demo import MODEL
-
     from hccs.conversion.data.tasks import TASKS, load
     from hccs.conversion.data.tokens import tokenise
     from hccs.conversion.export_onnx import compare
     from hccs.conversion.models import load_classifier
+    from hccs_lab.demo import MODEL
 
     loaded, data = load_classifier(str(MODEL), ("negative", "positive")), load(TASKS["movies"])
     table = hccs.calibrate(

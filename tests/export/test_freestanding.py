@@ -38,9 +38,9 @@ def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def require_pass(done: subprocess.CompletedProcess[str], examples: int) -> None:
+def require_pass(done: subprocess.CompletedProcess[str], examples: int, values: str = "scores") -> None:
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{examples} examples, 0 scores differ: PASS" in done.stdout
+    assert f"{examples} examples, 0 {values} differ: PASS" in done.stdout
     assert done.stderr == ""
 
 

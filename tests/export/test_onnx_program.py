@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from hccs.cli.app import app
-from hccs.executors.onnx import equal_scores, layer_norm, onnx_program, write_onnx
+from hccs.errors import ModelError
+from hccs.executors.onnx import equal_scores, layer_norm, onnx_program, write_checked, write_onnx
+from hccs.executors.onnx import model as onnx_model
 from hccs.executors.onnx.attention import OFFSET_SHIFT, _divided, _divided_in_int64, attention
 from hccs.executors.onnx.check import random_inputs, session_of
-from hccs.executors.onnx.graph import MICROSOFT, Graph, Tokens
+from hccs.executors.onnx.graph import MICROSOFT, Building, Graph, Tokens
 from hccs.executors.onnx.linear import linear, narrow, table
 from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
@@ -280,6 +283,31 @@ WIDE = {
 }  # fmt: skip
 
 
+FLAT = {
+    "one line": HeadParams([100] * 6, 0, 5),
+    "wide sums": HeadParams([32767, 15, 127, 3000, 2000, 500], 0, 5, wide=True),
+}
+
+
+@pytest.mark.parametrize("rows_differ", [False, True])
+@pytest.mark.parametrize("form", FLAT)
+def test_heads_that_give_every_key_one_score(form: str, rows_differ: bool) -> None:
+    """All slopes are 0: without a causal mask one row of sums serves all queries."""
+    require_the_law(FLAT[form], 20, rows_differ)
+    require_the_law(FLAT[form], 20, rows_differ, n=9, batch=1)
+
+
+def test_a_program_of_such_heads_runs_in_batches(tmp_path: Path) -> None:
+    program = small_program()
+    steps = [
+        replace(step, theta=HeadParams([100] * step.heads, 0, 5)) if isinstance(step, op.Attention) else step
+        for step in program.operators
+    ]
+    flat = replace(program, operators=tuple(steps))
+    file, _ = write_checked(IntegerModel(flat), tmp_path / "flat.onnx")
+    assert equal_scores(file, IntegerModel(flat), seed=1) == 32
+
+
 @pytest.mark.parametrize("shift", [20, OFFSET_SHIFT + 2])
 @pytest.mark.parametrize("form", WIDE)
 def test_attention_of_two_lines_is_the_law(form: str, shift: int) -> None:
@@ -366,15 +394,49 @@ def test_the_command_writes_and_checks(tmp_path: Path) -> None:
     assert refused.exit_code != 0
 
 
+def off_by_one(graph: Graph, scores: str) -> str:
+    return graph("Add", scores, np.int32(1))
+
+
+def wrong_shape(graph: Graph, scores: str) -> str:
+    return graph("Reshape", scores, np.array([7, 3]))
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [(off_by_one, "0 of 32 in ONNX Runtime"), (wrong_shape, "a graph that ONNX Runtime runs")],
+)
+def test_a_file_that_fails_its_check_is_not_written(
+    broken: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = pytest.importorskip("typer.testing").CliRunner()
+    file, out = tmp_path / "model.hccs", tmp_path / "model.onnx"
+    IntegerModel(small_program()).save(file)
+    right = onnx_model.CODE[op.Linear]
+
+    def wrong(building: Building, step: op.Linear) -> str:
+        made = right(building, step)
+        return broken(building.graph, made) if step.ends_program else made
+
+    monkeypatch.setitem(onnx_model.CODE, op.Linear, wrong)
+    for before in (None, b"an older file"):
+        if before is not None:
+            out.write_bytes(before)
+        with pytest.raises(ModelError, match=expected):
+            write_checked(IntegerModel.load(file), out)
+        done = runner.invoke(app, ["export", "onnx", str(file), "--out", str(out)])
+        assert done.exit_code != 0 and isinstance(done.exception, ModelError | SystemExit)
+        assert (out.read_bytes() if out.exists() else None) == before
+
+
 def test_the_embedded_task_has_equal_scores(tmp_path: Path) -> None:
     """Sentences from all over its dev set, in batches that mix lengths."""
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from hccs_lab.demo import MODEL
-
     import hccs
     import hccs.nn
     from hccs.conversion.data import tasks
+    from hccs_lab.demo import MODEL
 
     model = transformers.AutoModelForSequenceClassification.from_pretrained(str(MODEL)).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(MODEL))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hccs_aie import emulator
-from hccs_lab import surrogates
 
 import hccs
 from hccs import errors
 from hccs.calibration import HeadStatistics, LogitRange, ScaleCandidates, quantise
 from hccs.ops import arguments
 from hccs.reference.softmax import softmax as reference_softmax
+from hccs_aie import emulator
+from hccs_lab import surrogates
 from tests.conftest import logits
 
 THETA = hccs.HeadParams(444, 11, 40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from hccs.program import Program
 from hccs.program import operators as op
 from hccs.program.plan import ProgramPlan, Step, plan
 from tests.export.programs import random_program
+from tests.program.programs import random_embedder
 from tests.program.test_program import small_program
 from tests.program.test_values import decoder, patches
 
@@ -39,7 +41,7 @@ class Memory:
 
 
 def read_rows(step: Step, row: int, rows: int, length: int) -> tuple[int, int]:
-    return (0, length) if isinstance(step.main, op.Attention) else (row, rows)
+    return (0, length) if step.main.mixes_rows else (row, rows)
 
 
 def overlap(one: tuple[int, slice], other: tuple[int, slice]) -> bool:
@@ -50,7 +52,7 @@ def simulate(program: Program, found: ProgramPlan, length: int) -> None:
     """Run the groups as the C code does, with names in the place of numbers."""
     memory = Memory(found)
     for group in found.groups:
-        if isinstance(group[0].main, op.Attention):
+        if group[0].main.mixes_rows:
             tiles = [(0, length if group[0].all_rows else 1)]
         elif group[0].all_rows:
             tiles = [(row, min(found.tile, length - row)) for row in range(0, length, found.tile)]
@@ -62,21 +64,24 @@ def simulate(program: Program, found: ProgramPlan, length: int) -> None:
                 for name, bits, count in TARGET.scratch(step.main, program.rows, found.tile):
                     memory.owner[bits][memory.span(f"{output}.{name}", 0, 1, count)[1]] = "scratch"
                 for name in step.reads:
-                    memory.read(name, *read_rows(step, row, rows, length), program.values[name].width)
+                    memory.read(name, *read_rows(step, row, rows, length), program.values[name].columns)
                 if step.main is not program.operators[-1]:
-                    if not isinstance(step.main, op.Table):  # all others read their rows more than once
-                        written = memory.span(output, row, rows, program.values[output].width)
+                    if not isinstance(
+                        step.main, op.Table | op.Ramp
+                    ):  # all others read their rows more than once
+                        written = memory.span(output, row, rows, program.values[output].columns)
                         given = [
-                            memory.span(n, *read_rows(step, row, rows, length), program.values[n].width)
+                            memory.span(n, *read_rows(step, row, rows, length), program.values[n].columns)
                             for n in step.reads
                         ]
                         assert not any(overlap(written, span) for span in given)
-                    memory.write(output, row, rows, program.values[output].width)
+                    memory.write(output, row, rows, program.values[output].columns)
 
 
+@pytest.mark.parametrize("make", [random_program, random_embedder])
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_read_is_what_was_written(seed: int) -> None:
-    program = random_program(seed)
+def test_what_is_read_is_what_was_written(seed: int, make: Callable[[int], Program]) -> None:
+    program = make(seed)
     found = plan(program, TARGET)
     run = [step.main for group in found.groups for step in group]
     assert run == [step for step in program.operators if not isinstance(step, op.First)]

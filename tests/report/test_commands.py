@@ -12,14 +12,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 typer_testing = pytest.importorskip("typer.testing")
 
-from hccs_lab.compare import speed
-
 from hccs.cli.app import app
 from hccs.conversion import training
 from hccs.conversion.data.tasks import Examples
 from hccs.conversion.data.tokens import tokenise
 from hccs.conversion.training import Recipe, train
 from hccs.errors import ParameterError
+from hccs_lab.compare import speed
 from tests.report.wellformed import checked
 
 pytestmark = pytest.mark.filterwarnings("ignore")

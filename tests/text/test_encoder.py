@@ -226,6 +226,19 @@ def test_files_and_folders(saved: Path) -> None:
     assert np.array_equal(hccs.Encoder.load(saved.parent).encode(TEXTS), expected)
 
 
+def test_installed_models_have_names(monkeypatch: pytest.MonkeyPatch, saved: Path) -> None:
+    class Entry:
+        name = "a-model"
+
+        def load(self) -> Path:
+            return saved
+
+    monkeypatch.setattr(files, "entry_points", lambda group: [Entry()] if group == "hccs.models" else [])
+    assert hccs.Encoder.load("a-model").fingerprint == ENCODER.fingerprint
+    with pytest.raises(FileError, match=r"name of an installed model; got another\. Installed: a-model"):
+        hccs.Encoder.load("another")
+
+
 def test_what_is_no_file_is_refused(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path, match in (
@@ -341,7 +354,6 @@ def test_ctrl_c_stops_the_work_and_leaves_nothing_running(saved: Path) -> None:
 def test_a_vocabulary_of_berts_is_read_as_transformers_reads_it() -> None:
     transformers = pytest.importorskip("transformers")
     from hccs_lab.demo import MODEL
-
     from tests.program.test_program import small_program
 
     program = replace(

@@ -22,7 +22,7 @@ class Choice(str, enum.Enum):
         )
 
 
-def whole(name: str, value: Any) -> int:
+def integer(name: str, value: Any) -> int:
     """A whole number as an int; floats, text and truth values are refused."""
     try:
         if isinstance(value, (bool, np.bool_)):

@@ -14,7 +14,7 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs_aie import _emulation, emulator, throughput
-from hccs_aie.arguments import whole
+from hccs_aie.arguments import integer
 from hccs_aie.cycles.machine import Generation
 from hccs_aie.cycles.model import Compiler, KernelCycles, kernel_cycles
 from hccs_aie.emulator import LANES, Kernel
@@ -66,21 +66,9 @@ def attention(
     for head, part, block in _blocks(q.reshape(heads, rows, dim), n):
         B, S, D = params[head].tolist()
         sums, totals = np.empty(block.size, np.int32), np.empty(2 * len(block), np.int16)
-        _emulation.attention_kernel(
-            tiled_queries(block),
-            tiled_keys(keys[head]),
-            tiled_values(values[head]),
-            sums,
-            totals,
-            len(block),
-            n,
-            dim,
-            int(shifts[head, 0]),
-            B,
-            S,
-            D,
-            record=False,
-        )
+        tiles = tiled_queries(block), tiled_keys(keys[head]), tiled_values(values[head])
+        sizes = len(block), n, dim, int(shifts[head, 0])
+        _emulation.attention_kernel(*tiles, sums, totals, *sizes, B, S, D, record=False)
         taken = part.stop - part.start
         N[head, part] = untiled_sums(sums, dim)[:taken]
         Z[head, part] = totals.reshape(-1, 2, 8)[:, 0].reshape(-1)[:taken]
@@ -98,24 +86,15 @@ def by_three_kernels(
     x = np.empty((heads, rows, n), np.int8)
     for head, part, block in _blocks(q.reshape(heads, rows, dim), n):
         logits = np.empty(len(block) * n, np.int8)
-        _emulation.logits_kernel(
-            tiled_queries(block),
-            tiled_keys(keys[head]),
-            logits,
-            len(block),
-            n,
-            dim,
-            int(shifts[head, 0]),
-            record=False,
-        )
+        sizes = len(block), n, dim, int(shifts[head, 0])
+        _emulation.logits_kernel(tiled_queries(block), tiled_keys(keys[head]), logits, *sizes, record=False)
         x[head, part] = _rows_of_blocks(logits, n)[: part.stop - part.start]
     p = emulator.softmax(x.reshape(*q.shape[:-1], n), theta, Mode.U8_CLB).reshape(heads, rows, n)
     N = np.empty((heads, rows, dim), np.int32)
     for head, part, weights in _blocks(p, n, dim):
         sums = np.empty(len(weights) * dim, np.int32)
-        _emulation.values_kernel(
-            tiled_queries(weights), tiled_values(values[head]), sums, len(weights), n, dim, record=False
-        )
+        tiles = tiled_queries(weights), tiled_values(values[head])
+        _emulation.values_kernel(*tiles, sums, len(weights), n, dim, record=False)
         N[head, part] = untiled_sums(sums, dim)[: part.stop - part.start]
     return N.reshape(q.shape)
 
@@ -123,9 +102,8 @@ def by_three_kernels(
 def tiled_queries(rows: NDArray[Any]) -> NDArray[Any]:
     """[rows, columns] as tiles of eight columns by eight rows: what multiplies from the right."""
     count, columns = rows.shape
-    return np.ascontiguousarray(rows.reshape(count // 8, 8, columns // 8, 8).transpose(0, 2, 3, 1)).reshape(
-        -1
-    )
+    tiles = rows.reshape(count // 8, 8, columns // 8, 8).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(tiles).reshape(-1)
 
 
 def tiled_keys(k: NDArray[np.int8]) -> NDArray[np.int8]:
@@ -164,8 +142,7 @@ def _blocks(rows: NDArray[Any], n: int, dim: int | None = None) -> Iterator[tupl
 
 
 def require_sizes(n: int, dim: int) -> None:
-    """Refuse numbers of keys and head sizes that the kernels were not written for."""
-    n, dim = whole("keys", n), whole("d", dim)
+    n, dim = integer("keys", n), integer("d", dim)
     if n % LANES or not LANES <= n <= MAX_KEYS:
         raise ShapeError(
             f"a multiple of {LANES} keys, up to {MAX_KEYS}",
@@ -181,7 +158,6 @@ def require_sizes(n: int, dim: int) -> None:
 
 
 def require_theta(theta: HeadParams, n: int) -> None:
-    """Refuse parameters that the kernels were not written for, over n keys."""
     if not isinstance(theta, HeadParams):
         raise DtypeError(
             "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
@@ -221,24 +197,15 @@ def _per_head(values: NDArray[Any], heads: tuple[int, ...], what: str) -> NDArra
 
 def _heads(q: Any, k: Any, v: Any) -> tuple[int, int, int, int]:
     for name, array in (("q", q), ("k", k), ("v", v)):
-        if (
-            not isinstance(array, np.ndarray)
-            or isinstance(array, np.ma.MaskedArray)
-            or array.dtype != np.int8
-        ):
-            raise DtypeError(
-                f"{name} to be an int8 array",
-                str(getattr(array, "dtype", type(array).__name__)),
-                "Quantise it first.",
-            )
-    if q.ndim < 2 or q.size == 0 or k.shape != v.shape or k.ndim != q.ndim:
-        matching = False
-    else:
-        matching = k.shape[:-2] == q.shape[:-2] and k.shape[-1] == q.shape[-1]
-    if not matching:
+        plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+        if not plain or array.dtype != np.int8:
+            got = str(getattr(array, "dtype", type(array).__name__))
+            raise DtypeError(f"{name} to be an int8 array", got, "Quantise it first.")
+    alike = k.shape == v.shape and k.shape[:-2] == q.shape[:-2] and k.shape[-1:] == q.shape[-1:]
+    if q.ndim < 2 or q.size == 0 or k.ndim != q.ndim or not alike:
         raise ShapeError(
             "q [..., rows, d] and k, v [..., keys, d] of the same heads",
-            f"q {getattr(q, 'shape', ())}, k {k.shape}, v {v.shape}",
+            f"q {q.shape}, k {k.shape}, v {v.shape}",
             "Repeat keys and values that several heads share.",
         )
     n, dim = k.shape[-2:]
@@ -260,7 +227,6 @@ class AttentionCycles:
 
     @property
     def separate(self) -> float:
-        """Cycles per row of the three kernels together."""
         return self.logits.per_row + self.softmax.per_row + self.values.per_row
 
     @property
@@ -286,7 +252,7 @@ def modelled(
     `base` is the head's B: up to 255 scores are uint8, beyond it they are never formed.
     """
     require_sizes(n, dim)
-    return _modelled(Generation(generation), n, dim, Compiler(compiler), whole("base", base))
+    return _modelled(Generation(generation), n, dim, Compiler(compiler), integer("base", base))
 
 
 @functools.cache

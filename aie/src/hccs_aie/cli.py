@@ -25,13 +25,15 @@ from hccs.numbers.requant import FixedPoint, Requant
 from hccs.reference.attention import attention as reference_attention
 from hccs.reference.softmax import softmax as reference_softmax
 from hccs_aie import attention as tile_attention
-from hccs_aie import emulator, scaling, throughput, toolchain
-from hccs_aie.cycles import banks, picture
+from hccs_aie import emulator, throughput, toolchain
+from hccs_aie.cycles import picture
 from hccs_aie.cycles.machine import Generation
-from hccs_aie.cycles.model import Compiler
+from hccs_aie.cycles.model import Compiler, bank_stalls
 from hccs_aie.emulator import Kernel
 from hccs_aie.export import Target, plan
 from hccs_aie.export import export as write_project
+
+ISA = Annotated[Generation, typer.Option("--isa", help="device generation")]
 
 app = typer.Typer(help="AI Engine kernels: run, count modelled cycles, export, build.", no_args_is_help=True)
 
@@ -97,10 +99,8 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 @app.command()
 def cycles(
-    schedule: Annotated[
-        bool, typer.Option(help="print the schedules of one kernel instead of the table")
-    ] = False,
-    generation: Annotated[Generation, typer.Option("--isa", help="for --schedule")] = Generation.AIE2,
+    schedule: Annotated[bool, typer.Option(help="one kernel's schedules instead of the tables")] = False,
+    generation: ISA = Generation.AIE2,
     mode: Annotated[Mode, typer.Option(help="for --schedule")] = Mode.U8_CLB,
     n: Annotated[int, typer.Option(help="for --schedule")] = 64,
     kernel: Annotated[Kernel, typer.Option(help="for --schedule")] = Kernel.BLOCKED,
@@ -120,7 +120,7 @@ def cycles(
         console.print(
             f"{found.per_row:.1f} modelled cycles per row, bound {found.bound:.1f}; "
             f"{found.binding_slot} binds; issues per row: {issues}; "
-            f"bank conflicts would add {banks.stalls(found) / found.rows:.1f}"
+            f"bank conflicts would add {bank_stalls(found) / found.rows:.1f}"
         )
         if png is not None:
             drawn = picture.png_picture(found, png, f"{kernel.value} {mode.value}, n = {n}")
@@ -146,20 +146,17 @@ def cycles(
 
 
 def _throughput_table(generation: Generation, entries: list[throughput.Entry]) -> Table:
-    table = Table(
-        title=f"{generation.device}: cycles per row and elements/s, modelled unless marked measured"
-    )
-    for name in (
+    table = _table(
+        f"{generation.device}: cycles per row and elements/s, modelled unless marked measured",
         "mode", "n", "paper, measured", "measured G/s", "paper's kernel", "error", "ours", "ours, G/s",
         "ours / paper's", "BF16", "faster than BF16", "than paper's BF16", "ours / bound", "binds",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
+    )  # fmt: skip
     for entry in entries:
         ours = entry.ours.per_row
         table.add_row(
             entry.mode.value,
             str(entry.n),
-            "-" if entry.paper is None else f"{entry.paper:.1f}",
+            _figure(entry.paper),
             "-" if entry.paper is None else _billions(entry.n, entry.paper),
             f"{entry.paper_kernel.per_row:.1f}",
             "-" if entry.model_error is None else f"{100 * entry.model_error:+.0f} %",
@@ -180,31 +177,52 @@ def _billions(n: int, cycles: float) -> str:
 
 
 def _open_table() -> Table:
-    table = Table(title="AIE-ML by the open AIE2 compiler: bundles per row, modelled unless marked compiled")
-    for name in ("mode", "n", "authors' row kernel, compiled", "row kernel", "ours", "ours / compiled"):
-        table.add_column(name, justify="right")
-    for mode in (Mode.I16_DIV, Mode.U8_CLB):
+    table = _table(
+        "AIE-ML by the open AIE2 compiler: bundles per row, modelled unless marked compiled",
+        "mode", "n", "authors' row kernel, compiled", "row kernel", "ours, compiled", "ours",
+        "clamp / sums / normalise, compiled", "clamp / sums / normalise", "ours / authors', compiled",
+    )  # fmt: skip
+    for mode in Mode:
         for n in (32, 64, 128):
+            counted = throughput.compiled("blocked", mode, n)
+            if not counted and mode is not Mode.I16_DIV:
+                continue
             row, ours = (
-                throughput.modelled(Generation.AIE2, kernel, mode, n, Compiler.OPEN).per_row
+                throughput.modelled(Generation.AIE2, kernel, mode, n, Compiler.OPEN)
                 for kernel in (Kernel.BY_ROW, Kernel.BLOCKED)
             )
-            compiled = throughput.COMPILED_AUTHORS_KERNEL[n] if mode is Mode.U8_CLB else None
+            authors, all_ours = throughput.compiled("authors", mode, n).get("all"), counted.get("all")
+            loops = ("clamp_blocks", "sum_blocks", "row_groups")
             table.add_row(
                 mode.value,
                 str(n),
-                "-" if compiled is None else f"{compiled:.0f}",
-                f"{row:.1f}",
-                f"{ours:.1f}",
-                "-" if compiled is None else f"{ours / compiled:.2f}x",
+                _figure(authors, 0),
+                f"{row.per_row:.1f}",
+                _figure(all_ours),
+                f"{ours.per_row:.1f}",
+                " / ".join(_figure(counted.get(name)) for name in loops),
+                " / ".join(_figure(ours.loop(name)) for name in loops),
+                f"{all_ours / authors:.2f}x" if all_ours and authors else "-",
             )
     return table
 
 
-def _modes_table() -> Table:
-    table = Table(title="AIE-ML, our kernel in every mode, one line and two: cycles per row, modelled")
-    for name in ("mode", "n", "one line", "two lines", "two / one", "two / paper's kernel in u8_clb"):
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title)
+    for name in columns:
         table.add_column(name, justify="right")
+    return table
+
+
+def _figure(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _modes_table() -> Table:
+    table = _table(
+        "AIE-ML, our kernel in every mode, one line and two: cycles per row, modelled",
+        "mode", "n", "one line", "two lines", "two / one", "two / paper's kernel in u8_clb",
+    )  # fmt: skip
     for mode in Mode:
         for n in (32, 64, 128):
             one, two = (
@@ -219,9 +237,10 @@ def _modes_table() -> Table:
 
 
 def _bf16_table() -> Table:
-    table = Table(title="BF16 softmax with max-subtraction: cycles per row")
-    for name in ("device", "n", "measured", "modelled, pipelined", "modelled, serial loops"):
-        table.add_column(name, justify="right")
+    table = _table(
+        "BF16 softmax with max-subtraction: cycles per row",
+        "device", "n", "measured", "modelled, pipelined", "modelled, serial loops",
+    )  # fmt: skip
     for generation in Generation:
         for n in (32, 64, 128):
             table.add_row(
@@ -246,16 +265,17 @@ def _bf16(generation: Generation, n: int) -> tuple[str, str]:
 
 @app.command()
 def attention(
-    generation: Annotated[Generation, typer.Option("--isa", help="device generation")] = Generation.AIE2,
+    generation: ISA = Generation.AIE2,
     compiler: Annotated[Compiler, typer.Option(help="which modelled compiler")] = Compiler.PIPELINED,
     seed: Annotated[int, typer.Option(min=0, help="of the random heads")] = 0,
 ) -> None:
     """q.k, HCCS and p.v in one kernel against three: modelled cycles, and every bit of random heads."""
     console = Console()
     rng = np.random.default_rng(seed)
-    table = Table(title=f"{generation.device}: attention of one head on one tile, cycles per row, modelled")
-    for name in ("n", "d", "B", "one kernel", "q.k", "softmax", "p.v", "three", "one / three", "of peak"):
-        table.add_column(name, justify="right")
+    table = _table(
+        f"{generation.device}: attention of one head on one tile, cycles per row, modelled",
+        "n", "d", "B", "one kernel", "q.k", "softmax", "p.v", "three", "one / three", "of peak",
+    )  # fmt: skip
     for n, base in ((64, 444), (64, 255), (128, 255)):
         for dim in tile_attention.HEAD_SIZES:
             _require_equal_attention(rng, n, dim, base)
@@ -290,17 +310,18 @@ def _require_equal_attention(rng: np.random.Generator, n: int, dim: int, base: i
 
 @app.command("scaling")
 def scaling_command(
-    generation: Annotated[Generation, typer.Option("--isa", help="device generation")] = Generation.AIE2PS,
+    generation: ISA = Generation.AIE2PS,
     n: Annotated[int, typer.Option(help="row length")] = 128,
     png: Annotated[Path | None, typer.Option(help="draw the figure here")] = None,
 ) -> None:
     """Aggregate throughput against tiles, by compute alone and within the core streams. Modelled."""
     emulator.require_columns(n)
     console = Console()
-    table = Table(title=f"{generation.device}, n = {n}: G elements per second, modelled")
-    for name in ("tiles", "u8_clb", "u8_clb, streams", "i16_div", "i16_div, streams"):
-        table.add_column(name, justify="right")
-    curves = [scaling.curve(generation, mode, n) for mode in (Mode.U8_CLB, Mode.I16_DIV)]
+    table = _table(
+        f"{generation.device}, n = {n}: G elements per second, modelled",
+        "tiles", "u8_clb", "u8_clb, streams", "i16_div", "i16_div, streams",
+    )  # fmt: skip
+    curves = [throughput.scaling_curve(generation, mode, n) for mode in (Mode.U8_CLB, Mode.I16_DIV)]
     for points in zip(*curves, strict=True):
         rates = [f"{rate / 1e9:.1f}" for point in points for rate in (point.compute, point.streamed)]
         table.add_row(str(points[0].tiles), *rates)
@@ -308,10 +329,10 @@ def scaling_command(
     bound = [point.mode.value for point in (curve[0] for curve in curves) if point.stream_bound]
     console.print(
         f"stream-bound: {', '.join(bound) or 'none'} "
-        f"(core stream {scaling.STREAM_BYTES[generation]} B per cycle)"
+        f"(core stream {throughput.STREAM_BYTES[generation]} B per cycle)"
     )
     if png is not None:
-        console.print(f"wrote {scaling.figure(generation, n, png)}", markup=False)
+        console.print(f"wrote {throughput.scaling_figure(generation, n, png)}", markup=False)
 
 
 @app.command()
@@ -362,7 +383,7 @@ def layers(
 @app.command()
 def build(
     folder: Annotated[Path, typer.Argument(help="a project folder that export wrote")],
-    generation: Annotated[Generation, typer.Option("--isa", help="device generation")] = Generation.AIE2,
+    generation: ISA = Generation.AIE2,
     platform: Annotated[str | None, typer.Option(help="Vitis: the platform's .xpfm")] = None,
 ) -> None:
     """Compile an exported kernel with Peano or Vitis, whichever is installed, and count its bundles."""
@@ -392,7 +413,7 @@ def _loop_table(made: toolchain.Build) -> Table:
             str(loop.bundles),
             str(loop.iterations) if known else "?",
             f"{loop.bundles * (loop.iterations or 0) / issued.rows:.1f}" if known else "?",
-            f"{made.modelled_loop(loop.name):.1f}" if loop.name is not None else "?",
+            f"{made.modelled.loop(loop.name):.1f}" if loop.name is not None else "?",
         )
     table.add_row("outside loops", str(issued.outside), "1", f"{issued.outside / issued.rows:.1f}", "")
     compiled = "?" if issued.per_row is None else f"{issued.per_row:.1f}"

@@ -12,7 +12,7 @@ from hccs.numbers.heads import ONE_LINE, HeadParams
 from hccs.numbers.modes import INT16_MAX, MAX_SLOPE, Mode
 from hccs.ops import arguments
 from hccs_aie import _emulation
-from hccs_aie.arguments import Choice, whole
+from hccs_aie.arguments import Choice, integer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,13 +53,11 @@ def rows_multiple(n: int) -> int:
 
 
 def takes_columns(n: int) -> bool:
-    """Whether the kernels were written for rows of n columns."""
     return n % LANES == 0 and LANES <= n <= MAX_COLUMNS
 
 
 def require_columns(n: int) -> None:
-    """Refuse row lengths that the kernels were not written for."""
-    n = whole("n", n)
+    n = integer("n", n)
     if not takes_columns(n):
         padded = min(-(-max(n, 1) // LANES) * LANES, MAX_COLUMNS)
         raise ShapeError(
@@ -72,7 +70,6 @@ def require_columns(n: int) -> None:
 
 
 def require_theta(theta: HeadParams, n: int) -> None:
-    """Refuse parameters that the kernels were not written for, on rows of n columns."""
     theta.require_columns(n)
     if not theta.wide:
         return
@@ -95,14 +92,6 @@ def require_theta(theta: HeadParams, n: int) -> None:
             str(int((S + S2).max())),
             "Use one line, or smaller slopes.",
         )
-
-
-def _native_theta(packed: list[int]) -> tuple[int, int, int, int, int]:
-    """B, S, D, S2 and D2 as the emulation takes them; S2 = -1 stands for the paper's form."""
-    if len(packed) == ONE_LINE:
-        B, S, D = packed
-        return B, S, D, -1, 0
-    return tuple(packed[:5])  # type: ignore[return-value]
 
 
 def _require_theta(theta: HeadParams, n: int) -> None:
@@ -142,7 +131,7 @@ def softmax(
     if kernel is Kernel.BY_ROW:
         _require_full_rows(theta, params, n, mode, lengths)
     rows = groups.shape[1]
-    thetas = [_native_theta(one) for one in params.tolist()]
+    thetas = params.tolist()
     out = np.empty((len(groups), rows, n), mode.dtype)
     for index, start in itertools.product(range(len(groups)), range(0, rows, _ROWS_AT_ONCE)):
         part = slice(start, min(start + _ROWS_AT_ONCE, rows))
@@ -155,22 +144,26 @@ def softmax(
             row_lengths = np.zeros(padded, np.int16)
             row_lengths[:taken] = sizes[index, part]
         result = np.empty((padded, n), mode.dtype)
-        _emulation.integer_kernel(
-            kernel is Kernel.BY_ROW,
-            _MODES.index(mode),
-            block,
-            row_lengths,
-            _bytes(result),
-            n,
-            *thetas[index],
-            record=False,
-        )
+        _run(kernel, mode, block, row_lengths, result, thetas[index], record=False)
         out[index, part] = result[:taken]
     return out.reshape(x.shape)
 
 
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return array.view(np.uint8).reshape(-1)
+def _run(
+    kernel: Kernel,
+    mode: Mode,
+    x: NDArray[np.int8],
+    lengths: NDArray[np.int16] | None,
+    out: NDArray[Any],
+    theta: list[int],
+    record: bool,
+) -> list[RawOperation]:
+    # The emulation takes five numbers of a head; S2 = -1 stands for the paper's form.
+    B, S, D, S2, D2 = [*theta, -1, 0] if len(theta) == ONE_LINE else theta[:5]
+    by_row, number, n = kernel is Kernel.BY_ROW, _MODES.index(mode), x.shape[1]
+    result = out.view(np.uint8).reshape(-1)
+    made = _emulation.integer_kernel(by_row, number, x, lengths, result, n, B, S, D, S2, D2, record)
+    return made or []
 
 
 def _groups(x: NDArray[np.int8]) -> tuple[NDArray[np.int8], int]:
@@ -222,24 +215,14 @@ def trace(
     _require_theta(theta, n)
     if theta.shape:
         raise ShapeError("theta of one head", f"shape {theta.shape}", "Trace the heads one by one.")
-    rows, batch = whole("rows", rows), 1 if kernel is Kernel.BY_ROW else rows_multiple(n)
+    rows, batch = integer("rows", rows), 1 if kernel is Kernel.BY_ROW else rows_multiple(n)
     if rows < batch or rows % batch:
         raise ShapeError(f"rows in multiples of {batch} at {n} columns", str(rows), "Round them up.")
     x = (np.arange(rows * n) * 37 % 251 - 125).astype(np.int8).reshape(rows, n)
     out = np.empty((rows, n), mode.dtype)
     if kernel is Kernel.BY_ROW:
         theta.require_one_line("in the paper's row-at-a-time kernel", "Use the blocked kernel.")
-    recorded = _emulation.integer_kernel(
-        kernel is Kernel.BY_ROW,
-        _MODES.index(mode),
-        x,
-        None,
-        _bytes(out),
-        n,
-        *_native_theta(theta.packed.tolist()),
-        True,
-    )
-    return recorded or []
+    return _run(kernel, mode, x, None, out, theta.packed.tolist(), record=True)
 
 
 def softmax_bf16(x: NDArray[np.float32], native_exp: bool) -> NDArray[np.float32]:
@@ -264,8 +247,7 @@ def softmax_bf16(x: NDArray[np.float32], native_exp: bool) -> NDArray[np.float32
 
 
 def trace_bf16(native_exp: bool, n: int, rows: int = 8) -> list[RawOperation]:
-    """What the BF16 baseline does on `rows` rows of n columns."""
-    n, rows = whole("n", n), whole("rows", rows)
+    n, rows = integer("n", n), integer("rows", rows)
     if n < BF16_LANES or n % BF16_LANES or rows < 1:
         raise ShapeError(
             f"one row or more of a multiple of {BF16_LANES} columns", f"{rows} of {n}", "Round n up."

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
+from hccs import _figures
+from hccs.errors import ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
 from hccs_aie import emulator
-from hccs_aie.cycles.machine import Generation
+from hccs_aie.arguments import integer
+from hccs_aie.cycles.machine import Generation, table_rows
 from hccs_aie.cycles.model import Compiler, KernelCycles, kernel_cycles, program_cycles
 from hccs_aie.cycles.program import Item, parse
 from hccs_aie.emulator import Kernel
@@ -36,8 +42,26 @@ PAPER_RATES = {
 AMD_BF16_CYCLES_1024 = {"first": 5657, "optimised": 1845}
 """AMD's own AIE-ML softmax with max-subtraction at n = 1024 (mlir-aie), before and after optimisation."""
 
-COMPILED_AUTHORS_KERNEL = {32: 45.0, 64: 65.0, 128: 75.0}
-"""Bundles per row of the paper authors' own row kernel, u8_clb, in the open AIE2 compiler's output."""
+
+@functools.cache
+def compiled(kernel: str, mode: Mode | str, n: int) -> dict[str, float]:
+    """Bundles per row counted in the open AIE2 compiler's output, by loop, "outside" of loops, and in "all".
+
+    `kernel` is "blocked", ours on 64 rows, or "authors", the paper authors' own row kernel.
+    """
+    asked = (kernel, Mode(mode).value, str(n))
+    rows = [row for row in table_rows("aie2_compiled.csv") if (row["kernel"], row["mode"], row["n"]) == asked]
+    return {
+        row["part"]: float(row["per_row"] or int(row["bundles"]) * int(row["trips"]) / emulator.MODELLED_ROWS)
+        for row in rows
+    }
+
+
+TILES = {Generation.AIE2: (304,), Generation.AIE2PS: (144, 184)}
+"""Compute tiles: 38 x 8 on VEK280; 144 in aie4ml's table of VEK385, 184 in the paper."""
+
+STREAM_BYTES = {Generation.AIE2: 4, Generation.AIE2PS: 8}
+"""Bytes per cycle of a core's input stream, and of its output stream."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +84,10 @@ class Entry:
 
     @property
     def ratio(self) -> float:
-        """Our cycles over the modelled paper kernel's."""
         return self.ours.per_row / self.paper_kernel.per_row
 
 
 def elements_per_second(n: int, cycles_per_row: float) -> float:
-    """Throughput of one tile at 1.25 GHz."""
     return n * CLOCK_HZ / cycles_per_row
 
 
@@ -100,14 +122,16 @@ def modelled(
 def _modelled(
     generation: Generation, kernel: Kernel, mode: Mode, n: int, compiler: Compiler, lines: int
 ) -> KernelCycles:
-    return program_cycles(_parsed(kernel, mode, n, lines), generation, emulator.MODELLED_ROWS, compiler)
+    return program_cycles(traced(kernel, mode, n, lines), generation, emulator.MODELLED_ROWS, compiler)
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(kernel: Kernel, mode: Mode, n: int, lines: int) -> list[Item]:
-    """One kernel's trace is that of every generation and compiler."""
+def traced(
+    kernel: Kernel, mode: Mode, n: int, lines: int = 1, rows: int = emulator.MODELLED_ROWS
+) -> list[Item]:
+    """The parsed trace of an integer kernel: the same for every generation and compiler."""
     theta = representative_two_lines(n) if lines == 2 else representative_theta(n)
-    return parse(emulator.trace(kernel, mode, n, theta))
+    return parse(emulator.trace(kernel, mode, n, theta, rows))
 
 
 def modelled_bf16(
@@ -133,7 +157,6 @@ def paper_cycles(generation: Generation | str, column: Mode | str, n: int) -> fl
 
 
 def entry(generation: Generation | str, mode: Mode | str, n: int) -> Entry:
-    """One row of the throughput table."""
     generation, mode = Generation(generation), Mode(mode)
     return Entry(
         generation=generation,
@@ -149,9 +172,68 @@ def entry(generation: Generation | str, mode: Mode | str, n: int) -> Entry:
 
 def entries() -> list[tuple[Generation, Mode, int]]:
     """Every entry's device, mode and row length: the paper's two modes, n = 32 to 512."""
-    return [
-        (generation, mode, n)
-        for generation in Generation
-        for mode in (Mode.I16_DIV, Mode.U8_CLB)
-        for n in COLUMNS
-    ]
+    return list(itertools.product(Generation, (Mode.I16_DIV, Mode.U8_CLB), COLUMNS))
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Modelled elements per second of `tiles` tiles: by compute alone, and as the streams feed and drain."""
+
+    generation: Generation
+    mode: Mode
+    n: int
+    tiles: int
+    compute: float
+    streamed: float
+
+    @property
+    def stream_bound(self) -> bool:
+        return self.streamed < self.compute
+
+
+def stream_cycles(generation: Generation | str, mode: Mode | str, n: int) -> float:
+    """Least cycles per row that the streams allow: n bytes in, n outputs out, at the same time."""
+    return n * max(1, Mode(mode).dtype.itemsize) / STREAM_BYTES[Generation(generation)]
+
+
+def scaled(generation: Generation | str, mode: Mode | str, n: int, tiles: int) -> Scaling:
+    """Modelled throughput of independent tiles, rows dealt out evenly (paper, eq. 12)."""
+    generation, mode, tiles = Generation(generation), Mode(mode), integer("tiles", tiles)
+    if not 1 <= tiles <= max(TILES[generation]):
+        raise ParameterError(
+            f"1 to {max(TILES[generation])} tiles on {generation.device}",
+            str(tiles),
+            "See hccs aie scaling --help.",
+        )
+    cycles = modelled(generation, Kernel.BLOCKED, mode, n).per_row
+    limited = max(cycles, stream_cycles(generation, mode, n))
+    return Scaling(generation, mode, n, tiles, tiles * n * CLOCK_HZ / cycles, tiles * n * CLOCK_HZ / limited)
+
+
+def scaling_curve(generation: Generation | str, mode: Mode | str, n: int) -> list[Scaling]:
+    """Modelled throughput at powers of two up to the array, and at the array sizes themselves."""
+    generation = Generation(generation)
+    most = max(TILES[generation])
+    counts = sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | set(TILES[generation]))
+    return [scaled(generation, mode, n, tiles) for tiles in counts]
+
+
+def scaling_figure(generation: Generation | str, n: int, path: str | os.PathLike[str]) -> Path:
+    """The paper's scaling figure with our kernels: solid by compute alone, dashed within the streams."""
+    generation = Generation(generation)
+    drawing = _figures.new(6, 4)
+    axis = drawing.subplots()
+    for mode, colour in ((Mode.U8_CLB, "#e45756"), (Mode.I16_DIV, "#4c78a8")):
+        points = scaling_curve(generation, mode, n)
+        tiles = [point.tiles for point in points]
+        drawn = [("modelled", "o-", [point.compute for point in points])]
+        drawn.append(("streams", "--", [point.streamed for point in points]))
+        if (paper := paper_cycles(generation, mode, n)) is not None:
+            drawn.append(("the paper's one tile times tiles", ":", [t * n * CLOCK_HZ / paper for t in tiles]))
+        for name, style, rates in drawn:
+            axis.plot(tiles, [r / 1e9 for r in rates], style, color=colour, label=f"{mode.value}, {name}")
+    axis.set(xlabel="tiles", ylabel="G elements / s", xscale="log", yscale="log")
+    axis.set_title(f"{generation.device}, n = {n}")
+    axis.legend(fontsize=7)
+    axis.grid(alpha=0.3)
+    return _figures.save(drawing, path)

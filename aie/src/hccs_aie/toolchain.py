@@ -15,17 +15,24 @@ from hccs.numbers.modes import Mode
 from hccs_aie import emulator, throughput
 from hccs_aie.cycles.machine import Generation
 from hccs_aie.cycles.model import Compiler, KernelCycles
-from hccs_aie.cycles.program import parse
 from hccs_aie.emulator import Kernel
-from hccs_aie.export.project import Project, Target
-from hccs_aie.export.project_file import ProjectFile
-from hccs_aie.listing import CodeFunction, PassBundles, count, functions, source_loops
+from hccs_aie.export.project import Project, ProjectFile, Target
+from hccs_aie.listing import (
+    Chains,
+    CodeFunction,
+    PassBundles,
+    count,
+    functions,
+    loop_chains,
+    source_loops,
+)
 
 PEANO_VARIABLE = "PEANO_INSTALL_DIR"
 VITIS_VARIABLE = "XILINX_VITIS"
 API_VARIABLE = "AIE_API_INCLUDE"
 
 _TARGETS = {Generation.AIE2: "aie2-none-unknown-elf", Generation.AIE2PS: "aie2ps-none-unknown-elf"}
+_FLAGS = ("-Isrc", "-O2", "-std=c++20", "-DNDEBUG", "-gline-tables-only")
 _PLATFORM = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./+-]*")
 """make expands what it is given, and a shell reads that: only what means itself to both."""
 
@@ -45,25 +52,15 @@ class Build:
     issued: PassBundles
     modelled: KernelCycles
 
-    def modelled_loop(self, name: str) -> float:
-        """The model's bundles per row in a loop of the source."""
-        regions = [region for region in self.modelled.regions if region.name == name]
-        return sum(region.cycles for region in regions) / self.modelled.rows
-
     @property
     def total(self) -> int:
         """Bundles of the whole object, each issued once: code size, not cycles."""
         return sum(self.bundles.values())
 
 
-def count_bundles(disassembly: str) -> dict[str, int]:
-    """Bundles per function in `llvm-objdump -d` output: one address is one bundle."""
-    return {function.name: function.bundles for function in functions(disassembly)}
-
-
-def modelled_code_size(generation: Generation, mode: Mode, n: int) -> int:
+def modelled_code_size(generation: Generation, mode: Mode, n: int, lines: int = 1) -> int:
     """Bundles of the modelled kernel's code; pipelined loops have a prologue, one interval, an epilogue."""
-    regions = throughput.modelled(generation, Kernel.BLOCKED, mode, n).regions
+    regions = throughput.modelled(generation, Kernel.BLOCKED, mode, n, lines=lines).regions
     return sum(
         2 * r.schedule.length - r.schedule.ii if r.schedule.ii is not None else r.schedule.length
         for r in regions
@@ -124,18 +121,20 @@ def _made(
     generation: Generation,
     project: Project,
     profile: Compiler,
+    chains: Chains | None = None,
 ) -> Build:
     if not code:
         raise ToolchainError(f"functions in what {compiler} made", "none", "Look at the compiler's output.")
-    mode, n = project.mode, project.columns
-    modelled = throughput.modelled(generation, Kernel.BLOCKED, mode, n, profile)
-    loops = source_loops(parse(emulator.trace(Kernel.BLOCKED, mode, n, throughput.representative_theta(n))))
+    mode, n, lines = project.mode, project.columns, 2 if project.theta.wide else 1
+    modelled = throughput.modelled(generation, Kernel.BLOCKED, mode, n, profile, lines)
+    rows = min(emulator.MODELLED_ROWS, project.rows, project.rows_per_tile)
+    loops = source_loops(throughput.traced(Kernel.BLOCKED, mode, n, lines, rows))
     return Build(
         compiler,
         object_file,
         {function.name: function.bundles for function in code},
-        modelled_code_size(generation, mode, n),
-        count(code, loops, emulator.MODELLED_ROWS),
+        modelled_code_size(generation, mode, n, lines),
+        count(code, loops, rows, chains),
         modelled,
     )
 
@@ -150,21 +149,26 @@ def _with_peano(
             "not set",
             "mlir-aie's include folder has it.",
         )
-    # The tools run in the project's folder: paths that are relative to ours are made whole.
+    # The tools run in the project's folder: paths that are relative to ours are made absolute.
     tools = Path(environment[PEANO_VARIABLE]).absolute() / "bin"
     _require_target(root, exported, Target.IRON, "src/hccs_tile.cc")
     object_file = root / "hccs_tile.o"
-    flags = [
-        f"--target={_TARGETS[generation]}",
-        "-O2",
-        "-std=c++20",
-        "-DNDEBUG",
-        f"-I{Path(api).absolute()}",
-        "-Isrc",
-    ]
+    flags = [f"--target={_TARGETS[generation]}", f"-I{Path(api).absolute()}", *_FLAGS]
     _run([str(tools / "clang++"), *flags, "-c", "src/hccs_tile.cc", "-o", object_file.name], root)
     code = functions(_run([str(tools / "llvm-objdump"), "-d", "-r", object_file.name], root))
-    return _made("peano", object_file, code, generation, exported.project, Compiler.OPEN)
+    chains = _loop_chains(tools, object_file, code)
+    return _made("peano", object_file, code, generation, exported.project, Compiler.OPEN, chains)
+
+
+def _loop_chains(tools: Path, object_file: Path, code: list[CodeFunction]) -> Chains:
+    """The source loops of the first section's bundles; none if the compiler came without a symbolizer."""
+    symbolizer, root = tools / "llvm-symbolizer", object_file.parent
+    addresses = [hex(at) for function in code if function.section == ".text" for at in function.addresses]
+    if not symbolizer.is_file() or not addresses:
+        return {}
+    asked = [str(symbolizer), f"--obj={object_file.name}", "--inlines", "--output-style=JSON", *addresses]
+    sources = {path.name: path.read_text(encoding="utf-8") for path in (root / "src").glob("*.hpp")}
+    return loop_chains(_run(asked, root), sources)
 
 
 def _with_vitis(root: Path, generation: Generation, exported: ProjectFile, platform: str | None) -> Build:

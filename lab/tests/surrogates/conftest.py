@@ -1,9 +1,9 @@
 """Logits for every method: several heads, padding, and the edges of int8."""
 
-import hccs_lab.surrogates as surrogates
 import numpy as np
 import pytest
 
+import hccs_lab.surrogates as surrogates
 from tests.conftest import logits
 
 SCALES = np.array([0.02, 0.06, 0.11])

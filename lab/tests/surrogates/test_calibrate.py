@@ -1,13 +1,13 @@
 """Parameters fitted to the data: one set per head, no worse than the defaults, for layers as for heads."""
 
-import hccs_lab.surrogates as surrogates
 import numpy as np
 import pytest
-from hccs_lab.surrogates import entmax, fitting
+from lab.tests.surrogates.conftest import SCALES, data
 
 import hccs
+import hccs_lab.surrogates as surrogates
 from hccs.errors import DataError
-from lab.tests.surrogates.conftest import SCALES, data
+from hccs_lab.surrogates import entmax, fitting
 
 FITTED = {
     "hccs": {"B", "S", "D"},

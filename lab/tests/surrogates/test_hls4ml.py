@@ -5,10 +5,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import hccs_lab.surrogates as surrogates
 import numpy as np
 import pytest
 
+import hccs_lab.surrogates as surrogates
 from tests.conftest import logits
 
 pytestmark = pytest.mark.hls4ml

@@ -10,12 +10,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("entmax")
 
-import hccs_lab.surrogates as surrogates
+from lab.tests.surrogates.conftest import SCALES, calibrated, data
 
 import hccs.nn
+import hccs_lab.surrogates as surrogates
 from hccs.errors import DataError, MissingExtraError
 from hccs.nn import AttentionInputs, attention_layers, fill
-from lab.tests.surrogates.conftest import SCALES, calibrated, data
 from tests.nn.conftest import batch_for, bert
 
 

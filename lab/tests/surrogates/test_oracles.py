@@ -4,15 +4,15 @@ import importlib
 import re
 from pathlib import Path
 
-import hccs_lab.surrogates as surrogates
 import numpy as np
 import pytest
-from hccs_lab.surrogates import aie4ml_exp, ibert, iron_bf16, ita, sas, softermax, vitis_bf16
-from hccs_lab.surrogates.rows import requantised, to_bfloat16
+from lab.tests.surrogates.conftest import SCALES, calibrated, data
 
 import hccs
+import hccs_lab.surrogates as surrogates
 from hccs.reference.softmax import softmax as reference_softmax
-from lab.tests.surrogates.conftest import SCALES, calibrated, data
+from hccs_lab.surrogates import aie4ml_exp, ibert, iron_bf16, ita, sas, softermax, vitis_bf16
+from hccs_lab.surrogates.rows import requantised, to_bfloat16
 from tests.conftest import logits
 
 X = logits(seed=1, shape=(2, 3, 50, 64))

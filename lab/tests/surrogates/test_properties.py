@@ -5,14 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hccs_lab.surrogates as surrogates
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-
 from lab.tests.surrogates.conftest import SCALES, SUMMING_TO_ONE, WITHOUT_MAXIMUM, calibrated, data
+
+import hccs_lab.surrogates as surrogates
 
 # For rows of up to 40 columns of any kind.
 FIXED = {

@@ -7,14 +7,14 @@ from fractions import Fraction
 from math import floor, log
 from pathlib import Path
 
-import hccs_lab.surrogates as surrogates
 import numpy as np
 import pytest
+from lab.tests.surrogates.conftest import SCALES, data
+
+import hccs_lab.surrogates as surrogates
 from hccs_lab.surrogates import e2softmax, exaq, ibert, log_int_softmax, shiftmax, softmax_s8
 from hccs_lab.surrogates.index_softmax import FORMS
 from hccs_lab.surrogates.rows import divided_to_even, leading_bit
-
-from lab.tests.surrogates.conftest import SCALES, data
 from tests.conftest import logits
 
 X = logits(seed=1, shape=(2, 3, 50, 64))

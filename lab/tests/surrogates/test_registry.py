@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hccs_lab.surrogates as surrogates
 import numpy as np
 import pytest
+
+import hccs_lab.surrogates as surrogates
+from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
 from hccs_lab.surrogates import registry
 from hccs_lab.surrogates.costs import NEEDS
-
-from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
 
 X = np.array([[10, 3, -2, -20]], np.int8)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hccs.errors import ParameterError, ShapeError
+from hccs.numbers.multipliers import INT16_LIMIT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,11 +36,16 @@ class RampParams:
                 raise ShapeError(f"{name} int16 of shape (64,)", f"{part.dtype} of shape {part.shape}", "")
         if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 0 <= self.bits <= MAX_BITS:
             raise ParameterError(f"bits from 0 to {MAX_BITS}", repr(self.bits), "A piece has 1 to 512 steps.")
-        ends = np.concatenate([self.knot.astype(np.int64), self.knot.astype(np.int64) + self.slope])
-        # f then stays inside int16 for every x.
+        ends = np.stack([self.knot.astype(np.int64), self.knot.astype(np.int64) + self.slope])
         if ends.min() < -(2**14) or ends.max() > 2**14:
             raise ParameterError(
                 "a residue within 2^14 steps", f"{ends.min()} to {ends.max()}", "Use a coarser step."
+            )
+        largest = np.minimum((np.arange(PIECES) + 1 << self.bits) - 1, INT16_LIMIT)  # x of each piece
+        largest[-1] = INT16_LIMIT
+        if (largest - ends.min(0) > INT16_LIMIT).any():
+            raise ParameterError(
+                "f(x) of at most 32767", f"{(largest - ends.min(0)).max()}", "Use a coarser step."
             )
 
     @classmethod

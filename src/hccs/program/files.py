@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +79,21 @@ def load(path: str | os.PathLike[str]) -> Program:
 
 
 def find(path: str | os.PathLike[str]) -> Path:
-    """The file that a path means: itself, or in a folder `model.hccs` or the only `.hccs`."""
+    """The file that a path means: itself, the model of a folder, or an installed model by its name.
+
+    A folder has a `model.hccs`, or one `.hccs` alone. Distributions name the models that they bring by entry
+    points `hccs.models`.
+    """
     given = Path(path)
+    if not given.exists():
+        installed = {entry.name: entry for entry in entry_points(group="hccs.models")}
+        if str(path) in installed:
+            return Path(installed[str(path)].load())
+        if not given.suffix and given.name == str(path):
+            names = ", ".join(sorted(installed)) or "none. pip install hccs-minilm-l6 brings one"
+            raise FileError(
+                "a file, a folder or the name of an installed model", str(path), f"Installed: {names}."
+            )
     if not given.is_dir():
         return given
     if (given / IN_RUN).exists():

@@ -59,7 +59,6 @@ class Machine:
     accumulators: int = 9
 
     def lowering(self, operation: str, bits: int) -> Lowering:
-        """The table row for an operation on elements of `bits`."""
         found = self.lowerings.get((operation, bits)) or self.lowerings.get((operation, None))
         if found is None:
             raise KeyError(f"{self.generation.value} has no lowering for {operation} on {bits} bits")
@@ -76,7 +75,8 @@ class Machine:
         return made.latency
 
 
-def _rows(name: str) -> list[dict[str, str]]:
+def table_rows(name: str) -> list[dict[str, str]]:
+    """One of the CSV files in `tables`."""
     text = (resources.files("hccs_aie.cycles") / "tables" / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
@@ -112,9 +112,11 @@ def machine(generation: Generation | str) -> Machine:
     5
     """
     generation = Generation(generation)
-    lowerings = [_lowering(row) for row in _rows(f"{generation.value}_lowering.csv")]
+    lowerings = [_lowering(row) for row in table_rows(f"{generation.value}_lowering.csv")]
     return Machine(
         generation=generation,
-        instructions={i.name: i for i in map(_instruction, _rows(f"{generation.value}_instructions.csv"))},
+        instructions={
+            i.name: i for i in map(_instruction, table_rows(f"{generation.value}_instructions.csv"))
+        },
         lowerings={(low.operation, low.bits): low for low in lowerings},
     )

@@ -26,7 +26,6 @@ from hccs_aie.arguments import Choice
 from hccs_aie.cycles import open_compiler
 from hccs_aie.cycles.graph import build, registers
 from hccs_aie.cycles.machine import SLOTS, Generation, Machine, machine
-from hccs_aie.cycles.pressure import Pressure, pressure
 from hccs_aie.cycles.program import (
     Item,
     Loop,
@@ -36,23 +35,35 @@ from hccs_aie.cycles.program import (
     fuse_stores,
     operations,
     parse,
+    rewritten,
     shared,
     split_invariant,
     without_unread,
 )
 from hccs_aie.cycles.schedule import (
     BundleSchedule,
+    Pressure,
     list_schedule,
     modulo_schedule,
+    pressure,
     recurrence_interval,
     resource_interval,
 )
+
+SET_UP = "set-up"
+"""The name of the regions outside all loops."""
 
 UNROLL_TRIPS = 2
 LOOP_SETUP = 3
 CALL = 12
 STRAIGHT_LINE_LIMIT = 600
 """Bodies of more operations than this are not tried as straight-line code."""
+
+
+BANKS = 8
+BANK_BYTES = 16
+_GAP = 64
+"""Accesses further apart than this belong to different buffers."""
 
 
 class Compiler(Choice):
@@ -75,11 +86,13 @@ class CodeRegion:
     pressure: Pressure
     fits: bool
     entering: int = 0
+    """Bundles of loop set-ups, all runs together."""
+    moving: int = 0
+    """Bundles after each run's schedule that move pointers."""
 
     @property
     def cycles(self) -> int:
-        """Modelled bundles of all its runs, loop set-up included."""
-        return self.times * self.schedule.cycles(self.trips) + self.entering
+        return self.times * (self.schedule.cycles(self.trips) + self.moving) + self.entering
 
 
 @dataclass(frozen=True)
@@ -93,17 +106,23 @@ class KernelCycles:
 
     @property
     def cycles(self) -> int:
-        """All regions and the call."""
         return self.call + sum(region.cycles for region in self.regions)
 
     @property
     def per_row(self) -> float:
-        """Modelled cycles per row."""
         return self.cycles / self.rows
+
+    def loop(self, name: str) -> float:
+        """Cycles per row inside a loop, without its set-up."""
+        return sum(r.cycles - r.entering for r in self.regions if r.name == name) / self.rows
+
+    @property
+    def outside(self) -> float:
+        """Cycles per row in no loop, loop set-ups included."""
+        return self.per_row - sum(self.loop(name) for name in {r.name for r in self.regions} - {SET_UP})
 
     @property
     def issues(self) -> dict[str, float]:
-        """Instructions per row and slot."""
         totals = dict.fromkeys(SLOTS, 0.0)
         for region in self.regions:
             for slot, count in region.schedule.graph.slot_counts(machine(self.generation)).items():
@@ -122,13 +141,11 @@ class KernelCycles:
 
     @property
     def binding_slot(self) -> str:
-        """The slot with the most instructions."""
         issues = self.issues
         return max(SLOTS, key=lambda slot: issues[slot])
 
     @property
     def fits_registers(self) -> bool:
-        """False when some region would have to spill."""
         return all(region.fits for region in self.regions)
 
 
@@ -185,10 +202,10 @@ class _Modeller:
         if self.compiler is Compiler.PIPELINED and innermost and not called:
             return hoisted, [self.pipelined(loop, shared(before), shared(body), times)]
         moved = {operation.result for operation in hoisted}
-        whole = loop.trips * times
-        inner = self.block(loop.label, _without(loop.iterations[at], moved), whole)
+        runs = loop.trips * times
+        inner = self.block(loop.label, _without(loop.iterations[at], moved), runs)
         if innermost or (self.compiler is not Compiler.SERIAL and len(body) <= STRAIGHT_LINE_LIMIT):
-            unrolled = [self.straight(loop.label, shared(body), whole)]
+            unrolled = [self.straight(loop.label, shared(body), runs)]
             if innermost or sum(r.cycles for r in unrolled) <= sum(r.cycles for r in inner):
                 return hoisted, unrolled
         return hoisted, inner
@@ -206,6 +223,7 @@ class _Modeller:
             regions = self.block(loop.label, inner, loop.trips * times)
             return hoisted, [replace(regions[0], entering=regions[0].entering + entering), *regions[1:]]
         best = self.straight(loop.label, shared(body), loop.trips * times)
+        best = replace(best, moving=open_compiler.pointer_moves(best.schedule.graph))
         if loop.trips > 1:
             _, before = split_invariant(flat[-2], inside, repeated)
             graph = build(shared(body), self.chip, shared(before))
@@ -247,18 +265,12 @@ class _Modeller:
     def _constants(self, body: Sequence[Operation]) -> tuple[int, int]:
         made = {operation.result for operation in body}
         outside = {value for operation in body for operand in operation.operands for value in operand} - made
-        held = [registers(self.makers[value]) for value in sorted(outside) if value in self.makers]
-        return sum(v for v, _ in held), sum(a for _, a in held)
+        filled = [registers(self.makers[value]) for value in sorted(outside) if value in self.makers]
+        return sum(v for v, _ in filled), sum(a for _, a in filled)
 
 
 def _without(items: Sequence[Item], values: set[int]) -> list[Item]:
-    kept: list[Item] = []
-    for item in items:
-        if isinstance(item, Loop):
-            kept.append(replace(item, iterations=[_without(i, values) for i in item.iterations]))
-        elif item.result not in values:
-            kept.append(item)
-    return kept
+    return rewritten(items, lambda item: None if item.result in values else item)
 
 
 def kernel_cycles(
@@ -279,6 +291,50 @@ def program_cycles(
     if compiler is Compiler.OPEN:
         items = without_unread(open_compiler.forwarded(open_compiler.unrolled(items)))
     items = fuse_stores(items)
-    regions = _Modeller(chip, items, compiler).block("set-up", items, 1)
+    regions = _Modeller(chip, items, compiler).block(SET_UP, items, 1)
     call = open_compiler.CALL if compiler is Compiler.OPEN else CALL
     return KernelCycles(chip.generation, rows, tuple(regions), call)
+
+
+def _buffer_starts(accesses: Sequence[Operation]) -> list[tuple[int, int]]:
+    """(start, end) of each run of addresses without a gap."""
+    runs: list[tuple[int, int]] = []
+    for access in sorted(accesses, key=lambda operation: operation.address):
+        end = access.address + access.bytes
+        if runs and access.address - runs[-1][1] < _GAP:
+            runs[-1] = (runs[-1][0], max(runs[-1][1], end))
+        else:
+            runs.append((access.address, end))
+    return runs
+
+
+def bank_stalls_per_iteration(region: CodeRegion) -> int:
+    """Cycles one iteration of a region loses to bank conflicts in its steady state."""
+    nodes = region.schedule.graph.nodes
+    accesses = [node.operation for node in nodes if node.operation.bytes and not node.call]
+    runs = _buffer_starts(accesses)
+    parts: dict[int, int] = {}
+    bundles: dict[int, list[int]] = {}
+    for index, node in enumerate(nodes):
+        operation = node.operation
+        if node.call or not operation.bytes:
+            continue
+        start = next(first for first, end in runs if first <= operation.address < end)
+        part = parts.get(operation.result, 0)
+        parts[operation.result] = part + 1
+        offset = operation.address - start + 32 * part
+        time = region.schedule.times[index]
+        bundle = time % region.schedule.ii if region.schedule.ii else time
+        width = min(32, operation.bytes)
+        banks = {(offset + at) // BANK_BYTES % BANKS for at in range(0, width, BANK_BYTES)}
+        bundles.setdefault(bundle, []).extend(banks)
+    return sum(max(banks.count(bank) for bank in set(banks)) - 1 for banks in bundles.values())
+
+
+def bank_stalls(kernel: KernelCycles) -> int:
+    """Modelled cycles that a kernel call loses to bank conflicts, which its figure leaves out.
+
+    Tile memory has eight banks of 128 bit. A bundle whose loads and stores meet in one bank waits one cycle
+    for each access too many. Every buffer is taken to begin at bank 0, as linkers place aligned arrays.
+    """
+    return sum(bank_stalls_per_iteration(region) * region.trips * region.times for region in kernel.regions)

@@ -1,16 +1,16 @@
 """What the open-source AIE2 compiler of late 2024 does to a kernel, as rules on traces and graphs.
 
-Learnt from bundles counted in its output, and from its public sources; chosen, with the two constants below,
-on the same counts that aie/tests/test_aie_open_compiler.py holds them to:
+The rules come from bundles counted in its output and from its public sources. They and the fitted constants
+below were chosen on the same counts that aie/tests/test_aie_open_compiler.py compares them with:
 
-1. A loop whose count it knows is unrolled, and what straight-line code has stored it does not load again.
-   Any other loop stays one, and unless it is pipelined each iteration is waited out.
-2. It cannot tell two buffers apart through our inlined calls: loads stay behind the stores before them, and
-   stores behind the loads.
-3. It assigns registers before it schedules, so a value waits until the last reader of its register's former
-   value has issued. Values take registers in program order: a scalar the first that is free, so that rows
-   which use a scalar where they load it wait for each other; a vector the one freed longest ago.
-4. Around a loop the same two orders hold from one iteration to the next, and an interval is tried only up to
+1. A loop whose count the compiler knows is unrolled, and straight-line code does not load what it has just
+   stored. Any other loop stays one. Unless it is pipelined, each trip is waited out and moves its pointers.
+2. The compiler cannot tell two buffers apart through our inlined calls: loads stay after earlier stores, and
+   stores after earlier loads.
+3. Registers are assigned before scheduling, so a value waits until the last reader of its register's former
+   value has issued. Values take registers in program order: a scalar takes the first free one, so that rows
+   which use a scalar where they load it wait for each other; a vector takes the one freed longest ago.
+4. The same two orders hold from one iteration of a loop to the next, and an interval is tried only up to
    `LARGEST_INTERVAL`: short bodies are pipelined, long ones are not.
 """
 
@@ -33,14 +33,24 @@ LARGEST_INTERVAL = 40
 LOOP_ENTRY = 7
 """Bundles to enter a loop: a hardware loop may end seven bundles after its set-up at the earliest."""
 
-CALL = 180
+CALL = 165
 """Entering and leaving a kernel and its passes, with the parameters loaded and registers saved.
 
-Fitted: 218 to 237 bundles of a compiled call of three loops were outside all of them.
+Fitted: 198 to 314 bundles of a compiled call of three loops were outside all of them.
 """
+
+POINTERS = 8
+ACCESSES_PER_POINTER = 5
+"""Fitted: a trip takes one bundle more per so many memory accesses, up to the number of pointer registers."""
 
 _SCALAR_REGISTERS = 16
 _SHIFT_REGISTERS = 4
+
+
+def pointer_moves(graph: Graph) -> int:
+    """Bundles that a trip of an unpipelined loop takes to move its pointers."""
+    accesses = sum(node.operation.bytes > 0 and not node.call for node in graph.nodes)
+    return min(POINTERS, -(-accesses // ACCESSES_PER_POINTER))
 
 
 def unrolled(items: Sequence[Item]) -> list[Item]:
@@ -85,7 +95,7 @@ def forwarded(items: Sequence[Item]) -> list[Item]:
 
 
 def keep_memory_order(graph: Graph, chip: Machine, around: bool) -> None:
-    """Order every load against every store as the program does; `around` also the loop's next iteration."""
+    """Keep the program's order of loads and stores; with `around`, also into the loop's next iteration."""
     touching = [i for i, node in enumerate(graph.nodes) if node.operation.bytes and not node.call]
 
     def order(early: int, late: int, distance: int) -> None:

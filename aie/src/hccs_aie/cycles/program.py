@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 RawOperation = tuple[str, str, int, int, int, list[int], int, int]
@@ -34,11 +34,9 @@ class Operation:
 
     @property
     def is_store(self) -> bool:
-        """True when it writes memory."""
         return self.name in _STORES
 
     def overlaps(self, other: Operation) -> bool:
-        """True when both touch a common byte of memory."""
         return self.address < other.address + other.bytes and other.address < self.address + self.bytes
 
 
@@ -53,7 +51,6 @@ class Loop:
 
     @property
     def trips(self) -> int:
-        """How often the body ran."""
         return len(self.iterations)
 
 
@@ -101,23 +98,24 @@ def operations(items: Sequence[Item]) -> list[Operation]:
     return flat
 
 
+def rewritten(items: Sequence[Item], each: Callable[[Operation], Operation | None]) -> list[Item]:
+    """The tree with every operation replaced by what `each` makes of it, or left out where that is None."""
+    out: list[Item] = []
+    for item in items:
+        if isinstance(item, Loop):
+            out.append(replace(item, iterations=[rewritten(body, each) for body in item.iterations]))
+        elif (made := each(item)) is not None:
+            out.append(made)
+    return out
+
+
 def without_unread(root: list[Item]) -> list[Item]:
     """The tree without results that neither a store nor another operation reads."""
     read: set[int] = set()
     for operation in reversed(operations(root)):
         if operation.is_store or operation.result in read:
             read.update(value for operand in operation.operands for value in operand)
-
-    def kept(items: list[Item]) -> list[Item]:
-        out: list[Item] = []
-        for item in items:
-            if isinstance(item, Loop):
-                out.append(replace(item, iterations=[kept(iteration) for iteration in item.iterations]))
-            elif item.is_store or item.result in read:
-                out.append(item)
-        return out
-
-    return kept(root)
+    return rewritten(root, lambda item: item if item.is_store or item.result in read else None)
 
 
 def fuse_stores(items: list[Item]) -> list[Item]:
@@ -134,20 +132,14 @@ def fuse_stores(items: list[Item]) -> list[Item]:
         if stored and operation.name == "srs" and operation.bits < 32:
             fused[operation.result] = operation
 
-    def rewrite(body: list[Item]) -> list[Item]:
-        out: list[Item] = []
-        for item in body:
-            if isinstance(item, Loop):
-                out.append(replace(item, iterations=[rewrite(iteration) for iteration in item.iterations]))
-            elif item.result in fused:
-                continue
-            elif item.name == "store" and (source := fused.get(item.operands[0][0])) is not None:
-                out.append(replace(item, name="store_srs", operands=source.operands, views=source.views))
-            else:
-                out.append(item)
-        return out
+    def fuse(item: Operation) -> Operation | None:
+        if item.result in fused:
+            return None
+        if item.name == "store" and (source := fused.get(item.operands[0][0])) is not None:
+            return replace(item, name="store_srs", operands=source.operands, views=source.views)
+        return item
 
-    return rewrite(items)
+    return rewritten(items, fuse)
 
 
 def shared(items: Sequence[Operation]) -> list[Operation]:

@@ -1,6 +1,6 @@
-"""Schedulers: lists for straight-line code, modulo schedules for loops.
+"""Schedulers, list schedules for straight-line code and modulo schedules for loops.
 
-Deterministic: ties fall to program order.
+They are deterministic: ties fall to program order.
 """
 
 from __future__ import annotations
@@ -92,44 +92,50 @@ def list_schedule(graph: Graph, machine: Machine) -> BundleSchedule:
     """Greedy, longest remaining path first. A library call lets nothing else issue while it runs."""
     count = len(graph.nodes)
     height = heights(graph)
-    incoming: list[list[Edge]] = [[] for _ in range(count)]
+    outgoing: list[list[Edge]] = [[] for _ in range(count)]
+    unplaced, earliest = [0] * count, [0] * count
     for edge in graph.edges:
         if edge.distance == 0:
-            incoming[edge.target].append(edge)
+            outgoing[edge.source].append(edge)
+            unplaced[edge.target] += 1
     times = [-1] * count
     slots: list[frozenset[str]] = [frozenset()] * count
     waiting = sorted(range(count), key=lambda index: (-height[index], index))
     reservations = _Reservations()
+
+    def place(index: int, time: int) -> None:
+        times[index] = time
+        for edge in outgoing[index]:
+            unplaced[edge.target] -= 1
+            earliest[edge.target] = max(earliest[edge.target], time + edge.latency)
+
     time = 0
     while waiting:
-        later: list[int] = []
+        issued = False
         for index in waiting:
-            ready = all(times[e.source] >= 0 and times[e.source] + e.latency <= time for e in incoming[index])
+            if unplaced[index] or earliest[index] > time:
+                continue
             node = graph.nodes[index]
-            if ready and node.call:
-                if any(t == time for t in times):
-                    ready = False
-                else:
-                    times[index] = time
+            if node.call:
+                if not issued:
+                    place(index, time)
                     time += node.call
-                    later.extend(i for i in waiting if times[i] < 0 and i not in later)
                     break
-            elif ready:
-                group = reservations.free(time, machine.instructions[node.instruction].slots)
-                if group is not None:
-                    reservations.take(time, group)
-                    times[index], slots[index] = time, group
-                    continue
-            later.append(index)
+                continue
+            group = reservations.free(time, machine.instructions[node.instruction].slots)
+            if group is not None:
+                reservations.take(time, group)
+                slots[index] = group
+                place(index, time)
+                issued = True
         else:
             time += 1
-        waiting = sorted(set(later), key=lambda index: (-height[index], index))
+        waiting = [index for index in waiting if times[index] < 0]
     ends = [t + max(graph.nodes[i].call, 1) for i, t in enumerate(times)]
     return BundleSchedule(graph, tuple(times), tuple(slots), max(ends, default=0))
 
 
 def resource_interval(graph: Graph, machine: Machine) -> int:
-    """The least II that the slots allow."""
     alone: dict[str, int] = {}
     ports = 0
     for node in graph.nodes:
@@ -143,7 +149,6 @@ def resource_interval(graph: Graph, machine: Machine) -> int:
 
 
 def recurrence_interval(graph: Graph) -> int:
-    """The least II that the cycles around the loop allow."""
     interval = 1
     while _has_positive_cycle(graph, interval):
         interval += 1
@@ -205,3 +210,43 @@ def modulo_schedule(graph: Graph, machine: Machine, ii: int) -> BundleSchedule |
     start = min((t for t in times if t is not None), default=0)
     final = tuple(t - start for t in times if t is not None)
     return BundleSchedule(graph, final, tuple(slots), max(final, default=-1) + 1, ii)
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """The most registers alive in one bundle."""
+
+    vectors: int
+    accumulators: int
+
+    def fits(self, machine: Machine) -> bool:
+        return self.vectors <= machine.vector_registers and self.accumulators <= machine.accumulators
+
+
+def pressure(schedule: BundleSchedule, machine: Machine, invariant: tuple[int, int] = (0, 0)) -> Pressure:
+    """Peak registers of a schedule; `invariant` are those that loop constants hold throughout.
+
+    A register is taken from the bundle in which the result arrives to the last bundle that reads it. In a
+    modulo schedule lifetimes longer than II overlap themselves.
+    """
+    graph, ii = schedule.graph, schedule.ii
+    last: dict[int, int] = {}
+    for edge in graph.edges:
+        if not edge.memory:
+            use = schedule.times[edge.target] + (ii or 0) * edge.distance
+            last[edge.source] = max(last.get(edge.source, use), use)
+    span = ii or schedule.length or 1
+    live = [[0, 0] for _ in range(span)]
+    for index, until in last.items():
+        node = graph.nodes[index]
+        if node.call:
+            continue
+        # Forwarded results reach their reader before the register file: alive from then on.
+        arrival = min(schedule.times[index] + machine.instructions[node.instruction].latency, until)
+        for time in range(arrival, until + 1):
+            live[time % span][0] += node.vectors
+            live[time % span][1] += node.accumulators
+    return Pressure(
+        invariant[0] + max((v for v, _ in live), default=0),
+        invariant[1] + max((a for _, a in live), default=0),
+    )

@@ -1,7 +1,6 @@
 """Project folders that a user with AI Engine tools can build: Vitis, IRON, or the `aie4ml` package."""
 
-from hccs_aie.export.project import Project, Target, plan
-from hccs_aie.export.project_file import ProjectFile
+from hccs_aie.export.project import Project, ProjectFile, Target, plan
 from hccs_aie.export.write import export
 
 __all__ = ["Project", "ProjectFile", "Target", "export", "plan"]

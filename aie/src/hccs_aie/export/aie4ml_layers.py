@@ -11,10 +11,11 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -34,7 +35,7 @@ DIGIT = 256
 
 PRODUCTS = ("project",)
 
-REFUSED = {
+REFUSED: dict[type[op.Operator], str] = {
     op.Embed: "look-ups",
     op.EmbedPatches: "cutting an image and adding its positions with saturation",
     op.LayerNorm: "an int16 or int32 sum in, int16 out: aie4ml's LayerNorm takes and returns int8",
@@ -43,11 +44,15 @@ REFUSED = {
         "logits by a 24-bit factor per head, rounded half up, and a division per row behind the sum: aie4ml "
         "shifts by powers of two and rounds half to even; its HCCS takes full rows and returns probabilities"
     ),
+    op.NarrowRows: "an exponent for each row: aie4ml has one shift per tensor",
     op.Table: "a table of 256: aie4ml knows ReLU alone",
+    op.Ramp: "pieces of a line on int16: aie4ml knows ReLU alone",
     op.Add: "two int16 to an int32 sum or a clamped int16: aie4ml's Add keeps one type",
     op.First: "one row of many: the host takes it",
+    op.Pool: "sums, maxima or the last of a sequence's rows: the host takes them",
+    op.Unit: "a division by the length of a row",
 }
-"""Operators that stay outside, and what is missing."""
+"""What aie4ml lacks for operators that stay outside; one that is not listed is named as unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +66,6 @@ class Widened:
     cut: bool
 
     def inputs(self, x: NDArray[np.int8]) -> NDArray[np.int16]:
-        """int8 rows as the layer reads them."""
         wide = x.astype(np.int16)
         return np.concatenate([DIGIT * wide, wide], axis=-1) if self.cut else wide
 
@@ -88,6 +92,16 @@ def widened(layer: LinearParams) -> Widened | str:
         np.dtype(dtype),
         cut,
     )
+
+
+def _linear(step: Any, given: op.Value) -> Widened | str:
+    if given.exponents:
+        return "an exponent for each row of its input: aie4ml has one shift per tensor"
+    return widened(step.params)
+
+
+LAYERS: dict[type[op.Operator], Callable[[Any, op.Value], Widened | str]] = {op.Linear: _linear}
+"""Operators that aie4ml can hold: each is int8 rows times `step.params`, given what it reads."""
 
 
 def layer_model(name: str, layer: Widened, rows: int) -> Any:
@@ -124,12 +138,17 @@ def layer_model(name: str, layer: Widened, rows: int) -> Any:
     return model
 
 
+def _missing(step: op.Operator) -> str:
+    return REFUSED.get(type(step), f"{type(step).__name__}, an operator that this export does not know")
+
+
 def lowered_and_not(program: Program) -> tuple[dict[str, Widened], dict[str, str]]:
     """The layers that aie4ml can hold, by the value they write, and for all other operators why not."""
     layers: dict[str, Widened] = {}
     missing: dict[str, str] = {}
     for step in program.operators:
-        made = widened(step.params) if isinstance(step, op.Linear) else REFUSED[type(step)]
+        layer = LAYERS.get(type(step))
+        made = layer(step, program.values[step.inputs[0]]) if layer else _missing(step)
         if isinstance(made, str):
             missing[step.output] = made
         else:
@@ -145,12 +164,11 @@ def export_layers(program: Program, out: str | os.PathLike[str], rows: int = 64,
     for step in program.operators:
         if step.output not in layers:
             continue
-        assert isinstance(step, op.Linear)
-        layer = layers[step.output]
+        layer, params = layers[step.output], cast("Any", step).params
         contents[f"{step.output}.onnx"] = layer_model(step.output, layer, rows).SerializeToString()
-        x = rng.integers(-127, 128, (rows, step.params.weight.shape[1])).astype(np.int8)
+        x = rng.integers(-127, 128, (rows, params.weight.shape[1])).astype(np.int8)
         file = io.BytesIO()
-        np.savez(file, x=layer.inputs(x), y=linear(x, step.params))
+        np.savez(file, x=layer.inputs(x), y=linear(x, params))
         contents[f"vectors/{step.output}.npz"] = file.getvalue()
     templates = resources.files("hccs_aie.export") / "templates" / "aie4ml_layers"
     for name in ("lower.py", "README.md"):

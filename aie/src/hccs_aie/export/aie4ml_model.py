@@ -97,7 +97,6 @@ def require_full_rows(project: Project) -> None:
 
 
 def files(project: Project) -> dict[str, str | bytes]:
-    """Everything in the folder that only aie4ml needs."""
     require_full_rows(project)
     return {
         "hccs_softmax.onnx": model(project).SerializeToString(),

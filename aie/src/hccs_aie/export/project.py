@@ -1,21 +1,25 @@
-"""What every export shares: the rows of each tile, parameters, kernel sources, test vectors."""
+"""What every export shares: rows of each tile, parameters, `project.json`, kernel sources, test vectors."""
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.errors import ParameterError, ShapeError
-from hccs.numbers.heads import HeadParams
+from hccs._files.folder import Manifest
+from hccs.errors import FileError, HccsError, ParameterError, ShapeError
+from hccs.numbers.heads import NAMES, ONE_LINE, HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs.reference.softmax import softmax as reference_softmax
-from hccs_aie import scaling
-from hccs_aie.arguments import Choice, whole
+from hccs_aie.arguments import Choice, integer
 from hccs_aie.emulator import LANES, MAX_COLUMNS, require_theta, rows_multiple, takes_columns
+from hccs_aie.throughput import TILES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,8 +31,13 @@ RESERVED_MEMORY = 6144
 SECOND_LEVELS = 2048
 """What the clamp levels of a second line take besides."""
 
-MAX_TILES = max(max(tiles) for tiles in scaling.TILES.values())
-"""Tiles of the largest array."""
+MAX_TILES = max(max(tiles) for tiles in TILES.values())
+
+
+PROJECT_FILE = "project.json"
+_FORMAT = "hccs.aie.project"
+_VERSION = 1
+_NUMBERS = ("layer", "columns", "rows", "tiles")
 
 
 class Target(Choice):
@@ -56,7 +65,7 @@ class Project:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", Mode(self.mode))
         for name in ("layer", "columns", "rows", "tiles"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
+            object.__setattr__(self, name, integer(name, getattr(self, name)))
         if self.layer < 0:
             raise ParameterError("a layer from 0 on", str(self.layer), "Layers count from 0.")
         if len(self.theta.shape) != 1:
@@ -72,17 +81,14 @@ class Project:
 
     @property
     def heads(self) -> int:
-        """Heads of the layer."""
         return self.theta.shape[0]
 
     @property
     def rows_per_tile(self) -> int:
-        """Rows of each tile's buffers."""
         return self.heads * self.rows // self.tiles
 
     @property
     def output_type(self) -> str:
-        """The C++ type of the probabilities."""
         return "uint8" if self.mode.is_u8 else "int16"
 
 
@@ -129,10 +135,10 @@ def plan(
 ) -> Project:
     """Deal a layer's rows out to tiles; without `tiles`, to the fewest whose memory holds their share."""
     layers, _ = table.shape
-    layer, rows = whole("layer", layer), whole("rows", rows)
+    layer, rows = integer("layer", layer), integer("rows", rows)
     if not 0 <= layer < layers:
         raise ParameterError(f"a layer from 0 to {layers - 1}", str(layer), "Layers count from 0.")
-    columns = table.n if columns is None else whole("columns", columns)
+    columns = table.n if columns is None else integer("columns", columns)
     theta = table.layer(layer)
     mode = table.mode if mode is None else Mode(mode)
     if tiles is None:
@@ -167,6 +173,68 @@ struct layer {{
 
 }}  // namespace hccs
 """
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    """A project and the tool flow it was written for, as they stand in an export's `project.json`."""
+
+    target: Target
+    project: Project
+
+    def text(self) -> str:
+        """The file's content: numbers by name, and (B, S, D) of each head."""
+        content = {"format": _FORMAT, "version": _VERSION, "target": self.target.value}
+        content |= {"mode": self.project.mode.value}
+        content |= {name: getattr(self.project, name) for name in _NUMBERS}
+        lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items()]
+        heads = ",\n    ".join(map(json.dumps, self.project.theta.packed.tolist()))
+        return "{\n" + ",\n".join([*lines, f'  "theta": [\n    {heads}\n  ]']) + "\n}\n"
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> ProjectFile:
+        """Read an exported folder's file; refuses folders that are no export, or one that was interrupted."""
+        root = Path(folder)
+        path = root / PROJECT_FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise FileError(
+                f"{root} to be a folder that hccs aie export wrote",
+                f"no readable {PROJECT_FILE} in it ({error.strerror})",
+                "Run hccs aie export.",
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise _damaged(path, str(error)) from error
+        found = content if isinstance(content, dict) else {}
+        if (found.get("format"), found.get("version")) != (_FORMAT, _VERSION):
+            raise FileError(
+                f"{path} to be of format {_FORMAT}, version {_VERSION}",
+                f"{found.get('format')!r}, version {found.get('version')!r}",
+                "Export it again with this version of hccs.",
+            )
+        manifest = Manifest.load(root)
+        if manifest is not None and not manifest.complete:
+            raise FileError(f"{root} to be complete", "an export that was stopped", "Export it again.")
+        try:
+            return _parsed(found)
+        except (HccsError, KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, repr(error) if isinstance(error, KeyError) else str(error)) from error
+
+
+def _parsed(found: dict[str, Any]) -> ProjectFile:
+    rows = found["theta"]
+    widths = {len(row) if isinstance(row, list) else 0 for row in rows} if isinstance(rows, list) else set()
+    if rows != [] and (len(widths) != 1 or not widths <= {ONE_LINE, len(NAMES)}):
+        raise ValueError("theta that is not a list of B, S, D, or of these and S2, D2, f")
+    width = widths.pop() if widths else ONE_LINE
+    theta = HeadParams(*([row[i] for row in rows] for i in range(width)), wide=width > ONE_LINE)
+    project = Project(theta, found["mode"], **{name: found[name] for name in _NUMBERS})
+    return ProjectFile(Target(found["target"]), project)
+
+
+def _damaged(path: Path, got: str) -> FileError:
+    return FileError(f"{path} to be as hccs aie export wrote it", got, "Export it again.")
 
 
 def kernel_sources() -> dict[str, str]:

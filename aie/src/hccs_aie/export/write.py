@@ -8,21 +8,27 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hccs._files import folder as _folder
-from hccs_aie.export import aie4ml_model, vitis
+from hccs_aie.export import aie4ml_model
 from hccs_aie.export.project import (
+    PROJECT_FILE,
     Project,
+    ProjectFile,
     Target,
     emulation_sources,
     kernel_sources,
     parameter_header,
     vectors,
 )
-from hccs_aie.export.project_file import NAME, ProjectFile
 
 TILES_PER_COLUMN = 4
 """A memory tile has six DMA channels each way: four tiles' shares fit, and one to and from outside."""
 
+PLIO_BYTES = 8
+"""A 64-bit PLIO file has as many numbers per line as fit eight bytes."""
 
 PRODUCTS = {
     Target.VITIS: ("libadf.a", "Work", "aiesimulator_output", "host_check"),
@@ -30,6 +36,23 @@ PRODUCTS = {
     Target.AIE4ML: ("project",),
 }
 """What a project's own Makefile or script leaves in the folder."""
+
+
+def plio_text(values: NDArray[Any]) -> str:
+    """Numbers as a 64-bit PLIO reads them: eight bytes a line.
+
+    >>> plio_text(np.arange(8, dtype=np.int16))
+    '0 1 2 3\\n4 5 6 7\\n'
+    """
+    per_line = PLIO_BYTES // values.dtype.itemsize
+    lines = values.reshape(-1, per_line).tolist()
+    return "".join(" ".join(map(str, line)) + "\n" for line in lines)
+
+
+def plio_files(x: NDArray[np.int8], expected: NDArray[Any]) -> dict[str, str]:
+    files = {f"data/in{tile}.txt": plio_text(values) for tile, values in enumerate(x)}
+    files |= {f"data/expected{tile}.txt": plio_text(values) for tile, values in enumerate(expected)}
+    return files
 
 
 def _templates(name: str, facts: Mapping[str, object]) -> dict[str, str]:
@@ -65,7 +88,7 @@ def _contents(project: Project, target: Target) -> dict[str, str | bytes]:
         "tiles_per_column": TILES_PER_COLUMN,
     }
     made: dict[str, str | bytes] = {
-        NAME: ProjectFile(target, project).text(),
+        PROJECT_FILE: ProjectFile(target, project).text(),
         "vectors/logits.bin": x.tobytes(),
         "vectors/probabilities.bin": expected.tobytes(),
         **_templates(target.value, facts),
@@ -77,7 +100,7 @@ def _contents(project: Project, target: Target) -> dict[str, str | bytes]:
     made.update({f"host/include/{path}": text for path, text in emulation_sources().items()})
     made.update(_templates("common", facts))
     if target is Target.VITIS:
-        made.update(vitis.data_files(x, expected))
+        made.update(plio_files(x, expected))
     return made
 
 

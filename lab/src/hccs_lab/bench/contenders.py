@@ -146,7 +146,7 @@ def float_onnx(model: Any, inputs: dict[str, torch.Tensor], path: Path) -> Path:
     return path
 
 
-def dynamic_int8_onnx(path: Path) -> Path:
+def dynamic_int8_onnx(path: Path, *, per_channel: bool = False) -> Path:
     """ONNX Runtime's dynamic quantisation of all weights of a file, beside it."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -158,6 +158,7 @@ def dynamic_int8_onnx(path: Path) -> Path:
         quantize_dynamic(
             model,
             out,
+            per_channel=per_channel,
             weight_type=QuantType.QInt8,
             extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
         )

@@ -1,4 +1,4 @@
-"""Inputs with the reference's scores, as C: what an exported model checks itself on."""
+"""Inputs with the reference's answers, as C: what an exported model checks itself on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from hccs.errors import DataError
 from hccs.executors.c.literals import numbers_of
+from hccs.executors.c.table import answer_of
 from hccs.program import IntegerModel, Program
 
 if TYPE_CHECKING:
@@ -21,17 +22,17 @@ COUNT, IMAGES = 12, 3
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """Token ids and types of one sequence, or an image, and its scores, flat."""
+    """Token ids and types of one sequence, or an image, and its scores or its vector, flat."""
 
     tokens: NDArray[Any]
     types: NDArray[np.uint8]
-    scores: NDArray[np.int32]
+    values: NDArray[Any]
 
 
 def examples_of(model: IntegerModel, sequences: Sequence[Any] | None, kept: Any) -> list[Example]:
-    """The given sequences of token ids, or images, or made-up ones, with their scores.
+    """The given sequences of token ids, or images, or made-up ones, with their answers.
 
-    Made-up ones have types at random, given ones the type 0. The scores are the reference's.
+    Made-up ones have types at random, given ones the type 0. The answers are the reference's.
     """
     if sequences is None:
         inputs = list(_made_up(model.program, kept))
@@ -63,25 +64,29 @@ def _made_up(
         yield rng.choice(words, length), rng.integers(0, embed.type_count, length).astype(np.uint8)
 
 
-def header(found: Sequence[Example]) -> str:
+def header(program: Program, found: Sequence[Example]) -> str:
     """`hccs_examples.h`."""
-    return f"""/* Examples with the scores of the reference, written by `hccs export c`. */
+    answer = answer_of(program)
+    return f"""/* Examples with the {answer.name} of the reference, written by `hccs export c`. */
 #ifndef HCCS_EXAMPLES_H
 #define HCCS_EXAMPLES_H
 
 #include "hccs_model.h"
 
 #define HCCS_EXAMPLES {len(found)}u
-#define HCCS_EXAMPLE_MOST_SCORES {max(example.scores.size for example in found)}
+#define HCCS_EXAMPLE_MOST_VALUES {max(example.values.size for example in found)}
+
+/* A number of the {answer.name}. */
+typedef {answer.type} hccs_example_value;
 
 /* Tokens of an example. */
 uint32_t hccs_example_rows(uint32_t example);
 
-/* The scores that it must have, and their number. */
-const int32_t* hccs_example_scores(uint32_t example);
-uint32_t hccs_example_score_count(uint32_t example);
+/* The {answer.name} that it must have, and the number of values. */
+const hccs_example_value* hccs_example_values(uint32_t example);
+uint32_t hccs_example_value_count(uint32_t example);
 
-hccs_model_status hccs_run_example(uint32_t example, int32_t* scores);
+hccs_model_status hccs_run_example(uint32_t example, hccs_example_value* values);
 
 #endif
 """
@@ -89,31 +94,34 @@ hccs_model_status hccs_run_example(uint32_t example, int32_t* scores);
 
 def source(program: Program, found: Sequence[Example]) -> str:
     """`hccs_examples.c`."""
-    image = program.embed.image is not None
+    image, answer = program.embed.image is not None, answer_of(program)
     tokens = _flat("uint8_t" if image else "int32_t", "tokens", [example.tokens for example in found])
-    scores = _flat("int32_t", "scores", [example.scores for example in found])
+    expected = _flat(answer.type, "expected", [example.values for example in found])
+    function = f"hccs_model_{answer.name}"
     if image:
         rows = f"(void)example;\n  return {program.rows};"
-        call = "hccs_model_scores(tokens + tokens_at[example], scores)"
+        call = f"{function}(tokens + tokens_at[example], values)"
     else:
         tokens += _flat("uint8_t", "types", [example.types for example in found])
         rows = "return tokens_at[example + 1] - tokens_at[example];"
         call = (
-            "hccs_model_scores(tokens + tokens_at[example], types + types_at[example],\n"
-            "                           hccs_example_rows(example), scores)"
+            f"{function}(tokens + tokens_at[example], types + types_at[example],\n"
+            f"         {' ' * len(function)} hccs_example_rows(example), values)"
         )
     return f"""#include "hccs_examples.h"
 
-{tokens}{scores.replace(" scores[", " expected[")}
+{tokens}{expected}
 uint32_t hccs_example_rows(uint32_t example) {{
   {rows}
 }}
 
-const int32_t* hccs_example_scores(uint32_t example) {{ return expected + scores_at[example]; }}
+const hccs_example_value* hccs_example_values(uint32_t example) {{ return expected + expected_at[example]; }}
 
-uint32_t hccs_example_score_count(uint32_t example) {{ return scores_at[example + 1] - scores_at[example]; }}
+uint32_t hccs_example_value_count(uint32_t example) {{
+  return expected_at[example + 1] - expected_at[example];
+}}
 
-hccs_model_status hccs_run_example(uint32_t example, int32_t* scores) {{
+hccs_model_status hccs_run_example(uint32_t example, hccs_example_value* values) {{
   return {call};
 }}
 """

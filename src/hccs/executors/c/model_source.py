@@ -8,19 +8,22 @@ from hccs.executors.c.table import POOLS, Call, Writing, arena_bytes, code_of
 from hccs.program.plan import Step
 from hccs.program.program import Program
 
+LABEL = """
+/* The name of a score. */
+const char* hccs_model_label(uint32_t index);
+"""
+
 
 def header(writing: Writing) -> str:
     """`hccs_model.h`."""
-    program = writing.program
+    program, answer = writing.program, writing.answer
     counts = {
-        "LABELS": len(program.labels),
+        answer.count: program.values[program.operators[-1].output].width,
         "LONGEST": program.rows,
         "ARENA_BYTES": arena_bytes(writing.plan),
     }
     macros = "\n".join(f"#define HCCS_MODEL_{name} {value}" for name, value in counts.items())
-    return f"""/* A whole model in integers, written by `hccs export c`: {_input(program)} in, scores out.
- *
- * One step of a score is worth {program.score_scale:.9g} of the float model's logits.
+    return f"""/* A whole model in integers, written by `hccs export c`: {_kinds(program)}
  * The arena is static: one call at a time. */
 #ifndef HCCS_MODEL_H
 #define HCCS_MODEL_H
@@ -33,7 +36,7 @@ extern "C" {{
 
 {macros} /* of RAM, beside less than a kilobyte of stack */
 
-/* What was wrong with a call; the scores are then untouched. */
+/* What was wrong with a call; the {answer.name} {"are" if program.labels else "is"} then untouched. */
 typedef enum {{
   HCCS_MODEL_OK,
   HCCS_MODEL_BAD_LENGTH,
@@ -41,10 +44,7 @@ typedef enum {{
   HCCS_MODEL_BAD_TYPE
 }} hccs_model_status;
 
-{_promises(program)}
-/* The name of a score. */
-const char* hccs_model_label(uint32_t index);
-
+{_promises(writing)}{LABEL if program.labels else ""}
 #ifdef __cplusplus
 }}
 #endif
@@ -53,44 +53,50 @@ const char* hccs_model_label(uint32_t index);
 """
 
 
-def _input(program: Program) -> str:
-    return "token ids" if program.embed.image is None else "an image"
+def _kinds(program: Program) -> str:
+    """What goes in and what comes out."""
+    given = "token ids" if program.embed.image is None else "an image"
+    if not program.labels:
+        return f"{given} in, a unit vector out.\n *\n * The number 32767 stands for 1."
+    step = f"One step of a score is worth {program.score_scale:.9g} of the float model's logits."
+    return f"{given} in, scores out.\n *\n * {step}"
 
 
-def _promises(program: Program) -> str:
+def _promises(writing: Writing) -> str:
     """The functions of the interface, with what they take."""
-    per = " [length][HCCS_MODEL_LABELS]" if program.per_token else " [HCCS_MODEL_LABELS]"
+    program, answer = writing.program, writing.answer
+    named, count = ("Scores" if program.labels else "The unit vector"), f"[HCCS_MODEL_{answer.count}]"
+    per = f" [length]{count}" if program.per_token else f" {count}"
     if program.embed.image is not None:
         channels, height, width = program.embed.image
         size = f"uint8 [{channels}][{height}][{width}], 0 to 255"
         per = per.replace("length", "HCCS_MODEL_LONGEST")
-        return f"""/* Scores{per} of an image, {size}: no normalisation before. */
-{signature(program)};
+        return f"""/* {named}{per} of an image, {size}: no normalisation before. */
+{signature(writing)};
 """
-    return f"""/* Scores{per} of 1 to HCCS_MODEL_LONGEST token ids, special ones among them,
+    return f"""/* {named}{per} of 1 to HCCS_MODEL_LONGEST token ids, special ones among them,
  * without padding. `types` are the segments of a pair of texts, 0 to {program.embed.type_count - 1}, or NULL
  * for all zero. */
-{signature(program)};
+{signature(writing)};
 
 /* Whether the model holds a token's word: where not, the tokenizer's unknown token may take its place. */
 int hccs_model_knows(int32_t token);
 """
 
 
-def signature(program: Program) -> str:
+def signature(writing: Writing) -> str:
     """The signature of the function that answers."""
-    if program.embed.image is not None:
-        return "hccs_model_status hccs_model_scores(const uint8_t* image, int32_t* scores)"
-    return (
-        "hccs_model_status hccs_model_scores(const int32_t* tokens, const uint8_t* types, uint32_t length,\n"
-        "                                    int32_t* scores)"
-    )
+    answer = writing.answer
+    name, out = f"hccs_model_status hccs_model_{answer.name}", f"{answer.type}* {answer.name}"
+    if writing.program.embed.image is not None:
+        return f"{name}(const uint8_t* image, {out})"
+    first = f"{name}(const int32_t* tokens, const uint8_t* types, uint32_t length,"
+    return f"{first}\n{' ' * (len(name) + 1)}{out})"
 
 
 def source(writing: Writing) -> str:
     """`hccs_model.c`: the arena, the checks and the calls."""
-    program, plan = writing.program, writing.plan
-    labels = ", ".join(f'"{_escaped(label)}"' for label in program.labels)
+    plan = writing.plan
     body = "\n".join(line for group in plan.groups for line in _group(writing, group))
     pools = " ".join(f"int{bits}_t {name}[{max(plan.pools[bits], 1)}];" for bits, name in POOLS.items())
     return f"""/* The calls of a whole model, written by `hccs export c`, a few rows at a time. */
@@ -106,27 +112,34 @@ def source(writing: Writing) -> str:
 /* All values, one array for each width of integers; what no longer is read makes room. */
 static struct {{ {pools} }} arena;
 
-static const char* const labels[HCCS_MODEL_LABELS] = {{{labels}}};
-
-const char* hccs_model_label(uint32_t index) {{ return index < HCCS_MODEL_LABELS ? labels[index] : ""; }}
-
-{_checks(writing)}
+{_labels(writing.program)}{_checks(writing)}
 {body}
   return HCCS_MODEL_OK;
 }}
 """
 
 
+def _labels(program: Program) -> str:
+    if not program.labels:
+        return ""
+    labels = ", ".join(f'"{_escaped(label)}"' for label in program.labels)
+    return f"""static const char* const labels[HCCS_MODEL_LABELS] = {{{labels}}};
+
+const char* hccs_model_label(uint32_t index) {{ return index < HCCS_MODEL_LABELS ? labels[index] : ""; }}
+
+"""
+
+
 def _checks(writing: Writing) -> str:
     program = writing.program
     if program.embed.image is not None:
-        return f"""{signature(program)} {{
+        return f"""{signature(writing)} {{
   const uint32_t length = HCCS_MODEL_LONGEST;
   uint32_t row, rows;"""
     words = writing.name(program.embed)
     return f"""int hccs_model_knows(int32_t token) {{ return hccs_word_of(&{words}, token) < {words}.count; }}
 
-{signature(program)} {{
+{signature(writing)} {{
   uint32_t row, rows;
   if (length < 1 || length > HCCS_MODEL_LONGEST) return HCCS_MODEL_BAD_LENGTH;
   for (row = 0; row < length; ++row) {{

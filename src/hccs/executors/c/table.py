@@ -29,6 +29,22 @@ HEAD_BYTES = 40
 """Bytes of an `hccs_attention_head`: theta's six, and two multipliers with their shifts."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a model answers in C: the array's name, the type of its numbers, and how their count is called."""
+
+    name: str
+    type: str
+    count: str
+
+
+def answer_of(program: Program) -> Answer:
+    """Scores, each with a label, or a vector."""
+    last = program.operators[-1]
+    kind = f"int{program.values[last.output].bits}_t"
+    return Answer("scores", kind, "LABELS") if last.labelled else Answer("vector", kind, "DIMS")
+
+
 @dataclass(frozen=True, eq=False)
 class Writing:
     """A program that is being written, its plan, and the words to keep: all of them where None."""
@@ -36,6 +52,10 @@ class Writing:
     program: Program
     plan: ProgramPlan
     kept: NDArray[np.int32] | None = None
+
+    @property
+    def answer(self) -> Answer:
+        return answer_of(self.program)
 
     def name(self, step: op.Operator) -> str:
         """The C name of an operator's constants: its number and the value that it writes."""
@@ -69,22 +89,24 @@ class Call:
 
     @property
     def out(self) -> str:
-        """Where the output's rows lie; scores lie where the caller of the model wants them."""
+        """Where the output's rows lie; an answer lies where the caller of the model wants it."""
         program = self.writing.program
         if self.step.main is program.operators[-1]:
-            return "scores" + f" + row * {self.width}" * program.per_token
-        return self.place(self.step.main.output, self.width)
+            return self.writing.answer.name + f" + row * {self.width}" * program.per_token
+        return self.place(self.step.main.output, program.values[self.step.main.output].columns)
 
     def read(self, index: int = 0) -> str:
         """Where the rows of an input lie."""
-        name = self.step.reads[index]
-        return self.place(name, self.writing.plan.values[name].width)
+        return self.place(self.step.reads[index], self.given(index).columns)
 
-    def place(self, name: str, width: int = 0) -> str:
-        """Where a value or scratch lies: from its first row on, or from `row` on in rows of `width`."""
+    def given(self, index: int = 0) -> op.Value:
+        return self.writing.plan.values[self.step.reads[index]]
+
+    def place(self, name: str, columns: int = 0) -> str:
+        """Where a value or scratch lies: from its first row on, or from `row` on in rows of `columns`."""
         slot = self.writing.plan.slots[name]
         text = f"arena.{POOLS[slot.pool]} + {slot.offset}"  # type: ignore[index]
-        return text if slot.local or not width or not self.step.all_rows else f"{text} + row * {width}"
+        return text if slot.local or not columns or not self.step.all_rows else f"{text} + row * {columns}"
 
     def scratch(self, part: str) -> str:
         return self.place(f"{self.step.main.output}.{part}")
@@ -173,10 +195,11 @@ def _linear_constants(writing: Writing, step: op.Linear) -> Iterator[str]:
 
 
 def _linear_call(call: Call) -> str:
+    function = "hccs_linear_of_exponents" if call.given().exponents else "hccs_linear"
     if call.step.first_row_outputs:
         others = f"row == 0 ? 0 : {call.step.first_row_outputs}"
-        return f"hccs_linear_8_from(&{call.name}, {others}, {call.read()}, rows, {call.out})"
-    return f"hccs_linear_{call.bits}(&{call.name}, {call.read()}, rows, {call.out})"
+        return f"{function}_8_from(&{call.name}, {others}, {call.read()}, rows, {call.out})"
+    return f"{function}_{call.bits}(&{call.name}, {call.read()}, rows, {call.out})"
 
 
 def _patch_constants(writing: Writing, step: op.EmbedPatches) -> Iterator[str]:
@@ -202,8 +225,7 @@ def _norm_constants(writing: Writing, step: op.LayerNorm) -> Iterator[str]:
 
 
 def _norm_call(call: Call) -> str:
-    bits = call.writing.plan.values[call.step.reads[0]].bits
-    return f"hccs_layer_norm_{bits}(&{call.name}, {call.read()}, rows, {call.out})"
+    return f"hccs_layer_norm_{call.given().bits}(&{call.name}, {call.read()}, rows, {call.out})"
 
 
 def _attention_constants(writing: Writing, step: op.Attention) -> Iterator[str]:
@@ -238,6 +260,24 @@ def _narrow_call(call: Call) -> str:
     return f"hccs_narrow({call.read()}, {call.count}, {call.step.main.bits}, {call.out})"  # type: ignore[attr-defined]
 
 
+def _ramp_constants(writing: Writing, step: op.Ramp) -> Iterator[str]:
+    p, name = step.params, writing.name(step)
+    yield array(f"{name}_knot", p.knot)
+    yield array(f"{name}_slope", p.slope)
+    yield structure("hccs_ramp_pieces", name, [f"{name}_knot", f"{name}_slope", p.bits])
+
+
+def _pool_call(call: Call) -> str:
+    pooling = f"HCCS_POOL_{call.step.main.pooling.upper()}"  # type: ignore[attr-defined]
+    rows, out = call.place(call.step.reads[0]), call.place(call.step.main.output)
+    return f"hccs_pool_{call.bits}({pooling}, {rows}, length, {call.width}, {out})"
+
+
+def _unit_call(call: Call) -> str:
+    given = call.given()
+    return f"hccs_unit_{given.bits}({call.read()}, {given.width}, {call.width}, rows, {call.out})"
+
+
 CODE: dict[type[op.Operator], Code] = {
     op.Embed: Code(_embed_call, "hccs_embedding {}", _embed_constants, size=_embed_size),
     op.EmbedPatches: Code(
@@ -248,6 +288,7 @@ CODE: dict[type[op.Operator], Code] = {
     ),
     op.LayerNorm: Code(_norm_call, "hccs_norm {}", _norm_constants),
     op.Narrow: Code(_narrow_call),
+    op.NarrowRows: Code(lambda c: f"hccs_narrow_rows({c.read()}, {c.width}, rows, {c.out})"),
     op.Linear: Code(_linear_call, "hccs_linear {}", _linear_constants),
     op.Attention: Code(
         _attention_call,
@@ -259,8 +300,15 @@ CODE: dict[type[op.Operator], Code] = {
     op.Table: Code(
         lambda c: f"hccs_table({c.name}, {c.read()}, {c.count}, {c.out})", "int8_t {}[256]", _table_constants
     ),
+    op.Ramp: Code(
+        lambda c: f"hccs_ramp(&{c.name}, {c.read()}, {c.count}, {c.out})",
+        "hccs_ramp_pieces {}",
+        _ramp_constants,
+    ),
     op.Add: Code(_add_call),
     op.First: Code(lambda c: ""),  # a plan reads first rows where all rows lie
+    op.Pool: Code(_pool_call),
+    op.Unit: Code(_unit_call),
 }
 
 TARGET = Target(

@@ -87,7 +87,7 @@ def export_c_model(
     contents["hccs_model.c"] = model_source.source(writing)
     contents["hccs_weights.h"] = _weights_header(writing)
     contents["hccs_weights.c"] = _weights(writing)
-    contents["hccs_examples.h"] = examples.header(found)
+    contents["hccs_examples.h"] = examples.header(program, found)
     contents["hccs_examples.c"] = examples.source(program, found)
     folder = _folder.replace(out, contents, products=PRODUCTS)
     sizes = [code_of(step).size(writing, step) for step in program.operators]

@@ -46,7 +46,7 @@ def attention(graph: Graph, x: str, step: Attention, tokens: Tokens, width: int,
         sums = _sums_of_scores(graph, distance, valid, _values(graph, v, by_head, ZERO_POINT), step)
     else:
         values = _values(graph, _as_int8(graph, v), by_head, np.int8(0))
-        sums = _sums_of_distances(graph, distance, valid, values, step, tokens.mask)
+        sums = _sums_of_distances(graph, distance, valid, values, step, tokens)
     Z = graph("Max", graph("Slice", sums, shape(d), shape(d + 1), shape(3)), np.int32(1))
     bits = min(longest * step.theta.max_score, WIDE_MAX if step.theta.wide else INT16_MAX).bit_length()
     N = graph("Slice", sums, shape(0), shape(d), shape(3))
@@ -77,17 +77,23 @@ def _distances(graph: Graph, q: str, k: str, step: Attention, valid: str) -> str
     return graph("Sub", graph("ReduceMax", x, shape(-1)), x)
 
 
-def _sums_of_distances(graph: Graph, distance: str, valid: str, v: str, step: Attention, mask: str) -> str:
+def _sums_of_distances(
+    graph: Graph, distance: str, valid: str, v: str, step: Attention, tokens: Tokens
+) -> str:
     """(N, Z) = B * sum(v) - S * sum(min(d, D) * v), and with a second line - S2 * sum(min(d, D2) * v)."""
     theta = step.theta
-    sums = graph("Mul", graph("MatMulInteger", mask, v), per_head(theta.B))
+    sums = graph("Mul", graph("MatMulInteger", tokens.mask, v), per_head(theta.B))
     for slope, bound in ((theta.S, theta.D), (theta.S2, theta.D2)):
         if np.any(slope):
             clamp = graph("Where", valid, per_head(bound), np.int32(0))
             delta = graph.cast(graph("Min", distance, clamp), np.uint8)
             lost = graph("Mul", graph("MatMulInteger", delta, v), per_head(slope))
             sums = graph("Sub", sums, lost)
-    return sums
+    if np.any(theta.S) or np.any(theta.S2):
+        return sums
+    # Every score is B: rows that share a mask have one sum, which stands for all of them.
+    rows = graph("Slice", tokens.sizes, shape(1), shape(2))
+    return graph("Expand", sums, graph("Concat", shape(1, 1), rows, shape(1), axis=0))
 
 
 def _sums_of_scores(graph: Graph, distance: str, valid: str, v: str, step: Attention) -> str:

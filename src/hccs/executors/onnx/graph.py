@@ -126,6 +126,8 @@ class Building:
         self.made: dict[str, str] = {}
         self.unclamped: set[str] = set()
         """8-bit values in which -128 stands for -127."""
+        self.exponents: dict[str, str] = {}
+        """The exponents of values whose rows have them: int64, one per row."""
         self.tokens = Tokens("", "")
         self.causal_tokens: Tokens | None = None
         self.inputs: list[Any] = []

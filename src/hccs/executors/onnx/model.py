@@ -1,4 +1,4 @@
-"""`write_onnx`: an integer program as one ONNX file, ids or images in, int32 scores out."""
+"""`write_onnx`: an integer program as one ONNX file, ids or images in, scores or unit vectors out."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from hccs.executors.onnx.embedding import causal, embed, embed_patches
 from hccs.executors.onnx.graph import MICROSOFT, OPSET, Building, shape
 from hccs.executors.onnx.layer_norm import layer_norm
 from hccs.executors.onnx.linear import clamped, linear, narrow, table
+from hccs.executors.onnx.pooling import pool, ramp, unit
+from hccs.executors.onnx.row_exponents import linear_rows, narrow_rows
 from hccs.program import operators as op
 from hccs.program.plan import require_known
 from hccs.program.program import Program
@@ -29,10 +31,14 @@ LARGEST_FILE = 2**31 - 1
 
 def write_onnx(program: Program, path: str | os.PathLike[str]) -> Path:
     """Write the program as ONNX; the file replaces an old one only once it is complete."""
-    model = onnx_program(program)
+    return replace_file(path, onnx_program(program).SerializeToString())
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes) -> Path:
+    """Write a file, into a folder that is made where there is none."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    atomic.replace(file, model.SerializeToString())
+    atomic.replace(file, content)
     return file
 
 
@@ -41,8 +47,9 @@ def onnx_program(program: Program) -> Any:
 
     Inputs are `input_ids` and `attention_mask` (ones, then zeros), int64 [batch, length], and, for a program
     that knows several types, `token_type_ids`, which may be left out; or `pixel_values`, uint8. Outputs are
-    `scores`, the program's int32 in every bit, and `logits`, the same in the float model's units. 8-bit
-    values are uint8 with zero point 128, those of 16 and more bits float64, which holds them exactly.
+    `scores`, the program's int32 in every bit, and `logits`, the same in the float model's units; where it
+    ends in unit vectors `vectors`, int16, and `embeddings`, the same in float32. 8-bit values are uint8 with
+    zero point 128, those of 16 and more bits float64, which holds them exactly.
     """
     building = Building(program)
     for step in program.operators:
@@ -54,6 +61,8 @@ def onnx_program(program: Program) -> Any:
 
 
 def _linear(building: Building, step: op.Linear) -> str:
+    if step.inputs[0] in building.exponents:
+        return linear_rows(building, step)
     readers = [other for other in building.program.operators if step.output in other.inputs]
     unclamped = bool(readers) and all(type(other) in CLAMPS_INPUT for other in readers)
     if unclamped:
@@ -82,6 +91,9 @@ def _add(building: Building, step: op.Add) -> str:
 
 def _first(building: Building, step: op.First) -> str:
     graph, (name,) = building.graph, step.inputs
+    if name in building.exponents:
+        e = graph("Reshape", building.exponents[name], building.tokens.sizes)
+        building.exponents[step.output] = graph("Gather", e, np.int64(0), axis=1)
     rows = graph("Concat", building.tokens.sizes, shape(building.width(name)), axis=0)
     return graph("Gather", graph("Reshape", building.made[name], rows), np.int64(0), axis=1)
 
@@ -91,11 +103,15 @@ CODE: dict[type[op.Operator], Callable[[Building, Any], str]] = {
     op.EmbedPatches: embed_patches,
     op.LayerNorm: lambda to, step: layer_norm(to.graph, to.made[step.inputs[0]], step.params),
     op.Narrow: lambda to, step: narrow(to.graph, to.made[step.inputs[0]], step.bits),
+    op.NarrowRows: narrow_rows,
     op.Linear: _linear,
     op.Attention: _attention,
     op.Table: _table,
+    op.Ramp: ramp,
     op.Add: _add,
     op.First: _first,
+    op.Pool: pool,
+    op.Unit: unit,
 }
 """The nodes of an operator: added to the graph, and the name of what they make."""
 
@@ -103,29 +119,37 @@ CLAMPS_INPUT = frozenset({op.Table})
 """Operators whose nodes take -128 for -127, so that the layer before them need not clamp."""
 
 
+def _outputs(program: Program) -> tuple[tuple[str, Any], tuple[str, Any]]:
+    """The names and types of the answer in integers and in float32."""
+    if program.labels:
+        return ("scores", np.int32), ("logits", np.float32)
+    return ("vectors", np.int16), ("embeddings", np.float32)
+
+
 def _end(building: Building) -> None:
     graph, program, tokens = building.graph, building.program, building.tokens
-    scores = building.made[program.operators[-1].output]
+    last = program.operators[-1].output
+    (integers, dtype), (reals, _) = _outputs(program)
     graph.place = "output"
+    answer = building.made[last] if program.labels else graph.cast(building.made[last], np.int32)
     if program.per_token:
-        rows = graph("Concat", tokens.sizes, shape(len(program.labels)), axis=0)
-        scores = graph("Reshape", scores, rows)
+        rows = graph("Concat", tokens.sizes, shape(building.width(last)), axis=0)
+        answer = graph("Reshape", answer, rows)
         if program.embed.image is None:  # an image has no padding
             real = graph("Transpose", graph("Squeeze", tokens.mask, shape(1)), perm=[0, 2, 1])
-            scores = graph("Mul", scores, graph.cast(real, np.int32))
-    graph.named(scores, "scores")
-    logits = graph("Mul", graph.cast(scores, np.float64), np.float64(program.score_scale))
-    graph.named(graph.cast(logits, np.float32), "logits")
+            answer = graph("Mul", answer, graph.cast(real, np.int32))
+    graph.named(answer if program.labels else graph.cast(answer, dtype), integers)
+    scaled = graph("Mul", graph.cast(answer, np.float64), np.float64(program.score_scale))
+    graph.named(graph.cast(scaled, np.float32), reals)
 
 
 def _model(building: Building) -> Any:
     graph, program = building.graph, building.program
     helper = graph.onnx.helper
     rows = "length" if program.embed.image is None else program.rows
-    sizes = ["batch", *([rows] if program.per_token else []), len(program.labels)]
+    sizes = ["batch", *([rows] if program.per_token else []), building.width(program.operators[-1].output)]
     outputs = [
-        helper.make_tensor_value_info(name, graph.type(dtype), sizes)
-        for name, dtype in (("scores", np.int32), ("logits", np.float32))
+        helper.make_tensor_value_info(name, graph.type(dtype), sizes) for name, dtype in _outputs(program)
     ]
     made = helper.make_graph(
         graph.nodes, "hccs", building.inputs, outputs, [*building.defaults, *graph.constants]

@@ -84,7 +84,10 @@ def narrow_rows(k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def linear_rows(k: torch.Tensor, power: torch.Tensor, layer: LinearIntegers, limit: int) -> torch.Tensor:
     """`hccs.reference.linear_rows` of int8 rows k * power, as float64."""
-    acc = nn.functional.linear(k.double(), layer.weight) + (layer.bias / power).round()
+    reach = 128 * layer.weight.abs().sum(1).amax()
+    kind = torch.float32 if reach < EXACT_IN_FLOAT32 else torch.float64
+    products = nn.functional.linear(k.to(kind), layer.weight.to(kind)).double()
+    acc = products + (layer.bias / power).round()
     assert layer.multiplier is not None
     return (acc * layer.multiplier * power / 2.0**ROW_SHIFT).round().clamp(-limit, limit)
 

@@ -42,8 +42,12 @@ class Pool(Operator):
         return Value(32, given[0].width, largest, per_token=False)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
+        self.require_rows(given[0].shape[1])
         rows = zip(given[0], batch.lengths, strict=True)
         return np.stack([pool(h[:length], self.pooling, divided=self.divided) for h, length in rows])
+
+    def require_rows(self, rows: int) -> None:
+        self.require(rows <= LONGEST_SUM, f"at most {LONGEST_SUM} tokens", rows)
 
     @property
     def longest_row(self) -> int:

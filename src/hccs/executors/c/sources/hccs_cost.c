@@ -22,13 +22,13 @@ static void step(uint32_t number, const char* name) {
 }
 
 int hccs_program(void) {
-  static int32_t scores[HCCS_EXAMPLE_MOST_SCORES];
+  static hccs_example_value values[HCCS_EXAMPLE_MOST_VALUES];
   uint32_t i, longest = 0;
   for (i = 1; i < HCCS_EXAMPLES; ++i) {
     if (hccs_example_rows(i) > hccs_example_rows(longest)) longest = i;
   }
   before = hccs_instructions();
-  if (hccs_run_example(longest, scores) != HCCS_MODEL_OK) return 1;
+  if (hccs_run_example(longest, values) != HCCS_MODEL_OK) return 1;
   hccs_say("rows ");
   hccs_say_number(hccs_example_rows(longest));
   hccs_say("\nstack ");

@@ -61,6 +61,15 @@ typedef struct {
   uint32_t channels;
 } hccs_norm;
 
+/* max(x, 0) - r(|x|): r where each of 64 pieces of 2^bits steps starts, and its rise over the piece. */
+typedef struct {
+  const int16_t* knot;
+  const int16_t* slope;
+  uint32_t bits;
+} hccs_ramp_pieces;
+
+typedef enum { HCCS_POOL_MEAN, HCCS_POOL_LAST, HCCS_POOL_MAX } hccs_pooling;
+
 /* theta of one head (without a second line S2 = 0, D2 = 1, f = 0), the factor of its logits and that of its output. */
 typedef struct {
   int32_t B;
@@ -123,6 +132,12 @@ static inline int32_t hccs_requantise(int32_t sum, int32_t multiplier, int32_t l
 /* "Integer attention": clamp(floor((x * M + 2^(shift - 1)) / 2^shift), -128, 127). */
 static inline int8_t hccs_round_half_up(int32_t x, int32_t multiplier, uint32_t shift) {
   return (int8_t)hccs_clamp(((int64_t)x * multiplier + ((int64_t)1 << (shift - 1))) >> shift, -128, 127);
+}
+
+/* floor((2 * x + n) / (2 * n)): x / n rounded half up, n >= 1. */
+static inline int64_t hccs_divide_half_up(int64_t x, int64_t n) {
+  const int64_t quotient = (2 * x + n) / (2 * n);
+  return (2 * x + n) % (2 * n) < 0 ? quotient - 1 : quotient;
 }
 
 /* floor(log2 x) of x >= 1. */
@@ -284,6 +299,76 @@ static inline void hccs_linear_32(const hccs_linear* l, const int8_t* x, uint32_
   hccs_linear_rows(l, 0, x, rows, NULL, NULL, y);
 }
 
+/* ---- "Row exponents" ---- */
+
+/* int16 rows to int8 rows of width + 1: clamp(rhe(x / 2^e), -127, 127), then e, the bits of the largest |x| beyond 7. */
+static inline void hccs_narrow_rows(const int16_t* x, uint32_t width, uint32_t rows, int8_t* y) {
+  uint32_t row, i;
+  for (row = 0; row < rows; ++row) {
+    uint32_t largest = 127, e;
+    for (i = 0; i < width; ++i) {
+      const uint32_t magnitude = (uint32_t)(x[i] < 0 ? -x[i] : x[i]);
+      if (magnitude > largest) largest = magnitude;
+    }
+    e = hccs_leading_bit(largest) - 6;
+    for (i = 0; i < width; ++i) y[i] = (int8_t)hccs_clamp(hccs_shift_half_even(x[i], e), -127, 127);
+    y[width] = (int8_t)e;
+    x += width, y += width + 1;
+  }
+}
+
+/* clamp(rhe(sum * M / 2^(23 - e)), -limit, limit), in the width of whichever output there is. */
+static inline void hccs_finish_row(const hccs_linear* l, uint32_t output, int32_t sum, int32_t e, size_t at, int8_t* y8,
+                                   int16_t* y16) {
+  const int64_t nearest = hccs_shift_half_even((int64_t)sum * l->multiplier[output], (uint32_t)(23 - e));
+  if (y16 != NULL) {
+    y16[at] = (int16_t)hccs_clamp(nearest, -32767, 32767);
+  } else {
+    y8[at] = (int8_t)hccs_clamp(nearest, -127, 127);
+  }
+}
+
+/* A linear layer of rows with exponents, its outputs from `first` on, two rows and two outputs at a time:
+ * sum = W x + rhe(b / 2^e). */
+HCCS_ONCE static void hccs_linear_of_exponents(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows,
+                                               int8_t* y8, int16_t* y16) {
+  const uint32_t inputs = l->inputs, outputs = l->outputs;
+  uint32_t row, o;
+  for (row = 0; row < rows; row += 2) {
+    const uint32_t next_row = row + 1 < rows ? row + 1 : row;
+    const int8_t *x0 = x + (size_t)row * (inputs + 1), *x1 = x + (size_t)next_row * (inputs + 1);
+    const int32_t e0 = x0[inputs], e1 = x1[inputs];
+    for (o = first; o < outputs; o += 2) {
+      const uint32_t next = o + 1 < outputs ? o + 1 : o;
+      const int8_t *w0 = l->weight + (size_t)o * inputs, *w1 = l->weight + (size_t)next * inputs;
+      int32_t sums[4];
+      sums[0] = (int32_t)hccs_shift_half_even(l->bias[o], (uint32_t)e0);
+      sums[1] = (int32_t)hccs_shift_half_even(l->bias[next], (uint32_t)e0);
+      sums[2] = (int32_t)hccs_shift_half_even(l->bias[o], (uint32_t)e1);
+      sums[3] = (int32_t)hccs_shift_half_even(l->bias[next], (uint32_t)e1);
+      hccs_products(x0, x1, w0, w1, inputs, sums);
+      hccs_finish_row(l, o, sums[0], e0, (size_t)row * outputs + o, y8, y16);
+      hccs_finish_row(l, next, sums[1], e0, (size_t)row * outputs + next, y8, y16);
+      hccs_finish_row(l, o, sums[2], e1, (size_t)next_row * outputs + o, y8, y16);
+      hccs_finish_row(l, next, sums[3], e1, (size_t)next_row * outputs + next, y8, y16);
+    }
+  }
+}
+
+static inline void hccs_linear_of_exponents_8(const hccs_linear* l, const int8_t* x, uint32_t rows, int8_t* y) {
+  hccs_linear_of_exponents(l, 0, x, rows, y, NULL);
+}
+
+/* The same where nobody reads the outputs before `first`. */
+static inline void hccs_linear_of_exponents_8_from(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows,
+                                                   int8_t* y) {
+  hccs_linear_of_exponents(l, first, x, rows, y, NULL);
+}
+
+static inline void hccs_linear_of_exponents_16(const hccs_linear* l, const int8_t* x, uint32_t rows, int16_t* y) {
+  hccs_linear_of_exponents(l, 0, x, rows, NULL, y);
+}
+
 /* ---- "patches" ---- */
 
 /* Rows first, first + 1, ... of an image [channels][height][width]: special rows, then pixels - 128 of each patch
@@ -381,6 +466,96 @@ static inline void hccs_add_32(const int16_t* x, const int16_t* z, uint32_t coun
 static inline void hccs_add_16(const int16_t* x, const int16_t* z, uint32_t count, int32_t limit, int16_t* y) {
   uint32_t i;
   for (i = 0; i < count; ++i) y[i] = (int16_t)hccs_clamp((int32_t)x[i] + z[i], -limit, limit);
+}
+
+/* ---- "Ramps" ---- */
+
+/* max(x, 0) - (knot + floor((slope * rest + 2^14) / 2^15)) of the piece that |x| lies in; x and y may be the same. */
+static inline void hccs_ramp(const hccs_ramp_pieces* p, const int16_t* x, uint32_t count, int16_t* y) {
+  const int32_t last = ((int32_t)64 << p->bits) - 1;
+  uint32_t i;
+  for (i = 0; i < count; ++i) {
+    const int32_t magnitude = x[i] < 0 ? -x[i] : x[i], distance = magnitude < last ? magnitude : last;
+    const int32_t piece = distance >> p->bits, rest = (distance - (piece << p->bits)) << (15 - p->bits);
+    const int32_t residue = p->knot[piece] + ((p->slope[piece] * rest + (1 << 14)) >> 15);
+    y[i] = (int16_t)((x[i] > 0 ? x[i] : 0) - residue);
+  }
+}
+
+/* ---- "Pooling and unit vectors" ---- */
+
+/* One row of `length` rows: their sums, the last one or their maxima as int32; or as int16, where a mean is rounded. */
+static inline void hccs_pool(hccs_pooling kind, const int16_t* x, uint32_t length, uint32_t width, int16_t* y16,
+                             int32_t* y32) {
+  const int16_t* last = x + (size_t)(length - 1) * width;
+  uint32_t row, i;
+  for (i = 0; i < width; ++i) {
+    int32_t pooled = last[i];
+    for (row = 0; kind != HCCS_POOL_LAST && row + 1 < length; ++row) {
+      const int32_t value = x[(size_t)row * width + i];
+      if (kind == HCCS_POOL_MEAN) {
+        pooled += value;
+      } else if (value > pooled) {
+        pooled = value;
+      }
+    }
+    if (y32 != NULL) {
+      y32[i] = pooled;
+    } else {
+      y16[i] = (int16_t)(kind == HCCS_POOL_MEAN ? hccs_divide_half_up(pooled, length) : pooled);
+    }
+  }
+}
+
+static inline void hccs_pool_16(hccs_pooling kind, const int16_t* x, uint32_t length, uint32_t width, int16_t* y) {
+  hccs_pool(kind, x, length, width, y, NULL);
+}
+
+static inline void hccs_pool_32(hccs_pooling kind, const int16_t* x, uint32_t length, uint32_t width, int32_t* y) {
+  hccs_pool(kind, x, length, width, NULL, y);
+}
+
+/* The first `dims` of `width` channels as unit vectors in Q15, from whichever input is not NULL. Values of more than 25
+ * bits are shifted down to them: 4,096 squares then add up below 2^63. */
+static inline void hccs_unit(const int8_t* x8, const int16_t* x16, const int32_t* x32, uint32_t width, uint32_t dims,
+                             uint32_t rows, int16_t* y) {
+  size_t at = 0;
+  uint32_t row, i;
+#define HCCS_CHANNEL(i) ((int64_t)(x32 != NULL ? x32[at + i] : x16 != NULL ? x16[at + i] : x8[at + i]))
+  for (row = 0; row < rows; ++row) {
+    int64_t largest = 1;
+    uint64_t squares = 0;
+    uint32_t bits, norm;
+    for (i = 0; i < dims; ++i) {
+      const int64_t e = HCCS_CHANNEL(i), magnitude = e < 0 ? -e : e;
+      if (magnitude > largest) largest = magnitude;
+    }
+    bits = hccs_leading_bit((uint64_t)largest) + 1;
+    bits = bits > 25 ? bits - 25 : 0;
+    for (i = 0; i < dims; ++i) {
+      const int64_t e = hccs_shift_half_even(HCCS_CHANNEL(i), bits);
+      squares += (uint64_t)(e * e);
+    }
+    norm = hccs_integer_root(squares);
+    for (i = 0; i < dims; ++i) {
+      const int64_t e = hccs_shift_half_even(HCCS_CHANNEL(i), bits);
+      y[i] = norm == 0 ? 0 : (int16_t)hccs_clamp(hccs_divide_half_up(e * 32767, norm), -32767, 32767);
+    }
+    at += width, y += dims;
+  }
+#undef HCCS_CHANNEL
+}
+
+static inline void hccs_unit_8(const int8_t* x, uint32_t width, uint32_t dims, uint32_t rows, int16_t* y) {
+  hccs_unit(x, NULL, NULL, width, dims, rows, y);
+}
+
+static inline void hccs_unit_16(const int16_t* x, uint32_t width, uint32_t dims, uint32_t rows, int16_t* y) {
+  hccs_unit(NULL, x, NULL, width, dims, rows, y);
+}
+
+static inline void hccs_unit_32(const int32_t* x, uint32_t width, uint32_t dims, uint32_t rows, int16_t* y) {
+  hccs_unit(NULL, NULL, x, width, dims, rows, y);
 }
 
 /* ---- "Integer attention" ---- */
