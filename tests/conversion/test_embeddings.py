@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import hccs
 from hccs.cli.app import app
 from hccs.conversion.certificate import Retrieval, compare_order, compare_vectors
-from hccs.conversion.embeddings import ConvertedEncoder, EmbeddingSettings, convert_embeddings
+from hccs.conversion.embeddings import WORTH, ConvertedEncoder, EmbeddingSettings, convert_embeddings
 from hccs.conversion.metrics import kendall, metric_for
 from hccs.conversion.sentence_transformers import load_sentence_encoder
 from hccs.errors import DataError, FileError, HccsError, ModelError, ParameterError
@@ -271,11 +271,10 @@ def test_held_back_texts_decide_and_others_certify(converted):
     found = converted.results
     assert set(found.float_model.texts) == {"fitted", "chooses", "certifies"}
     assert sum(found.float_model.texts.values()) == 120
-    best = max(found.calibrate.candidates, key=lambda tried: tried.cosine)
-    assert found.calibrate.chosen == best and {t.scores for t in found.calibrate.candidates} == {
-        "uint8",
-        "int16",
-    }
+    uint8, int16 = found.calibrate.candidates
+    assert (uint8.scores, int16.scores) == ("uint8", "int16")
+    best = int16 if 1 - int16.cosine <= WORTH * (1 - uint8.cosine) else uint8
+    assert found.calibrate.chosen == best
     corrected = found.reconstruct
     assert corrected.before == best.cosine and corrected.kept == (corrected.after > corrected.before)
     assert (

@@ -408,7 +408,7 @@ class EmbeddingRun:
             model=Path(settings.model).name,
             problem=EMBEDDINGS,
             fingerprint=ours.fingerprint,
-            held_back=fidelity.compare_vectors(texts, *(encode(texts) for encode in both)),
+            held_back=fidelity.compare_vectors(texts, theirs.encode(texts), _encode(ours, texts)),
             pairs=None if settings.pairs is None else fidelity.score_pairs(settings.pairs, *both),
             retrieval=None
             if settings.retrieval is None
