@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -257,3 +258,25 @@ def test_linear_cpu(run):
     rates = found["rates"]["12x64x64"]
     assert {"int32", "int8", "int8_table", "int16", "sum_int32", "sum_int16"} <= set(rates)
     assert all(math.isfinite(x) and x > 0 for x in numbers(found["rates"]))
+
+
+def test_fidelity_of_embeddings(run, tmp_path):
+    pytest.importorskip("transformers")
+    from tests.conversion.test_embeddings import sentence_folder, some_texts
+
+    folder, texts = sentence_folder(tmp_path / "model"), some_texts(60)
+    (tmp_path / "stsb").mkdir()
+    (tmp_path / "cranfield").mkdir()
+    rows = [f"{first}\t{second}\t{i % 6}" for i, (first, second) in enumerate(pairwise(texts))]
+    (tmp_path / "stsb" / "test.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]))
+    rows = [f"{i}\t\t{text}" for i, text in enumerate(texts)]
+    (tmp_path / "cranfield" / "documents.tsv").write_text("\n".join(["id\ttitle\ttext", *rows]))
+    (tmp_path / "cranfield" / "queries.tsv").write_text(f"id\ttext\n7\t{texts[7]}\n")
+    (tmp_path / "cranfield" / "relevance.txt").write_text("7 0 7 1\n")
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    given = ("--model", str(folder), "--data", str(tmp_path), "--texts", str(tmp_path / "texts.txt"))
+    found = run("embeddings_fidelity", *given)
+    assert found["cosine"]["texts"] == 118 and found["cosine"]["mean"] > 0.95
+    assert found["cranfield"]["float_model"] == 100 and found["stsb"]["pairs"] == 59
+    assert found["conversion"]["processor_seconds"] > 0
+    assert len(found["fingerprint"]) == 64 and all(map(math.isfinite, numbers(found)))

@@ -41,6 +41,17 @@ class Problem(str, Enum):
     REGRESSION = "regression"
     TOKENS = "tokens"
     IMAGES = "images"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+
+
+class Pooling(str, Enum):
+    """How the vectors of tokens become one."""
+
+    MEAN = "mean"
+    FIRST = "first"
+    LAST = "last"
+    MAX = "max"
 
 
 class Integer(str, Enum):
@@ -82,7 +93,8 @@ def convert(
         Problem,
         typer.Option(
             help="classification of texts or pairs; regression, one value per text; tokens, a label per word "
-            "(separated by blanks, or lists in JSON lines); or images, one folder per class."
+            "(separated by blanks, or lists in JSON lines); images, one folder per class; embeddings, unit "
+            "vectors of texts, from --unlabelled texts alone; or rerank, one value per query and passage."
         ),
     ] = Problem.CLASSIFICATION,
     metric: Annotated[
@@ -157,10 +169,48 @@ def convert(
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of retraining.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples per step and process.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
+    pooling: Annotated[
+        Pooling | None,
+        typer.Option(help="For embeddings of a model that names no pooling: mean by default."),
+    ] = None,
+    pairs: Annotated[
+        str,
+        typer.Option(
+            help="For embeddings: a table with sentence1, sentence2 and score, to compare both models on."
+        ),
+    ] = "",
+    retrieval: Annotated[
+        str,
+        typer.Option(
+            help="For embeddings: a folder with documents.tsv (id, title, text), queries.tsv (id, text) and "
+            "relevance.txt (TREC's form), to compare both models on."
+        ),
+    ] = "",
     json: Json = False,
 ) -> None:
     """Collect, calibrate, evaluate, train in integers, lower to an integer model, evaluate and save."""
     require_models()
+    own = {
+        "pooling": None if pooling is None else pooling.value,
+        "pairs": pairs or None,
+        "retrieval": retrieval or None,
+    }
+    if problem is Problem.EMBEDDINGS:
+        options = {"--task": task, "--train": train, "--dev": dev, "--metric": metric, "--labels": labels}
+        options |= {"--new-head": "yes" * new_head, "--data": data, "--vocabulary": vocabulary}
+        shared = {
+            "reconstruct": reconstruct,
+            "seed": seed,
+            "scores": None if scores is None else scores.value,
+        }
+        _convert_encoder(model, unlabelled, out, options, json, text=text, n=n, **own, **shared)
+        return
+    if any(own.values()):
+        raise ParameterError(
+            "--problem embeddings",
+            " and ".join(f"--{name}" for name, value in own.items() if value),
+            "Leave it out for other problems.",
+        )
     from hccs.conversion import run
     from hccs.conversion.converted import REPORT
     from hccs.conversion.data.tasks import TASKS
@@ -213,6 +263,44 @@ def convert(
     output.results({"folder": str(out), "report": str(out / REPORT), "stages": written, "seconds": seconds})
 
 
+def _convert_encoder(
+    model: str, unlabelled: str, out: Path, options: dict[str, Any], json: bool, **settings: Any
+) -> None:
+    """`hccs convert --problem embeddings`."""
+    from hccs.conversion.certificate import FILE
+    from hccs.conversion.converted import REPORT
+    from hccs.conversion.embeddings import EmbeddingSettings, convert_embeddings
+
+    given = [option for option, value in options.items() if value]
+    if not unlabelled or given:
+        raise ParameterError(
+            "--unlabelled texts for embeddings, and no labels",
+            " and ".join(given) or "none",
+            "The float model's own vectors are followed: give texts like those it will be asked about.",
+        )
+    output = Output(json)
+    chosen = EmbeddingSettings(model=model, texts=unlabelled, **settings)
+    with output.results_alone():
+        found = convert_embeddings(chosen, out, output.say)
+    show(output.console, "certificate", ["", "float", "integers"], found.certificate.rows())
+    lines = [
+        found.summary,
+        f"model in {found.model}, certificate in {out / FILE}",
+        f"report: {found.report}",
+        stage_times(found.results.seconds),
+    ]
+    commands = {"check it": f"hccs fingerprint {found.model}", "look at it": f"hccs show {found.model}"}
+    output.end("converted", lines, commands)
+    output.results(
+        {
+            "folder": str(out),
+            "report": str(out / REPORT),
+            "certificate": asdict(found.certificate),
+            "seconds": found.results.seconds,
+        }
+    )
+
+
 def _task(
     task: str,
     train: str,
@@ -226,7 +314,8 @@ def _task(
 ) -> Any:
     from hccs.conversion.data import tasks
 
-    columns = ["image"] if problem == "images" and text == "sentence" else text.split(",")
+    usual = {"images": ["image"], "rerank": ["query", "passage"]}.get(problem, ["sentence"])
+    columns = usual if text == "sentence" else text.split(",")
     sources = {"--task": task, "--train": train, "--unlabelled": unlabelled}
     given = [option for option, value in sources.items() if value]
     if len(given) != 1:

@@ -10,10 +10,10 @@ from typing import Any
 
 from hccs._files.atomic import replacing_folder
 from hccs.conversion import run
-from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
-from hccs.conversion.data.problems import CLASSIFICATION
+from hccs.conversion.data.problems import CLASSIFICATION, EMBEDDINGS
 from hccs.conversion.data.sources import Given, given_as, parts_of
+from hccs.conversion.embeddings import ConvertedEncoder, EmbeddingSettings, convert_embeddings
 from hccs.conversion.metrics import Function, spelled
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.processes import state
@@ -47,8 +47,8 @@ def convert(
     retraining: Recipe | None = RETRAINING,
     say: Callable[[str], None] = print,
     **settings: Any,
-) -> Converted:
-    """Convert a model as `hccs convert` does; the same call resumes an interrupted run.
+) -> Any:
+    """Convert a model as `hccs convert` does, to a `Converted`; the same call resumes an interrupted run.
 
     `model` is a folder, a Hub name, or a transformers model, with its `tokenizer`. `train` and `dev` are
     files (CSV, TSV, JSONL, Parquet) or folders that `datasets` has saved, with the columns `text` and
@@ -57,6 +57,11 @@ def convert(
     and where the problem is "tokens" a list of words with a list of labels. Without `dev` a tenth of `train`
     is held out. `train` needs no labels: texts alone, or (text, None), or a file with `label` None; the
     conversion then follows the float model's answers. With `retraining=None` the model is calibrated only.
+    With the problem "embeddings" `model` is an encoder of sentences, a folder of sentence-transformers say,
+    and `train` are texts: a file, or a list. What returns is a `ConvertedEncoder`, and its `settings` are
+    further fields of `EmbeddingSettings`. The problem "rerank" is that of a model with one output for a query
+    and a passage, whose order counts.
+
     `settings` are further fields of `Settings`. Everything is written into the folder `out`.
     """
     folder = Path(out)
@@ -64,6 +69,9 @@ def convert(
         if state().is_main_process:
             RunFolder(folder, {}, marker=GIVEN).require_free()
         name = _saved(model, tokenizer, folder / GIVEN / "model")
+    if problem == EMBEDDINGS:
+        given_else = {"dev": dev, "labels": labels, "metric": metric}
+        return _convert_encoder(name, train, tuple(text), folder, given_else, say, n=n, **settings)
     columns, names = tuple(text), tuple(labels)
     named, unlabelled = label or "label", label is None
     files: list[str | None] = []
@@ -98,10 +106,40 @@ def convert(
     return run.convert(chosen, folder, say, metric=own, marker=GIVEN)
 
 
+def _convert_encoder(
+    name: str,
+    texts: Any,
+    text: tuple[str, ...],
+    folder: Path,
+    given_else: dict[str, Any],
+    say: Callable[[str], None],
+    **settings: Any,
+) -> ConvertedEncoder:
+    needless = [option for option, value in given_else.items() if value]
+    if needless:
+        raise ParameterError(
+            "texts alone for embeddings", " and ".join(needless), "Pass pairs= or retrieval= to score on."
+        )
+    if not isinstance(texts, str | os.PathLike):
+        given = given_as(texts, text, "label", "texts")
+        file, text = folder / GIVEN / "texts.jsonl", given.text
+        if file.exists() and _is_begun(folder) and file.read_bytes() != given.content:
+            raise _other("texts", folder)
+        texts = given.write(file)
+    if len(text) != 1:
+        raise ParameterError("one column of text", ", ".join(text), "An encoder takes one text at a time.")
+    chosen = EmbeddingSettings(model=name, texts=os.fspath(texts), text=text[0], **settings)
+    return convert_embeddings(chosen, folder, say, marker=GIVEN)
+
+
 def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
     """The name of a model, or the folder that an object is saved in."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
+    if type(model).__module__.startswith("sentence_transformers."):
+        with replacing_folder(folder) as fresh:
+            model.save(str(fresh))
+        return str(folder)
     _refuse_adapters(model)
     if tokenizer is None:
         raise ParameterError(
@@ -126,6 +164,8 @@ def _refuse_adapters(model: Any) -> None:
     with torch.device("meta"):
         known = {*type(model)(model.config).state_dict()}
     own = {name for name in model.state_dict() if SLOT not in name}
+    if not any(name.startswith("pooler.") for name in own):  # encoders may come without
+        known = {name for name in known if not name.startswith("pooler.")}
     if own != known:
         _raise_unmerged(model, sorted(own - known) or sorted(known - own))
 

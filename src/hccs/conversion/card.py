@@ -11,12 +11,13 @@ from typing import Any
 
 import hccs
 from hccs._files import atomic
+from hccs.conversion.certificate import read_certificate
 from hccs.conversion.converted import STEPS, Converted
-from hccs.conversion.data.problems import IMAGES, REGRESSION, TOKENS
+from hccs.conversion.data.problems import IMAGES, RERANK, TOKENS, VALUES
 from hccs.numbers.heads import NAMES
 from hccs.numbers.table import ParamTable
 
-PIPELINES = {TOKENS: "token-classification", IMAGES: "image-classification"}
+PIPELINES = {TOKENS: "token-classification", IMAGES: "image-classification", RERANK: "text-ranking"}
 
 USE = """```python
 import hccs.nn  # transformers then restores HCCS by itself
@@ -24,6 +25,14 @@ from transformers import pipeline
 
 classify = pipeline("{pipeline}", model="PATH/OF/THIS/FOLDER")
 ```"""
+
+RERANKING = """```python
+import hccs
+
+hccs.Reranker.load("model.hccs").rank("a query", ["a passage", "another one"])
+```"""
+
+CERTIFIED = ["", "float", "integers"]
 
 MOST_HEADS = 48
 """Heads that the card lists; `config.json` has all of them."""
@@ -48,15 +57,19 @@ def card(run: Converted) -> str:
         "Its attention computes head-calibrated clipped-linear softmax (HCCS), which integers compute, in "
         f"place of softmax: mode `{table.mode.value}`, rows of up to {table.n}.",
         "## Use",
-        USE.format(pipeline=pipeline),
+        RERANKING if problem == RERANK else USE.format(pipeline=pipeline),
         f"## {escaped(metric.capitalize())}",
         _scores(run),
         "## Parameters",
         _parameters(table),
         "## Made by",
-        f"hccs {hccs.__version__}:\n\n{_fenced(run.command)}",
+        f"hccs {hccs.__version__}:\n\n{fenced(run.command)}",
     ]
-    if problem == REGRESSION:
+    certificate = read_certificate(run.folder)
+    if certificate is not None:
+        rows = markdown_table(CERTIFIED, certificate.rows())
+        parts[-2:-2] = ["## Certificate", f"{rows}\n\nFingerprint `{certificate.fingerprint}`."]
+    if problem in VALUES:
         parts.insert(4, "It answers with one value per text.")
     return "\n\n".join(parts) + "\n"
 
@@ -70,7 +83,7 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]#|~!])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
 
 
-def _fenced(command: str) -> str:
+def fenced(command: str) -> str:
     """A command in a fence longer than any in it."""
     longest = max((len(ticks) for ticks in re.findall("`+", command)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -102,7 +115,7 @@ def _scores(run: Converted) -> str:
             cells += [f"{100 * against.value:+.2f}", f"{100 * low:+.2f} to {100 * high:+.2f}"]
         rows.append([*cells, *[""] * (5 - len(cells))])
     name = escaped(run.results.float_model.metric)
-    return _table(["step", f"dev {name}", "95 %", "points against float", "95 %, paired"], rows)
+    return markdown_table(["step", f"dev {name}", "95 %", "points against float", "95 %, paired"], rows)
 
 
 def _parameters(table: ParamTable) -> str:
@@ -114,9 +127,10 @@ def _parameters(table: ParamTable) -> str:
     ]
     left = len(rows) - MOST_HEADS
     more = f"\n\nand {left} more; `config.json` holds all of them." if left > 0 else ""
-    return _table(["layer.head", *names, "scale"], rows[:MOST_HEADS]) + more
+    return markdown_table(["layer.head", *names, "scale"], rows[:MOST_HEADS]) + more
 
 
-def _table(header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+def markdown_table(header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+    """A table as Markdown writes it."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

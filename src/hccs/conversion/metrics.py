@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hccs.conversion.data.problems import IGNORED, REGRESSION
+from hccs.conversion.data.problems import IGNORED, RERANK, VALUES
 from hccs.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -96,8 +96,26 @@ def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
     return ranks
 
 
+def kendall(values: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """Kendall's tau-b: how much more often two examples are in the same order than in the other one.
+
+    >>> round(kendall(np.array([1, 2, 4, 3]), np.array([1, 2, 3, 4])), 4)
+    0.6667
+    """
+    total, powers = 0.0, [0.0, 0.0]
+    for start in range(0, len(values), _ROWS):  # signs of all pairs at once would not fit in memory
+        rows = slice(start, start + _ROWS)
+        a, b = (np.sign(np.subtract.outer(part[rows], part)).astype(np.int8) for part in (values, wanted))
+        total += float(np.einsum("ij,ij->", a, b, dtype=np.int64))
+        powers = [power + float(np.count_nonzero(part)) for power, part in zip(powers, (a, b), strict=True)]
+    return total / (powers[0] * powers[1]) ** 0.5 if all(powers) else 0.0
+
+
+_ROWS = 512
+
 _OF_LABELS: dict[str, Function] = {"accuracy": accuracy, "f1": f1, "matthews": matthews}
-_OF_VALUES: dict[str, Function] = {"pearson": pearson, "spearman": spearman}
+_OF_VALUES: dict[str, Function] = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
+_OF_ORDER: dict[str, Function] = {"kendall": kendall, "pearson": pearson, "spearman": spearman}
 
 ACCURACY = Metric("accuracy", accuracy)
 
@@ -108,7 +126,7 @@ def metric_for(problem: str, wanted: str | Function | None = None) -> Metric:
     >>> metric_for("regression").name
     'pearson'
     """
-    named = _OF_VALUES if problem == REGRESSION else _OF_LABELS
+    named = _OF_ORDER if problem == RERANK else _OF_VALUES if problem in VALUES else _OF_LABELS
     wanted = wanted or next(iter(named))
     if not isinstance(wanted, str):
         return Metric(getattr(wanted, "__name__", type(wanted).__name__), wanted)

@@ -16,7 +16,7 @@ import torch
 from hccs._extras import require
 from hccs._progress import track
 from hccs.conversion.data import labels as names
-from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, REGRESSION, TOKENS
+from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, TOKENS, VALUES
 from hccs.conversion.data.tasks import Task, load
 from hccs.conversion.data.tokens import ChosenLength, TokenisedSet, choose_length
 from hccs.conversion.metrics import ACCURACY, Metric
@@ -80,12 +80,12 @@ def load_classifier(
     if has_head and not new_head:
         _require_head(name, model, info["mismatched_keys"], problem)
         require_weights(name, info["missing_keys"], _NEW_HEAD)  # a pooler, without which a head is worthless
-        found = tuple(labels) if problem == REGRESSION else _arranged(name, model, labels, order, by_name)
+        found = tuple(labels) if problem in VALUES else _arranged(name, model, labels, order, by_name)
     else:
         found = tuple(order) or tuple(labels)
         if not found:
             raise no_labels(name)
-        kind = "regression" if problem == REGRESSION else None
+        kind = "regression" if problem in VALUES else None
         model, _ = _pretrained(hf, name, problem, num_labels=len(found), problem_type=kind)
     model.config.id2label = dict(enumerate(found))
     model.config.label2id = {label: i for i, label in enumerate(found)}
@@ -157,12 +157,12 @@ def _require_sizes(name: str, mismatched: Sequence[str], hint: str) -> None:
 def _require_head(name: str, model: Any, mismatched: Iterable[Any], problem: str) -> None:
     """Refuse a head that answers another kind of question."""
     kind, outputs = model.config.problem_type, len(model.config.id2label)
-    if problem == REGRESSION and (outputs != 1 or kind not in (None, "regression")):
+    if problem in VALUES and (outputs != 1 or kind not in (None, "regression")):
         raise ModelError(
             f"a model with one output, a value, at {name}", f"one for {outputs} labels", _NEW_HEAD
         )
     kinds = {"regression": "regression", "multi_label_classification": "several labels at once"}
-    if problem != REGRESSION and (kind in kinds or outputs < 2):
+    if problem not in VALUES and (kind in kinds or outputs < 2):
         raise ModelError(
             f"a model that chooses one of several labels at {name}",
             f"one for {kinds.get(kind, 'regression')}",

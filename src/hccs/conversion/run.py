@@ -21,7 +21,7 @@ from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
 from hccs.conversion.data.holdout import hold_out
-from hccs.conversion.data.problems import IGNORED, REGRESSION, TOKENS
+from hccs.conversion.data.problems import IGNORED, RERANK, TOKENS, VALUES
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.fingerprints import of_examples, of_weights, require_same
 from hccs.conversion.metrics import Function, agreement_for, metric_for
@@ -278,7 +278,7 @@ class Run:
 
     def _answers(self, logits: torch.Tensor, base: torch.Tensor, labels: torch.Tensor) -> Answers | None:
         count, problem = len(self.data.labels), self.settings.task.problem
-        if problem == REGRESSION or not 2 <= count <= MOST_LABELS:
+        if problem in VALUES or not 2 <= count <= MOST_LABELS:
             return None
         after, before = logits.argmax(-1), base.argmax(-1)
         if problem == TOKENS:
@@ -325,6 +325,7 @@ def finish(folder: str | Path, say: Callable[[str], None] = print) -> None:
     Where accuracy goes is measured after a training, beside which it takes no time.
     """
     from hccs.conversion.card import write_card
+    from hccs.conversion.certificate import certify_reranker
     from hccs.conversion.report import figures
     from hccs.conversion.report.where import where, written
     from hccs.conversion.report.write import write_report
@@ -341,6 +342,8 @@ def finish(folder: str | Path, say: Callable[[str], None] = print) -> None:
         if importlib.util.find_spec("matplotlib") is not None:
             figures.accuracy_figure(run.results, run.folder / "accuracy.png")
             figures.heads_figure(run.heads, run.folder / "heads.png")
+        if run.settings.task.problem == RERANK and run.results.reached("integer") is not None:
+            certify_reranker(run)
         write_card(run)
         write_report(run.folder)
     state().wait_for_everyone()

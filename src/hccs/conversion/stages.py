@@ -13,7 +13,7 @@ import torch
 import hccs.nn
 from hccs._files import atomic
 from hccs.calibration import HeadStatistics, fidelity, search
-from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, TOKENS
+from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, RERANK, TOKENS
 from hccs.conversion.evaluate import agreement, integer_logits, share_equal
 from hccs.conversion.metrics import ACCURACY
 from hccs.conversion.models import best_device, float_accuracy, predictions
@@ -197,7 +197,8 @@ def _write(model: IntegerModel, run: Run) -> None:
     if state().is_main_process:
         problem, text = run.settings.task.problem, _tokenizer_text(run.start.tokenizer)
         if text and problem != IMAGES:
-            kind, n = TAG if problem == TOKENS else CLASSIFY, min(run.n, model.program.longest)
+            kind = {TOKENS: TAG, RERANK: RERANK}.get(problem, CLASSIFY)
+            n = min(run.n, model.program.longest)
             facts = {**model.program.facts, "text": TextSettings(kind, n).as_json()}
             model = IntegerModel(replace(model.program, tokenizer=text, facts=facts))
         model.save(run.path / IN_RUN)

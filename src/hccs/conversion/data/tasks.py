@@ -10,7 +10,7 @@ from typing import Any
 
 from hccs._extras import require, require_distribution
 from hccs.conversion.data import labels
-from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, PROBLEMS, REGRESSION, TOKENS
+from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, PROBLEMS, RERANK, TOKENS, VALUES
 from hccs.conversion.data.reading import Table, read_table, read_texts
 from hccs.errors import DataError, FileError, ParameterError
 
@@ -88,6 +88,12 @@ class Task:
                 ", ".join(self.text) or "none",
                 "Name them with --text.",
             )
+        if self.problem == RERANK and len(self.text) != 2:
+            raise ParameterError(
+                "two columns of text for rerank, query and passage",
+                ", ".join(self.text),
+                "Name them with --text.",
+            )
         if self.label in self.text and not self.unlabelled:
             raise ParameterError(
                 "a column of labels beside those of text", f"{self.label} as both", "Name it with --label."
@@ -119,7 +125,7 @@ class TaskData:
 
     def numbered_as(self, names: Sequence[str]) -> TaskData:
         """The same examples, their labels numbered as `names` stand: in the order of a model's outputs."""
-        if self.task.problem == REGRESSION:
+        if self.task.problem in VALUES:
             return self
         known = labels.numbers(names)
         unknown = [label for label in self.labels if labels.key(label) not in known]
@@ -182,7 +188,7 @@ def load(task: Task, folder: str | Path | None = None) -> TaskData:
 
 def _with_labels(task: Task, table: Table) -> Task:
     """The task with the labels that its data have, where it brings none."""
-    if task.problem == REGRESSION:
+    if task.problem in VALUES:
         return replace(task, labels=(task.label,))
     if task.labels is not None:
         return task
@@ -201,12 +207,12 @@ def _label_cells(table: Table, task: Task) -> list[str]:
 def _without_labels(task: Task, base: Path) -> TaskData:
     """Texts to train on, and a labelled dev set or, where there is none, a tenth of the texts."""
     texts = read_texts(base / task.train, task.text)
-    empty: Any = 0.0 if task.problem == REGRESSION else 0
+    empty: Any = 0.0 if task.problem in VALUES else 0
     blank = [[0] * len(text[0].split()) if task.problem == TOKENS else empty for text in texts]
     examples = Examples(texts, blank, labelled=False, tokenised=task.text[0] == IDS)
     if task.dev is None:
         train, dev = _split(examples)
-        return TaskData(task, (task.label,) if task.problem == REGRESSION else (), train, dev)
+        return TaskData(task, (task.label,) if task.problem in VALUES else (), train, dev)
     table = _read(base / task.dev, task, "--dev")
     known = _with_labels(task, table)
     assert known.labels is not None
@@ -243,7 +249,7 @@ def to_examples(table: Table, task: Task) -> Examples:
     else:
         texts = list(table.texts(task.text))
     tokenised = task.text[0] == IDS
-    if task.problem == REGRESSION:
+    if task.problem in VALUES:
         values = labels.targets(given, table.numbers, table.where)
         return Examples(texts, values, tokenised=tokenised)
     known = labels.numbers(task.labels)
@@ -311,11 +317,11 @@ def hub_task(
     problem: str = CLASSIFICATION,
 ) -> Task:
     """Any Hub data set `name[:config]` with train and validation splits, and integer labels or values."""
-    if not names and problem != REGRESSION:
+    if not names and problem not in VALUES:
         raise ParameterError(
             "the labels of a Hub data set, in order", "none", "Name them: --labels negative,positive."
         )
     name, _, config = path.partition(":")
-    known = (label,) if problem == REGRESSION else labels.checked(names)
+    known = (label,) if problem in VALUES else labels.checked(names)
     splits = (name, config or None, "train", "validation")
     return Task(name.replace("/", "-"), tuple(text), label, known, n, "", None, splits, problem=problem)

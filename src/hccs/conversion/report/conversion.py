@@ -10,6 +10,7 @@ from typing import Any
 from hccs._html.charts import OURS, THEIRS, bar, interval, sparkline
 from hccs._html.elements import Markup, tag
 from hccs._progress import duration
+from hccs.conversion.certificate import read_certificate
 from hccs.conversion.converted import STEPS, Converted
 from hccs.conversion.report.cost import Bench, bench_section, read_bench, size_section, speed_against_float
 from hccs.conversion.report.heads import heads_section
@@ -45,6 +46,7 @@ def conversion_report(folder: Path) -> Report:
         warnings=warnings_of(run, bench),
         sections=[
             Section("accuracy", "Accuracy", _accuracy(run)),
+            Section("certificate", "Certificate", _certificate(folder)),
             Section("answers", "Answers", _answers(run)),
             Section("modes", "Modes", _modes(run)),
             Section("heads", "Heads", heads_section(run.heads)),
@@ -276,6 +278,15 @@ def _modes(run: Converted) -> list[Markup]:
         ),
         boxed(["mode", *names, ""], rows),
     ]
+
+
+def _certificate(folder: Path) -> list[Markup]:
+    """What a reranker promises; other runs have no certificate."""
+    found = read_certificate(folder)
+    if found is None:
+        return []
+    rows = words([("fingerprint", found.fingerprint), *(found.versions or {}).items()])
+    return [boxed(["", "float", "integers"], found.rows()), rows]
 
 
 def time_section(seconds: dict[str, float]) -> list[Markup]:

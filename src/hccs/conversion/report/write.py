@@ -7,6 +7,7 @@ from pathlib import Path
 from hccs._extras import require_distribution
 from hccs._files import atomic
 from hccs.conversion.converted import REPORT
+from hccs.conversion.data.problems import EMBEDDINGS, LANGUAGE
 from hccs.conversion.report.page import Report
 from hccs.conversion.runs.record import read_json
 from hccs.errors import FileError
@@ -19,10 +20,15 @@ def report_of(folder: str | Path) -> Report:
         return _from_lab("comparison", place)
     if (place / "cells").is_dir() or (place / "long" / "cells").is_dir():
         return _from_lab("reproduction", place)
-    if is_language(place):
+    problem = problem_of(place)
+    if problem == LANGUAGE:
         from hccs.conversion.report.language import language_report
 
         return language_report(place)
+    if problem == EMBEDDINGS:
+        from hccs.conversion.report.embeddings import embeddings_report
+
+        return embeddings_report(place)
     if (place / "results.json").exists():
         from hccs.conversion.report.conversion import conversion_report
 
@@ -40,13 +46,13 @@ def _from_lab(kind: str, folder: Path) -> Report:
     return report
 
 
-def is_language(folder: Path) -> bool:
-    """Whether a folder is that of `hccs perplexity`: its settings say so."""
+def problem_of(folder: Path) -> str | None:
+    """The problem that the settings of a run name, where it is a kind of run of its own."""
     begun = folder / "settings.json"
-    return (
-        begun.exists()
-        and read_json(begun, "Repeat the command with another --out.").get("problem") == "language"
-    )
+    if not begun.exists():
+        return None
+    found = read_json(begun, "Repeat the command with another --out.").get("problem")
+    return found if isinstance(found, str) else None
 
 
 def write_report(folder: str | Path, out: str | Path | None = None) -> Path:

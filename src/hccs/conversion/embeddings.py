@@ -1,0 +1,471 @@
+"""Encoders of sentences to integers without labels: the float model's vectors are all that is followed.
+
+Held-back texts decide between the forms of HCCS, and whether weights corrected by
+closed-form regression are kept; other held-back texts certify what is delivered.
+"""
+
+from __future__ import annotations
+
+import copy
+import shlex
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import hccs.nn
+from hccs.calibration import HeadStatistics, ValueRanges, search
+from hccs.calibration.two_lines import SCORES
+from hccs.conversion import certificate as fidelity
+from hccs.conversion.certificate import Certificate
+from hccs.conversion.data.holdout import hold_out
+from hccs.conversion.data.problems import EMBEDDINGS
+from hccs.conversion.data.reading import read_texts
+from hccs.conversion.data.tasks import Examples
+from hccs.conversion.fingerprints import of_tensors, of_texts, of_weights, require_same
+from hccs.conversion.results import Collected, CorrectedMatrix
+from hccs.conversion.runs.folder import RunFolder
+from hccs.conversion.runs.record import (
+    REDO,
+    StageRecord,
+    from_json,
+    read_json,
+    require_version,
+    typed,
+    write_json,
+)
+from hccs.conversion.sentence_transformers import SentenceEncoder, load_sentence_encoder
+from hccs.conversion.stages import CALIBRATED, STATISTICS
+from hccs.errors import DataError, FileError, HccsError, ParameterError
+from hccs.nn.lowering import IntegerPlan, take_apart
+from hccs.nn.lowering.ranges import measured
+from hccs.numbers.multipliers import INT16_LIMIT
+from hccs.numbers.table import ParamTable
+from hccs.program import IntegerModel
+from hccs.program.files import IN_RUN
+from hccs.program.text_settings import TextSettings
+from hccs.text import Encoder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FEWEST = 40
+"""Texts that leave enough on either side of both splits."""
+
+MOST_HELD_BACK = 1000
+"""Texts that certify; half as many choose."""
+
+WORTH = 0.9
+"""int16 scores are chosen where they leave at most this share of the distance that uint8 scores leave, which
+run faster."""
+
+RANGES = "ranges.safetensors"
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    """Which encoder, on which texts: `texts` is a file, `text` its column; `n` cuts texts earlier.
+
+    `sentences` texts calibrate, `reconstruction_sentences` correct the weights. `scores` that are None are
+    chosen. `pairs` and `retrieval` are data on which the certificate compares both models.
+    """
+
+    model: str
+    texts: str
+    text: str = "sentence"
+    n: int | None = None
+    pooling: str | None = None
+    pairs: str | None = None
+    retrieval: str | None = None
+    scores: str | None = None
+    sentences: int = 512
+    reconstruct: bool = True
+    reconstruction_sentences: int = 2048
+    seed: int = 0
+    problem: str = EMBEDDINGS
+
+    def __post_init__(self) -> None:
+        if self.scores not in (None, *SCORES):
+            raise ParameterError(f"scores {' or '.join(SCORES)}", repr(self.scores), "Choose other --scores.")
+        for name in ("sentences", "reconstruction_sentences"):
+            if getattr(self, name) < 1:
+                raise ParameterError(f"{name} of at least 1", str(getattr(self, name)), "Leave it out.")
+
+
+@dataclass(frozen=True)
+class FloatVectors:
+    texts: dict[str, int]
+    """By use: "fitted", "chooses" and "certifies"."""
+    cut: int
+    dims: int
+    max_length: int
+    pooling: str
+    fingerprints: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A form of scores, and the mean cosine to float that it reaches before weights are corrected."""
+
+    scores: str
+    cosine: float
+
+
+@dataclass(frozen=True)
+class CalibratedVectors:
+    chosen: Candidate
+    candidates: tuple[Candidate, ...]
+    kl: float
+
+
+@dataclass(frozen=True)
+class CorrectedVectors:
+    """The mean cosine before and after weights were corrected, and whether they are delivered so."""
+
+    kept: bool
+    before: float
+    after: float | None = None
+    sentences: int = 0
+    matrices: tuple[CorrectedMatrix, ...] = ()
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class CertifiedVectors:
+    certificate: Certificate
+    bytes: int
+    float32_bytes: int
+
+
+@dataclass(frozen=True)
+class EmbeddingResults:
+    """The stages of a finished run in order."""
+
+    float_model: FloatVectors
+    collect: Collected
+    calibrate: CalibratedVectors
+    reconstruct: CorrectedVectors
+    certify: CertifiedVectors
+    seconds: dict[str, float]
+
+    @classmethod
+    def of(cls, folder: Path) -> EmbeddingResults:
+        """The results of a finished run; an unfinished run and an altered file are refused."""
+        record = StageRecord(folder / "results.json")
+        if "certify" not in record.stages:
+            raise FileError(
+                f"{folder} to be a finished run",
+                "a run that has not finished" if record.stages else "no run",
+                "Finish it with hccs convert --problem embeddings first.",
+            )
+        found: EmbeddingResults = typed(cls, {**record.stages, "seconds": record.seconds}, record.path, REDO)
+        return found
+
+
+@dataclass(frozen=True)
+class ConvertedEncoder:
+    """The folder of a finished conversion of an encoder; anything else is refused."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        _ = self.results
+
+    @cached_property
+    def results(self) -> EmbeddingResults:
+        """What every stage found."""
+        return EmbeddingResults.of(self.folder)
+
+    @cached_property
+    def settings(self) -> EmbeddingSettings:
+        """What the run was asked to do."""
+        path, hint = self.folder / "settings.json", "Convert the model into another folder."
+        saved = read_json(path, hint)
+        require_version(saved, path)
+        found: EmbeddingSettings = typed(EmbeddingSettings, saved, path, hint)
+        return found
+
+    @property
+    def name(self) -> str:
+        return Path(self.settings.model).name
+
+    @property
+    def certificate(self) -> Certificate:
+        """How faithful the integer model is."""
+        return self.results.certify.certificate
+
+    @property
+    def model(self) -> Path:
+        """The integer model's file."""
+        return self.folder / IN_RUN
+
+    @property
+    def encoder(self) -> Encoder:
+        """The converted encoder: texts in, vectors out."""
+        return Encoder.load(self.model)
+
+    @property
+    def report(self) -> Path:
+        """The report: one HTML file, which is written where it is missing."""
+        from hccs.conversion.converted import REPORT
+        from hccs.conversion.report.write import write_report
+
+        path = self.folder / REPORT
+        return path if path.exists() else write_report(self.folder)
+
+    @property
+    def summary(self) -> str:
+        """The run in one sentence."""
+        held, found = self.certificate.held_back, self.results.certify
+        assert held is not None
+        return (
+            f"{self.name} answers in integers with a mean cosine of {held.mean:.4f} (smallest "
+            f"{held.min:.4f}) to its float vectors on {held.texts} held-back texts, in "
+            f"{found.bytes / 2**20:.1f} MiB instead of {found.float32_bytes / 2**20:.1f}."
+        )
+
+    @property
+    def command(self) -> str:
+        """The command that makes the same run."""
+        settings = self.settings
+        line = ["hccs", "convert", settings.model, "--problem", EMBEDDINGS, "--unlabelled", settings.texts]
+        line += ["--out", str(self.folder)]
+        for field in fields(settings):
+            value = getattr(settings, field.name)
+            spelled = field.name in ("text", "n", "pooling", "pairs", "retrieval", "scores", "seed")
+            if spelled and field.default is not MISSING and value != field.default:
+                line += [f"--{field.name}", str(value)]
+        return shlex.join(line if settings.reconstruct else [*line, "--no-reconstruct"])
+
+
+def convert_embeddings(
+    settings: EmbeddingSettings,
+    out: str | Path,
+    say: Callable[[str], None] = print,
+    *,
+    marker: str = "settings.json",
+) -> ConvertedEncoder:
+    """Convert an encoder of sentences, and certify it; an interrupted run is resumed.
+
+    The folder holds `model.hccs`, which `hccs.Encoder` loads, the certificate, a card and a report.
+    """
+    from hccs.conversion.report.embeddings import write_card
+    from hccs.conversion.report.write import write_report
+
+    run = EmbeddingRun(settings, out, say, marker)
+    run.run()
+    write_card(run.path)
+    write_report(run.path)
+    return ConvertedEncoder(run.path)
+
+
+class EmbeddingRun:
+    """The texts and models of one conversion; stages read what earlier ones have saved."""
+
+    def __init__(
+        self,
+        settings: EmbeddingSettings,
+        out: str | Path,
+        say: Callable[[str], None] = print,
+        marker: str = "settings.json",
+    ) -> None:
+        self.settings, self.say = settings, say
+        # Read before anything is written: a run on bad data leaves nothing behind.
+        texts = read_texts(Path(settings.texts), (settings.text,))
+        if len(texts) < FEWEST:
+            raise DataError(f"at least {FEWEST} texts", str(len(texts)), "512 calibrate, 2048 are plenty.")
+        if settings.pairs is not None:
+            fidelity.read_pairs(settings.pairs)
+        if settings.retrieval is not None:
+            fidelity.Retrieval.of(settings.retrieval)
+        self.float_encoder = load_sentence_encoder(settings.model, settings.pooling, settings.n, say)
+        every = Examples([*texts], [0] * len(texts), labelled=False)
+        rest, certifies = hold_out(every, MOST_HELD_BACK, settings.seed)
+        fitted, chooses = hold_out(rest, MOST_HELD_BACK // 2, settings.seed)
+        self.texts = {
+            name: [text for (text,) in part.texts]
+            for name, part in (("fitted", fitted), ("chooses", chooses), ("certifies", certifies))
+        }
+        self.fitted = fitted
+        head = self.float_encoder.head
+        self.fingerprints = {
+            "weights": of_weights(self.float_encoder.model),
+            "head": repr(
+                (
+                    head.pooling,
+                    [(str(act), of_tensors(layer.state_dict().values())) for layer, act in head.dense],
+                )
+            ),
+            "texts": of_texts([every]),
+        }
+        self.folder = RunFolder(out, asdict(settings), marker)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    def run(self) -> None:
+        """Do every stage that is not done yet."""
+        stages: dict[str, Callable[[], Any]] = {
+            "float_model": self._float_model,
+            "collect": self._collect,
+            "calibrate": self._calibrate,
+            "reconstruct": self._reconstruct,
+            "certify": self._certify,
+        }
+        with self.folder:
+            before = self.folder.record.stages.get("float_model", {}).get("fingerprints", {})
+            require_same(before, self.fingerprints, self.path)
+            for name, work in stages.items():
+                if self.folder.done(name):
+                    self.say(f"{name}: done before")
+                    continue
+                self.say(f"{name} …")
+                self.folder.stage(name, work)
+                self.say(f"{name}: {self.folder.record.seconds[name]:.1f} s")
+
+    # --- stages -------------------------------------------------------------------------------------------
+
+    def _float_model(self) -> FloatVectors:
+        encoder = self.float_encoder
+        cut = sum(encoder.count_cut(texts) for texts in self.texts.values())
+        return FloatVectors(
+            texts={name: len(texts) for name, texts in self.texts.items()},
+            cut=cut,
+            dims=encoder.dims,
+            max_length=encoder.max_length,
+            pooling=encoder.head.pooling,
+            fingerprints=self.fingerprints,
+        )
+
+    def _collect(self) -> Collected:
+        """Statistics of logits, and the ranges of all other values."""
+        encoder, batches = self.float_encoder, self._batches(self.settings.sentences)
+        stats = hccs.nn.collect(encoder.model, batches, n=encoder.max_length)
+        stats.save(self.path / STATISTICS)
+        parts = take_apart(encoder.model, None, encoder.head)
+        measured(encoder.model, parts, batches, counted=False).save(self.path / RANGES)
+        sentences = sum(len(batch["input_ids"]) for batch in batches)
+        return Collected(sentences=sentences, rows=int(stats.rows.sum()), scale="largest")
+
+    def _calibrate(self) -> CalibratedVectors:
+        """The table of every kind of scores, and the choice between them."""
+        stats, n = HeadStatistics.load(self.path / STATISTICS), self.float_encoder.max_length
+        forms = (self.settings.scores,) if self.settings.scores else ("uint8", "int16")
+        found = {form: search(stats, n, lines=2, scores=form) for form in forms}
+        tried = []
+        for form in forms:
+            plan = self._plan(self.float_encoder.model, found[form].table)
+            tried.append(Candidate(form, self._cosine(plan.lower())))
+            self.say(f"  {form} scores: mean cosine {tried[-1].cosine:.4f}")
+        chosen = tried[0]
+        for other in tried[1:]:
+            chosen = other if 1 - other.cosine <= WORTH * (1 - chosen.cosine) else chosen
+        found[chosen.scores].table.save(self.path / CALIBRATED)
+        return CalibratedVectors(chosen, tuple(tried), found[chosen.scores].kl)
+
+    def _reconstruct(self) -> CorrectedVectors:
+        """Correct the weights for their integers, keep that where it wins, and write the program."""
+        chosen = from_json(CalibratedVectors, self.folder.record.stages["calibrate"]).chosen
+        table, teacher = ParamTable.load(self.path / CALIBRATED), self.float_encoder.model
+        model = copy.deepcopy(teacher)
+        plan = self._plan(model, table)
+        plain = plan.lower()
+        best, result = plain, CorrectedVectors(False, chosen.cosine)
+        if self.settings.reconstruct:
+            batches = self._batches(self.settings.reconstruction_sentences)
+            try:
+                with plan.training():
+                    matrices = hccs.nn.reconstruct(model, batches, teacher=teacher)
+            except HccsError as error:
+                self.say(f"  weights stay as they are: {error}")
+                result = replace(result, refused=str(error))
+            else:
+                corrected = plan.lower()
+                after = self._cosine(corrected)
+                self.say(f"  corrected weights: mean cosine {chosen.cosine:.4f} -> {after:.4f}")
+                best = corrected if after > chosen.cosine else plain
+                result = CorrectedVectors(
+                    kept=best is corrected,
+                    before=chosen.cosine,
+                    after=after,
+                    sentences=sum(len(batch["input_ids"]) for batch in batches),
+                    matrices=tuple(CorrectedMatrix(**asdict(matrix)) for matrix in matrices),
+                )
+        self._write(best)
+        return result
+
+    def _certify(self) -> CertifiedVectors:
+        """Compare both models on texts that decided nothing, and on the user's own collections."""
+        file, ours, theirs = self.path / IN_RUN, Encoder.load(self.path / IN_RUN), self.float_encoder
+        texts, settings = self.texts["certifies"], self.settings
+        both = (theirs.encode, partial(_encode, ours))
+        found = Certificate(
+            model=Path(settings.model).name,
+            problem=EMBEDDINGS,
+            fingerprint=ours.fingerprint,
+            held_back=fidelity.compare_vectors(texts, theirs.encode(texts), _encode(ours, texts)),
+            pairs=None if settings.pairs is None else fidelity.score_pairs(settings.pairs, *both),
+            retrieval=None
+            if settings.retrieval is None
+            else fidelity.score_retrieval(settings.retrieval, *both),
+            versions=fidelity.versions(),
+        )
+        write_json(self.path / fidelity.FILE, asdict(found))
+        weights = [
+            *theirs.model.parameters(),
+            *(p for layer, _ in theirs.head.dense for p in layer.parameters()),
+        ]
+        return CertifiedVectors(found, file.stat().st_size, 4 * sum(p.numel() for p in weights))
+
+    # --- what stages share --------------------------------------------------------------------------------
+
+    def _batches(self, count: int) -> list[dict[str, Any]]:
+        """Batches of at most so many texts to fit on, the same for the same count."""
+        texts = [text for (text,) in self.fitted.subset(count, self.settings.seed).texts]
+        return [batch for _, batch in self.float_encoder.batches(texts, 32)]
+
+    def _plan(self, model: Any, table: ParamTable) -> IntegerPlan:
+        ranges = ValueRanges.load(self.path / RANGES)
+        return IntegerPlan.measured(model, table, [], ranges=ranges, vector=self.float_encoder.head)
+
+    @cached_property
+    def _wanted(self) -> NDArray[np.float32]:
+        """The float vectors of the texts that choose."""
+        return self.float_encoder.encode(self.texts["chooses"])
+
+    def _cosine(self, model: IntegerModel) -> float:
+        found = integer_vectors(model, self.float_encoder, self.texts["chooses"])
+        return fidelity.mean_cosine(self._wanted, found)
+
+    def _write(self, model: IntegerModel) -> None:
+        encoder = self.float_encoder
+        text = TextSettings(
+            EMBEDDINGS, encoder.max_length, prompts=encoder.prompts, default_prompt=encoder.default_prompt
+        )
+        facts = {**model.program.facts, "text": text.as_json()}
+        program = replace(model.program, tokenizer=encoder.tokenizer_text, facts=facts)
+        IntegerModel(program).save(self.path / IN_RUN)
+
+
+def _encode(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Vectors without the warning of cut texts: the results tell how many there are."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*the rest was not read")
+        found: NDArray[np.float32] = encoder.encode(texts)
+    return found
+
+
+def integer_vectors(
+    model: IntegerModel, encoder: SentenceEncoder, texts: Sequence[str]
+) -> NDArray[np.float32]:
+    """Vectors of an integer model for the tokens of a float encoder."""
+    found = np.empty((len(texts), encoder.dims), np.float32)
+    for places, batch in encoder.batches(texts):
+        given = {name: value.cpu().numpy() for name, value in batch.items()}
+        found[places] = model(**given).scores / np.float32(INT16_LIMIT)
+    return found
