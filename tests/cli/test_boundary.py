@@ -93,7 +93,7 @@ def test_every_option_that_an_error_names_exists():
 @pytest.mark.parametrize(
     ("command", "place", "resumes"),
     [
-        (["demo"], "hccs_lab.demo.demo", True),
+        (["demo", "--part", "convert"], "hccs_lab.demo.demo", True),
         (["convert", "m", "--task", "movies", "--out", "o"], "hccs.conversion.run.convert", True),
         (["compare", "--out", "o"], "hccs_lab.compare.run.compare", True),
         (
@@ -149,7 +149,7 @@ def test_a_command_can_be_stopped_from_its_first_moments():
 
 def test_ctrl_c_in_a_real_run(tmp_path):
     pytest.importorskip("transformers")
-    command = [sys.executable, "-m", "hccs.cli", "demo", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "hccs.cli", "demo", "--part", "convert", "--out", str(tmp_path / "run")]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout is not None and running.stdout.readline() == "float_model …\n"
     running.send_signal(signal.SIGINT)
@@ -350,7 +350,8 @@ def test_a_metric_that_raises_is_one_line_and_one_that_prints_leaves_json_alone(
 
 
 @pytest.mark.parametrize(
-    "command", [["compare", "--out", "out"], ["demo", "--out", "out"], ["evaluate", "run"]]
+    "command",
+    [["compare", "--out", "out"], ["demo", "--part", "convert", "--out", "out"], ["evaluate", "run"]],
 )
 def test_without_torch_a_command_names_the_extra(tmp_path, command):
     program = "import sys; sys.modules['torch'] = None; import hccs.cli; hccs.cli.main()"
@@ -360,6 +361,16 @@ def test_without_torch_a_command_names_the_extra(tmp_path, command):
     assert done.returncode == 1
     assert done.stderr.startswith("hccs: expected torch; got no module torch. pip install 'hccs[hf]'")
     assert done.stderr.count("\n") == 1
+
+
+def test_searching_by_meaning_needs_no_torch(tmp_path):
+    """The search answers, or names the model that is not installed; conversions are not imported for it."""
+    program = "import sys; sys.modules['torch'] = None; import hccs.cli; hccs.cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "demo", "--part", "search"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr and (done.returncode == 0 or "installed model" in done.stderr)
 
 
 def test_warnings_are_one_line_without_source(capsys, monkeypatch):

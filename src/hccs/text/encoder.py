@@ -24,8 +24,8 @@ OUTS = ("float32", "int16", "int8")
 class Encoder(TextModel):
     """Texts to unit vectors, the same bits on every machine.
 
-    >>> model = hccs.Encoder.load("model.hccs")  # doctest: +SKIP
-    >>> vectors = model.encode(["a query", "a passage"])  # doctest: +SKIP
+    model = hccs.Encoder.load("model.hccs")
+    vectors = model.encode(["a query", "a passage"])
     """
 
     kinds = (EMBEDDINGS,)
