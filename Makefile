@@ -51,7 +51,7 @@ coverage: $(VENV)/.dev
 wheel: $(VENV)/.dev
 	@echo "== building wheels into dist/"
 	@rm -rf dist build/wheel && mkdir -p build
-	$(BIN)/pip wheel -q --no-build-isolation --no-deps -w dist . ./aie ./lab
+	$(BIN)/pip wheel -q --no-build-isolation --no-deps -w dist . ./aie ./lab ./models/minilm-l6
 	@ls -l dist
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/pip install -q dist/hccs-*.whl

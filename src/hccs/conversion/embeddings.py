@@ -39,6 +39,7 @@ from hccs.conversion.runs.record import (
     write_json,
 )
 from hccs.conversion.sentence_transformers import SentenceEncoder, load_sentence_encoder
+from hccs.conversion.settings import LONGEST_UINT8
 from hccs.conversion.stages import CALIBRATED, STATISTICS
 from hccs.errors import DataError, FileError, HccsError, ParameterError
 from hccs.nn.lowering import IntegerPlan, take_apart
@@ -355,8 +356,8 @@ class EmbeddingRun:
     def _calibrate(self) -> CalibratedVectors:
         """The table of every kind of scores, and the choice between them."""
         stats, n = HeadStatistics.load(self.path / STATISTICS), self.float_encoder.max_length
-        forms = (self.settings.scores,) if self.settings.scores else ("uint8", "int16")
-        found = {form: search(stats, n, lines=2, scores=form) for form in forms}
+        forms = (self.settings.scores,) if self.settings.scores else _forms(n)
+        found = {form: search(stats, n, lines=2, scores=form, objective="output") for form in forms}
         tried = []
         for form in forms:
             plan = self._plan(self.float_encoder.model, found[form].table)
@@ -450,6 +451,11 @@ class EmbeddingRun:
         facts = {**model.program.facts, "text": text.as_json()}
         program = replace(model.program, tokenizer=encoder.tokenizer_text, facts=facts)
         IntegerModel(program).save(self.path / IN_RUN)
+
+
+def _forms(n: int) -> tuple[str, ...]:
+    """Scores that are tried: long rows, of which the texts that choose have few, need the finer ones."""
+    return ("int16",) if n > LONGEST_UINT8 else ("uint8", "int16")
 
 
 def _encode(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
