@@ -31,13 +31,18 @@ PACKAGES = {
 """Modules whose version matters where they are imported, and their distributions."""
 
 
+def _without_folders(argument: str) -> str:
+    """Of a path outside the repository, its name: the folders are of one machine."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
+
+
 def provenance() -> dict[str, Any]:
     """Commit, date, command, machine and versions, for a file in docs/results."""
     found: dict[str, Any] = {
         "commit": _git("rev-parse", "HEAD") or "unknown",
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "recorded": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([Path(sys.argv[0]).name, *map(_without_folders, sys.argv[1:])]),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "versions": {"python": platform.python_version(), **_versions()},
