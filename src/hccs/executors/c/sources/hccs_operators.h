@@ -301,7 +301,8 @@ static inline void hccs_linear_32(const hccs_linear* l, const int8_t* x, uint32_
 
 /* ---- "Row exponents" ---- */
 
-/* int16 rows to int8 rows of width + 1: clamp(rhe(x / 2^e), -127, 127), then e, the bits of the largest |x| beyond 7. */
+/* int16 rows to int8 rows of width + 1: clamp(rhe(x / 2^e), -127, 127), then e, the bits of the largest |x| beyond 7.
+ */
 static inline void hccs_narrow_rows(const int16_t* x, uint32_t width, uint32_t rows, int8_t* y) {
   uint32_t row, i;
   for (row = 0; row < rows; ++row) {
