@@ -15,7 +15,7 @@ from hccs.numbers.multipliers import LinearParams
 from hccs.numbers.requant import Requant
 from hccs.program import IntegerModel, Program, files
 from hccs.program import operators as op
-from tests.program.programs import random_program
+from tests.program.programs import Builder, random_program
 from tests.program.test_program import batch, small_program
 from tests.program.test_values import decoder, patches
 
@@ -270,3 +270,14 @@ def test_other_versions_of_the_format_are_refused(tmp_path):
     replace(files.FORMAT, version=2).save(tmp_path / "model.hccs", arrays, metadata)
     with pytest.raises(FileError, match="of version 1"):
         IntegerModel.load(tmp_path / "model.hccs")
+
+
+@pytest.mark.parametrize("patch", [-3, 0, True, 1.0, "1", None])
+def test_sides_of_patches_are_positive_integers(patch):
+    built = Builder(3)
+    built.patches(4)
+    params = built.operators[0].params
+    with pytest.raises(HccsError, match="positive integers"):
+        replace(params, patch=patch)
+    with pytest.raises(HccsError, match="positive integers"):
+        replace(params, image=(*params.image[:2], patch))

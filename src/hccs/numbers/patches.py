@@ -28,6 +28,13 @@ class PatchParams:
     image: tuple[int, int, int]
 
     def __post_init__(self) -> None:
+        sizes = (self.patch, *self.image)
+        if len(sizes) != 4 or not all(type(size) is int and size > 0 for size in sizes):
+            raise ShapeError(
+                "the side of a patch, and channels, height and width: positive integers",
+                f"{self.patch!r} and {self.image!r}",
+                "Lower the model again.",
+            )
         channels, height, width = self.image
         outputs, inputs = self.projection.weight.shape
         count = len(self.special) + (height // self.patch) * (width // self.patch)
