@@ -31,7 +31,7 @@ from hccs.conversion.results import Collected, CorrectedMatrix
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.record import (
     REDO,
-    StageRecord,
+    finished,
     from_json,
     read_json,
     require_version,
@@ -41,7 +41,7 @@ from hccs.conversion.runs.record import (
 from hccs.conversion.sentence_transformers import SentenceEncoder, load_sentence_encoder
 from hccs.conversion.settings import LONGEST_UINT8
 from hccs.conversion.stages import CALIBRATED, STATISTICS
-from hccs.errors import DataError, FileError, HccsError, ParameterError
+from hccs.errors import DataError, HccsError, ParameterError
 from hccs.nn.lowering import IntegerPlan, take_apart
 from hccs.nn.lowering.ranges import measured
 from hccs.numbers.multipliers import INT16_LIMIT
@@ -156,13 +156,7 @@ class EmbeddingResults:
     @classmethod
     def of(cls, folder: Path) -> EmbeddingResults:
         """The results of a finished run; an unfinished run and an altered file are refused."""
-        record = StageRecord(folder / "results.json")
-        if "certify" not in record.stages:
-            raise FileError(
-                f"{folder} to be a finished run",
-                "a run that has not finished" if record.stages else "no run",
-                "Finish it with hccs convert --problem embeddings first.",
-            )
+        record = finished(folder, ["certify"], "Finish it with hccs convert --problem embeddings first.")
         found: EmbeddingResults = typed(cls, {**record.stages, "seconds": record.seconds}, record.path, REDO)
         return found
 

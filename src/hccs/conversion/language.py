@@ -29,7 +29,7 @@ from hccs.conversion.models import (
 )
 from hccs.conversion.results import HeadFit
 from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.record import REDO, StageRecord, from_json, typed
+from hccs.conversion.runs.record import REDO, finished, from_json, typed
 from hccs.errors import DataError, FileError, HccsError, ModelError, ParameterError
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import Region
@@ -118,13 +118,7 @@ class LanguageResults:
     @classmethod
     def of(cls, folder: Path) -> LanguageResults:
         """The results of a finished run; an unfinished run and an altered file are refused."""
-        record = StageRecord(folder / "results.json")
-        if "save" not in record.stages:
-            raise FileError(
-                f"{folder} to be a finished run",
-                "a run that has not finished" if record.stages else "no run",
-                "Finish it with hccs perplexity first.",
-            )
+        record = finished(folder, ["save"], "Finish it with hccs perplexity first.")
         found: LanguageResults = typed(cls, {**record.stages, "seconds": record.seconds}, record.path, REDO)
         return found
 

@@ -9,9 +9,8 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from hccs.conversion.runs.record import REDO, StageRecord, typed
+from hccs.conversion.runs.record import REDO, StageRecord, finished, typed
 from hccs.conversion.scores import Difference, Measured
-from hccs.errors import FileError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,13 +199,7 @@ class Results:
     @classmethod
     def of(cls, folder: Path) -> Results:
         """The results of a finished run; an unfinished run and an altered file are refused."""
-        record = StageRecord(folder / "results.json")
-        if not all(name in record.stages for name in _REQUIRED):
-            raise FileError(
-                f"{folder} to be a finished run",
-                "a run that has not finished" if record.stages else "no run",
-                "Finish the run with hccs convert first.",
-            )
+        record = finished(folder, _REQUIRED, "Finish the run with hccs convert first.")
         seconds = typed(dict[str, float], record.seconds, record.path, REDO)
         return cls(**stages_of(record), seconds=seconds)
 

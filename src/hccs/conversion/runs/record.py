@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -85,6 +85,15 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """A JSON file that appears complete or not at all."""
     atomic.replace(path, json.dumps(content, indent=1).encode())
+
+
+def finished(folder: Path, stages: Iterable[str], hint: str) -> StageRecord:
+    """The record of a run that has these stages; a run without them is refused."""
+    record = StageRecord(folder / "results.json")
+    if not all(name in record.stages for name in stages):
+        got = "a run that has not finished" if record.stages else "no run"
+        raise FileError(f"{folder} to be a finished run", got, hint)
+    return record
 
 
 def typed(kind: Any, content: Any, path: Path, hint: str) -> Any:
