@@ -1,7 +1,9 @@
 // One kernel over the opaque stand-ins, for an optimiser to look at. The loop hint that only AI Engine compilers know
-// is left out; HCCS_MODE, HCCS_CHUNKS and HCCS_MASKED choose the kernel.
+// is left out; HCCS_MODE, HCCS_CHUNKS, HCCS_MASKED and HCCS_LONG choose the kernel.
 #include "hints.hpp"
 
+#undef HCCS_LONG_BODIES
+#define HCCS_LONG_BODIES HCCS_LONG
 #undef HCCS_LOOP
 #define HCCS_LOOP(name, i, count, least)  \
   HCCS_PRAGMA(clang loop unroll(disable)) \

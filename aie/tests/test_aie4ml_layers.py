@@ -14,7 +14,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from hccs.cli.app import app
-from hccs.numbers.multipliers import LinearParams
+from hccs.numbers.layers import LinearParams
 from hccs.program import IntegerModel
 from hccs.program import operators as op
 from hccs.reference.linear import linear

@@ -85,18 +85,17 @@ REFUSED = {
         ShapeError,
         "broadcast",
     ),
-    "lines": (
+    "scores": (
         lambda q, k, v, t, r: (q, k, v, HeadParams(500, 1, 60, 2, 20, wide=True), r),
         ParameterError,
-        "one line",
+        "scores of at most 255",
+    ),
+    "slopes": (
+        lambda q, k, v, t, r: (q, k, v, HeadParams(1023, 127, 4, 127, 4, f=2), r),
+        ParameterError,
+        "<= 32767",
     ),
     "sums": (lambda q, k, v, t, r: (q, k, v, HeadParams(600, 1, 9), r), HccsError, "32767"),
-    "factor": (
-        lambda q, k, v, t, r: (q, k, v, t, Requant(FixedPoint(3, 9))),
-        ParameterError,
-        "power of two",
-    ),
-    "large": (lambda q, k, v, t, r: (q, k, v, t, Requant(FixedPoint(4, 1))), ParameterError, "to 1"),
     "requant": (lambda q, k, v, t, r: (q, k, v, t, 0.5), DtypeError, "Requant"),
 }
 
@@ -109,6 +108,61 @@ def test_refusals(case: str) -> None:
     for call in (tile.attention, tile.by_three_kernels):
         with pytest.raises(error, match=text):
             call(*arguments)
+
+
+def test_refusals_of_masks_factors_and_outputs() -> None:
+    q, k, v = head(np.random.default_rng(0), 96, 64, 32)
+    theta, plain, odd = HeadParams(255, 5, 40), Requant(FixedPoint(1, 8)), Requant(FixedPoint(3, 9))
+    for text, options in {
+        "more queries": {"causal": True},
+        "0 to 64": {"lengths": 65},
+        "whole lengths": {"lengths": 1.5},
+        "'pair' or 'int8'": {"out": "float32"},
+        "a factor for int8": {"out": "int8"},
+    }.items():
+        with pytest.raises(HccsError, match=text):
+            tile.attention(q, k, v, theta, plain, **options)
+    with pytest.raises(ParameterError, match="power of two"):
+        tile.by_three_kernels(q, k, v, theta, odd)
+    with pytest.raises(ParameterError, match="one line"):
+        tile.by_three_kernels(q, k, v, HeadParams(255, 1, 60, 2, 20), plain)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_masks_two_lines_factors_and_int8_output(data: st.DataObject) -> None:
+    n, dim = data.draw(st.sampled_from(range(32, 257, 32))), data.draw(st.sampled_from([32, 64]))
+    causal = data.draw(st.booleans())
+    rows = data.draw(st.integers(1, min(70, n) if causal else 70))
+    if data.draw(st.booleans()):
+        f = data.draw(st.integers(0, 5))
+        D = data.draw(st.integers(1, 127))
+        D2 = data.draw(st.integers(1, D))
+        B = data.draw(st.integers(1 << f, min((256 << f) - 1, 16000)))
+        S = data.draw(st.integers(0, min(60, B // D)))
+        S2 = data.draw(st.integers(0, min(67, (B - S * D) // D2)))
+        theta = HeadParams(B, S, D, S2, D2, f, wide=True)
+    else:
+        B, D = data.draw(st.integers(1, 32767 // n)), data.draw(st.integers(1, 127))
+        theta = HeadParams(B, data.draw(st.integers(0, min(127, B // D))), D)
+    multiplier, shift = data.draw(st.integers(1, 2**24 - 1)), data.draw(st.integers(24, 40))
+    output = FixedPoint(data.draw(st.integers(1, 2**24 - 1)), data.draw(st.integers(18, 47)))
+    requant = Requant(FixedPoint(multiplier, shift), 1.0, output)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    q, k, v = (rng.integers(-128, 128, (2, size, dim)).astype(np.int8) for size in (rows, n, n))
+    lengths = None if data.draw(st.booleans()) else rng.integers(0, n + 1, 2)
+    valid = None if lengths is None else np.broadcast_to(lengths[:, None], (2, rows))
+    for out in ("pair", "int8"):
+        got = tile.attention(q, k, v, theta, requant, lengths=lengths, causal=causal, out=out)
+        expected = reference(q, k, v, theta, requant, valid=valid, causal=causal, out=out)
+        np.testing.assert_array_equal(got[0], expected[0])
+        np.testing.assert_array_equal(got[1], expected[1])
+
+
+def test_a_sequence_without_keys_is_zero_in_every_plane_of_scores() -> None:
+    q, k, v = head(np.random.default_rng(0), 32, 32, 32)
+    N, Z = tile.attention(q, k, v, HeadParams(1023, 11, 40), Requant(FixedPoint(3, 9)), lengths=0)
+    assert not N.any() and not Z.any()
 
 
 @pytest.mark.parametrize("compiler", [Compiler.PIPELINED, Compiler.OPEN])

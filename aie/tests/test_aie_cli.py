@@ -79,20 +79,16 @@ def test_cycles_says_modelled_and_measured() -> None:
     assert "compiled" in text
 
 
-def test_cycles_shows_a_schedule(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    text = hccs("cycles", "--schedule", "--n", 32, "--png", tmp_path / "k.png")
+def test_cycles_shows_a_schedule() -> None:
+    text = hccs("cycles", "--schedule", "--n", 32)
     assert "row_groups: II = " in text
     assert "modelled cycles per row" in text
-    assert (tmp_path / "k.png").exists()
 
 
-def test_scaling(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    text = hccs("scaling", "--isa", "aie2ps", "--png", tmp_path / "s.png")
+def test_scaling() -> None:
+    text = hccs("scaling", "--isa", "aie2ps")
     assert "184" in text
     assert "modelled" in text
-    assert (tmp_path / "s.png").exists()
 
 
 def test_export(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hccs.errors import DataError, DtypeError, ShapeError
-from hccs_aie import emulator
+from hccs_aie import _emulation
 from hccs_aie.export.project import emulation_sources, kernel_sources
 
 
@@ -57,11 +56,24 @@ def test_the_device_compilers_hints_change_no_bit(flags: list[str], tmp_path: Pa
     assert done.returncode == 0, done.stdout
 
 
+BF16_LARGEST = float.fromhex("0x1.fep127")
+"""The largest bfloat16."""
+
+
+def softmax_bf16(x: Any, native_exp: bool) -> Any:
+    """The kernel of the BF16 baseline on rows of logits, rounded to BF16."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    out = np.empty_like(rounded)
+    _emulation.bf16_kernel(native_exp, rounded, out, x.shape[1], False)
+    return (out.astype(np.uint32) << 16).view(np.float32)
+
+
 @pytest.mark.parametrize("native_exp", [False, True])
 @pytest.mark.parametrize("n", [32, 128])
 def test_bf16_softmax_is_a_softmax(native_exp: bool, n: int) -> None:
     x = np.random.default_rng(n).normal(0, 3, (16, n)).astype(np.float32)
-    got = emulator.softmax_bf16(x, native_exp)
+    got = softmax_bf16(x, native_exp)
     exact = np.exp(x - x.max(1, keepdims=True))
     exact /= exact.sum(1, keepdims=True)
     # BF16 keeps eight bits; log2(e), the exponent's argument and the result are each rounded to it.
@@ -70,32 +82,13 @@ def test_bf16_softmax_is_a_softmax(native_exp: bool, n: int) -> None:
     assert (got.argmax(1) == exact.argmax(1)).mean() > 0.9
 
 
-def test_bf16_refuses_odd_rows() -> None:
-    with pytest.raises(ShapeError, match="multiple of 16"):
-        emulator.softmax_bf16(np.zeros((2, 20), np.float32), native_exp=True)
-
-
-@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf, 3.4e38])
-def test_bf16_refuses_what_it_cannot_hold(value: float) -> None:
-    x = np.zeros((2, 16), np.float32)
-    x[1, 3] = value
-    with pytest.raises(DataError, match="bfloat16"):
-        emulator.softmax_bf16(x, native_exp=False)
-
-
 @pytest.mark.parametrize("native_exp", [False, True])
 def test_bf16_takes_all_that_it_holds(native_exp: bool) -> None:
-    x = np.full((2, 16), -emulator.BF16_LARGEST)
-    x[:, 3] = emulator.BF16_LARGEST
-    got = emulator.softmax_bf16(x, native_exp)
+    x = np.full((2, 16), -BF16_LARGEST)
+    x[:, 3] = BF16_LARGEST
+    got = softmax_bf16(x, native_exp)
     assert got[:, 3].tolist() == [1, 1]
     assert got.sum() == 2
-
-
-@pytest.mark.parametrize("x", [np.zeros((2, 16), np.int8), np.ma.zeros((2, 16)), [[0.0] * 16]])
-def test_bf16_refuses_what_are_no_floats(x: Any) -> None:
-    with pytest.raises(DtypeError, match="plain array of floats"):
-        emulator.softmax_bf16(x, native_exp=True)
 
 
 @pytest.mark.parametrize("module", ["emulator", "cycles.machine", "export.write"])

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hccs import HeadParams, ParamTable
+from hccs import FixedPoint, HeadParams, ParamTable, Requant
 from hccs._files.folder import MANIFEST
 from hccs.errors import DtypeError, FileError, ModeError, ParameterError, ShapeError
+from hccs.program import operators as op
 from hccs.reference.softmax import softmax as reference_softmax
-from hccs_aie.export import ProjectFile, Target, export, plan
-from hccs_aie.export.aie4ml_model import directives
-from hccs_aie.export.write import plio_text
+from hccs_aie.export import AttentionProject, ProjectFile, Target, export, plan
+from hccs_aie.export.write import directives, plio_text
 
 TABLE = ParamTable(
     B=[[444, 300, 256], [500, 300, 256]],
@@ -61,7 +61,7 @@ def test_iron_design_is_python_with_the_right_split(tmp_path: Path) -> None:
         for node in ast.parse((folder / "design.py").read_text()).body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
     }
-    assert constants == {"TILES": 6, "ROWS_PER_TILE": 32, "COLUMNS": 64, "TILES_PER_COLUMN": 4}
+    assert constants == {"TILES": 6, "STEP": 32, "IN_SHARE": 2048, "OUT_SHARE": 2048, "TILES_PER_COLUMN": 4}
     assert 'extern "C" void hccs_tile' in (folder / "src/hccs_tile.cc").read_text()
 
 
@@ -84,6 +84,46 @@ def test_the_exported_kernel_passes_its_own_vectors(
     content[5] ^= 1
     vectors.write_bytes(bytes(content))
     assert subprocess.run(["make", "host"], cwd=folder, capture_output=True, check=False).returncode != 0
+
+
+def attention_step(lines: int, causal: bool) -> op.Attention:
+    theta = HeadParams([444, 60], [11, 1], [40, 60])
+    if lines == 2:
+        theta = HeadParams([1022, 900], [3, 2], [55, 86], [37, 20], [23, 36], 2)
+    factors = FixedPoint([16425238, 1 << 22], [33, 31]), FixedPoint([8864707, 9159635], [23, 22])
+    return op.Attention(("qkv",), "context", theta, Requant(factors[0], np.ones(2), factors[1]), causal)
+
+
+@pytest.mark.parametrize(
+    ("target", "lines", "causal", "n", "dim"),
+    [("vitis", 2, False, 64, 64), ("iron", 2, True, 96, 32), ("iron", 1, True, 64, 64)],
+)
+def test_exported_attention_passes_its_own_vectors(
+    target: str, lines: int, causal: bool, n: int, dim: int, tmp_path: Path
+) -> None:
+    if shutil.which("make") is None or shutil.which("g++") is None:
+        pytest.skip("needs make and g++")
+    project = AttentionProject(attention_step(lines, causal), 0, n, dim)
+    folder = export(project, target, tmp_path / "project")
+    done = subprocess.run(["make", "host"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"0 of {2 * n * dim} outputs differ" in done.stdout
+    vectors = folder / "vectors/outputs.bin"
+    content = bytearray(vectors.read_bytes())
+    content[5] ^= 1
+    vectors.write_bytes(bytes(content))
+    assert subprocess.run(["make", "host"], cwd=folder, capture_output=True, check=False).returncode != 0
+    assert not any(
+        re.search(r"@\w+@", path.read_text()) for path in folder.rglob("*.*") if path.suffix != ".bin"
+    )
+    assert json.loads((folder / "project.json").read_text())["format"] == "hccs.aie.attention"
+
+
+def test_attention_that_fits_no_tile_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="a tile of at most"):
+        AttentionProject(attention_step(2, False), 0, 256, 64)
+    with pytest.raises(ParameterError, match="vitis or iron"):
+        export(AttentionProject(attention_step(2, False), 0, 64, 64), "aie4ml", tmp_path / "project")
 
 
 @pytest.mark.parametrize("mode", ["u8_clb", "u8_div", "i16_div", "i16_clb"])
@@ -247,20 +287,19 @@ def test_the_iron_design_deals_every_row_once(tmp_path: Path) -> None:
     assert [entry[3] for entry in log if entry[0] == "fill"] == [(0, 4 * share), (4 * share, 2 * share)]
 
 
-@pytest.mark.parametrize("mode", ["u8_div", "i16_clb"])
-def test_the_adf_graph_and_kernel_compile_and_agree(mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernel", ["u8_div", "i16_clb", "attention"])
+def test_the_adf_graph_and_kernel_compile_and_agree(kernel: str, tmp_path: Path) -> None:
     """Against a stand-in adf.h: the class kernel and the graph as written, on the PLIO files as written."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
-    folder = export(plan(TABLE, rows=64, tiles=6, mode=mode), "vitis", tmp_path / "project")
+    if kernel == "attention":
+        project = AttentionProject(attention_step(2, False), 0, 64, 64)
+    else:
+        project = plan(TABLE, rows=64, tiles=6, mode=kernel)
+    folder = export(project, "vitis", tmp_path / "project")
     sources = [str(STAND_INS / "adf/run_tiles.cpp"), "src/hccs_tile_kernel.cpp"]
     flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{STAND_INS / 'adf'}"]
-    flags += [
-        "-Ihost/include",
-        "-Isrc",
-        "-I.",
-        f"-DPROBABILITY={'uint8_t' if mode == 'u8_div' else 'int16_t'}",
-    ]
+    flags += ["-Ihost/include", "-Isrc", "-I.", f"-DPROBABILITY={project.output_type}_t"]
     subprocess.run(["g++", *flags, *sources, "-o", "check"], cwd=folder, check=True)
     done = subprocess.run(["./check"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 
 import pytest
 from aie.tests.verifier import violations
 
 from hccs import HeadParams, Mode
-from hccs.errors import DtypeError, MissingExtraError, ModeError, ParameterError
+from hccs.errors import DtypeError, ModeError, ParameterError
 from hccs_aie import emulator, throughput
-from hccs_aie.cycles import picture
 from hccs_aie.cycles.machine import Generation, machine
 from hccs_aie.cycles.model import (
     Compiler,
     KernelCycles,
+    ascii_picture,
     bank_stalls,
     bank_stalls_per_iteration,
     kernel_cycles,
@@ -190,16 +189,13 @@ def test_bank_conflicts_only_add() -> None:
     assert bank_stalls_per_iteration(region) <= len(region.schedule.graph.nodes)
 
 
-def test_pictures(tmp_path: object) -> None:
+def test_pictures() -> None:
     kernel = throughput.modelled(Generation.AIE2, Kernel.BLOCKED, Mode.U8_CLB, 32)
     region = kernel.regions[-1]
-    text = picture.ascii_picture(region)
+    text = ascii_picture(region)
     assert len(text.splitlines()) == 2 + (region.schedule.ii or region.schedule.length)
     assert "VST.SRS" in text
     assert "modelled" in text
-    pytest.importorskip("matplotlib")
-    path = picture.png_picture(kernel, f"{tmp_path}/schedule.png", "u8_clb")
-    assert path.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_scaling_is_linear_until_the_streams() -> None:
@@ -217,13 +213,6 @@ def test_scaling_is_linear_until_the_streams() -> None:
         throughput.scaled(Generation.AIE2, Mode.U8_CLB, 64, 305)
 
 
-def test_scaling_figure(tmp_path: object) -> None:
-    pytest.importorskip("matplotlib")
-    assert (
-        throughput.scaling_figure(Generation.AIE2PS, 128, f"{tmp_path}/s.png").read_bytes()[:4] == b"\x89PNG"
-    )
-
-
 def test_the_papers_rates_are_its_cycles() -> None:
     assert throughput.paper_cycles(Generation.AIE2, Mode.U8_CLB, 32) == pytest.approx(29.4, abs=0.05)
     assert throughput.paper_cycles(Generation.AIE2PS, "bf16", 128) == pytest.approx(208, abs=0.5)
@@ -239,9 +228,3 @@ def test_every_table_row_names_its_source() -> None:
         for name in used.replace("(", " ").replace(")", " ").replace("0:", " ").split():
             if name not in {"tree", "fold", "call", "many"} and not name.isdigit():
                 assert name in chip.instructions, name
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r"matplotlib"):
-        throughput.scaling_figure(Generation.AIE2, 64, f"{tmp_path}/s.png")

@@ -31,8 +31,9 @@ def optimised(source: Path, *flags: str) -> str:
     return done.stdout
 
 
-def kernel(mode: Mode, chunks: int, masked: bool) -> str:
+def kernel(mode: Mode, chunks: int, masked: bool, long: bool = False) -> str:
     flags = [f"-DHCCS_MODE={mode.value}", f"-DHCCS_CHUNKS={chunks}", f"-DHCCS_MASKED={str(masked).lower()}"]
+    flags.append(f"-DHCCS_LONG={str(long).lower()}")
     return optimised(HERE / "optimised_check.cpp", *flags)
 
 
@@ -63,6 +64,8 @@ def test_no_vector_shift_and_no_load_behind_a_store(mode: Mode) -> None:
         assert "alloca" not in code, "a value lives in memory"
         assert [line for line in code.splitlines() if VECTOR_SHIFT.search(line)] == []
         assert loads_behind_stores(code) == [], (chunks, masked)
+        # Long iterations load a pair of blocks between the stores of two others.
+        assert not VECTOR_SHIFT.search(kernel(mode, chunks, masked, long=True))
 
 
 def test_every_pass_tells_its_buffers_apart() -> None:

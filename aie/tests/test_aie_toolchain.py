@@ -191,12 +191,12 @@ def test_loops_are_printed_beside_the_model(
         monkeypatch.setenv(name, value)
     result = typer_testing.CliRunner().invoke(app, ["aie", "build", str(project)], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.exception
-    per_row = (93 * 4 + 66 * 4 + 43 * 8 + 3 * 14) / 64
+    per_row = (93 * 2 + 66 * 2 + 43 * 4 + 3 * 14) / 64
     assert build(project, environment=peano).issued.per_row == per_row
     rows = {
         line.split("│")[1].strip(): line.split("│")[2:] for line in result.output.splitlines() if "│" in line
     }
-    assert [cell.strip() for cell in rows["row_groups"][:3]] == ["43", "8", f"{43 * 8 / 64:.1f}"]
+    assert [cell.strip() for cell in rows["row_groups"][:3]] == ["43", "4", f"{43 * 4 / 64:.1f}"]
     assert f"{per_row:.1f}" in rows["all"][2]
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hccs.errors import DtypeError, ParameterError, ShapeError
+from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
 from hccs.numbers.heads import HeadParams
-from hccs.numbers.modes import Mode
+from hccs.numbers.modes import INT16_MAX, UINT8_MAX, Mode
 from hccs.numbers.requant import Requant
 from hccs_aie import _emulation, emulator, throughput
 from hccs_aie.arguments import integer
@@ -20,8 +21,6 @@ from hccs_aie.cycles.model import Compiler, KernelCycles, kernel_cycles
 from hccs_aie.emulator import LANES, Kernel
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from hccs_aie.cycles.program import RawOperation
 
 HEAD_SIZES = (32, 64)
@@ -33,9 +32,6 @@ MAX_KEYS = 256
 UINT8_SCORES = 127
 """A base that every number of keys up to 256 admits, with scores in uint8."""
 
-MAX_SHIFT = 23
-"""Beyond it every q.k of these head sizes rounds to 0."""
-
 ROWS_MULTIPLE = 32
 """Query rows of a call come in multiples of this; emulation adds rows of zeros."""
 
@@ -44,12 +40,21 @@ PRODUCTS_PER_CYCLE = {Generation.AIE2: 256, Generation.AIE2PS: 512}
 
 
 def attention(
-    q: NDArray[np.int8], k: NDArray[np.int8], v: NDArray[np.int8], theta: HeadParams, requant: Requant
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The pair (N, Z) of q [..., rows, d] over k and v [..., keys, d], every head on one tile, by emulation.
+    q: NDArray[np.int8],
+    k: NDArray[np.int8],
+    v: NDArray[np.int8],
+    theta: HeadParams,
+    requant: Requant,
+    *,
+    lengths: Any = None,
+    causal: bool = False,
+    out: str = "pair",
+) -> Any:
+    """Attention of q [..., rows, d] over k and v [..., keys, d], every head on one tile, by emulation.
 
-    Normalisation is deferred, so that the result is `hccs.attention(..., out="pair")`. theta and requant
-    broadcast against q.shape[:-2]; the logits' factor must be a power of two, `2**-shift`.
+    Normalisation is deferred, so that the result is `hccs.attention`'s, as the pair (N, Z) or, with
+    `out="int8"`, in int8. theta and requant broadcast against q.shape[:-2], and so do `lengths`, the keys
+    that take part. With `causal` the last query sees all of them and each one before a key less.
 
     >>> from hccs.numbers.requant import FixedPoint
     >>> one = np.ones((1, 32, 32), np.int8)
@@ -59,43 +64,67 @@ def attention(
     """
     heads, rows, n, dim = _heads(q, k, v)
     require_theta(theta, n)
-    params = _per_head(theta.packed[..., :3], q.shape[:-2], "theta")
-    shifts = _per_head(_shifts(requant)[..., None], q.shape[:-2], "requant")
+    if out not in ("pair", "int8"):
+        raise ParameterError("out to be 'pair' or 'int8'", repr(out), "Floats are the host's to make.")
+    if causal and rows > n:
+        raise ShapeError("no more queries than keys in causal attention", f"{rows} over {n}", "Pad the keys.")
+    params = _per_head(theta.packed, q.shape[:-2], "theta")
+    factors = _per_head(np.stack(logit_factors(requant), -1), q.shape[:-2], "requant")
+    outputs = _per_head(_output_factor(requant, out), q.shape[:-2], "requant")
+    valid = _per_head(_lengths(lengths, n)[..., None], q.shape[:-2], "lengths")[:, 0]
     N, Z = np.empty((heads, rows, dim), np.int32), np.empty((heads, rows), np.int32)
+    y = np.empty((heads, rows, dim), np.int8)
     keys, values = k.reshape(heads, n, dim), v.reshape(heads, n, dim)
     for head, part, block in _blocks(q.reshape(heads, rows, dim), n):
-        B, S, D = params[head].tolist()
-        sums, totals = np.empty(block.size, np.int32), np.empty(2 * len(block), np.int16)
-        tiles = tiled_queries(block), tiled_keys(keys[head]), tiled_values(values[head])
-        sizes = len(block), n, dim, int(shifts[head, 0])
-        _emulation.attention_kernel(*tiles, sums, totals, *sizes, B, S, D, record=False)
+        sums, totals = np.empty(block.size, np.int32), np.empty(len(block), np.int32)
+        result = np.empty(block.size if out == "int8" else 0, np.int8)
+        arrays = [tiled_queries(block), tiled_keys(keys[head]), tiled_values(values[head])]
+        masked = causal or valid[head] < n
+        mask = [int(masked), int(valid[head]), int(causal), n - rows + part.start if causal else 0]
+        numbers = [len(block), n, dim, *factors[head].tolist(), *mask, *outputs[head].tolist()]
+        run_tile("attention", [*arrays, sums, totals, result], [*numbers, *params[head].tolist()])
         taken = part.stop - part.start
-        N[head, part] = untiled_sums(sums, dim)[:taken]
-        Z[head, part] = totals.reshape(-1, 2, 8)[:, 0].reshape(-1)[:taken]
-    return N.reshape(q.shape), Z.reshape(q.shape[:-1])
+        N[head, part], Z[head, part] = untiled(sums, dim)[:taken], totals[:taken]
+        if out == "int8":
+            y[head, part] = untiled(result, dim)[:taken]
+    return y.reshape(q.shape) if out == "int8" else (N.reshape(q.shape), Z.reshape(q.shape[:-1]))
+
+
+def run_tile(
+    name: str, arrays: list[NDArray[Any]], numbers: list[int], record: bool = False
+) -> list[RawOperation]:
+    """One kernel on one tile, by emulation; results are in the arrays, the trace comes back if recorded."""
+    return _emulation.tile_kernel(name, [array.view(np.uint8) for array in arrays], numbers, record) or []
 
 
 def by_three_kernels(
     q: NDArray[np.int8], k: NDArray[np.int8], v: NDArray[np.int8], theta: HeadParams, requant: Requant
 ) -> NDArray[np.int32]:
-    """N of the paper's form, `u8_clb` probabilities first, by a kernel each for q.k, softmax and p.v."""
+    """N of the paper's form, `u8_clb` probabilities first, by a kernel each for q.k, softmax and p.v.
+
+    One line, full rows, and a power of two as the factor of the logits.
+    """
     heads, rows, n, dim = _heads(q, k, v)
     require_theta(theta, n)
-    shifts = _per_head(_shifts(requant)[..., None], q.shape[:-2], "requant")
+    theta.require_one_line("in the three kernels", "Use the one kernel.")
+    factors = _per_head(np.stack(logit_factors(requant), -1), q.shape[:-2], "requant")
+    if factors[:, 0].any():
+        raise ParameterError(
+            "a power of two as the factor of the logits", str(requant.logits), "Use the one kernel."
+        )
     keys, values = k.reshape(heads, n, dim), v.reshape(heads, n, dim)
     x = np.empty((heads, rows, n), np.int8)
     for head, part, block in _blocks(q.reshape(heads, rows, dim), n):
         logits = np.empty(len(block) * n, np.int8)
-        sizes = len(block), n, dim, int(shifts[head, 0])
-        _emulation.logits_kernel(tiled_queries(block), tiled_keys(keys[head]), logits, *sizes, record=False)
-        x[head, part] = _rows_of_blocks(logits, n)[: part.stop - part.start]
+        sizes = [len(block), n, dim, int(factors[head, 1])]
+        run_tile("logits", [tiled_queries(block), tiled_keys(keys[head]), logits], sizes)
+        x[head, part] = untiled(logits, n)[: part.stop - part.start]
     p = emulator.softmax(x.reshape(*q.shape[:-1], n), theta, Mode.U8_CLB).reshape(heads, rows, n)
     N = np.empty((heads, rows, dim), np.int32)
     for head, part, weights in _blocks(p, n, dim):
         sums = np.empty(len(weights) * dim, np.int32)
-        tiles = tiled_queries(weights), tiled_values(values[head])
-        _emulation.values_kernel(*tiles, sums, len(weights), n, dim, record=False)
-        N[head, part] = untiled_sums(sums, dim)[: part.stop - part.start]
+        run_tile("values", [tiled_queries(weights), tiled_values(values[head]), sums], [len(weights), n, dim])
+        N[head, part] = untiled(sums, dim)[: part.stop - part.start]
     return N.reshape(q.shape)
 
 
@@ -117,14 +146,9 @@ def tiled_values(v: NDArray[np.int8]) -> NDArray[np.int8]:
     return tiled_keys(v.T)
 
 
-def untiled_sums(sums: NDArray[np.int32], dim: int) -> NDArray[np.int32]:
-    """N [rows, d] from tiles of four columns by eight rows."""
-    rows: NDArray[np.int32] = sums.reshape(-1, dim // 4, 4, 8).transpose(0, 3, 1, 2).reshape(-1, dim)
-    return rows
-
-
-def _rows_of_blocks(x: NDArray[np.int8], n: int) -> NDArray[np.int8]:
-    rows: NDArray[np.int8] = x.reshape(-1, n // 8, 8, 8).transpose(0, 3, 1, 2).reshape(-1, n)
+def untiled(tiles: NDArray[Any], columns: int) -> NDArray[Any]:
+    """[rows, columns] from tiles of four or eight columns by eight rows."""
+    rows: NDArray[Any] = tiles.reshape(-1, columns, 8).transpose(0, 2, 1).reshape(-1, columns)
     return rows
 
 
@@ -147,7 +171,7 @@ def require_sizes(n: int, dim: int) -> None:
         raise ShapeError(
             f"a multiple of {LANES} keys, up to {MAX_KEYS}",
             f"{n} keys",
-            "These kernels know no padding: hccs.attention takes any number, with lengths.",
+            "Pad k and v to such a number and give their lengths.",
         )
     if dim not in HEAD_SIZES:
         raise ShapeError(
@@ -157,33 +181,54 @@ def require_sizes(n: int, dim: int) -> None:
         )
 
 
-def require_theta(theta: HeadParams, n: int) -> None:
+def require_theta(theta: Any, n: int) -> None:
+    """Refuse what the kernel cannot run: of two lines, scores beyond uint8 and offsets beyond int16."""
     if not isinstance(theta, HeadParams):
         raise DtypeError(
             "theta to be hccs.HeadParams", type(theta).__name__, "Use HeadParams(B=..., S=..., D=...)."
         )
-    theta.require_one_line("in the attention kernels of the AI Engine", "Use one line.")
-    emulator.require_theta(theta, n)
+    theta.require_columns(n)
+    if not theta.wide:
+        return
+    if theta.max_score > UINT8_MAX:
+        raise ParameterError(
+            f"scores of at most {UINT8_MAX} (B >> f) of two lines in the attention kernels of the AI Engine",
+            str(theta.max_score),
+            "Calibrate with scores='uint8'.",
+        )
+    largest = int((np.asarray(theta.B) + 128 * (np.asarray(theta.S) + theta.S2)).max())
+    if largest > INT16_MAX:
+        raise ParameterError(
+            f"B + 128 * (S + S2) <= {INT16_MAX} of two lines in the attention kernels of the AI Engine",
+            str(largest),
+            "Use smaller slopes.",
+        )
 
 
-def _shifts(requant: Requant) -> NDArray[np.int64]:
+def logit_factors(requant: Requant) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Multiplier and shift of each head's logits; multiplier 0 for a power of two, which needs no product."""
     if not isinstance(requant, Requant):
         raise DtypeError("requant to be hccs.Requant", type(requant).__name__, "Use Requant.from_scales.")
     multiplier, shift = np.moveaxis(requant.logits.packed.astype(np.int64), -1, 0)
-    if (multiplier & (multiplier - 1)).any():
-        raise ParameterError(
-            "a power of two as the factor of the logits: a tile shifts sums of 32 bits",
-            f"multiplier {multiplier[(multiplier & (multiplier - 1)) != 0].flat[0]}",
-            "The logits' scale is free: make q_scale * k_scale * scaling / logit_scale a power of two.",
-        )
-    exponent: NDArray[np.int64] = shift - np.log2(multiplier).astype(np.int64)
-    if exponent.min() < 0 or exponent.max() > MAX_SHIFT:
-        raise ParameterError(
-            f"a factor of the logits from 2^-{MAX_SHIFT} to 1",
-            f"2^{-int(exponent.max())} to 2^{-int(exponent.min())}",
-            "Choose another scale of the logits.",
-        )
-    return exponent
+    exponent = shift - np.log2(multiplier).astype(np.int64)
+    # Beyond 2^24 every q.k of these head sizes rounds to 0: SRS shifts by less than 31 places.
+    plain = (multiplier & (multiplier - 1) == 0) & (exponent >= 0)
+    return np.where(plain, 0, multiplier), np.where(plain, np.minimum(exponent, 24), shift)
+
+
+def _output_factor(requant: Requant, out: str) -> NDArray[np.int64]:
+    if out == "pair":
+        return np.zeros(2, np.int64)
+    if requant.output is None:
+        raise ParameterError("a factor for int8 output", "none", "Give out_scale to Requant.from_scales.")
+    return requant.output.packed.astype(np.int64)
+
+
+def _lengths(lengths: Any, n: int) -> NDArray[np.int64]:
+    found = np.asarray(n if lengths is None else lengths)
+    if found.dtype.kind not in "iu" or (found < 0).any() or (found > n).any():
+        raise MaskError(f"whole lengths from 0 to {n}", repr(lengths), "One for each sequence or head.")
+    return found.astype(np.int64)
 
 
 def _per_head(values: NDArray[Any], heads: tuple[int, ...], what: str) -> NDArray[Any]:
@@ -265,6 +310,13 @@ def _modelled(generation: Generation, n: int, dim: int, compiler: Compiler, base
     return AttentionCycles(generation, n, dim, fused, logits, softmax, values)
 
 
+def fused_trace(numbers: list[int], rows: int, n: int, dim: int, int8: bool = False) -> list[RawOperation]:
+    """What the one kernel does, operation by operation, whatever the data; `numbers` are its own."""
+    q, k = np.zeros(rows * dim, np.int8), np.zeros(n * dim, np.int8)
+    N, Z, y = np.empty(rows * dim, np.int32), np.empty(rows, np.int32), np.empty(rows * dim * int8, np.int8)
+    return run_tile("attention", [q, k, k, N, Z, y], [rows, n, dim, *numbers], record=True)
+
+
 def traces(
     n: int, dim: int, base: int = UINT8_SCORES
 ) -> tuple[list[RawOperation], list[RawOperation], list[RawOperation]]:
@@ -274,9 +326,8 @@ def traces(
     require_theta(theta, n)
     rows = _emulation.attention_rows(n, dim)
     q, k = np.zeros(rows * dim, np.int8), np.zeros(n * dim, np.int8)
-    N, Z = np.empty(rows * dim, np.int32), np.empty(2 * rows, np.int16)
-    fused = _emulation.attention_kernel(q, k, k, N, Z, rows, n, dim, 8, base, 0, 1, record=True)
-    x, p = np.empty(rows * n, np.int8), np.zeros(rows * n, np.uint8)
-    logits = _emulation.logits_kernel(q, k, x, rows, n, dim, 8, record=True)
-    values = _emulation.values_kernel(p, k, N, rows, n, dim, record=True)
-    return fused or [], logits or [], values or []
+    x, p, N = np.empty(rows * n, np.int8), np.zeros(rows * n, np.uint8), np.empty(rows * dim, np.int32)
+    logits = run_tile("logits", [q, k, x], [rows, n, dim, 8], record=True)
+    values = run_tile("values", [p, k, N], [rows, n, dim], record=True)
+    fused = fused_trace([0, 8, 0, n, 0, 0, 0, 0, *theta.packed.tolist()], rows, n, dim)
+    return fused, logits, values

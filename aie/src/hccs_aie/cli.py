@@ -18,19 +18,18 @@ from rich.table import Table
 
 from hccs._files.atomic import replace
 from hccs.errors import DataError, FileError, ParameterError
-from hccs.numbers.converted import run_table
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import FixedPoint, Requant
+from hccs.numbers.table import run_table
 from hccs.reference.attention import attention as reference_attention
 from hccs.reference.softmax import softmax as reference_softmax
 from hccs_aie import attention as tile_attention
 from hccs_aie import emulator, throughput, toolchain
-from hccs_aie.cycles import picture
 from hccs_aie.cycles.machine import Generation
-from hccs_aie.cycles.model import Compiler, bank_stalls
+from hccs_aie.cycles.model import Compiler, ascii_picture, bank_stalls
 from hccs_aie.emulator import Kernel
-from hccs_aie.export import Target, plan
+from hccs_aie.export import AttentionProject, Project, Target, plan
 from hccs_aie.export import export as write_project
 
 ISA = Annotated[Generation, typer.Option("--isa", help="device generation")]
@@ -105,7 +104,6 @@ def cycles(
     n: Annotated[int, typer.Option(help="for --schedule")] = 64,
     kernel: Annotated[Kernel, typer.Option(help="for --schedule")] = Kernel.BLOCKED,
     compiler: Annotated[Compiler, typer.Option(help="for --schedule")] = Compiler.PIPELINED,
-    png: Annotated[Path | None, typer.Option(help="for --schedule: also draw it here")] = None,
 ) -> None:
     """The paper's throughput table with modelled cycles: its kernel, ours, and the BF16 baseline."""
     console = Console()
@@ -113,7 +111,7 @@ def cycles(
         emulator.require_columns(n)
         found = throughput.modelled(generation, kernel, mode, n, compiler)
         for region in found.regions:
-            console.print(picture.ascii_picture(region), highlight=False, soft_wrap=True)
+            console.print(ascii_picture(region), highlight=False, soft_wrap=True)
         issues = ", ".join(
             f"{slot} {count:.2f} ({count / found.per_row:.0%} full)" for slot, count in found.issues.items()
         )
@@ -122,9 +120,6 @@ def cycles(
             f"{found.binding_slot} binds; issues per row: {issues}; "
             f"bank conflicts would add {bank_stalls(found) / found.rows:.1f}"
         )
-        if png is not None:
-            drawn = picture.png_picture(found, png, f"{kernel.value} {mode.value}, n = {n}")
-            console.print(f"wrote {drawn}", markup=False)
         return
     entries = [
         throughput.entry(chip, norm, columns)
@@ -179,17 +174,17 @@ def _billions(n: int, cycles: float) -> str:
 def _open_table() -> Table:
     table = _table(
         "AIE-ML by the open AIE2 compiler: bundles per row, modelled unless marked compiled",
-        "mode", "n", "authors' row kernel, compiled", "row kernel", "ours, compiled", "ours",
-        "clamp / sums / normalise, compiled", "clamp / sums / normalise", "ours / authors', compiled",
+        "mode", "n", "authors' row kernel, compiled", "row kernel", "ours, compiled", "the same",
+        "clamp / sums / normalise, compiled", "the same", "ours / authors', compiled", "ours now",
     )  # fmt: skip
     for mode in Mode:
         for n in (32, 64, 128):
             counted = throughput.compiled("blocked", mode, n)
             if not counted and mode is not Mode.I16_DIV:
                 continue
-            row, ours = (
-                throughput.modelled(Generation.AIE2, kernel, mode, n, Compiler.OPEN)
-                for kernel in (Kernel.BY_ROW, Kernel.BLOCKED)
+            row, ours, now = (
+                throughput.modelled(Generation.AIE2, kernel, mode, n, Compiler.OPEN, long_bodies=long)
+                for kernel, long in ((Kernel.BY_ROW, False), (Kernel.BLOCKED, False), (Kernel.BLOCKED, True))
             )
             authors, all_ours = throughput.compiled("authors", mode, n).get("all"), counted.get("all")
             loops = ("clamp_blocks", "sum_blocks", "row_groups")
@@ -203,6 +198,7 @@ def _open_table() -> Table:
                 " / ".join(_figure(counted.get(name)) for name in loops),
                 " / ".join(_figure(ours.loop(name)) for name in loops),
                 f"{all_ours / authors:.2f}x" if all_ours and authors else "-",
+                f"{now.per_row:.1f}",
             )
     return table
 
@@ -308,11 +304,57 @@ def _require_equal_attention(rng: np.random.Generator, n: int, dim: int, base: i
         )
 
 
+@app.command()
+def layer(
+    model: Annotated[Path, typer.Argument(help="an integer model, model.hccs")],
+    number: Annotated[int, typer.Option("--layer", help="which layer")] = 0,
+    n: Annotated[int, typer.Option(help="rows of a sequence, in 32s")] = 64,
+    generation: ISA = Generation.AIE2,
+    compiler: Annotated[Compiler, typer.Option(help="which modelled compiler")] = Compiler.PIPELINED,
+    svg: Annotated[Path | None, typer.Option(help="draw the tiles and streams here")] = None,
+) -> None:
+    """A whole encoder layer on tiles: every bit against the reference, modelled cycles, what bounds it."""
+    from hccs.program import IntegerModel
+    from hccs_aie.layer import EncoderLayer, mapped, require_equal_bits
+    from hccs_aie.layer_picture import svg_picture
+
+    console = Console()
+    program = IntegerModel.load(model).program
+    of = EncoderLayer.of(program, number)
+    with console.status("running the tiles by emulation"):
+        sequences = require_equal_bits(program, number)
+    console.print(f"{sequences} sequences: every bit equals the reference")
+    with console.status("modelling"):
+        found = mapped(of, n, generation, compiler)
+    table = _table(
+        f"{generation.device}, layer {number}, {n} rows: cycles of a sequence, modelled",
+        "tiles", "stage", "compute", "streams", "of peak", "memory, KiB", "bound by", "registers",
+    )  # fmt: skip
+    for stage in dict.fromkeys(tile.stage for tile in found.tiles):
+        tiles = [tile for tile in found.tiles if tile.stage == stage]
+        worst = max(tiles, key=lambda tile: tile.cycles)
+        peak = worst.products / tile_attention.PRODUCTS_PER_CYCLE[generation] / worst.compute
+        table.add_row(
+            str(len(tiles)), stage, str(worst.compute), str(worst.streams), f"{peak:.0%}",
+            f"{max(tile.memory for tile in tiles) / 1024:.0f}", worst.bound,
+            "fit" if worst.kernel.fits_registers else "spill",
+        )  # fmt: skip
+    console.print(table)
+    slowest = found.slowest
+    console.print(
+        f"{len(found.tiles)} tiles, {found.products} products; {slowest.stage} is the slowest, "
+        f"{slowest.cycles} cycles, bound by {slowest.bound}: {found.share_of_array:.1%} of the matrix units' "
+        f"peak with all tiles at work, {found.share_of_work:.1%} of their busy cycles"
+    )
+    if svg is not None:
+        drawn = svg_picture(found, svg, f"{model.stem}, layer {number} on {generation.device}")
+        console.print(f"wrote {drawn}", markup=False)
+
+
 @app.command("scaling")
 def scaling_command(
     generation: ISA = Generation.AIE2PS,
     n: Annotated[int, typer.Option(help="row length")] = 128,
-    png: Annotated[Path | None, typer.Option(help="draw the figure here")] = None,
 ) -> None:
     """Aggregate throughput against tiles, by compute alone and within the core streams. Modelled."""
     emulator.require_columns(n)
@@ -331,13 +373,14 @@ def scaling_command(
         f"stream-bound: {', '.join(bound) or 'none'} "
         f"(core stream {throughput.STREAM_BYTES[generation]} B per cycle)"
     )
-    if png is not None:
-        console.print(f"wrote {throughput.scaling_figure(generation, n, png)}", markup=False)
 
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="the folder of a finished run, or a parameter table")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="a finished run's folder, a parameter table; an integer model for --attention"),
+    ],
     target: Annotated[Target, typer.Option(help="tool flow")],
     out: Annotated[Path, typer.Option(help="project folder to write")],
     layer: Annotated[int, typer.Option(help="which layer's heads")] = 0,
@@ -347,13 +390,21 @@ def export(
         int | None, typer.Option(help="tiles to split the rows over; the fewest that fit if not given")
     ] = None,
     mode: Annotated[Mode | None, typer.Option(help="normalisation; the table's if not given")] = None,
+    attention: Annotated[bool, typer.Option(help="the layer's whole attention, q, k and v to int8")] = False,
 ) -> None:
     """Write a project folder: kernel, parameters, graph or design, test vectors, README."""
-    project = plan(run_table(run), layer, rows, columns, tiles, mode)
+    project: Project | AttentionProject
+    if attention:
+        from hccs.program import IntegerModel
+
+        path = run / "model.hccs" if run.is_dir() else run
+        project = AttentionProject.of(IntegerModel.load(path).program, layer, columns)
+    else:
+        project = plan(run_table(run), layer, rows, columns, tiles, mode)
     folder = write_project(project, target, out)
     Console().print(
         f"wrote {folder}: {project.heads} heads x {project.rows} rows x {project.columns} columns, "
-        f"{project.mode.value}, on {project.tiles} tiles; see its README.md",
+        f"{project.description}, on {project.tiles} tiles; see its README.md",
         markup=False,
     )
 

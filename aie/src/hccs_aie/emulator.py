@@ -6,8 +6,9 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hccs.errors import DataError, DtypeError, MaskError, ParameterError, ShapeError
+from hccs.errors import DtypeError, MaskError, ParameterError, ShapeError
 from hccs.numbers.heads import ONE_LINE, HeadParams
 from hccs.numbers.modes import INT16_MAX, MAX_SLOPE, Mode
 from hccs.ops import arguments
@@ -15,8 +16,6 @@ from hccs_aie import _emulation
 from hccs_aie.arguments import Choice, integer
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from hccs_aie.cycles.program import RawOperation
 
 LANES = 32
@@ -26,13 +25,13 @@ MAX_COLUMNS = 512
 """The longest row a tile's kernel takes."""
 
 MODELLED_ROWS = 64
-"""Rows of one pass over the kernel's scratch arrays, and of the modelled call."""
+"""Rows of the modelled call, and of those that were compiled."""
+
+TILE_ROWS = 128
+"""Rows of one pass over the kernel's scratch arrays."""
 
 BF16_LANES = 16
 """Row lengths of the BF16 baseline come in multiples of this."""
-
-BF16_LARGEST = float.fromhex("0x1.fep127")
-"""The largest bfloat16."""
 
 _MODES = list(Mode)
 
@@ -207,9 +206,17 @@ def _require_full_rows(
 
 
 def trace(
-    kernel: Kernel | str, mode: Mode | str, n: int, theta: HeadParams, rows: int = MODELLED_ROWS
+    kernel: Kernel | str,
+    mode: Mode | str,
+    n: int,
+    theta: HeadParams,
+    rows: int = MODELLED_ROWS,
+    long_bodies: bool = False,
 ) -> list[RawOperation]:
-    """What an integer kernel does on `rows` rows of one head, operation by operation, whatever the logits."""
+    """What an integer kernel does on `rows` rows of one head, operation by operation, whatever the logits.
+
+    With `long_bodies` as the open compiler sees it, which does not pipeline the loops.
+    """
     require_columns(n)
     mode, kernel = Mode(mode), Kernel(kernel)
     _require_theta(theta, n)
@@ -222,28 +229,11 @@ def trace(
     out = np.empty((rows, n), mode.dtype)
     if kernel is Kernel.BY_ROW:
         theta.require_one_line("in the paper's row-at-a-time kernel", "Use the blocked kernel.")
-    return _run(kernel, mode, x, None, out, theta.packed.tolist(), record=True)
-
-
-def softmax_bf16(x: NDArray[np.float32], native_exp: bool) -> NDArray[np.float32]:
-    """The BF16 baseline on rows [rows, columns] of finite logits, rounded to BF16; columns in sixteens."""
-    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray) or x.dtype.kind != "f":
-        raise DtypeError(
-            "a plain array of floats",
-            f"{type(x).__name__} of dtype {getattr(x, 'dtype', 'none')}",
-            "The baseline takes logits as they are, not quantised.",
-        )
-    if x.ndim != 2 or x.shape[1] % BF16_LANES or x.size == 0:
-        raise ShapeError(
-            f"rows of a multiple of {BF16_LANES} columns", f"shape {x.shape}", "Pad with logits of -100."
-        )
-    if not (np.abs(x) <= BF16_LARGEST).all():
-        raise DataError("logits that bfloat16 holds", "infinite or NaN ones", "Clip them.")
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    out = np.empty_like(rounded)
-    _emulation.bf16_kernel(native_exp, rounded, out, x.shape[1], False)
-    return (out.astype(np.uint32) << 16).view(np.float32)
+    _emulation.long_bodies(long_bodies)
+    try:
+        return _run(kernel, mode, x, None, out, theta.packed.tolist(), record=True)
+    finally:
+        _emulation.long_bodies(False)
 
 
 def trace_bf16(native_exp: bool, n: int, rows: int = 8) -> list[RawOperation]:

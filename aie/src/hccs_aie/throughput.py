@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
-from hccs import _figures
 from hccs.errors import ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -113,25 +110,38 @@ def modelled(
     n: int,
     compiler: Compiler | str = Compiler.PIPELINED,
     lines: int = 1,
+    long_bodies: bool | None = None,
 ) -> KernelCycles:
-    """Modelled cycles of an integer kernel on 64 rows; `lines` is 1 or 2."""
-    return _modelled(Generation(generation), Kernel(kernel), Mode(mode), n, Compiler(compiler), lines)
+    """Modelled cycles of an integer kernel on 64 rows; `lines` is 1 or 2.
+
+    Iterations are long where the compiler does not pipeline them, unless `long_bodies` says otherwise: the
+    kernels that were compiled had short ones.
+    """
+    compiler = Compiler(compiler)
+    chosen = compiler is Compiler.OPEN if long_bodies is None else long_bodies
+    return _modelled(Generation(generation), Kernel(kernel), Mode(mode), n, compiler, lines, chosen)
 
 
 @functools.cache
 def _modelled(
-    generation: Generation, kernel: Kernel, mode: Mode, n: int, compiler: Compiler, lines: int
+    generation: Generation, kernel: Kernel, mode: Mode, n: int, compiler: Compiler, lines: int, long: bool
 ) -> KernelCycles:
-    return program_cycles(traced(kernel, mode, n, lines), generation, emulator.MODELLED_ROWS, compiler)
+    rows = emulator.MODELLED_ROWS
+    return program_cycles(traced(kernel, mode, n, lines, rows, long), generation, rows, compiler)
 
 
 @functools.lru_cache(maxsize=64)
 def traced(
-    kernel: Kernel, mode: Mode, n: int, lines: int = 1, rows: int = emulator.MODELLED_ROWS
+    kernel: Kernel,
+    mode: Mode,
+    n: int,
+    lines: int = 1,
+    rows: int = emulator.MODELLED_ROWS,
+    long_bodies: bool = False,
 ) -> list[Item]:
-    """The parsed trace of an integer kernel: the same for every generation and compiler."""
+    """The parsed trace of an integer kernel: the same for every generation."""
     theta = representative_two_lines(n) if lines == 2 else representative_theta(n)
-    return parse(emulator.trace(kernel, mode, n, theta, rows))
+    return parse(emulator.trace(kernel, mode, n, theta, rows, long_bodies))
 
 
 def modelled_bf16(
@@ -216,24 +226,3 @@ def scaling_curve(generation: Generation | str, mode: Mode | str, n: int) -> lis
     most = max(TILES[generation])
     counts = sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | set(TILES[generation]))
     return [scaled(generation, mode, n, tiles) for tiles in counts]
-
-
-def scaling_figure(generation: Generation | str, n: int, path: str | os.PathLike[str]) -> Path:
-    """The paper's scaling figure with our kernels: solid by compute alone, dashed within the streams."""
-    generation = Generation(generation)
-    drawing = _figures.new(6, 4)
-    axis = drawing.subplots()
-    for mode, colour in ((Mode.U8_CLB, "#e45756"), (Mode.I16_DIV, "#4c78a8")):
-        points = scaling_curve(generation, mode, n)
-        tiles = [point.tiles for point in points]
-        drawn = [("modelled", "o-", [point.compute for point in points])]
-        drawn.append(("streams", "--", [point.streamed for point in points]))
-        if (paper := paper_cycles(generation, mode, n)) is not None:
-            drawn.append(("the paper's one tile times tiles", ":", [t * n * CLOCK_HZ / paper for t in tiles]))
-        for name, style, rates in drawn:
-            axis.plot(tiles, [r / 1e9 for r in rates], style, color=colour, label=f"{mode.value}, {name}")
-    axis.set(xlabel="tiles", ylabel="G elements / s", xscale="log", yscale="log")
-    axis.set_title(f"{generation.device}, n = {n}")
-    axis.legend(fontsize=7)
-    axis.grid(alpha=0.3)
-    return _figures.save(drawing, path)

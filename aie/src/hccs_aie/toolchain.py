@@ -127,8 +127,8 @@ def _made(
         raise ToolchainError(f"functions in what {compiler} made", "none", "Look at the compiler's output.")
     mode, n, lines = project.mode, project.columns, 2 if project.theta.wide else 1
     modelled = throughput.modelled(generation, Kernel.BLOCKED, mode, n, profile, lines)
-    rows = min(emulator.MODELLED_ROWS, project.rows, project.rows_per_tile)
-    loops = source_loops(throughput.traced(Kernel.BLOCKED, mode, n, lines, rows))
+    rows = min(emulator.TILE_ROWS, project.rows, project.rows_per_tile)
+    loops = source_loops(throughput.traced(Kernel.BLOCKED, mode, n, lines, rows, profile is Compiler.OPEN))
     return Build(
         compiler,
         object_file,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hccs_aie.cycles.machine import Lowering, Machine
 from hccs_aie.cycles.program import Operation
 
 _ACCUMULATES = {"ups", "mul", "mac", "matrix_mul", "matrix_mac", "add_accum", "clear"}
 _ACCUMULATES |= {f"{name}_float" for name in ("ups", "mul", "mac", "add_accum")}
+_ACCUMULATES |= {f"{name}_wide" for name in ("ups", "mul", "mac")}
 _SCALARS = {"get", "reduce_max", "reduce_add", "reduce_add_float", "clb", "inv", "compare", "scalar_load"}
 _SCALARS |= {"shift_register"}
 _ADDS = {"add_accum", "add_accum_float"}
@@ -107,7 +108,8 @@ def lower(operation: Operation, machine: Machine, first: int) -> list[Node]:
     nodes: list[Node] = []
 
     def add(instruction: str, reads: Sequence[Read], *, last: bool = False, call: int = 0) -> Read:
-        wide = (-(-vectors // pieces), -(-accumulators // pieces)) if last else (2, 0)
+        within = (0, 1) if instruction in ("VMUL", "VMAC") else (2, 0)
+        wide = (-(-vectors // pieces), -(-accumulators // pieces)) if last else within
         nodes.append(Node(instruction, tuple(reads), operation, *wide, call=call))
         return Read(node=first + len(nodes) - 1)
 
@@ -137,7 +139,9 @@ def lower(operation: Operation, machine: Machine, first: int) -> list[Node]:
                 operands[index] = (add(token["on"], operands[index]),)
                 current = tuple(read for operand in operands for read in operand)
             else:
-                current = (add(token["plain"], current, last=last),)
+                made = add(token["plain"], current, last=last)
+                # A further product of digits takes over the accumulator.
+                current = (replace(made, kind="acc") if token["plain"] in ("VMUL", "VMAC") else made,)
     return nodes
 
 

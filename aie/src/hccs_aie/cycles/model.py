@@ -338,3 +338,35 @@ def bank_stalls(kernel: KernelCycles) -> int:
     for each access too many. Every buffer is taken to begin at bank 0, as linkers place aligned arrays.
     """
     return sum(bank_stalls_per_iteration(region) * region.trips * region.times for region in kernel.regions)
+
+
+_WIDTH = 16
+"""Columns of a slot in a picture."""
+
+
+def grid(schedule: BundleSchedule) -> list[dict[str, str]]:
+    """The instruction in each slot of each bundle; a loop shows its II steady-state bundles."""
+    bundles: list[dict[str, str]] = [{} for _ in range(schedule.ii or schedule.length)]
+    for index, node in enumerate(schedule.graph.nodes):
+        time = schedule.times[index]
+        stage = f"+{time // schedule.ii}" if schedule.ii else ""
+        if node.call:
+            for bundle in range(time, time + node.call):
+                bundles[bundle]["alu"] = "(call)"
+        for slot in schedule.slots[index]:
+            bundles[time % len(bundles)][slot] = node.instruction + stage
+    return bundles
+
+
+def ascii_picture(region: CodeRegion) -> str:
+    """The schedule of a region as text; `+k` marks instructions of k iterations earlier."""
+    schedule = region.schedule
+    kind = f"II = {schedule.ii}" if schedule.ii else "straight-line"
+    lines = [
+        f"{region.name}: {kind}, {schedule.length} bundles an iteration, {region.trips} trips (modelled)"
+    ]
+    lines.append("bundle " + "".join(slot.ljust(_WIDTH) for slot in SLOTS).rstrip())
+    for number, bundle in enumerate(grid(schedule)):
+        cells = "".join(bundle.get(slot, ".").ljust(_WIDTH) for slot in SLOTS)
+        lines.append(f"{number:6d} {cells}".rstrip())
+    return "\n".join(lines)

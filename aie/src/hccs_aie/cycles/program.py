@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 RawOperation = tuple[str, str, int, int, int, list[int], int, int]
 
-_MEMORY = {"load", "scalar_load", "store", "store_srs"}
-_STORES = {"store", "store_srs"}
+_STORES = {"store", "store_srs", "scalar_store"}
+_MEMORY = {"load", "scalar_load", *_STORES}
 _ALIASES = {"extract", "concat", "same_shuffle"}
 
 View = tuple[object, ...]

@@ -6,6 +6,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <deque>
+#include <map>
 #include <new>
 
 #include "aie_api/trace.hpp"
@@ -64,10 +66,6 @@ nb::object traced(bool record, F run) {
   return record ? nb::object(as_list(trace)) : nb::none();
 }
 
-void require(bool holds, const char* what) {
-  if (!holds) throw nb::value_error(what);
-}
-
 nb::object integer_kernel(bool by_row, int mode, Array<const std::int8_t> x, nb::object lengths,
                           Array<std::uint8_t> out, unsigned n, int B, int S, int D, int S2, int D2, bool record) {
   require(mode >= 0 && mode < mode_count, "no such mode");
@@ -111,74 +109,26 @@ nb::object bf16_kernel(bool native_exp, Array<const std::uint16_t> x, Array<std:
   return trace;
 }
 
-void require_sizes(unsigned rows, unsigned n, unsigned dim) {
-  require(n >= 32 && n <= max_attention_keys && n % 32 == 0, "n must be a multiple of 32 up to 256");
-  require(dim == 32 || dim == 64, "the head size must be 32 or 64");
-  require(rows >= 32 && rows <= attention_rows(n, dim) && rows % 32 == 0, "rows must be 32, or 64 where they fit");
-}
-
-nb::object attention_kernel(Array<const std::int8_t> q, Array<const std::int8_t> k, Array<const std::int8_t> v,
-                            Array<std::int32_t> N, Array<std::int16_t> Z, unsigned rows, unsigned n, unsigned dim,
-                            int shift, int B, int S, int D, bool record) {
-  require_sizes(rows, n, dim);
-  require(q.size() == rows * dim && k.size() == n * dim && v.size() == n * dim, "q, k and v must fill their tiles");
-  require(N.size() == rows * dim && Z.size() == 2 * rows, "N and Z must fill their tiles");
-  require(shift >= 0 && shift <= 23, "shift must lie in 0 to 23");
-  require(1 <= D && D <= 127 && 0 <= S && S <= 127 && 1 <= B && S * D <= B && B <= 32767 / int(n),
-          "no kernel runs these parameters");
-  Aligned queries(q.size()), keys(k.size()), values(v.size()), sums(4 * N.size()), totals(2 * Z.size());
-  queries.from(q.data());
-  keys.from(k.data());
-  values.from(v.data());
-  Heads heads{};
-  heads.stage = Stage::whole;
-  heads.q = queries.as<std::int8_t>();
-  heads.k = keys.as<std::int8_t>();
-  heads.v = values.as<std::int8_t>();
-  heads.N = sums.as<std::int32_t>();
-  heads.Z = totals.as<std::int16_t>();
-  heads.rows = rows, heads.n = n, heads.dim = dim, heads.shift = shift;
-  heads.B = B, heads.S = S, heads.D = D;
-  nb::object trace = traced(record, [&] { run_attention(heads); });
-  sums.to(N.data());
-  totals.to(Z.data());
-  return trace;
-}
-
-nb::object logits_kernel(Array<const std::int8_t> q, Array<const std::int8_t> k, Array<std::int8_t> x, unsigned rows,
-                         unsigned n, unsigned dim, int shift, bool record) {
-  require_sizes(rows, n, dim);
-  require(q.size() == rows * dim && k.size() == n * dim && x.size() == rows * n, "q, k and x must fill their tiles");
-  require(shift >= 0 && shift <= 23, "shift must lie in 0 to 23");
-  Aligned queries(q.size()), keys(k.size()), logits(x.size());
-  queries.from(q.data());
-  keys.from(k.data());
-  Heads heads{};
-  heads.stage = Stage::logits;
-  heads.q = queries.as<std::int8_t>();
-  heads.k = keys.as<std::int8_t>();
-  heads.x = logits.as<std::int8_t>();
-  heads.rows = rows, heads.n = n, heads.dim = dim, heads.shift = shift;
-  nb::object trace = traced(record, [&] { run_attention(heads); });
-  logits.to(x.data());
-  return trace;
-}
-
-nb::object values_kernel(Array<const std::uint8_t> p, Array<const std::int8_t> v, Array<std::int32_t> N, unsigned rows,
-                         unsigned n, unsigned dim, bool record) {
-  require_sizes(rows, n, dim);
-  require(p.size() == rows * n && v.size() == n * dim && N.size() == rows * dim, "p, v and N must fill their tiles");
-  Aligned weights(p.size()), values(v.size()), sums(4 * N.size());
-  weights.from(p.data());
-  values.from(v.data());
-  Heads heads{};
-  heads.stage = Stage::values;
-  heads.p = weights.as<std::uint8_t>();
-  heads.v = values.as<std::int8_t>();
-  heads.N = sums.as<std::int32_t>();
-  heads.rows = rows, heads.n = n, heads.dim = dim;
-  nb::object trace = traced(record, [&] { run_attention(heads); });
-  sums.to(N.data());
+// A kernel of the encoder layer by its name: copies of the arrays go in, and all of them come back.
+nb::object tile_kernel(const std::string& name, const std::vector<Array<std::uint8_t>>& arrays,
+                       const std::vector<std::int64_t>& numbers, bool record) {
+  static const std::map<std::string, void (*)(const Call&)> kernels = {{"attention", run_attention},
+                                                                       {"logits", run_logits},
+                                                                       {"values", run_values},
+                                                                       {"linear", run_linear},
+                                                                       {"layer_norm", run_layer_norm}};
+  const auto kernel = kernels.find(name);
+  require(kernel != kernels.end(), "no such kernel");
+  std::deque<Aligned> copies;
+  Call call{{}, {}, numbers};
+  for (const auto& array : arrays) {
+    require(array.size() <= max_elements, "too large an array");
+    copies.emplace_back(array.size()).from(array.data());
+    call.buffers.push_back(copies.back().as<void>());
+    call.bytes.push_back(array.size());
+  }
+  nb::object trace = traced(record, [&] { kernel->second(call); });
+  for (std::size_t i = 0; i < arrays.size(); ++i) copies[i].to(arrays[i].data());
   return trace;
 }
 
@@ -190,12 +140,7 @@ NB_MODULE(_emulation, m) {
         nb::arg("record"));
   m.def("bf16_kernel", &bf16_kernel, nb::arg("native_exp"), nb::arg("x"), nb::arg("out"), nb::arg("n"),
         nb::arg("record"));
+  m.def("long_bodies", [](bool chosen) { aie::emulation::long_bodies = chosen; }, nb::arg("chosen"));
   m.def("attention_rows", &attention_rows, nb::arg("n"), nb::arg("dim"));
-  m.def("attention_kernel", &attention_kernel, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("N"), nb::arg("Z"),
-        nb::arg("rows"), nb::arg("n"), nb::arg("dim"), nb::arg("shift"), nb::arg("B"), nb::arg("S"), nb::arg("D"),
-        nb::arg("record"));
-  m.def("logits_kernel", &logits_kernel, nb::arg("q"), nb::arg("k"), nb::arg("x"), nb::arg("rows"), nb::arg("n"),
-        nb::arg("dim"), nb::arg("shift"), nb::arg("record"));
-  m.def("values_kernel", &values_kernel, nb::arg("p"), nb::arg("v"), nb::arg("N"), nb::arg("rows"), nb::arg("n"),
-        nb::arg("dim"), nb::arg("record"));
+  m.def("tile_kernel", &tile_kernel, nb::arg("name"), nb::arg("arrays"), nb::arg("numbers"), nb::arg("record"));
 }

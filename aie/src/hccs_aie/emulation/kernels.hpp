@@ -1,7 +1,10 @@
 // Entries to the emulated kernels, free of the AIE API so that the bindings need not know it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <stdexcept>
+#include <vector>
 
 namespace hccs::emulated {
 
@@ -23,23 +26,32 @@ void run_blocked(int m, const Rows& rows, void* out);
 void run_by_row(int m, const Rows& rows, void* out);
 void run_bf16(bool native_exp, const std::uint16_t* x, std::uint16_t* out, unsigned rows, unsigned n);
 
-// Attention in one kernel, or the first and the last of three. Arrays are tiled as kernels/hccs_attention.hpp says.
-enum class Stage { whole, logits, values };
-inline constexpr unsigned max_attention_keys = 256;
 unsigned attention_rows(unsigned n, unsigned dim);
 
-// rows a multiple of 32 up to attention_rows, n a multiple of 32 up to 256, dim 32 or 64. What a stage does not use may
-// be null.
-struct Heads {
-  Stage stage;
-  const std::int8_t *q, *k, *v;
-  const std::uint8_t* p;
-  unsigned rows, n, dim;
-  int shift, B, S, D;
-  std::int8_t* x;
-  std::int32_t* N;
-  std::int16_t* Z;
+inline void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+// A kernel's arrays, aligned to 64 bytes, and its numbers, as the kernel's own file lists them. The kernels check both,
+// so that every access stays inside the arrays whatever comes. Arrays are tiled as kernels/ says.
+struct Call {
+  std::vector<void*> buffers;
+  std::vector<std::size_t> bytes;
+  std::vector<std::int64_t> numbers;
+
+  template <typename T>
+  T* as(unsigned i) const {
+    return static_cast<T*>(buffers[i]);
+  }
+  void require_bytes(const std::vector<std::size_t>& expected) const {
+    require(bytes == expected, "the arrays must fill their tiles");
+  }
 };
-void run_attention(const Heads& heads);
+
+void run_attention(const Call& call);
+void run_logits(const Call& call);
+void run_values(const Call& call);
+void run_linear(const Call& call);
+void run_layer_norm(const Call& call);
 
 }  // namespace hccs::emulated

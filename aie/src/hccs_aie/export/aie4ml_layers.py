@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._extras import require
 from hccs._files import folder as _folder
-from hccs.numbers.multipliers import INT8_LIMIT, MULTIPLIER_SHIFT, LinearParams
+from hccs.numbers.layers import INT8_LIMIT, MULTIPLIER_SHIFT, LinearParams
 from hccs.program import operators as op
 from hccs.reference.linear import linear
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from hccs.program import Program
 
 DIGIT = 256

@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._files.folder import Manifest
 from hccs.errors import FileError, HccsError, ParameterError, ShapeError
@@ -21,14 +22,11 @@ from hccs_aie.arguments import Choice, integer
 from hccs_aie.emulator import LANES, MAX_COLUMNS, require_theta, rows_multiple, takes_columns
 from hccs_aie.throughput import TILES
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 TILE_MEMORY = 65536
-RESERVED_MEMORY = 6144
+RESERVED_MEMORY = 10240
 """Stack, scratch arrays and constants of the kernel."""
 
-SECOND_LEVELS = 2048
+SECOND_LEVELS = 4608
 """What the clamp levels of a second line take besides."""
 
 MAX_TILES = max(max(tiles) for tiles in TILES.values())
@@ -62,6 +60,12 @@ class Project:
     rows: int
     tiles: int
 
+    kernel: ClassVar[str] = "softmax"
+    sources: ClassVar[tuple[str, ...]] = (
+        "hints.hpp", "hccs_softmax.hpp", "hccs_reciprocals.hpp", "hccs_normalise.hpp", "hccs_tile.hpp",
+    )  # fmt: skip
+    vector_names: ClassVar[tuple[str, str]] = ("logits", "probabilities")
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", Mode(self.mode))
         for name in ("layer", "columns", "rows", "tiles"):
@@ -90,6 +94,38 @@ class Project:
     @property
     def output_type(self) -> str:
         return "uint8" if self.mode.is_u8 else "int16"
+
+    @property
+    def step(self) -> int:
+        return self.rows_per_tile
+
+    @property
+    def in_elements(self) -> int:
+        return self.rows_per_tile * self.columns
+
+    out_elements = in_elements
+
+    @property
+    def description(self) -> str:
+        return self.mode.value
+
+    @property
+    def vector_text(self) -> str:
+        shape = f"[{self.tiles}, {self.rows_per_tile}, {self.columns}]"
+        return (
+            f"`vectors/logits.bin` is int8 {shape}, `vectors/probabilities.bin` {self.output_type}\n"
+            "of the same shape: what `hccs.reference` returns for it, bit for bit."
+        )
+
+    def text(self, target: str) -> str:
+        """`project.json`."""
+        return ProjectFile(Target(target), self).text()
+
+    def vectors(self) -> tuple[NDArray[np.int8], NDArray[Any]]:
+        return vectors(self)
+
+    def parameter_header(self) -> str:
+        return parameter_header(self)
 
 
 def fitting_tiles(theta: HeadParams, mode: Mode, columns: int, rows: int) -> list[int]:
@@ -160,16 +196,23 @@ namespace hccs {{
 
 struct layer {{
     using theta = {"two_lines" if wide else "head"};
+    using result = {project.output_type};
     static constexpr mode selected = mode::{project.mode.value};
     static constexpr unsigned columns = {project.columns};
     static constexpr unsigned rows_per_head = {project.rows};
     static constexpr unsigned heads = {project.heads};
     static constexpr unsigned tiles = {project.tiles};
-    static constexpr unsigned rows_per_tile = {project.rows_per_tile};
+    static constexpr unsigned rows_per_tile = {project.rows_per_tile}, step = rows_per_tile;
+    static constexpr unsigned in_elements = rows_per_tile * columns, out_elements = in_elements;
     // {"B, S, D, S2, D2" if wide else "B, S, D"} of each head.
     static constexpr theta thetas[heads] = {{
         {rows}}};
 }};
+
+using tile_scratch = scratch_of<layer::theta>;
+inline void run_tile(const int8 *in, layer::result *out, unsigned first, tile_scratch &s) {{
+    softmax_tile<layer>(in, out, first, layer::rows_per_tile, s);
+}}
 
 }}  // namespace hccs
 """
@@ -237,10 +280,9 @@ def _damaged(path: Path, got: str) -> FileError:
     return FileError(f"{path} to be as hccs aie export wrote it", got, "Export it again.")
 
 
-def kernel_sources() -> dict[str, str]:
-    """The kernel headers by name, as they ship in the package."""
+def kernel_sources(names: tuple[str, ...] = Project.sources) -> dict[str, str]:
+    """Kernel headers by name, as they ship in the package."""
     folder = resources.files("hccs_aie") / "kernels"
-    names = ("hints.hpp", "hccs_softmax.hpp", "hccs_reciprocals.hpp", "hccs_normalise.hpp", "hccs_tile.hpp")
     return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in names}
 
 

@@ -249,7 +249,7 @@ struct normaliser<mode::i16_clb, head> {
   HCCS_INLINE auto operator()(const row& terms, const halves& y) const { return int16_probabilities(terms, y); }
 };
 
-// An iteration takes two blocks of rows x pieces. At most eight pieces a block: from its first product to its last
+// An iteration takes pairs of blocks of rows x pieces. At most eight pieces a block: from its first product to its last
 // store it fills eight of nine accumulators.
 template <mode M, unsigned Chunks, typename Theta>
 struct shape {
@@ -338,44 +338,56 @@ HCCS_INLINE void store_block(typename output<M>::type* __restrict out, unsigned 
   }
 }
 
-// Two blocks of `Rows` rows: the second's logits are read before the first's probabilities are written.
+// Pairs of blocks of `Rows` rows: a block's logits, and what its pair of blocks reads of its rows, are read before the
+// probabilities of the block before it are written. `in` is the first pair's.
 template <mode M, unsigned Rows, unsigned Pieces, bool Masked, typename Theta>
-HCCS_INLINE void two_blocks(const int8* __restrict x, const normaliser<M, Theta>& rule,
-                            const row_inputs<2 * Rows, Theta>& in, unsigned n, unsigned piece,
-                            typename output<M>::type* __restrict out) {
+HCCS_INLINE void pairs_of_blocks(const int8* __restrict x, unsigned pairs, const normaliser<M, Theta>& rule,
+                                 const scratch_of<Theta>& __restrict s, const int16* __restrict lengths,
+                                 unsigned first_row, row_inputs<2 * Rows, Theta>& in, unsigned n, unsigned piece,
+                                 typename output<M>::type* __restrict out) {
   bytes first[Pieces][Rows / 2], second[Pieces][Rows / 2];
-  block_outputs<M, Rows, Pieces> p, q;
   clamped<Rows, Pieces>(x, in, 0, n, piece, first);
-  probabilities<M, Rows, Pieces, Masked>(rule, in, 0, piece, first, p);
-  clamped<Rows, Pieces>(x + Rows * n, in, Rows, n, piece, second);
-  store_block<M>(out + piece * lanes, n, p);
-  probabilities<M, Rows, Pieces, Masked>(rule, in, Rows, piece, second, q);
-  store_block<M>(out + Rows * n + piece * lanes, n, q);
+  HCCS_UNROLL(pair, pairs) {
+    const unsigned at = pair * 2 * Rows;
+    block_outputs<M, Rows, Pieces> p, q;
+    probabilities<M, Rows, Pieces, Masked>(rule, in, 0, piece, first, p);
+    clamped<Rows, Pieces>(x + (at + Rows) * n, in, Rows, n, piece, second);
+    store_block<M>(out + at * n + piece * lanes, n, p);
+    probabilities<M, Rows, Pieces, Masked>(rule, in, Rows, piece, second, q);
+    if (pair + 1 < pairs) {
+      read_rows<M, 2 * Rows, Masked>(rule, s, lengths, first_row + at + 2 * Rows, in);
+      clamped<Rows, Pieces>(x + (at + 2 * Rows) * n, in, 0, n, piece, first);
+    }
+    store_block<M>(out + (at + Rows) * n + piece * lanes, n, q);
+  }
 }
 
 template <mode M, unsigned Chunks, bool Masked, typename Theta>
 void normalise(const int8* __restrict x, const Theta& theta, const int16* __restrict lengths, unsigned rows,
                unsigned columns, const scratch_of<Theta>& __restrict s, typename output<M>::type* __restrict out) {
   using block = shape<M, Chunks, Theta>;
-  constexpr unsigned together = 2 * block::rows;
+  constexpr unsigned read = 2 * block::rows;
+  const unsigned pairs = short_rows<Chunks> && HCCS_LONG_BODIES ? 8 / block::rows : 1, together = pairs * read;
   const unsigned n = Chunks > 0 ? Chunks * lanes : columns;
   const normaliser<M, Theta> rule(theta);
   if constexpr (Chunks == 0) {
     HCCS_LOOP(row_groups, group, rows / together, 2) {
       const unsigned first = together * group;
-      row_inputs<together, Theta> in;
-      read_rows<M, together, Masked>(rule, s, lengths, first, in);
+      row_inputs<read, Theta> in;
+      read_rows<M, read, Masked>(rule, s, lengths, first, in);
       HCCS_LOOP(pieces, piece, n / lanes, 5) {
-        two_blocks<M, block::rows, 1, Masked>(x + first * n, rule, in, n, piece, out + first * n);
+        pairs_of_blocks<M, block::rows, 1, Masked>(x + first * n, 1, rule, s, lengths, first, in, n, piece,
+                                                   out + first * n);
       }
     }
   } else {
     HCCS_LOOP(row_groups, group, rows / together * block::segments, 2) {
       const unsigned first = group / block::segments * together;
       const unsigned piece = group % block::segments * block::pieces;
-      row_inputs<together, Theta> in;
-      read_rows<M, together, Masked>(rule, s, lengths, first, in);
-      two_blocks<M, block::rows, block::pieces, Masked>(x + first * n, rule, in, n, piece, out + first * n);
+      row_inputs<read, Theta> in;
+      read_rows<M, read, Masked>(rule, s, lengths, first, in);
+      pairs_of_blocks<M, block::rows, block::pieces, Masked>(x + first * n, pairs, rule, s, lengths, first, in, n,
+                                                             piece, out + first * n);
     }
   }
 }

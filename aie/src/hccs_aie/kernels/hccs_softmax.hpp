@@ -43,14 +43,14 @@ struct head {
   int32 B, S, D;
 };
 
-// The same of two lines: 1 <= D2 <= D, S + S2 <= 127, S*D + S2*D2 <= B, n*B <= 32767, no shift.
+// The same of two lines: 1 <= D2 <= D, S + S2 <= 127, S*D + S2*D2 <= B, n*B <= 32767. f: attention's alone.
 struct two_lines {
-  int32 B, S, D, S2, D2;
+  int32 B, S, D, S2, D2, f = 0;
 };
 template <typename Theta>
 constexpr bool has_two = std::is_same_v<Theta, two_lines>;
 
-constexpr unsigned tile_rows = 64;   // rows of one pass over the scratch arrays
+constexpr unsigned tile_rows = 128;  // rows of one pass over the scratch arrays, over which its set-up is spread
 constexpr unsigned clamp_rows = 16;  // rows whose maxima are folded together
 constexpr unsigned batch_rows = 16;  // rows that share one division
 constexpr unsigned lanes = 32;       // n comes in multiples of this
@@ -281,17 +281,14 @@ void clamp_levels(const int8* __restrict x, const head& theta, const int16* __re
   int8* __restrict low_out = s.low;
   int16* __restrict offset_out = Fours ? s.offset_fours : s.offset;
   int16* __restrict floor_out = s.floor;
-  if constexpr (short_rows<Chunks>) {
-    HCCS_LOOP(clamp_blocks, block, rows / clamp_rows, 2) {
-      const unsigned row = block * clamp_rows;
-      clamp_block<Masked, Fours>(row_maxima<Chunks>(x + row * n, n), terms, Masked ? lengths + row : lengths,
-                                 low_out + row * lanes, offset_out + row * per_row, floor_out + row * total_columns);
-    }
-  } else {
-    HCCS_LOOP(clamp_blocks, block, rows / clamp_rows, 1) {
-      const unsigned row = block * clamp_rows;
-      clamp_block<Masked, Fours>(row_maxima<Chunks>(x + row * n, n), terms, Masked ? lengths + row : lengths,
-                                 low_out + row * lanes, offset_out + row * per_row, floor_out + row * total_columns);
+  const unsigned blocks = short_rows<Chunks> && HCCS_LONG_BODIES ? 2 : 1;
+  HCCS_LOOP(clamp_blocks, at, rows / (blocks * clamp_rows), 1) {
+    bytes maxima[2];
+    HCCS_UNROLL(i, blocks) { maxima[i] = row_maxima<Chunks>(x + (blocks * at + i) * clamp_rows * n, n); }
+    HCCS_UNROLL(i, blocks) {
+      const unsigned row = (blocks * at + i) * clamp_rows;
+      clamp_block<Masked, Fours>(maxima[i], terms, Masked ? lengths + row : lengths, low_out + row * lanes,
+                                 offset_out + row * per_row, floor_out + row * total_columns);
     }
   }
 }
@@ -462,25 +459,16 @@ void row_totals(const int8* __restrict x, const Theta& theta, unsigned rows, uns
                 int16* __restrict sum_out) {
   const unsigned n = Chunks > 0 ? Chunks * lanes : columns;
   const sum_terms<Theta> terms(theta, n);
-  if constexpr (short_rows<Chunks> && !has_two<Theta>) {
-    // Two blocks fill each other's gaps.
-    HCCS_LOOP(sum_blocks, block, rows / 16, 2) {
-      const unsigned row = 16 * block, next = row + 8;
-      const eight_totals z =
-          total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes, low2, floors + row * total_columns);
-      const eight_totals more =
-          total_block<Chunks, Masked>(x + next * n, n, terms, low + next * lanes, low2, floors + next * total_columns);
-      store_totals(sum_out + row * total_columns, z);
-      store_totals(sum_out + next * total_columns, more);
+  // Blocks fill each other's gaps; two lines need their registers.
+  const unsigned blocks = !short_rows<Chunks> ? 1 : (has_two<Theta> ? 1 : 2) * (HCCS_LONG_BODIES ? 2 : 1);
+  HCCS_LOOP(sum_blocks, block, rows / (8 * blocks), 1) {
+    eight_totals z[4];
+    HCCS_UNROLL(i, blocks) {
+      const unsigned row = 8 * (blocks * block + i);
+      z[i] = total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes,
+                                         has_two<Theta> ? low2 + row * lanes : low2, floors + row * total_columns);
     }
-  } else {
-    HCCS_LOOP(sum_blocks, block, rows / 8, 2) {
-      const unsigned row = 8 * block;
-      store_totals(
-          sum_out + row * total_columns,
-          total_block<Chunks, Masked>(x + row * n, n, terms, low + row * lanes,
-                                      has_two<Theta> ? low2 + row * lanes : low2, floors + row * total_columns));
-    }
+    HCCS_UNROLL(i, blocks) { store_totals(sum_out + 8 * (blocks * block + i) * total_columns, z[i]); }
   }
 }
 

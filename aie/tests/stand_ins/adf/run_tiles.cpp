@@ -6,9 +6,9 @@
 
 int main() {
   hccs_graph graph;
-  constexpr unsigned share = hccs_layer::rows_per_tile * hccs_layer::columns;
-  alignas(64) static int8_t in[share];
-  alignas(64) static PROBABILITY out[share];
+  constexpr unsigned taken = hccs_layer::in_elements, made = hccs_layer::out_elements;
+  alignas(64) static int8_t in[taken];
+  alignas(64) static PROBABILITY out[made];
   for (unsigned tile = 0; tile < hccs_layer::tiles; ++tile) {
     std::ifstream inputs("data/in" + std::to_string(tile) + ".txt");
     std::ifstream expected("data/expected" + std::to_string(tile) + ".txt");
@@ -17,7 +17,7 @@ int main() {
       inputs >> v;
       x = int8_t(v);
     }
-    hccs_tile_kernel kernel(int(tile * hccs_layer::rows_per_tile));
+    hccs_tile_kernel kernel(int(tile * hccs_layer::step));
     adf::buffer<int8_t> from{in};
     adf::buffer<PROBABILITY> to{out};
     kernel.run(from, to);
@@ -30,5 +30,5 @@ int main() {
       }
     }
   }
-  return adf::last_dimensions[0] != share;
+  return adf::last_dimensions[0] != made;
 }

@@ -178,14 +178,24 @@ accum<Tag, N> multiply(const char* name, const accum<Tag, N>* start, const vecto
       const float product = float(a.data[i]) * float(b.data[i]);
       out.data[i] = (start ? start->data[i] : 0.0f) + (sign < 0 ? -product : product);
     } else {
-      const std::uint32_t product = std::uint32_t(std::int32_t(a.data[i])) * std::uint32_t(std::int32_t(b.data[i]));
-      const std::uint32_t begin = start ? std::uint32_t(start->data[i]) : 0u;
-      out.data[i] = std::int32_t(sign < 0 ? begin - product : begin + product);
+      using Word = std::make_unsigned_t<typename accum<Tag, N>::element>;
+      const Word product = Word(std::int64_t(a.data[i])) * Word(std::int64_t(b.data[i]));
+      const Word begin = start ? Word(start->data[i]) : Word(0);
+      out.data[i] = typename accum<Tag, N>::element(sign < 0 ? begin - product : begin + product);
     }
   }
-  constexpr unsigned width = std::max(bits_of<A>, bits_of<B>);
-  out.id =
-      start ? record_with(sign < 0, name, N, width, {a.id, b.id, start->id}) : record(name, N, width, {a.id, b.id});
+  unsigned width = std::max(bits_of<A>, bits_of<B>);
+  value first = a.id, second = b.id;
+  if constexpr (std::is_same_v<Tag, acc64>) {
+    // A product of 32 bits is one of 16-bit digits, each operand's shuffled out of it first.
+    static_assert(sizeof(A) == 4 && sizeof(B) >= 2);
+    width = bits_of<B>;
+    name = start ? "mac_wide" : "mul_wide";
+    first = record("digits", N, 32, {first});
+    if constexpr (sizeof(B) == 4) second = record("digits", N, 32, {second});
+  }
+  out.id = start ? record_with(sign < 0, name, N, width, {first, second, start->id})
+                 : record(name, N, width, {first, second});
   return out;
 }
 
@@ -220,9 +230,19 @@ accum<Tag, N> add(const accum<Tag, N>& a, const accum<Tag, N>& b) {
     if constexpr (std::is_same_v<Tag, accfloat>)
       out.data[i] = a.data[i] + b.data[i];
     else
-      out.data[i] = std::int32_t(std::uint32_t(a.data[i]) + std::uint32_t(b.data[i]));
+      out.data[i] = typename accum<Tag, N>::element(std::uint64_t(a.data[i]) + std::uint64_t(b.data[i]));
   }
   out.id = emulation::record(std::is_same_v<Tag, accfloat> ? "add_accum_float" : "add_accum", N, 32, {a.id, b.id});
+  return out;
+}
+
+// The vector first becomes an accumulator.
+template <typename T, unsigned N>
+accum<acc64, N> sub(const accum<acc64, N>& a, const vector<T, N>& b) {
+  const accum<acc64, N> wide(b);
+  accum<acc64, N> out;
+  for (unsigned i = 0; i < N; ++i) out.data[i] = std::int64_t(std::uint64_t(a.data[i]) - std::uint64_t(wide.data[i]));
+  out.id = emulation::record("add_accum", N, 32, {a.id, wide.id});
   return out;
 }
 

@@ -73,8 +73,21 @@ scalar<T> operator~(const scalar<T>& a) {
 
 // A scalar load fills a 32-bit register.
 template <typename T>
-scalar<std::int32_t> load_scalar(const T* p) {
-  return {*p, record("scalar_load", 1, 8 * sizeof(T), {}, p, sizeof(T))};
+auto load_scalar(const T* p) {
+  using Register = std::conditional_t<sizeof(T) == 4, T, std::int32_t>;
+  return scalar<Register>{Register(*p), record("scalar_load", 1, 8 * sizeof(T), {}, p, sizeof(T))};
+}
+
+// The same bits with a sign, or without.
+template <typename T, typename V>
+scalar<T> as(const V& v) {
+  return {T(plain(v)), id_of(v)};
+}
+
+template <typename T, typename V>
+void store_scalar(T* p, const V& v) {
+  *p = T(plain(v));
+  record("scalar_store", 1, 8 * sizeof(T), {id_of(v)}, p, sizeof(T));
 }
 
 }  // namespace aie::emulation

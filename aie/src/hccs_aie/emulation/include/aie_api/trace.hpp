@@ -31,6 +31,9 @@ struct Trace {
 
 inline thread_local Trace* recording = nullptr;
 
+// Whether kernels run as a compiler sees them that does not pipeline their loops.
+inline thread_local bool long_bodies = false;
+
 inline value record(const char* name, unsigned lanes, unsigned bits, std::initializer_list<value> reads = {},
                     const void* address = nullptr, unsigned bytes = 0, const char* label = "") {
   if (!recording) return 0;

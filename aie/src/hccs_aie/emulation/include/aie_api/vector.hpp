@@ -33,6 +33,7 @@ struct bfloat16 {
 };
 
 struct acc32 {};
+struct acc64 {};
 struct accfloat {};
 
 namespace aie {
@@ -132,6 +133,15 @@ struct vector {
     out.id = emulation::record("unpack", N, 8, {id});
     return out;
   }
+  // Half as wide, saturated as the mode says.
+  auto pack() const {
+    static_assert(sizeof(T) == 2);
+    using Narrow = std::conditional_t<std::is_signed_v<T>, int8, uint8>;
+    vector<Narrow, N> out;
+    for (unsigned i = 0; i < N; ++i) out.data[i] = emulation::narrowed<Narrow>(data[i]);
+    out.id = emulation::record("pack", N, 16, {id});
+    return out;
+  }
   auto get(unsigned i) const {
     return emulation::scalar<T>{data[i], emulation::record_with(i, "get", 1, emulation::bits_of<T>, {id})};
   }
@@ -150,6 +160,10 @@ struct accum_element;
 template <>
 struct accum_element<acc32> {
   using type = std::int32_t;
+};
+template <>
+struct accum_element<acc64> {
+  using type = std::int64_t;
 };
 template <>
 struct accum_element<accfloat> {
@@ -175,10 +189,13 @@ struct accum {
     for (unsigned i = 0; i < N; ++i) {
       if constexpr (std::is_same_v<Tag, acc32>)
         data[i] = element(std::uint32_t(std::int32_t(v.data[i])) << shift);
+      else if constexpr (std::is_same_v<Tag, acc64>)
+        data[i] = element(std::uint64_t(std::int64_t(v.data[i])) << shift);
       else
         data[i] = float(v.data[i]);
     }
-    id = emulation::record(std::is_same_v<T, bfloat16> ? "ups_float" : "ups", N, emulation::bits_of<T>, {v.id});
+    const char* name = std::is_same_v<T, bfloat16> ? "ups_float" : std::is_same_v<Tag, acc64> ? "ups_wide" : "ups";
+    id = emulation::record_with(shift, name, N, emulation::bits_of<T>, {v.id});
   }
 
   template <typename T, typename Shift = int>
@@ -198,7 +215,8 @@ struct accum {
       // A computed shift amount must first move to one of the shift registers.
       emulation::value amount = emulation::id_of(shift);
       if (amount) amount = emulation::record("shift_register", 1, 32, {amount});
-      out.id = emulation::record_with(by, "srs", N, emulation::bits_of<T>, {id, amount});
+      const char* name = std::is_same_v<Tag, acc64> ? "srs_wide" : "srs";
+      out.id = emulation::record_with(by, name, N, emulation::bits_of<T>, {id, amount});
     }
     return out;
   }

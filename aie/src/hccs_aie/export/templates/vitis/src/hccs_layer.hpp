@@ -3,8 +3,8 @@
 
 namespace hccs_layer {
 
-constexpr unsigned columns = @columns@;
 constexpr unsigned tiles = @tiles@;
-constexpr unsigned rows_per_tile = @rows_per_tile@;
+constexpr unsigned in_elements = @in_elements@, out_elements = @out_elements@;  // of a tile
+constexpr unsigned step = @step@;  // from a tile's first to the next one's
 
 }  // namespace hccs_layer

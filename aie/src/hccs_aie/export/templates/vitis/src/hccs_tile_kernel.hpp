@@ -1,4 +1,4 @@
-// One tile's kernel object: the share of rows that begins at first_row. The graph's host compiler reads this too, so it
+// One tile's kernel object: the share that begins at `first`. The graph's host compiler reads this too, so it
 // names no AIE API.
 #pragma once
 
@@ -10,10 +10,10 @@
 
 class hccs_tile_kernel {
   public:
-    explicit hccs_tile_kernel(int first_row) : first_row_(first_row) {}
+    explicit hccs_tile_kernel(int first) : first_(first) {}
     void run(adf::input_buffer<int8_t> &in, adf::output_buffer<@output@_t> &out);
     static void registerKernelClass() { REGISTER_FUNCTION(hccs_tile_kernel::run); }
 
   private:
-    int first_row_;
+    int first_;
 };
