@@ -89,7 +89,6 @@ def test_the_command_measures_draws_and_names_what_is_missing(run, only_torch, m
     assert ours["memory"] < theirs["memory"] / 2  # it loads no torch
     assert 0 < ours["first_answer"] < theirs["first_answer"]
     assert theirs["agreement"] == 1 and ours["agreement"] > 0.5
-    assert (run / "bench.png").stat().st_size > 5000
     assert torch.get_num_threads() == threads
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import tempfile
 from pathlib import Path
 
 import torch
@@ -44,8 +43,7 @@ def write_model(encoder: Path, vocabulary: Path) -> None:
     loaded = load_classifier(str(encoder), ("negative", "positive"), vocabulary)
     sets = [tokenise(examples, loaded.tokenizer, data.task.n) for examples in (data.train, data.dev)]
     recipe = Recipe(epochs=5, learning_rate=2e-4, batch_size=32, evaluations_per_epoch=1)
-    with tempfile.TemporaryDirectory() as folder:
-        train(loaded.model, *sets, recipe, Path(folder) / "checkpoints", resumable=False)
+    train(loaded.model, *sets, recipe)
     loaded.model.half().save_pretrained(OUT / "bert_tiny")
     loaded.tokenizer.save_pretrained(OUT / "bert_tiny")
     print("dev accuracy", accuracy(loaded.model.float(), sets[1]))

@@ -9,19 +9,18 @@ import numpy as np
 import torch
 
 import hccs.nn
-from hccs import _figures
 from hccs.calibration import fidelity as fidelity_of
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import best_device, load_classifier, saved_labels
 from hccs.nn.attaching import saved_table
 from hccs.nn.interface import SLOT, attention_layers
-from hccs.nn.layers import float_softmax
-from hccs.numbers.modes import Mode
+from hccs.nn.slots import float_softmax
 from hccs.numbers.table import ParamTable
+from hccs_lab.figures import new_figure, save_figure
 
 
 def measure(float_model: Any, retrained: Any, table: ParamTable, data: TokenisedSet) -> dict[str, Any]:
-    """KL of every head in both models, KL in each mode, and curves of the broadest and most focused head.
+    """KL of every head in both models, and curves of the broadest and most focused head.
 
     `table` is the calibration of the float model; the retrained model carries its own. KL is against the
     softmax of the same model's logits, in nats, mean over rows.
@@ -39,7 +38,6 @@ def measure(float_model: Any, retrained: Any, table: ParamTable, data: Tokenised
         "entropy": entropy.tolist(),
         "kl_before": fidelity_of(before, table)[..., 0].reshape(-1).tolist(),
         "kl_after": fidelity_of(after, after_table)[..., 0].reshape(-1).tolist(),
-        "kl_by_mode": _kl_by_mode(float_model, table, batches[len(batches) // 2]),
         "curves": {
             name: _curve(float_model, retrained, divmod(h, table.shape[1]), data) for name, h in heads.items()
         },
@@ -63,30 +61,6 @@ def _logits(model: Any, batch: dict[str, torch.Tensor]) -> list[tuple[torch.Tens
     return caught
 
 
-def _kl_by_mode(model: Any, table: ParamTable, batch: dict[str, torch.Tensor]) -> dict[str, dict[str, float]]:
-    """Mean over heads, raw and renormalised; the u8 modes' zeros count as half a step."""
-    scores: dict[str, dict[str, float]] = {}
-    for mode in Mode:
-        hccs.nn.attach(model, table, mode)
-        raw, renormalised = [], []
-        for layer, (z, valid) in enumerate(_logits(model, batch)):
-            slot: Any = list(attention_layers(model).values())[layer].hccs_softmax
-            p, q = float_softmax(z, valid).double(), slot(z, valid).double()
-            q = torch.where(q > 0, q, 0.5 / mode.T)
-            rows = (
-                torch.ones(p.shape[:-1], dtype=torch.bool)
-                if valid is None
-                else batch["attention_mask"].bool()
-            )
-            rows = rows.to(p.device)[:, None, :].expand(p.shape[:-1]) if rows.ndim == 2 else rows
-            cross = torch.where(p > 0, p * (p.log() - q.log()), 0.0).sum(-1)
-            mass = torch.where(p > 0, q, 0.0).sum(-1)
-            raw.append(cross[rows].mean().item())
-            renormalised.append((cross + mass.log())[rows].mean().item())
-        scores[mode.value] = {"kl": float(np.mean(raw)), "kl_renormalised": float(np.mean(renormalised))}
-    return scores
-
-
 def _curve(float_model: Any, retrained: Any, where: tuple[int, int], data: TokenisedSet) -> dict[str, Any]:
     """Mean probability over key index: softmax of the float model, HCCS of the retrained one."""
     layer, head = where
@@ -103,8 +77,6 @@ def _curve(float_model: Any, retrained: Any, where: tuple[int, int], data: Token
         "head": head,
         "softmax": soft.mean(0).tolist(),
         "hccs": integers.mean(0).tolist(),
-        "softmax_ranked": soft.sort(-1, descending=True).values.mean(0).tolist(),
-        "hccs_ranked": integers.sort(-1, descending=True).values.mean(0).tolist(),
     }
 
 
@@ -122,7 +94,7 @@ def measure_folders(
 
 def fidelity_figure(found: dict[str, Any], path: Path, title: str = "") -> None:
     """The paper's figure: probability over key index for a broad and a focused head; and KL per head."""
-    figure = _figures.new(11, 3.2)
+    figure = new_figure(11, 3.2)
     axes = figure.subplots(1, 3)
     for place, (name, curve) in zip(axes, found["curves"].items(), strict=False):
         place.plot(curve["softmax"], label="float softmax", color="tab:blue")
@@ -138,4 +110,4 @@ def fidelity_figure(found: dict[str, Any], path: Path, title: str = "") -> None:
     axes[2].set_ylabel("KL, nats")
     axes[2].legend(fontsize=7)
     figure.suptitle(title, fontsize=10)
-    _figures.save(figure, path)
+    save_figure(figure, path)

@@ -22,10 +22,10 @@ X = np.array([[10, 3, -2, -20]], np.int8)
 def test_the_registry_names_every_file_that_defines_a_method():
     files = Path(registry.__file__).parent.glob("*.py")
     defined = {path.stem for path in files if "\nSURROGATE = " in path.read_text()}
-    added = {name for name in registry.METHODS if importlib.util.find_spec(f"hccs_lab.surrogates.{name}")}
-    assert defined <= added == set(surrogates.names())
-    assert len(surrogates.names()) == len(added)
-    assert len(defined) >= 23
+    assert defined <= set(surrogates.names()) - registry.FAMILIES.keys()
+    assert {*registry.FAMILIES.values()} <= defined
+    assert len({*defined, *registry.FAMILIES}) >= 23
+    assert len(surrogates.names()) == len({surrogates.get(name).name for name in surrogates.names()})
 
 
 def test_the_face_is_documented_and_no_function_hides_a_module():
@@ -44,14 +44,13 @@ def test_declarations_are_complete(name):
     method = surrogates.get(name)
     costs = method.costs
     assert method.name == name
-    assert method.summary and costs.source and costs.input and costs.output
+    assert costs.source and costs.input and costs.output
     assert costs.needs <= set(NEEDS)
     assert ("table" in costs.needs) == (costs.table_bytes > 0)
     assert ("divide" in costs.needs) == (costs.divides(64) > 0)
     assert ("exp" in costs.needs) == (costs.exponentials(64) > 0)
     assert 0 < costs.operations(64) < costs.operations(128)
-    assert 0 < costs.bits_in <= costs.bits_inside and 0 < costs.bits_out <= costs.bits_inside
-    assert costs.trainable
+    assert costs.bits_inside > 0
     assert set(method.learnable) <= set(method.parameters)
 
 

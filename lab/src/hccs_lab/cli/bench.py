@@ -31,26 +31,23 @@ def bench(
     require_models()
     from hccs.conversion.report.cost import read_bench, speed_against_float
     from hccs.conversion.report.write import write_report
-    from hccs_lab.bench.contenders import OURS
     from hccs_lab.bench.run import BenchSettings, describe_load
     from hccs_lab.bench.run import bench as time_run
-    from hccs_lab.figures import bench_figure
 
     output = Output(json)
     found = time_run(run, BenchSettings(batch, group, turns, seconds), file, output.say)
     output.results(found)
     for title, header, rows in grids(found):
         show(output.console, title, header, rows)
-    bench_figure(found, OURS, run / "bench.png")
     speed = speed_against_float(read_bench(run))
     lines = []
     if speed is not None:
         lines = [f"one sentence on one thread: {speed:.2f} times as fast as float PyTorch"]
     elif not all(row["steady"] for row in found["rows"]):
         lines = [f"no ratio to float PyTorch: turns disagree; {describe_load(found['machine'])}"]
-    lines.append(f"everything in {run / 'bench.json'}, drawn in {run / 'bench.png'}")
+    lines.append(f"everything in {run / 'bench.json'}")
     lines.append(f"report: {write_report(run)}")
-    output.end("bench", lines, on_run(run, "where", "export c", "export onnx"))
+    output.end("bench", lines, on_run(run, "export c", "export onnx"))
 
 
 def grids(found: dict[str, Any]) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:

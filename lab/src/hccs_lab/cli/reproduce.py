@@ -48,7 +48,6 @@ def run(
 ) -> None:
     """One float model per encoder, task and seed, and everything that is measured from it."""
     require_models()
-    from hccs.conversion.report.write import write_report
     from hccs_lab.reproduce import plan as plans
     from hccs_lab.reproduce.run import run as run_all
     from hccs_lab.reproduce.stages import named
@@ -56,7 +55,6 @@ def run(
     wanted = named(_names(stages))
     chosen = plans.experiments(_names(models), _names(tasks), seeds)
     run_all(plans.Plan(plans.parent_of_tasks(data), out, work or out, wanted), chosen, jobs, typer.echo)
-    typer.echo(f"report: {write_report(out)}")
 
 
 @app.command()
@@ -70,14 +68,12 @@ def long(
 ) -> None:
     """KL and accuracy of long rows on documents: n = 128, 256, 512 and 1024, without training."""
     require_models()
-    from hccs.conversion.report.write import write_report
     from hccs_lab.reproduce import long as rows
     from hccs_lab.reproduce import plan as plans
 
     plans.require_known("models", _names(models), dict.fromkeys(rows.MODELS))
     chosen = list(rows.experiments(_names(models), seeds))
     rows.run(plans.Plan(plans.parent_of_tasks(data), out, work or out), chosen, jobs, typer.echo)
-    typer.echo(f"report: {write_report(out)}")
 
 
 @app.command()

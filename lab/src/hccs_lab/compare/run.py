@@ -19,11 +19,10 @@ from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.record import StageRecord, read_json, write_json
 from hccs.errors import FileError, HccsError, MissingExtraError
 from hccs_lab import surrogates
-from hccs_lab.compare import source, steps
+from hccs_lab.compare import steps
 from hccs_lab.compare.entries import FLOAT, Entry
-from hccs_lab.compare.sample import LogitSample
-from hccs_lab.compare.source import ComparisonSettings
-from hccs_lab.compare.speed import time_forms
+from hccs_lab.compare.source import ComparisonSettings, LogitSample, ModelSource
+from hccs_lab.compare.steps import time_forms
 from hccs_lab.processes import in_processes
 
 REFUSED = "refused"
@@ -31,14 +30,14 @@ REFUSED = "refused"
 
 
 class Comparison:
-    """One folder of results, and the model and data, or the files, that they are of."""
+    """One folder of results, and the model and data that they are of."""
 
     def __init__(
         self, settings: ComparisonSettings, out: str | Path, say: Callable[[str], None] = print
     ) -> None:
         self.settings, self.path, self.say = settings.checked(), Path(out), say
         # Read before anything is written: a run on bad input leaves no files.
-        self.source = source.opened(settings)
+        self.source = ModelSource(settings)
 
     @cached_property
     def samples(self) -> tuple[LogitSample, LogitSample]:
@@ -63,7 +62,7 @@ class Comparison:
     def record(self, entry: Entry) -> StageRecord:
         return StageRecord(self.path / "methods" / f"{entry.file_name}.json")
 
-    def measure(self, entry: Entry, retrain: bool = False) -> None:
+    def measure(self, entry: Entry) -> None:
         """All stages of one method that are not recorded yet, but for its time.
 
         A method that refuses these logits or parameters is recorded with its reason; the others go on.
@@ -72,7 +71,7 @@ class Comparison:
         if record.done(REFUSED):
             return
         try:
-            for name, work in self._stages(entry, record, retrain).items():
+            for name, work in self._stages(entry, record).items():
                 if not record.done(name):
                     self.say(f"{entry.label}: {name} …")
                 record.stage(name, work)
@@ -85,7 +84,7 @@ class Comparison:
             record.stage(REFUSED, lambda: reason)
             self.say(f"{entry.label} refuses: {reason}")
 
-    def _stages(self, entry: Entry, record: StageRecord, retrain: bool) -> dict[str, Callable[[], Any]]:
+    def _stages(self, entry: Entry, record: StageRecord) -> dict[str, Callable[[], Any]]:
         found, origin = record.stages, self.source
         stages: dict[str, Callable[[], Any]] = {}
         if entry.method != FLOAT:
@@ -93,15 +92,8 @@ class Comparison:
                 "parameters": lambda: steps.parameters(entry, self.samples[0], origin),
                 "fidelity": lambda: steps.fidelity(entry, found["parameters"], self.samples[1]),
                 "costs": lambda: steps.costs(entry, origin.columns),
-                "curves": lambda: steps.curves(entry, found["parameters"], self.samples[1]),
             }
-        if isinstance(origin, source.ModelSource):
-            stages["accuracy"] = lambda: steps.scored(entry, found.get("parameters"), origin, self.samples[0])
-            if retrain:
-                checkpoints = self.path / "checkpoints" / entry.file_name
-                stages["retrained"] = lambda: steps.retrained(
-                    entry, found.get("parameters"), origin, self.samples[0], checkpoints
-                )
+        stages["accuracy"] = lambda: steps.scored(entry, found.get("parameters"), origin, self.samples[0])
         return stages
 
     def time(self, entry: Entry) -> None:
@@ -118,38 +110,36 @@ def compare(
     entries: Sequence[Entry],
     out: str | Path,
     *,
-    retrain: bool = False,
     jobs: int = 1,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Measure every entry; returns, and writes as `comparison.json`, the records of all of them."""
     comparison = Comparison(settings, out, say)
-    chosen = [e for e in entries if e.method != FLOAT or settings.model]
     with RunFolder(out, asdict(settings)):
         comparison.require_same_source()
         (comparison.path / "methods").mkdir(exist_ok=True)
         rows = comparison.samples[1].rows
         say(f"{rows} rows of every head to measure on, as many others to calibrate on")
-        _measure_all(comparison, chosen, retrain, jobs)
-        for entry in track(chosen, total=len(chosen), description="timing"):
+        _measure_all(comparison, entries, jobs)
+        for entry in track(entries, total=len(entries), description="timing"):
             comparison.time(entry)
         found = {
             "settings": asdict(settings),
             "rows": rows,
             "scale": comparison.samples[1].scale.tolist(),
-            "methods": {entry.label: comparison.record(entry).stages for entry in chosen},
+            "methods": {entry.label: comparison.record(entry).stages for entry in entries},
         }
         write_json(comparison.path / "comparison.json", found)
     return found
 
 
-def _measure_all(comparison: Comparison, chosen: Sequence[Entry], retrain: bool, jobs: int) -> None:
+def _measure_all(comparison: Comparison, chosen: Sequence[Entry], jobs: int) -> None:
     if min(jobs, len(chosen)) > 1:
-        work = partial(_measure_one, comparison.settings, comparison.path, retrain)
+        work = partial(_measure_one, comparison.settings, comparison.path)
         in_processes(work, chosen, jobs, "methods")
         return
     for entry in track(chosen, total=len(chosen), description="methods"):
-        comparison.measure(entry, retrain)
+        comparison.measure(entry)
 
 
 @lru_cache(maxsize=1)
@@ -157,7 +147,7 @@ def _of_this_process(settings: ComparisonSettings, out: Path) -> Comparison:
     return Comparison(settings, out, lambda _: None)
 
 
-def _measure_one(settings: ComparisonSettings, out: Path, retrain: bool, entry: Entry) -> None:
+def _measure_one(settings: ComparisonSettings, out: Path, entry: Entry) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*longer than n.*")
-        _of_this_process(settings, out).measure(entry, retrain)
+        _of_this_process(settings, out).measure(entry)

@@ -1,44 +1,43 @@
-"""The steps of one method: its parameters, fidelity and costs on rows; its accuracy in the model."""
+"""The steps of one method: parameters, fidelity and costs on rows; accuracy in the model; time."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Iterable, Iterator
-from dataclasses import replace
-from pathlib import Path
+import statistics
+import time
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hccs.conversion.models import accuracy
-from hccs.conversion.training import train
 from hccs.nn.attaching import fill
+from hccs.nn.slots import FloatSoftmax
 from hccs_lab import surrogates
 from hccs_lab.compare.entries import FLOAT, Entry, declared_costs
 from hccs_lab.compare.measures import FidelityCounter, row_measures
-from hccs_lab.compare.sample import LogitSample
-from hccs_lab.compare.source import FileSource, ModelSource
-from hccs_lab.figures import drawn_heads
+from hccs_lab.compare.source import LogitSample, ModelSource, head_size
 from hccs_lab.surrogates import Result
 from hccs_lab.surrogates.fitting import float_softmax
-from hccs_lab.surrogates.rows import distance
+from hccs_lab.surrogates.surrogate import Surrogate
 
 Parameters = dict[str, Any]
 """A method's parameters as JSON holds them: a number for every [layer][head], or one word for all."""
 
 
-def parameters(entry: Entry, calibration: LogitSample, source: ModelSource | FileSource) -> Parameters:
+def parameters(entry: Entry, calibration: LogitSample, source: ModelSource) -> Parameters:
     """Fixed values, and for the rest what the method's own calibration finds on the common rows."""
-    width = source.head_size if isinstance(source, ModelSource) else None
-    return completed(entry, fitted(entry.method, calibration, width), calibration)
+    found = fitted(entry.method, calibration, head_size(source.model))
+    return completed(entry, found, calibration)
 
 
-def fitted(name: str, calibration: LogitSample, width: int | None) -> dict[str, Any]:
+def fitted(name: str, calibration: LogitSample, width: int) -> dict[str, Any]:
     """What a method's own calibration finds on the common rows; `width` is that of the model's heads."""
     method = surrogates.get(name)
     found = method.calibrate(calibration.logits, calibration.scale, calibration.valid)
-    if method.attends is not None and width is not None:
+    if method.attends is not None:
         # Its source learns a gain and a gate for every channel.
         found["width"] = width
     return found
@@ -80,16 +79,10 @@ def fidelity(entry: Entry, parameters: Parameters, sample: LogitSample) -> dict[
     return counter.result().to_json()
 
 
-def curves(entry: Entry, parameters: Parameters, sample: LogitSample) -> dict[str, list[float | None]]:
-    heads = drawn_heads(sample.scale)
-    layers = {layer for layer, _ in heads.values()}
-    return mean_curves(heads, outputs(entry, parameters, sample, layers))
-
-
 def costs(entry: Entry, k: int) -> dict[str, Any]:
     declared = declared_costs(entry)
     counts = {name: getattr(declared, name)(k) for name in ("operations", "divides", "exponentials")}
-    told = ("input", "output", "bits_inside", "table_bytes", "integer_only", "trainable", "source")
+    told = ("input", "output", "bits_inside", "table_bytes", "integer_only", "source")
     return {
         "k": k,
         **counts,
@@ -120,54 +113,48 @@ def scored(
     return accuracy(attached(entry, parameters, source.model, calibration), source.dev)
 
 
-def retrained(
-    entry: Entry,
-    parameters: Parameters | None,
-    source: ModelSource,
-    calibration: LogitSample,
-    checkpoints: Path,
-) -> dict[str, Any]:
-    """The accuracy after the common recipe, from the float weights, with the float model as teacher."""
-    model = attached(entry, parameters, source.model, calibration)
-    recipe = replace(source.settings.retraining, seed=source.settings.seed)
-    data = source.taught_set if recipe.distil else source.train_set
-    outcome = train(model, data, source.held_set, recipe, checkpoints)
-    return {"accuracy": accuracy(model, source.dev), "history": list(outcome.history)}
+ROWS = 2048
+"""Rows of each head of the layer that is timed."""
+
+SECONDS = 0.4
+"""Time given to each pair of forms; at least `LEAST` repetitions are made."""
+
+LEAST = 5
 
 
-DISTANCES = 256
-"""Int8 logits differ by 0 to 255 steps."""
+def time_forms(method: Surrogate, sample: LogitSample, parameters: Mapping[str, Any]) -> dict[str, float]:
+    """Milliseconds of both forms on one layer's logits, and their ratios to softmax in NumPy and PyTorch.
 
-
-def mean_curves(
-    heads: dict[str, tuple[int, int]],
-    outputs: Iterable[tuple[int, NDArray[np.int8], NDArray[np.bool_], Result]],
-) -> dict[str, list[float | None]]:
-    """Mean output of some heads at each distance 0..255, the row's largest being 1; None where none was.
-
-    `outputs` are (layer, logits, mask, result) as `steps.outputs` gives them.
+    The peers are the float64 softmax of the registry and torch.softmax in float32 with the same mask;
+    a method and its peer take turns, and the ratio is the median over turns.
     """
-    sums, counts = ({name: np.zeros(DISTANCES) for name in heads} for _ in range(2))
-    for layer, x, valid, result in outputs:
-        for name, (at, head) in heads.items():
-            if at == layer:
-                mask = np.broadcast_to(valid, x.shape)[head]
-                steps, relative = _by_distance(x[head], result.probabilities[head], mask)
-                counts[name] += np.bincount(steps, minlength=DISTANCES)
-                sums[name] += np.bincount(steps, relative, minlength=DISTANCES)
-    return {
-        name: [
-            round(total / count, 5) if count else None
-            for total, count in zip(sums[name].tolist(), counts[name].tolist(), strict=True)
-        ]
-        for name in heads
-    }
+    x, valid, scale = sample.logits[0][:, :ROWS], sample.valid[0][:, :ROWS], sample.scale[0]
+    softmax = surrogates.get("softmax")
+    numpy_ms, numpy_ratio = _turns(
+        lambda: method(x, scale, valid, **parameters), lambda: softmax(x, scale, valid)
+    )
+    z = torch.tensor(x[None] * scale[:, None, None], dtype=torch.float32)
+    mask = torch.tensor(valid)[None]
+    module, peer = method.module(scale, parameters).eval(), FloatSoftmax()
+    with torch.no_grad():
+        torch_ms, torch_ratio = _turns(lambda: module(z, mask), lambda: peer(z, mask))
+    return {"numpy_ms": numpy_ms, "numpy": numpy_ratio, "torch_ms": torch_ms, "torch": torch_ratio}
 
 
-def _by_distance(
-    x: NDArray[np.int8], q: NDArray[np.float64], valid: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Distance from the row's maximum, and output over the row's largest, of the valid positions."""
-    top = q.max(-1, keepdims=True)
-    taken = valid & (top > 0)
-    return distance(x, valid)[taken], (q / np.where(top > 0, top, 1.0))[taken]
+def _turns(work: Callable[[], Any], peer: Callable[[], Any]) -> tuple[float, float]:
+    """Median milliseconds of `work`, and its median ratio to `peer` when they take turns."""
+    work(), peer()
+    times: list[float] = []
+    ratios: list[float] = []
+    began = time.perf_counter()
+    while len(times) < LEAST or time.perf_counter() - began < SECONDS:
+        mine, theirs = _seconds(work), _seconds(peer)
+        times.append(1e3 * mine)
+        ratios.append(mine / theirs)
+    return statistics.median(times), statistics.median(ratios)
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

@@ -51,22 +51,16 @@ def fidelity_grid(methods: dict[str, Any]) -> Grid:
 
 
 def accuracy_grid(methods: dict[str, Any]) -> Grid:
-    """Accuracy without and, where it was done, after retraining, against the float model."""
+    """Accuracy without retraining, against the float model."""
     base = methods[FLOAT]["accuracy"]
-    scores: dict[str, Callable[[dict[str, Any]], float | None]] = {
-        "without retraining": lambda record: record.get("accuracy")
-    }
-    if any("retrained" in record for record in methods.values()):
-        scores["retrained"] = lambda record: record.get("retrained", {}).get("accuracy")
 
-    def line(record: dict[str, Any]) -> list[str]:
-        found = [score(record) for score in scores.values()]
-        texts = [(NOTHING,) * 2 if v is None else (f"{v:.4f}", f"{100 * (v - base):+.2f}") for v in found]
-        return [text for pair in texts for text in pair]
+    def line(label: str, record: dict[str, Any]) -> tuple[str, ...]:
+        score = record.get("accuracy")
+        texts = (NOTHING,) * 2 if score is None else (f"{score:.4f}", f"{100 * (score - base):+.2f}")
+        return label, _fidelity("kl_renormalised")(record), *texts
 
-    header = ("method", "KL renorm.", *(text for name in scores for text in (name, "points")))
-    closeness = _fidelity("kl_renormalised")
-    rows = tuple((label, closeness(record), *line(record)) for label, record in methods.items())
+    header = ("method", "KL renorm.", "without retraining", "points")
+    rows = tuple(line(label, record) for label, record in methods.items())
     return Grid("Dev accuracy; points against the float model", header, rows)
 
 
@@ -92,8 +86,7 @@ def _grid(title: str, methods: dict[str, Any], columns: Mapping[str, Column]) ->
 
 def grids(found: dict[str, Any]) -> list[Grid]:
     methods = found["methods"]
-    made = [fidelity_grid(methods), cost_grid(methods)]
-    return [made[0], accuracy_grid(methods), made[1]] if FLOAT in methods else made
+    return [fidelity_grid(methods), accuracy_grid(methods), cost_grid(methods)]
 
 
 def write_markdown(found: dict[str, Any], path: Path) -> None:

@@ -24,7 +24,7 @@ from hccs._files import atomic
 from hccs.calibration import HeadStatistics
 from hccs.conversion.runs.record import StageRecord
 from hccs.errors import DataError, FileError
-from hccs.nn.collecting import RangeObserver, RowMaximaObserver, StatisticsObserver, observing, reach_of_rows
+from hccs.nn.collecting import RangeObserver, StatisticsObserver, observing, reach_of_rows
 from hccs.nn.collecting import run as run_batches
 from hccs.nn.interface import attention_layers
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
@@ -308,23 +308,18 @@ def look(model: nn.Module, windows: Sequence[Any], n: int) -> Seen:
     """The statistics at both scales, in two passes over the windows."""
     layers = list(attention_layers(model))
     ranges: dict[str, RangeObserver] = {}
-    maxima: dict[str, RowMaximaObserver] = {}
     firsts: dict[str, FirstTokenObserver] = {}
 
     def first_pass(inner: AttentionSlot, name: str) -> AttentionSlot:
         firsts[name] = FirstTokenObserver(inner)
-        maxima[name] = RowMaximaObserver(firsts[name])
-        ranges[name] = RangeObserver(maxima[name])
+        ranges[name] = RangeObserver(firsts[name])
         return ranges[name]
 
     with observing(model, {name: partial(first_pass, name=name) for name in layers}):
         run_batches(model, windows, "looking at rows")
-    largest, qkv = (
-        torch.stack([getattr(ranges[name], part) for name in layers]).double() for part in ("largest", "qkv")
-    )
-    highest, lowest = (
-        torch.stack([getattr(maxima[name], part) for name in layers]).double()
-        for part in ("highest", "lowest")
+    largest, qkv, highest, negated = (
+        torch.stack([ranges[name].seen[part] for name in layers]).double()
+        for part in ("logits", "qkv", "highest", "negated lowest")
     )
     made = [
         HeadStatistics(
@@ -334,7 +329,7 @@ def look(model: nn.Module, windows: Sequence[Any], n: int) -> Seen:
             layers=layers,
             qkv_scale=np.maximum(qkv.numpy(), 1e-6) / 127,
         )
-        for limit in (largest, reach_of_rows(highest, lowest, largest))
+        for limit in (largest, reach_of_rows(highest, -negated, largest))
     ]
 
     def second_pass(inner: AttentionSlot, layer: int) -> AttentionSlot:

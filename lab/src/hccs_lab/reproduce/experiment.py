@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,7 @@ from hccs.conversion.steps import with_mode
 from hccs.conversion.training import Outcome, Recipe, taught, train
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
-from hccs_lab.compare.sample import LogitSample, sample_model
-from hccs_lab.compare.source import head_size
+from hccs_lab.compare.source import LogitSample, head_size, sample_model
 from hccs_lab.compare.steps import fitted
 from hccs_lab.reproduce import sets
 from hccs_lab.reproduce.plan import (
@@ -45,23 +44,15 @@ WITHOUT_DIVISION = Mode.U8_LIN
 """The mode for hardware that does not divide."""
 
 
-@dataclass(frozen=True)
-class Form:
-    """A form of theta, and the options of its search."""
-
-    title: str
-    options: tuple[tuple[str, Any], ...] = ()
-    granularity: str = "head"
-
-
-FORMS = {
-    "one line": Form("one line, as the paper"),
-    "one line, layer": Form("one line per layer", granularity="layer"),
-    "one line, global": Form("one line for all heads", granularity="global"),
-    "one line, wide": Form("one line, wide sums", (("sum_bits", 24),)),
-    "two lines": Form("two lines, int16 scores", (("lines", 2),)),
-    "two lines, uint8": Form("two lines, uint8 scores", (("lines", 2), ("scores", "uint8"))),
+FORMS: dict[str, dict[str, Any]] = {
+    "one line": {},
+    "one line, layer": {"granularity": "layer"},
+    "one line, global": {"granularity": "global"},
+    "one line, wide": {"sum_bits": 24},
+    "two lines": {"lines": 2},
+    "two lines, uint8": {"lines": 2, "scores": "uint8"},
 }
+"""Forms of theta, and the options of their search."""
 
 
 class ExperimentRun:
@@ -223,8 +214,7 @@ class ExperimentRun:
         """The calibration of a form, and the seconds of its search; made once."""
         if form not in self._found:
             stats, began = self.statistics, time.perf_counter()
-            options = dict(FORMS[form].options)
-            found = search(stats, self.task.n, FORMS[form].granularity, threads=1, **options)
+            found = search(stats, self.task.n, threads=1, **FORMS[form])
             self._found[form] = found, time.perf_counter() - began
         return self._found[form]
 
@@ -254,5 +244,4 @@ class ExperimentRun:
 
     def train(self, model: Any, data: TokenisedSet, held: TokenisedSet, recipe: Recipe, name: str) -> Outcome:
         """Train a model without HCCS; an interrupted training goes on."""
-        where = self.checkpoint(name)
-        return train(model, data, held, recipe, where, resumable=False, checkpoint=where, say=self.say)
+        return train(model, data, held, recipe, self.checkpoint(name), say=self.say)

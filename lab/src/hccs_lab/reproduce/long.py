@@ -134,7 +134,7 @@ class LongRun:
         for form in MEASURED:
             fitting = fitting_of(form, n)
             stats, measured = drawn(fitting.scale)
-            options = {**dict(FORMS[form].options), "objective": fitting.objective}
+            options = {**FORMS[form], "objective": fitting.objective}
             try:
                 table = search(stats, n, threads=1, **options).table
             except HccsError as refusal:  # a form that has no room for rows so long
@@ -162,7 +162,7 @@ class LongRun:
 
 def fitting_of(form: str, n: int) -> Fitting:
     """How a form of the table is fitted at n, as `hccs convert` does."""
-    options = dict(FORMS[form].options)
+    options = FORMS[form]
     return fitting_for(n, options.get("lines", 1), options.get("scores", "int16"))
 
 

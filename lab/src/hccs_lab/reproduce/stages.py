@@ -48,7 +48,7 @@ def _forms(forms: Sequence[str], work: ExperimentRun) -> dict[str, Any]:
 
 def _form(work: ExperimentRun, form: str) -> dict[str, Any]:
     calibration, seconds = work.calibrated(form)
-    modes = tuple(Mode) if FORMS[form].granularity == "head" else (Mode.I16_DIV,)
+    modes = tuple(Mode) if "granularity" not in FORMS[form] else (Mode.I16_DIV,)
     return {
         "modes": work.in_modes(work.copy(), calibration.table, modes),
         "kl": work.divergence(calibration.table),
@@ -184,7 +184,7 @@ def _unlabelled(work: ExperimentRun, form: str) -> dict[str, Any]:
     recipe = replace(_recipe(work), epochs=UNLABELLED_EPOCHS, distil=1.0)
     model, table = work.copy(), work.calibrated(form)[0].table
     where = work.checkpoint(f"unlabelled-{form}")
-    outcome = retrain(model, table, data, held, recipe, where, resumable=False)
+    outcome = retrain(model, table, data, held, recipe, where)
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
@@ -209,7 +209,6 @@ def _retrain(work: ExperimentRun, model: Any, table: ParamTable, name: str) -> d
         work.sets["held"],
         _recipe(work),
         work.checkpoint(f"retrained-{name}"),
-        resumable=False,
     )
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
@@ -227,7 +226,7 @@ def all_integers_trained(work: ExperimentRun) -> dict[str, Any]:
     recipe = replace(_recipe(work), epochs=work.recipe.whole_epochs, batch_size=work.recipe.whole_batch)
     plan = plan_whole(work.copy(), work.refined("one line"), work.calibration)
     where = work.checkpoint("whole")
-    outcome = train_whole(plan, work.taught, work.sets["held"], recipe, where, resumable=False)
+    outcome = train_whole(plan, work.taught, work.sets["held"], recipe, where)
     with plan.training():
         found = work.measured(plan.model)
     return {
@@ -261,7 +260,7 @@ def _replaced_and_retrained(label: str, work: ExperimentRun) -> dict[str, Any]:
         model = steps.attached(entry, own, work.model, work.rows[0])
         where = work.checkpoint(f"surrogates-{entry.file_name}")
         # A scale that a method does not know is met by its first batch.
-        outcome = train(model, work.taught, work.sets["held"], _common_recipe(work), where, resumable=False)
+        outcome = train(model, work.taught, work.sets["held"], _common_recipe(work), where)
     except (FileError, MissingExtraError):
         raise  # as above
     except HccsError as error:

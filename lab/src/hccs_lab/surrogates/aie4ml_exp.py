@@ -53,10 +53,8 @@ def normalise(e: Any, total: Any) -> Any:
 
 SURROGATE = by_distance(
     name="aie4ml_exp",
-    summary="second-order integer 2^-z (aie4ml)",
     costs=Costs(
         output="uint8, 1/255",
-        bits_out=8,
         needs=frozenset({"divide", "max", "sum"}),
         # max, subtract, multiply, shift, and; multiply, shift, add, multiply, shift, add; shift, compare,
         # select; sum; multiply, shift

@@ -73,10 +73,8 @@ def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_
 
 SURROGATE = Surrogate(
     name="consmax",
-    summary="exp(z - beta)/gamma from two 16-entry tables",
     costs=Costs(
         output="float16",
-        bits_out=16,
         bits_inside=16,
         table_bytes=2 * 16 * 2,
         needs=frozenset({"table"}),

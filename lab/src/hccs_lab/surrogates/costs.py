@@ -42,12 +42,10 @@ class Costs:
     operations: PerRow
     output: str
     """Format of the probabilities."""
-    bits_out: int
     source: str
     """Who published it."""
     input: str = "int8"
     """Format of the logits at the method's door: "int8", "bfloat16", "float32", or as the source names it."""
-    bits_in: int = 8
     bits_inside: int = 32
     """The widest intermediate."""
     table_bytes: int = 0
@@ -55,8 +53,6 @@ class Costs:
     exponentials: PerRow = PerRow()
     integer_only: bool = True
     """Only integers (or fixed point) lie between the int8 logits and the output."""
-    trainable: bool = True
-    """Whether the PyTorch form passes gradients to the logits."""
 
     def __post_init__(self) -> None:
         unknown = self.needs - set(NEEDS)
@@ -70,4 +66,4 @@ class Costs:
 
 def float32_costs(**declared: Any) -> Costs:
     """The costs of a method in float32 from its logits to its output, without a table."""
-    return Costs(input="float32", output="float32", bits_in=32, bits_out=32, integer_only=False, **declared)
+    return Costs(input="float32", output="float32", integer_only=False, **declared)

@@ -54,10 +54,8 @@ def normalise(w: Any, total: Any) -> Any:
 
 SURROGATE = by_distance(
     name="e2softmax",
-    summary="powers of two in 4 bits, logarithmic division (SOLE)",
     costs=Costs(
         output="uint8, 2^-8",
-        bits_out=8,
         needs=frozenset({"max", "sum"}),
         # max, subtract; requantise: multiply, add, shift, clip; log2 e: 2 shifts, 2 adds; round: add, shift;
         # clip; power: shift; sum; exponents: add; shift

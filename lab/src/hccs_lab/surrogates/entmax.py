@@ -1,17 +1,39 @@
-"""alpha-entmax, by bisection: softmax at alpha = 1, sparsemax at alpha = 2; alpha per head, learnable.
+"""Sparse maps onto the simplex: alpha-entmax, 1.5-entmax and sparsemax, whose zeros make KL infinite.
+
+`hccs_lab.surrogates.fitting` says how a divergence counts zeros. The PyTorch forms are those of the `entmax`
+package, with their exact gradients for the logits and for alpha. Widths: float.
+
+`entmax`, by bisection: softmax at alpha = 1, sparsemax at alpha = 2; alpha per head, learnable.
 
     p_i = max((alpha-1)*z_i - tau, 0)^(1/(alpha-1)),   tau such that sum p = 1, found by halving an interval
 
 Source: Peters, Niculae and Martins, "Sparse sequence-to-sequence models", ACL 2019; a learnt alpha per head:
 Correia, Niculae and Martins, "Adaptively sparse transformers", EMNLP 2019.
-Widths: float. Needs: max, sum, and a power per element and halving (50 of them); no sort.
-The PyTorch form is that of the `entmax` package, with its exact gradient for the logits and for alpha.
+Needs: max, sum, and a power per element and halving (50 of them); no sort.
 Our reading: `calibrate` takes the alpha in 1.1 .. 2 of least divergence from softmax. That is nearly always
 1.1, the least sparse: being close to softmax is not what entmax is for. Let training choose alpha.
+
+`entmax15`, between softmax and sparsemax, has an exact algorithm of its own:
+
+    p_i = max(z_i/2 - tau, 0)^2,   tau such that sum p = 1:
+    with z/2 sorted downwards, M and V the mean and the sum of squared deviations of the first k,
+    tau_k = M - sqrt((1 - V)/k),   and k the largest with tau_k <= z_k/2
+
+Source: Peters et al., as above. Needs: sort, sum, a division and a square root per candidate k; no
+exponential.
+
+`sparsemax`, the Euclidean projection of the logits onto the simplex:
+
+    p_i = max(z_i - tau, 0),   tau such that sum p = 1:
+    with z sorted downwards and K = max{k : 1 + k*z_k > z_1 + ... + z_k},   tau = (z_1 + ... + z_K - 1) / K
+
+Source: Martins and Astudillo, "From softmax to sparsemax", ICML 2016. Needs: sort (or a selection), sum, a
+division per row; no exponential.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,7 +78,7 @@ def tensor(z: Any, valid: Any, scale: Any, alpha: Any) -> Output:
 def smooth(z: Any, valid: Any, alpha: Any) -> Any:
     import entmax
 
-    from hccs_lab.surrogates.tensors import far_below
+    from hccs_lab.surrogates.modules import far_below
 
     logits = far_below(z, valid)
     per_row = alpha.to(logits.dtype).expand(*logits.shape[:-1], 1)
@@ -91,7 +113,6 @@ def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_
 
 SURROGATE = Surrogate(
     name="entmax",
-    summary="alpha-entmax by bisection",
     costs=float32_costs(
         needs=frozenset({"divide", "exp", "max", "sum"}),
         operations=PerRow(element=3 * HALVINGS + 4, row=2 * HALVINGS),  # subtract, clip, sum per halving
@@ -107,4 +128,64 @@ SURROGATE = Surrogate(
     parameters={"alpha": 1.5},
     learnable={"alpha": LEAST_ALPHA},
     fit=fit,
+)
+
+
+def rows_of_entmax15(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
+    z = shifted(x * scale, valid) / 2
+    downwards = -np.sort(-z, axis=-1)
+    counts = np.arange(1, z.shape[-1] + 1)
+    mean = downwards.cumsum(-1) / counts
+    deviations = (downwards**2).cumsum(-1) - counts * mean**2
+    tau = mean - np.sqrt(np.maximum((1 - deviations) / counts, 0))
+    k = (tau <= downwards).sum(-1, keepdims=True)
+    return Output(np.maximum(z - np.take_along_axis(tau, k - 1, -1), 0) ** 2)
+
+
+def rows_of_sparsemax(x: NDArray[np.int8], valid: NDArray[np.bool_], scale: Any) -> Output:
+    z = shifted(x * scale, valid)
+    downwards = -np.sort(-z, axis=-1)
+    prefix = downwards.cumsum(-1)
+    counts = np.arange(1, z.shape[-1] + 1)
+    K = (1 + counts * downwards > prefix).sum(-1, keepdims=True)
+    tau = (np.take_along_axis(prefix, K - 1, -1) - 1) / K
+    return Output(np.maximum(z - tau, 0))
+
+
+def of_package(function: str, z: Any, valid: Any, scale: Any) -> Output:
+    """A map of the `entmax` package on float logits."""
+    import entmax
+
+    from hccs_lab.surrogates.modules import far_below
+
+    return Output(getattr(entmax, function)(far_below(z, valid), dim=-1))
+
+
+OTHERS = (
+    Surrogate(
+        name="entmax15",
+        costs=float32_costs(
+            needs=frozenset({"divide", "sort", "sum"}),
+            # halve, square, two prefix sums, square, multiply, subtract, subtract, root, subtract, compare;
+            # subtract, clip, square
+            operations=PerRow(element=14, sort=1),
+            divides=PerRow(element=2),
+            source="Peters, Niculae and Martins, ACL 2019",
+        ),
+        rows=rows_of_entmax15,
+        tensor=partial(of_package, "entmax15"),
+        quantises=False,
+    ),
+    Surrogate(
+        name="sparsemax",
+        costs=float32_costs(
+            needs=frozenset({"divide", "sort", "sum"}),
+            operations=PerRow(element=6, row=1, sort=1),  # prefix sum, multiply, add, compare; subtract, clip
+            divides=PerRow(row=1),
+            source="Martins and Astudillo, ICML 2016",
+        ),
+        rows=rows_of_sparsemax,
+        tensor=partial(of_package, "sparsemax"),
+        quantises=False,
+    ),
 )

@@ -83,7 +83,6 @@ def costs_by(bits: float = 2, **statistics: Any) -> Costs:
     packed = 8 // width
     return Costs(
         output="float32",
-        bits_out=32,
         table_bytes=4 * (2**width + 2 ** (width * packed)),
         needs=frozenset({"divide", "table", "max", "sum"}),
         # max, subtract, multiply, round, clip; packing: shift, or; table, multiply; for every byte of codes a
@@ -97,7 +96,6 @@ def costs_by(bits: float = 2, **statistics: Any) -> Costs:
 
 SURROGATE = by_distance(
     name="exaq",
-    summary="logits of 2 bits, clipped for the exponential (EXAQ)",
     costs=costs_by(),
     costs_by=costs_by,
     weights=weights,

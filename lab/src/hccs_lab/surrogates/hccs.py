@@ -1,16 +1,24 @@
-"""HCCS, head-calibrated clipped-linear softmax: ours.
+"""HCCS, head-calibrated clipped-linear softmax: ours, with one line and with two.
 
     s_i = B - S * min(m - x_i, D),    p_hat_i = s_i * rho,    rho ~ T / sum s
 
 in the modes of docs/spec.md: `i16_div`, `i16_clb`, `u8_div`, `u8_clb`, `u8_lin` (parameter `mode`). (B, S, D)
-are integers per head from the exact calibration; `hccs_two_lines` has a second line.
+are integers per head from the exact calibration.
 Widths: int8 in, int16 scores and sums, int16 or uint8 out. Needs: max, sum, and a division per row (none in
 the CLB modes, whose reciprocal is a shift by the leading bit, nor in `u8_lin`, where it is a line).
 Differentiable straight through, as `hccs.nn.hccs_softmax`.
+
+`hccs_two_lines`, nearly an exponential and calibrated without training, is the wide form:
+
+    s_i = B - S * min(m - x_i, D) - S2 * min(m - x_i, D2),    shifted by f in `hccs_two_lines_uint8`
+
+with (B, S, D, S2, D2, f) from the calibration of two lines and sums of 24 bits. Each element needs a clip, a
+multiplication, a subtraction and a shift more, with uint8 scores two shifts.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,7 +78,6 @@ def costs_by(
     narrow = Mode(mode).is_u8
     return Costs(
         output="uint8" if narrow else "int16",
-        bits_out=8 if narrow else 16,
         needs=frozenset({"max", "sum"} if by_shift else {"divide", "max", "sum"}),
         # max, subtract, clip, multiply, subtract, sum, multiply
         operations=PerRow(
@@ -84,7 +91,6 @@ def costs_by(
 
 SURROGATE = Surrogate(
     name="hccs",
-    summary="head-calibrated clipped-linear scores",
     costs=costs_by(),
     costs_by=costs_by,
     rows=rows,
@@ -93,4 +99,26 @@ SURROGATE = Surrogate(
     quantises=False,
     parameters={"B": REQUIRED, "S": REQUIRED, "D": REQUIRED, "mode": "i16_div"},
     fit=fit,
+)
+
+
+def with_two_lines(name: str, scores: str) -> Surrogate:
+    """Two lines with int16 scores, or with uint8 ones, which cost a shift more."""
+    costs = partial(costs_by, two_lines=True, shifted_scores=scores == "uint8")
+    return Surrogate(
+        name=name,
+        costs=costs(),
+        costs_by=costs,
+        rows=rows,
+        tensor=tensor,
+        constants=constants,
+        quantises=False,
+        parameters={**dict.fromkeys(NAMES, REQUIRED), "mode": "i16_div"},
+        fit=partial(fit, lines=2, scores=scores),
+    )
+
+
+OTHERS = (
+    with_two_lines("hccs_two_lines", "int16"),
+    with_two_lines("hccs_two_lines_uint8", "uint8"),
 )

@@ -69,12 +69,9 @@ def rows(x: Any, valid: Any, logits: Any, exp: Any, inverse: Any) -> Output:
 
 SURROGATE = Surrogate(
     name="hls4ml",
-    summary="1024-entry tables of exp and 1/x in fixed<18,8>",
     costs=Costs(
         input="ap_fixed<16,I>",
         output="ap_fixed<16,6>",
-        bits_in=16,
-        bits_out=16,
         bits_inside=36,
         table_bytes=2 * ENTRIES * 18 // 8,
         needs=frozenset({"table", "max", "sum"}),

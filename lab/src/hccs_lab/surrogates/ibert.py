@@ -75,10 +75,8 @@ def normalise(e: Any, total: Any) -> Any:
 
 SURROGATE = by_distance(
     name="ibert",
-    summary="second-order integer exponential (i-exp)",
     costs=Costs(
         output="uint8 with carry, 2^-8",
-        bits_out=9,
         bits_inside=64,
         needs=frozenset({"divide", "max", "sum"}),
         # max, subtract, clip; q by multiply and shift; r: multiply, subtract; polynomial: add, multiply, add;

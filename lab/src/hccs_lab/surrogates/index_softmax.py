@@ -86,7 +86,6 @@ def costs_by(form: str = "rounded", **parameters: Any) -> Costs:
     once = form == "kernel"
     return Costs(
         output="uint8, 1/255",
-        bits_out=8,
         table_bytes=ENTRIES,
         needs=frozenset({"divide", "table", "max", "sum"}),
         # max, subtract, clip, multiply, add, shift (the division by t is a multiplier known ahead), table,
@@ -99,7 +98,6 @@ def costs_by(form: str = "rounded", **parameters: Any) -> Costs:
 
 SURROGATE = by_distance(
     name="index_softmax",
-    summary="32-entry table of exponentials (IntAttention)",
     costs=costs_by(),
     costs_by=costs_by,
     weights=weights,

@@ -81,12 +81,9 @@ def tensor(z: Any, valid: Any, scale: Any, integer: Any, fraction: Any, engine: 
 
 SURROGATE = Surrogate(
     name="iron_bf16",
-    summary="bfloat16, two 256-entry tables or exp2 (AMD IRON)",
     costs=Costs(
         input="bfloat16",
         output="bfloat16",
-        bits_in=16,
-        bits_out=16,
         table_bytes=2 * 256 * 2,
         needs=frozenset({"divide", "table", "max", "sum"}),
         # max, subtract, to fixed point, shift, and, two tables, multiply, sum, multiply

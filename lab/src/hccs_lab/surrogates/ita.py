@@ -67,7 +67,7 @@ def streamed_sum(y: Any, valid: Any) -> Any:
 
 def smooth(z: Any, valid: Any, step: Any, form: str) -> Any:
     """Softmax of the logits as the requantisation leaves them: clipped, and in units of STEP."""
-    from hccs.nn.layers import float_softmax
+    from hccs.nn.slots import float_softmax
 
     steps = (z / step.to(z.dtype)).clamp(INT8_MIN, INT8_MAX)
     return float_softmax(steps * STEP, valid)
@@ -80,10 +80,8 @@ def candidates(scale: NDArray[np.float64]) -> NDArray[np.float64]:
 
 SURROGATE = Surrogate(
     name="ita",
-    summary="powers of two by shifts (ITA)",
     costs=Costs(
         output="uint8, 1/255",
-        bits_out=8,
         bits_inside=24,
         needs=frozenset({"divide", "max", "sum"}),
         # requantise: multiply, add, shift, clip; max, subtract; add, shift; shift, sum; shift

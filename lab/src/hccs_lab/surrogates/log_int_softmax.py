@@ -56,10 +56,8 @@ def normalise(e: Any, total: Any) -> Any:
 
 SURROGATE = by_distance(
     name="log_int_softmax",
-    summary="i-exp, powers of two in 4 bits (FQ-ViT)",
     costs=Costs(
         output="log2 code of 4 bits",
-        bits_out=4,
         bits_inside=64,
         needs=frozenset({"divide", "max", "sum"}),
         # max, subtract, clip; q by multiply and shift; r: multiply, subtract; polynomial: add, multiply, add;

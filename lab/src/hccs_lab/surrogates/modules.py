@@ -12,7 +12,9 @@ from torch import nn
 from hccs.nn.functional import quantise
 from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot
 from hccs.nn.training import straight
-from hccs_lab.surrogates import tensors
+from hccs.ops.arguments import not_finite
+from hccs.ops.quantise import INT8_MAX, INT8_MIN, divided
+from hccs_lab.surrogates.rows import FAR_BELOW
 from hccs_lab.surrogates.surrogate import Surrogate, per_row
 
 
@@ -40,7 +42,7 @@ class SurrogateModule(SoftmaxSlot):
         return self.surrogate.name
 
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-        tensors.require_numbers(z)
+        require_numbers(z)
         method = self.surrogate
         mask = torch.ones_like(z, dtype=torch.bool) if valid is None else valid.expand(z.shape)
         smooth = self._smooth(z, mask) if method.smooth is not None and torch.is_grad_enabled() else None
@@ -56,7 +58,7 @@ class SurrogateModule(SoftmaxSlot):
         method = self.surrogate
         assert method.smooth is not None
         scale = self._number("scale", z)
-        logits = tensors.quantised(z, scale) if method.quantises else z
+        logits = quantised(z, scale) if method.quantises else z
         values = {
             name: self._learnt(name) if name in self.learnt else value.to(z.device)
             for name, value in self.numbers.items()
@@ -105,7 +107,7 @@ class RectifiedAttention(AttentionSlot):
 
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
         """The scores ReLU(z) of logits [batch, heads, q, k]; masked positions get 0."""
-        tensors.require_numbers(z)
+        require_numbers(z)
         return z.relu() if valid is None else z.relu() * valid
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,3 +118,21 @@ class RectifiedAttention(AttentionSlot):
         normalised = o * torch.rsqrt(mean_square + 1e-8).to(o.dtype)
         gain, gate = self.gain.to(o.dtype), self.gate.to(o.dtype)
         return gain * normalised * torch.sigmoid(gate * o), scores
+
+
+def far_below(z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Logits in float32 or wider, masked columns far below; `entmax` subtracts the maximum itself."""
+    return z.to(torch.promote_types(z.dtype, torch.float32)).masked_fill(~valid, FAR_BELOW)
+
+
+def require_numbers(z: torch.Tensor) -> None:
+    """Refuse NaN, which would become an integer silently."""
+    if bool(z.isnan().any()):
+        raise not_finite()
+
+
+def quantised(z: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The logits as int8 steps of `scale` tell them, in z's dtype: gradient 1 inside the range, 0 outside."""
+    inside = divided(z, scale).clamp(INT8_MIN, INT8_MAX)
+    steps = scale[..., None, None].to(inside.dtype)
+    return ((inside + (inside.round() - inside).detach()) * steps).to(z.dtype)

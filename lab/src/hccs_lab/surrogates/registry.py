@@ -21,9 +21,9 @@
   in the module; `module.parameters_now()` reads them back.
 - `method.module` is an `hccs.nn.AttentionSlot`. One with `method.attends` changes the attention output, not
   the probabilities alone.
-- `method.name`, `method.summary`: for tables.
 
 Each method is a file of this folder that defines `SURROGATE`; `METHODS` names them in the order of a table.
+The file of a family defines its other methods as `OTHERS`; `FAMILIES` says which file that is.
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ METHODS = (
     "iron_bf16",
     "aie4ml_exp",
 )
+FAMILIES = {
+    "hccs_two_lines": "hccs",
+    "hccs_two_lines_uint8": "hccs",
+    "sparsemax": "entmax",
+    "entmax15": "entmax",
+}
 
 
 def names() -> list[str]:
@@ -76,5 +82,7 @@ def get(name: str) -> Surrogate:
         raise ParameterError(
             f"a method among {', '.join(METHODS)}", repr(name), "hccs_lab.surrogates.names() lists them."
         )
-    found: Surrogate = importlib.import_module(f"hccs_lab.surrogates.{name}").SURROGATE
+    module = importlib.import_module(f"hccs_lab.surrogates.{FAMILIES.get(name, name)}")
+    found: Surrogate
+    (found,) = (made for made in (module.SURROGATE, *getattr(module, "OTHERS", ())) if made.name == name)
     return found

@@ -45,7 +45,6 @@ def attends(scale: Any, parameters: dict[str, Any]) -> Any:
 
 SURROGATE = Surrogate(
     name="rela",
-    summary="ReLU scores, normalised and gated output",
     costs=float32_costs(
         needs=frozenset({"exp", "divide", "sum"}),
         operations=PerRow(element=1),  # the scores; the output's normalisation does not depend on k

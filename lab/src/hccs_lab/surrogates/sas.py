@@ -43,10 +43,8 @@ def normalise(w: Any, total: Any) -> Any:
 
 SURROGATE = by_distance(
     name="sas",
-    summary="table and cubic exponential, zero beyond 6 (TurboAttention)",
     costs=Costs(
         output="float32",
-        bits_out=32,
         table_bytes=2 * (THRESHOLD + 1),
         needs=frozenset({"divide", "table", "max", "sum"}),
         # max, subtract, scale, compare; floor, subtract; table; 3 multiplies, 3 adds; multiply; sum; multiply

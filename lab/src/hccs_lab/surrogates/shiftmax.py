@@ -49,10 +49,8 @@ def normalise(e: Any, total: Any) -> Any:
 
 SURROGATE = by_distance(
     name="shiftmax",
-    summary="base 2 by shifts, linear between powers (I-ViT)",
     costs=Costs(
         output="int8, 2^-7",
-        bits_out=8,
         needs=frozenset({"divide", "max", "sum"}),
         # max, subtract; log2 e: 2 shifts, 2 adds; clip; q by multiply and shift; r: multiply, subtract;
         # subtract, 2 shifts; sum; multiply, shift

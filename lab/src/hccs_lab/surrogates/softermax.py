@@ -84,18 +84,16 @@ def inverse(D: Any, knots: Any = KNOTS) -> tuple[Any, Any]:
 
 
 def smooth(z: Any, valid: Any, factor: Any) -> Any:
-    from hccs.nn.layers import float_softmax
+    from hccs.nn.slots import float_softmax
 
     return float_softmax(z * (factor / LOG2_E).to(z.dtype), valid)
 
 
 SURROGATE = Surrogate(
     name="softermax",
-    summary="base 2, running integer maximum, fixed point",
     costs=Costs(
         input="Q(6,2)",
         output="UQ(1,7)",
-        bits_out=8,
         bits_inside=24,
         table_bytes=2 * 4 + 2 * 5,
         needs=frozenset({"table", "max", "sum"}),

@@ -30,7 +30,6 @@ def tensor(z: Any, valid: Any, scale: Any) -> Output:
 
 SURROGATE = Surrogate(
     name="softmax",
-    summary="float softmax",
     costs=float32_costs(
         needs=frozenset({"exp", "divide", "max", "sum"}),
         operations=PerRow(element=4),  # max, subtract, sum, multiply by the reciprocal

@@ -108,7 +108,6 @@ def costs_by(output: str = "int8") -> Costs:
     width = OUTPUTS[output]
     return Costs(
         output=f"{output}, 2^-{width}",
-        bits_out=width,
         bits_inside=64,
         needs=frozenset({"max", "sum"}),
         # A product is 3 (multiply, add, shift), a rounded shift 4. Exponential, 61: argument 5, powers of y
@@ -121,7 +120,6 @@ def costs_by(output: str = "int8") -> Costs:
 
 SURROGATE = by_distance(
     name="softmax_s8",
-    summary="gemmlowp's exponential (TFLite, CMSIS-NN)",
     costs=costs_by(),
     costs_by=costs_by,
     weights=weights,

@@ -64,7 +64,6 @@ class Surrogate:
     """
 
     name: str
-    summary: str
     costs: Costs
     rows: Callable[..., Output]
     tensor: Callable[..., Output]
@@ -191,6 +190,6 @@ def per_row(constants: Mapping[str, Any], heads: int) -> dict[str, Any]:
 
 def softmax_gradient(z: Any, valid: Any, **parameters: Any) -> Any:
     """Float softmax in torch: the `smooth` of every method that is meant to compute softmax."""
-    from hccs.nn.layers import float_softmax
+    from hccs.nn.slots import float_softmax
 
     return float_softmax(z, valid)

@@ -55,12 +55,9 @@ def tensor(z: Any, valid: Any, scale: Any) -> Output:
 
 SURROGATE = Surrogate(
     name="vitis_bf16",
-    summary="bfloat16, exponent-bit construction (AMD tutorial)",
     costs=Costs(
         input="bfloat16",
         output="bfloat16",
-        bits_in=16,
-        bits_out=16,
         needs=frozenset({"divide", "max", "sum"}),
         operations=PerRow(element=7),  # max, subtract, multiply, add, clip, sum, multiply
         divides=PerRow(row=1),
