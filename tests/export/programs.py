@@ -6,10 +6,8 @@ import functools
 
 import numpy as np
 
-from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
-from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import quantise_linear, quantise_scores
+from hccs.numbers.layers import EmbeddingParams, NormParams, quantise_linear, quantise_scores
 from hccs.numbers.requant import FixedPoint, Requant
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op

@@ -14,13 +14,12 @@ import pytest
 from hccs.errors import DataError, ParameterError
 from hccs.executors.c import write as c_write
 from hccs.export import export_c_model
-from hccs.numbers.multipliers import LinearParams
-from hccs.numbers.ramp import RampParams
+from hccs.numbers.layers import LinearParams, RampParams
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
+from hccs.reference.linear import linear_rows, narrow_rows
 from hccs.reference.pooling import pool, unit
-from hccs.reference.ramp import ramp
-from hccs.reference.row_exponents import linear_rows, narrow_rows
+from hccs.reference.table import ramp
 from tests.export.test_freestanding import COMPILERS, make, require_pass
 from tests.program.programs import Builder, gelu, random_batch, random_embedder
 
@@ -147,8 +146,9 @@ int main(void) {
 WRAPPERS = """
 #include "hccs_operators.h"
 #define LAYER const int8_t *w, const int32_t *b, const int32_t *m, uint32_t inputs, uint32_t outputs
-void narrow_rows(const int16_t* x, uint32_t width, uint32_t rows, int8_t* y) {
-  hccs_narrow_rows(x, width, rows, y);
+void narrow_rows(const int16_t* scale, const int16_t* x, uint32_t width, uint32_t rows, int8_t* y) {
+  const hccs_scales p = {scale};
+  hccs_narrow_rows(&p, x, width, rows, y);
 }
 void linear_8(LAYER, const int8_t* x, uint32_t rows, int8_t* y) {
   const hccs_linear l = {w, b, m, inputs, outputs};
@@ -193,9 +193,9 @@ class InC:
         getattr(self.library, name)(*words)
         return out
 
-    def narrow_rows(self, x: np.ndarray) -> np.ndarray:
+    def narrow_rows(self, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
         rows, width = x.shape
-        return self.call("narrow_rows", x, width, rows, out=np.empty((rows, width + 1), np.int8))
+        return self.call("narrow_rows", scale, x, width, rows, out=np.empty((rows, width + 1), np.int8))
 
     def linear(self, x: np.ndarray, p: LinearParams) -> np.ndarray:
         bits = 8 if p.limit == 127 else 16
@@ -234,16 +234,16 @@ class InOnnx:
 
         return run(building.graph, given, *wanted)
 
-    def narrow_rows(self, x: np.ndarray) -> np.ndarray:
-        from hccs.executors.onnx.row_exponents import narrow_rows
+    def narrow_rows(self, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        from hccs.executors.onnx.linear import narrow_rows
 
         building = self.building(16, x.shape[1])
-        out = narrow_rows(building, op.NarrowRows(("x",), "y"))
+        out = narrow_rows(building, op.NarrowRows(("x",), "y", scale))
         values, e = self.run(building, {"x": x.astype(np.float64)}, out, building.exponents["y"])
         return np.concatenate([values.astype(np.int16) - 128, e[:, None]], axis=1).astype(np.int8)
 
     def linear(self, x: np.ndarray, p: LinearParams) -> np.ndarray:
-        from hccs.executors.onnx.row_exponents import linear_rows
+        from hccs.executors.onnx.linear import linear_rows
 
         building = self.building(8, x.shape[1] - 1)
         building.exponents["x"] = "e"
@@ -253,7 +253,7 @@ class InOnnx:
         return y.astype(np.int16) - 128 if p.limit == 127 else y
 
     def ramp(self, x: np.ndarray, p: RampParams) -> np.ndarray:
-        from hccs.executors.onnx.pooling import ramp
+        from hccs.executors.onnx.embedding import ramp
 
         building = self.building(16, 1)
         out = ramp(building, op.Ramp(("x",), "y", p))
@@ -261,7 +261,7 @@ class InOnnx:
 
     def pool(self, x: np.ndarray, kind: str) -> np.ndarray:
         """With another sequence before it in the batch, and with padding."""
-        from hccs.executors.onnx.pooling import pool
+        from hccs.executors.onnx.embedding import pool
 
         building = self.building(16, x.shape[1])
         out = pool(building, op.Pool(("x",), "y", kind, divided=True))
@@ -273,7 +273,7 @@ class InOnnx:
         return self.run(building, given, out)[0][1]
 
     def unit(self, x: np.ndarray) -> np.ndarray:
-        from hccs.executors.onnx.pooling import unit
+        from hccs.executors.onnx.embedding import unit
 
         building = self.building(32, x.shape[1])
         out = unit(building, op.Unit(("x",), "y", x.shape[1]))
@@ -291,9 +291,12 @@ def test_rows_of_every_size_are_narrowed(operators: Any) -> None:
     beside = np.random.default_rng(0).integers(-largest, largest + 1, (7, 32768))
     x = np.concatenate([largest[None], beside, [largest // 2], [-largest]]).T.astype(np.int16)
     x[::3] = -x[::3]
-    got = operators.narrow_rows(x)
-    assert np.array_equal(got, narrow_rows(x))
+    scale = np.full(x.shape[1], 32767, np.int16)
+    got = operators.narrow_rows(x, scale)
+    assert np.array_equal(got, narrow_rows(x, scale))
     assert set(got[:, -1].tolist()) == set(range(9))
+    scale[:4] = 1, 77, 4096, 16384
+    assert np.array_equal(operators.narrow_rows(x, scale), narrow_rows(x, scale))
 
 
 @pytest.mark.parametrize("limit", [127, 32767])
@@ -373,7 +376,7 @@ def require_the_reference_in_onnx(program: Program, seed: int) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     from hccs.executors.onnx import equal_scores, onnx_program
-    from hccs.executors.onnx.check import session_of
+    from hccs.executors.onnx.model import session_of
 
     made = onnx_program(program)
     onnx.checker.check_model(made, full_check=True)

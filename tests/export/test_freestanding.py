@@ -15,8 +15,8 @@ import pytest
 from hccs.errors import DataError, FileError, ParameterError
 from hccs.executors.c import model_source
 from hccs.export import export_c_model
-from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
+from hccs.numbers.layers import EmbeddingParams
 from hccs.numbers.requant import FixedPoint, Requant
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op

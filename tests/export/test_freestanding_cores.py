@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hccs.export import export_c_model
+from hccs.program import IntegerModel, TextSettings
+from hccs.program.files import load
+from tests.export.c_tokenizer import MINILM
 from tests.export.test_freestanding import make, require_pass
 
 pytest.importorskip("transformers")
@@ -171,6 +175,20 @@ def test_50_sentences_with_all_words(core: str, tmp_path: Path) -> None:
     require_tools(*CORES[core])
     written = export_c_model(bert_tiny(), tmp_path / "c", sequences=dev_sentences(50))
     require_pass(make(written.folder, core), 50)
+    assert make(written.folder, f"nofloat-{core}").returncode == 0
+
+
+@pytest.mark.mcu
+@pytest.mark.parametrize("core", CORES)
+def test_bert_tiny_from_text_on_a_core(core: str, tmp_path: Path) -> None:
+    """UTF-8 in, scores out: BERT's whole vocabulary, texts and pairs."""
+    require_tools(*CORES[core])
+    text = TextSettings("classify", 64).as_json()
+    program = bert_tiny().program
+    program = replace(program, facts={**program.facts, "text": text}, tokenizer=load(MINILM).tokenizer)
+    written = export_c_model(IntegerModel(program), tmp_path / "c", sequences=dev_sentences(1))
+    assert written.without_text == "" and written.examples == 6
+    require_pass(make(written.folder, core), 6)
     assert make(written.folder, f"nofloat-{core}").returncode == 0
 
 

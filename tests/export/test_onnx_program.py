@@ -18,13 +18,11 @@ from hccs.errors import ModelError
 from hccs.executors.onnx import equal_scores, layer_norm, onnx_program, write_checked, write_onnx
 from hccs.executors.onnx import model as onnx_model
 from hccs.executors.onnx.attention import OFFSET_SHIFT, _divided, _divided_in_int64, attention
-from hccs.executors.onnx.check import random_inputs, session_of
 from hccs.executors.onnx.graph import MICROSOFT, Building, Graph, Tokens
 from hccs.executors.onnx.linear import linear, narrow, table
-from hccs.numbers.embeddings import EmbeddingParams
+from hccs.executors.onnx.model import random_inputs, session_of
 from hccs.numbers.heads import HeadParams
-from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import LinearParams, quantise_linear, quantise_scores
+from hccs.numbers.layers import EmbeddingParams, LinearParams, NormParams, quantise_linear, quantise_scores
 from hccs.numbers.requant import FixedPoint, Requant
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
@@ -32,7 +30,7 @@ from hccs.reference.attention import attention as reference_attention
 from hccs.reference.layer_norm import inverse_root
 from hccs.reference.layer_norm import layer_norm as reference_layer_norm
 from hccs.reference.linear import linear as reference_linear
-from hccs.reference.requantise import narrow as reference_narrow
+from hccs.reference.linear import narrow as reference_narrow
 from hccs.reference.table import look_up
 from tests.export.programs import random_program
 from tests.program.test_program import small_program

@@ -6,12 +6,10 @@ needs eleven for as many numbers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 LONGEST_STRING = 2048
 """Bytes of a literal; C99 promises 4095 characters."""

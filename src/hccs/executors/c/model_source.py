@@ -8,6 +8,9 @@ from hccs.executors.c.table import POOLS, Call, Writing, arena_bytes, code_of
 from hccs.program.plan import Step
 from hccs.program.program import Program
 
+TEXT_STATUS = {"HCCS_TEXT_NOT_UTF8": "HCCS_MODEL_BAD_TEXT", "HCCS_TEXT_LONG_WORD": "HCCS_MODEL_LONG_WORD"}
+"""What a model answers where its text cannot be read."""
+
 LABEL = """
 /* The name of a score. */
 const char* hccs_model_label(uint32_t index);
@@ -41,10 +44,10 @@ typedef enum {{
   HCCS_MODEL_OK,
   HCCS_MODEL_BAD_LENGTH,
   HCCS_MODEL_BAD_TOKEN,
-  HCCS_MODEL_BAD_TYPE
+  HCCS_MODEL_BAD_TYPE{_text_statuses(writing)}
 }} hccs_model_status;
 
-{_promises(writing)}{LABEL if program.labels else ""}
+{_promises(writing)}{_text_promise(writing)}{LABEL if program.labels else ""}
 #ifdef __cplusplus
 }}
 #endif
@@ -94,6 +97,63 @@ def signature(writing: Writing) -> str:
     return f"{first}\n{' ' * (len(name) + 1)}{out})"
 
 
+def _text_statuses(writing: Writing) -> str:
+    if writing.text is None:
+        return ""
+    return """,
+  HCCS_MODEL_BAD_TEXT,  /* no UTF-8 */
+  HCCS_MODEL_LONG_WORD, /* of more than HCCS_LONGEST_WORD bytes, see hccs_tokenizer.h */
+  HCCS_MODEL_TEXT_CUT   /* the answer is there: that of the first tokens of a text that has more of them */"""
+
+
+def _text_include(writing: Writing) -> str:
+    return "" if writing.text is None else '#include "hccs_text.h"\n'
+
+
+def text_signature(writing: Writing) -> str:
+    """The signature of the function that reads texts."""
+    answer = writing.answer
+    if writing.program.labels:
+        return f"""hccs_model_status hccs_classify_text(const char* first, uint32_t first_bytes,
+                                     const char* second, uint32_t second_bytes,
+                                     {answer.type}* {answer.name})"""
+    return f"""hccs_model_status hccs_embed_text(const char* first, uint32_t first_bytes,
+                                  {answer.type}* {answer.name})"""
+
+
+def _text_promise(writing: Writing) -> str:
+    if writing.text is None:
+        return ""
+    texts = "a text in UTF-8, or of a pair of texts; `second` is NULL for one text"
+    settings = writing.program.text
+    prompt = settings.prompts.get(settings.default_prompt or "", "") if settings else ""
+    before = f" Texts need the prefix {_escaped(prompt)}" if prompt else ""
+    what = texts if writing.program.labels else "a text in UTF-8"
+    return f"""
+/* The same of {what}.{before} */
+{text_signature(writing)};
+"""
+
+
+def _text_function(writing: Writing) -> str:
+    """`hccs_embed_text` or `hccs_classify_text`."""
+    if writing.text is None:
+        return ""
+    second = "second, second_bytes" if writing.program.labels else "NULL, 0"
+    refused = "\n".join(f"  if (read == {a}) return {b};" for a, b in TEXT_STATUS.items())
+    types = "text.types" if writing.program.embed.type_count > 1 else "NULL"
+    return f"""
+{text_signature(writing)} {{
+  hccs_text text;
+  const hccs_text_status read = hccs_read_text(first, first_bytes, {second}, &text);
+  hccs_model_status status;
+{refused}
+  status = hccs_model_{writing.answer.name}(text.tokens, {types}, text.length, {writing.answer.name});
+  return status == HCCS_MODEL_OK && read == HCCS_TEXT_CUT ? HCCS_MODEL_TEXT_CUT : status;
+}}
+"""
+
+
 def source(writing: Writing) -> str:
     """`hccs_model.c`: the arena, the checks and the calls."""
     plan = writing.plan
@@ -101,8 +161,8 @@ def source(writing: Writing) -> str:
     pools = " ".join(f"int{bits}_t {name}[{max(plan.pools[bits], 1)}];" for bits, name in POOLS.items())
     return f"""/* The calls of a whole model, written by `hccs export c`, a few rows at a time. */
 #include "hccs_model.h"
-#include "hccs_operators.h"
-#include "hccs_weights.h"
+#include "{writing.operators}"
+{_text_include(writing)}#include "hccs_weights.h"
 
 /* A build that measures notes here that an operator has run. */
 #ifndef HCCS_STEP
@@ -116,7 +176,7 @@ static struct {{ {pools} }} arena;
 {body}
   return HCCS_MODEL_OK;
 }}
-"""
+{_text_function(writing)}"""
 
 
 def _labels(program: Program) -> str:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.executors.c.literals import array, as_bytes, numbers_of
+from hccs.executors.c.tokenizer import Tables
 from hccs.numbers.heads import NAMES
-from hccs.numbers.multipliers import LinearParams
+from hccs.numbers.layers import LinearParams
+from hccs.numbers.score_tables import DISTANCES, ScoreTable
 from hccs.program import operators as op
 from hccs.program.plan import ProgramPlan, Step, Target, require_known
 from hccs.program.program import Program
 from hccs.reference.layer_norm import root_of, root_shift
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TILE = 4
 """Rows that go through a group together: products take them in pairs, and each pair reads all weights."""
@@ -25,8 +25,8 @@ TILE = 4
 POOLS = {32: "i32", 16: "i16", 8: "i8"}
 """One array for each width of integers: no memory is ever read as another type than it was written."""
 
-HEAD_BYTES = 40
-"""Bytes of an `hccs_attention_head`: theta's six, and two multipliers with their shifts."""
+HEAD_BYTES = 48
+"""Bytes of an `hccs_attention_head`: theta's six, two multipliers with their shifts, and an address."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,19 @@ def answer_of(program: Program) -> Answer:
 
 @dataclass(frozen=True, eq=False)
 class Writing:
-    """A program that is being written, its plan, and the words to keep: all of them where None."""
+    """A program that is being written, its plan, and the words to keep: all of them where None.
+
+    `text` are the tables of its tokenizer, for programs that read texts. `array` defines a constant, `pack`
+    lays out the weights of a linear layer, for the functions of the header `operators`.
+    """
 
     program: Program
     plan: ProgramPlan
     kept: NDArray[np.int32] | None = None
+    text: Tables | None = None
+    array: Callable[[str, NDArray[Any]], str] = array
+    pack: Callable[[NDArray[np.int8]], NDArray[np.int8]] = np.asarray
+    operators: str = "hccs_operators.h"
 
     @property
     def answer(self) -> Answer:
@@ -154,13 +162,13 @@ def structure(kind: str, name: str, parts: Iterable[Any]) -> str:
 def _embed_constants(writing: Writing, step: op.Embed) -> Iterator[str]:
     p, name, kept = step.params, writing.name(step), writing.kept
     words = p.words if kept is None else p.words[kept]
-    yield array(f"{name}_words", words)
-    yield array(
+    yield writing.array(f"{name}_words", words)
+    yield writing.array(
         f"{name}_positions", p.positions[step.first_position : step.first_position + writing.program.rows]
     )
-    yield array(f"{name}_types", p.types)
+    yield writing.array(f"{name}_types", p.types)
     if kept is not None:
-        yield array(f"{name}_kept", kept)
+        yield writing.array(f"{name}_kept", kept)
     tables = [as_bytes(f"{name}_words"), f"{name}_positions", f"{name}_types"]
     ids = "NULL" if kept is None else f"{name}_kept"
     yield structure("hccs_embedding", name, [*tables, ids, len(words), words.shape[1], p.shift])
@@ -178,19 +186,19 @@ def _embed_call(call: Call) -> str:
     return f"hccs_embed_{call.bits}(&{call.name}, tokens, types, row, rows, {clamped}{call.out})"
 
 
-def _linear_parts(name: str, layer: LinearParams) -> Generator[str, None, str]:
+def _linear_parts(writing: Writing, name: str, layer: LinearParams) -> Generator[str, None, str]:
     """Arrays of a layer, then its structure as the result."""
-    yield array(f"{name}_weight", layer.weight)
-    yield array(f"{name}_bias", layer.bias)
+    yield writing.array(f"{name}_weight", writing.pack(layer.weight))
+    yield writing.array(f"{name}_bias", layer.bias)
     if layer.multiplier is not None:
-        yield array(f"{name}_multiplier", layer.multiplier)
+        yield writing.array(f"{name}_multiplier", layer.multiplier)
     multiplier = "NULL" if layer.multiplier is None else f"{name}_multiplier"
     outputs, inputs = layer.weight.shape
     return f"{{{as_bytes(f'{name}_weight')}, {name}_bias, {multiplier}, {inputs}, {outputs}}}"
 
 
 def _linear_constants(writing: Writing, step: op.Linear) -> Iterator[str]:
-    layer = yield from _linear_parts(writing.name(step), step.params)
+    layer = yield from _linear_parts(writing, writing.name(step), step.params)
     yield f"const hccs_linear {writing.name(step)} = {layer};\n"
 
 
@@ -204,9 +212,9 @@ def _linear_call(call: Call) -> str:
 
 def _patch_constants(writing: Writing, step: op.EmbedPatches) -> Iterator[str]:
     p, name = step.params, writing.name(step)
-    yield array(f"{name}_special", p.special)
-    yield array(f"{name}_positions", p.positions)
-    layer = yield from _linear_parts(name, p.projection)
+    yield writing.array(f"{name}_special", p.special)
+    yield writing.array(f"{name}_positions", p.positions)
+    layer = yield from _linear_parts(writing, name, p.projection)
     parts = [layer, f"{name}_special", f"{name}_positions", len(p.special), p.patch, *p.image]
     yield structure("hccs_patches", name, parts)
 
@@ -217,8 +225,8 @@ def _patch_scratch(step: op.EmbedPatches, rows: int, tile: int) -> Iterable[tupl
 
 def _norm_constants(writing: Writing, step: op.LayerNorm) -> Iterator[str]:
     p, name = step.params, writing.name(step)
-    yield array(f"{name}_gain", p.gain)
-    yield array(f"{name}_bias", p.bias)
+    yield writing.array(f"{name}_gain", p.gain)
+    yield writing.array(f"{name}_bias", p.bias)
     wide = [f"UINT64_C({number})" for number in (p.epsilon, root_of(p.channels))]
     numbers = [root_shift(p.channels), p.gain_bits, p.channels]
     yield structure("hccs_norm", name, [f"{name}_gain", f"{name}_bias", *wide, *numbers])
@@ -230,10 +238,19 @@ def _norm_call(call: Call) -> str:
 
 def _attention_constants(writing: Writing, step: op.Attention) -> Iterator[str]:
     name = writing.name(step)
-    six = np.stack([getattr(step.theta, part) for part in NAMES], axis=-1)
+    by_distance = isinstance(step.theta, ScoreTable)
+    if by_distance:
+        yield writing.array(f"{name}_scores", step.theta.packed)
+        six = np.zeros((step.heads, len(NAMES)), np.int32)
+    else:
+        six = np.stack([getattr(step.theta, part) for part in NAMES], axis=-1)
     factors = np.broadcast_to(step.requant.packed, (step.heads, 5))[:, :4]
     heads = np.concatenate([six, factors], axis=1)
-    rows = ",\n".join(f"    {{{', '.join(map(str, row))}}}" for row in heads.tolist())
+    places = [f"{name}_scores + {DISTANCES * i}" if by_distance else "NULL" for i in range(len(heads))]
+    rows = ",\n".join(
+        f"    {{{', '.join(map(str, row))}, {place}}}"
+        for row, place in zip(heads.tolist(), places, strict=True)
+    )
     yield f"static const hccs_attention_head {name}_heads[{len(heads)}] = {{\n{rows}}};\n"
     width = writing.program.values[step.output].width // step.heads
     yield structure("hccs_attention_heads", name, [f"{name}_heads", step.heads, width, int(step.causal)])
@@ -256,14 +273,21 @@ def _add_call(call: Call) -> str:
     return f"hccs_add_{call.bits}({call.read(0)}, {call.read(1)}, {call.count}, {clamped}{call.out})"
 
 
+def _narrow_rows_constants(writing: Writing, step: op.NarrowRows) -> Iterator[str]:
+    name = writing.name(step)
+    if step.scale is not None:
+        yield writing.array(f"{name}_scale", step.scale)
+    yield structure("hccs_scales", name, ["NULL" if step.scale is None else f"{name}_scale"])
+
+
 def _narrow_call(call: Call) -> str:
     return f"hccs_narrow({call.read()}, {call.count}, {call.step.main.bits}, {call.out})"  # type: ignore[attr-defined]
 
 
 def _ramp_constants(writing: Writing, step: op.Ramp) -> Iterator[str]:
     p, name = step.params, writing.name(step)
-    yield array(f"{name}_knot", p.knot)
-    yield array(f"{name}_slope", p.slope)
+    yield writing.array(f"{name}_knot", p.knot)
+    yield writing.array(f"{name}_slope", p.slope)
     yield structure("hccs_ramp_pieces", name, [f"{name}_knot", f"{name}_slope", p.bits])
 
 
@@ -288,14 +312,21 @@ CODE: dict[type[op.Operator], Code] = {
     ),
     op.LayerNorm: Code(_norm_call, "hccs_norm {}", _norm_constants),
     op.Narrow: Code(_narrow_call),
-    op.NarrowRows: Code(lambda c: f"hccs_narrow_rows({c.read()}, {c.width}, rows, {c.out})"),
+    op.NarrowRows: Code(
+        lambda c: f"hccs_narrow_rows(&{c.name}, {c.read()}, {c.width}, rows, {c.out})",
+        "hccs_scales {}",
+        _narrow_rows_constants,
+    ),
     op.Linear: Code(_linear_call, "hccs_linear {}", _linear_constants),
     op.Attention: Code(
         _attention_call,
         "hccs_attention_heads {}",
         _attention_constants,
         lambda step, rows, tile: [("logits", 8, rows), ("scores", 16, rows)],
-        lambda writing, step: (0, step.heads * HEAD_BYTES),
+        lambda writing, step: (
+            0,
+            step.heads * HEAD_BYTES + step.theta.packed.nbytes * isinstance(step.theta, ScoreTable),
+        ),
     ),
     op.Table: Code(
         lambda c: f"hccs_table({c.name}, {c.read()}, {c.count}, {c.out})", "int8_t {}[256]", _table_constants

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._files import folder as _folder
-from hccs.errors import DataError
-from hccs.executors.c import examples, model_source
+from hccs.errors import DataError, HccsError
+from hccs.executors.c import examples, model_source, text_source
 from hccs.executors.c.table import TARGET, Writing, arena_bytes, code_of
+from hccs.executors.c.tokenizer import Tables, tables_of
 from hccs.program import IntegerModel, Program
 from hccs.program.plan import plan
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs.program.program import TAG
 
 SOURCES = (
     "hccs_operators.h",
@@ -50,13 +50,17 @@ _QUIET = """#if defined(__clang__) ? __clang_major__ >= 21 : defined(__GNUC__) &
 
 @dataclass(frozen=True)
 class Exported:
-    """The folder, the bytes of its constants and of the words among them, and the bytes of its arena."""
+    """The folder, the bytes of its constants and of the words among them, and the bytes of its arena.
+
+    `without_text` says why the model takes token ids alone; it is empty for one that reads texts.
+    """
 
     folder: Path
     constant_bytes: int
     word_bytes: int
     arena_bytes: int
     examples: int
+    without_text: str
 
 
 def export_c_model(
@@ -77,25 +81,44 @@ def export_c_model(
     for step in program.operators:  # C would not notice
         step.require_rows(program.rows)
     kept = _kept(program, sequences) if only_used_words else None
-    writing = Writing(program, plan(program, TARGET), kept)
-    found = examples.examples_of(model, sequences, kept)
+    tables, without_text = _tables(program)
+    writing = Writing(program, plan(program, TARGET), kept, tables)
+    found = examples.examples_of(model, sequences, kept, tables is not None)
     sources = resources.files("hccs.executors.c") / "sources"
     contents: dict[str, str | bytes] = {
         name: sources.joinpath(name).read_text(encoding="utf-8") for name in SOURCES
     }
     contents["hccs_model.h"] = model_source.header(writing)
     contents["hccs_model.c"] = model_source.source(writing)
-    contents["hccs_weights.h"] = _weights_header(writing)
-    contents["hccs_weights.c"] = _weights(writing)
+    contents["hccs_weights.h"] = weights_header(writing)
+    contents["hccs_weights.c"] = weights_source(writing)
     contents["hccs_examples.h"] = examples.header(program, found)
     contents["hccs_examples.c"] = examples.source(program, found)
+    if tables is not None:
+        contents["hccs_tokenizer.h"] = sources.joinpath("hccs_tokenizer.h").read_text(encoding="utf-8")
+        contents["hccs_text.h"] = text_source.header(tables)
+        contents["hccs_text.c"] = text_source.source(tables)
+        contents["hccs_vocabulary.c"] = text_source.vocabulary(tables)
     folder = _folder.replace(out, contents, products=PRODUCTS)
     sizes = [code_of(step).size(writing, step) for step in program.operators]
     words, others = (sum(part) for part in zip(*sizes, strict=True))
-    return Exported(folder, words + others, words, arena_bytes(writing.plan), len(found))
+    return Exported(folder, words + others, words, arena_bytes(writing.plan), len(found), without_text)
 
 
-def _weights_header(writing: Writing) -> str:
+def _tables(program: Program) -> tuple[Tables | None, str]:
+    """The tables of the program's tokenizer, or why there are none."""
+    if program.text is None or not program.tokenizer:
+        return None, "the model has no tokenizer"
+    if program.text.kind == TAG:
+        return None, "the labels of a tagger belong to words, which C does not keep"
+    try:
+        return tables_of(program.tokenizer, program.text), ""
+    except HccsError as error:
+        return None, str(error)
+
+
+def weights_header(writing: Writing) -> str:
+    """`hccs_weights.h`."""
     declared = [
         f"extern const {code_of(step).declared.format(writing.name(step))};"
         for step in writing.program.operators
@@ -113,7 +136,8 @@ def _weights_header(writing: Writing) -> str:
 """
 
 
-def _weights(writing: Writing) -> str:
+def weights_source(writing: Writing) -> str:
+    """`hccs_weights.c`."""
     steps = writing.program.operators
     definitions = [text for step in steps for text in code_of(step).constants(writing, step)]
     title = '/* The constants of every operator. */\n#include "hccs_weights.h"\n'

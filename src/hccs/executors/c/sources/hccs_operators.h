@@ -68,9 +68,15 @@ typedef struct {
   uint32_t bits;
 } hccs_ramp_pieces;
 
+/* Of every channel, in Q15, before rows are narrowed; NULL: 1. */
+typedef struct {
+  const int16_t* scale;
+} hccs_scales;
+
 typedef enum { HCCS_POOL_MEAN, HCCS_POOL_LAST, HCCS_POOL_MAX } hccs_pooling;
 
-/* theta of one head (without a second line S2 = 0, D2 = 1, f = 0), the factor of its logits and that of its output. */
+/* theta of one head (without a second line S2 = 0, D2 = 1, f = 0), the factor of its logits and that of its output.
+ * Scores by distance, 128 of them, take the place of theta unless they are NULL. */
 typedef struct {
   int32_t B;
   int32_t S;
@@ -82,6 +88,7 @@ typedef struct {
   uint32_t logit_shift;
   int32_t out_multiplier;
   uint32_t out_shift;
+  const int16_t* scores;
 } hccs_attention_head;
 
 typedef struct {
@@ -301,18 +308,23 @@ static inline void hccs_linear_32(const hccs_linear* l, const int8_t* x, uint32_
 
 /* ---- "Row exponents" ---- */
 
-/* int16 rows to int8 rows of width + 1: clamp(rhe(x / 2^e), -127, 127), then e, the bits of the largest |x| beyond 7.
- */
-static inline void hccs_narrow_rows(const int16_t* x, uint32_t width, uint32_t rows, int8_t* y) {
+static inline int32_t hccs_scaled(const hccs_scales* p, const int16_t* x, uint32_t i) {
+  return p->scale == NULL ? x[i] : (x[i] * p->scale[i] + (1 << 14)) >> 15;
+}
+
+/* int16 rows, scaled, to int8 rows of width + 1: clamp(rhe(x / 2^e), -127, 127), then e, the bits of the largest |x|
+ * beyond 7. */
+static inline void hccs_narrow_rows(const hccs_scales* p, const int16_t* x, uint32_t width, uint32_t rows, int8_t* y) {
   uint32_t row, i;
   for (row = 0; row < rows; ++row) {
     uint32_t largest = 127, e;
     for (i = 0; i < width; ++i) {
-      const uint32_t magnitude = (uint32_t)(x[i] < 0 ? -x[i] : x[i]);
+      const int32_t v = hccs_scaled(p, x, i);
+      const uint32_t magnitude = (uint32_t)(v < 0 ? -v : v);
       if (magnitude > largest) largest = magnitude;
     }
     e = hccs_leading_bit(largest) - 6;
-    for (i = 0; i < width; ++i) y[i] = (int8_t)hccs_clamp(hccs_shift_half_even(x[i], e), -127, 127);
+    for (i = 0; i < width; ++i) y[i] = (int8_t)hccs_clamp(hccs_shift_half_even(hccs_scaled(p, x, i), e), -127, 127);
     y[width] = (int8_t)e;
     x += width, y += width + 1;
   }
@@ -591,6 +603,14 @@ static inline int32_t hccs_scores(const hccs_attention_head* head, const int8_t*
   const uint32_t f = head->f;
   int32_t Z = 0;
   uint32_t j;
+  if (head->scores != NULL) {
+    for (j = 0; j < keys; ++j) {
+      const int32_t score = head->scores[m - x[j] < 127 ? m - x[j] : 127];
+      s[j] = (int16_t)score;
+      Z += score;
+    }
+    return Z;
+  }
   if (S2 == 0 && f == 0) { /* of wide sums, too: one loop is shorter */
     for (j = 0; j < keys; ++j) {
       const int32_t distance = m - x[j] < D ? m - x[j] : D;

@@ -1,0 +1,391 @@
+/* Operators of hccs_operators.h for WebAssembly, over weights that are packed for its SIMD128: the same bits.
+ *
+ * Weights [outputs][inputs] lie in panels of 8 outputs: for each pair of inputs 16 bytes, two of each output
+ * (packed_weight of hccs.executors.wasm). Without SIMD128 the same panels are read one by one. Only instructions whose
+ * results are fixed are used: no relaxed SIMD, and of floats only products, sums and comparisons that are exact. */
+#ifndef HCCS_SIMD_H
+#define HCCS_SIMD_H
+
+#include "hccs_operators.h"
+
+#define HCCS_PANEL 8
+#define HCCS_PANEL_BYTES 16 /* of a pair of inputs */
+#define HCCS_ROWS 4         /* that go through a panel together */
+
+/* ---- without SIMD128 ---- */
+
+/* Adds the products of one row with a panel. */
+static inline void hccs_panel_sums(const int8_t* x, const int8_t* w, uint32_t inputs, int32_t* sums) {
+  uint32_t k, o;
+  for (k = 0; k < inputs; k += 2, w += HCCS_PANEL_BYTES) {
+    const int32_t even = x[k], odd = k + 1 < inputs ? x[k + 1] : 0;
+    for (o = 0; o < HCCS_PANEL; ++o) sums[o] += even * w[2 * o] + odd * w[2 * o + 1];
+  }
+}
+
+static inline void hccs_packed_rows(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int exponents,
+                                    int8_t* y8, int16_t* y16, int32_t* y32) {
+  const uint32_t columns = l->inputs + (exponents ? 1 : 0), panel_bytes = (l->inputs + 1) / 2 * HCCS_PANEL_BYTES;
+  uint32_t row, panel, o;
+  for (row = 0; row < rows; ++row, x += columns) {
+    const int32_t e = exponents ? x[l->inputs] : 0;
+    for (panel = first / HCCS_PANEL; panel * HCCS_PANEL < l->outputs; ++panel) {
+      int32_t sums[HCCS_PANEL] = {0};
+      hccs_panel_sums(x, l->weight + (size_t)panel * panel_bytes, l->inputs, sums);
+      for (o = panel * HCCS_PANEL; o < l->outputs && o < (panel + 1) * HCCS_PANEL; ++o) {
+        const int32_t sum = sums[o % HCCS_PANEL] + (int32_t)hccs_shift_half_even(l->bias[o], (uint32_t)e);
+        if (exponents) {
+          hccs_finish_row(l, o, sum, e, (size_t)row * l->outputs + o, y8, y16);
+        } else {
+          hccs_finish(l, o, sum, (size_t)row * l->outputs + o, y8, y16, y32);
+        }
+      }
+    }
+  }
+}
+
+#ifdef __wasm_simd128__
+#include <wasm_simd128.h>
+
+/* Rows of int16 pairs, HCCS_ROWS of them interleaved: room for a tile of rows of the widest layer, or of scores. */
+static int16_t hccs_wide[HCCS_WIDE] __attribute__((aligned(16)));
+
+/* Rows of int8, `columns` apart, as interleaved int16: [rows / 4][inputs / 2][4][2], with zeros behind the end. */
+static inline void hccs_widen(const int8_t* x, uint32_t columns, uint32_t inputs, uint32_t rows, int16_t* y) {
+  const uint32_t pairs = (inputs + 1) / 2;
+  uint32_t row, k;
+  for (row = 0; row < rows; ++row) {
+    const int8_t* from = x + (size_t)row * columns;
+    int16_t* to = y + (size_t)(row / HCCS_ROWS) * pairs * 8 + 2 * (row % HCCS_ROWS);
+    for (k = 0; k + 8 <= inputs; k += 8, to += 32) {
+      const v128_t eight = wasm_i16x8_load8x8(from + k);
+      wasm_v128_store32_lane(to, eight, 0);
+      wasm_v128_store32_lane(to + 8, eight, 1);
+      wasm_v128_store32_lane(to + 16, eight, 2);
+      wasm_v128_store32_lane(to + 24, eight, 3);
+    }
+    for (; k < inputs; k += 2, to += 8) to[0] = from[k], to[1] = k + 1 < inputs ? from[k + 1] : 0;
+  }
+}
+
+/* Keeps the compiler from computing all products of several steps first: their number would exceed the registers. */
+#define HCCS_IN_ORDER(x) __asm__ volatile("" : "+r"(x)::"memory")
+
+/* Sums of 1 to 4 interleaved rows with a panel: sums[2 * row] has the outputs 0 to 3, the next one 4 to 7. */
+static inline __attribute__((always_inline)) void hccs_multiply(const int rows, const int16_t* x, const int8_t* w,
+                                                                uint32_t pairs, v128_t* sums) {
+  v128_t acc[2 * HCCS_ROWS];
+  uint32_t k;
+  int r;
+  for (r = 0; r < 2 * rows; ++r) acc[r] = wasm_i32x4_splat(0);
+  /* One step at a time: engines put all loads of a body first, and those of two steps exceed the registers. */
+#pragma clang loop unroll(disable)
+  for (k = 0; k < pairs; ++k) {
+    const v128_t low = wasm_i16x8_load8x8(w), high = wasm_i16x8_load8x8(w + 8);
+#pragma clang loop unroll(full)
+    for (r = 0; r < rows; ++r) {
+      const v128_t pair = wasm_v128_load32_splat(x + 2 * r);
+      acc[2 * r] = wasm_i32x4_add(acc[2 * r], wasm_i32x4_dot_i16x8(pair, low));
+      acc[2 * r + 1] = wasm_i32x4_add(acc[2 * r + 1], wasm_i32x4_dot_i16x8(pair, high));
+      HCCS_IN_ORDER(acc[2 * r]);
+      HCCS_IN_ORDER(acc[2 * r + 1]);
+    }
+    w += HCCS_PANEL_BYTES, x += 2 * HCCS_ROWS;
+  }
+  for (r = 0; r < 2 * rows; ++r) sums[r] = acc[r];
+}
+
+static inline void hccs_multiply_rows(uint32_t rows, const int16_t* x, const int8_t* w, uint32_t pairs, v128_t* sums) {
+  switch (rows) {
+    case 1: hccs_multiply(1, x, w, pairs, sums); break;
+    case 2: hccs_multiply(2, x, w, pairs, sums); break;
+    case 3: hccs_multiply(3, x, w, pairs, sums); break;
+    default: hccs_multiply(4, x, w, pairs, sums);
+  }
+}
+
+/* rhe(b / 2^e) */
+static inline v128_t hccs_bias(v128_t b, uint32_t e) {
+  const v128_t odd = wasm_v128_and(wasm_i32x4_shr(b, e), wasm_i32x4_splat(1));
+  if (e == 0) return b;
+  return wasm_i32x4_shr(wasm_i32x4_add(wasm_i32x4_add(b, wasm_i32x4_splat((1 << (e - 1)) - 1)), odd), e);
+}
+
+/* clamp(rhe(x * factor)) of two numbers, as the low halves of two words. Where the product is not exact it is beyond
+ * every limit. 1.5 * 2^52 leaves a sum no bits below one: it is rounded, half to even, when they are added. */
+static inline v128_t hccs_rounded(v128_t x, v128_t factor, v128_t limit) {
+  const v128_t y = wasm_f64x2_mul(wasm_f64x2_convert_low_i32x4(x), factor);
+  const v128_t inside = wasm_f64x2_pmax(wasm_f64x2_neg(limit), wasm_f64x2_pmin(limit, y));
+  return wasm_f64x2_add(inside, wasm_f64x2_splat(6755399441055744.0));
+}
+
+/* Four sums: requantised by four multipliers (two words of f64 each) and one power of two. */
+static inline v128_t hccs_requantised(v128_t sums, const v128_t* multipliers, v128_t power, v128_t limit) {
+  const v128_t low = hccs_rounded(sums, wasm_f64x2_mul(multipliers[0], power), limit);
+  const v128_t high =
+      hccs_rounded(wasm_i32x4_shuffle(sums, sums, 2, 3, 2, 3), wasm_f64x2_mul(multipliers[1], power), limit);
+  return wasm_i32x4_shuffle(low, high, 0, 2, 4, 6);
+}
+
+/* 2^-bits */
+static inline v128_t hccs_power(uint32_t bits) { return wasm_i64x2_splat((int64_t)(1023 - bits) << 52); }
+
+/* Eight values of a row from output `o` on, in the width of whichever output there is; the last panel may have fewer.
+ */
+static inline void hccs_store(v128_t low, v128_t high, uint32_t count, size_t at, int8_t* y8, int16_t* y16,
+                              int32_t* y32) {
+  const v128_t words = wasm_i16x8_narrow_i32x4(low, high), bytes = wasm_i8x16_narrow_i16x8(words, words);
+  uint32_t i;
+  if (count == HCCS_PANEL && y32 == NULL) {
+    if (y16 != NULL) {
+      wasm_v128_store(y16 + at, words);
+    } else {
+      wasm_v128_store64_lane(y8 + at, bytes, 0);
+    }
+    return;
+  }
+  for (i = 0; i < count; ++i) {
+    int32_t values[HCCS_PANEL];
+    wasm_v128_store(values, low);
+    wasm_v128_store(values + 4, high);
+    if (y32 != NULL) {
+      y32[at + i] = values[i];
+    } else if (y16 != NULL) {
+      y16[at + i] = (int16_t)values[i];
+    } else {
+      y8[at + i] = (int8_t)values[i];
+    }
+  }
+}
+
+static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int exponents,
+                           int8_t* y8, int16_t* y16, int32_t* y32) {
+  const uint32_t inputs = l->inputs, pairs = (inputs + 1) / 2, columns = inputs + (exponents ? 1 : 0);
+  const v128_t limit = wasm_f64x2_splat(y16 != NULL ? 32767.0 : 127.0);
+  uint32_t panel, row, r;
+  hccs_widen(x, columns, inputs, rows, hccs_wide);
+  for (panel = first / HCCS_PANEL; panel * HCCS_PANEL < l->outputs; ++panel) {
+    const uint32_t o = panel * HCCS_PANEL, count = l->outputs - o < HCCS_PANEL ? l->outputs - o : HCCS_PANEL;
+    const int8_t* w = l->weight + (size_t)panel * pairs * HCCS_PANEL_BYTES;
+    const v128_t bias[2] = {wasm_v128_load(l->bias + o), wasm_v128_load(l->bias + o + 4)};
+    v128_t multipliers[4] = {bias[0], bias[0], bias[0], bias[0]};
+    if (y32 == NULL) {
+      for (r = 0; r < 4; ++r) {
+        multipliers[r] = wasm_f64x2_convert_low_i32x4(wasm_v128_load64_zero(l->multiplier + o + 2 * r));
+      }
+    }
+    for (row = 0; row < rows; row += HCCS_ROWS) {
+      const uint32_t some = rows - row < HCCS_ROWS ? rows - row : HCCS_ROWS;
+      v128_t sums[2 * HCCS_ROWS];
+      hccs_multiply_rows(some, hccs_wide + (size_t)row * pairs * 2, w, pairs, sums);
+      for (r = 0; r < some; ++r) {
+        const uint32_t e = exponents ? (uint8_t)x[(size_t)(row + r) * columns + inputs] : 0;
+        v128_t low = wasm_i32x4_add(sums[2 * r], hccs_bias(bias[0], e));
+        v128_t high = wasm_i32x4_add(sums[2 * r + 1], hccs_bias(bias[1], e));
+        if (y32 == NULL) {
+          const v128_t power = hccs_power(exponents ? 23 - e : 16);
+          low = hccs_requantised(low, multipliers, power, limit);
+          high = hccs_requantised(high, multipliers + 2, power, limit);
+        }
+        hccs_store(low, high, count, (size_t)(row + r) * l->outputs + o, y8, y16, y32);
+      }
+    }
+  }
+}
+#define hccs_packed_rows hccs_simd_rows
+
+/* ---- "Row exponents" ---- */
+
+/* Eight values of a row, scaled: Q15 products round as scales do. */
+static inline v128_t hccs_scaled_8(const hccs_scales* p, const int16_t* x, uint32_t i) {
+  const v128_t v = wasm_v128_load(x + i);
+  return p->scale == NULL ? v : wasm_i16x8_q15mulr_sat(v, wasm_v128_load(p->scale + i));
+}
+
+static inline void hccs_simd_narrow_rows(const hccs_scales* p, const int16_t* x, uint32_t width, uint32_t rows,
+                                         int8_t* y) {
+  uint32_t row, i;
+  if (width % 8 != 0) {
+    hccs_narrow_rows(p, x, width, rows, y);
+    return;
+  }
+  for (row = 0; row < rows; ++row, x += width, y += width + 1) {
+    v128_t largest = wasm_i16x8_splat(127), half, one = wasm_i16x8_splat(1);
+    uint32_t e;
+    for (i = 0; i < width; i += 8) largest = wasm_u16x8_max(largest, wasm_i16x8_abs(hccs_scaled_8(p, x, i)));
+    largest = wasm_u16x8_max(largest, wasm_i16x8_shuffle(largest, largest, 4, 5, 6, 7, 0, 1, 2, 3));
+    largest = wasm_u16x8_max(largest, wasm_i16x8_shuffle(largest, largest, 2, 3, 0, 1, 2, 3, 0, 1));
+    largest = wasm_u16x8_max(largest, wasm_i16x8_shuffle(largest, largest, 1, 0, 1, 0, 1, 0, 1, 0));
+    e = hccs_leading_bit(wasm_u16x8_extract_lane(largest, 0)) - 6;
+    half = wasm_i16x8_splat(e == 0 ? 32767 : (int16_t)(1 << (e - 1)));
+    for (i = 0; i < width; i += 8) { /* rounded up where the rest is more than a half, or a half above an odd number */
+      const v128_t v = hccs_scaled_8(p, x, i), floor = wasm_i16x8_shr(v, e);
+      const v128_t rest = wasm_i16x8_sub(v, wasm_i16x8_shl(floor, e));
+      const v128_t up = wasm_i16x8_gt(wasm_i16x8_add(rest, wasm_v128_and(floor, one)), half);
+      const v128_t nearest = wasm_i16x8_max(wasm_i16x8_sub(floor, up), wasm_i16x8_splat(-127));
+      wasm_v128_store64_lane(y + i, wasm_i8x16_narrow_i16x8(nearest, nearest), 0);
+    }
+    y[width] = (int8_t)e;
+  }
+}
+#define hccs_narrow_rows hccs_simd_narrow_rows
+
+/* ---- "Ramps" ---- */
+
+/* Q15 products round as ramps do. */
+static inline void hccs_simd_ramp(const hccs_ramp_pieces* p, const int16_t* x, uint32_t count, int16_t* y) {
+  const v128_t last = wasm_i16x8_splat((int16_t)(((int32_t)64 << p->bits) - 1));
+  const v128_t within = wasm_i16x8_splat((int16_t)((1 << p->bits) - 1)), zero = wasm_i16x8_splat(0);
+  uint32_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const v128_t v = wasm_v128_load(x + i), distance = wasm_i16x8_min(wasm_i16x8_abs(v), last);
+    const v128_t piece = wasm_i16x8_shr(distance, p->bits);
+    const v128_t rest = wasm_i16x8_shl(wasm_v128_and(distance, within), 15 - p->bits);
+    v128_t knot = zero, slope = zero;
+#define HCCS_GATHER(n)                                                                \
+  knot = wasm_v128_load16_lane(p->knot + wasm_i16x8_extract_lane(piece, n), knot, n), \
+  slope = wasm_v128_load16_lane(p->slope + wasm_i16x8_extract_lane(piece, n), slope, n)
+    HCCS_GATHER(0), HCCS_GATHER(1), HCCS_GATHER(2), HCCS_GATHER(3);
+    HCCS_GATHER(4), HCCS_GATHER(5), HCCS_GATHER(6), HCCS_GATHER(7);
+#undef HCCS_GATHER
+    wasm_v128_store(y + i,
+                    wasm_i16x8_sub(wasm_i16x8_sub(wasm_i16x8_max(v, zero), knot), wasm_i16x8_q15mulr_sat(slope, rest)));
+  }
+  hccs_ramp(p, x + i, count - i, y + i);
+}
+#define hccs_ramp hccs_simd_ramp
+
+/* ---- "Integer attention" ---- */
+
+/* `count` rows of `columns` bytes apart, `width` of each, as panels of 8 rows: keys, whose products are logits. */
+static inline void hccs_pack_keys(const int8_t* k, uint32_t columns, uint32_t width, uint32_t count, int8_t* y) {
+  const uint32_t pairs = (width + 1) / 2;
+  uint32_t j, c;
+  for (j = 0; j < count; ++j, k += columns) {
+    int8_t* to = y + (size_t)(j / HCCS_PANEL) * pairs * HCCS_PANEL_BYTES + 2 * (j % HCCS_PANEL);
+    for (c = 0; c < width; c += 2, to += HCCS_PANEL_BYTES) to[0] = k[c], to[1] = c + 1 < width ? k[c + 1] : 0;
+  }
+}
+
+/* The same rows as panels of 8 columns: values, whose inputs are scores. */
+static inline void hccs_pack_values(const int8_t* v, uint32_t columns, uint32_t width, uint32_t count, int8_t* y) {
+  const uint32_t pairs = (count + 1) / 2;
+  uint32_t j, c;
+  for (j = 0; j < count; ++j, v += columns) {
+    int8_t* to = y + (size_t)(j / 2) * HCCS_PANEL_BYTES + j % 2;
+    for (c = 0; c < width; ++c) to[(size_t)(c / 8) * pairs * HCCS_PANEL_BYTES + 2 * (c % 8)] = v[c];
+    if (j + 1 == count && count % 2 == 1) {
+      for (c = 0; c < width; ++c) to[(size_t)(c / 8) * pairs * HCCS_PANEL_BYTES + 2 * (c % 8) + 1] = 0;
+    }
+  }
+}
+
+/* Scores of one query from its sums over the keys, interleaved for the next product; returns their sum Z. Beyond the
+ * keys they are 0. */
+static inline int32_t hccs_simd_scores(const hccs_attention_head* head, const int32_t* sums, uint32_t keys, int32_t* x,
+                                       int16_t* s) {
+  const v128_t factor = wasm_f64x2_mul(wasm_f64x2_splat((double)head->logit_multiplier), hccs_power(head->logit_shift));
+  const v128_t half = wasm_f64x2_splat(0.5), low = wasm_f64x2_splat(-128.0), high = wasm_f64x2_splat(127.0);
+  const v128_t B = wasm_i32x4_splat(head->B), S = wasm_i32x4_splat(head->S), D = wasm_i32x4_splat(head->D);
+  const v128_t S2 = wasm_i32x4_splat(head->S2), D2 = wasm_i32x4_splat(head->D2);
+  v128_t most = wasm_i32x4_splat(-128), total = wasm_i32x4_splat(0), m;
+  uint32_t j;
+  for (j = 0; j < keys; j += 4) {
+    const v128_t four = wasm_v128_load(sums + j);
+    v128_t first = wasm_f64x2_mul(wasm_f64x2_convert_low_i32x4(four), factor);
+    v128_t second = wasm_f64x2_mul(wasm_f64x2_convert_low_i32x4(wasm_i32x4_shuffle(four, four, 2, 3, 2, 3)), factor);
+    first = wasm_f64x2_floor(wasm_f64x2_add(wasm_f64x2_pmax(low, wasm_f64x2_pmin(high, first)), half));
+    second = wasm_f64x2_floor(wasm_f64x2_add(wasm_f64x2_pmax(low, wasm_f64x2_pmin(high, second)), half));
+    first = wasm_f64x2_add(first, wasm_f64x2_splat(6755399441055744.0));
+    second = wasm_f64x2_add(second, wasm_f64x2_splat(6755399441055744.0));
+    wasm_v128_store(x + j, wasm_i32x4_shuffle(first, second, 0, 2, 4, 6));
+  }
+  for (j = keys; j % 4 != 0; ++j) x[j] = -128;
+  for (j = 0; j < keys; j += 4) most = wasm_i32x4_max(most, wasm_v128_load(x + j));
+  most = wasm_i32x4_max(most, wasm_i32x4_shuffle(most, most, 2, 3, 0, 1));
+  m = wasm_i32x4_max(most, wasm_i32x4_shuffle(most, most, 1, 0, 3, 2));
+  for (j = 0; j < keys; j += 4) {
+    const v128_t distance = wasm_i32x4_sub(m, wasm_v128_load(x + j));
+    const v128_t one = wasm_i32x4_mul(S, wasm_i32x4_min(distance, D));
+    const v128_t two = wasm_i32x4_mul(S2, wasm_i32x4_min(distance, D2));
+    v128_t score = wasm_i32x4_shr(wasm_i32x4_sub(wasm_i32x4_sub(B, one), two), head->f);
+    if (head->scores != NULL) {
+      const v128_t at = wasm_i32x4_min(distance, wasm_i32x4_splat(127));
+      score =
+          wasm_i32x4_make(head->scores[wasm_i32x4_extract_lane(at, 0)], head->scores[wasm_i32x4_extract_lane(at, 1)],
+                          head->scores[wasm_i32x4_extract_lane(at, 2)], head->scores[wasm_i32x4_extract_lane(at, 3)]);
+    }
+    if (keys - j < 4) {
+      const v128_t places = wasm_i32x4_make(0, 1, 2, 3);
+      score = wasm_v128_and(score, wasm_i32x4_lt(places, wasm_i32x4_splat((int32_t)(keys - j))));
+    }
+    total = wasm_i32x4_add(total, score);
+    score = wasm_i16x8_narrow_i32x4(score, score);
+    wasm_v128_store32_lane(s + (size_t)j * HCCS_ROWS, score, 0);
+    wasm_v128_store32_lane(s + (size_t)(j + 2) * HCCS_ROWS, score, 1);
+  }
+  total = wasm_i32x4_add(total, wasm_i32x4_shuffle(total, total, 2, 3, 0, 1));
+  return wasm_i32x4_extract_lane(total, 0) + wasm_i32x4_extract_lane(total, 1);
+}
+
+/* As hccs_attend; four queries at a time go over packed keys, then over packed values. */
+static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, uint32_t length, uint32_t queries,
+                             int8_t* x, int16_t* s, int8_t* y) {
+  static int8_t keys[HCCS_PACKED] __attribute__((aligned(16))), values[HCCS_PACKED] __attribute__((aligned(16)));
+  static int32_t sums[HCCS_ROWS][HCCS_KEYS] __attribute__((aligned(16))), logits[HCCS_KEYS];
+  static int16_t scores[HCCS_ROWS * HCCS_KEYS] __attribute__((aligned(16)));
+  const uint32_t all = a->count * a->width, step = 3 * all, pairs = (a->width + 1) / 2;
+  uint32_t head, i, r, j, c;
+  for (head = 0; head < a->count; ++head) {
+    const hccs_attention_head* theta = a->heads + head;
+    const int8_t* columns = qkv + (size_t)head * a->width;
+    if (a->causal || theta->logit_shift > 40) {
+      hccs_attend(a, qkv, length, queries, x, s, y);
+      return;
+    }
+    hccs_pack_keys(columns + all, step, a->width, length, keys);
+    hccs_pack_values(columns + 2 * (size_t)all, step, a->width, length, values);
+    hccs_widen(columns, step, a->width, queries, hccs_wide);
+    for (i = 0; i < queries; i += HCCS_ROWS) {
+      const uint32_t some = queries - i < HCCS_ROWS ? queries - i : HCCS_ROWS;
+      v128_t found[2 * HCCS_ROWS];
+      int32_t Z[HCCS_ROWS];
+      for (j = 0; j < length; j += HCCS_PANEL) {
+        hccs_multiply_rows(some, hccs_wide + (size_t)i * pairs * 2, keys + (size_t)j * pairs * 2, pairs, found);
+        for (r = 0; r < some; ++r) {
+          wasm_v128_store(sums[r] + j, found[2 * r]);
+          wasm_v128_store(sums[r] + j + 4, found[2 * r + 1]);
+        }
+      }
+      for (r = 0; r < some; ++r) Z[r] = hccs_simd_scores(theta, sums[r], length, logits, scores + 2 * r);
+      for (c = 0; c < a->width; c += HCCS_PANEL) {
+        const uint32_t key_pairs = (length + 1) / 2, count = a->width - c < HCCS_PANEL ? a->width - c : HCCS_PANEL;
+        hccs_multiply_rows(some, scores, values + (size_t)c * key_pairs * 2, key_pairs, found);
+        for (r = 0; r < some; ++r) {
+          const uint32_t k = hccs_leading_bit((uint64_t)Z[r]);
+          const uint32_t shift = theta->out_shift + k < 62 ? theta->out_shift + k : 62;
+          const int32_t R = (int32_t)(((uint64_t)theta->out_multiplier << k) / (uint32_t)Z[r]);
+          int8_t* to = y + (size_t)(i + r) * all + (size_t)head * a->width + c;
+          int32_t N[HCCS_PANEL];
+          wasm_v128_store(N, found[2 * r]);
+          wasm_v128_store(N + 4, found[2 * r + 1]);
+          for (j = 0; j < count; ++j) to[j] = hccs_round_half_up(N[j], R, shift);
+        }
+      }
+    }
+  }
+}
+#define hccs_attend hccs_simd_attend
+#endif
+
+/* ---- "linear" ---- */
+
+#define hccs_linear_8(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 0, y, NULL, NULL)
+#define hccs_linear_8_from(l, first, x, rows, y) hccs_packed_rows(l, first, x, rows, 0, y, NULL, NULL)
+#define hccs_linear_16(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 0, NULL, y, NULL)
+#define hccs_linear_32(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 0, NULL, NULL, y)
+#define hccs_linear_of_exponents_8(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 1, y, NULL, NULL)
+#define hccs_linear_of_exponents_8_from(l, first, x, rows, y) hccs_packed_rows(l, first, x, rows, 1, y, NULL, NULL)
+#define hccs_linear_of_exponents_16(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 1, NULL, y, NULL)
+
+#endif

@@ -1,0 +1,36 @@
+// node --test: texts get the tokens and the bits that Python gave them, and bad input is refused.
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import test from "node:test";
+import { HccsError, hasSimd, load } from "./index.js";
+
+const examples = JSON.parse(await readFile(new URL("examples.json", import.meta.url), "utf8"));
+
+for (const simd of hasSimd() ? [true, false] : [false]) {
+  const model = await load(undefined, { simd });
+  const answer = (text) => (model.kind === "embeddings" ? model.encode(text, { out: "int16" }) : model.scores(text));
+
+  test(`the same bits as Python, SIMD128 ${simd}`, async () => {
+    for (const example of examples) {
+      assert.deepEqual([...model.tokenize(example.text)], example.tokens);
+      assert.deepEqual([...(await answer(example.text))], example.answer);
+    }
+    assert.equal(await model.fingerprint(), model.expectedFingerprint);
+  });
+
+  test(`calls that overlap, SIMD128 ${simd}`, async () => {
+    const found = await Promise.all(examples.map((example) => answer(example.text)));
+    found.forEach((one, i) => assert.deepEqual([...one], examples[i].answer));
+  });
+
+  test(`bad input, SIMD128 ${simd}`, async () => {
+    for (const bad of ["half \ud800 a pair", 7, null, ["a", 7]]) await assert.rejects(answer(bad), HccsError);
+    assert.throws(() => model.tokenize("\udc00"), HccsError);
+    if (model.kind === "embeddings") {
+      await assert.rejects(model.scores("a"), HccsError);
+      await assert.rejects(model.encode("a", { prompt: "no such prompt" }), HccsError);
+    } else {
+      await assert.rejects(model.encode("a"), HccsError);
+    }
+  });
+}
