@@ -5,7 +5,7 @@ import torch
 import hccs
 import hccs.nn
 from hccs.calibration import HeadStatistics
-from hccs.errors import DataError, ModelError, ParameterError
+from hccs.errors import DataError, ParameterError
 from tests.nn.conftest import batch_for, sentences
 
 
@@ -84,21 +84,6 @@ def test_collecting_behind_hccs_sees_other_logits(make_model):
     assert model.config._attn_implementation == "hccs"
 
 
-def test_calibration_in_sequence_fits_each_layer_behind_the_last(make_model):
-    model = make_model("bert")
-    batches = [batch_for("bert", seed=s) for s in range(2)]
-    plain = hccs.calibrate(hccs.nn.collect(model, batches, n=64))
-    table = hccs.nn.calibrate_in_sequence(model, batches, n=64)
-    assert table.layer(0) == plain.layer(0)
-    assert not np.allclose(table.scale[1], plain.scale[1], rtol=1e-9)
-    assert not hasattr(model.config, "hccs")
-    hccs.nn.attach(model, table)
-    with pytest.raises(ModelError, match="detach"):
-        hccs.nn.calibrate_in_sequence(model, batches, n=64)
-    with pytest.raises(ModelError, match="global"):
-        hccs.nn.calibrate_in_sequence(model, batches, n=64, granularity="global")
-
-
 def test_refusals(make_model):
     model = make_model("bert")
     with pytest.raises(DataError, match="at least one batch"):
@@ -143,8 +128,6 @@ def test_batches_of_other_kinds_are_explained(make_model, batches, complaint):
     for work in (hccs.nn.calibrate_operands, hccs.nn.refine):
         with pytest.raises(DataError):
             work(model, table, batches)
-    with pytest.raises(DataError):
-        hccs.nn.calibrate_in_sequence(model, batches, n=64)
 
 
 def test_columns_that_the_model_does_not_know_are_left_out(make_model):

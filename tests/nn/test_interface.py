@@ -15,7 +15,7 @@ import hccs.nn
 from hccs.errors import ModelError
 from hccs.nn.attaching import fill
 from hccs.nn.interface import attention, attention_layers, boolean_mask, uses_interface
-from hccs.nn.layers import FloatSoftmax
+from hccs.nn.slots import FloatSoftmax
 from tests.nn.conftest import ALL, VOCABULARY, batch_for
 
 SMALL = {

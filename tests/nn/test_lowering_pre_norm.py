@@ -13,9 +13,8 @@ from hccs.errors import DtypeError, ModelError, ParameterError, ShapeError
 from hccs.executors.numpy import run
 from hccs.nn.lowering import scales_for, take_apart
 from hccs.nn.lowering.assembling import assemble
-from hccs.nn.lowering.noise import measure_noise
-from hccs.nn.lowering.pre_norm import PixelScaling
-from hccs.nn.lowering.quantised import KINDS, quantised
+from hccs.nn.lowering.parts import PixelScaling
+from hccs.nn.lowering.quantised import quantised
 from hccs.numbers.table import ParamTable
 from hccs.program import IntegerModel
 from hccs.program.operators import Batch
@@ -164,34 +163,18 @@ def test_gradients_train_it():
     assert parts.source.projection.weight.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", ["vit", "gpt2"])
-def test_noise_and_the_cost_of_each_kind(name):
-    model, table, batches = made(name)
-    parts = take_apart(model, PIXELS)
-    scales = scales_for(model, parts, table, batches)
-    found = measure_noise(model, parts, assemble(parts, table, scales), scales, batches[:1])
-    by_name = {noise.name: noise.decibels for noise in found}
-    assert by_name["x0"] > 35 and 10 < by_name["final_int8"] < by_name["x0"]
-    with torch.no_grad():
-        real = model(**batches[0]).logits
-        for kind in KINDS:
-            with quantised(model, parts, table, scales, only=[kind]):
-                assert 0 < (model(**batches[0]).logits - real).abs().mean() < 0.5 * real.std(), kind
-
-
 def test_massive_activations_cost_an_int16_stream_its_small_values_unless_it_may_clip():
     """One channel of the first token, a thousand times the others: what trained GPT-2s grow."""
     model, table, batches = made("gpt2")
     with torch.no_grad():
         model.transformer.wpe.weight[0, 5] = 3e4
     parts = take_apart(model)
-    decibels = {}
-    for method in ("max-abs", "least-error"):
-        scales = scales_for(model, parts, table, batches, method)
-        noise = measure_noise(model, parts, assemble(parts, table, scales), scales, batches)
-        decibels[method] = {n.name: n.decibels for n in noise}
-    assert decibels["max-abs"]["b1_int8"] < 15  # steps of almost 1 where values are 1
-    assert decibels["least-error"]["b1_int8"] > decibels["max-abs"]["b1_int8"] + 10
+    with torch.no_grad():
+        real, errors = model(**batches[0]).logits, {}
+        for method in ("max-abs", "least-error"):
+            with quantised(model, parts, table, scales_for(model, parts, table, batches, method)):
+                errors[method] = float((model(**batches[0]).logits - real)[:, 1:].square().mean())
+    assert errors["least-error"] < 0.5 * errors["max-abs"]  # steps of almost 1 where values are 1
 
 
 def test_a_processor_tells_how_pixels_become_input():

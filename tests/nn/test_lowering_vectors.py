@@ -122,7 +122,7 @@ def test_classifiers_may_have_row_exponents_too():
 def test_what_has_no_vectors_is_refused():
     model, table, batches = made()
     with pytest.raises(ParameterError, match="row exponents"):
-        hccs.nn.lower(model, table, batches, vector=hccs.nn.VectorHead(), scales="by-output")
+        hccs.nn.lower(model, table, batches, vector=hccs.nn.VectorHead(), split_outliers=True)
     config = transformers.GPT2Config(vocab_size=60, n_embd=32, n_layer=1, n_head=4)
     with pytest.raises(ModelError, match="post-norm encoder"):
         hccs.nn.lower(transformers.GPT2Model(config), table, batches, vector=hccs.nn.VectorHead())

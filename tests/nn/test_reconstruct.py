@@ -14,8 +14,8 @@ import hccs
 import hccs.nn
 from hccs.calibration import search
 from hccs.errors import DataError, ModelError, ParameterError
-from hccs.nn.lowering.encoder import bias_of, weight_of
 from hccs.nn.lowering.families import known_layers
+from hccs.nn.lowering.parts import bias_of, weight_of
 from hccs.nn.ridge import RIDGES, RidgeSums, choose
 from tests.nn.conftest import ALL, batch_for
 

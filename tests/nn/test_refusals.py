@@ -66,7 +66,6 @@ def test_adapters_beside_weights_are_refused_until_they_are_merged(make_model):
     table = table_for(model)
     for work in (
         lambda: hccs.nn.lower(model, table, BATCHES),
-        lambda: hccs.nn.measure_ranges(model, BATCHES),
         lambda: hccs.nn.quantised(model, table, BATCHES).__enter__(),
         lambda: hccs.nn.reconstruct(hccs.nn.attach(model, table), BATCHES),
     ):
@@ -150,11 +149,8 @@ def test_every_function_takes_a_compiled_model(make_model):
     teacher = copy.deepcopy(model)
     given = torch.compile(model, backend="eager")
     table = table_for(given)
-    whole = hccs.nn.lower(given, table, BATCHES)
-    assert hccs.nn.measure_ranges(given, BATCHES).values
-    assert hccs.nn.where_accuracy_goes(given, table, whole, BATCHES[:1]).noise
+    assert hccs.nn.lower(given, table, BATCHES)
     assert hccs.nn.refine(given, table, BATCHES, steps=2).shape == table.shape
-    assert hccs.nn.calibrate_in_sequence(given, BATCHES, n=64).layers == table.layers
     with hccs.nn.quantised(given, table, BATCHES) as plan:
         assert hccs.nn.reconstruct(given, BATCHES, teacher=torch.compile(teacher, backend="eager"))
         assert plan.lower()
@@ -222,7 +218,6 @@ def test_models_without_weights_are_refused(make_model):
         lambda: hccs.nn.collect(model, BATCHES),
         lambda: hccs.nn.attach(model, table),
         lambda: hccs.nn.lower(model, table, BATCHES),
-        lambda: hccs.nn.measure_ranges(model, BATCHES),
         lambda: hccs.nn.refine(model, table, BATCHES),
     ):
         with pytest.raises(ModelError, match="meta device"):
@@ -238,7 +233,6 @@ def test_batches_of_nothing_are_refused(shape, make_model):
         for work in (
             lambda b=batch: hccs.nn.collect(model, [b]),
             lambda b=batch: hccs.nn.lower(model, table, [b]),
-            lambda b=batch: hccs.nn.measure_ranges(model, [b]),
         ):
             with pytest.raises(DataError, match="at least one example"):
                 work()
@@ -250,14 +244,9 @@ def test_batches_that_are_no_mappings_are_refused_where_names_matter(make_model)
     model = make_model("bert")
     table = table_for(model)
     unnamed = [(BATCHES[0]["input_ids"],)]
-    whole = hccs.nn.lower(model, table, unnamed)
-    for work in (
-        lambda: hccs.nn.lower(model, table, unnamed, scales="by-output"),
-        lambda: hccs.nn.where_accuracy_goes(model, table, whole, unnamed),
-        lambda: hccs.nn.refine(model, table, unnamed),
-    ):
-        with pytest.raises(DataError, match="map names to tensors"):
-            work()
+    assert hccs.nn.lower(model, table, unnamed)
+    with pytest.raises(DataError, match="map names to tensors"):
+        hccs.nn.refine(model, table, unnamed)
 
 
 @pytest.mark.parametrize("then", ["float", "detached"])

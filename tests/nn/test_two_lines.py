@@ -11,9 +11,9 @@ pytest.importorskip("transformers")
 import hccs
 import hccs.nn
 from hccs.backends.cpu import float_logits as cpu_logits
-from hccs.nn import wide_logits
+from hccs.nn import plain_logits
 from hccs.nn.functional import hccs_softmax, surrogate
-from hccs.nn.layers import LearnableHeadSoftmax
+from hccs.nn.slots import LearnableHeadSoftmax
 from hccs.ops.arguments import as_mask
 from hccs.reference.softmax import softmax as reference_softmax
 from tests.nn.conftest import ALL, batch_for
@@ -41,25 +41,25 @@ def test_forward_is_the_references(mode, dtype):
 
 @pytest.mark.parametrize("mode", list(hccs.Mode), ids=str)
 def test_what_gpus_run_has_the_same_bits_and_gradients(mode):
-    """`wide_logits`, which serves GPUs, on the CPU against the native kernels; masks, lengths and NaN."""
+    """`forward_wide`, which serves GPUs, on the CPU against the native kernels; masks, lengths and NaN."""
     rng = np.random.default_rng(2)
     z, packed = logits(rng, (2, 3, 5, 300)), torch.tensor(THETA.packed)
     g = logits(rng, z.shape)
     mask = torch.tensor(rng.random((2, 1, 5, 300)) < 0.6)
     mask[0, 0, 0] = False
     for valid in (None, mask, torch.tensor([[[7]], [[300]]])):
-        p, x = wide_logits.forward(z, packed, SCALE, valid, mode)
+        p, x = plain_logits.forward_wide(z, packed, SCALE, valid, mode)
         expected, expected_x = cpu_logits.forward(z, packed, SCALE, valid, mode)
         taking_part = torch.as_tensor(as_mask(valid, tuple(z.shape)))
         assert torch.equal(p, expected) and torch.equal(x[taking_part], expected_x[taking_part])
         for one, other in zip(
-            wide_logits.backward(g, x, packed, SCALE, valid, True),
+            plain_logits.backward(g, x, packed, SCALE, valid, True),
             cpu_logits.backward(g, x, packed, SCALE, valid, True),
             strict=True,
         ):
             torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-4)
     z[0, 1, 2, 3] = torch.nan
-    p, _ = wide_logits.forward(z, packed, SCALE, None, mode)
+    p, _ = plain_logits.forward_wide(z, packed, SCALE, None, mode)
     assert p[0, 1, 2].isnan().all() and p.isnan().sum() == 300
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hccs
-from hccs.calibration import HeadStatistics, LogitRange, ScaleCandidates
+from hccs.calibration import HeadStatistics, LogitRange
 from hccs.ops.quantise import quantise
 
 RAGGED = [[1, 2, 3], [4]]
@@ -18,12 +18,6 @@ X = np.zeros((2, 3, 4), np.int8)
 def statistics(*arguments, **options):
     stats = HeadStatistics((1, 2), 4, 0.1)
     stats.update(np.zeros((1, 2, 3, 4), np.int8), *arguments, **options)
-
-
-def candidates(wrong):
-    extremes = LogitRange((1, 2))
-    extremes.update(np.ones((1, 2, 3, 4)))
-    ScaleCandidates(extremes, 4, wrong)
 
 
 CALLS = {
@@ -54,7 +48,6 @@ CALLS = {
     "weight": lambda wrong: statistics(weight=wrong if wrong is not None else "x"),
     "lengths": lambda wrong: statistics(wrong if wrong is not None else "x"),
     "rows": lambda wrong: HeadStatistics((1, 2), 4).update(wrong),
-    "factors": candidates,
 }
 WRONG = {
     "ragged": RAGGED,

@@ -6,17 +6,25 @@ import math
 
 import numpy as np
 
-from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
-from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, LinearParams
-from hccs.numbers.patches import PatchParams
-from hccs.numbers.ramp import RampParams
+from hccs.numbers.layers import (
+    INT8_LIMIT,
+    INT16_LIMIT,
+    EmbeddingParams,
+    LinearParams,
+    NormParams,
+    PatchParams,
+    RampParams,
+)
 from hccs.numbers.requant import FixedPoint, Requant
+from hccs.numbers.score_tables import DISTANCES, ScoreTable
 from hccs.program import Program
 from hccs.program import operators as op
 
 WORDS, LONGEST = 50, 40
+
+BY_DISTANCE = 3
+"""In the place of a number of lines: scores are looked up."""
 
 
 class Builder:
@@ -103,6 +111,8 @@ class Builder:
         theta = HeadParams(np.maximum(S * D, 1) + self.integers(0, 60, heads), S, D)
         if self.lines == 2:
             theta = self.two_lines(S, D)
+        elif self.lines == BY_DISTANCE:
+            theta = self.by_distance(heads)
         dim = self.widths[qkv] // (3 * heads)
         factor = 2**24 / (60 * 60 * dim**0.5 / 30)
         logits = np.rint(factor * self.rng.uniform(0.3, 1, heads)).clip(1, 2**24 - 1)
@@ -121,6 +131,12 @@ class Builder:
         elif self.rng.random() < 0.3:
             return HeadParams(B, S, D, wide=True)
         return HeadParams(B, S, D, S2, D2, f)
+
+    def by_distance(self, heads: int) -> ScoreTable:
+        """Scores of one byte or of two that fall in steps of random size, down to 0 or not."""
+        largest = int(self.rng.choice([255, 1023, 32767]))
+        falls = np.sort(self.rng.integers(0, largest, (heads, DISTANCES)), axis=1)[:, ::-1]
+        return ScoreTable(np.ascontiguousarray(falls + 1).astype(np.int16))
 
     def program(self, labels: int) -> Program:
         return Program(tuple(self.operators), tuple(f"label {i}" for i in range(labels)), LONGEST, 0.01)
@@ -192,14 +208,16 @@ def random_batch(program: Program, seed: int, count: int | None = None, n: int |
 
 def random_embedder(seed: int) -> Program:
     """A program that ends in unit vectors: row exponents, ramps and pooling in all their forms."""
-    built = Builder(seed, lines=1 + seed % 2)
+    built = Builder(seed, lines=1 + seed % 3)
     rng = built.rng
     heads = int(rng.integers(1, 4))
     h = max(heads * int(rng.choice([1, 3, 8, 16, 32])), 2)
     wide = int(rng.integers(1, 150))
 
     def rows(x: str) -> str:
-        return built.add(op.NarrowRows, (x,), built.widths[x])
+        width = built.widths[x]
+        scale = built.integers(1, 32767, width, np.int16) if rng.random() < 0.6 else None
+        return built.add(op.NarrowRows, (x,), width, scale)
 
     def linear(x: str, outputs: int, limit: int = INT8_LIMIT) -> str:
         layer = built.layer(outputs, built.widths[x], limit)

@@ -18,8 +18,7 @@ from hccs.backends.cpu import instruction_sets
 from hccs.errors import HccsError, ParameterError
 from hccs.executors import cpu
 from hccs.numbers.heads import HeadParams
-from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
+from hccs.numbers.layers import INT16_LIMIT, LinearParams, NormParams
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 from tests.program.programs import (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hccs.errors import DataError, FileError, HccsError, MaskError
-from hccs.numbers.multipliers import LinearParams
+from hccs.numbers.layers import LinearParams
 from hccs.numbers.requant import Requant
 from hccs.program import IntegerModel, Program, files
 from hccs.program import operators as op

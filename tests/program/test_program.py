@@ -11,10 +11,8 @@ import pytest
 from hccs._files import safetensors
 from hccs.errors import DataError, DtypeError, FileError, HccsError, MaskError, ShapeError
 from hccs.executors.numpy import run
-from hccs.numbers.embeddings import EmbeddingParams, word_step
 from hccs.numbers.heads import HeadParams
-from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import quantise_linear, quantise_scores
+from hccs.numbers.layers import EmbeddingParams, NormParams, quantise_linear, quantise_scores, word_step
 from hccs.numbers.requant import Requant
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op

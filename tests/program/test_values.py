@@ -10,11 +10,15 @@ import pytest
 from hccs.errors import DataError, DtypeError, MaskError, ShapeError
 from hccs.executors.c.write import export_c_model
 from hccs.executors.onnx import onnx_program
-from hccs.numbers.embeddings import EmbeddingParams
 from hccs.numbers.heads import HeadParams
-from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import LinearParams, quantise_linear, quantise_scores
-from hccs.numbers.patches import PatchParams
+from hccs.numbers.layers import (
+    EmbeddingParams,
+    LinearParams,
+    NormParams,
+    PatchParams,
+    quantise_linear,
+    quantise_scores,
+)
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 from hccs.reference.embedding import embed_patches

@@ -10,13 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hccs.errors import DataError, ParameterError
-from hccs.numbers.embeddings import EmbeddingParams, word_step
-from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import LinearParams, quantise_linear, quantise_scores
+from hccs.numbers.layers import (
+    EmbeddingParams,
+    LinearParams,
+    NormParams,
+    quantise_linear,
+    quantise_scores,
+    word_step,
+)
 from hccs.reference.embedding import embedding
 from hccs.reference.layer_norm import inverse_root, layer_norm
-from hccs.reference.linear import linear
-from hccs.reference.requantise import narrow, requantise, shift_half_even
+from hccs.reference.linear import linear, narrow, requantise, shift_half_even
 from hccs.reference.table import look_up, table
 
 

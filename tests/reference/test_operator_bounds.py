@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 
 from hccs.errors import ShapeError
-from hccs.numbers.embeddings import EmbeddingParams
-from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import LinearParams, quantise_linear
-from hccs.numbers.patches import PatchParams
+from hccs.numbers.layers import EmbeddingParams, LinearParams, NormParams, PatchParams, quantise_linear
 from hccs.reference.embedding import embed_patches, embedding
 from hccs.reference.layer_norm import layer_norm
-from hccs.reference.linear import linear
-from hccs.reference.requantise import add, narrow, requantise
+from hccs.reference.linear import add, linear, narrow, requantise
 from hccs.reference.table import look_up, table
 
 MANY = 100_000

@@ -11,7 +11,7 @@ import pytest
 
 tokenizers = pytest.importorskip("tokenizers")
 
-from hccs.numbers.multipliers import INT8_LIMIT, LinearParams
+from hccs.numbers.layers import INT8_LIMIT, LinearParams
 from hccs.program import IntegerModel, Program, TextSettings
 from hccs.program import operators as op
 from tests.program.programs import LONGEST, WORDS, Builder, random_embedder

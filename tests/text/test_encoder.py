@@ -113,7 +113,7 @@ def test_big_random_batches() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 9000), max_size=60), st.none() | st.integers(1, 9))
 def test_batches_hold_every_text_once_within_the_budget(lengths: list[int], most: int | None) -> None:
-    found = list(batches(np.array(lengths, np.int64), most))
+    found = list(batches(lengths, most))
     assert sorted(int(i) for batch in found for i in batch) == list(range(len(lengths)))
     for batch in found:
         longest = max(lengths[i] for i in batch)
@@ -267,7 +267,7 @@ def test_half_a_surrogate_pair_is_refused() -> None:
         ENCODER.encode("a \ud800")
 
 
-@pytest.mark.parametrize("dims", [0, -1, 36, 2.0, "3", True])
+@pytest.mark.parametrize("dims", [0, -1, 10_000, 2.0, "3", True])
 def test_dims_lie_within_the_models(dims: object) -> None:
     with pytest.raises(ParameterError, match=f"dims from 1 to {ENCODER.dims}"):
         ENCODER.encode("a", dims=dims)

@@ -134,6 +134,7 @@ def _layer_norm(building: Building, step: Step, norm: op.LayerNorm) -> None:
     building.engine.norm(
         p.gain, p.bias, p.gain_bits, p.epsilon, root_of(h), root_shift(h),
         source, a, b, limit, clamped, out, narrowed, AFTER_NORM[type(step.after)](step.after),
+        getattr(step.after, "scale", None),
     )  # fmt: skip
 
 
@@ -163,7 +164,7 @@ CODE: dict[type[op.Operator], Callable[[Building, Step, Any], None]] = {
     op.LayerNorm: _layer_norm,
     op.Narrow: lambda to, step, narrow: to.engine.narrow(*to.places(step), to.width(step), narrow.bits),
     op.NarrowRows: lambda to, step, narrow: to.engine.narrow_rows(
-        *to.places(step), to.width(step), *_ramp(step.before)
+        *to.places(step), to.width(step), *_ramp(step.before), narrow.scale
     ),
     op.Ramp: lambda to, step, ramp: to.engine.ramp(*to.places(step), to.width(step), *_ramp(ramp)),
     op.Pool: lambda to, step, pool: to.engine.pool(

@@ -3,8 +3,9 @@
 The configuration then has these entries, which `save_pretrained` writes:
 
 - `hccs`: the table, the mode and the backend.
-- `quantization_config`, `{"quant_method": "hccs"}`: transformers' own hook, by which `from_pretrained` calls
-  `hccs.nn.loading`. A model that another method has quantised keeps that method's entry.
+- `quantization_config`, `{"quant_method": "hccs"}`: transformers' own hook, by which `from_pretrained` and
+  `pipeline` attach the table once weights are loaded (`register_loader`). A model that another method has
+  quantised keeps that method's entry.
 - `attn_implementation`, "hccs": a transformers without HCCS refuses to load the model instead of running
   float softmax.
 """
@@ -12,7 +13,9 @@ The configuration then has these entries, which `save_pretrained` writes:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -24,8 +27,7 @@ from hccs.errors import HccsError, ModelError, ParameterError
 from hccs.nn.batches import device_of, unwrapped
 from hccs.nn.integer import IntegerAttention
 from hccs.nn.interface import NAME, SLOT, attention_layers, register, switch
-from hccs.nn.layers import HeadSoftmax, LearnableHeadSoftmax
-from hccs.nn.slots import AttentionSlot
+from hccs.nn.slots import AttentionSlot, HeadSoftmax, LearnableHeadSoftmax
 from hccs.numbers.heads import NAMES, ONE_LINE
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
@@ -95,10 +97,14 @@ def detach(model: Model) -> Model:
         if hasattr(module, SLOT):
             delattr(module, SLOT)
     if _config(model)._attn_implementation == NAME:
-        switch(model, attention_layers(model), getattr(model, PREVIOUS, None) or _own_attention(model))
+        # Else what transformers would choose for the model: "sdpa" where it can.
+        before = getattr(model, PREVIOUS, None) or str(model.get_correct_attn_implementation(None))  # type: ignore[operator]
+        switch(model, attention_layers(model), before)
     if hasattr(model, PREVIOUS):
         delattr(model, PREVIOUS)
-    for entry in (TABLE, ATTENTION, *([METHOD] if is_ours(getattr(_config(model), METHOD, None)) else [])):
+    method = getattr(_config(model), METHOD, None)
+    is_ours = isinstance(method, Mapping) and method.get("quant_method") == NAME
+    for entry in (TABLE, ATTENTION, *([METHOD] if is_ours else [])):
         if hasattr(_config(model), entry):
             delattr(_config(model), entry)
     return given
@@ -142,7 +148,7 @@ def saved_table(model: nn.Module) -> ParamTable:
             "Attach a table with hccs.nn.attach, then save_pretrained.",
         )
     try:
-        return table_from_json(saved)
+        return ParamTable.from_dict({name: value for name, value in saved.items() if name not in _CHOICES})
     except HccsError as error:
         raise ModelError(
             "admissible parameters in the configuration", str(error), "Convert the model again."
@@ -210,27 +216,14 @@ def _watch_caches(model: nn.Module, *, integers: bool) -> None:
             (watch if integers else unwatch)(module)
 
 
-def is_ours(method: Any) -> bool:
-    return isinstance(method, Mapping) and method.get("quant_method") == NAME
-
-
 def _device(layer: nn.Module, model: nn.Module) -> torch.device:
     """The layer's own device: those of a large model may be on several."""
     whole = device_of(model)
     return next((p.device for p in layer.parameters() if not p.is_meta), whole)
 
 
-def _own_attention(model: nn.Module) -> str:
-    """What transformers would choose for the model: "sdpa" where it can."""
-    return str(model.get_correct_attn_implementation(None))  # type: ignore[operator]
-
-
 def _config(model: nn.Module) -> Any:
     return unwrapped(model).config
-
-
-def table_from_json(saved: Mapping[str, Any]) -> ParamTable:
-    return ParamTable.from_dict({name: value for name, value in saved.items() if name not in _CHOICES})
 
 
 def _require_match(layers: Mapping[str, nn.Module], table: ParamTable) -> None:
@@ -274,3 +267,101 @@ def heads_of(module: nn.Module) -> int | None:
             return count
     config = getattr(module, "config", None)
     return getattr(config, "num_attention_heads", None)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """On leaving, by whatever way, the model has the attention, flags and entries it came with.
+
+    These are the slots of its attention layers and what its configuration says of them, the training flag of
+    every module and `requires_grad` of every parameter. Weights are left to the work.
+    """
+    model = unwrapped(model)
+    layers, config = attention_layers(model), _config(model)
+    configs = [(module, vars(module)["config"]) for module in model.modules() if "config" in vars(module)]
+    slots = {name: getattr(layer, SLOT, None) for name, layer in layers.items()}
+    attention, previous = config._attn_implementation, getattr(model, PREVIOUS, None)
+    entries = {name: getattr(config, name, None) for name in (TABLE, METHOD, ATTENTION)}
+    training = [(module, module.training) for module in model.modules()]
+    learning = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        for name, layer in layers.items():
+            _put(layer, SLOT, slots[name])
+        for module, own in configs:
+            module.config = own
+        if config._attn_implementation != attention:
+            switch(model, layers, attention)
+        _put(model, PREVIOUS, previous)
+        for entry, value in entries.items():
+            _put(config, entry, value)
+        for module, flag in training:
+            module.training = flag
+        for parameter, flag in learning:
+            parameter.requires_grad_(flag)
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    if value is not None:
+        setattr(owner, name, value)
+    elif hasattr(owner, name):
+        delattr(owner, name)
+
+
+def register_loader() -> None:
+    """Make transformers attach HCCS on loading; does nothing without transformers, or when called again.
+
+    transformers hands a model whose configuration names a quantisation method to that method's quantiser. The
+    weights are as they were, so the model is not quantised in its sense: it trains, casts and saves like any.
+    """
+    try:
+        from transformers.quantizers import auto
+        from transformers.quantizers.base import HfQuantizer
+        from transformers.utils.quantization_config import QuantizationConfigMixin
+    except ImportError:
+        return
+    if NAME in auto.AUTO_QUANTIZER_MAPPING:
+        return
+
+    class HccsConfig(QuantizationConfigMixin):  # type: ignore[misc]
+        """The entry by which transformers finds the loader; the table has an entry of its own."""
+
+        def __init__(self, quant_method: str = NAME) -> None:
+            self.quant_method = quant_method  # type: ignore[assignment]
+
+    class HccsLoader(HfQuantizer):  # type: ignore[misc]
+        requires_calibration = True
+
+        @property
+        def is_trainable(self) -> bool:
+            return True
+
+        def is_serializable(self) -> bool:
+            return True
+
+        def _process_model_after_weight_loading(self, model: Any, **options: Any) -> Any:
+            chosen = model.config._attn_implementation
+            _as_ordinary(model)
+            if chosen == NAME:
+                return restore(model)
+            warnings.warn(
+                f"float softmax, not HCCS: the model was saved with HCCS and loaded with "
+                f"attn_implementation={chosen!r}. hccs.nn.restore(model) attaches HCCS.",
+                stacklevel=2,
+            )
+            return model
+
+    register()
+    auto.register_quantization_config(NAME)(HccsConfig)
+    auto.register_quantizer(NAME)(HccsLoader)
+
+
+def _as_ordinary(model: Any) -> None:
+    """Take back what transformers notes of a quantised model: Trainer, half() and float() would refuse it."""
+    for name in ("hf_quantizer", "quantization_method", "is_quantized"):
+        if name in vars(model):
+            delattr(model, name)
+    for module in model.modules():
+        getattr(getattr(module, "config", None), "__dict__", {}).pop("_is_quantized", None)
+    setattr(model.config, METHOD, {"quant_method": NAME})

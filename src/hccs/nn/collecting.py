@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,11 @@ from torch import nn
 from hccs._progress import track
 from hccs.calibration import HeadStatistics
 from hccs.errors import DataError, ModelError, ParameterError
-from hccs.nn.attaching import fill
+from hccs.nn.attaching import fill, unchanged
 from hccs.nn.batches import call, listed, require_batches, require_some, unwrapped
 from hccs.nn.functional import quantise
 from hccs.nn.interface import SLOT, attention_layers
-from hccs.nn.layers import FloatSoftmax
-from hccs.nn.preserving import unchanged
-from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
+from hccs.nn.slots import AttentionInputs, AttentionSlot, FloatSoftmax, Observer
 from hccs.numbers.table import ParamTable
 
 # The scale and the longest row come from this many first batches; later logits beyond them saturate.
@@ -69,43 +68,29 @@ class Ranges:
 
 
 class RangeObserver(Observer):
-    """Keeps the largest magnitudes of logits, q, k and v per head, and the longest row."""
+    """Keeps the longest row and per head the largest magnitudes of logits, q, k and v, and of row maxima.
+
+    These are the highest and, negated, the lowest maximum of rows of more than one logit.
+    """
 
     def __init__(self, inner: AttentionSlot) -> None:
         super().__init__(inner)
-        self.largest: torch.Tensor | None = None
-        self.qkv: torch.Tensor | None = None
+        self.seen: dict[str, torch.Tensor] = {}
         self.columns = 0
-
-    def observe(self, inputs: AttentionInputs) -> None:
-        z = inputs.logits.detach()
-        rows = real_rows(z, inputs.valid)
-        seen = z.abs().float()
-        self.largest = _larger(
-            self.largest, (seen if rows is None else seen.masked_fill(~rows, 0)).amax((0, 2, 3))
-        )
-        self.qkv = _larger(self.qkv, _largest_operands(inputs))
-        self.columns = max(self.columns, z.shape[-1])
-
-
-class RowMaximaObserver(Observer):
-    """Keeps the highest and the lowest row maximum of every head, of rows of more than one logit."""
-
-    def __init__(self, inner: AttentionSlot) -> None:
-        super().__init__(inner)
-        self.highest: Any = -torch.inf
-        self.lowest: Any = torch.inf
 
     def observe(self, inputs: AttentionInputs) -> None:
         z = inputs.logits.detach().float()
         rows = real_rows(z, inputs.valid)
-        taking_part = torch.ones_like(z, dtype=torch.bool) if rows is None else rows.expand(z.shape)
-        top = z.masked_fill(~taking_part, -torch.inf).amax(-1)
-        several = taking_part.sum(-1) > 1
-        highest = top.masked_fill(~several, -torch.inf).amax((0, 2))
-        lowest = top.masked_fill(~several, torch.inf).amin((0, 2))
-        self.highest = torch.maximum(torch.as_tensor(self.highest, device=top.device), highest)
-        self.lowest = torch.minimum(torch.as_tensor(self.lowest, device=top.device), lowest)
+        shown = torch.ones_like(z, dtype=torch.bool) if rows is None else rows.expand(z.shape)
+        top, alone = z.masked_fill(~shown, -torch.inf).amax(-1), shown.sum(-1) <= 1
+        now = {
+            "logits": z.abs().masked_fill(~shown, 0).amax((0, 2, 3)),
+            "qkv": _largest_operands(inputs),
+            "highest": top.masked_fill(alone, -torch.inf).amax((0, 2)),
+            "negated lowest": (-top).masked_fill(alone, -torch.inf).amax((0, 2)),
+        }
+        self.seen = {name: torch.maximum(self.seen.get(name, value), value) for name, value in now.items()}
+        self.columns = max(self.columns, z.shape[-1])
 
 
 class StatisticsObserver(Observer):
@@ -161,10 +146,6 @@ def _per_head(x: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
     return (seen if real is None else seen.masked_fill(~real, 0)).amax((0, 2))
 
 
-def _larger(before: torch.Tensor | None, now: torch.Tensor) -> torch.Tensor:
-    return now if before is None else torch.maximum(before, now)
-
-
 def collect(
     model: nn.Module,
     batches: Iterable[Any],
@@ -205,7 +186,8 @@ def collect(
         layers=seen.layers,
         qkv_scale=seen.qkv_scale,
     )
-    with observing(model, {name: _observer(stats, layer) for layer, name in enumerate(seen.layers)}):
+    observer = partial(StatisticsObserver, stats=stats)
+    with observing(model, {name: partial(observer, layer=i) for i, name in enumerate(seen.layers)}):
         run(model, itertools.chain(first, stream), "collecting")
     if distributed():
         stats.all_reduce()
@@ -233,40 +215,30 @@ def calibrate_operands(model: nn.Module, table: ParamTable, batches: Sequence[An
 def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
     """The ranges of the model's attention layers over all batches, of all processes."""
     observers: dict[str, RangeObserver] = {}
-    maxima: dict[str, RowMaximaObserver] = {}
 
     def make(name: str) -> Callable[[AttentionSlot], AttentionSlot]:
-        def observer(inner: AttentionSlot) -> AttentionSlot:
-            maxima[name] = RowMaximaObserver(inner)
-            observers[name] = RangeObserver(maxima[name])
-            return observers[name]
-
-        return observer
+        return lambda inner: observers.setdefault(name, RangeObserver(inner))
 
     with observing(model, {name: make(name) for name in attention_layers(model)}):
         run(model, batches, "measuring the range")
-    seen = {name: o.largest for name, o in observers.items() if o.largest is not None}
-    heads = {name: int(largest.numel()) for name, largest in seen.items()}
+    ran = {name: observer.seen for name, observer in observers.items() if observer.seen}
+    heads = {name: int(seen["logits"].numel()) for name, seen in ran.items()}
     if len(set(heads.values())) != 1:
         raise ModelError(
             "attention layers that all have the same number of heads",
             ", ".join(f"{name}: {count}" for name, count in heads.items()) or "no layer that ran",
             "Calibrate a model with one number of heads.",
         )
-    largest = torch.stack(list(seen.values()))
-    qkv = torch.stack([observers[name].qkv for name in seen])  # type: ignore[misc]
-    columns = torch.tensor(max(o.columns for o in observers.values()), device=largest.device)
-    highest = torch.stack([maxima[name].highest for name in seen])
-    below = torch.stack([-maxima[name].lowest for name in seen])
+    found = {name: torch.stack([seen[name] for seen in ran.values()]) for name in next(iter(ran.values()))}
+    columns = torch.tensor(max(o.columns for o in observers.values()), device=found["logits"].device)
     if distributed():
         import torch.distributed as dist
 
-        for found in (largest, qkv, columns, highest, below):
-            dist.all_reduce(found, dist.ReduceOp.MAX)
-    logits, operands, rows = (
-        found.double().cpu().numpy() for found in (largest, qkv, reach_of_rows(highest, -below, largest))
-    )
-    return Ranges(list(seen), logits, operands, int(columns), rows)
+        for part in (*found.values(), columns):
+            dist.all_reduce(part, dist.ReduceOp.MAX)
+    reach = reach_of_rows(found["highest"], -found["negated lowest"], found["logits"])
+    logits, operands, rows = (part.double().cpu().numpy() for part in (found["logits"], found["qkv"], reach))
+    return Ranges(list(ran), logits, operands, int(columns), rows)
 
 
 def reach_of_rows(highest: torch.Tensor, lowest: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
@@ -278,10 +250,6 @@ def distributed() -> bool:
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _observer(stats: HeadStatistics, layer: int) -> Callable[[AttentionSlot], AttentionSlot]:
-    return lambda inner: StatisticsObserver(inner, stats, layer)
 
 
 @contextmanager

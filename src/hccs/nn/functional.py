@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hccs.errors import DtypeError
-from hccs.nn import plain_logits, wide_logits
+from hccs.nn import plain_logits
 from hccs.numbers.heads import ONE_LINE, HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
@@ -146,25 +146,15 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
     ctx.mark_non_differentiable(output[1])
 
 
-def _gradients(ctx: Any, g: torch.Tensor, _: Any) -> tuple[Any, ...]:
+def _gradients(ctx: Any, g: torch.Tensor, _: Any, backward: Any = None) -> tuple[Any, ...]:
     x, theta, scale, valid = ctx.saved_tensors
     _, wants_theta, wants_scale, _, _ = ctx.needs_input_grad
-    dz, rows = torch.ops.hccs.softmax_logits_backward(g, x, theta, scale, valid, wants_theta or wants_scale)
-    return dz, *_parameter_gradients(rows, x, theta, scale, wants_theta, wants_scale), None, None
-
-
-def _parameter_gradients(
-    rows: torch.Tensor,
-    x: torch.Tensor,
-    theta: torch.Tensor,
-    scale: torch.Tensor,
-    wants_theta: bool,
-    wants_scale: bool,
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    backward = backward or torch.ops.hccs.softmax_logits_backward
+    dz, rows = backward(g, x, theta, scale, valid, wants_theta or wants_scale)
     groups = rows.sum(-2) if x.ndim > 1 and rows.numel() else rows
     d_theta = groups[..., :-1].sum_to_size(theta.shape).to(theta.dtype) if wants_theta else None
     d_scale = groups[..., -1].sum_to_size(scale.shape).to(scale.dtype) if wants_scale else None
-    return d_theta, d_scale
+    return dz, d_theta, d_scale, None, None
 
 
 torch.library.register_autograd("hccs::softmax_logits", _gradients, setup_context=_save)
@@ -188,14 +178,10 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        x, theta, scale, valid = ctx.saved_tensors
-        _, wants_theta, wants_scale, _, _ = ctx.needs_input_grad
-        dz, rows = _backend(g, theta).backward(g, x, theta, scale, valid, wants_theta or wants_scale)
-        return dz, *_parameter_gradients(rows, x, theta, scale, wants_theta, wants_scale), None, None
+        return _gradients(ctx, g, None, _backend(g, ctx.saved_tensors[1]).backward)
 
 
 def _backend(z: torch.Tensor, theta: torch.Tensor) -> Any:
     on_cpu = z.device.type == "cpu"
-    if not on_cpu and theta.shape[-1] > ONE_LINE:
-        return wide_logits
-    return plain_logits if on_cpu and z.dtype == torch.float64 else backend("float_logits", z.device.type)
+    plain = z.dtype == torch.float64 if on_cpu else theta.shape[-1] > ONE_LINE
+    return plain_logits if plain else backend("float_logits", z.device.type)

@@ -8,7 +8,7 @@ for, so that the stream after them is the float model's. No labels, no gradient.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,16 +18,15 @@ from torch import nn
 
 from hccs._progress import track
 from hccs.errors import DataError, ModelError, ParameterError
-from hccs.nn.attaching import detach
+from hccs.nn.attaching import detach, unchanged
 from hccs.nn.batches import call, listed, unwrapped
 from hccs.nn.collecting import distributed
 from hccs.nn.interface import NAME
-from hccs.nn.lowering.encoder import Dense, Layer, bias_of, weight_of
 from hccs.nn.lowering.families import KnownLayer, known_layers
-from hccs.nn.lowering.pre_norm import Block
+from hccs.nn.lowering.parts import Block, Dense, Layer, bias_of, weight_of
 from hccs.nn.lowering.quantised import computes_integers
-from hccs.nn.preserving import unchanged
-from hccs.nn.ridge import Chosen, RidgeFit, choose
+from hccs.nn.ridge import Chosen, RidgeFit, RidgeSums, choose
+from hccs.nn.rounding import round_weights
 
 HELD_BACK = 8
 """One sentence in this many chooses the ridge."""
@@ -57,6 +56,7 @@ def reconstruct(
     *,
     teacher: nn.Module | None = None,
     held_back: int = HELD_BACK,
+    compensate: bool = False,
 ) -> tuple[ReconstructedMatrix, ...]:
     """Correct the weights of a converted model in place, so that its residual stream is the float model's.
 
@@ -73,6 +73,9 @@ def reconstruct(
     activations stay in memory, on the model's device. Under `torch.distributed` each process passes its own
     batches, and all get the same weights. The same batches give the same weights. Models whose layers are not
     known are refused.
+
+    With `compensate`, inside `hccs.nn.quantised`, every matrix of a post-norm layer is rounded to its
+    integers besides, column after column, each of which makes up for the rounding of those before it.
 
     >>> from transformers import BertConfig, BertForSequenceClassification
     >>> import hccs.nn
@@ -100,7 +103,8 @@ def reconstruct(
             stack.enter_context(_without_cache(each))
             each.eval()
         stack.enter_context(torch.no_grad())
-        return _solve_layers(layers, theirs, _first_states(model, teacher, layers, theirs, given, held_back))
+        states = _first_states(model, teacher, layers, theirs, given, held_back)
+        return _solve_layers(layers, theirs, states, compensate)
 
 
 def _float_copy(model: nn.Module) -> nn.Module:
@@ -205,8 +209,28 @@ def _before(model: nn.Module, first: nn.Module, batch: Any) -> tuple[torch.Tenso
     return found[0]
 
 
+def _round(modules: Sequence[Dense], states: list[_State], stream: str) -> None:
+    """Round layers that read the stream `stream` of all states, each with regard to the others' inputs."""
+    inputs = weight_of(modules[0]).shape[1]
+    fit = RidgeFit(inputs, 0, weight_of(modules[0]).device)
+    for state in states:
+        c = getattr(state, stream).flatten(0, -2).float()
+        fit.add(c, c[:, :0], state.fitted, state.held_back)
+    sums = _sums(fit)
+    for module in modules:
+        round_weights(module, sums)
+
+
+def _sums(fit: RidgeFit) -> RidgeSums:
+    fitted, held_back = fit.finished()
+    both = fitted + held_back
+    if distributed():
+        both.all_reduce()
+    return both
+
+
 def _solve_layers(
-    layers: list[KnownLayer], theirs: list[KnownLayer], states: list[_State]
+    layers: list[KnownLayer], theirs: list[KnownLayer], states: list[_State], compensate: bool
 ) -> tuple[ReconstructedMatrix, ...]:
     found: list[ReconstructedMatrix] = []
     for i, (layer, their) in enumerate(zip(layers, theirs, strict=True)):
@@ -214,20 +238,32 @@ def _solve_layers(
         attention, narrow = _fit(parts.attention_output), _fit(parts.narrow)
         tokens = sum(state.student.shape[:2].numel() for state in states)
         keeps = 4 * tokens * weight_of(parts.narrow).shape[1] <= KEPT
+        rounds = parts if compensate and isinstance(parts, Layer) else None
+        if rounds is not None:
+            _round((rounds.query, rounds.key, rounds.value), states, "student")
         for state in track(states, total=len(states), description=f"layer {i}: attention"):
             attended = _run_teacher(their, state)
             state.context = _context(layer, state)
             _add(attention, state, parts.attention_output, state.context, attended - state.student)
         found.append(_solve(parts.attention_output, attention, i, "attention_output"))
+        if rounds is not None:
+            round_weights(rounds.attention_output, _sums(attention))
+            for state in states:
+                assert state.context is not None
+                state.attended = _after_attention(parts, state.student, state.context)
+            _round((rounds.wide,), states, "attended")
         for state in track(states, total=len(states), description=f"layer {i}: feed-forward"):
             assert state.context is not None and state.summed is not None
-            state.attended = _after_attention(parts, state.student, state.context)
+            if state.attended is None:
+                state.attended = _after_attention(parts, state.student, state.context)
             active = _active(parts, state.attended)
             _add(narrow, state, parts.narrow, active, state.summed - state.attended)
             state.context = state.summed = None
             # In integers a pre-norm layer adds to the stream that its LayerNorm has read last.
             state.active = active if keeps and isinstance(parts, Layer) else None
         found.append(_solve(parts.narrow, narrow, i, "narrow"))
+        if rounds is not None:
+            round_weights(rounds.narrow, _sums(narrow))
         if i + 1 < len(layers):
             _require_parts(layer, states[0])
             for state in states:

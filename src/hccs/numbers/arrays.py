@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import DtypeError, ParameterError, ShapeError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def numbers(name: str, value: Any, hint: str = "Give one value, or one per head.") -> NDArray[Any]:
@@ -85,3 +83,27 @@ def array_of(name: str, value: Any) -> NDArray[Any]:
 def _require_kind(name: str, array: NDArray[Any], kinds: str, expected: str, hint: str) -> None:
     if array.dtype.kind not in kinds:
         raise DtypeError(f"{name} to be {expected}", f"dtype {array.dtype}", hint)
+
+
+class Packed:
+    """Parameters of one head or of many, kept as one read-only array whose last dimension has them all."""
+
+    _packed: NDArray[np.int32]
+
+    @property
+    def packed(self) -> NDArray[np.int32]:
+        return self._packed
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """() for one head, else the common shape of the parameters."""
+        return self._packed.shape[:-1]
+
+    def _identity(self) -> tuple[object, ...]:
+        return self._packed.shape, self._packed.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return self._identity() == other._identity() if isinstance(other, type(self)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity())

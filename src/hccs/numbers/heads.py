@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from hccs.errors import ParameterError, ShapeError
-from hccs.numbers.arrays import integers, together
+from hccs.numbers.arrays import Packed, integers, together
 from hccs.numbers.modes import INT16_MAX, MAX_DISTANCE, MAX_SHIFT, MAX_SLOPE, UINT8_MAX, WIDE_MAX
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 NAMES = ("B", "S", "D", "S2", "D2", "f")
 """A head's parameters in the order in which arrays hold them: the first three, or all six."""
@@ -25,7 +22,7 @@ NO_SECOND_LINE = {"S2": 0, "D2": 1, "f": 0}
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class HeadParams:
+class HeadParams(Packed):
     """theta = (B, S, D) of one head, or of many as arrays of one shape; two lines with S2, D2 and f besides.
 
     A score is `(B - S*min(d, D) - S2*min(d, D2)) >> f` at distance d from the row's maximum. Without a second
@@ -35,7 +32,7 @@ class HeadParams:
     Refuses what no integer datapath could run: D outside 1..127, D2 outside 1..D, S or S2 outside 0..127, B
     outside 1..32767, a score below 0, and a shift f that does not make scores uint8. Whether a row of c
     columns can be run is checked when it is run; whether theta serves rows of n columns in every mode is
-    `Region(n)`'s to say.
+    `Region(n)`'s to say. `packed` is a read-only int32 array: [..., 3] of B, S, D or, wide, [..., 6] of all.
 
     >>> HeadParams(B=444, S=11, D=40)
     HeadParams(B=444, S=11, D=40)
@@ -100,17 +97,6 @@ class HeadParams:
         return cls(*np.moveaxis(packed, -1, 0), wide=packed.shape[-1] > ONE_LINE)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """() for one head, else the common shape of B, S and D."""
-        return self.packed.shape[:-1]
-
-    @property
-    def packed(self) -> NDArray[np.int32]:
-        """The parameters as one read-only int32 array: [..., 3] of B, S, D or, wide, [..., 6] of all six."""
-        packed: NDArray[np.int32] = self._packed  # type: ignore[attr-defined]
-        return packed
-
-    @property
     def max_score(self) -> int:
         """The largest score of any head: that of a row's maximum, B >> f."""
         score: int = self._max_score  # type: ignore[attr-defined]
@@ -149,14 +135,6 @@ class HeadParams:
         numbers = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
         plain = self.wide and not (np.any(self.S2) or np.any(self.f))
         return f"HeadParams({numbers}{', wide=True' if plain else ''})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, HeadParams):
-            return NotImplemented
-        return np.array_equal(self.packed, other.packed)
-
-    def __hash__(self) -> int:
-        return hash((self.packed.shape, self.packed.tobytes()))
 
 
 def _require_runnable(B: int, S: int, D: int, S2: int, D2: int, f: int) -> None:

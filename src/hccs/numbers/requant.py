@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from hccs.errors import DtypeError, ParameterError
-from hccs.numbers.arrays import integers, positive, together
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+from hccs.numbers.arrays import Packed, integers, positive, together
 
 MULTIPLIER_BITS = 24
 """Multipliers stay below 2^24, so that float32 holds multiplier * 2^-shift exactly."""
@@ -24,11 +22,11 @@ MAX_HEAD_DIM = 1024
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class FixedPoint:
+class FixedPoint(Packed):
     """The factor multiplier * 2^-shift of one head, or of many as arrays of one shape.
 
     It takes an accumulator `a` to clamp(floor((a * multiplier + 2^(shift - 1)) / 2^shift), -128, 127): round
-    half up, saturate.
+    half up, saturate. `packed` is int32 [..., 2].
 
     >>> FixedPoint.nearest(0.1)
     FixedPoint(multiplier=13421773, shift=27)
@@ -66,32 +64,15 @@ class FixedPoint:
             )
         return cls(multiplier[()], shift[()])
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.packed.shape[:-1]
-
-    @property
-    def packed(self) -> NDArray[np.int32]:
-        """multiplier and shift as one read-only int32 array [..., 2]."""
-        packed: NDArray[np.int32] = self._packed  # type: ignore[attr-defined]
-        return packed
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, FixedPoint):
-            return NotImplemented
-        return np.array_equal(self.packed, other.packed)
-
-    def __hash__(self) -> int:
-        return hash((self.shape, self.packed.tobytes()))
-
 
 @dataclass(frozen=True, eq=False, init=False)
-class Requant:
+class Requant(Packed):
     """How `hccs.attention` moves between integers of different scales, per head.
 
     `logits` takes q.k to int8 logits; `v_scale` is the real value of one step of v, kept in float32;
     `output`, needed for int8 output alone, takes N / Z (in steps of v) to the output's int8 steps. Each is
-    one value or an array per head; together they broadcast.
+    one value or an array per head; together they broadcast. `packed` is int32 [..., 5]: the multiplier and
+    shift of the logits, those of the output, and the bits of v_scale.
 
     >>> Requant.from_scales(q_scale=0.02, k_scale=0.03, v_scale=0.01, logit_scale=0.05, scaling=0.125)
     Requant(logits=FixedPoint(multiplier=12884902, shift=33), v_scale=0.009999999776482582, output=None)
@@ -151,23 +132,8 @@ class Requant:
         v, out = _scales({"v_scale": v_scale, "out_scale": out_scale})
         return cls(logits, v_scale, FixedPoint.nearest(v / out, "v_scale / out_scale"))
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.packed.shape[:-1]
-
-    @property
-    def packed(self) -> NDArray[np.int32]:
-        """Read-only int32 [..., 5]: logits' multiplier, shift; output's; the bits of v_scale."""
-        packed: NDArray[np.int32] = self._packed  # type: ignore[attr-defined]
-        return packed
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Requant):
-            return NotImplemented
-        return (self.output is None) == (other.output is None) and np.array_equal(self.packed, other.packed)
-
-    def __hash__(self) -> int:
-        return hash((self.shape, self.output is None, self.packed.tobytes()))
+    def _identity(self) -> tuple[object, ...]:
+        return *super()._identity(), self.output is None
 
 
 def _bounded(name: str, value: Any, low: int, high: int) -> NDArray[np.int32]:

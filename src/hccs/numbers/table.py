@@ -6,22 +6,19 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from hccs._files.checked import Format
-from hccs._html.charts import sparkline
-from hccs._html.elements import table
-from hccs._html.notebook import TABLE, first_rows, framed
+from hccs._html import first_rows, framed, sparkline, table
 from hccs.errors import DataError, DtypeError, FileError, HccsError, ParameterError, ShapeError
 from hccs.numbers.arrays import integers, numbers, require_integer
 from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE, Mode
 from hccs.numbers.region import NARROW, WIDE, Region
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 FORMAT = Format("hccs.ParamTable", version=3)
 _GRIDS = ("B", "S", "D", "scale")
@@ -244,7 +241,7 @@ class ParamTable:
         size = f"{layers} layer{'s' * (layers > 1)} of {heads} heads"
         return framed(
             f"ParamTable: {size}, rows of up to {self.n}, {self.mode.value}",
-            table(["head", *names, "scale", "weight by distance"], cells, style=TABLE),
+            table(["head", *names, "scale", "weight by distance"], cells),
             more,
         )
 
@@ -339,3 +336,22 @@ def _grid(name: str, array: NDArray[Any]) -> NDArray[Any]:
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     array.flags.writeable = False
     return array
+
+
+def run_table(run: str | os.PathLike[str]) -> ParamTable:
+    """The table of a finished run's converted model, or of a table file."""
+    path = Path(run)
+    try:
+        file = path if path.is_file() else path / CONVERTED
+        missing = None if file.exists() else "no such file or folder"
+        if missing and path.is_dir():
+            missing = f"no {CONVERTED} in it"
+    except OSError as error:
+        missing = str(error)
+    if missing:
+        raise FileError(
+            f"{path} to be a finished run or a parameter table",
+            missing,
+            "Finish the run with hccs convert, or name a file that ParamTable.save wrote.",
+        )
+    return ParamTable.load(file)

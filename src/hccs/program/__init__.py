@@ -2,7 +2,6 @@
 
 from hccs.program.fingerprints import fingerprint
 from hccs.program.model import IntegerModel, Scores
-from hccs.program.program import Program
-from hccs.program.text_settings import TextSettings
+from hccs.program.program import Program, TextSettings
 
 __all__ = ["IntegerModel", "Program", "Scores", "TextSettings", "fingerprint"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hccs._html.elements import table, tag
-from hccs._html.notebook import TABLE, first_rows, framed
+from hccs._html import first_rows, framed, table, tag
 from hccs.program.program import Program
 
 HEADER = ("", "operator", "reads", "writes", "shape", "step", "bytes", "products per token")
@@ -26,7 +25,7 @@ def as_html(program: Program) -> str:
     rows, more = first_rows(_rows(program))
     return framed(
         _title(program),
-        table(HEADER, rows, style=TABLE),
+        table(HEADER, rows),
         more,
         *(tag("p", line) for line in (_sums(program), *_texts(program))),
     )

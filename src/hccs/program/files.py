@@ -6,17 +6,15 @@ import json
 import os
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._files.checked import Format
 from hccs.errors import FileError, HccsError
 from hccs.program.operators import OPERATORS
 from hccs.program.program import Program
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FORMAT = Format("hccs.Program", version=1)
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import HccsError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from hccs.program.model import IntegerModel
     from hccs.program.program import Program
 

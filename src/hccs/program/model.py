@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import HccsError
 from hccs.ops.arguments import require_threads
 from hccs.program import files, fingerprints
 from hccs.program.describe import as_html, describe
 from hccs.program.program import Program
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import FixedPoint, Requant
+from hccs.numbers.score_tables import ScoreTable
 from hccs.reference.softmax import leading_bit, mask_of, scores, softmax
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from hccs.numbers.heads import HeadParams
 
 
@@ -20,7 +20,7 @@ def attention(
     q: NDArray[np.int8],
     k: NDArray[np.int8],
     v: NDArray[np.int8],
-    theta: HeadParams,
+    theta: HeadParams | ScoreTable,
     requant: Requant,
     *,
     valid: NDArray[Any] | None = None,
@@ -42,9 +42,10 @@ def attention(
         nq, nk = x.shape[-2:]
         mask = mask & (np.arange(nk) <= np.arange(nq)[:, None] + (nk - nq))
     if mode is None:
-        weights = scores(x, theta, mask)
+        weights = theta.scores(x, mask) if isinstance(theta, ScoreTable) else scores(x, theta, mask)
         Z = weights.sum(-1)
     else:
+        assert not isinstance(theta, ScoreTable)
         weights = softmax(x, theta, mode, mask).astype(np.int64)
         Z = np.full(x.shape[:-1], Mode(mode).T)
     N = weights @ v.astype(np.int64)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hccs.numbers.embeddings import EmbeddingParams
-from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
-from hccs.numbers.patches import PatchParams
-from hccs.reference.linear import linear
-from hccs.reference.requantise import add
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs.numbers.layers import INT16_LIMIT, EmbeddingParams, LinearParams, PatchParams
+from hccs.reference.linear import add, linear
 
 
 def embedding(

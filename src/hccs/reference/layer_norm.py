@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hccs.numbers.layer_norm import XHAT_BITS, NormParams
-from hccs.reference.requantise import shift_half_even
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs.numbers.layers import XHAT_BITS, NormParams
+from hccs.reference.linear import shift_half_even
 
 
 def layer_norm(v: NDArray[np.int32], params: NormParams) -> NDArray[np.int16]:

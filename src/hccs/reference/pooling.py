@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import ParameterError
-from hccs.reference.requantise import shift_half_even
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs.reference.linear import shift_half_even
 
 POOLINGS = ("mean", "first", "last", "max")
 UNIT_BITS = 25

@@ -1,6 +1,6 @@
 """Text in, answers out: one file, NumPy and `tokenizers` alone."""
 
-from hccs.program.text_settings import TextSettings
+from hccs.program.program import TextSettings
 from hccs.text.answers import Classifier, Prediction, Ranked, Reranker, Tag, Tagger
 from hccs.text.encoder import Encoder
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import DtypeError, ModelError, ParameterError
 from hccs.program.model import IntegerModel
-from hccs.program.text_settings import CLASSIFY, RERANK, TAG
-from hccs.text.reading import list_of_texts
-from hccs.text.text_model import TextModel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs.program.program import CLASSIFY, RERANK, TAG
+from hccs.text.text_model import TextModel, list_of_texts
 
 OUTSIDE = "O"
 """The label of words in no span."""
@@ -55,12 +52,7 @@ class Tag:
 class _Scorer(TextModel):
     def _scores(self, texts: list[Any], batch_size: int | None, threads: int | None) -> NDArray[np.int64]:
         """Integer scores [texts, labels]."""
-        scores = np.empty((len(texts), len(self.model.labels)), np.int64)
-
-        def take(number: int, encoding: Any, answer: NDArray[Any]) -> None:
-            scores[number] = answer
-
-        self._answers(texts, take, batch_size=batch_size, threads=threads)
+        scores: NDArray[np.int64] = self.answers(texts, batch_size=batch_size, threads=threads).rows
         return scores
 
 
@@ -108,9 +100,13 @@ class Reranker(_Scorer):
     ) -> NDArray[np.int64]:
         if not isinstance(query, str):
             raise DtypeError("a query: str", type(query).__name__, "Rank passages for one query at a time.")
-        scores = self._scores([(query, passage) for passage in passages], batch_size, threads)
-        relevance: NDArray[np.int64] = scores[:, -1] - (scores[:, 0] if scores.shape[1] == 2 else 0)
-        return relevance
+        return relevance(self._scores([(query, passage) for passage in passages], batch_size, threads))
+
+
+def relevance(scores: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The relevance of pairs by their scores [pairs, 1 or 2]."""
+    found: NDArray[np.int64] = scores[:, -1] - (scores[:, 0] if scores.shape[1] == 2 else 0)
+    return found
 
 
 class Classifier(_Scorer):
@@ -140,10 +136,11 @@ class Classifier(_Scorer):
         single = isinstance(texts, str)
         listed = list_of_texts([texts] if single else texts, pairs=True)
         logits = self._scores(listed, batch_size, threads) * self.model.program.score_scale
-        found = [self._prediction(row, top_k) for row in logits]
+        found = [self.prediction(row, top_k) for row in logits]
         return found[0] if single else found
 
-    def _prediction(self, logits: NDArray[np.float64], top_k: int | None) -> Prediction:
+    def prediction(self, logits: NDArray[np.float64], top_k: int | None = None) -> Prediction:
+        """The prediction that belongs to a text's logits."""
         if len(logits) == 1:
             value = float(logits[0])
             return Prediction(self.labels[0], value, {self.labels[0]: value})

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from hccs.errors import DtypeError, ParameterError, ShapeError
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
+from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT
 from hccs.program.model import IntegerModel
-from hccs.program.text_settings import EMBEDDINGS
-from hccs.text.reading import list_of_texts
-from hccs.text.text_model import TextModel
+from hccs.program.program import EMBEDDINGS
+from hccs.text.text_model import TextModel, list_of_texts
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+MOST_SIZES = 8
+"""Sizes of shorter vectors whose engines are kept."""
 
 OUTS = ("float32", "int16", "int8")
 
@@ -62,16 +62,12 @@ class Encoder(TextModel):
         if out not in OUTS:
             raise ParameterError(f"out among {', '.join(OUTS)}", repr(out), "Leave it out for float32.")
         single = isinstance(texts, str)
-        prefix = self._prefix(prompt)
+        prefix = self.prefix(prompt)
         listed = [prefix + text for text in list_of_texts([texts] if single else texts)]
-        model = self._model_of(self.dims if dims is None else dims)
-        units = np.empty((len(listed), self.dims if dims is None else int(dims)), np.int16)
-
-        def take(number: int, encoding: Any, answer: NDArray[Any]) -> None:
-            units[number] = answer
-
-        self._answers(listed, take, model=model, batch_size=batch_size, threads=threads, progress=progress)
-        return _as(units[0] if single else units, out)
+        units = self.answers(
+            listed, dims=dims, batch_size=batch_size, threads=threads, progress=progress
+        ).rows
+        return as_dtype(units[0] if single else units, out)
 
     def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
         """Cosines [len(a), len(b)] of vectors, float32. Sums of integers are exact, in whatever order."""
@@ -84,7 +80,8 @@ class Encoder(TextModel):
         cosines: NDArray[np.float32] = (first @ second.T / np.maximum(lengths, 1e-300)).astype(np.float32)
         return cosines
 
-    def _prefix(self, prompt: str | None) -> str:
+    def prefix(self, prompt: str | None) -> str:
+        """What the prompt of this name puts in front of a text; None is the model's default."""
         settings = self.settings
         name = settings.default_prompt if prompt is None else prompt
         if not name:
@@ -98,12 +95,15 @@ class Encoder(TextModel):
             )
         return settings.prompts[name]
 
-    def _model_of(self, dims: int) -> IntegerModel:
+    def _model_of(self, dims: int | None) -> IntegerModel:
         """The model whose vectors have so many channels; its engine is compiled once."""
+        dims = self.dims if dims is None else dims
         if not isinstance(dims, int | np.integer) or isinstance(dims, bool) or not 1 <= dims <= self.dims:
             raise ParameterError(f"dims from 1 to {self.dims}", repr(dims), "Leave it out for all.")
         with self._lock:
             if dims not in self._by_dims:
+                if len(self._by_dims) > MOST_SIZES:  # clients of a server may ask for all
+                    del self._by_dims[next(kept for kept in self._by_dims if kept != self.dims)]
                 program = self.model.program
                 last: Any = program.operators[-1]  # vectors come from `Unit` alone
                 last = replace(last, dims=int(dims))
@@ -113,7 +113,8 @@ class Encoder(TextModel):
             return self._by_dims[dims]
 
 
-def _as(units: NDArray[np.int16], out: str) -> NDArray[Any]:
+def as_dtype(units: NDArray[np.int16], out: str) -> NDArray[Any]:
+    """Unit vectors in int16 as one of `OUTS`."""
     if out == "int16":
         return units
     if out == "int8":

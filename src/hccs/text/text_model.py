@@ -1,23 +1,26 @@
-"""What all models of texts share: a file with its tokenizer, and batches of sequences of like lengths."""
+"""What all models of texts share: a file with its tokenizer, what is no text, and batches of like lengths."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hccs._extras import require
 from hccs._progress import Bar
-from hccs.errors import ModelError, ParameterError
+from hccs.errors import DataError, DtypeError, FileError, ModelError, ParameterError
 from hccs.ops.arguments import require_threads
 from hccs.program.files import find
 from hccs.program.model import IntegerModel
-from hccs.program.text_settings import CLASSIFY, EMBEDDINGS, RERANK, TAG, TextSettings
-from hccs.text.reading import Reader, padded
+from hccs.program.program import CLASSIFY, EMBEDDINGS, RERANK, TAG, Program, TextSettings
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
 MOST_TOKENS = 8192
@@ -27,6 +30,15 @@ MOST_TEXTS = 4096
 """Texts that are read before they are sorted into batches."""
 
 CLASSES = {EMBEDDINGS: "Encoder", RERANK: "Reranker", CLASSIFY: "Classifier", TAG: "Tagger"}
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a model answers to texts: rows of integers, the tokens read of each text, and which were cut."""
+
+    rows: NDArray[Any]
+    tokens: NDArray[np.int64]
+    cut: NDArray[np.bool_]
 
 
 class TextModel:
@@ -68,6 +80,34 @@ class TextModel:
             self._fingerprint = self.model.fingerprint()
         return self._fingerprint
 
+    def answers(
+        self,
+        texts: Sequence[Any],
+        *,
+        dims: int | None = None,
+        batch_size: int | None = None,
+        threads: int | None = None,
+        progress: bool = False,
+    ) -> Answers:
+        """Rows for texts or pairs that are read as they stand: unit vectors in int16, or scores in int64."""
+        model = self._model_of(dims)
+        last = model.program.values[model.program.operators[-1].output]
+        found = Answers(
+            np.empty((len(texts), last.width), np.int16 if self.settings.kind == EMBEDDINGS else np.int64),
+            np.empty(len(texts), np.int64),
+            np.empty(len(texts), np.bool_),
+        )
+
+        def take(number: int, encoding: Any, answer: NDArray[Any]) -> None:
+            found.rows[number] = answer
+            found.tokens[number], found.cut[number] = len(encoding.ids), bool(encoding.overflowing)
+
+        self._answers(texts, take, model=model, batch_size=batch_size, threads=threads, progress=progress)
+        return found
+
+    def _model_of(self, dims: int | None) -> IntegerModel:
+        return self.model
+
     def _answers(
         self,
         texts: Sequence[Any],
@@ -90,15 +130,18 @@ class TextModel:
             for start in range(0, len(texts), MOST_TEXTS):
                 encodings = self._reader.read(texts[start : start + MOST_TEXTS], offsets=offsets)
                 cut += sum(1 for encoding in encodings if encoding.overflowing)
-                lengths = np.array([len(encoding.ids) for encoding in encodings])
+                tokens = [encoding.ids for encoding in encodings]
+                lengths = [len(ids) for ids in tokens]
                 for batch in batches(lengths, batch_size):
-                    n = int(lengths[batch[-1]])
-                    ids = padded([encodings[i].ids for i in batch], n)
-                    types = padded([encodings[i].type_ids for i in batch], n) if typed else None
-                    mask = np.arange(n) < lengths[batch][:, None]
+                    n = lengths[batch[-1]]
+                    ids, types, mask = padded([tokens[i] for i in batch], n), None, None
+                    if typed and any(any(encodings[i].type_ids) for i in batch):
+                        types = padded([encodings[i].type_ids for i in batch], n)
+                    if lengths[batch[0]] < n:
+                        mask = np.arange(n) < np.array([[lengths[i]] for i in batch])
                     answers = run(ids, mask, types, threads=threads).scores
                     for i, answer in zip(batch, answers, strict=True):
-                        take(start + int(i), encodings[i], answer)
+                        take(start + i, encodings[i], answer)
                     done += len(batch)
                     if progress:
                         bar.update(done)
@@ -111,9 +154,9 @@ class TextModel:
         return f"{type(self).__name__}({self.settings})"
 
 
-def batches(lengths: NDArray[np.int64], most: int | None) -> Iterator[NDArray[np.int64]]:
+def batches(lengths: Sequence[int], most: int | None) -> Iterator[list[int]]:
     """Numbers of texts, shortest first, in batches of at most so many and of `MOST_TOKENS` with padding."""
-    order = np.argsort(lengths, kind="stable")
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
     start = 0
     while start < len(order):
         end = start + 1
@@ -123,3 +166,99 @@ def batches(lengths: NDArray[np.int64], most: int | None) -> Iterator[NDArray[np
             end += 1
         yield order[start:end]
         start = end
+
+
+class Reader:
+    """A program's tokenizer, which cuts texts at `max_length` tokens and warns once that it did."""
+
+    def __init__(self, program: Program, max_length: int) -> None:
+        if not program.tokenizer:
+            raise FileError(
+                "a model with its tokenizer",
+                "a file without one",
+                "Lower it with the text of its tokenizer.json; IntegerModel takes token ids.",
+            )
+        tokenizers = require("tokenizers", "text", "to read texts")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(program.tokenizer)
+        except Exception as error:  # the package raises bare exceptions
+            raise FileError(
+                "a tokenizer.json that this version of tokenizers reads",
+                str(error)[:200],
+                "Update tokenizers.",
+            ) from error
+        own = self._tokenizer.truncation or {}
+        self._tokenizer.no_padding()
+        try:
+            self._tokenizer.enable_truncation(
+                max_length,
+                strategy=own.get("strategy", "longest_first"),
+                direction=own.get("direction", "right"),
+            )
+        except Exception as error:
+            raise FileError(
+                "room for texts beside special tokens", str(error)[:200], "Lower it for more."
+            ) from error
+        self.max_length = max_length
+        self._warned, self._lock = False, threading.Lock()
+
+    def read(self, texts: Sequence[Any], *, offsets: bool = False, words: bool = False) -> list[Any]:
+        """Encodings of texts and pairs, or of lists of `words`; with `offsets` they know tokens' places."""
+        read = self._tokenizer.encode_batch if offsets or words else self._tokenizer.encode_batch_fast
+        try:
+            found: list[Any] = read(texts, is_pretokenized=words)
+        except (UnicodeError, TypeError) as error:
+            raise DataError(
+                "texts that UTF-8 can write", f"half a surrogate pair ({error})", "Repair it."
+            ) from error
+        if any(not encoding.ids for encoding in found):
+            raise DataError(
+                "at least one token in every text",
+                "a text without any, and a tokenizer without special tokens",
+                "Leave empty texts out.",
+            )
+        return found
+
+    def warn_of_cut(self, cut: int, count: int) -> None:
+        """Tell how many of so many texts were cut, the first time that some were."""
+        with self._lock:
+            if not cut or self._warned:
+                return
+            self._warned = True
+        warnings.warn(
+            f"{cut} of {count} texts have more than {self.max_length} tokens: the rest was not read",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def list_of_texts(given: Any, *, pairs: bool = False) -> list[Any]:
+    """Texts as a list, with `pairs` tuples of two among them; anything else is refused."""
+    if isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Iterable):
+        raise DtypeError("a text or a list of texts", _kind(given), "Pass str, or a list of str.")
+    texts = list(given)
+    for number, text in enumerate(texts):
+        if isinstance(text, str):
+            continue
+        pair = isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(t, str) for t in text)
+        if not (pairs and pair):
+            wanted = "texts or pairs of texts" if pairs else "texts"
+            raise DtypeError(
+                f"{wanted}: str in a flat list", f"{_kind(text)} as number {number}", "Decode or flatten it."
+            )
+        texts[number] = tuple(text)
+    return texts
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def padded(rows: Sequence[Sequence[int]], n: int) -> NDArray[np.int64]:
+    """Rows of integers as one array, with zeros at their ends."""
+    if all(len(row) == n for row in rows):
+        return np.array(rows, np.int64)
+    array = np.zeros((len(rows), n), np.int64)
+    for number, row in enumerate(rows):
+        array[number, : len(row)] = row
+    return array

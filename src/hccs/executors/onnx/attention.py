@@ -7,17 +7,16 @@ without a shift are the same with a second delta. Shifted scores are looked up b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.executors.onnx.graph import ZERO_POINT, Graph, Tokens, shape
 from hccs.numbers.heads import NAMES
 from hccs.numbers.modes import INT16_MAX, UINT8_MAX, WIDE_MAX
+from hccs.numbers.score_tables import DISTANCES, ScoreTable
 from hccs.program.operators import Attention
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 OFFSET_SHIFT = 45
 """Up to this shift x + 128.5 is exact in float64: |x| <= 2^(48 - shift), in steps of 2^-shift."""
@@ -42,7 +41,7 @@ def attention(graph: Graph, x: str, step: Attention, tokens: Tokens, width: int,
     k = graph("Transpose", graph("Reshape", k, by_head), perm=[0, 2, 3, 1])
     valid = graph.cast(tokens.mask, np.bool_)
     distance = _distances(graph, q, k, step, valid)
-    if np.any(step.theta.f):
+    if isinstance(step.theta, ScoreTable) or np.any(step.theta.f):
         sums = _sums_of_scores(graph, distance, valid, _values(graph, v, by_head, ZERO_POINT), step)
     else:
         values = _values(graph, _as_int8(graph, v), by_head, np.int8(0))
@@ -82,6 +81,7 @@ def _sums_of_distances(
 ) -> str:
     """(N, Z) = B * sum(v) - S * sum(min(d, D) * v), and with a second line - S2 * sum(min(d, D2) * v)."""
     theta = step.theta
+    assert not isinstance(theta, ScoreTable)
     sums = graph("Mul", graph("MatMulInteger", tokens.mask, v), per_head(theta.B))
     for slope, bound in ((theta.S, theta.D), (theta.S2, theta.D2)):
         if np.any(slope):
@@ -101,11 +101,13 @@ def _sums_of_scores(graph: Graph, distance: str, valid: str, v: str, step: Atten
 
     v is uint8 as well: CPUs without VNNI add two products of uint8 by int8 in 16 bits.
     """
-    six = [per_head(getattr(step.theta, name)) for name in NAMES]
-    B, S, D, S2, D2, f = six
     d = np.arange(_BEYOND)
     scores = np.zeros((step.heads, 1, _BEYOND + 1), np.int32)
-    scores[..., :_BEYOND] = (B - S * np.minimum(d, D) - S2 * np.minimum(d, D2)) >> f
+    if isinstance(step.theta, ScoreTable):
+        scores[:, 0, :_BEYOND] = step.theta.packed[:, np.minimum(d, DISTANCES - 1)]
+    else:
+        B, S, D, S2, D2, f = (per_head(getattr(step.theta, name)) for name in NAMES)
+        scores[..., :_BEYOND] = (B - S * np.minimum(d, D) - S2 * np.minimum(d, D2)) >> f
     first = per_head(np.arange(step.heads) * (_BEYOND + 1))
     at = graph("Add", graph("Where", valid, distance, np.int32(_BEYOND)), first)
     sums = ""

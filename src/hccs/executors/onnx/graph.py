@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._extras import require
 from hccs.program.program import Program
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Operand = str | NDArray[Any] | np.generic
 
 OPSET = 18

@@ -21,8 +21,7 @@ import numpy as np
 
 from hccs.executors.onnx.graph import Graph, shape
 from hccs.executors.onnx.linear import clamped
-from hccs.numbers.layer_norm import XHAT_BITS, NormParams
-from hccs.numbers.multipliers import INT16_LIMIT
+from hccs.numbers.layers import INT16_LIMIT, XHAT_BITS, NormParams
 from hccs.reference.layer_norm import root_of, root_shift
 
 LARGEST_ODD = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,29 +10,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from hccs.calibration.ranges import ValueRanges
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.batches import listed, unwrapped
-from hccs.nn.lowering.accounting import Account, account
 from hccs.nn.lowering.assembling import assemble
-from hccs.nn.lowering.choosing import BY_OUTPUT, METHODS, by_output, cut_ranges
-from hccs.nn.lowering.encoder import Encoder, VectorHead
 from hccs.nn.lowering.families import take_apart
-from hccs.nn.lowering.pre_norm import PreNorm
+from hccs.nn.lowering.parts import Encoder, PreNorm, VectorHead
 from hccs.nn.lowering.quantised import quantised as quantised_forward
-from hccs.nn.lowering.ranges import magnitudes, measured
-from hccs.nn.lowering.scales import Scales, choose_scales
+from hccs.nn.lowering.ranges import METHODS, ValueRanges, magnitudes, measured
+from hccs.nn.lowering.scales import Scales, channel_scales, choose_scales, cut_ranges
 from hccs.numbers.table import ParamTable
 from hccs.program.model import IntegerModel
 
 __all__ = [
     "IntegerPlan",
     "lower",
-    "measure_ranges",
     "quantised",
     "scales_for",
     "take_apart",
-    "where_accuracy_goes",
 ]
 
 
@@ -48,18 +42,20 @@ def lower(
     split_outliers: bool = False,
     vector: VectorHead | None = None,
     row_exponents: bool | None = None,
+    by_distance: bool | None = None,
 ) -> IntegerModel:
     """The whole model in integers: HCCS with the table's parameters, everything else in int8 and int16.
 
     The scale of every value comes from `batches`, which need no labels; padding is left out. Where `ranges`
-    are given, which `measure_ranges` has measured before, scales come from those. `scales` is "max-abs";
-    "least-error" for ranges that may clip; or "by-output", which takes for every value the one of the two
-    that changes the model's answers to `batches` least. With `split_outliers` channels of a wide layer that
-    reach far beyond the others go a path of their own, where that lowers the noise by 6 dB or more. A model
-    of images needs `pixels`, its image processor, whose normalisation becomes part of the program.
+    are given, scales come from those. `scales` is "max-abs", or "least-error" for ranges that may clip. With
+    `split_outliers` channels of a wide layer that reach far beyond the others go a path of their own, where
+    that lowers the noise by 6 dB or more. A model of images needs `pixels`, its image processor, whose
+    normalisation becomes part of the program.
 
     With a `vector` head the answer is a unit vector per text: embeddings. `row_exponents` give every token a
-    power of two of its own in front of linear layers, and GELU int16 inputs: by default for embeddings.
+    power of two of its own in front of linear layers, every channel a scale, and GELU int16 inputs; with
+    `by_distance` attention looks scores up in a table of exponentials, and of the table's parameters the
+    logit scales alone are used. Both are the default for embeddings.
 
     >>> import torch, transformers, hccs.nn
     >>> config = transformers.BertConfig(
@@ -73,7 +69,7 @@ def lower(
     (1, 2)
     """
     plan = IntegerPlan.measured(
-        model, table, batches, scales, pixels, split_outliers, ranges, vector, row_exponents
+        model, table, batches, scales, pixels, split_outliers, ranges, vector, row_exponents, by_distance
     )
     return plan.lower(tokenizer)
 
@@ -99,6 +95,7 @@ class IntegerPlan:
         ranges: ValueRanges | None = None,
         vector: VectorHead | None = None,
         row_exponents: bool | None = None,
+        by_distance: bool | None = None,
     ) -> IntegerPlan:
         """Scales for the model as it is, chosen as `hccs.nn.lower` says."""
         model = unwrapped(model)
@@ -106,7 +103,8 @@ class IntegerPlan:
         _require_finite(model)
         rows = vector is not None if row_exponents is None else row_exponents
         chosen = scales_for(model, parts, table, batches, scales, ranges, split_outliers, rows)
-        return cls(model, parts, table, chosen)
+        looked_up = vector is not None if by_distance is None else by_distance
+        return cls(model, parts, table, replace(chosen, by_distance=looked_up))
 
     def lower(self, tokenizer: str = "") -> IntegerModel:
         """The program of the model's weights as they are now."""
@@ -173,50 +171,24 @@ def scales_for(
     split_outliers: bool = False,
     row_exponents: bool = False,
 ) -> Scales:
-    if row_exponents and (method == BY_OUTPUT or split_outliers or isinstance(parts, PreNorm)):
+    if row_exponents and (split_outliers or isinstance(parts, PreNorm)):
         raise ParameterError(
-            "row exponents of a post-norm encoder, without scales by output or outliers apart",
-            f"scales {method!r}, split_outliers={split_outliers}, {type(parts).__name__}",
-            "Row exponents make both unnecessary; leave them out.",
+            "row exponents of a post-norm encoder, without outliers apart",
+            f"split_outliers={split_outliers}, {type(parts).__name__}",
+            "Row exponents make split_outliers unnecessary; leave it out.",
         )
     if method not in METHODS:
         raise ParameterError(f"one of {', '.join(METHODS)}", repr(method), "'max-abs' is the default.")
-    if ranges is None or method == BY_OUTPUT:
-        batches = listed(batches, named=method == BY_OUTPUT)
     if ranges is None:
-        ranges = measured(model, parts, batches, counted=method != "max-abs")
+        ranges = measured(model, parts, listed(batches), counted=method != "max-abs")
     cut, reach = cut_ranges(ranges, len(parts.layers)) if split_outliers else ({}, {})
-    if method == BY_OUTPUT:
-        return by_output(model, parts, table, ranges, batches, (cut, reach))
     found = {**magnitudes(parts, ranges, method), **reach}
-    return replace(choose_scales(parts, found, row_exponents), outliers=cut)
-
-
-def measure_ranges(model: nn.Module, batches: Iterable[Any], *, pixels: Any = None) -> ValueRanges:
-    """How large every value of a model gets on unlabelled batches: what `lower` chooses scales from.
-
-    Ranges of different batches merge: `ranges.merge(other)`, `ranges.save(path)` and
-    `hccs.calibration.ValueRanges.load(path)`. The result is the same in any order.
-    """
-    model = unwrapped(model)
-    return measured(model, take_apart(model, pixels), batches)
-
-
-def where_accuracy_goes(
-    model: nn.Module,
-    table: ParamTable,
-    whole: IntegerModel,
-    batches: Iterable[Any],
-    *,
-    pixels: Any = None,
-) -> Account:
-    """Where an integer model loses against the model it was lowered from.
-
-    The noise of every value in decibels, and what each kind of operator alone, in each layer, changes of the
-    answers: how many stay, their divergence and, where batches have labels, the accuracy.
-    """
-    model = unwrapped(model)
-    return account(model, take_apart(model, pixels), table, whole, listed(batches, named=True))
+    chosen = replace(choose_scales(parts, found, row_exponents), outliers=cut)
+    if not row_exponents:
+        return chosen
+    assert isinstance(parts, Encoder)
+    loud = {name: value.largest for name, value in ranges.values.items()}
+    return replace(chosen, channels=channel_scales(parts, loud))
 
 
 def _require_finite(model: nn.Module) -> None:

@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hccs.errors import ModelError
-from hccs.nn.lowering.encoder import (
+from hccs.nn.lowering.parts import (
+    Block,
     Dense,
     Encoder,
     Layer,
+    Patches,
+    PreNorm,
     VectorHead,
+    Words,
     as_numbers,
     bias_of,
     outputs_of,
     weight_of,
 )
-from hccs.nn.lowering.pre_norm import Block, PreNorm
 from hccs.nn.lowering.scales import ROW_BITS, Scales
-from hccs.numbers.embeddings import EmbeddingParams
-from hccs.numbers.layer_norm import NormParams
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, quantise_linear, quantise_scores
-from hccs.numbers.ramp import RampParams
+from hccs.numbers.layers import (
+    INT8_LIMIT,
+    INT16_LIMIT,
+    EmbeddingParams,
+    NormParams,
+    PatchParams,
+    RampParams,
+    quantise_linear,
+    quantise_scores,
+)
 from hccs.numbers.requant import Requant
 from hccs.numbers.table import ParamTable
 from hccs.program import Program
 from hccs.program import operators as op
 from hccs.reference.table import table as function_table
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, tokenizer: str = "") -> Program:
@@ -42,57 +49,83 @@ def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, toke
         raise ModelError(
             f"a table of {len(encoder.layers)} layers", str(table.shape[0]), "Calibrate on this model."
         )
-    if isinstance(encoder, PreNorm):
-        from hccs.nn.lowering.pre_norm_program import assemble_pre_norm  # it builds as this module does
-
-        return assemble_pre_norm(encoder, table, scales, tokenizer)
     build = Builder(scales)
-    words, positions, types = (as_numbers(part) for part in encoder.embedding_tables)
-    params = EmbeddingParams.from_float(words, positions, types, scales.word_step, scales.word_shift)
-    build.add(op.Embed("embedded", params, encoder.first_position))
+    if isinstance(encoder, PreNorm):
+        longest, read = _pre_norm(build, encoder, table)
+    else:
+        longest, read = _post_norm(build, encoder, table)
+    if read is not None:
+        build.scores(read, encoder.classifier)
+    step = build.steps[build.operators[-1].output]
+    facts = {"table": dict(table.provenance)}
+    return Program(tuple(build.operators), encoder.labels, longest, step, build.steps, tokenizer, facts)
+
+
+def _post_norm(build: Builder, encoder: Encoder, table: ParamTable) -> tuple[int, str | None]:
+    """Everything but the scores: the longest input, and what scores are computed from, if there are any."""
+    tables = (as_numbers(part) for part in encoder.embedding_tables)
+    build.add(op.Embed("embedded", build.embedding(*tables), encoder.first_position))
     stream = build.norm("embedded", encoder.embedding_norm, "x0")
     for i, layer in enumerate(encoder.layers):
-        stream = _layer(build, i, layer, table, stream)
+        build.attention(i, layer, (layer.query, layer.key, layer.value), build.narrowed(stream), table)
+        build.residual(f"context{i}", layer.attention_output, stream, f"attended{i}", input_limit=128)
+        middle = build.norm(f"attended{i}", layer.attention_norm, f"y{i}")
+        build.between_norms(i, layer, build.narrowed(middle), middle, f"summed{i}")
+        stream = build.norm(f"summed{i}", layer.output_norm, f"x{i + 1}")
+    longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
     if encoder.vector is not None:
         build.vector(encoder.vector, stream)
-        return build.program(
-            (), _longest(encoder, table), 1 / INT16_LIMIT, tokenizer, facts_of(table, scales)
-        )
-    assert encoder.classifier is not None
+        return longest, None
     read = build.narrowed(stream, rows=False)
     if encoder.pooler is not None:
         build.add(op.First((read,), "first"), like=read)
         build.linear("first", encoder.pooler, "pooled")
         build.function("pooled", encoder.pooler_activation, "activated")
         read = "activated"
-    head = encoder.classifier
-    scores, score_scale = quantise_scores(
-        as_numbers(weight_of(head)), as_numbers(bias_of(head)), in_scale=build.steps[read]
+    return longest, read
+
+
+def _pre_norm(build: Builder, model: PreNorm, table: ParamTable) -> tuple[int, str | None]:
+    """As `_post_norm`, of a stack whose stream goes on without a LayerNorm."""
+    if isinstance(model.source, Words):
+        longest = min(table.n, model.source.positions.num_embeddings)
+        words, positions = (as_numbers(part.weight) for part in (model.source.words, model.source.positions))
+        params = build.embedding(words, positions, np.zeros((1, words.shape[1])))
+        build.add(op.Embed("x0", params, limit=INT16_LIMIT))
+    else:
+        patches = _patches(model.source, build.scales.step("stream"))
+        longest = patches.tokens
+        if longest > table.n:
+            raise ModelError(
+                f"a table for the {longest} tokens of an image", f"n = {table.n}", "Calibrate with that n."
+            )
+        build.add(op.EmbedPatches("x0", patches))
+    for i, layer in enumerate(model.layers):
+        stream, middle = f"x{i}", f"y{i}"
+        x = build.narrowed(build.norm(stream, layer.attention_norm, f"a{i}"))
+        build.attention(i, layer, layer.qkv, x, table, model.causal)
+        build.residual(
+            f"context{i}", layer.attention_output, stream, middle, input_limit=128, limit=INT16_LIMIT
+        )
+        read = build.narrowed(build.norm(middle, layer.wide_norm, f"b{i}"))
+        build.between_norms(i, layer, read, middle, f"x{i + 1}", limit=INT16_LIMIT)
+    read = build.narrowed(build.norm(f"x{len(model.layers)}", model.final_norm, "final"))
+    if model.first_only:
+        build.add(op.First((read,), "first"), like=read)
+        read = "first"
+    return longest, read
+
+
+def _patches(source: Patches, step: float) -> PatchParams:
+    weight, bias = (as_numbers(part) for part in source.of_integers)
+    projection = quantise_linear(
+        weight, bias, in_scale=1.0, out_scale=step, limit=INT16_LIMIT, input_limit=128
     )
-    build.add(op.Linear((read,), "scores", scores))
-    build.steps["scores"] = score_scale
-    longest = _longest(encoder, table)
-    return build.program(encoder.labels, longest, score_scale, tokenizer, facts_of(table, scales))
-
-
-def _longest(encoder: Encoder, table: ParamTable) -> int:
-    return min(table.n, encoder.positions.num_embeddings - encoder.first_position)
-
-
-def _layer(build: Builder, i: int, layer: Layer, table: ParamTable, stream: str) -> str:
-    build.attention(i, layer, (layer.query, layer.key, layer.value), build.narrowed(stream), table)
-    build.residual(f"context{i}", layer.attention_output, stream, f"attended{i}", input_limit=128)
-    middle = build.norm(f"attended{i}", layer.attention_norm, f"y{i}")
-    build.between_norms(i, layer, build.narrowed(middle), middle, f"summed{i}")
-    return build.norm(f"summed{i}", layer.output_norm, f"x{i + 1}")
-
-
-def facts_of(table: ParamTable, scales: Scales) -> dict[str, Any]:
-    """Where a program comes from: the table's provenance, and the steps that values have one of per head."""
-    per_head = {name: steps.tolist() for name, steps in scales.steps.items() if np.ndim(steps)}
-    facts = {"table": dict(table.provenance), "steps_per_head": per_head}
-    apart = {str(i): channels.tolist() for i, channels in scales.outliers.items()}
-    return {**facts, "channels_apart": apart} if apart else facts
+    special, positions = (
+        np.clip(np.rint(as_numbers(part) / step), -INT16_LIMIT, INT16_LIMIT).astype(np.int16)
+        for part in (source.special_rows, source.positions[0])
+    )
+    return PatchParams(projection, special, positions, source.patch, source.image)
 
 
 def head_steps(scales: Scales, name: str, i: int, layer: Layer | Block) -> NDArray[np.float64]:
@@ -104,7 +137,7 @@ def requant_of(i: int, layer: Layer | Block, table: ParamTable, scales: Scales) 
         q_scale=scales.steps[f"query{i}"],
         k_scale=scales.steps[f"key{i}"],
         v_scale=scales.steps[f"value{i}"],
-        logit_scale=table.scale[i],
+        logit_scale=scales.heads(i, table)[1],
         scaling=layer.scaling,
         out_scale=scales.step(f"context{i}"),
     )
@@ -159,8 +192,8 @@ class Builder:
         self.scales = scales
         self.operators: list[op.Operator] = []
         self.steps: dict[str, float] = {}
-        self.rows: set[str] = set()
-        """Values whose rows have exponents."""
+        self.rows: dict[str, NDArray[np.float64] | float] = {}
+        """Values whose rows have exponents, and what the columns of weights that read them are scaled by."""
 
     def add(self, operator: op.Operator, like: str | None = None) -> None:
         """Append; the output's step is that of the point of its name, or of the value `like`."""
@@ -181,12 +214,16 @@ class Builder:
         self.width = params.channels
         return output
 
-    def program(
-        self, labels: tuple[str, ...], longest: int, score_scale: float, tokenizer: str, facts: dict[str, Any]
-    ) -> Program:
-        return Program(
-            tuple(self.operators), labels, longest, score_scale, dict(self.steps), tokenizer, facts
+    def embedding(self, words: Any, positions: Any, types: Any) -> EmbeddingParams:
+        return EmbeddingParams.from_float(
+            words, positions, types, self.scales.word_step, self.scales.word_shift
         )
+
+    def scores(self, source: str, module: Dense) -> None:
+        weight, bias = as_numbers(weight_of(module)), as_numbers(bias_of(module))
+        params, step = quantise_scores(weight, bias, in_scale=self.steps[source])
+        self.add(op.Linear((source,), "scores", params))
+        self.steps["scores"] = step
 
     def narrowed(self, stream: str, rows: bool | None = None) -> str:
         """The int8 form of a stream, made once; with row exponents unless told otherwise."""
@@ -194,9 +231,9 @@ class Builder:
         name = f"{stream}_int8"
         if name not in self.steps:
             if rows:
-                self.add(op.NarrowRows((stream,), name))
+                self.add(op.NarrowRows((stream,), name, self.scales.channels.get(stream)))
                 self.steps[name] = self.steps[stream] * 2**ROW_BITS
-                self.rows.add(name)
+                self.rows[name] = self.scales.columns(stream)
             else:
                 self.add(op.Narrow((stream,), name, self.scales.bits[stream]))
         return name
@@ -219,7 +256,7 @@ class Builder:
         name = f"{source}_int8"
         self.add(op.NarrowRows((source,), name))
         self.steps[name] = self.steps[source] * 2**ROW_BITS
-        self.rows.add(name)
+        self.rows[name] = 1.0
         W, b = as_numbers(weight_of(module)), as_numbers(bias_of(module))
         out = f"dense{i}"
         step = float(self.scales.step(out)) if out in self.scales.steps else _reach(W, b) / INT16_LIMIT
@@ -249,7 +286,7 @@ class Builder:
         """A dense layer from one int8 value to another, or some of its output channels."""
         every = slice(None) if channels is None else channels
         params = quantise_linear(
-            as_numbers(weight_of(module))[every],
+            as_numbers(weight_of(module))[every] * self.rows.get(source, 1.0),
             as_numbers(bias_of(module))[every],
             in_scale=self.steps[source],
             out_scale=self.scales.step(output),
@@ -270,7 +307,8 @@ class Builder:
         """The dense layers that write q, k and v as one, and integer attention on them."""
         names = ("query", "key", "value")
         params = quantise_linear(
-            np.concatenate([as_numbers(weight_of(module)) for module in modules]),
+            np.concatenate([as_numbers(weight_of(module)) for module in modules])
+            * self.rows.get(source, 1.0),
             np.concatenate([as_numbers(bias_of(module)) for module in modules]),
             in_scale=self.steps[source],
             out_scale=np.concatenate([head_steps(self.scales, name, i, layer) for name in names]),
@@ -278,7 +316,7 @@ class Builder:
         )
         self.add(op.Linear((source,), f"qkv{i}", params))
         requant = requant_of(i, layer, table, self.scales)
-        self.add(op.Attention((f"qkv{i}",), f"context{i}", table.layer(i), requant, causal))
+        self.add(op.Attention((f"qkv{i}",), f"context{i}", self.scales.heads(i, table)[0], requant, causal))
 
     def residual(
         self,
@@ -291,7 +329,7 @@ class Builder:
     ) -> None:
         """A linear layer in the stream's own scale, added to the stream; the sum is clamped to a limit."""
         params = quantise_linear(
-            as_numbers(weight_of(module)),
+            as_numbers(weight_of(module)) * self.rows.get(source, 1.0),
             as_numbers(bias_of(module)),
             in_scale=self.steps[source],
             out_scale=self.steps[stream],

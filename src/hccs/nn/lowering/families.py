@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from hccs.errors import ModelError
+from hccs.errors import ModelError, ParameterError
 from hccs.nn.batches import device_of, unwrapped
-from hccs.nn.lowering import vit
-from hccs.nn.lowering.encoder import Encoder, Layer, VectorHead
-from hccs.nn.lowering.pre_norm import Block, PreNorm, Words
+from hccs.nn.lowering.parts import Block, Encoder, Layer, Patches, PixelScaling, PreNorm, VectorHead, Words
 
 SUPPORTED_HEADS = (
     "Load it with AutoModelForSequenceClassification or AutoModelForTokenClassification; for embeddings pass "
@@ -25,7 +24,7 @@ AS_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 """Families that are RoBERTa under other names."""
 
 
-def _bert(model: Any, vector: VectorHead | None) -> Encoder:
+def _bert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
     base = getattr(model, model.base_model_prefix, model)
     head = getattr(model, "classifier", None)
     if hasattr(base, "embeddings_project"):
@@ -56,7 +55,7 @@ def _bert(model: Any, vector: VectorHead | None) -> Encoder:
         embeddings.token_type_embeddings,
         first,
         embeddings.LayerNorm,
-        tuple(_bert_layer(layer) for layer in base.encoder.layer),
+        tuple(_bert_layer(layer, base.config) for layer in base.encoder.layer),
         pooler,
         activation,
         classifier,
@@ -70,7 +69,7 @@ def _labels(model: Any, vector: VectorHead | None) -> tuple[str, ...]:
     return () if vector is not None else tuple(config.id2label[i] for i in range(config.num_labels))
 
 
-def _bert_layer(layer: Any) -> Layer:
+def _bert_layer(layer: Any, config: Any) -> Layer:
     attention = layer.attention.self
     return Layer(
         attention.query,
@@ -86,7 +85,7 @@ def _bert_layer(layer: Any) -> Layer:
     )
 
 
-def _distilbert(model: Any, vector: VectorHead | None) -> Encoder:
+def _distilbert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
     if vector is None and not isinstance(getattr(model, "classifier", None), torch.nn.Linear):
         raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
     base = getattr(model, "distilbert", model)
@@ -96,7 +95,7 @@ def _distilbert(model: Any, vector: VectorHead | None) -> Encoder:
         None,
         0,
         base.embeddings.LayerNorm,
-        tuple(_distilbert_layer(layer) for layer in base.transformer.layer),
+        tuple(_distilbert_layer(layer, base.config) for layer in base.transformer.layer),
         getattr(model, "pre_classifier", None) if vector is None else None,
         torch.nn.ReLU(),
         model.classifier if vector is None else None,
@@ -105,7 +104,7 @@ def _distilbert(model: Any, vector: VectorHead | None) -> Encoder:
     )
 
 
-def _distilbert_layer(layer: Any) -> Layer:
+def _distilbert_layer(layer: Any, config: Any) -> Layer:
     attention = layer.attention
     return Layer(
         attention.q_lin,
@@ -121,8 +120,9 @@ def _distilbert_layer(layer: Any) -> Layer:
     )
 
 
-def _gpt2(model: Any) -> PreNorm:
+def _gpt2(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
     """The parts of a GPT-2 language model; the labels of its scores are the token ids."""
+    _require_no_vector(model, vector)
     if type(model).__name__ != "GPT2LMHeadModel":
         raise ModelError(
             "GPT-2 as a language model",
@@ -135,7 +135,7 @@ def _gpt2(model: Any) -> PreNorm:
         raise ModelError("a decoder by itself", "cross-attention to an encoder", "Keep its floats.")
     return PreNorm(
         Words(base.wte, base.wpe),
-        tuple(_gpt2_layer(layer) for layer in base.h),
+        tuple(_gpt2_layer(layer, base.config) for layer in base.h),
         base.ln_f,
         model.lm_head,
         tuple(map(str, range(model.lm_head.out_features))),
@@ -144,7 +144,7 @@ def _gpt2(model: Any) -> PreNorm:
     )
 
 
-def _gpt2_layer(layer: Any) -> Block:
+def _gpt2_layer(layer: Any, config: Any) -> Block:
     return Block(
         layer.ln_1,
         (layer.attn.c_attn,),
@@ -156,6 +156,108 @@ def _gpt2_layer(layer: Any) -> Block:
         layer.mlp.act,
         layer.mlp.c_proj,
     )
+
+
+def _vit(model: Any, pixels: Any, vector: VectorHead | None) -> PreNorm:
+    """The parts of an image classifier; `pixels` is its image processor, or says what that would."""
+    _require_no_vector(model, vector)
+    head = getattr(model, "classifier", None)
+    if not isinstance(head, nn.Linear):
+        raise ModelError(
+            "an image classifier with one linear head", type(model).__name__, "Load it with that head."
+        )
+    base = getattr(model, model.base_model_prefix)
+    embeddings = base.embeddings
+    projection = embeddings.patch_embeddings.projection
+    height, width = embeddings.patch_embeddings.image_size
+    if len({*projection.kernel_size, *projection.stride}) != 1:
+        raise ModelError(
+            "square patches that do not overlap", f"patches of {projection.kernel_size}", "Keep its floats."
+        )
+    image = (projection.in_channels, height, width)
+    special = [embeddings.cls_token, getattr(embeddings, "distillation_token", None)]
+    return PreNorm(
+        Patches(
+            embeddings,
+            projection,
+            tuple(row for row in special if row is not None),
+            embeddings.position_embeddings,
+            image,
+            pixels_of(pixels, image[0]),
+        ),
+        tuple(_vit_layer(layer, base.config) for layer in _vit_layers(base)),
+        base.layernorm,
+        head,
+        tuple(model.config.id2label[i] for i in range(model.config.num_labels)),
+        causal=False,
+        first_only=True,
+    )
+
+
+def _vit_layers(base: Any) -> Any:
+    return base.layers if hasattr(base, "layers") else base.encoder.layer
+
+
+def pixels_of(given: Any, channels: int) -> PixelScaling:
+    """From an image processor, a mapping of its settings, or a `PixelScaling`."""
+    if isinstance(given, PixelScaling):
+        return given
+    if given is None:
+        raise ParameterError(
+            "pixels, the model's image processor: the program normalises images itself",
+            "none",
+            "Pass pixels=AutoImageProcessor.from_pretrained(NAME), or hccs.nn.PixelScaling(mean, std).",
+        )
+
+    def setting(name: str, default: Any) -> Any:
+        found = given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+        return default if found is None else found
+
+    factor = setting("rescale_factor", 1 / 255) if setting("do_rescale", True) else 1.0
+    if not setting("do_normalize", True):
+        return PixelScaling((0.0,) * channels, (1.0,) * channels, factor)
+    mean, std = setting("image_mean", None), setting("image_std", None)
+    if mean is None or std is None:
+        raise ParameterError(
+            "pixels with image_mean and image_std",
+            type(given).__name__,
+            "Or hccs.nn.PixelScaling(mean, std).",
+        )
+    try:
+        mean, std = (np.broadcast_to(np.asarray(part, float), channels).tolist() for part in (mean, std))
+    except ValueError:
+        raise ParameterError(
+            f"a mean and a std for each of {channels} channels", f"{mean} and {std}", "Check the processor."
+        ) from None
+    return PixelScaling(tuple(mean), tuple(std), float(factor))
+
+
+def _vit_layer(layer: Any, config: Any) -> Block:
+    attention = layer.attention if hasattr(layer.attention, "scaling") else layer.attention.attention
+    return Block(
+        layer.layernorm_before,
+        tuple(_part(attention, new, old) for new, old in _QKV),
+        config.num_attention_heads,
+        attention.scaling,
+        _part(layer, "attention.o_proj", "attention.output.dense"),
+        layer.layernorm_after,
+        _part(layer, "mlp.fc1", "intermediate.dense"),
+        _part(layer, "mlp.activation_fn", "intermediate.intermediate_act_fn"),
+        _part(layer, "mlp.fc2", "output.dense"),
+    )
+
+
+_QKV = (("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"))
+
+
+def _part(layer: nn.Module, *paths: str) -> Any:
+    """The module that stands at one of the paths: transformers has moved them between its versions."""
+    for path in paths:
+        try:
+            return layer.get_submodule(path)
+        except AttributeError:
+            continue
+    raise ModelError(f"{type(layer).__name__} with {paths[0]}", "none", "Use a recent transformers.")
 
 
 @dataclass(frozen=True)
@@ -176,42 +278,22 @@ class Family:
     """The modules of one layer, and the model's configuration."""
 
 
-def _without_vector(parts: Callable[[Any, Any], PreNorm]) -> Callable[[Any, Any, VectorHead | None], PreNorm]:
-    def checked(model: Any, pixels: Any, vector: VectorHead | None) -> PreNorm:
-        if vector is not None:
-            raise ModelError(
-                "a post-norm encoder (BERT, RoBERTa, DistilBERT and their kin) for embeddings",
-                type(model).__name__,
-                "Keep its floats.",
-            )
-        return parts(model, pixels)
-
-    return checked
+def _require_no_vector(model: Any, vector: VectorHead | None) -> None:
+    if vector is not None:
+        raise ModelError(
+            "a post-norm encoder (BERT, RoBERTa, DistilBERT and their kin) for embeddings",
+            type(model).__name__,
+            "Keep its floats.",
+        )
 
 
-_BERT = Family(
-    lambda model, _, vector: _bert(model, vector),
-    lambda base: base.encoder.layer,
-    lambda layer, _: _bert_layer(layer),
-)
-_VIT = Family(
-    _without_vector(vit.stack),
-    vit.layers_of,
-    lambda layer, config: vit.parts_of(layer, config.num_attention_heads),
-)
+_BERT = Family(_bert, lambda base: base.encoder.layer, _bert_layer)
+_VIT = Family(_vit, _vit_layers, _vit_layer)
 
 FAMILIES = {
     **dict.fromkeys(("bert", *AS_ROBERTA, "electra"), _BERT),
-    "distilbert": Family(
-        lambda model, _, vector: _distilbert(model, vector),
-        lambda base: base.transformer.layer,
-        lambda layer, _: _distilbert_layer(layer),
-    ),
-    "gpt2": Family(
-        _without_vector(lambda model, _: _gpt2(model)),
-        lambda base: base.h,
-        lambda layer, _: _gpt2_layer(layer),
-    ),
+    "distilbert": Family(_distilbert, lambda base: base.transformer.layer, _distilbert_layer),
+    "gpt2": Family(_gpt2, lambda base: base.h, _gpt2_layer),
     "vit": _VIT,
     "deit": _VIT,
 }

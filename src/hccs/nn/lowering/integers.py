@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from hccs.nn.lowering.encoder import Dense, bias_of, weight_of
+from hccs.nn.lowering.parts import Dense, bias_of, weight_of
 from hccs.nn.training import straight
-from hccs.numbers.layer_norm import GAIN_LIMIT, MAX_GAIN_BITS, XHAT_BITS
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, MULTIPLIER_SHIFT, ROW_MULTIPLIER, ROW_SHIFT
-from hccs.numbers.ramp import RampParams
+from hccs.numbers.layers import (
+    GAIN_LIMIT,
+    INT8_LIMIT,
+    INT16_LIMIT,
+    MAX_GAIN_BITS,
+    MULTIPLIER_SHIFT,
+    ROW_MULTIPLIER,
+    ROW_SHIFT,
+    XHAT_BITS,
+    RampParams,
+)
+from hccs.numbers.requant import Requant
+from hccs.numbers.score_tables import DISTANCES, ScoreTable
 from hccs.reference.layer_norm import root_of, root_shift
 
 EXACT_IN_FLOAT32 = 2**24
@@ -27,18 +38,22 @@ class LinearIntegers:
     multiplier: torch.Tensor | None
     weight_step: torch.Tensor
     in_step: float
+    columns: torch.Tensor | float = 1.0
+    """What the columns of the real weights were multiplied by."""
 
     def with_gradient(self, module: Dense) -> tuple[torch.Tensor, torch.Tensor]:
         """Rounded weight and bias in real units, whose gradient is the module's own."""
         step = self.weight_step if self.weight_step.ndim == 0 else self.weight_step[:, None]
-        rounded = ((self.weight * step), (self.bias * (self.weight_step * self.in_step)))
+        rounded = ((self.weight * step / self.columns), (self.bias * (self.weight_step * self.in_step)))
         return straight(weight_of(module), rounded[0]), straight(bias_of(module), rounded[1])
 
 
-def linear_integers(module: Dense, in_step: float, out_step: Any, rows: bool = False) -> LinearIntegers:
+def linear_integers(
+    module: Dense, in_step: float, out_step: Any, rows: bool = False, columns: torch.Tensor | float = 1.0
+) -> LinearIntegers:
     """`quantise_linear`, step by step the same float64 operations."""
     W, b = weight_of(module).detach().double(), bias_of(module).detach().double()
-    return integers_between(W, b, in_step, out_step, rows)
+    return replace(integers_between(W * columns, b, in_step, out_step, rows), columns=columns)
 
 
 def integers_between(
@@ -75,8 +90,10 @@ def narrow(k: torch.Tensor, bits: int) -> torch.Tensor:
     return (k / 2.0**bits).round().clamp(-INT8_LIMIT, INT8_LIMIT)
 
 
-def narrow_rows(k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def narrow_rows(k: torch.Tensor, scale: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """`hccs.reference.narrow_rows`: int8 values, and 2^e of every row."""
+    if scale is not None:
+        k = (k * scale / 2.0**15 + 0.5).floor()
     bits = torch.frexp(k.abs().amax(-1, keepdim=True).double())[1]
     power = torch.exp2((bits - 7).clamp(min=0).double())
     return (k / power).round().clamp(-INT8_LIMIT, INT8_LIMIT), power
@@ -90,6 +107,36 @@ def linear_rows(k: torch.Tensor, power: torch.Tensor, layer: LinearIntegers, lim
     acc = products + (layer.bias / power).round()
     assert layer.multiplier is not None
     return (acc * layer.multiplier * power / 2.0**ROW_SHIFT).round().clamp(-limit, limit)
+
+
+def attention_by_distance(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    table: ScoreTable,
+    requant: Requant,
+    valid: torch.Tensor | None,
+) -> torch.Tensor:
+    """`hccs.reference.attention` of int8 values carried in float32, [batch, heads, rows, d], to int8."""
+
+    def per_head(values: Any) -> torch.Tensor:
+        whole = torch.as_tensor(np.broadcast_to(values, table.shape).astype(np.int64), device=q.device)
+        return whole[:, None, None]
+
+    products = (q @ k.transpose(-1, -2)).double()  # below 2^24
+    factor = per_head(requant.logits.multiplier) * torch.exp2(-per_head(requant.logits.shift).double())
+    x = (products * factor + 0.5).floor().clamp(-128, 127)
+    on = torch.ones_like(x, dtype=torch.bool) if valid is None else valid.expand_as(x)
+    m = x.masked_fill(~on, -128).amax(-1, keepdim=True)
+    entries = torch.as_tensor(table.packed, device=q.device).double().flatten()
+    first = per_head(np.arange(table.shape[0]) * DISTANCES)
+    s = entries[(m - x).clamp(0, DISTANCES - 1).long() + first] * on
+    Z, N = s.sum(-1, keepdim=True).clamp(min=1), (s @ v.double()).long()
+    assert requant.output is not None
+    top = torch.frexp(Z)[1].long() - 1
+    R = (per_head(requant.output.multiplier) << top) // Z.long()
+    shift = (per_head(requant.output.shift) + top).clamp(max=62)
+    return ((N * R + (torch.ones_like(shift) << (shift - 1))) >> shift).clamp(-128, 127)
 
 
 def ramp(k: torch.Tensor, params: RampParams) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """Where an integer encoder rounds: every value between its operators, as a place in the float model.
 
-Measuring ranges, quantised training and the account of where accuracy goes all walk this list, so that they
-speak of the same values as the program.
+Measuring ranges walks this list, so that it speaks of the same values as the program.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hccs.nn.lowering.encoder import Encoder
-from hccs.nn.lowering.pre_norm import PreNorm
+from hccs.nn.lowering.parts import Encoder, PreNorm
 
-Visit = Callable[["Point", torch.Tensor], torch.Tensor | None]
-"""Sees the tensor at a point; what it returns, if anything, takes its place."""
+Visit = Callable[["Point", torch.Tensor], None]
+"""Sees the tensor at a point."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +121,5 @@ def visiting(chosen: Sequence[Point], visit: Visit) -> Iterator[None]:
 
 def _hook(point: Point, module: nn.Module, visit: Visit) -> Any:
     if point.at_input:
-
-        def before(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            changed = visit(point, inputs[0])
-            return None if changed is None else (changed, *inputs[1:])
-
-        return module.register_forward_pre_hook(before)
+        return module.register_forward_pre_hook(lambda _, inputs: visit(point, inputs[0]))
     return module.register_forward_hook(lambda _, inputs, output: visit(point, point.of(output)))

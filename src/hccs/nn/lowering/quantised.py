@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
 from hccs.errors import ModelError
-from hccs.nn.attaching import fill
+from hccs.nn.attaching import fill, unchanged
 from hccs.nn.functional import surrogate
-from hccs.nn.interface import SLOT, attention_layers
-from hccs.nn.layers import FloatSoftmax
+from hccs.nn.interface import attention_layers
 from hccs.nn.lowering.assembling import activation_table, head_steps, real_function, requant_of
-from hccs.nn.lowering.encoder import Dense, Encoder, Layer, bias_of, outputs_of, weight_of
 from hccs.nn.lowering.integers import (
+    LinearIntegers,
+    attention_by_distance,
     integers_between,
     layer_norm,
     linear,
@@ -35,27 +35,33 @@ from hccs.nn.lowering.integers import (
     ramp,
     scores_integers,
 )
-from hccs.nn.lowering.pre_norm import NORM_BITS, Block, Patches, PreNorm
-from hccs.nn.lowering.scales import Scales
-from hccs.nn.preserving import unchanged
+from hccs.nn.lowering.parts import (
+    Block,
+    Dense,
+    Encoder,
+    Layer,
+    Patches,
+    PreNorm,
+    bias_of,
+    outputs_of,
+    weight_of,
+)
+from hccs.nn.lowering.scales import NORM_BITS, UNSCALED, Scales
 from hccs.nn.slots import AttentionInputs, AttentionSlot
 from hccs.nn.training import straight
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
-from hccs.numbers.ramp import RampParams
+from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, RampParams
+from hccs.numbers.score_tables import ScoreTable
 from hccs.numbers.table import ParamTable
 from hccs.ops.attention import attention
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
-KINDS = ("embeddings", "attention", "linear layers", "layer norms", "activations")
-"""What can be in integers by itself, to see what it costs alone."""
-
 INTEGERS = "hccs_computes_integers"
 """The attribute of a forward that computes the integers of a program."""
 
-OUTSIDE = -1
-"""The number of the layer of what belongs to none: embeddings and head."""
+WEIGHTS = "hccs_integers_of_weights"
+"""The attribute of such a forward, of a dense layer, that gives the integers of its weights."""
 
 
 @contextmanager
@@ -64,36 +70,21 @@ def quantised(
     encoder: Encoder | PreNorm,
     table: ParamTable,
     scales: Scales,
-    only: Sequence[str] = KINDS,
-    layers: Sequence[int] | None = None,
 ) -> Iterator[None]:
-    """Inside, the model's forward pass is its integer program's; weights may be trained, scales stay.
-
-    With `only` some kinds of operators compute in integers, with `layers` those of some layers; `OUTSIDE`
-    stands for what belongs to none. All others compute as before, but nothing is dropped.
-    """
+    """Inside, the model's forward pass is its integer program's; weights may be trained, scales stay."""
     if computes_integers(model):
         raise ModelError(
             "a float model",
             "one inside hccs.nn.quantised, which computes in integers already",
             "Leave the outer block first.",
         )
-    numbers = _layer_numbers(encoder)
-    chosen = range(OUTSIDE, len(encoder.layers)) if layers is None else layers
     with ExitStack() as stack:
         stack.enter_context(unchanged(model))
-        if "attention" in only:
-            found = attention_layers(model)
-            before = [getattr(found[name], SLOT, None) for name in table.layers or found]
-            taken: Sequence[Layer | Block] = encoder.layers
-            slots: list[AttentionSlot] = [
-                IntegerHeads(i, layer, table, scales) if i in chosen else before[i] or FloatSoftmax()
-                for i, layer in enumerate(taken)
-            ]
-            fill(dict(zip(table.layers or found, slots, strict=True)), model)
+        layers: Sequence[Layer | Block] = encoder.layers
+        slots = [IntegerHeads(i, layer, table, scales) for i, layer in enumerate(layers)]
+        fill(dict(zip(table.layers or attention_layers(model), slots, strict=True)), model)
         for module, forward in _forwards(encoder, scales, stack):
-            if _kind_of(module) in only and numbers.get(module, OUTSIDE) in chosen:
-                stack.enter_context(_patched(module, forward))
+            stack.enter_context(_patched(module, forward))
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 stack.enter_context(_patched(module, _as_it_is))
@@ -102,25 +93,6 @@ def quantised(
 
 def _as_it_is(x: torch.Tensor) -> torch.Tensor:
     return x
-
-
-def _layer_numbers(encoder: Encoder | PreNorm) -> dict[nn.Module, int]:
-    found: dict[nn.Module, int] = {}
-    layers: Sequence[Layer | Block] = encoder.layers
-    for i, layer in enumerate(layers):
-        parts = [getattr(layer, part.name) for part in fields(layer)]
-        flat = [module for part in parts for module in (part if isinstance(part, tuple) else (part,))]
-        found.update({module: i for module in flat if isinstance(module, nn.Module)})
-    return found
-
-
-def _kind_of(module: nn.Module) -> str:
-    if isinstance(module, nn.LayerNorm):
-        return "layer norms"
-    if isinstance(module, nn.Embedding) or any(isinstance(part, nn.Conv2d) for part in module.modules()):
-        return "embeddings"
-    is_dense = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-    return "linear layers" if is_dense else "activations"
 
 
 class IntegerHeads(AttentionSlot):
@@ -132,28 +104,36 @@ class IntegerHeads(AttentionSlot):
 
     def __init__(self, i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> None:
         super().__init__()
-        self.heads, self.requant = table.layer(i), requant_of(i, layer, table, scales)
+        (self.heads, logit_scale), self.requant = scales.heads(i, table), requant_of(i, layer, table, scales)
         self.step = scales.step(f"context{i}")
         steps = np.stack([scales.steps[f"{name}{i}"] for name in ("query", "key", "value")])
         constants = {
             "steps": torch.tensor(steps, dtype=torch.float32)[:, :, None, None],
             "theta": torch.tensor(self.heads.packed),
-            "logit_scale": torch.tensor(table.scale[i], dtype=torch.float32)[:, None, None],
+            "logit_scale": torch.tensor(logit_scale, dtype=torch.float32)[:, None, None],
         }
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
         q, k, v = (
-            (part.detach() / step).round().to(torch.int8)
+            (part.detach() / step).round()
             for part, step in zip((inputs.query, inputs.key, inputs.value), self.steps, strict=True)
         )
-        exact = attention(q, k, v, self.heads, self.requant, valid=inputs.valid, out="int8") * self.step
+        if isinstance(self.heads, ScoreTable):
+            exact = attention_by_distance(q, k, v, self.heads, self.requant, inputs.valid) * self.step
+        else:
+            q, k, v = (part.to(torch.int8) for part in (q, k, v))
+            exact = attention(q, k, v, self.heads, self.requant, valid=inputs.valid, out="int8") * self.step
         if not torch.is_grad_enabled():
             return exact.to(inputs.query.dtype), None
         real = (inputs.logits / self.logit_scale).clamp(-128, 127)
         x = straight(real, real.round())
-        p = torch.nan_to_num(surrogate(x, self.theta, inputs.valid))
+        if isinstance(self.heads, ScoreTable):
+            z = x * self.logit_scale
+            p = torch.softmax(z if inputs.valid is None else z.masked_fill(~inputs.valid, -1e30), -1)
+        else:
+            p = torch.nan_to_num(surrogate(x, self.theta, inputs.valid))
         return straight((p @ inputs.value).clamp(-128 * self.step, INT8_LIMIT * self.step), exact), None
 
 
@@ -171,7 +151,17 @@ def _forwards(
     for i, layer in enumerate(encoder.layers):
         for name, module in (("query", layer.query), ("key", layer.key), ("value", layer.value)):
             steps = torch.tensor(head_steps(scales, name, i, layer))
-            yield module, _reading(scales)(module, step(f"x{i}"), steps, bits=scales.bits[f"x{i}"])
+            yield (
+                module,
+                _linear(
+                    module,
+                    step(f"x{i}"),
+                    steps,
+                    bits=scales.bits[f"x{i}"],
+                    rows=scales.row_exponents,
+                    channels=scales.channels.get(f"x{i}"),
+                ),
+            )
         yield (
             layer.attention_output,
             _linear(layer.attention_output, step(f"context{i}"), step(f"x{i}"), limit=INT16_LIMIT),
@@ -222,10 +212,12 @@ def _between_norms(
     """The wide layer, the activation and the narrow layer; some channels may have a path of their own."""
     if scales.row_exponents:
         wide = scales.step(f"wide{i}")
-        yield layer.wide, _linear_rows(layer.wide, in_step, wide, limit=INT16_LIMIT, bits=bits)
+        rows: dict[str, Any] = {"limit": INT16_LIMIT, "bits": bits, "rows": True}
+        loud = scales.channels.get(f"y{i}"), scales.channels.get(f"active{i}")
+        yield layer.wide, _linear(layer.wide, in_step, wide, channels=loud[0], **rows)
         if isinstance(layer.activation, nn.Module):
             yield layer.activation, _ramp(layer.activation, wide)
-        yield layer.narrow, _linear_rows(layer.narrow, wide, out_step, limit=INT16_LIMIT, bits=bits)
+        yield layer.narrow, _linear(layer.narrow, wide, out_step, channels=loud[1], **rows)
         return
     if i not in scales.outliers:
         wide, active = scales.step(f"wide{i}"), scales.step(f"active{i}")
@@ -327,51 +319,54 @@ def _norm(module: nn.LayerNorm, in_step: float, out_step: float) -> Forward:
 
 
 def _linear(
-    module: nn.Linear, in_step: float, out_step: Any, *, limit: int = INT8_LIMIT, bits: int | None = None
+    module: nn.Linear,
+    in_step: float,
+    out_step: Any,
+    *,
+    limit: int = INT8_LIMIT,
+    bits: int | None = None,
+    rows: bool = False,
+    channels: NDArray[np.int16] | None = None,
 ) -> Forward:
-    """Reads a stream of step `in_step` that is `bits` finer than int8, or int8 of that step itself."""
+    """Reads a stream of step `in_step` that is `bits` finer than int8, or int8 of that step itself.
+
+    With `rows` every row of the stream has an exponent of its own, and `channels` a scale each.
+    """
     read = in_step * 2.0 ** (bits or 0)
     steps = torch.as_tensor(out_step, dtype=torch.float64)
+    scale = None if channels is None else torch.tensor(channels, dtype=torch.float64)
+
+    def integers() -> LinearIntegers:
+        nonlocal steps, scale
+        device = weight_of(module).device
+        steps, scale = steps.to(device), None if scale is None else scale.to(device)  # once
+        return linear_integers(module, read, steps, rows, 1.0 if scale is None else UNSCALED / scale)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        nonlocal steps
-        out = steps = steps.to(x.device)  # once
-        k = (x.detach() / in_step).round()
-        k = k.clamp(-128, INT8_LIMIT) if bits is None else narrow(k, bits)
-        weights = linear_integers(module, read, out)
-        exact = linear(k, weights, limit) * out
+        weights = integers()
+        out = steps
+        if rows:
+            k, power = narrow_rows((x.detach().double() / in_step).round(), scale)
+            exact = linear_rows(k, power, weights, limit) * out
+        else:
+            k, power = (x.detach() / in_step).round(), None
+            k = k.clamp(-128, INT8_LIMIT) if bits is None else narrow(k, bits)
+            exact = linear(k, weights, limit) * out
         if not torch.is_grad_enabled():
             return exact.to(x.dtype)
-        given = x.clamp(-INT8_LIMIT * read, INT8_LIMIT * read)
-        real = functional.linear(straight(given, k * read), *weights.with_gradient(module))
+        given = x if rows else x.clamp(-INT8_LIMIT * read, INT8_LIMIT * read)
+        value = k * read if power is None else k * power * in_step * weights.columns
+        real = functional.linear(straight(given, value), *weights.with_gradient(module))
         reach = (limit * out).to(x.dtype)
         return straight(torch.maximum(torch.minimum(real, reach), -reach), exact)
 
+    setattr(forward, WEIGHTS, integers)
     return forward
 
 
-def _reading(scales: Scales) -> Callable[..., Forward]:
-    return _linear_rows if scales.row_exponents else _linear
-
-
-def _linear_rows(
-    module: nn.Linear, in_step: float, out_step: Any, *, limit: int = INT8_LIMIT, bits: int
-) -> Forward:
-    """Reads int16 of step `in_step`, each row with an exponent of its own."""
-    read = in_step * 2.0**bits
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        out = torch.as_tensor(out_step, dtype=torch.float64, device=x.device)
-        k, power = narrow_rows((x.detach().double() / in_step).round())
-        weights = linear_integers(module, read, out, rows=True)
-        exact = linear_rows(k, power, weights, limit) * out
-        if not torch.is_grad_enabled():
-            return exact.to(x.dtype)
-        real = functional.linear(straight(x, k * power * in_step), *weights.with_gradient(module))
-        reach = (limit * out).to(x.dtype)
-        return straight(torch.maximum(torch.minimum(real, reach), -reach), exact)
-
-    return forward
+def integers_of(module: nn.Module) -> Callable[[], LinearIntegers] | None:
+    """What gives the integers of a dense layer's weights as they are, inside `quantised`."""
+    return getattr(vars(module).get("forward"), WEIGHTS, None)
 
 
 def _ramp(module: nn.Module, step: float) -> Forward:

@@ -1,35 +1,132 @@
-"""The range of every value of a float model, from unlabelled batches, in one pass; padding is left out."""
+"""The range of every value of a float model, from unlabelled batches, in one pass; padding is left out.
+
+What is counted are integers: the order of batches changes no bit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sized
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hccs._progress import track
-from hccs.calibration.ranges import (
-    BINS,
-    BINS_PER_OCTAVE,
-    ERROR_UNIT,
-    INVERSE_UNIT,
-    REACHES,
-    SMALLEST_POWER,
-    StreamErrors,
-    ValueRange,
-    ValueRanges,
-)
-from hccs.errors import DataError
+from hccs.errors import DataError, ParameterError
+from hccs.nn.attaching import unchanged
 from hccs.nn.batches import call, require_batches, require_some
-from hccs.nn.lowering.encoder import Encoder
+from hccs.nn.lowering.parts import Encoder, PreNorm
 from hccs.nn.lowering.points import Point, points, visiting
-from hccs.nn.lowering.pre_norm import PreNorm
-from hccs.nn.preserving import unchanged
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+METHODS = ("max-abs", "least-error")
+
+BINS_PER_OCTAVE = 64
+SMALLEST_POWER, LARGEST_POWER = -26, 22
+BINS = (LARGEST_POWER - SMALLEST_POWER) * BINS_PER_OCTAVE
+"""A magnitude's bin is its float32 exponent and the six highest bits of its mantissa: the same on any data,
+so that counts of different data add up. The first bin also takes all that is smaller."""
+
+CLIPS = np.geomspace(0.05, 1.0, 120)
+"""Shares of the largest magnitude at which a value may be clipped."""
+
+REACHES = 2.0 ** (np.arange(-16, 41) / 2)
+"""How far an int16 stream may reach, when the error of that is measured."""
+
+ERROR_UNIT, INVERSE_UNIT = 2.0**-24, 2.0**-10
+"""Errors of the stream and inverse variances are counted in these, so that their sums are exact."""
+
+SMALLEST = 1e-6
+
+
+@dataclass(eq=False)
+class ValueRange:
+    """The largest magnitude of each channel of a value, and counts of magnitudes per head and bin."""
+
+    largest: NDArray[np.float32]
+    counts: NDArray[np.int64]
+    """[heads, BINS], or [heads, 0] where nobody counted."""
+
+    @property
+    def reach(self) -> NDArray[np.float64]:
+        per_head = self.largest.reshape(len(self.counts), -1).max(1)
+        reach: NDArray[np.float64] = np.maximum(per_head.astype(np.float64), SMALLEST)
+        return reach
+
+    @property
+    def least_error(self) -> NDArray[np.float64]:
+        """Where clipping and rounding to int8 together cost the least squared error, per head."""
+        return np.array([_best_clip(*pair) for pair in zip(self.reach.tolist(), self.counts, strict=True)])
+
+
+@dataclass(eq=False)
+class StreamErrors:
+    """What LayerNorm would see of an int16 stream that reaches less far than the stream itself."""
+
+    clipped: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(REACHES)))
+    """Per entry of REACHES, the summed relative error of normalised tokens, in ERROR_UNIT; or infinite."""
+    inverse_variance: float = 0.0
+    """The sum over tokens, in INVERSE_UNIT: rounding to steps costs a token step^2 / 12 times its own."""
+
+    def best(self, largest: float, roundings: int) -> float:
+        """The reach of least error, given how often a token of the stream is rounded on average."""
+        reaches = np.append(REACHES[largest > REACHES], largest)
+        clipped = np.append(self.clipped[largest > REACHES], 0.0)
+        rounded = (reaches / 32767) ** 2 / 12 * roundings * self.inverse_variance
+        return float(reaches[np.argmin(clipped * ERROR_UNIT + rounded * INVERSE_UNIT)])
+
+
+@dataclass(eq=False)
+class ValueRanges:
+    """The ranges of every value of a model, by name, and the errors of its stream where that is int16."""
+
+    values: dict[str, ValueRange]
+    stream: StreamErrors | None = None
+    layers: int = 0
+    """The number of layers that add to an int16 stream."""
+
+    def magnitudes(self, method: str = "max-abs") -> dict[str, NDArray[np.float64]]:
+        """The magnitude that the steps of each value shall reach, one per head; "stream" is the stream's."""
+        if method not in METHODS:
+            raise ParameterError(f"one of {', '.join(METHODS)}", repr(method), "'max-abs' is the default.")
+        least = method == "least-error"
+        found = {
+            name: value.least_error if least and value.counts.size else value.reach
+            for name, value in self.values.items()
+        }
+        if self.stream is not None:
+            largest = max(float(v.reach.max()) for n, v in self.values.items() if is_stream(n))
+            found["stream"] = np.array([self.stream.best(largest, self.layers + 1) if least else largest])
+        return found
+
+
+def is_stream(name: str) -> bool:
+    """Whether a value of a pre-norm model lies in its residual stream, or is added to it."""
+    return name.endswith("_part") or (name[:1] in ("x", "y") and name[1:].isdigit())
+
+
+def _middles() -> NDArray[np.float64]:
+    octave, part = np.divmod(np.arange(BINS), BINS_PER_OCTAVE)
+    middles: NDArray[np.float64] = 2.0 ** (SMALLEST_POWER + octave) * (1 + (part + 0.5) / BINS_PER_OCTAVE)
+    middles[0] = 0.0
+    return middles
+
+
+MIDDLES = _middles()
+
+
+def _best_clip(largest: float, counts: NDArray[np.int64]) -> float:
+    clips = largest * CLIPS
+    used = counts > 0
+    middle, weight = MIDDLES[used], counts[used].astype(np.float64)
+    step = clips[:, None] / 127
+    # A value below half a step becomes 0; others spread evenly over the step they are rounded to.
+    inside = np.where(middle < step / 2, middle**2, step**2 / 12)
+    error = np.where(middle <= clips[:, None], inside, (middle - clips[:, None]) ** 2)
+    return float(clips[np.argmin(error @ weight)])
+
 
 TYPICAL = 4.0
 """A stream that reaches less than this many times a typical value is not worth measuring."""
@@ -113,7 +210,6 @@ def _add_stream_errors(errors: StreamErrors, rows: torch.Tensor, eps: float) -> 
     width = rows.shape[-1]
     normed = nn.functional.layer_norm(rows, (width,), eps=eps)
     largest, typical = float(rows.abs().amax()), float(rows.square().mean(-1).sqrt().median())
-    errors.tokens += len(rows)
     inverse = 1 / (rows.var(-1, unbiased=False).double() + eps)
     errors.inverse_variance += float((inverse / INVERSE_UNIT).round().sum())
     for index, reach in enumerate(REACHES.tolist()):

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hccs.errors import DataError
-from hccs.nn.lowering.encoder import Encoder, as_numbers
-from hccs.nn.lowering.pre_norm import NORM_BITS, PreNorm, Words, norm_names, steps_of, word_shift
-from hccs.numbers.embeddings import word_step
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
-from hccs.program import Program
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs.nn.lowering.parts import Encoder, PreNorm, Words, as_numbers, weight_of
+from hccs.nn.lowering.ranges import ValueRanges, is_stream
+from hccs.numbers.heads import HeadParams
+from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, MAX_WORD_SHIFT, word_step
+from hccs.numbers.modes import MAX_DISTANCE
+from hccs.numbers.score_tables import ScoreTable
+from hccs.numbers.table import ParamTable
 
 STREAM_BITS = 7
 """The int16 stream is up to this much finer than the int8 that linear layers read of it."""
+
+
+NORM_BITS = 7
+"""LayerNorm writes steps this many bits finer than the int8 that dense layers read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +38,24 @@ class Scales:
     """Per layer, the channels of its wide layer that have a path, and steps, of their own."""
     row_exponents: bool = False
     """Whether rows have exponents in front of linear layers, and activations are ramps on int16."""
+    channels: Mapping[str, NDArray[np.int16]] = field(default_factory=dict)
+    """Of streams and activations that rows with exponents are made of: the scale of every channel in Q15."""
+    by_distance: bool = False
+    """Whether attention looks scores up by distance, in the place of the table's lines."""
 
     def step(self, name: str) -> float:
         return float(self.steps[name])
+
+    def columns(self, name: str) -> NDArray[np.float64] | float:
+        """What the columns of a layer's weights are multiplied by, whose inputs are scaled before it."""
+        return UNSCALED / self.channels[name] if name in self.channels else 1.0
+
+    def heads(self, i: int, table: ParamTable) -> tuple[HeadParams | ScoreTable, NDArray[np.float64]]:
+        """What makes scores of the logits of a layer's heads, and the step of these logits."""
+        if not self.by_distance:
+            return table.layer(i), table.scale[i]
+        scale = np.maximum(table.scale[i], SCORES_REACH / MAX_DISTANCE)
+        return ScoreTable.of_exponentials(scale, LARGEST_SCORE), scale
 
     def of_channels(self, name: str, i: int, count: int) -> NDArray[np.float64]:
         """The steps of the channels of a layer's "wide" or "active" value."""
@@ -50,8 +68,45 @@ class Scales:
 ROW_BITS = 7
 """With row exponents an int16 step counts 2^-7 of the int8 step that multipliers are chosen for."""
 
-MARGIN = 2.0
-"""int16 values with row exponents reach this much further than any that was seen: precision is to spare."""
+MARGIN = 1.5
+"""int16 values with row exponents reach this much further than any that was seen."""
+
+UNSCALED = 2.0**15
+
+LOUDNESS = {"x": 1.0, "y": 0.75, "active": 0.65}
+"""How far the channels of a value are made equally loud: at 1 they all are, and weights take all of the
+difference; at 0 their weights are equally large. Chosen by the vectors of MiniLM-L6, on other texts than
+those that results are reported on."""
+
+QUIET = 0.25
+"""The share of channels that are not scaled: int16 has few bits to spare."""
+
+LARGEST_SCORE = 1023
+"""Of scores by distance: sums of 128 keys stay exact in float32, times a value of eight bits."""
+
+SCORES_REACH = 8.0
+"""Up to this distance, in units of logits, scores fall: exp(-8) of 1023 is less than one."""
+
+
+def channel_scales(
+    encoder: Encoder, largest: Mapping[str, NDArray[np.float32]]
+) -> dict[str, NDArray[np.int16]]:
+    """Scales that make loud channels quieter before rows are narrowed, from each channel's largest value."""
+    found = {}
+    for i, layer in enumerate(encoder.layers):
+        for name, source, readers in (
+            ("x", f"x{i}_int8", (layer.query, layer.key, layer.value)),
+            ("y", f"y{i}_int8", (layer.wide,)),
+            ("active", f"active{i}", (layer.narrow,)),
+        ):
+            weights = np.concatenate([abs(as_numbers(weight_of(module))) for module in readers]).max(0)
+            loud = np.maximum(largest[source].astype(np.float64), 1e-6)
+            power = LOUDNESS[name]
+            spread = loud**power / np.maximum(weights, 1e-6) ** (1 - power)
+            least = np.quantile(spread, QUIET)
+            scale = np.rint((UNSCALED - 1) * least / np.maximum(spread, least))
+            found[f"{name}{i}"] = np.maximum(scale, 1).astype(np.int16)
+    return found
 
 
 def choose_scales(
@@ -96,28 +151,22 @@ def _row_scales(encoder: Encoder, largest: Mapping[str, NDArray[Any]]) -> Scales
     return Scales(steps, bits, step, shift, row_exponents=True)
 
 
-def scales_of(program: Program) -> Scales:
-    """The scales that a program was assembled with, from what it says of them."""
-    per_head = program.facts.get("steps_per_head")
-    if per_head is None:
-        raise DataError(
-            "a program that knows the steps of its heads", "an older one", "Lower the model again."
-        )
-    steps = {name: np.float64(step) for name, step in program.scales.items()}
-    bits = {o.inputs[0]: o.narrowed_bits for o in program.operators if o.narrowed_bits is not None}
-    embed = program.embed
-    fine = float(steps[embed.output])
-    steps |= {name: np.asarray(values, np.float64) for name, values in per_head.items()}
-    shift = embed.words_shift
-    few = {int(i): np.array(channels) for i, channels in program.facts.get("channels_apart", {}).items()}
-    return Scales({**steps, "stream": np.float64(fine)}, bits, fine * 2**shift, shift, few)
-
-
 def _pre_norm_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scales:
-    steps = steps_of(model, largest)
-    shift = word_shift(model, float(steps["stream"])) if isinstance(model.source, Words) else 0
-    bits = dict.fromkeys(norm_names(model), NORM_BITS)
-    return Scales(steps, bits, float(steps["stream"]) * 2**shift, shift)
+    """The stream and all that is added to it share one step.
+
+    It is the finest in which int16 reaches far enough, and int8 words moved up by at most 7 bits do.
+    """
+    steps = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
+    stream, shift = float(largest["stream"]) / INT16_LIMIT, 0
+    if isinstance(model.source, Words):
+        words = float(abs(as_numbers(model.source.words.weight)).max())
+        stream = max(stream, words / (INT8_LIMIT << MAX_WORD_SHIFT))
+        while shift < MAX_WORD_SHIFT and INT8_LIMIT * stream * 2**shift < words:
+            shift += 1
+    norms = [*(f"{kind}{i}" for i in range(len(model.layers)) for kind in ("a", "b")), "final"]
+    steps |= {name: np.float64(stream) for name in steps if name == "stream" or is_stream(name)}
+    steps |= {name: steps[f"{name}_int8"] / 2.0**NORM_BITS for name in norms}
+    return Scales(steps, dict.fromkeys(norms, NORM_BITS), stream * 2**shift, shift)
 
 
 def _stream_bits(largest: Mapping[str, NDArray[Any]], stream: str, added: str, reads: str) -> int:
@@ -125,3 +174,53 @@ def _stream_bits(largest: Mapping[str, NDArray[Any]], stream: str, added: str, r
     reach = max(float(largest[stream]), float(largest.get(added, 0.0)))
     step = float(largest[reads]) / INT8_LIMIT
     return next((bits for bits in range(STREAM_BITS, 0, -1) if reach <= step / 2**bits * INT16_LIMIT), 0)
+
+
+MOST, SHARE = 64, 16
+"""At most 64 channels, and one in 16, are cut off: more are no outliers."""
+
+GAIN = 10 ** (6 / 10)
+"""By how much the noise must fall for a cut: 6 dB, one bit; less is not worth the operators."""
+
+
+def outliers(largest: NDArray[np.float32]) -> NDArray[np.int64] | None:
+    """The channels to cut off, in order, where two steps instead of one lower the noise of rounding enough.
+
+    An activation's output has one int8 step, and one channel that reaches five times as far as the rest costs
+    all of them 14 dB. No scale can be moved between the weights around a GELU as it can around a ReLU; but
+    the layer can be cut: these channels go through a linear layer, a table and a linear layer of their own,
+    and the two parts are added. The products are the same ones.
+
+    >>> largest = np.linspace(1, 2, 48, dtype=np.float32)
+    >>> outliers(largest) is None
+    True
+    >>> largest[[7, 30]] = 25, 6
+    >>> outliers(largest).tolist()
+    [7, 30]
+    """
+    order = np.argsort(-largest, kind="stable")
+    reach = largest[order].astype(np.float64)
+    most = min(MOST, len(reach) // SHARE)
+    cuts = np.arange(most + 1)
+    noise = cuts * reach[0] ** 2 + (len(reach) - cuts) * reach[: most + 1] ** 2
+    best = int(np.argmin(noise))
+    return np.sort(order[:best]) if noise[0] > GAIN * noise[best] else None
+
+
+def cut_ranges(
+    ranges: ValueRanges, layers: int
+) -> tuple[dict[int, NDArray[np.int64]], dict[str, NDArray[np.float64]]]:
+    """The channels to cut off per layer, and the magnitudes that the parts' steps shall reach."""
+    cut: dict[int, NDArray[np.int64]] = {}
+    reach: dict[str, NDArray[np.float64]] = {}
+    for i in range(layers):
+        found = outliers(ranges.values[f"active{i}"].largest)
+        if found is None:
+            continue
+        cut[i] = found
+        for name in ("wide", "active"):
+            largest = ranges.values[f"{name}{i}"].largest
+            rest = np.delete(largest, found)
+            reach[f"{name}{i}"] = np.float64(max(float(rest.max()), 1e-6))
+            reach[f"{name}{i}_few"] = np.float64(max(float(largest[found].max()), 1e-6))
+    return cut, reach

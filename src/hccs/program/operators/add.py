@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hccs.numbers.multipliers import INT16_LIMIT
+from hccs.numbers.layers import INT16_LIMIT
 from hccs.program.operators.operator import Array, Batch, Operator, Value
-from hccs.reference.requantise import add
+from hccs.reference.linear import add
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.requant import MAX_HEAD_DIM, FixedPoint, Requant
+from hccs.numbers.score_tables import ScoreTable, theta_of
 from hccs.program.operators.operator import Array, Batch, Constants, Operator, Value
 from hccs.reference.attention import attention
 
@@ -21,7 +22,7 @@ class Attention(Operator):
 
     inputs: tuple[str]
     output: str
-    theta: HeadParams
+    theta: HeadParams | ScoreTable
     requant: Requant
     causal: bool = False
 
@@ -83,12 +84,14 @@ class Attention(Operator):
         logits, shift, out, out_shift, v_scale = np.moveaxis(arrays["requant"], -1, 0)
         scale = np.ascontiguousarray(v_scale).view(np.float32)
         requant = Requant(FixedPoint(logits, shift), scale, FixedPoint(out, out_shift))
-        return cls(**place, theta=HeadParams.from_packed(arrays["theta"]), requant=requant, **numbers)
+        return cls(**place, theta=theta_of(arrays["theta"]), requant=requant, **numbers)
 
     @property
     def shape(self) -> str:
         scores = ""
-        if self.theta.wide:
+        if isinstance(self.theta, ScoreTable):
+            scores = f", scores by distance up to {self.theta.max_score}"
+        elif self.theta.wide:
             lines = "two lines" if np.any(self.theta.S2) else "wide sums"
             scores = f", {lines}, {'uint8' if np.all(self.theta.f) else 'int16'} scores"
         return f"{self.heads} heads{scores}" + (", causal" if self.causal else "")

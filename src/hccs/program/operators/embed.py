@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from hccs.errors import DataError, DtypeError, MaskError, ShapeError
 from hccs.numbers.arrays import array_of
-from hccs.numbers.embeddings import MAX_WORD_SHIFT, EmbeddingParams
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
-from hccs.program.operators.operator import Array, Batch, Constants, Embedding, Value
+from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, MAX_WORD_SHIFT, EmbeddingParams
+from hccs.program.operators.operator import Array, Batch, Embedding, Value
 from hccs.reference.embedding import embedding
 
 
@@ -26,6 +25,8 @@ class Embed(Embedding):
     first_position: int = 0
     limit: int | None = None
     inputs: tuple[str, ...] = ()
+
+    params_type = EmbeddingParams
 
     @property
     def vocabulary(self) -> int:  # type: ignore[override]
@@ -81,21 +82,6 @@ class Embed(Embedding):
         if kinds.shape != ids.shape:
             raise ShapeError(f"token_type_ids of shape {ids.shape}", str(kinds.shape), "One type per token.")
         return Batch(ids, lengths, kinds)
-
-    def constants(self) -> Constants:
-        p = self.params
-        return (
-            {"words": p.words, "positions": p.positions, "types": p.types},
-            {"shift": p.shift, "first_position": self.first_position, "limit": self.limit},
-        )
-
-    @classmethod
-    def from_constants(
-        cls, place: Mapping[str, Any], arrays: Mapping[str, Any], numbers: Mapping[str, Any]
-    ) -> Embed:
-        own = dict(numbers)
-        params = EmbeddingParams(**arrays, shift=own.pop("shift"))
-        return cls(**place, params=params, **own)
 
     @property
     def shape(self) -> str:

@@ -10,8 +10,7 @@ import numpy as np
 
 from hccs.errors import DtypeError, MaskError, ShapeError
 from hccs.numbers.arrays import array_of
-from hccs.numbers.multipliers import INT16_LIMIT, LinearParams
-from hccs.numbers.patches import PatchParams
+from hccs.numbers.layers import INT16_LIMIT, LinearParams, PatchParams
 from hccs.program.operators.linear import Linear
 from hccs.program.operators.operator import Array, Batch, Constants, Embedding, Operator, Value
 from hccs.reference.embedding import embed_patches

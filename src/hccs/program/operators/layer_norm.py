@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from hccs.numbers.layer_norm import LARGEST_INPUT, MAX_GAIN_BITS, NormParams
-from hccs.numbers.multipliers import INT16_LIMIT
-from hccs.program.operators.operator import Array, Batch, Constants, Operator, Value
+from hccs.numbers.layers import INT16_LIMIT, LARGEST_INPUT, MAX_GAIN_BITS, NormParams
+from hccs.program.operators.operator import Array, Batch, Operator, Value
 from hccs.reference.layer_norm import layer_norm
 
 
@@ -20,6 +18,8 @@ class LayerNorm(Operator):
     output: str
     params: NormParams
 
+    params_type = NormParams
+
     def written(self, given: Sequence[Value]) -> Value:
         self.require_integer("gain bits", self.params.gain_bits, 0, MAX_GAIN_BITS)
         self.require_integer("epsilon", self.params.epsilon, 1, 2**62 - 1)
@@ -30,16 +30,6 @@ class LayerNorm(Operator):
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return layer_norm(given[0], self.params)
-
-    def constants(self) -> Constants:
-        p = self.params
-        return {"gain": p.gain, "bias": p.bias}, {"gain_bits": p.gain_bits, "epsilon": p.epsilon}
-
-    @classmethod
-    def from_constants(
-        cls, place: Mapping[str, Any], arrays: Mapping[str, Any], numbers: Mapping[str, Any]
-    ) -> LayerNorm:
-        return cls(**place, params=NormParams(**arrays, **numbers))
 
     @property
     def shape(self) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT, ROW_MULTIPLIER, LinearParams
-from hccs.program.operators.operator import Array, Batch, Constants, Operator, Value
-from hccs.reference.linear import linear
-from hccs.reference.row_exponents import linear_rows
+from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, ROW_MULTIPLIER, LinearParams
+from hccs.program.operators.operator import Array, Batch, Operator, Value
+from hccs.reference.linear import linear, linear_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +23,7 @@ class Linear(Operator):
     output: str
     params: LinearParams
 
+    params_type = LinearParams
     separable = True
 
     @property
@@ -53,19 +52,6 @@ class Linear(Operator):
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
         rows = given[0].shape[-1] > self.params.weight.shape[1]
         return linear_rows(given[0], self.params) if rows else linear(given[0], self.params)
-
-    def constants(self) -> Constants:
-        p = self.params
-        arrays: dict[str, Array] = {"weight": p.weight, "bias": p.bias}
-        if p.multiplier is not None:
-            arrays["multiplier"] = p.multiplier
-        return arrays, {"limit": p.limit, "input_limit": p.input_limit}
-
-    @classmethod
-    def from_constants(
-        cls, place: Mapping[str, Any], arrays: Mapping[str, Any], numbers: Mapping[str, Any]
-    ) -> Linear:
-        return cls(**place, params=LinearParams(**{"multiplier": None, **arrays}, **numbers))
 
     @property
     def shape(self) -> str:

@@ -5,24 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hccs.numbers.multipliers import INT8_LIMIT
+import numpy as np
+from numpy.typing import NDArray
+
+from hccs.numbers.layers import INT8_LIMIT
 from hccs.program.operators.operator import Array, Batch, Operator, Value
-from hccs.reference.row_exponents import narrow_rows
+from hccs.reference.linear import narrow_rows
 
 MOST_CHANNELS = 8192
 
 
 @dataclass(frozen=True, eq=False)
 class NarrowRows(Operator):
-    """clamp(rhe(x / 2^e), -127, 127) and e, the bits of the row's largest magnitude beyond seven."""
+    """clamp(rhe(x / 2^e), -127, 127) and e, the bits of the row's largest magnitude beyond seven.
+
+    With `scale` every channel is multiplied by its own first, in Q15: loud channels leave the others room.
+    """
 
     inputs: tuple[str]
     output: str
+    scale: NDArray[np.int16] | None = None
 
     def written(self, given: Sequence[Value]) -> Value:
         self.require_rows_of(given[0], (16,), given[0].width)
         self.require(given[0].width <= MOST_CHANNELS, f"at most {MOST_CHANNELS} channels", given[0].width)
+        if self.scale is not None:
+            fits = isinstance(self.scale, np.ndarray) and self.scale.dtype == np.int16
+            fits = fits and self.scale.shape == (given[0].width,) and bool((self.scale > 0).all())
+            self.require(fits, f"with {given[0].width} positive int16 scales", "others")
         return Value(8, given[0].width, INT8_LIMIT, given[0].per_token, exponents=True)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
-        return narrow_rows(given[0])
+        return narrow_rows(given[0], self.scale)

@@ -60,8 +60,8 @@ class Batch:
 class Operator:
     """A frozen dataclass of constants that reads the values `inputs` and writes the value `output`.
 
-    A subclass defines `written` and `run`. The rest has defaults: its fields are its file form and its bytes,
-    and each row of its output depends on the same row of its inputs.
+    A subclass defines `written` and `run`. The rest has defaults: its fields, and those of its `params`, are
+    its file form and its bytes, and each row of its output depends on the same row of its inputs.
     """
 
     inputs: tuple[str, ...]
@@ -116,10 +116,16 @@ class Operator:
         """The longest sequence that its constants serve."""
         return None
 
+    params_type: ClassVar[type[Any] | None] = None
+    """The dataclass of its field `params`; those of its fields that are None are not stored."""
+
     def constants(self) -> Constants:
         """Its file form: arrays, and what JSON holds."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        named = _fields_of(self)
         del named["inputs"], named["output"]
+        if self.params_type is not None:
+            own = _fields_of(named.pop("params")).items()
+            named = {**{name: value for name, value in own if value is not None}, **named}
         arrays = {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
         return arrays, {name: value for name, value in named.items() if name not in arrays}
 
@@ -128,7 +134,11 @@ class Operator:
         cls, place: Mapping[str, Any], arrays: Mapping[str, Any], numbers: Mapping[str, Any]
     ) -> Self:
         """The operator of a file form; `place` holds its inputs and its output."""
-        return cls(**place, **arrays, **numbers)
+        given = {**arrays, **numbers}
+        if cls.params_type is not None:
+            own = {field.name: given.pop(field.name, None) for field in fields(cls.params_type)}
+            given["params"] = cls.params_type(**own)
+        return cls(**place, **given)
 
     @property
     def shape(self) -> str:
@@ -164,6 +174,10 @@ class Operator:
         """Refuse a constant that is no integer from `low` to `high`."""
         integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
         self.require(integer and low <= value <= high, f"{name} from {low} to {high}", repr(value))
+
+
+def _fields_of(made: Any) -> dict[str, Any]:
+    return {field.name: getattr(made, field.name) for field in fields(made)}
 
 
 class Embedding(Operator):

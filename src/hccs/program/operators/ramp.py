@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hccs.numbers.multipliers import INT16_LIMIT
-from hccs.numbers.ramp import RampParams
-from hccs.program.operators.operator import Array, Batch, Constants, Operator, Value
-from hccs.reference.ramp import ramp
+from hccs.numbers.layers import INT16_LIMIT, RampParams
+from hccs.program.operators.operator import Array, Batch, Operator, Value
+from hccs.reference.table import ramp
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +20,7 @@ class Ramp(Operator):
     output: str
     params: RampParams
 
+    params_type = RampParams
     overwrites = True
 
     def written(self, given: Sequence[Value]) -> Value:
@@ -35,15 +34,6 @@ class Ramp(Operator):
     def pieces(self) -> Array:
         """Knots, then slopes: int16 [2, 64]."""
         return np.stack([self.params.knot, self.params.slope])
-
-    def constants(self) -> Constants:
-        return {"knot": self.params.knot, "slope": self.params.slope}, {"bits": self.params.bits}
-
-    @classmethod
-    def from_constants(
-        cls, place: Mapping[str, Any], arrays: Mapping[str, Any], numbers: Mapping[str, Any]
-    ) -> Ramp:
-        return cls(**place, params=RampParams(**arrays, **numbers))
 
     @property
     def shape(self) -> str:

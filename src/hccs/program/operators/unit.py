@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hccs.numbers.multipliers import INT16_LIMIT
+from hccs.numbers.layers import INT16_LIMIT
 from hccs.program.operators.operator import Array, Batch, Operator, Value
 from hccs.reference.pooling import unit
 

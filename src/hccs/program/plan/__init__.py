@@ -11,10 +11,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from hccs.program.operators import Operator, Value
-from hccs.program.plan.fusion import fused
 from hccs.program.plan.placement import Slot, placed
 from hccs.program.plan.rows import grouped, over_needed_rows
-from hccs.program.plan.steps import Fusion, Step, Target, require_known
+from hccs.program.plan.steps import Fusion, Step, Target, fused, require_known
 from hccs.program.program import Program
 
 __all__ = ["Fusion", "ProgramPlan", "Slot", "Step", "Target", "plan", "require_known"]

@@ -10,7 +10,7 @@ from hccs.text.adapters import DOCUMENT, QUERY, Source, encoder_of, prompt_for
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 
 class TextEmbedding:

@@ -1,29 +1,107 @@
-"""A pre-norm stack taken apart into its modules: ViT, GPT-2 and their like.
+"""Models taken apart into their modules, whatever their family: post-norm encoders and pre-norm stacks.
 
-LayerNorm stands in front of attention and of the wide layer, and the residual stream goes on without one:
-the stream itself is int16, in one step for all layers, and what LayerNorm makes of it is read by dense layers
-alone.
+In a pre-norm stack, ViT, GPT-2 and their like, LayerNorm stands in front of attention and of the wide layer,
+and the residual stream goes on without one: the stream itself is int16, in one step for all layers, and what
+LayerNorm makes of it is read by dense layers alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from hccs.nn.lowering.encoder import Dense, as_numbers, outputs_of, weight_of
-from hccs.numbers.embeddings import MAX_WORD_SHIFT
-from hccs.numbers.multipliers import INT8_LIMIT, INT16_LIMIT
+from hccs.errors import ModelError
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+Dense = Any
+"""A module with a weight of two dimensions and, perhaps, a bias."""
 
-NORM_BITS = 7
-"""LayerNorm writes steps this many bits finer than the int8 that dense layers read."""
+
+@dataclass(frozen=True)
+class Layer:
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    scaling: float
+    attention_output: nn.Linear
+    attention_norm: nn.LayerNorm
+    wide: nn.Linear
+    activation: Any
+    narrow: nn.Linear
+    output_norm: nn.LayerNorm
+
+    @property
+    def width(self) -> int:
+        return self.query.out_features
+
+    @property
+    def heads(self) -> int:
+        """How many: q.k is scaled by d^-1/2."""
+        return round(self.query.out_features * self.scaling**2)
+
+
+@dataclass(frozen=True)
+class VectorHead:
+    """How the tokens of a text become its vector: pooling, then dense layers with their activations."""
+
+    pooling: str = "mean"
+    dense: tuple[tuple[nn.Linear, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder and its head: linear, a function, linear on the first token; or linear on every token.
+
+    Without a `pooler` every token has scores of its own. With a `vector` head it has no classifier.
+    """
+
+    words: nn.Embedding
+    positions: nn.Embedding
+    types: nn.Embedding | None
+    first_position: int
+    embedding_norm: nn.LayerNorm
+    layers: tuple[Layer, ...]
+    pooler: nn.Linear | None
+    pooler_activation: Any
+    classifier: nn.Linear | None
+    labels: tuple[str, ...]
+    vector: VectorHead | None = None
+
+    @property
+    def embedding_tables(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Words, positions and types; one type of zeros where the family has none."""
+        none = self.words.weight.new_zeros(1, self.words.embedding_dim)
+        return self.words.weight, self.positions.weight, none if self.types is None else self.types.weight
+
+
+def as_numbers(tensor: torch.Tensor) -> NDArray[np.float64]:
+    return tensor.detach().double().cpu().numpy()  # type: ignore[no-any-return]
+
+
+def weight_of(layer: Dense) -> torch.Tensor:
+    """[outputs, inputs]; gradients reach the layer's own parameter."""
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
+        raise ModelError(
+            "dense layers with one float weight of two dimensions",
+            type(layer).__name__,
+            "Adapters and packed weights: merge them into the layers first.",
+        )
+    return weight.T if type(layer).__name__ == "Conv1D" else weight
+
+
+def bias_of(layer: Dense) -> torch.Tensor:
+    """[outputs]; zeros where the layer has none."""
+    bias: torch.Tensor | None = getattr(layer, "bias", None)
+    return weight_of(layer).new_zeros(outputs_of(layer)) if bias is None else bias
+
+
+def outputs_of(layer: Dense) -> int:
+    return int(weight_of(layer).shape[0])
 
 
 @dataclass(frozen=True)
@@ -113,48 +191,9 @@ class PreNorm:
     """Scores of the first token alone, not of each."""
 
     @property
-    def width(self) -> int:
-        return int(weight_of(self.classifier).shape[1])
-
-    @property
     def streams(self) -> list[tuple[str, nn.LayerNorm]]:
         """The states of the stream in order, each with the LayerNorm that reads it."""
         found: list[tuple[str, nn.LayerNorm]] = []
         for i, layer in enumerate(self.layers):
             found += [(f"x{i}", layer.attention_norm), (f"y{i}", layer.wide_norm)]
         return [*found, (f"x{len(self.layers)}", self.final_norm)]
-
-
-def steps_of(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
-    """Steps by the names of `points`; the stream and all that is added to it share one."""
-    steps = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
-    stream = stream_step(model, float(largest["stream"]))
-    for i in range(len(model.layers) + 1):
-        for name in (f"x{i}", f"y{i}", f"x{i}_part", f"y{i}_part"):
-            if name in steps:
-                steps[name] = np.float64(stream)
-    for name in norm_names(model):
-        steps[name] = steps[f"{name}_int8"] / 2.0**NORM_BITS
-    steps["stream"] = np.float64(stream)
-    return steps
-
-
-def norm_names(model: PreNorm) -> list[str]:
-    return [f"{kind}{i}" for i in range(len(model.layers)) for kind in ("a", "b")] + ["final"]
-
-
-def stream_step(model: PreNorm, reach: float) -> float:
-    """The finest step in which int16 reaches so far, and int8 words moved up by at most 7 bits theirs."""
-    step = reach / INT16_LIMIT
-    if isinstance(model.source, Words):
-        words = float(abs(as_numbers(model.source.words.weight)).max())
-        step = max(step, words / (INT8_LIMIT << MAX_WORD_SHIFT))
-    return step
-
-
-def word_shift(model: PreNorm, step: float) -> int:
-    """By how many bits words are coarser than the stream: as few as let 127 of them reach the largest."""
-    assert isinstance(model.source, Words)
-    words = float(abs(as_numbers(model.source.words.weight)).max())
-    shifts = range(MAX_WORD_SHIFT)
-    return next((s for s in shifts if INT8_LIMIT * step * 2**s >= words), MAX_WORD_SHIFT)
