@@ -20,13 +20,9 @@ def stood_in_for(monkeypatch, instead):
     @functools.cache
     def planned(request):
         plan = plans.plan_for.__wrapped__(request)
-        if isinstance(plan, launch_plan.SplitLaunchPlan):
-            plan = dataclasses.replace(plan, kernels=tuple(map(instead, plan.kernels)))
-            seen[:] = *plan.kernels, plan.tuning
-        else:
-            plan = dataclasses.replace(plan, kernel=instead(plan.kernel))
-            seen[:] = plan.kernel, plan.tuning
-        return plan
+        launches = [dataclasses.replace(own, kernel=instead(own.kernel)) for own in plan.launches]
+        seen[:] = *(own.kernel for own in launches), plan.tuning
+        return dataclasses.replace(plan, launches=tuple(launches))
 
     active = SimpleNamespace(get_current_device=lambda: 3, get_current_stream="stream {}".format)
     runtime = SimpleNamespace(driver=SimpleNamespace(active=active))

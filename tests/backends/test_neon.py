@@ -6,16 +6,17 @@ import io
 import itertools
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hccs
-from hccs.numbers.layer_norm import NormParams
+from hccs.numbers.layers import NormParams
 from hccs.reference.attention import attention as reference_attention
 from hccs.reference.layer_norm import layer_norm, root_of, root_shift
-from hccs.reference.requantise import add, narrow
+from hccs.reference.linear import add, linear_rows, narrow, narrow_rows
 from hccs.reference.softmax import softmax as reference_softmax
 from tests.backends import test_linear
 from tests.conftest import logits
@@ -38,7 +39,12 @@ FLAGS = ["-std=c++20", "-Og", "-Wall", "-Wextra", "-Werror", "-fopenmp-simd", "-
 def programs(tmp_path_factory):
     """A folder with the replaying programs; each kernel is compiled as it is in the package."""
     folder = tmp_path_factory.mktemp("neon")
-    special = {name: ["-march=armv8.2-a+dotprod"] for name in ("attention/neon", "linear/neon")}
+    march = {"neon": "armv8.2-a+dotprod", "i8mm": "armv8.2-a+dotprod+i8mm"}
+    special = {
+        f"{kernel}/{isa}": [f"-march={flags}"]
+        for kernel in ("attention", "linear")
+        for isa, flags in march.items()
+    }
     objects = []
     for name in (
         "common/instruction_sets",
@@ -50,11 +56,14 @@ def programs(tmp_path_factory):
         "softmax/neon",
         "attention/scalar",
         "attention/neon",
+        "attention/i8mm",
         "linear/run",
         "linear/scalar",
         "linear/neon",
+        "linear/i8mm",
         "engine/scalar",
         "engine/neon",
+        "top_k/scalar",
     ):
         objects.append(folder / f"{name.replace('/', '_')}.o")
         compile_one = [COMPILER, *FLAGS, *special.get(name, []), "-c", CPU / f"{name}.cpp", "-o", objects[-1]]
@@ -182,10 +191,15 @@ def attention_cases(tmp_path_factory):
     return path, cases
 
 
-@pytest.mark.parametrize(
-    ("isa", "cpu", "kernel"),
-    [("neon", "max", "vector"), ("neon", "cortex-a57", "portable"), ("scalar", "max", "portable")],
-)
+PROCESSORS = [
+    ("i8mm", "max", "vector"),
+    ("neon", "max", "vector"),
+    ("neon", "cortex-a57", "portable"),
+    ("scalar", "max", "portable"),
+]
+
+
+@pytest.mark.parametrize(("isa", "cpu", "kernel"), PROCESSORS)
 def test_replayed_attention_agrees(programs, attention_cases, isa, cpu, kernel):
     # A Cortex-A57 has no dot product: there the portable kernel must be chosen.
     path, cases = attention_cases
@@ -193,21 +207,30 @@ def test_replayed_attention_agrees(programs, attention_cases, isa, cpu, kernel):
 
 
 def record_linear(file, rng, x, layer, output, forms):
-    """One case in the order in which replay_linear.cpp reads it."""
+    """One case in the order in which replay_linear.cpp reads it; rows of x may end in an exponent."""
     turned_x, turned_out = forms
     outputs, inputs = layer.weight.shape
+    exponents = x.shape[1] > inputs
     _, (table, stream) = test_linear.extras(rng, output, (len(x), outputs))
-    expected = test_linear.expected(x, layer, output, table, stream)
+    expected = linear_rows(x, layer) if exponents else test_linear.expected(x, layer, output, table, stream)
+    if turned_x:
+        x = np.concatenate([test_linear.turned(x[:, :inputs]), x[:, inputs:].view(np.uint8)], axis=1)
     turned_out = turned_out and expected.dtype == np.int8
     kind = test_linear.OUTPUTS.index(output)
     given = [table is not None, stream is not None]
-    header = [len(x), inputs, outputs, kind, turned_x, turned_out, *given, expected.nbytes]
+    header = [len(x), inputs, outputs, kind, turned_x, turned_out, *given, exponents, expected.nbytes]
     file.write(np.array(header, np.int64).tobytes())
     multiplier = np.ones(outputs, np.int32) if layer.multiplier is None else layer.multiplier
-    for array in (layer.weight, layer.bias, multiplier, test_linear.turned(x) if turned_x else x):
+    for array in (layer.weight, layer.bias, multiplier, x):
         file.write(array.tobytes())
     for array in (table, stream, test_linear.turned(expected) if turned_out else expected):
         file.write(b"" if array is None else array.tobytes())
+
+
+def enlarged(layer):
+    """The layer with multipliers as row exponents ask for, 2^7 or more, for a shift of 23 instead of 16."""
+    multiplier = np.clip(layer.multiplier.astype(np.int64) * 16, 2**7, 2**24 - 1).astype(np.int32)
+    return replace(layer, multiplier=multiplier)
 
 
 @pytest.fixture(scope="module")
@@ -221,15 +244,17 @@ def linear_cases(tmp_path_factory):
             x = test_linear.rows(rng, count, layer.weight.shape[1])
             record_linear(file, rng, x, layer, output, forms)
             cases += 1
+            if output in ("int32", "int8", "int16"):
+                large = layer if layer.multiplier is None else enlarged(layer)
+                exponents = rng.integers(0, 9, (count, 1)).astype(np.int8)
+                record_linear(file, rng, np.concatenate([x, exponents], axis=1), large, output, forms)
+                cases += 1
     path = tmp_path_factory.mktemp("linear") / "cases"
     path.write_bytes(np.int64(cases).tobytes() + file.getvalue())
     return path, cases
 
 
-@pytest.mark.parametrize(
-    ("isa", "cpu", "kernel"),
-    [("neon", "max", "vector"), ("neon", "cortex-a57", "portable"), ("scalar", "max", "portable")],
-)
+@pytest.mark.parametrize(("isa", "cpu", "kernel"), PROCESSORS)
 def test_replayed_linear_layers_agree(programs, linear_cases, isa, cpu, kernel):
     path, cases = linear_cases
     replay(programs / "replay_linear", path, isa, f"{cases} cases agree, {kernel}\n", cpu)
@@ -249,20 +274,21 @@ def record_norm(file, rng, h, limit, bits, turned):
     a[2] = b[2] = rng.choice([-32767, 32767], h)
     v = add(a, b, limit or None)
     out = layer_norm(v, params)
-    narrowed = narrow(out, bits) ^ (-128 if turned else 0)
+    narrowed = (narrow_rows(out) if bits < 0 else narrow(out, bits)).astype(np.int8)
+    narrowed[:, :h] ^= -128 if turned else 0
     header = [len(a), h, gain_bits, epsilon, root_of(h), root_shift(h), limit, bits, turned]
     file.write(np.array(header, np.int64).tobytes())
-    for array in (gain, bias, a, b, *([v] if limit else []), out, narrowed.astype(np.int8)):
+    for array in (gain, bias, a, b, *([v] if limit else []), out, narrowed):
         file.write(array.tobytes())
 
 
-@pytest.mark.parametrize("isa", ["neon", "scalar"])
+@pytest.mark.parametrize("isa", ["neon", "i8mm", "scalar"])
 def test_replayed_layer_norms_agree(programs, tmp_path, isa):
     rng, file, cases = np.random.default_rng(0), io.BytesIO(), 0
-    for h, limit, bits in itertools.product([2, 5, 16, 130, 1024], [0, 32767, 20000], [0, 7, 8, 15]):
+    for h, limit, bits in itertools.product([2, 5, 16, 130, 1024], [0, 32767, 20000], [-1, 0, 7, 8, 15]):
         for turned in (False, True):
             record_norm(file, rng, h, limit, bits, turned)
             cases += 1
     path = tmp_path / "cases"
     path.write_bytes(np.int64(cases).tobytes() + file.getvalue())
-    replay(programs / "replay_norm", path, isa, f"{cases} cases agree\n")
+    replay(programs / "replay_norm", path, isa, f"{cases} cases agree\n", "max")

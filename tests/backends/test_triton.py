@@ -18,8 +18,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 import hccs
-from hccs.backends.triton import codes, devices, full_rows, full_rows_wide
-from hccs.backends.triton.attention import one_pass, one_query, plans, split_keys, two_pass
+from hccs.backends.triton import codes, devices, full_rows
+from hccs.backends.triton.attention import few_queries, plans, tiles
 from hccs.backends.triton.attention.plans import Request
 from hccs.backends.triton.attention.tuning import Kernel, Seen, Shape, tuning_for
 from hccs.ops import copies
@@ -33,17 +33,16 @@ MI300 = GPUTarget("hip", "gfx942", 64)
 
 
 @compiled
-@pytest.mark.parametrize("mode", list(hccs.Mode), ids=str)
+@pytest.mark.parametrize("mode", [mode for mode in hccs.Mode if mode.is_u8], ids=str)
 @pytest.mark.parametrize(
     "scores", [codes.ONE_LINE, codes.TWO_LINES, codes.BYTES], ids=lambda code: code.value
 )
 def test_row_kernels_on_words_assemble(scores, mode):
-    kernel = full_rows.full_rows if scores is codes.ONE_LINE else full_rows_wide.full_rows_wide
-    fixed = dict(IS_U8=mode.is_u8, RECIPROCAL=mode.reciprocal, PARTS=2, BLOCK_ROWS=64, WORDS=16)
+    kernel = full_rows.full_rows if scores is codes.ONE_LINE else full_rows.full_rows_wide
+    fixed = dict(RECIPROCAL=mode.reciprocal, PARTS=2, BLOCK_ROWS=64, WORDS=16)
     if scores is not codes.ONE_LINE:
         fixed |= dict(SCORES=scores.value, SUMS=codes.BY_BLOCK.value, LARGE=scores is codes.TWO_LINES)
-    given = dict(x_ptr="*i32", theta_ptr="*i32")
-    given |= {"out_ptr": "*i32" if mode.is_u8 else "*i64", **dict.fromkeys(fixed, "constexpr")}
+    given = dict(x_ptr="*i32", theta_ptr="*i32", out_ptr="*i32") | dict.fromkeys(fixed, "constexpr")
     compile(ASTSource(kernel, {name: given[name] for name in kernel.arg_names}, fixed), HOPPER)
 
 
@@ -57,8 +56,8 @@ PLAIN = dict(
 LENGTHS = dict(MASKING=codes.LENGTHS, ALL=False)
 BYTES = dict(SCORES=codes.BYTES, IS_WIDE=True)
 LONG = dict(SUMS=codes.BY_BLOCK, LONG=True, FLUSH=4)
-IN_ONE_PASS, IN_TWO_PASSES = one_pass.attention_in_one_pass, two_pass.attention_in_two_passes
-ONE_QUERY = one_query.attention_of_one_query
+IN_ONE_PASS, IN_TWO_PASSES = tiles.attention_in_one_pass, tiles.attention_in_two_passes
+ONE_QUERY = few_queries.attention_of_one_query
 CASES = {
     "one pass, two lines": (IN_ONE_PASS, dict(TILES=2, REPEAT=4, **BYTES)),
     "one pass, causal": (
@@ -78,8 +77,8 @@ CASES = {
     ),
     "two passes, lengths, long": (IN_TWO_PASSES, dict(**LENGTHS, **BYTES, **LONG, FULL=False)),
     "two passes, causal": (IN_TWO_PASSES, dict(CAUSAL=True, ALL=False)),
-    "split keys, logits": (split_keys.logits_of_split, dict(ROWS=16, **LENGTHS)),
-    "split keys, sums": (split_keys.sums_of_split, dict(ROWS=16, **BYTES)),
+    "split keys, logits": (few_queries.logits_of_split, dict(ROWS=16, **LENGTHS)),
+    "split keys, sums": (few_queries.sums_of_split, dict(ROWS=16, **BYTES)),
     "one query": (ONE_QUERY, BYTES),
     "one query, lengths": (
         ONE_QUERY, dict(**LENGTHS, D=128, DENSE=False, OUT=codes.INT8, SCORES=codes.SHIFTED),
@@ -114,9 +113,10 @@ def test_keys_in_shared_memory_assemble(n, causal, scores, monkeypatch):
     plan = plan_on(
         monkeypatch, theta=THETAS_IN_GLUON[scores], nk=n, nq=n, causal=causal, dtype=torch.bfloat16
     )
-    kernel, tuning = plan.kernel, plan.tuning
+    (own,), tuning = plan.launches, plan.tuning
+    kernel = own.kernel
     assert tuning.kernel is Kernel.KEYS_IN_SHARED_MEMORY
-    fixed = {name: value for name, value in plan.options.items() if name.isupper()}
+    fixed = {name: value for name, value in own.options.items() if name.isupper()}
     fixed |= dict(valid_ptr=None, fault_ptr=None, sum_ptr=None)
     types = dict(q_ptr="*i32", k_ptr="*i8", v_ptr="*i8", table_ptr="*i32", out_ptr="*bf16")
     signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in kernel.arg_names}
@@ -243,12 +243,10 @@ def test_amd_gpus_are_sent_no_ptx(gpu_of_capability_9, monkeypatch):
             monkeypatch, devices.capability(gpu_of_capability_9), hccs.HeadParams(7, 0, 1), nq,
             64 if nq == 64 else 4096, 4, growing=nq == 1,
         )  # fmt: skip
-        split = plan.tuning.kernel is Kernel.SPLIT_KEYS
         assert plan.tuning.kernel is (Kernel.SPLIT_KEYS if nq < 64 else Kernel.TILES)
-        options_of = plan.options if split else [plan.options]
-        for kernel, options in zip(plan.kernels if split else [plan.kernel], options_of, strict=True):
-            assert options["HOPPER"] is False
-            assemble_for_amd(kernel, options)
+        for own in plan.launches:
+            assert own.options["HOPPER"] is False
+            assemble_for_amd(own.kernel, own.options)
 
 
 def assemble_for_amd(kernel, options):

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from hccs.calibration import HeadStatistics, LogitRange
+from hccs.calibration import HeadStatistics
 from hccs.errors import DataError
 from tests.calibration.conftest import random_logits
 
@@ -18,13 +18,10 @@ def process(rank: int, folder: str) -> None:
 
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     data = np.load(f"{folder}/x.npy")[:, :, rank::2]
-    stats, extremes = HeadStatistics((1, 3), 16, 0.1), LogitRange((1, 3))
+    stats = HeadStatistics((1, 3), 16, 0.1)
     stats.update(data)
-    extremes.update(data.astype(np.float32))
     stats.all_reduce()
-    extremes.all_reduce()
     stats.save(f"{folder}/{rank}.safetensors")
-    np.save(f"{folder}/range{rank}.npy", extremes.max_abs)
     np.save(f"{folder}/said{rank}.npy", refusals(rank))
     dist.destroy_process_group()
 
@@ -48,7 +45,6 @@ def test_two_processes_end_with_the_statistics_of_all_rows(processes):
     whole.update(x)
     for rank in range(2):
         assert HeadStatistics.load(folder / f"{rank}.safetensors") == whole
-        assert np.array_equal(np.load(folder / f"range{rank}.npy"), abs(x.astype(float)).max((2, 3)))
 
 
 def refusals(rank: int) -> list[str]:
@@ -83,5 +79,3 @@ def test_every_process_refuses_statistics_that_cannot_be_added(processes):
 def test_all_reduce_without_a_process_group_says_so():
     with pytest.raises(DataError, match="init_process_group"):
         HeadStatistics((1, 1), 8).all_reduce()
-    with pytest.raises(DataError, match="init_process_group"):
-        LogitRange((1, 1)).all_reduce()

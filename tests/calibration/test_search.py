@@ -10,16 +10,11 @@ from hccs.calibration import (
     CalibrationWarning,
     HeadStatistics,
     calibrate,
-    coarse_scan,
-    deployed_kl,
     fidelity,
     search,
 )
-from hccs.calibration.grid import coarse_grid
-from hccs.calibration.searching import TIE, deployed_objective, objectives
-from hccs.errors import DataError, DtypeError, ParameterError
-from hccs.numbers.heads import HeadParams
-from hccs.numbers.modes import Mode
+from hccs.calibration.searching import TIE, objectives
+from hccs.errors import DataError, ParameterError
 from hccs.numbers.region import Region
 from hccs.reference.softmax import softmax as reference_softmax
 from tests.calibration.conftest import direct_kl, direct_kls, random_logits
@@ -177,41 +172,11 @@ def test_fractional_weights_need_a_unit(rng):
     assert search(quarters).heads[0].kl == search(units).heads[0].kl
 
 
-def test_exact_search_is_never_worse_than_the_coarse_scan(rng):
+def test_exact_search_is_never_worse_than_a_scan_of_a_grid(rng):
     stats = statistics(random_logits(rng, (2, 3, 200, 64)))
-    exact, coarse = search(stats), coarse_scan(stats)
-    for fine, rough in zip(exact.heads, coarse.heads, strict=True):
-        assert fine.kl <= rough.kl
-        assert tuple(rough.params.packed) in Region(64)
-    best, second = preferred(coarse_grid(64), objectives(stats, [0], coarse_grid(64)))
-    assert tuple(coarse.heads[0].params.packed) == best
-    assert tuple(coarse.heads[0].runner_up.packed) == second
-
-
-@pytest.mark.parametrize("mode", list(Mode))
-def test_kl_in_the_deployed_mode_is_that_of_the_reference(rng, mode):
-    x = random_logits(rng, (1, 1, 30, 40))
-    lengths = rng.integers(1, 41, (1, 1, 30))
-    stats = statistics(x, lengths)
-    triples = coarse_grid(40)[::97]
-    found = deployed_objective(stats, [0], np.ascontiguousarray(triples), mode)
-    for triple, kl in zip(triples.tolist(), found, strict=True):
-        p_hat = reference_softmax(x, HeadParams(*triple), mode, lengths)[0, 0]
-        total = 0.0
-        for row, q, c in zip(x[0, 0], p_hat, lengths[0, 0], strict=True):
-            p = np.exp(row[:c] * 0.08 - row[:c].max() * 0.08)
-            p /= p.sum()
-            steps = np.maximum(q[:c], 0.5)
-            total += float((p * (np.log(p) - np.log(steps / steps.sum()))).sum())
-        assert kl == pytest.approx(total / 30, abs=1e-10)
-
-
-def test_kl_mode_optimises_the_deployed_mode(rng):
-    stats = statistics(random_logits(rng, (1, 3, 100, 32)))
-    in_int16 = coarse_scan(stats, mode="u8_clb")
-    in_mode = coarse_scan(stats, mode="u8_clb", deployed=True)
-    assert (deployed_kl(stats, in_mode.table) <= deployed_kl(stats, in_int16.table) + TIE).all()
-    assert in_mode.table.mode is Mode.U8_CLB
+    grid = list(Region(64))[::397]
+    for head, record in enumerate(search(stats).heads):
+        assert record.kl <= objectives(stats, [head], grid).min() + TIE
 
 
 def test_table_serves_longer_rows_than_the_data(rng):
@@ -268,16 +233,6 @@ def test_heads_without_rows_are_refused_by_name(rng):
     stats.update(random_logits(rng, (1, 5, 16)), np.zeros((1, 5, 16), bool), layer=1)
     with pytest.raises(DataError, match="layer 1 head 0"):
         search(stats)
-
-
-def test_deployed_mode_needs_int8_rows_that_are_kept(rng):
-    many = statistics(random_logits(rng, (1, 1, 2000, 8)))
-    with pytest.raises(DataError, match="rows of one length"):
-        coarse_scan(many, mode="u8_div", deployed=True)
-    floats = HeadStatistics((1, 1), 8, 0.1, reference="float")
-    floats.update(rng.normal(size=(1, 1, 5, 8)))
-    with pytest.raises(DtypeError, match="int8"):
-        coarse_scan(floats, deployed=True)
 
 
 def test_the_objective_of_what_no_row_admits_is_refused(rng):

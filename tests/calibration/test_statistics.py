@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hccs.calibration import HeadStatistics, _native, search
 from hccs.calibration.searching import objectives
-from hccs.calibration.state import FORMAT, CollectionProgress, SeenFile
+from hccs.calibration.state import FORMAT
 from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
 from hccs.numbers.region import Region
 from tests.calibration.conftest import direct_kl, random_logits
@@ -165,7 +165,6 @@ def test_updates_from_several_threads_lose_nothing(rng):
             if i % 40 == 7:
                 stats.summary([0, 5])
                 stats.merge(HeadStatistics((2, 3), 16, 0.1))
-                stats.select(np.arange(6).reshape(2, 3))
         return np.empty(0)
 
     from_four_threads(work)
@@ -234,11 +233,9 @@ def test_file_round_trip(rng, tmp_path, rows, weighted):
         rng.integers(0, 21, (2, 2, rows)),
         weight=rng.choice([0, 0.5, 1, 2], rows) if weighted else None,
     )
-    stats.progress = CollectionProgress(0.1, 4, (SeenFile("a.npy", "0ff", 1),))
     stats.save(tmp_path / "s.safetensors")
     loaded = HeadStatistics.load(tmp_path / "s.safetensors")
     assert loaded == stats
-    assert loaded.progress == stats.progress
     more = random_logits(rng, (2, 2, rows, 20))
     loaded.update(more)
     stats.update(more)
@@ -254,10 +251,9 @@ def test_pickles_and_copies_are_equal_and_their_own(rng, again):
     x = random_logits(rng, (2, 1, 50, 9))
     stats = HeadStatistics((2, 1), 9, [[0.1], [0.2]], layers=["a", "b"], qkv_scale=np.full((2, 1, 3), 0.5))
     stats.update(x)
-    stats.progress = CollectionProgress("auto", 0, (SeenFile("a.npy", "0ff"),))
     other = again(stats)
     assert other == stats
-    assert (other.layers, other.progress) == (("a", "b"), stats.progress)
+    assert other.layers == ("a", "b")
     other.update(x)
     assert other.rows.sum() == 200 and stats.rows.sum() == 100
 
@@ -296,7 +292,6 @@ def inconsistent(arrays, metadata):
     yield {name: array for name, array in arrays.items() if name != "cells"}, metadata
     yield arrays, {**metadata, "n": "many"}
     yield arrays, {**metadata, "reference": "double"}
-    yield arrays, {**metadata, "progress": "{}"}
 
 
 def test_parts_that_do_not_belong_together_are_refused(rng, tmp_path):

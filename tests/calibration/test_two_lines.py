@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hccs
-from hccs.calibration import HeadStatistics, deployed_kl, fidelity, search
-from hccs.calibration.state import FORMAT
-from hccs.calibration.two_lines import objectives
+from hccs.calibration import HeadStatistics, fidelity, search
+from hccs.calibration.state import FORMAT, restored, state_of
+from hccs.calibration.two_lines import deployed, objectives
 from hccs.errors import FileError, ParameterError
 from hccs.reference.softmax import softmax as reference_softmax
 from tests.calibration.conftest import random_logits
@@ -202,7 +202,8 @@ def test_records_say_what_the_modes_do(rng):
     table = search(stats, lines=2, mode="u8_div").table
     out = np.maximum(reference_softmax(x[0, 0], table.head(0, 0), "u8_div").astype(float), 0.5)
     expected = (p * np.log(p / (out / out.sum(-1, keepdims=True)))).sum(-1).mean()
-    assert deployed_kl(stats, table).item() == pytest.approx(expected, abs=1e-9)
+    found = deployed(stats, [0], table.head(0, 0), table.mode)[1]
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 def test_wide_sums_for_one_line_and_narrow_ones_for_two(rng):
@@ -249,26 +250,27 @@ def test_the_sample_is_a_fair_one(rng):
 
 
 def test_counted_rows_need_their_sample_and_kept_rows_are_their_own(rng, tmp_path):
-    arrays, metadata = gathered(random_logits(rng, (1, 1, 3000, 8)))._state()
+    arrays, metadata = state_of(gathered(random_logits(rng, (1, 1, 3000, 8))))
     without = {k: array for k, array in arrays.items() if "sample" not in k and k != "quantised_sums"}
     with pytest.raises(ValueError, match="counted rows without a sample"):
-        HeadStatistics._from_state(without, metadata)
+        restored(HeadStatistics, without, metadata)
     FORMAT.save(tmp_path / "without", without, metadata)
     with pytest.raises(FileError, match="counted rows without a sample"):
         HeadStatistics.load(tmp_path / "without")
     kept = gathered(random_logits(rng, (1, 1, 300, 8)))
-    assert not any("sample" in name for name in kept._state()[0])
-    assert search(HeadStatistics._from_state(*kept._state()), lines=2).table == search(kept, lines=2).table
+    assert not any("sample" in name for name in state_of(kept)[0])
+    back = restored(HeadStatistics, *state_of(kept))
+    assert search(back, lines=2).table == search(kept, lines=2).table
 
 
 def test_forged_samples_are_refused(rng):
-    arrays, metadata = gathered(random_logits(rng, (1, 2, 2000, 8)))._state()
+    arrays, metadata = state_of(gathered(random_logits(rng, (1, 2, 2000, 8))))
 
     def forged(name, change):
         copy = {key: array.copy() for key, array in arrays.items()}
         copy[name] = change(copy[name])
         with pytest.raises((ValueError, IndexError)):
-            HeadStatistics._from_state(copy, metadata)
+            restored(HeadStatistics, copy, metadata)
 
     def at(index, value):
         def change(array):

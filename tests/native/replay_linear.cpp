@@ -6,14 +6,27 @@
 
 namespace {
 
-enum Field { kRows, kInputs, kOutputs, kOutput, kXTurned, kOutTurned, kTable, kStream, kOutputBytes, kFields };
+enum Field {
+  kRows,
+  kInputs,
+  kOutputs,
+  kOutput,
+  kXTurned,
+  kOutTurned,
+  kTable,
+  kStream,
+  kRowExponents,
+  kOutputBytes,
+  kFields
+};
 
 bool replay(std::FILE* file, const hccs::LinearKernel& kernel) {
   const auto header = read_array<int64_t>(file, kFields);
   const int64_t rows = header[kRows], inputs = header[kInputs], outputs = header[kOutputs];
   const auto weight = read_array<int8_t>(file, outputs * inputs);
   const auto bias = read_array<int32_t>(file, outputs), multiplier = read_array<int32_t>(file, outputs);
-  const auto x = read_array<int8_t>(file, rows * inputs);
+  const bool exponents = header[kRowExponents] != 0;  // in one more byte of each row
+  const auto x = read_array<int8_t>(file, rows * (inputs + exponents));
   const auto table = read_array<int8_t>(file, header[kTable] ? 256 : 0);
   const auto stream = read_array<int16_t>(file, header[kStream] ? rows * outputs : 0);
   const auto expected = read_array<char>(file, header[kOutputBytes]);
@@ -23,11 +36,13 @@ bool replay(std::FILE* file, const hccs::LinearKernel& kernel) {
   struct alignas(64) Line {
     std::byte bytes[64];
   };
-  std::vector<Line> packed((kernel.packed_bytes(inputs, outputs, false) + 63) / 64);
-  kernel.pack(weight.data(), bias.data(), multiplier.data(), inputs, outputs, false, packed[0].bytes);
+  std::vector<Line> packed((kernel.packed_bytes(inputs, outputs, exponents) + 63) / 64);
+  kernel.pack(weight.data(), bias.data(), multiplier.data(), inputs, outputs, exponents, packed[0].bytes);
   hccs::LinearJob job{};
   job.packed = packed[0].bytes;
-  job.inputs = job.x_stride = inputs;
+  job.inputs = inputs;
+  job.row_exponents = exponents;
+  job.x_stride = inputs + exponents;
   job.outputs = job.out_stride = job.stream_stride = outputs;
   job.x = x.data();
   job.x_bytes = header[kXTurned] ? hccs::Bytes::kTurned : hccs::Bytes::kPlain;

@@ -16,7 +16,9 @@ bool replay(std::FILE* file, const hccs::RowKernels& kernels) {
   const auto a = read_array<int16_t>(file, rows * h), b = read_array<int16_t>(file, rows * h);
   const auto clamped = read_array<int16_t>(file, header[kLimit] ? rows * h : 0);
   const auto out = read_array<int16_t>(file, rows * h);
-  const auto narrowed = read_array<int8_t>(file, rows * h);
+  const int bits = static_cast<int>(header[kBits]);
+  const int64_t narrowed_width = h + (bits == hccs::kRowExponent);
+  const auto narrowed = read_array<int8_t>(file, rows * narrowed_width);
   std::vector<double> real_gain, real_bias;
   for (int64_t i = 0; i < h; ++i) {
     real_gain.push_back(std::ldexp(gain[i], -(20 + gain_bits)));
@@ -43,8 +45,8 @@ bool replay(std::FILE* file, const hccs::RowKernels& kernels) {
   job.out = found.data();
   job.a_stride = job.b_stride = job.clamped_stride = job.out_stride = 2 * h;
   job.narrowed = found_narrowed.data();
-  job.narrowed_stride = h;
-  job.bits = static_cast<int>(header[kBits]);
+  job.narrowed_stride = narrowed_width;
+  job.bits = bits;
   job.turn = header[kTurned] ? 0x80 : 0;
   kernels.norm(job, rows);
   return found == out && found_narrowed == narrowed && found_clamped == clamped;

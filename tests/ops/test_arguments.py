@@ -7,7 +7,7 @@ import pytest
 
 import hccs
 from hccs import errors
-from hccs.calibration import HeadStatistics, LogitRange, ScaleCandidates, quantise
+from hccs.calibration import HeadStatistics, LogitRange, quantise
 from hccs.ops import arguments
 from hccs.reference.softmax import softmax as reference_softmax
 from hccs_aie import emulator
@@ -114,21 +114,16 @@ def test_statistics_leave_out_what_a_masked_array_masks(case):
     found, expected = statistics(), statistics()
     found.update(MASKED, valid)
     expected.update(X, shown)
-    for name, array in expected._state()[0].items():
-        np.testing.assert_array_equal(found._state()[0][name], array, err_msg=name)
+    assert found == expected
 
 
-def test_ranges_and_candidates_leave_out_what_a_masked_array_masks():
+def test_ranges_leave_out_what_a_masked_array_masks():
     z = np.where(HIDDEN, np.float32(1e30), X.astype(np.float32) / 16)
     found, expected = LogitRange(shape=(2, 3)), LogitRange(shape=(2, 3))
     found.update(np.ma.masked_array(z, HIDDEN))
     expected.update(z, ~HIDDEN)
     np.testing.assert_array_equal(found.max_abs, expected.max_abs)
     assert found.max_abs.max() < 10
-    masked, given = ScaleCandidates(found, n=64), ScaleCandidates(found, n=64)
-    masked.update(np.ma.masked_array(z, HIDDEN))
-    given.update(z, ~HIDDEN)
-    np.testing.assert_array_equal(masked.kl(), given.kl())
 
 
 def test_quantising_and_surrogates_leave_out_what_a_masked_array_masks():
@@ -188,7 +183,7 @@ def test_native_numbers_are_those_of_the_arguments():
 
     assert codes.MASKING == (arguments.NO_MASK, arguments.LENGTHS, arguments.MASK)
     assert [*codes.MODES] == [*hccs.Mode]
-    assert codes.OUTPUTS.keys() <= {*hccs.ops.operands.OUTPUTS}
+    assert codes.OUTPUTS.keys() <= {*hccs.ops.attention.OUTPUTS}
 
 
 def test_lengths_of_the_host_are_checked_against_the_keys(monkeypatch):

@@ -1,4 +1,4 @@
-"""The public operators are typed: arrays give arrays, tensors tensors, pairs pairs."""
+"""The public operators are typed: arrays give arrays, tensors tensors."""
 
 from pathlib import Path
 
@@ -16,13 +16,9 @@ from typing import Any
 from typing_extensions import assert_type
 
 x, t = np.zeros((2, 4), np.int8), torch.zeros(2, 4, dtype=torch.int8)
-theta, requant = hccs.HeadParams(1, 0, 1), hccs.Requant(hccs.FixedPoint(1, 1))
+theta = hccs.HeadParams(1, 0, 1)
 assert_type(hccs.softmax(x, theta), NDArray[Any])
 assert_type(hccs.softmax(t, theta), torch.Tensor)
-assert_type(hccs.attention(x, x, x, theta, requant), NDArray[Any])
-assert_type(hccs.attention(x, x, x, theta, requant, out="pair"), tuple[NDArray[Any], NDArray[Any]])
-assert_type(hccs.attention(t, t, t, theta, requant, out="float16"), torch.Tensor)
-assert_type(hccs.attention(t, t, t, theta, requant, out="pair"), tuple[torch.Tensor, torch.Tensor])
 assert_type(quantise(x, 1.0), NDArray[np.int8])
 assert_type(quantise(t, 1.0), torch.Tensor)
 hccs.softmax(x, theta, out=t)  # type: ignore[type-var]

@@ -11,19 +11,17 @@ if _util.find_spec("hccs.calibration._native") is None:
         "Install a wheel, or build it with pip install . in a checkout.",
     )
 
-from hccs.calibration.grid import coarse_scan
-from hccs.calibration.ranges import ValueRanges
-from hccs.calibration.scale import LogitRange, ScaleCandidates, quantise
+from hccs.calibration.rows import LogitRange
 from hccs.calibration.searching import (
     Calibration,
     CalibrationWarning,
     HeadRecord,
     calibrate,
-    deployed_kl,
     fidelity,
     search,
 )
 from hccs.calibration.statistics import HeadStatistics
+from hccs.ops.quantise import quantise
 
 __all__ = [
     "Calibration",
@@ -31,11 +29,7 @@ __all__ = [
     "HeadRecord",
     "HeadStatistics",
     "LogitRange",
-    "ScaleCandidates",
-    "ValueRanges",
     "calibrate",
-    "coarse_scan",
-    "deployed_kl",
     "fidelity",
     "quantise",
     "search",

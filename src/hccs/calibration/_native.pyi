@@ -96,11 +96,7 @@ def evaluate_lines(
     u8: bool,
     reciprocal: int,
 ) -> tuple[float, float, float]: ...
-def deployed_objectives(
-    statistics: Statistics, heads: list[int], u8: bool, reciprocal: int, triples: Any
-) -> NDArray[np.float64]: ...
 
-ROWS_KEPT: int
 DISTANCES: int
 EXP_BITS: int
 MASS_BITS: int

@@ -1,27 +1,21 @@
-"""Statistics from files of logits: `.npy`, `.npz`, `.safetensors`, read in pieces, resumable."""
+"""Statistics from files of logits: `.npy`, `.npz`, `.safetensors`, read in pieces."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._files import safetensors
 from hccs._progress import track
-from hccs.calibration.scale import LogitRange, ScaleCandidates
-from hccs.calibration.state import CollectionProgress, SeenFile
+from hccs.calibration.rows import LogitRange
 from hccs.calibration.statistics import HeadStatistics
 from hccs.errors import DataError, DtypeError, FileError, MaskError, ParameterError, ShapeError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 PIECE = 1 << 24
 """Logits taken from a file at once."""
@@ -40,24 +34,11 @@ class LogitFile:
     scale: NDArray[Any] | None
     layer: int | None
 
-    @cached_property
-    def identity(self) -> SeenFile:
-        """What tells the file from any other, wherever it lies: its content and the layer it is of."""
-        digest = hashlib.sha256()
-        try:
-            with open(self.path, "rb") as file:
-                while part := file.read(1 << 20):
-                    digest.update(part)
-        except OSError as error:
-            raise FileError(f"a readable file at {self.path}", str(error), "Check the path.") from error
-        return SeenFile(self.path.name, digest.hexdigest(), self.layer)
-
     def pieces(self) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
         rows = self.logits.shape[-2]
         step = max(1, PIECE // max(1, self.logits.size // max(1, rows)))
         for first in range(0, rows, step):
-            chosen = slice(first, first + step)
-            yield self.rows(chosen)
+            yield self.rows(slice(first, first + step))
 
     def rows(self, chosen: slice | NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
         return np.asarray(self.logits[..., chosen, :]), self._valid(chosen)
@@ -150,67 +131,32 @@ def open_model(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[LogitFile]
 
 
 def collect_files(
-    paths: Sequence[str | os.PathLike[str]],
-    *,
-    n: int | None = None,
-    scale: float | str = "auto",
-    checkpoint: str | os.PathLike[str] | None = None,
+    paths: Sequence[str | os.PathLike[str]], *, n: int | None = None, scale: float | None = None
 ) -> HeadStatistics:
     """Statistics of the logits in some files.
 
-    `scale` serves int8 logits that bring none, and float logits: a number, "max-abs", or "auto" for the best
-    of a handful of candidates per head. With `checkpoint` the statistics are saved after every file, and a
-    run that finds the file goes on from there.
+    Without a `scale` int8 logits take the files' own, and float logits reach each head's largest magnitude.
     """
     files, shape = open_model(paths)
     n = n or max(file.logits.shape[-1] for file in files)
-    collection = _resumed(files, shape, n, scale, checkpoint) or _started(files, shape, n, scale)
-    collecting = collection.statistics if isinstance(collection, ScaleCandidates) else collection
-    progress = collecting.progress or CollectionProgress(
-        scale, collection.count if isinstance(collection, ScaleCandidates) else 0
-    )
-    left = Counter(progress.seen)
-    for file in track(files, total=len(files), description="collecting"):
-        if left and left[file.identity]:
-            left[file.identity] -= 1
-            continue
-        for logits, valid in file.pieces():
-            collection.update(logits, valid, layer=file.layer)
-        if checkpoint is not None:
-            progress = replace(progress, seen=(*progress.seen, file.identity))
-            collecting.progress = progress
-            collecting.save(checkpoint)
-    if not isinstance(collection, ScaleCandidates):
-        return collection
-    best = collection.best()
-    if checkpoint is not None:
-        best.progress = replace(progress, candidates=0)
-        best.save(checkpoint)
-    return best
-
-
-def _started(
-    files: list[LogitFile], shape: tuple[int, int], n: int, scale: float | str
-) -> HeadStatistics | ScaleCandidates:
-    collection: HeadStatistics | ScaleCandidates
     if hold_int8(files):
-        collection = HeadStatistics(shape, n, int8_scale(files, shape, scale))
-    elif not isinstance(scale, str):
-        collection = HeadStatistics(shape, n, scale, reference="float")
-    elif scale not in ("auto", "max-abs"):
-        raise ParameterError(
-            "scale to be a number, 'auto' or 'max-abs'", repr(scale), "'auto' is the default."
-        )
+        stats = HeadStatistics(shape, n, int8_scale(files, shape, scale))
     else:
-        extremes = LogitRange(shape)
-        for file in track(files, total=len(files), description="finding the range"):
-            for logits, valid in file.pieces():
-                extremes.update(logits, valid, layer=file.layer)
-        if scale == "auto":
-            collection = ScaleCandidates(extremes, n)
-        else:
-            collection = HeadStatistics(shape, n, extremes.scale, reference="float")
-    return collection
+        found = largest_scale(files, shape) if scale is None else scale
+        stats = HeadStatistics(shape, n, found, reference="float")
+    for file in track(files, total=len(files), description="collecting"):
+        for logits, valid in file.pieces():
+            stats.update(logits, valid, layer=file.layer)
+    return stats
+
+
+def largest_scale(files: Sequence[LogitFile], shape: tuple[int, int]) -> NDArray[np.float64]:
+    """The scale of float logits that reaches the largest magnitude of every head."""
+    extremes = LogitRange(shape)
+    for file in track(files, total=len(files), description="finding the range"):
+        for logits, valid in file.pieces():
+            extremes.update(logits, valid, layer=file.layer)
+    return extremes.scale
 
 
 def hold_int8(files: Sequence[LogitFile]) -> bool:
@@ -221,9 +167,9 @@ def hold_int8(files: Sequence[LogitFile]) -> bool:
     return kinds == {"int8"}
 
 
-def int8_scale(files: list[LogitFile], shape: tuple[int, int], scale: float | str) -> Any:
+def int8_scale(files: list[LogitFile], shape: tuple[int, int], scale: float | None = None) -> Any:
     """The scale of int8 logits: the one given, or those that the files bring."""
-    if not isinstance(scale, str):
+    if scale is not None:
         return scale
     found = [np.asarray(file.scale) for file in files if file.scale is not None]
     if len(found) < len(files):
@@ -244,47 +190,3 @@ def _per_head(scale: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         raise ShapeError(
             f"a scale that broadcasts to the heads {shape}", f"shape {scale.shape}", "Give one per head."
         ) from error
-
-
-def _resumed(
-    files: list[LogitFile],
-    shape: tuple[int, int],
-    n: int,
-    scale: float | str,
-    checkpoint: str | os.PathLike[str] | None,
-) -> HeadStatistics | ScaleCandidates | None:
-    if checkpoint is None or not Path(checkpoint).exists():
-        return None
-    statistics = HeadStatistics.load(checkpoint)
-    difference = _difference(statistics, files, shape, n, scale)
-    if difference:
-        raise DataError(
-            f"{checkpoint} to hold the beginning of this calibration",
-            f"statistics of {difference}",
-            "Name another checkpoint, or delete it to start over.",
-        )
-    count = statistics.progress.candidates if statistics.progress is not None else 0
-    return ScaleCandidates.resume(statistics, count) if count else statistics
-
-
-def _difference(
-    statistics: HeadStatistics, files: list[LogitFile], shape: tuple[int, int], n: int, scale: float | str
-) -> str:
-    """How a checkpoint differs from what is asked for now, in words; nothing when it can go on."""
-    progress = statistics.progress
-    if progress is None:
-        return "another source than files of logits"
-    strange = Counter(progress.seen) - Counter(file.identity for file in files)
-    if strange:
-        return ", ".join(sorted({file.name for file in strange}))
-    if statistics.shape != (shape[0], shape[1] * max(1, progress.candidates)):
-        return f"shape {statistics.shape}"
-    if statistics.n != n:
-        return f"n = {statistics.n}, not {n}"
-    if progress.scale != scale:
-        return f"scale {progress.scale}, not {scale}"
-    if files[0].logits.dtype == np.int8:
-        steps = np.broadcast_to(np.asarray(int8_scale(files, shape, scale), np.float64), shape)
-        if not np.array_equal(statistics.scale, steps):
-            return "other scales than the files'"
-    return ""

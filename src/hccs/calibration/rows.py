@@ -1,18 +1,19 @@
-"""Batches of logits as the native statistics take them: checked, contiguous, one head per block of rows."""
+"""Batches of logits as the native statistics take them: checked, contiguous, one head per block of rows.
+
+`LogitRange` streams over the same batches for the extremes of every head.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import DataError, ShapeError
-from hccs.numbers.arrays import array_of, numbers, require_integer
+from hccs.numbers.arrays import array_of, integers, numbers, require_integer
 from hccs.ops import arguments
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,54 @@ def require_finite(batch: RowBatch) -> None:
             f"{np.count_nonzero(wrong)} NaN or infinite of {wrong.size}",
             "Pass `valid` for padding instead of adding -inf, and check the model for overflow.",
         )
+
+
+def layers_and_heads(shape: Any) -> tuple[int, int]:
+    array = integers("shape", shape, "Count the layers and the heads of each.")
+    if array.shape != (2,) or array.min() < 1:
+        raise ShapeError("shape = (layers, heads), both >= 1", str(shape), "Count the heads to calibrate.")
+    return int(array[0]), int(array[1])
+
+
+class LogitRange:
+    """The extremes of every head's float logits, streamed.
+
+    >>> extremes = LogitRange(shape=(1, 2))
+    >>> extremes.update(np.array([[[[1.0, -3.0]], [[0.5, 0.25]]]], dtype=np.float32))
+    >>> extremes.max_abs.tolist()
+    [[3.0, 0.5]]
+    """
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.shape = layers_and_heads(shape)
+        self.highest = np.full(self.shape, -np.inf)
+        self.lowest = np.full(self.shape, np.inf)
+
+    def update(self, z: Any, valid: Any = None, *, layer: int | None = None) -> None:
+        """Add float logits; shapes and `valid` as in `HeadStatistics.update`."""
+        batch = row_batch(z, valid, layer=layer, shape=self.shape, n=None)
+        require_finite(batch)
+        taking_part = batch.chosen
+        for group, head in enumerate(batch.head_of_group.tolist()):
+            logits = batch.logits[group]
+            logits = logits[taking_part[group]] if taking_part is not None else logits
+            if logits.size:
+                self.highest.flat[head] = max(self.highest.flat[head], logits.max())
+                self.lowest.flat[head] = min(self.lowest.flat[head], logits.min())
+
+    @property
+    def max_abs(self) -> NDArray[np.float64]:
+        if not np.isfinite(self.highest).all():
+            missing = ", ".join(f"layer {i} head {j}" for i, j in np.argwhere(~np.isfinite(self.highest))[:4])
+            raise DataError("logits of every head", f"none of {missing}", "Update the range with all layers.")
+        largest: NDArray[np.float64] = np.maximum(abs(self.highest), abs(self.lowest))
+        return largest
+
+    @property
+    def scale(self) -> NDArray[np.float64]:
+        """The max-abs scale: the largest magnitude becomes 127 steps."""
+        # A head whose logits are all zero has no range; any scale represents it exactly.
+        return np.where(self.max_abs > 0, self.max_abs, 127.0) / 127
 
 
 def _heads(shape: tuple[int, ...], layer: int | None, grid: tuple[int, int]) -> NDArray[np.int32]:

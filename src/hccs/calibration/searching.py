@@ -6,22 +6,20 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._progress import track
 from hccs.calibration import _native, two_lines
 from hccs.calibration.statistics import GroupSummary, HeadStatistics, with_means
-from hccs.errors import DataError, DtypeError, ParameterError
+from hccs.errors import DtypeError, ParameterError
 from hccs.numbers.heads import NAMES, ONE_LINE, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE, MAX_SLOPE, Mode
-from hccs.numbers.region import NARROW, Region
+from hccs.numbers.region import Region
 from hccs.numbers.table import ParamTable
 from hccs.ops.arguments import cores, require_threads
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 GRANULARITIES = ("head", "layer", "global")
 
@@ -67,14 +65,8 @@ class Calibration:
         return float(np.mean([record.kl for record in self.heads]))
 
 
-@dataclass(frozen=True)
-class Found:
-    """The best parameters of a group of heads, the second best, and the KL of those."""
-
-    best: HeadParams
-    runner_up: HeadParams
-    runner_up_kl: float
-
+Found = tuple[HeadParams, HeadParams, float]
+"""The best parameters of a group of heads, the second best, and the KL of those."""
 
 Finder = Callable[[list[int], GroupSummary, _native.Interruption], Found]
 """Searches one group of heads, given the means of its rows."""
@@ -144,37 +136,22 @@ def search(
     of outputs instead of KL: better where rows are long, and every far key shares the lowest score.
     """
     form = two_lines.form_of(lines, scores, sum_bits, objective)
-    region = serving(stats, n, form.sum_bits)
+    region = _serving(stats, n, form.sum_bits)
 
     def one_line(heads: list[int], means: GroupSummary, interruption: _native.Interruption) -> Found:
         best, second, _, _ = with_means(_native.search, stats, heads, means, region.n, interruption)
-        return Found(HeadParams(*best[:3]), HeadParams(*second[:3]), second[3])
+        return HeadParams(*best[:3]), HeadParams(*second[:3]), second[3]
 
     def sampled(heads: list[int], means: GroupSummary, interruption: _native.Interruption) -> Found:
-        return Found(*two_lines.search(stats, heads, means, form, region, interruption))
+        return two_lines.search(stats, heads, means, form, region, interruption)
 
-    table_of = NAMES if form.lines > 1 else NAMES[:ONE_LINE]
-    find = sampled if form.is_sampled else one_line
-    return searched(stats, region, granularity, mode, find, table_of, provenance, threads)
-
-
-def searched(
-    stats: HeadStatistics,
-    region: Region,
-    granularity: str,
-    mode: Mode | str,
-    find: Finder,
-    parameters: Sequence[str],
-    provenance: Mapping[str, object] | None,
-    threads: int | None,
-) -> Calibration:
-    """The calibration whose parameters `find` finds, one group of heads at a time."""
     mode = Mode(mode)
     if threads is not None:
         require_threads(threads)
     groups = _groups(stats, granularity)
-    found = _search_all(stats, groups, find, threads or cores())
+    found = _search_all(stats, groups, sampled if form.is_sampled else one_line, threads or cores())
     records = [_record(stats, head, found[at]) for at, group in enumerate(groups) for head in group]
+    parameters = NAMES if form.lines > 1 else NAMES[:ONE_LINE]
     theta = {
         name: np.array([getattr(r.params, name) for r in records]).reshape(stats.shape) for name in parameters
     }
@@ -199,19 +176,6 @@ def fidelity(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:
     return np.array(values).reshape(*stats.shape, 3)
 
 
-def deployed_kl(stats: HeadStatistics, table: ParamTable) -> NDArray[np.float64]:
-    """Renormalised KL of every head in the table's own mode, [layers, heads], from rows still kept."""
-    _require_match(stats, table)
-    thetas = [table.head(*divmod(h, stats.shape[1])) for h in range(stats.scale.size)]
-    values = [
-        two_lines.deployed(stats, [h], theta, table.mode)[1]
-        if theta.wide
-        else deployed_objective(stats, [h], theta.packed[None], table.mode)[0]
-        for h, theta in enumerate(thetas)
-    ]
-    return np.array(values).reshape(stats.shape)
-
-
 def objectives(stats: HeadStatistics, heads: Sequence[int], triples: Any) -> NDArray[np.float64]:
     """The objective of each (B, S, D) in `triples` [count, 3] for a group of heads, from the statistics."""
     array = np.ascontiguousarray(triples, np.int32)
@@ -225,31 +189,7 @@ def objectives(stats: HeadStatistics, heads: Sequence[int], triples: Any) -> NDA
     return kl
 
 
-def deployed_objective(
-    stats: HeadStatistics, heads: Sequence[int], triples: NDArray[np.int32], mode: Mode
-) -> NDArray[np.float64]:
-    """Mean KL(softmax || p_hat / sum p_hat) of each triple with p_hat in `mode`, from rows still kept.
-
-    Floors and saturation act on every element, so only the rows themselves tell. Renormalised, since the
-    leading-bit modes hand out more than 1, which the plain KL would take for a virtue; a zero output counts
-    as half a step, since softmax is never zero.
-    """
-    if stats.reference != "int8":
-        raise DtypeError(
-            "statistics of int8 logits", "of float logits", "The deployed mode is compared on int8 logits."
-        )
-    stats.summary(heads)  # refuses heads without rows
-    most = max(count for h in heads for _, count, _ in stats._native.totals(h))
-    if most >= _native.ROWS_KEPT:
-        raise DataError(
-            f"fewer than {_native.ROWS_KEPT} rows of each length, which are kept as they are",
-            f"{most} rows of one length",
-            "Collect statistics of a smaller sample for KL in the deployed mode.",
-        )
-    return _native.deployed_objectives(stats._native, list(heads), mode.is_u8, mode.reciprocal, triples)
-
-
-def serving(stats: Any, n: int | None, sum_bits: int = NARROW) -> Region:
+def _serving(stats: Any, n: int | None, sum_bits: int) -> Region:
     """The region to calibrate in: for at least the n of the statistics, and with some slope left."""
     if not isinstance(stats, HeadStatistics):
         raise DtypeError(
@@ -324,20 +264,21 @@ def _submit(pool: ThreadPoolExecutor, find: Finder, *arguments: Any) -> Future[F
 
 
 def _record(stats: HeadStatistics, h: int, found: Found) -> HeadRecord:
-    kl, renormalised, deficit = _evaluate(stats, h, found.best)
+    best, runner_up, runner_up_kl = found
+    kl, renormalised, deficit = _evaluate(stats, h, best)
     layer, head = divmod(h, stats.shape[1])
     return HeadRecord(
         layer=layer,
         head=head,
-        params=found.best,
+        params=best,
         scale=float(stats.scale[layer, head]),
         rows=int(stats.rows[layer, head]),
         kl=kl,
         kl_renormalised=renormalised,
         mass_deficit=deficit,
         entropy=-stats.summary([h]).negative_entropy,
-        runner_up=found.runner_up,
-        runner_up_kl=found.runner_up_kl,
+        runner_up=runner_up,
+        runner_up_kl=runner_up_kl,
     )
 
 
@@ -357,5 +298,5 @@ def _warn_of_constant_heads(stats: HeadStatistics, records: Sequence[HeadRecord]
             f"the logits of {names} never vary within a row: any slope serves. Check that the right tensor "
             "was collected and that its scale is not too coarse.",
             CalibrationWarning,
-            stacklevel=4,
+            stacklevel=3,
         )

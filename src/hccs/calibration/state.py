@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._files.checked import Format
-from hccs.errors import FileError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from hccs.calibration.statistics import HeadStatistics
 
-    State = tuple[dict[str, NDArray[Any]], dict[str, str]]
-
-FORMAT = Format("hccs.HeadStatistics", version=3)
+FORMAT = Format("hccs.HeadStatistics", version=4)
 
 _BLOBS = {"rows": np.uint8, "weights": np.int64, "cells": np.uint8}
 """What every bucket, a head's rows of one length, holds; their sizes end its line of the index."""
@@ -32,36 +26,8 @@ _SUMS = 2 * 257
 """Two halves of each sum of a head: one per distance, and the logarithms."""
 
 
-@dataclass(frozen=True)
-class SeenFile:
-    """A file whose rows are in the statistics: told apart by content and layer, named for people."""
-
-    name: str = field(compare=False)
-    sha256: str
-    layer: int | None = None
-
-
-@dataclass(frozen=True)
-class CollectionProgress:
-    """The files that were read, and the `scale` that was asked for.
-
-    While `candidates` is not 0 the statistics hold that many candidate scales of every head side by side.
-    """
-
-    scale: float | str
-    candidates: int = 0
-    seen: tuple[SeenFile, ...] = ()
-
-    @classmethod
-    def from_json(cls, text: str) -> CollectionProgress:
-        """Read this as JSON; anything else is a ValueError, KeyError or TypeError."""
-        values: dict[str, Any] = json.loads(text)
-        seen = tuple(SeenFile(**entry) for entry in values["seen"])
-        return cls(values["scale"], values["candidates"], seen)
-
-
-def state_of(stats: HeadStatistics) -> State:
-    """Everything but `progress`, in one form for one multiset of rows."""
+def state_of(stats: HeadStatistics) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Everything, in one form for one multiset of rows."""
     per_head = stats._native.state(list(range(stats.scale.size)))  # one moment's, whatever threads add
     index = []
     parts = {name: [np.empty(0, dtype)] for name, dtype in _BLOBS.items()}
@@ -130,10 +96,7 @@ def _restore_samples(stats: HeadStatistics, arrays: dict[str, NDArray[Any]]) -> 
 
 
 def restored(
-    kind: type[HeadStatistics],
-    arrays: dict[str, NDArray[Any]],
-    metadata: dict[str, str],
-    progress: CollectionProgress | None = None,
+    kind: type[HeadStatistics], arrays: dict[str, NDArray[Any]], metadata: dict[str, str]
 ) -> HeadStatistics:
     """The statistics of a state; one that does not fit together is a KeyError, ValueError or TypeError."""
     layers, heads = arrays["scale"].shape
@@ -160,7 +123,6 @@ def restored(
     _restore_samples(stats, arrays)
     if (stats.sampled < 0).any():
         raise ValueError("counted rows without a sample of them")
-    stats.progress = progress
     return stats
 
 
@@ -176,22 +138,3 @@ def _require_layout(arrays: dict[str, NDArray[Any]], heads: int) -> None:
         blob = arrays[name]
         if blob.dtype != dtype or blob.shape != (sum(sizes),) or min(sizes, default=0) < 0:
             raise ValueError(f"{name} of {blob.dtype} {blob.shape} for an index of {sum(sizes)}")
-
-
-def save(stats: HeadStatistics, path: str | os.PathLike[str]) -> None:
-    """Write a state, and how far a collection from files has come, under a checksum."""
-    arrays, metadata = state_of(stats)
-    progress = {} if stats.progress is None else {"progress": json.dumps(asdict(stats.progress))}
-    FORMAT.save(path, arrays, {**metadata, **progress})
-
-
-def load(kind: type[HeadStatistics], path: str | os.PathLike[str]) -> HeadStatistics:
-    """The statistics of a file; a damaged or foreign one is refused."""
-    arrays, metadata = FORMAT.load(path)
-    try:
-        noted = metadata.get("progress")
-        progress = None if noted is None else CollectionProgress.from_json(noted)
-        return restored(kind, arrays, metadata, progress)
-    except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
-        hint = "Collect them again from the data."
-        raise FileError(f"consistent statistics in {path}", repr(error), hint) from error

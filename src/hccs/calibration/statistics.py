@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from hccs._html.charts import sparkline
-from hccs._html.elements import table
-from hccs._html.notebook import TABLE, first_rows, framed
+from hccs._html import first_rows, framed, sparkline, table
 from hccs.calibration import _native, state
-from hccs.calibration.rows import plain_logits, require_finite, row_batch
-from hccs.calibration.state import CollectionProgress
-from hccs.errors import DataError, DtypeError, ParameterError, ShapeError
-from hccs.numbers.arrays import integers, numbers, require_integer
+from hccs.calibration.rows import layers_and_heads, plain_logits, require_finite, row_batch
+from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
+from hccs.numbers.arrays import numbers, require_integer
 from hccs.numbers.region import Region
 from hccs.numbers.table import layer_names, operand_scales
 from hccs.ops.arguments import cores
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 DISTANCES = _native.DISTANCES
 _LOGITS_PER_THREAD = 1 << 18
@@ -63,8 +58,7 @@ class HeadStatistics:
 
     All sums are integers: the order and the split of the data change no bit. Weights are counted in
     multiples of 1/`weight_unit`. `layers` and `qkv_scale`, where they are known, are those of the
-    `ParamTable` that is searched from here. `progress` is how far a collection from files has come. Several
-    threads may use one object at once.
+    `ParamTable` that is searched from here. Several threads may use one object at once.
 
     >>> rng = np.random.default_rng(0)
     >>> stats = HeadStatistics(shape=(1, 2), n=64, scale=0.1)
@@ -94,7 +88,6 @@ class HeadStatistics:
         self.reference = reference
         self.layers = None if layers is None else layer_names(layers, self.shape[0])
         self.qkv_scale = None if qkv_scale is None else operand_scales(qkv_scale, self.shape)
-        self.progress: CollectionProgress | None = None
         self._native = self._empty()
 
     def _empty(self) -> _native.Statistics:
@@ -200,36 +193,6 @@ class HeadStatistics:
             version=version,
         )
 
-    def kept_rows(self, head: int, most: int) -> list[tuple[int, NDArray[np.uint8]]]:
-        """(weight, distances) of at most `most` rows of a head, by flat index: spread over those kept."""
-        ((_, buckets, sample),) = self._native.state([head])
-        if sample is not None:
-            lengths, weights, blob, _ = sample
-            found = list(zip(weights.tolist(), np.split(blob, np.cumsum(lengths)[:-1]), strict=True))
-        else:
-            found = []
-            for length, _, _, blob, weights, _ in buckets:
-                rows = blob.reshape(-1, length)
-                found += zip(weights.tolist() or [1] * len(rows), rows, strict=True)
-        return found[:: max(1, -(-len(found) // most))]
-
-    def select(self, heads: NDArray[Any]) -> HeadStatistics:
-        """The statistics of some heads as a set of their own; `heads` [layers, heads] holds flat indices."""
-        chosen = HeadStatistics(
-            (heads.shape[0], heads.shape[1]),
-            self.n,
-            self.scale.reshape(-1)[heads],
-            reference=self.reference,
-            weight_unit=self.weight_unit,
-        )
-        for new, (sums, buckets, sample) in enumerate(self._native.state(heads.reshape(-1).tolist())):
-            for bucket in buckets:
-                chosen._native.restore_bucket(new, *bucket)
-            chosen._native.restore_sums(new, sums)
-            if sample is not None:
-                chosen._native.restore_sample(new, *sample)
-        return chosen
-
     def merge(self, other: HeadStatistics) -> None:
         """Add the rows of `other`, which must be of the same shape, n, scale, kind and layers.
 
@@ -250,7 +213,7 @@ class HeadStatistics:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HeadStatistics):
             return NotImplemented
-        mine, theirs = self._state(), other._state()
+        mine, theirs = state.state_of(self), state.state_of(other)
         return (
             mine[1] == theirs[1]
             and mine[0].keys() == theirs[0].keys()
@@ -258,13 +221,6 @@ class HeadStatistics:
         )
 
     __hash__ = None  # type: ignore[assignment]
-
-    def _state(self) -> state.State:
-        return state.state_of(self)
-
-    @classmethod
-    def _from_state(cls, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> HeadStatistics:
-        return state.restored(cls, arrays, metadata)
 
     def _repr_html_(self) -> str:
         seen = self.rows
@@ -281,21 +237,26 @@ class HeadStatistics:
         layers, heads = self.shape
         return framed(
             f"HeadStatistics: {layers} layer{'s' * (layers > 1)} of {heads} heads, rows of up to {self.n}",
-            table(["head", "rows", "scale", "entropy", "mass by distance"], cells, style=TABLE),
+            table(["head", "rows", "scale", "entropy", "mass by distance"], cells),
             more,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return state.restored, (type(self), *self._state(), self.progress)
+        return state.restored, (type(self), *state.state_of(self))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; it replaces an old one only once it is complete."""
-        state.save(self, path)
+        state.FORMAT.save(path, *state.state_of(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HeadStatistics:
         """Read what `save` wrote; a damaged or foreign file is refused."""
-        return state.load(cls, path)
+        arrays, metadata = state.FORMAT.load(path)
+        try:
+            return state.restored(cls, arrays, metadata)
+        except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
+            hint = "Collect them again from the data."
+            raise FileError(f"consistent statistics in {path}", repr(error), hint) from error
 
     def all_reduce(self, group: Any = None) -> None:
         """Give every process of a torch.distributed group the rows of all of them. Bits are equal on each."""
@@ -307,11 +268,9 @@ class HeadStatistics:
         for rank in range(len(kinds)):
             source = rank if group is None else dist.get_global_rank(group, rank)
             # One process at a time, so that memory holds two sets of statistics and not one per process.
-            box = [self._state() if rank == dist.get_rank(group) else None]
+            box: list[Any] = [state.state_of(self) if rank == dist.get_rank(group) else None]
             dist.broadcast_object_list(box, src=source, group=group)
-            theirs = box[0]
-            assert theirs is not None
-            part = type(self)._from_state(*theirs)
+            part = state.restored(type(self), *box[0])
             try:
                 merged.merge(part._native)
             except OverflowError as error:
@@ -372,13 +331,6 @@ def process_group() -> Any:
             "Call torch.distributed.init_process_group first; one process needs no all_reduce.",
         )
     return dist
-
-
-def layers_and_heads(shape: Any) -> tuple[int, int]:
-    array = integers("shape", shape, "Count the layers and the heads of each.")
-    if array.shape != (2,) or array.min() < 1:
-        raise ShapeError("shape = (layers, heads), both >= 1", str(shape), "Count the heads to calibrate.")
-    return int(array[0]), int(array[1])
 
 
 def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.calibration import _native
 from hccs.calibration.statistics import GroupSummary, HeadStatistics, with_means
@@ -14,10 +15,6 @@ from hccs.errors import ParameterError
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import UINT8_MAX, Mode
 from hccs.numbers.region import NARROW, WIDE, Region
-from hccs.numbers.table import ParamTable
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SCORES = {"int16": 0, "uint8": 2}
 """The shift f of each kind of scores: two bits more than uint8 leave slopes fine enough."""
@@ -100,12 +97,6 @@ def fitting_for(n: int, lines: int, scores: str = "int16", *, causal: bool = Fal
     if n <= LONG_ROWS or lines == 1 or SCORES[scores]:
         return Fitting()
     return Fitting("rows" if causal else None, "output")
-
-
-def options_of(table: ParamTable) -> dict[str, Any]:
-    """The options of a search for another table of the same form."""
-    shifted = table.f is not None and bool(table.f.any())
-    return {"lines": table.lines, "scores": "uint8" if shifted else "int16", "sum_bits": table.sum_bits}
 
 
 def search(

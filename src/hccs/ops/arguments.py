@@ -11,18 +11,16 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import DataError, DtypeError, MaskError, ParameterError, ShapeError
 from hccs.numbers.arrays import array_of, numbers, require_integer
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.requant import Requant
 from hccs.ops import copies
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NO_MASK, LENGTHS, MASK = range(3)
 """What `valid` says of a row: every column takes part, the first ones, or those that a mask names."""

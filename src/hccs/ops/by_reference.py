@@ -5,9 +5,10 @@ The functions have the names, the signatures and the bits of the native backend'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -15,9 +16,7 @@ from hccs.numbers.requant import Requant
 from hccs.ops import arguments
 from hccs.reference.attention import attention as reference_attention
 from hccs.reference.softmax import softmax as reference_softmax
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from hccs.reference.top_k import top_k as reference_top_k
 
 
 def softmax(
@@ -69,6 +68,12 @@ def _by_factor(x: NDArray[Any], factors: NDArray[Any]) -> NDArray[np.int8]:
     if np.isnan(steps).any():
         raise arguments.not_finite("q, k and v")
     return np.clip(steps, -128, 127).astype(np.int8)
+
+
+def top_k(
+    vectors: NDArray[np.int8], queries: NDArray[np.int8], k: int, threads: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return reference_top_k(vectors, queries, k)
 
 
 def _require_selection(

@@ -18,7 +18,7 @@ from hccs.errors import DtypeError, MissingExtraError
 BACKENDS = {"cpu": "hccs.backends.cpu", "cuda": "hccs.backends.triton"}
 """Where the kernels for a kind of device live; torch calls AMD's GPUs "cuda" as well."""
 
-BY_REFERENCE = ("softmax", "attention", "quantise")
+BY_REFERENCE = ("softmax", "attention", "quantise", "top_k")
 """The operators of `hccs.ops.by_reference`."""
 
 

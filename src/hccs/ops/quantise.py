@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.errors import DataError, ShapeError
 from hccs.numbers.arrays import numbers
@@ -17,7 +18,6 @@ from hccs.ops.dispatch import backend
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
 INT8_MIN, INT8_MAX = -128, 127
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy import empty, ndarray
+from numpy.typing import NDArray
 
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
@@ -15,7 +16,6 @@ from hccs.ops.dispatch import backend
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
     Array = TypeVar("Array", NDArray[Any], torch.Tensor)
 

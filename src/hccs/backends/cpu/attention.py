@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.ops.arguments import LOGITS, as_tensors
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "pair": np.dtype(np.int32),
@@ -49,39 +46,20 @@ def attention(
     tensors = not isinstance(q, np.ndarray)
     if tensors:
         q, k, v = q.detach().numpy(), k.detach().numpy(), v.detach().numpy()
-    exact = out if out in _DTYPES else "float32"
-    result, sums = _by_kernels(q, k, v, theta, requant, masking, valid, causal, mode, exact, threads)
-    if tensors:
-        return as_tensors(result, sums, out)
-    return result if sums is None else (result, sums)
-
-
-def _by_kernels(
-    q: NDArray[np.int8],
-    k: NDArray[np.int8],
-    v: NDArray[np.int8],
-    theta: HeadParams,
-    requant: Requant,
-    masking: int,
-    valid: Any,
-    causal: bool,
-    mode: Mode | None,
-    out: str,
-    threads: int | None,
-) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
     q, k, v = _with_contiguous_rows(q), _with_contiguous_rows(k), _with_contiguous_rows(v)
     decoding = q.shape[-2] <= FEW_QUERIES
     kernels = _native.decode if decoding else _native.attention
     if threads is None:
         work_each = _WORK_PER_WAITING_THREAD if decoding else _WORK_PER_THREAD
         threads = threads_for(2 * q.size * k.shape[-2], work_each)
-    result = np.empty(q.shape, _DTYPES[out])
+    exact = out if out in _DTYPES else "float32"
+    result = np.empty(q.shape, _DTYPES[exact])
     sums = np.empty(q.shape[:-1], np.int32) if out == "pair" else None
     operation = DEFERRED if mode is None else MODES[mode]
 
     def run() -> int:
         return kernels(
-            q, k, v, theta.packed, requant.packed, MASKING[masking], valid, causal, operation, OUTPUTS[out],
+            q, k, v, theta.packed, requant.packed, MASKING[masking], valid, causal, operation, OUTPUTS[exact],
             result, sums, int(threads),
         )  # fmt: skip
 
@@ -92,7 +70,9 @@ def _by_kernels(
         status = run()
     if status != DONE:
         raise refusal(status, LOGITS, logits, theta, masking, valid, requant)
-    return result, sums
+    if tensors:
+        return as_tensors(result, sums, out)
+    return result if sums is None else (result, sums)
 
 
 def _with_contiguous_rows(x: Any) -> Any:

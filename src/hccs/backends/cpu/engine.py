@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy import empty, int16, int32, ndarray, uint8
+from numpy.typing import NDArray
 
 from hccs.backends.cpu import _native
 from hccs.backends.cpu.instruction_sets import threads_for
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # Multiply-adds that are worth handing to another thread.
 _WORK_PER_THREAD = 1 << 25

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.backends.cpu import _native
 from hccs.ops.arguments import not_finite
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def by_factor(x: Any, factor: Any) -> Any:

@@ -13,6 +13,7 @@ from hccs.backends.triton.devices import made_current
 from hccs.backends.triton.faults import NAN, SCALE, THETA, fault_bytes
 from hccs.backends.triton.formulas import (
     OFFSET,
+    block_of_rows,
     group_of,
     head_parameters,
     is_runnable,
@@ -38,11 +39,8 @@ def _forward(
     RECIPROCAL: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-    column = tl.arange(0, BLOCK_COLUMNS)
+    row, column, inside, place = block_of_rows(rows, columns, BLOCK_ROWS, BLOCK_COLUMNS)
     live = row < rows
-    inside = live[:, None] & (column < columns)[None, :]
-    place = row.to(tl.int64)[:, None] * columns + column[None, :]
     group = group_of(row, rows_per_group, ONE_GROUP)
     scale = tl.load(scale_ptr + group % scales).to(tl.float32)
     per_step = scale if ONE_GROUP else scale[:, None]
@@ -54,11 +52,7 @@ def _forward(
     tl.store(x_ptr + place, wide.to(tl.int16), mask=inside)
     x = tl.minimum(tl.maximum(wide, -128.0), 127.0)
     ALL: tl.constexpr = FULL and MASKING == NO_MASK
-    valid = inside
-    if not ALL:
-        valid = valid_columns(
-            valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING
-        )
+    valid = valid_columns(valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING)
     B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
     _, _, delta, Z = scores(x, valid, columns, B, S, D, -128.0, ALL)
     p = probabilities(delta, valid, Z, B, S, IS_U8, RECIPROCAL, ALL) - OFFSET
@@ -82,11 +76,8 @@ def _backward(
     MASKING: tl.constexpr, FULL: tl.constexpr, ONE_GROUP: tl.constexpr, LEARN: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-    column = tl.arange(0, BLOCK_COLUMNS)
+    row, column, inside, place = block_of_rows(rows, columns, BLOCK_ROWS, BLOCK_COLUMNS)
     live = row < rows
-    inside = live[:, None] & (column < columns)[None, :]
-    place = row.to(tl.int64)[:, None] * columns + column[None, :]
     group = group_of(row, rows_per_group, ONE_GROUP)
     scale = tl.load(scale_ptr + group % scales).to(tl.float32)
     per_step = scale if ONE_GROUP else scale[:, None]
@@ -94,11 +85,7 @@ def _backward(
     g = tl.load(g_ptr + place, mask=inside, other=0.0).to(tl.float32)
     x = tl.minimum(tl.maximum(wide, -128.0), 127.0)
     ALL: tl.constexpr = FULL and MASKING == NO_MASK
-    valid = inside
-    if not ALL:
-        valid = valid_columns(
-            valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING
-        )
+    valid = valid_columns(valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING)
     B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
     m, distance, delta, Z = scores(x, valid, columns, B, S, D, -128.0, ALL)
 

@@ -33,6 +33,15 @@ def inside_row(length, columns, fault_ptr):
 
 
 @triton.jit
+def block_of_rows(rows, columns, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr):
+    """Rows and columns of a program's block, which of its elements there are, and their places."""
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    column = tl.arange(0, BLOCK_COLUMNS)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    return row, column, inside, row.to(tl.int64)[:, None] * columns + column[None, :]
+
+
+@triton.jit
 def valid_columns(
     valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING: tl.constexpr
 ):  # fmt: skip

@@ -18,10 +18,11 @@ from hccs.backends.triton.codes import (
     PACKED,
     how_scores_come_about,
 )
-from hccs.backends.triton.devices import FUSED, made_current
+from hccs.backends.triton.devices import FUSED, heads_on, lines_on, made_current
 from hccs.backends.triton.faults import fault_bytes
 from hccs.backends.triton.formulas import (
     as_offset_float,
+    block_of_rows,
     group_of,
     head_parameters,
     probabilities,
@@ -29,9 +30,7 @@ from hccs.backends.triton.formulas import (
     valid_columns,
     wide_reciprocal,
 )
-from hccs.backends.triton.full_rows import MOST_COLUMNS, can_run, full_rows
-from hccs.backends.triton.full_rows_wide import full_rows_wide
-from hccs.backends.triton.parameters import heads_on, lines_on
+from hccs.backends.triton.full_rows import MOST_COLUMNS, can_run, full_rows, full_rows_wide
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.ops import arguments
@@ -51,17 +50,10 @@ def _softmax_rows(
     RECIPROCAL: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-    column = tl.arange(0, BLOCK_COLUMNS)
-    inside = (row < rows)[:, None] & (column < columns)[None, :]
-    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    row, column, inside, place = block_of_rows(rows, columns, BLOCK_ROWS, BLOCK_COLUMNS)
     x = tl.load(x_ptr + place) if FULL else tl.load(x_ptr + place, mask=inside, other=-128)
     ALL: tl.constexpr = FULL and MASKING == NO_MASK
-    valid = inside
-    if not ALL:
-        valid = valid_columns(
-            valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING
-        )
+    valid = valid_columns(valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING)
     group = group_of(row, rows_per_group, ONE_GROUP)
     B, S, D = head_parameters(theta_ptr, group, heads, ONE_GROUP)
     _, _, delta, Z = scores(as_offset_float(x), valid, columns, B, S, D, 8388608.0, ALL)
@@ -89,17 +81,9 @@ def _wide_rows(
     RECIPROCAL: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The wide form, two lines and sums of 24 bits, in int32."""
-    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-    column = tl.arange(0, BLOCK_COLUMNS)
-    inside = (row < rows)[:, None] & (column < columns)[None, :]
-    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    row, column, inside, place = block_of_rows(rows, columns, BLOCK_ROWS, BLOCK_COLUMNS)
     x = tl.load(x_ptr + place, mask=inside, other=-128).to(tl.int32)
-    ALL: tl.constexpr = FULL and MASKING == NO_MASK
-    valid = inside
-    if not ALL:
-        valid = valid_columns(
-            valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING
-        )
+    valid = valid_columns(valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING)
     B, S, D, S2, D2, f = _six_parameters(theta_ptr, (group_of(row, rows_per_group, ONE_GROUP) % heads) * 6)
     if not ONE_GROUP:
         B, S, D, S2, D2, f = B[:, None], S[:, None], D[:, None], S2[:, None], D2[:, None], f[:, None]
@@ -183,7 +167,7 @@ def softmax(
     rows_per_group = x.shape[-2] if x.ndim > 1 else 1
     grid, block = tile(rows, columns, rows_per_group, _TILE)
     full = masking == arguments.NO_MASK and block["FULL"] and block["ONE_GROUP"] and columns <= MOST_COLUMNS
-    full = full and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device)
+    full = full and mode.is_u8 and x.data_ptr() % 16 == out.data_ptr() % 16 == 0 and can_run(x.device)
     packed, heads = heads_of(heads_on(theta, x.device), x.shape[:-2])
     with made_current(x.device):
         if full and heads <= _MOST_PROGRAMS:
@@ -201,10 +185,10 @@ def softmax(
 def _softmax_of_full_rows(
     x: torch.Tensor, theta: HeadParams, mode: Mode, out: torch.Tensor, block: dict[str, int]
 ) -> None:
-    """The same for rows that fill blocks, each block inside one head."""
+    """The same in the uint8 modes for rows that fill blocks, each block inside one head."""
     columns, block_rows = x.shape[-1], block["BLOCK_ROWS"]
-    options: dict[str, Any] = {"IS_U8": mode.is_u8, "RECIPROCAL": mode.reciprocal}
-    options |= {"WORDS": columns // 4, "BLOCK_ROWS": block_rows, "num_warps": block["num_warps"], **FUSED}
+    options: dict[str, Any] = {"RECIPROCAL": mode.reciprocal, "WORDS": columns // 4}
+    options |= {"BLOCK_ROWS": block_rows, "num_warps": block["num_warps"], **FUSED}
     # A thread loads sixteen bytes of a part, and two threads a sector of memory.
     options["PARTS"] = parts = max(min(_PARTS, columns // 32), 1)
     kernel: Any = full_rows
@@ -217,10 +201,7 @@ def _softmax_of_full_rows(
     blocks, repetitions = x.numel() // (heads * block_rows * columns), 1
     if heads > 1:
         blocks, repetitions = x.shape[-2] // block_rows, x.numel() // (heads * x.shape[-2] * columns)
-    words, results = (
-        x.view(-1).view(torch.int32),
-        out.view(-1).view(torch.int32 if mode.is_u8 else torch.int64),
-    )
+    words, results = x.view(-1).view(torch.int32), out.view(-1).view(torch.int32)
     for first in range(0, repetitions, _MOST_PROGRAMS):
         done = first * heads * blocks * block_rows * columns // 4
         grid = (blocks, heads, min(repetitions - first, _MOST_PROGRAMS))

@@ -10,11 +10,20 @@
 #include <utility>
 #include <vector>
 
-#include "deployed.hpp"
+#include "common/reciprocal.hpp"
 #include "search.hpp"
 #include "statistics.hpp"
 
 namespace hccs::calibration {
+
+// By division, by the leading bit of Z, or by a line in Z between two powers of two.
+enum class Reciprocal { kDivision, kLeadingBit, kLine };
+
+struct Deployment {
+  bool u8;
+  Reciprocal reciprocal;
+  int T() const { return u8 ? 255 : kT; }
+};
 
 struct Lines {
   int B = 1, S = 0, D = 1, S2 = 0, D2 = 1, f = 0;

@@ -9,7 +9,6 @@ NB_MODULE(_native, m) {
   bind_statistics(m);
   bind_search(m);
   // Python reads the numbers of the native code here, so that they are written once.
-  m.attr("ROWS_KEPT") = kRowsKept;
   m.attr("DISTANCES") = kDistances;
   m.attr("EXP_BITS") = kExpBits;
   m.attr("MASS_BITS") = kMassBits;

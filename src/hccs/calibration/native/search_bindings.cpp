@@ -3,7 +3,6 @@
 
 #include "bindings.hpp"
 #include "common/interruption.hpp"
-#include "deployed.hpp"
 #include "lines.hpp"
 #include "search.hpp"
 
@@ -87,21 +86,6 @@ Output<double> objectives_of_group(const Statistics& statistics, std::vector<int
 Deployment deployment(bool u8, int reciprocal) {
   require(reciprocal >= 0 && reciprocal <= static_cast<int>(Reciprocal::kLine), "no such reciprocal");
   return {u8, static_cast<Reciprocal>(reciprocal)};
-}
-
-Output<double> deployed_objectives_of_group(const Statistics& statistics, const std::vector<int>& heads, bool u8,
-                                            int reciprocal, Input<int32_t, 2> triples) {
-  const std::vector<Candidate> candidates = candidates_of(statistics, triples);
-  return array(without_gil([&] {
-    const auto lock = statistics.lock_to_read();
-    std::vector<KeptRows> kept;
-    for (int head : heads) {
-      for (const auto& [length, bucket] : statistics.heads().at(head).lengths)
-        require(!bucket.counted(), "rows that are no longer kept");
-      kept.push_back({&statistics.heads().at(head), statistics.exp_table(head)});
-    }
-    return deployed_objectives(kept, deployment(u8, reciprocal), candidates);
-  }));
 }
 
 // --- two lines, or wide sums: over the sampled rows ---
@@ -203,8 +187,6 @@ void bind_search(nb::module_& m) {
         nb::arg("extra_entropy"), nb::arg("version"), nb::arg("thetas"), nb::arg("output") = false);
   m.def("evaluate_lines", &evaluate_lines, nb::arg("statistics"), nb::arg("heads"), nb::arg("extra_mass"),
         nb::arg("extra_entropy"), nb::arg("version"), nb::arg("theta"), nb::arg("u8"), nb::arg("reciprocal"));
-  m.def("deployed_objectives", &deployed_objectives_of_group, nb::arg("statistics"), nb::arg("heads"), nb::arg("u8"),
-        nb::arg("reciprocal"), nb::arg("triples"));
 }
 
 }  // namespace hccs::calibration

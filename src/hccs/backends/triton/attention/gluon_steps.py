@@ -1,8 +1,8 @@
-"""The steps of `packed_logits.py` in Gluon, Triton's language beneath its own, for Hopper alone.
+"""The steps of `packed_logits.py` that differ in Gluon, Triton's language beneath its own, for Hopper alone.
 
 Gluon lets a program compute while a product is under way. Logits and scores come from assembly that is not
 pure, so that they keep their place between two products: ptxas confuses values computed from registers that
-two products write.
+two products write. What needs no layout is Triton's: Gluon calls its functions, too.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import async_copy
 
-from hccs.backends.triton.attention import packed_logits
-from hccs.backends.triton.codes import BYTES, ONE_LINE
+from hccs.backends.triton.attention import packed_logits, steps
+from hccs.backends.triton.attention.packed_logits import STEP, ZERO, as_factor, even_and_odd
+from hccs.backends.triton.codes import ONE_LINE
 
 # Names that Triton 3.9 changed.
 begin_async_copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -20,12 +21,9 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 _shared = gl.shared_memory_descriptor
 reinterpreted = getattr(_shared, "reinterpret", None) or _shared._reinterpret
 
-ZERO, LEAST, LARGEST = packed_logits.ZERO, packed_logits.LEAST, packed_logits.LARGEST
-LOWEST, STEP = packed_logits.LOWEST, packed_logits.STEP
 _PAIR_OF_LOGITS = packed_logits._PAIR_OF_LOGITS
 _PAIR_OF_SCORES = packed_logits._PAIR_OF_SCORES
 _PAIR_OF_BYTES = packed_logits._PAIR_OF_BYTES
-_HALVES_OF_BYTES = packed_logits._HALVES_OF_BYTES
 _ROUNDED_HALF_UP = packed_logits._ROUNDED_HALF_UP
 # The bits of 128 + v are a float16, 2^-24 times as large.
 _STEPS_OF_BYTES = gl.constexpr("""{
@@ -39,19 +37,8 @@ _STEPS_OF_BYTES = gl.constexpr("""{
 @gluon.jit
 def parameters_of(table_ptr, SCORES: gl.constexpr):
     """B, S, D, S2 and D2, then the factors of logits and of the output; see `steps.py`."""
-    B, S, D = gl.load(table_ptr), gl.load(table_ptr + 1), gl.load(table_ptr + 2)
-    S2, D2, f = gl.load(table_ptr + 3), gl.load(table_ptr + 4), gl.load(table_ptr + 5)
-    multiplier, shift = gl.load(table_ptr + 6), gl.load(table_ptr + 7)
-    if SCORES == BYTES:
-        B, S, S2 = B << (8 - f), S << (8 - f), S2 << (8 - f)
-    factor = multiplier.to(gl.float32) * ((127 - shift) << 23).to(gl.float32, bitcast=True)
-    return B, S, D, S2, D2, factor, gl.load(table_ptr + 10).to(gl.float32, bitcast=True)
-
-
-@gluon.jit
-def even_and_odd(x, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Columns 0, 2, ... and 1, 3, ..., which one thread holds."""
-    return gl.split(gl.reshape(x, [ROWS, COLUMNS // 2, 2]))
+    B, S, D, S2, D2, _, multiplier, shift, _, _, v_scale = steps.parameters_of(table_ptr, SCORES)
+    return B, S, D, S2, D2, as_factor(multiplier, shift), v_scale.to(gl.float32, bitcast=True)
 
 
 @gluon.jit
@@ -68,14 +55,6 @@ def bytes_of_words(words, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     even = gl.join(words.to(gl.int8), (words >> 16).to(gl.int8))
     odd = gl.join((words >> 8).to(gl.int8), (words >> 24).to(gl.int8))
     return gl.reshape(gl.join(even, odd), [ROWS, COLUMNS])
-
-
-@gluon.jit
-def as_halves(v):
-    """int8 as float16."""
-    return gl.inline_asm_elementwise(
-        _HALVES_OF_BYTES, "=r,=r,r", [v], dtype=gl.float16, is_pure=True, pack=4
-    )  # fmt: skip
 
 
 @gluon.jit
@@ -124,20 +103,6 @@ def logit_of_largest(product, factor):
 
 
 @gluon.jit
-def larger_of_pairs(a, b):
-    """The larger of each half."""
-    return gl.inline_asm_elementwise(
-        "max.s16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=gl.int32, is_pure=True, pack=1
-    )
-
-
-@gluon.jit
-def maxima_of_pairs(pairs, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Maxima of the pairs that one thread holds of a row."""
-    return gl.reduce(gl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), 1, larger_of_pairs)
-
-
-@gluon.jit
 def maxima_of_products(acc, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     """Maxima of the products that one thread holds of a row, in their place."""
     parts = gl.max(gl.reshape(acc, [ROWS, COLUMNS // 8, 8]), axis=1)
@@ -147,28 +112,16 @@ def maxima_of_products(acc, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
-def maximum_of_parts(parts):
-    """Per row, of what `maxima_of_pairs` gave."""
-    both = gl.reduce(parts, 1, larger_of_pairs)
-    return gl.maximum(both & 0xFFFF, both >> 16)
-
-
-@gluon.jit
 def distances(
     largest, B, S, D, S2, D2, SCORES: gl.constexpr,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """What `scores_of_pairs` takes for rows whose largest logit is kept as `largest` (docs/spec.md)."""
-    largest = gl.minimum(gl.maximum(largest, LEAST), LARGEST)
-    reach = gl.minimum(largest - LEAST, D)
-    near = gl.minimum(largest - LEAST, D2)
-    least = B - S * reach
-    if SCORES != ONE_LINE:
-        least -= S2 * near
+    raised, reach, near_raised, near, least = packed_logits.distances(largest, B, S, D, S2, D2, SCORES)
     return (
-        beside_pairs(((reach - largest) & 0xFFFF) * 0x10001, ROWS, COLUMNS, LAYOUT),
+        beside_pairs((raised & 0xFFFF) * 0x10001, ROWS, COLUMNS, LAYOUT),
         beside_pairs(reach * 0x10001, ROWS, COLUMNS, LAYOUT),
-        beside_pairs(((near - largest) & 0xFFFF) * 0x10001, ROWS, COLUMNS, LAYOUT),
+        beside_pairs((near_raised & 0xFFFF) * 0x10001, ROWS, COLUMNS, LAYOUT),
         beside_pairs(near * 0x10001, ROWS, COLUMNS, LAYOUT),
         S, S2, beside_pairs(least * 0x10001, ROWS, COLUMNS, LAYOUT),
     )  # fmt: skip
@@ -192,12 +145,6 @@ def scores_of_pairs(pairs, line, SCORES: gl.constexpr):
 
 
 @gluon.jit
-def sums_of_pairs(pairs, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Words of two sums of the scores that one thread holds of a row, an eighth of all keys at most."""
-    return gl.sum(gl.reshape(pairs, [ROWS, COLUMNS // 8, 4]), axis=1)
-
-
-@gluon.jit
 def plus(parts, more):
     """The sum of what `sums_of_pairs` gave, in its place."""
     return gl.inline_asm_elementwise(
@@ -206,18 +153,9 @@ def plus(parts, more):
 
 
 @gluon.jit
-def total_of_parts(parts):
-    """Per row, of what `sums_of_pairs` gave."""
-    parts = (parts & 0xFFFF) + ((parts >> 16) & 0xFFFF)
-    return gl.sum(parts, axis=1)
-
-
-@gluon.jit
 def as_operand(pairs, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
     """The halves of words as float16 columns; no instruction."""
-    even = (pairs & 0xFFFF).to(gl.int16).to(gl.float16, bitcast=True)
-    odd = (pairs >> 16).to(gl.int16).to(gl.float16, bitcast=True)
-    return gl.convert_layout(gl.reshape(gl.join(even, odd), [ROWS, COLUMNS]), LAYOUT, assert_trivial=True)
+    return gl.convert_layout(packed_logits.as_operand(pairs, ROWS, COLUMNS), LAYOUT, assert_trivial=True)
 
 
 @gluon.jit

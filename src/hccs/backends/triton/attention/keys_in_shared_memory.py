@@ -1,6 +1,6 @@
 """Attention of heads of 256 or 512 keys on Hopper, whose k and v stay in shared memory.
 
-These are `one_pass.py` and `two_pass.py` in Gluon, where products run beside the scores of other keys. v's
+These are the kernels of `tiles.py` in Gluon, where products run beside the scores of other keys. v's
 columns are stored in such an order that a thread's sums belong to neighbouring columns, so that it writes its
 part of the output without an exchange.
 
@@ -23,19 +23,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from hccs.backends.triton.attention.gluon_steps import (
-    LOWEST,
-    as_halves,
     as_operand,
     barrier,
     begin_async_copy,
     bytes_of_words,
     distances,
-    larger_of_pairs,
     logit_of_largest,
     logits_of_pairs,
-    maxima_of_pairs,
     maxima_of_products,
-    maximum_of_parts,
     ones_below,
     parameters_of,
     plus,
@@ -43,10 +38,18 @@ from hccs.backends.triton.attention.gluon_steps import (
     reinterpreted,
     reordered,
     scores_of_pairs,
-    sums_of_pairs,
-    total_of_parts,
     write_block,
 )
+from hccs.backends.triton.attention.packed_logits import (
+    LOWEST,
+    as_halves,
+    larger_of_pairs,
+    maxima_of_pairs,
+    maximum_of_pairs,
+    sums_of_pairs,
+    total_of_parts,
+)
+from hccs.backends.triton.codes import PACKED
 
 
 @gluon.jit
@@ -82,7 +85,7 @@ def finish_keys_and_values(values, found, TILES: gl.constexpr, KEYS: gl.constexp
     all_values = reinterpreted(
         values, gl.float16, [N, BLOCK_D], gl.NVMMASharedLayout(BLOCK_D * 2, 16, 2)
     )  # fmt: skip
-    all_values.store(reordered(as_halves(found), N))
+    all_values.store(reordered(as_halves(found, True), N))
     async_copy.wait_group(0)
     barrier()
     fence_async_shared()
@@ -110,20 +113,20 @@ def attend(
         pairs = logits_of_pairs(now, factor, ROWS, KEYS)
         words = words + (pairs,)
         if j == 0:
-            parts = maxima_of_pairs(pairs, ROWS, KEYS)
+            parts = maxima_of_pairs(pairs, ROWS, KEYS, True)
         else:
-            parts = larger_of_pairs(parts, maxima_of_pairs(pairs, ROWS, KEYS))
-    line = distances(maximum_of_parts(parts), B, S, D, S2, D2, SCORES, ROWS, KEYS, PRODUCTS)
+            parts = larger_of_pairs(parts, maxima_of_pairs(pairs, ROWS, KEYS, True))
+    line = distances(maximum_of_pairs(parts, True), B, S, D, S2, D2, SCORES, ROWS, KEYS, PRODUCTS)
     sums = warpgroup_mma_init(gl.zeros([ROWS, BLOCK_D], gl.float32, SUM))
     for j in gl.static_range(TILES):
         pairs = scores_of_pairs(words[j], line, SCORES)
         if j == 0:
-            parts = sums_of_pairs(pairs, ROWS, KEYS)
+            parts = sums_of_pairs(pairs, PACKED, ROWS, KEYS)
         else:
-            parts += sums_of_pairs(pairs, ROWS, KEYS)
+            parts += sums_of_pairs(pairs, PACKED, ROWS, KEYS)
         weights = as_operand(pairs, ROWS, KEYS, OPERAND)
         sums = warpgroup_mma(weights, values.index(j), sums, is_async=True)
-    Z = gl.convert_layout(total_of_parts(parts), gl.SliceLayout(1, SUM))
+    Z = gl.convert_layout(total_of_parts(parts, PACKED), gl.SliceLayout(1, SUM))
     reciprocal = reciprocal_of(Z, ROWS, BLOCK_D, SUM)
     sums, weights = warpgroup_mma_wait(0, deps=[sums, weights])
     write_block(sums, reciprocal, v_scale, out_ptr, first, ROWS, BLOCK_D, [[16, 0], [32, 0]])
@@ -229,7 +232,7 @@ def with_two(
         else:  # the first's product with v may still be under way
             acc = warpgroup_mma_wait(1, deps=[second])
         pairs = scores_of_pairs(logits_of_pairs(acc, factor, ROWS, KEYS), line, SCORES)
-        parts = plus(parts, sums_of_pairs(pairs, ROWS, KEYS))
+        parts = plus(parts, sums_of_pairs(pairs, PACKED, ROWS, KEYS))
         weights = as_operand(pairs, ROWS, KEYS, OPERAND)
         sums = warpgroup_mma(weights, values.index(block + j), sums, is_async=True)
     sums, weights = warpgroup_mma_wait(0, deps=[sums, weights])
@@ -298,10 +301,10 @@ def attention_causal(
             pairs = pairs & ones_below(limit, j * KEYS, ROWS, KEYS, PRODUCTS)
             words = words + (pairs,)
             if j == 0:
-                parts = maxima_of_pairs(pairs, ROWS, KEYS)
+                parts = maxima_of_pairs(pairs, ROWS, KEYS, True)
             else:
-                parts = larger_of_pairs(parts, maxima_of_pairs(pairs, ROWS, KEYS))
-        own = gl.convert_layout(maximum_of_parts(parts), gl.SliceLayout(1, PRODUCTS))
+                parts = larger_of_pairs(parts, maxima_of_pairs(pairs, ROWS, KEYS, True))
+        own = gl.convert_layout(maximum_of_pairs(parts, True), gl.SliceLayout(1, PRODUCTS))
         largest = gl.maximum(gl.convert_layout(largest, gl.SliceLayout(1, PRODUCTS)), own)
         line = distances(largest, B, S, D, S2, D2, SCORES, ROWS, KEYS, PRODUCTS)
         sums = warpgroup_mma_init(gl.zeros([ROWS, BLOCK_D], gl.float32, SUM))
@@ -309,9 +312,9 @@ def attention_causal(
             pairs = scores_of_pairs(words[j], line, SCORES)
             pairs = pairs & ones_below(limit, j * KEYS, ROWS, KEYS, PRODUCTS)
             if j == 0:
-                parts = sums_of_pairs(pairs, ROWS, KEYS)
+                parts = sums_of_pairs(pairs, PACKED, ROWS, KEYS)
             else:
-                parts += sums_of_pairs(pairs, ROWS, KEYS)
+                parts += sums_of_pairs(pairs, PACKED, ROWS, KEYS)
             weights = as_operand(pairs, ROWS, KEYS, OPERAND)
             sums = warpgroup_mma(weights, values.index(before + j), sums, is_async=True)
         sums, weights = warpgroup_mma_wait(0, deps=[sums, weights])
@@ -320,7 +323,7 @@ def attention_causal(
             sums, parts = with_two(
                 q, keys, values, 2 * t, sums, parts, line, factor, SCORES, ROWS, KEYS, PRODUCTS, OPERAND
             )
-        Z = gl.convert_layout(total_of_parts(parts), gl.SliceLayout(1, SUM))
+        Z = gl.convert_layout(total_of_parts(parts, PACKED), gl.SliceLayout(1, SUM))
         reciprocal = reciprocal_of(Z, ROWS, BLOCK_D, SUM)
         sums = warpgroup_mma_wait(0, deps=[sums])
         first = g.to(gl.int64) * (N * BLOCK_D) + i * (ROWS * BLOCK_D)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from hccs.backends.triton.attention.launch_plan import Relaunch
-from hccs.backends.triton.attention.mask_bits import packed
 from hccs.backends.triton.attention.plans import Request, plan_for
+from hccs.backends.triton.attention.steps import packed
 from hccs.backends.triton.attention.tuning import Tuning
 from hccs.backends.triton.codes import COMMON_MASK
 from hccs.backends.triton.devices import INTERPRETED, made_current

@@ -24,17 +24,32 @@ _BYTES_PER_STEP = {Kernel.ONE_QUERY: (4, 4), Kernel.KEYS_IN_SHARED_MEMORY: (4, 1
 
 
 @dataclass(frozen=True, eq=False)
+class KernelLaunch:
+    """A kernel, its compile-time arguments and options, and the names of its tensors in its order."""
+
+    kernel: Any
+    options: dict[str, Any]
+    tensors: tuple[str, ...] = ("q", "k", "v", "table", "valid", "faults", "result", "Z")
+
+    @property
+    def constants(self) -> list[Any]:
+        """The compile-time arguments in the kernel's order; a compiled kernel takes their places too."""
+        return [self.options[name] for name in self.kernel.arg_names if name in self.options]
+
+
+@dataclass(frozen=True, eq=False)
 class LaunchPlan:
-    """The part of a launch that shapes and parameters decide."""
+    """The part of a call that shapes and parameters decide: one kernel, or two that share scratch."""
 
     tuning: Tuning
-    kernel: Any
+    launches: tuple[KernelLaunch, ...]
     grid: tuple[int, ...]
     table: torch.Tensor
     sizes: tuple[int, ...]
-    options: dict[str, Any]
     growing: bool = False
     """Whether the plan serves a class of lengths: the number of keys is then known at the launch alone."""
+    room: int = 0
+    """int32 of scratch."""
 
     def launch(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: torch.Tensor | None,
@@ -43,89 +58,49 @@ class LaunchPlan:
         """Fill `result`, and Z where there is one; returns how to do so on other tensors, where possible."""
         numbers = self._numbers(q, k, v, places)
         of_q, of_kv = _BYTES_PER_STEP.get(self.tuning.kernel, (1, 1))
-        compiled = self.kernel[self.grid](
-            _in_units(q, of_q), _in_units(k, of_kv), _in_units(v, of_kv), self.table, chosen, faults, result,
-            Z, *numbers, **self.options,
+        given = dict(
+            q=_in_units(q, of_q), k=_in_units(k, of_kv), v=_in_units(v, of_kv), table=self.table,
+            valid=chosen, faults=faults, scratch=self._scratch(q.device), result=result, Z=Z,
         )  # fmt: skip
-        start, table = _launcher(compiled, self.grid), self.table
-        if start is None:
-            return None
-        constants = _constants(self.kernel, self.options)
+        starts = []
+        for own, rest in zip(self.launches, numbers, strict=True):
+            compiled = own.kernel[self.grid](*(given[name] for name in own.tensors), *rest, **own.options)
+            start = _launcher(compiled, self.grid)
+            if start is not None:
+                starts.append((start, own.tensors, own.constants))
 
         def relaunch(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
-            given = self._numbers(q, k, v, places) if self.growing else numbers
-            tensors = q.data_ptr(), k.data_ptr(), v.data_ptr(), table.data_ptr()
-            start(*tensors, chosen, faults, result.data_ptr(), Z, *given, *constants)
+            now = self._numbers(q, k, v, places) if self.growing else numbers
+            scratch = self._scratch(q.device)  # held until all kernels are started
+            given = dict(
+                q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), table=self.table.data_ptr(), valid=chosen,
+                faults=faults, scratch=None if scratch is None else scratch.data_ptr(),
+                result=result.data_ptr(), Z=Z,
+            )  # fmt: skip
+            for (start, names, constants), rest in zip(starts, now, strict=True):
+                start(*(given[name] for name in names), *rest, *constants)
 
-        return relaunch
+        return relaunch if len(starts) == len(self.launches) else None
 
-    def _numbers(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: list[int]) -> list[int]:
+    def _scratch(self, device: torch.device) -> torch.Tensor | None:
+        return torch.empty(self.room, dtype=torch.int32, device=device) if self.room else None
+
+    def _numbers(self, q: Any, k: Any, v: Any, places: list[int]) -> list[list[int]]:
         of_q, of_kv = _BYTES_PER_STEP.get(self.tuning.kernel, (1, 1))
-        steps = [*_steps(q, of_q), *_steps(k, of_kv), *_steps(v, of_kv), *self.table.stride()[:2]]
-        return [k.shape[2], *self.sizes, *steps, *places]
-
-
-@dataclass(frozen=True, eq=False)
-class SplitLaunchPlan:
-    """The same for the two kernels of `split_keys`."""
-
-    tuning: Tuning
-    kernels: tuple[Any, Any]
-    grid: tuple[int, int]
-    table: torch.Tensor
-    sizes: tuple[int, ...]
-    room: int
-    """int32 that the first kernel leaves for the second."""
-    options: tuple[dict[str, Any], dict[str, Any]]
-    growing: bool = False
-
-    def launch(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chosen: torch.Tensor | None,
-        faults: torch.Tensor | None, places: list[int], result: torch.Tensor, Z: torch.Tensor | None,
-    ) -> Relaunch | None:  # fmt: skip
-        """As `LaunchPlan.launch`."""
-        table, room, device = self.table, self.room, q.device
-        scratch = torch.empty(room, dtype=torch.int32, device=device)
-        numbers = self._numbers(q, k, v, places)
-        (first, second), options = self.kernels, self.options
-        compiled = first[self.grid](q, k, table, chosen, faults, scratch, *numbers[0], **options[0])
-        start = _launcher(compiled, self.grid)
-        compiled = second[self.grid](
-            v, table, chosen, faults, scratch, result, Z, *numbers[1], **options[1]
-        )  # fmt: skip
-        finish = _launcher(compiled, self.grid)
-        if start is None or finish is None:
-            return None
-        constants = _constants(first, options[0]), _constants(second, options[1])
-
-        def relaunch(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
-            given = self._numbers(q, k, v, places) if self.growing else numbers
-            scratch = torch.empty(room, dtype=torch.int32, device=device)
-            parameters, between = table.data_ptr(), scratch.data_ptr()
-            start(q.data_ptr(), k.data_ptr(), parameters, chosen, faults, between, *given[0], *constants[0])
-            tensors = v.data_ptr(), parameters, chosen, faults, between, result.data_ptr(), Z
-            finish(*tensors, *given[1], *constants[1])
-
-        return relaunch
-
-    def _numbers(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: list[int]
-    ) -> tuple[list[int], list[int]]:
-        sizes, rest = [k.shape[2], *self.sizes], [*self.table.stride()[:2], *places]
-        return [*sizes, *_steps(q), *_steps(k), *rest], [*sizes, *_steps(v), *rest]
+        steps = {"q": _steps(q, of_q), "k": _steps(k, of_kv), "v": _steps(v, of_kv)}
+        rest = [*self.table.stride()[:2], *places]
+        return [
+            [k.shape[2], *self.sizes, *(step for name in own.tensors for step in steps.get(name, ())), *rest]
+            for own in self.launches
+        ]
 
 
 def _in_units(x: torch.Tensor, unit: int) -> torch.Tensor:
     return x if unit == 1 else x.view(torch.int32)
 
 
-def _steps(x: torch.Tensor, unit: int = 1) -> list[int]:
+def _steps(x: torch.Tensor, unit: int) -> list[int]:
     return [step // unit for step in x.stride()[:3]]
-
-
-def _constants(kernel: Any, options: dict[str, Any]) -> list[Any]:
-    """The compile-time arguments in the kernel's order; a compiled kernel takes their places too."""
-    return [options[name] for name in kernel.arg_names if name in options]
 
 
 def can_launch_directly(version: str) -> bool:

@@ -327,7 +327,7 @@ def total_of_parts(parts, SUMS: tl.constexpr):
 
 @triton.jit
 def ones_of_bits(bits, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HOPPER: tl.constexpr):
-    """Words of ones in the halves whose key has its bit set; `mask_bits.py` packs the bits, [ROWS, 4]."""
+    """Words of ones in the halves whose key has its bit set; `steps.packed` packs the bits, [ROWS, 4]."""
     column = tl.arange(0, COLUMNS // 8) + (first % 128) // 8
     words = tl.reshape(bits[:, None, :] << column[None, :, None], [ROWS, COLUMNS // 2])
     if HOPPER:  # a byte of ones where the sign of another says so

@@ -1,9 +1,10 @@
 """Attention on many keys on Hopper: products are under way while scores of others are computed.
 
-This is `two_pass.py` in Gluon. Keys come in blocks of 128, whose parts take turns: the tensor cores multiply
-q by the next part, and the scores of the part before by v, while the scores of this part are computed. No
-product that is read crosses the end of a block: ptxas would wait for each. k and v reach shared memory by
-asynchronous copies, two blocks ahead; there v becomes 128 + v, whose bytes are float16 in steps of 2^-24.
+This is the second kernel of `tiles.py` in Gluon. Keys come in blocks of 128, whose parts take turns: the
+tensor cores multiply q by the next part, and the scores of the part before by v, while the scores of this
+part are computed. No product that is read crosses the end of a block: ptxas would wait for each. k and v
+reach shared memory by asynchronous copies, two blocks ahead; there v becomes 128 + v, whose bytes are float16
+in steps of 2^-24.
 """
 
 from __future__ import annotations
@@ -19,15 +20,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from hccs.backends.triton.attention.gluon_steps import (
-    LOWEST,
-    STEP,
     as_operand,
     as_raised_steps,
     barrier,
     begin_async_copy,
     distances,
     divided,
-    even_and_odd,
     logit_of_largest,
     logits_of_pairs,
     maxima_of_products,
@@ -36,10 +34,15 @@ from hccs.backends.triton.attention.gluon_steps import (
     plus,
     reciprocal_of,
     scores_of_pairs,
+)
+from hccs.backends.triton.attention.packed_logits import (
+    LOWEST,
+    STEP,
+    even_and_odd,
     sums_of_pairs,
     total_of_parts,
 )
-from hccs.backends.triton.codes import ONE_LINE
+from hccs.backends.triton.codes import ONE_LINE, PACKED
 
 RING = gl.constexpr(4)
 """Blocks of k in shared memory: one in use, two on their way, and one that keeps the count a power of two."""
@@ -132,7 +135,7 @@ def scores_of_block(
         pairs = scores_of_pairs(logits_of_pairs(acc, factor, ROWS, PART), line, ONE_LINE)
         if MASKED:
             pairs = pairs & ones_below(limit, first + part * PART, ROWS, PART, LAYOUT)
-        parts = plus(parts, sums_of_pairs(pairs, ROWS, PART))
+        parts = plus(parts, sums_of_pairs(pairs, PACKED, ROWS, PART))
         weights = as_operand(pairs, ROWS, PART, OPERAND)
         sums = warpgroup_mma(weights, values.slice(part * PART, PART), sums, is_async=True)
         now = then
@@ -220,7 +223,7 @@ def attention_pipelined(
     )
     sums = warpgroup_mma_init(gl.zeros([ROWS, BLOCK_D], gl.float32, SUM))
     none, _ = even_and_odd(gl.zeros([ROWS, PART], gl.int32, SECOND), ROWS, PART)
-    parts = sums_of_pairs(none, ROWS, PART)
+    parts = sums_of_pairs(none, PACKED, ROWS, PART)
     even = gl.zeros([ROWS, PART], gl.int32, SECOND)
     odd = gl.zeros([ROWS, PART], gl.int32, SECOND)
     for t in range(full):
@@ -254,7 +257,7 @@ def attention_pipelined(
     async_copy.wait_group(0)  # before anything else takes their place
     total = warpgroup_mma_wait(0, deps=[sums])
 
-    Z = gl.convert_layout(total_of_parts(parts), gl.SliceLayout(1, SUM))
+    Z = gl.convert_layout(total_of_parts(parts, PACKED), gl.SliceLayout(1, SUM))
     # The sums of v without its 128, in the steps that `divided` takes: integers below 2^24 all the way.
     total = total * (1 / STEP) - (Z.to(gl.float32) * (128 * STEP))[:, None]
     result = divided(total, reciprocal_of(Z, ROWS, BLOCK_D, SUM)) * v_scale

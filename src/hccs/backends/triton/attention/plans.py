@@ -10,12 +10,9 @@ from typing import Any
 import torch
 import triton
 
-from hccs.backends.triton.attention import split_keys
-from hccs.backends.triton.attention.launch_plan import LaunchPlan, SplitLaunchPlan
-from hccs.backends.triton.attention.one_pass import attention_in_one_pass
-from hccs.backends.triton.attention.one_query import attention_of_one_query
+from hccs.backends.triton.attention import few_queries, tiles
+from hccs.backends.triton.attention.launch_plan import KernelLaunch, LaunchPlan
 from hccs.backends.triton.attention.tuning import Kernel, Seen, Shape, Tuning, tuning_for
-from hccs.backends.triton.attention.two_pass import attention_in_two_passes
 from hccs.backends.triton.codes import (
     APART,
     BY_BLOCK,
@@ -28,8 +25,7 @@ from hccs.backends.triton.codes import (
     how_scores_come_about,
     normalisation,
 )
-from hccs.backends.triton.devices import FUSED, HOPPER, capability, multiprocessors
-from hccs.backends.triton.parameters import heads_and_factors_on
+from hccs.backends.triton.devices import FUSED, HOPPER, capability, heads_and_factors_on, multiprocessors
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
@@ -94,7 +90,7 @@ class Request:
 
 
 @lru_cache(maxsize=256)
-def plan_for(request: Request) -> LaunchPlan | SplitLaunchPlan:
+def plan_for(request: Request) -> LaunchPlan:
     """How a request is launched."""
     able = capability(request.device)
     tuning = request.tuning or tuning_for(_shape(request, able), able)
@@ -111,7 +107,7 @@ def plan_for(request: Request) -> LaunchPlan | SplitLaunchPlan:
     if tuning.registers is not None:  # an option that AMD's compiler does not have
         options["maxnreg"] = tuning.registers
     table = _by_batch(heads_and_factors_on(theta, request.requant, request.device), request.lead)
-    planners: dict[Kernel, Callable[..., LaunchPlan | SplitLaunchPlan]] = {
+    planners: dict[Kernel, Callable[..., LaunchPlan]] = {
         Kernel.TILES: _tiles, Kernel.KEYS_IN_SHARED_MEMORY: _shared_memory, Kernel.PIPELINED: _pipelined,
         Kernel.SPLIT_KEYS: _split_keys, Kernel.ONE_QUERY: _one_query,
     }  # fmt: skip
@@ -122,7 +118,7 @@ def _shape(request: Request, able: tuple[int, int]) -> Shape:
     batches, heads, nq, d = request.shape
     runnable = set()
     rows = nq * request.sharing
-    if request.mode is None and request.masking <= LENGTHS and d <= 128 and rows <= split_keys.ROWS:
+    if request.mode is None and request.masking <= LENGTHS and d <= 128 and rows <= few_queries.ROWS:
         runnable.add(Kernel.SPLIT_KEYS)
         if rows == 1 and request.words and d in (32, 64, 128):
             runnable.add(Kernel.ONE_QUERY)
@@ -173,9 +169,10 @@ def _by_batch(table: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
     return full.reshape(-1, *full.shape[-2:]) if len(lead) > 2 else full[(None,) * (2 - len(lead))]
 
 
-def _accepted(kernel: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The compiler's options, and the compile-time arguments that the kernel has."""
-    return {name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names}
+def _launch(kernel: Any, options: dict[str, Any], **takes: Any) -> KernelLaunch:
+    """With the compiler's options, and the compile-time arguments that the kernel has."""
+    known = {name: value for name, value in options.items() if not name.isupper() or name in kernel.arg_names}
+    return KernelLaunch(kernel, known, **takes)
 
 
 def _how_scores_are_added(largest: int, nk: int, keys: int) -> int:
@@ -207,10 +204,10 @@ def _tiles(request: Request, tuning: Tuning, table: torch.Tensor, options: dict[
         "LAST": stepwise and in_step and one_end, "ONE_LENGTH": request.one_length,
         "FLUSH": max(2**17 // (theta.max_score * tuning.keys), 1),
     }  # fmt: skip
-    kernel: Any = attention_in_one_pass if in_one_pass else attention_in_two_passes
+    kernel: Any = tiles.attention_in_one_pass if in_one_pass else tiles.attention_in_two_passes
     sizes = nq, d, heads, request.sharing, blocks, tasks
     grid = heads * programs, chunks
-    return LaunchPlan(tuning, kernel, grid, table, sizes, _accepted(kernel, options), request.growing)
+    return LaunchPlan(tuning, (_launch(kernel, options),), grid, table, sizes, request.growing)
 
 
 def _shared_memory(
@@ -220,16 +217,15 @@ def _shared_memory(
     kernel = shared_memory.attention_causal if request.causal else shared_memory.attention_of_all_keys
     options["QUERIES"] = nq if nq <= 256 else tuning.rows
     sizes = heads, request.sharing
-    return LaunchPlan(tuning, kernel, (batches * heads,), table, sizes, _accepted(kernel, options))
+    return LaunchPlan(tuning, (_launch(kernel, options),), (batches * heads,), table, sizes)
 
 
 def _pipelined(request: Request, tuning: Tuning, table: torch.Tensor, options: dict[str, Any]) -> LaunchPlan:
     batches, heads, nq, _ = request.shape
     blocks = nq // tuning.rows
-    kernel: Any = attention_pipelined
     sizes = nq, heads, request.sharing, blocks
     grid = (batches * heads * blocks,)
-    return LaunchPlan(tuning, kernel, grid, table, sizes, _accepted(kernel, options))
+    return LaunchPlan(tuning, (_launch(attention_pipelined, options),), grid, table, sizes)
 
 
 def _one_query(request: Request, tuning: Tuning, table: torch.Tensor, options: dict[str, Any]) -> LaunchPlan:
@@ -239,25 +235,24 @@ def _one_query(request: Request, tuning: Tuning, table: torch.Tensor, options: d
         "D": d, "ROWS": tuning.keys // 2, "BLOCKS": blocks, "AHEAD": min(tuning.stages, 2 * blocks),
         "DENSE": request.dense, "num_stages": 1,
     }  # fmt: skip
-    kernel: Any = attention_of_one_query
-    grid = (batches * heads,)
-    return LaunchPlan(tuning, kernel, grid, table, (heads,), _accepted(kernel, options), request.growing)
+    launches = (_launch(few_queries.attention_of_one_query, options),)
+    return LaunchPlan(tuning, launches, (batches * heads,), table, (heads,), request.growing)
 
 
-def _split_keys(
-    request: Request, tuning: Tuning, table: torch.Tensor, options: dict[str, Any]
-) -> SplitLaunchPlan:
+def _split_keys(request: Request, tuning: Tuning, table: torch.Tensor, options: dict[str, Any]) -> LaunchPlan:
     batches, heads, nq, d = request.shape
     nk, kv_heads = request.keys, request.kv_heads
     tasks, rows = batches * kv_heads, batches * heads * nq
     splits = -(-nk // tuning.split)
     width = -(-nk // tuning.keys) * tuning.keys // 2
-    # Logits, then sums, then maxima, sums of scores and counts: see `split_keys.py`.
+    # Logits, then sums, then maxima, sums of scores and counts: see `few_queries.py`.
     places = rows * width, rows * (width + d), rows * (width + d + splits), rows * (width + d + splits + 1)
-    options |= {"ROWS": split_keys.ROWS, "SPLIT": tuning.split, "SPLITS": triton.next_power_of_2(splits)}
-    kernels: tuple[Any, Any] = split_keys.logits_of_split, split_keys.sums_of_split
+    options |= {"ROWS": few_queries.ROWS, "SPLIT": tuning.split, "SPLITS": triton.next_power_of_2(splits)}
     sizes = nq, d, kv_heads, request.sharing, splits, width, *places
-    passed = _accepted(kernels[0], options), _accepted(kernels[1], options)
-    return SplitLaunchPlan(
-        tuning, kernels, (tasks, splits), table, sizes, places[-1] + tasks, passed, request.growing
+    shared = "table", "valid", "faults", "scratch"
+    launches = (
+        _launch(few_queries.logits_of_split, options, tensors=("q", "k", *shared)),
+        _launch(few_queries.sums_of_split, options, tensors=("v", *shared, "result", "Z")),
     )
+    room = places[-1] + tasks
+    return LaunchPlan(tuning, launches, (tasks, splits), table, sizes, request.growing, room)

@@ -9,13 +9,13 @@ from hccs.backends.triton.devices import HOPPER
 
 
 class Kernel(Enum):
-    """The kernels that share the work; each is the module of its name."""
+    """The kernels that share the work, and their modules."""
 
-    TILES = "one_pass, or two_pass where a program cannot keep all keys"
+    TILES = "tiles: in one pass, or in two where a program cannot keep all keys"
     KEYS_IN_SHARED_MEMORY = "keys_in_shared_memory"
     PIPELINED = "pipelined"
-    SPLIT_KEYS = "split_keys"
-    ONE_QUERY = "one_query"
+    SPLIT_KEYS = "few_queries: the keys split over programs"
+    ONE_QUERY = "few_queries: a program for each head"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Tuning:
     registers: int | None = None
     """The compiler's limit per thread, where one more program per multiprocessor is worth spills."""
     split: int = 0
-    """Keys of one program of `split_keys`."""
+    """Keys of one program where they are split."""
 
 
 class Seen(Enum):

@@ -163,6 +163,36 @@ struct Avx2 : PlainSteps<int16_t, 8, 2> {
             return _mm256_add_epi32(_mm256_madd_epi16(low, one), _mm256_madd_epi16(high, one));
           });
   }
+  // Scores by distance, of two bytes: 16 entries at a time, whose look-up is 0 for distances outside them.
+  static void scores(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
+                     const ScoreTables& tables, int16_t* weights, RowSums& sums) {
+    const __m256i most = _mm256_set1_epi8(127), one = _mm256_set1_epi16(1);
+    const auto entries = [](const uint8_t* from) HCCS_INLINE_LAMBDA {
+      return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    };
+    const auto half = [](__m128i low, __m128i high, __m128i attends) HCCS_INLINE_LAMBDA {
+      const __m256i upper = _mm256_slli_epi16(_mm256_cvtepu8_epi16(high), 8);
+      return _mm256_and_si256(_mm256_or_si256(_mm256_cvtepu8_epi16(low), upper), _mm256_cvtepi8_epi16(attends));
+    };
+    weigh(x, on, columns, rows, attended, sums, weights,
+          [&](__m256i distance, __m256i attends, int16_t* to) HCCS_INLINE_LAMBDA {
+            const __m256i near = _mm256_min_epu8(distance, most);
+            __m256i lower = _mm256_setzero_si256(), upper = lower;
+            for (int from = 0; from < 128; from += 16) {
+              const __m256i at = _mm256_adds_epu8(_mm256_sub_epi8(near, _mm256_set1_epi8(static_cast<char>(from))),
+                                                  _mm256_set1_epi8(0x70));
+              lower = _mm256_or_si256(lower, _mm256_shuffle_epi8(entries(tables.low + from), at));
+              upper = _mm256_or_si256(upper, _mm256_shuffle_epi8(entries(tables.high + from), at));
+            }
+            const __m256i first =
+                half(_mm256_castsi256_si128(lower), _mm256_castsi256_si128(upper), _mm256_castsi256_si128(attends));
+            const __m256i second = half(_mm256_extracti128_si256(lower, 1), _mm256_extracti128_si256(upper, 1),
+                                        _mm256_extracti128_si256(attends, 1));
+            keep(to, first);
+            keep(to + 16, second);
+            return _mm256_add_epi32(_mm256_madd_epi16(first, one), _mm256_madd_epi16(second, one));
+          });
+  }
   // Stores the weights of the attended keys, by weight(m - x, attends, to), which returns parts of their sum.
   template <class Weight>
   static HCCS_INLINE void weigh(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,

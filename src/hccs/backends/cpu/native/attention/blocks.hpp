@@ -61,9 +61,10 @@ class AttentionRows {
   RowSums upper_sums_{};
   RowScaling scaling_;
   // Of the group at hand.
-  WideHead parameters_;                       // one line among them
-  bool by_scores_, two_bytes_;                // weights are scores; of two bytes
-  alignas(64) uint8_t low_[256], high_[256];  // of the scores, by distance
+  WideHead parameters_;         // one line among them
+  bool by_scores_, two_bytes_;  // weights are scores; of two bytes
+  const ScoreTables* tables_;
+  ScoreTables own_tables_;
   // N = base + slope * products
   const int32_t* base_;
   int64_t base_stride_;
@@ -123,19 +124,16 @@ class AttentionRows {
     if (!group_ || group.k != group_->k || group.v != group_->v) head_.pack(group);
     group_ = &group;
     common_keys_ = kNone;
-    parameters_ = group.wide_head ? *group.wide_head : WideHead{group.head->B, group.head->S, group.head->D, 0, 1, 0};
-    const WideHead wide = parameters_;
+    const WideHead wide = parameters_ = wide_form(group);
     two_bytes_ = !Isa::kWordScores && wide.B >> wide.f > 255;
     const bool rows_differ = job_.causal || job_.masking == Masking::kMask;
-    by_scores_ = wide.S2 != 0 || wide.f != 0 || (rows_differ && !two_bytes_ && Isa::kWeightOffset == 0);
-    if (!by_scores_ || Isa::kWordScores) return;
-#pragma omp simd
-    for (int d = 0; d < 256; ++d) {
-      const int32_t first = d < wide.D ? d : wide.D, second = d < wide.D2 ? d : wide.D2;
-      const int32_t score = (wide.B - wide.S * first - wide.S2 * second) >> wide.f;
-      low_[d] = static_cast<uint8_t>(score);
-      high_[d] = static_cast<uint8_t>(score >> 8);
-    }
+    by_scores_ =
+        group.by_distance || wide.S2 != 0 || wide.f != 0 || (rows_differ && !two_bytes_ && Isa::kWeightOffset == 0);
+    if (!by_scores_ || job_.probabilities_first || Isa::kWeightOffset != 0) head_.sum_values();
+    tables_ = group.tables;
+    if (!by_scores_ || Isa::kWordScores || tables_) return;
+    tabulate_scores(wide, own_tables_);
+    tables_ = &own_tables_;
   }
 
   void block(int64_t first, int64_t query, int rows, const Attended& attended, const int32_t* lengths) {
@@ -244,16 +242,19 @@ class AttentionRows {
     slope_ = 1;
     scaling_.set_sums(0);
     if constexpr (Isa::kWordScores) {
-      Isa::scores(x_, on_, columns_, rows, attended, parameters_, weights_, sums_);
+      if (group_->by_distance)
+        Isa::scores(x_, on_, columns_, rows, attended, *tables_, weights_, sums_);
+      else
+        Isa::scores(x_, on_, columns_, rows, attended, parameters_, weights_, sums_);
       scaling_.add_sums(0, 1, sums_);
       scale_selected(rows, attended, 0);
     } else {
       if (two_bytes_) {
-        Isa::scores(x_, on_, columns_, rows, attended, high_, weights_, upper_sums_);
+        Isa::scores(x_, on_, columns_, rows, attended, tables_->high, weights_, upper_sums_);
         multiply<Sink::kKeep>(rows, weights_, 0, steps, upper_products_);
         scaling_.add_sums(0, 256, upper_sums_);
       }
-      Isa::scores(x_, on_, columns_, rows, attended, low_, weights_, sums_);
+      Isa::scores(x_, on_, columns_, rows, attended, tables_->low, weights_, sums_);
       scaling_.add_sums(0, 1, sums_);
       scale_selected(rows, attended, Isa::kWeightOffset * (two_bytes_ ? 257 : 1));
       if (!two_bytes_) return;

@@ -15,6 +15,11 @@ struct Requant {
   float v_scale;
 };
 
+// The lower and upper bytes of a head's scores, by distance.
+struct ScoreTables {
+  alignas(64) uint8_t low[256], high[256];
+};
+
 // One head of one sequence: where its rows start, and where its output does. Groups may lie anywhere: heads side by
 // side in rows [tokens, heads * dim] are groups `dim` apart.
 struct AttentionGroup {
@@ -23,7 +28,10 @@ struct AttentionGroup {
   const Head* head;
   const WideHead* wide_head;  // in place of `head`, or null
   const Requant* requant;
+  const ScoreTables* tables = nullptr;  // of the head's scores; null: a kernel that wants them makes them
+  bool by_distance = false;             // the tables are all there is: of theta its B alone has a meaning
 };
+constexpr int kDistances = 128;  // all beyond have the last one's score
 
 enum class AttentionOutput { kPair, kFloat32, kInt8 };
 constexpr const char* kAttentionOutputNames[] = {"pair", "float32", "int8"};
@@ -61,7 +69,7 @@ struct AttentionKernel {
   void (*rows)(const AttentionJob&, int64_t begin, int64_t end, std::byte* workspace);
 };
 
-extern const AttentionKernel attention_scalar, attention_avx2, attention_avx512, attention_neon;
+extern const AttentionKernel attention_scalar, attention_avx2, attention_avx512, attention_neon, attention_i8mm;
 
 // Runs the kernel over all rows of the job, on up to `threads` threads.
 void run_attention(AttentionJob& job, const AttentionKernel& kernel, int threads, Interruption& interruption);

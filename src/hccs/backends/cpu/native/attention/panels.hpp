@@ -38,18 +38,21 @@ HCCS_INLINE void in_parts(int64_t count, const Action& action, int64_t first = 0
 template <class Isa, int kTileRows, int kPanels>
 HCCS_INLINE void tile(typename Isa::Sums (&sums)[kTileRows][kPanels], const typename Isa::Element* panels,
                       int64_t panel_stride, const typename Isa::Element* rows, int64_t row_stride, int64_t steps) {
-  for (int64_t step = 0; step < steps; ++step) {
-    typename Isa::Panel panel[kPanels];
+  if constexpr (Isa::kOwnTile)
+    Isa::tile(sums, panels, panel_stride, rows, row_stride, steps);
+  else
+    for (int64_t step = 0; step < steps; ++step) {
+      typename Isa::Panel panel[kPanels];
 #pragma GCC unroll 8
-    for (int c = 0; c < kPanels; ++c)
-      panel[c] = Isa::panel(panels + c * panel_stride + step * Isa::kLanes * Isa::kStep);
+      for (int c = 0; c < kPanels; ++c)
+        panel[c] = Isa::panel(panels + c * panel_stride + step * Isa::kLanes * Isa::kStep);
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r) {
-      const typename Isa::Panel row = Isa::broadcast(rows + r * row_stride + step * Isa::kStep);
+      for (int r = 0; r < kTileRows; ++r) {
+        const typename Isa::Panel row = Isa::broadcast(rows + r * row_stride + step * Isa::kStep);
 #pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::dot(sums[r][c], panel[c], row);
+        for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::dot(sums[r][c], panel[c], row);
+      }
     }
-  }
 }
 
 template <class Isa>
@@ -60,7 +63,7 @@ class PackedHead {
  public:
   PackedHead(const AttentionJob& job, Allotment& memory)
       : dim_steps(round_up(job.dim, kStep) / kStep),
-        key_steps(round_up(job.keys, kKeyBlock) / kStep),
+        key_steps(round_up(job.keys, kStep) / kStep),
         key_panels(round_up(job.keys, kLanes) / kLanes),
         dim_panels(round_up(job.dim, kLanes) / kLanes),
         width(dim_panels * kLanes),
@@ -85,12 +88,35 @@ class PackedHead {
   void pack(const AttentionGroup& group) {
     pack_keys(group.k);
     pack_values(group.v);
-    sum_values();
+    summed_ = false;
+  }
+  // Prefix sums are the product with a row of ones, block after block.
+  void sum_values() {
+    if (summed_) return;
+    summed_ = true;
+    constexpr int64_t kSteps = kKeyBlock / kStep;
+    Element ones[kStep];
+    for (Element& one : ones) one = Element{1};
+    std::memset(prefix, 0, width * sizeof(int32_t));
+    in_parts<Isa::kPanels>(dim_panels, [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t first = block * kSteps, end = first + kSteps < key_steps ? first + kSteps : key_steps;
+        const Element* const from = values + panel * key_steps * kVector;
+        typename Isa::Sums sums[1][kGroup];
+        for (auto& sum : sums[0]) sum = Isa::splat(0);
+        for (int64_t step = first; step < end; ++step)
+          tile<Isa>(sums, from + step * kVector, key_steps * kVector, ones, 0, 1);
+        int32_t* const total = prefix + (block + 1) * width + panel * kLanes;
+        for (int c = 0; c < kGroup; ++c)
+          Isa::store(total + c * kLanes, Isa::add(Isa::whole(sums[0][c]), Isa::load(total - width + c * kLanes)));
+      }
+    });
   }
 
  private:
   const AttentionJob& job_;
   int8_t* zeros_;  // a row in the place of missing ones
+  bool summed_ = false;
 
   void pack_keys(const int8_t* k) {
     in_parts<Isa::kPanels>(key_panels, [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
@@ -125,26 +151,6 @@ class PackedHead {
                                           values + (panel * key_steps + step) * kVector, key_steps * kVector);
       });
     }
-  }
-
-  // Prefix sums are the product with a row of ones, block after block.
-  void sum_values() {
-    constexpr int64_t kSteps = kKeyBlock / kStep;
-    Element ones[kStep];
-    for (Element& one : ones) one = Element{1};
-    std::memset(prefix, 0, width * sizeof(int32_t));
-    in_parts<Isa::kPanels>(dim_panels, [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
-      for (int64_t block = 0; block < blocks; ++block) {
-        const Element* const from = values + (panel * key_steps + block * kSteps) * kVector;
-        typename Isa::Sums sums[1][kGroup];
-        for (auto& sum : sums[0]) sum = Isa::splat(0);
-        for (int64_t step = 0; step < kSteps; ++step)
-          tile<Isa>(sums, from + step * kVector, key_steps * kVector, ones, 0, 1);
-        int32_t* const total = prefix + (block + 1) * width + panel * kLanes;
-        for (int c = 0; c < kGroup; ++c)
-          Isa::store(total + c * kLanes, Isa::add(Isa::whole(sums[0][c]), Isa::load(total - width + c * kLanes)));
-      }
-    });
   }
 };
 

@@ -12,6 +12,21 @@ constexpr int kBlockRows = 16;  // query rows that are worked on together
 
 constexpr int32_t kMostShift = 62;
 
+// The wide form of every head.
+inline WideHead wide_form(const AttentionGroup& group) {
+  return group.wide_head ? *group.wide_head : WideHead{group.head->B, group.head->S, group.head->D, 0, 1, 0};
+}
+
+inline void tabulate_scores(const WideHead& wide, ScoreTables& tables) {
+#pragma omp simd
+  for (int d = 0; d < 256; ++d) {
+    const int32_t first = d < wide.D ? d : wide.D, second = d < wide.D2 ? d : wide.D2;
+    const int32_t score = (wide.B - wide.S * first - wide.S2 * second) >> wide.f;
+    tables.low[d] = static_cast<uint8_t>(score);
+    tables.high[d] = static_cast<uint8_t>(score >> 8);
+  }
+}
+
 // Attended keys of a block's rows and the sums of their weights: distances, or scores.
 struct RowSums {
   alignas(64) int32_t count[kBlockRows];

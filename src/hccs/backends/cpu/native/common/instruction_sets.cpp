@@ -22,6 +22,13 @@ bool has_dot_product() {
   return false;
 #endif
 }
+bool has_i8mm() {
+#if defined(__linux__) && defined(HWCAP2_I8MM)
+  return has_dot_product() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+#else
+  return false;
+#endif
+}
 #endif
 
 // The operators between the products are small: each instruction set has one form of all of them.
@@ -32,9 +39,17 @@ const RowKernels* row_kernels(const std::string& name) {
   if (name == "avx2" && fma) return &rows_avx2;
 #endif
 #ifdef HCCS_NEON
-  if (name == "neon") return &rows_neon;
+  if (name == "neon" || name == "i8mm") return &rows_neon;
 #endif
   return &rows_scalar;
+}
+
+DotRows dot_rows([[maybe_unused]] const std::string& name) {
+#ifdef HCCS_X86
+  if (name == "avx512" && __builtin_cpu_supports("avx512vnni")) return dot_rows_avx512;
+  if (name != "scalar") return dot_rows_avx2;
+#endif
+  return dot_rows_scalar;  // compilers vectorise its loop where, as on Arm, vectors are always there
 }
 
 }  // namespace
@@ -58,8 +73,12 @@ const std::vector<InstructionSet>& instruction_sets() {
     const bool dot = has_dot_product();
     found.push_back({"neon", true, softmax_rows_neon, logits_scalar, dot ? &attention_neon : &attention_scalar,
                      dot ? &linear_neon : &linear_scalar});
+    found.push_back({"i8mm", has_i8mm(), softmax_rows_neon, logits_scalar, &attention_i8mm, &linear_i8mm});
 #endif
-    for (InstructionSet& set : found) set.rows = row_kernels(set.name);
+    for (InstructionSet& set : found) {
+      set.rows = row_kernels(set.name);
+      set.dots = dot_rows(set.name);
+    }
     return found;
   }();
   return all;

@@ -9,6 +9,7 @@
 #include "float_logits/job.hpp"
 #include "linear/job.hpp"
 #include "softmax/job.hpp"
+#include "top_k/job.hpp"
 
 namespace hccs {
 
@@ -20,6 +21,7 @@ struct InstructionSet {
   const AttentionKernel* attention;
   const LinearKernel* linear;
   const RowKernels* rows = nullptr;
+  DotRows dots = dot_rows_scalar;
 };
 
 // Every instruction set of this build, the fastest last.

@@ -22,7 +22,7 @@ const DecodeKernel& kernel_in_use() {
   if (set.attention == &attention_avx2) return decode_avx2;
 #endif
 #ifdef HCCS_NEON
-  if (set.attention == &attention_neon) return decode_neon;
+  if (set.attention == &attention_neon || set.attention == &attention_i8mm) return decode_neon;
 #endif
   return decode_scalar;
 }

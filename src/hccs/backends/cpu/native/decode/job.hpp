@@ -10,8 +10,6 @@
 
 namespace hccs {
 
-constexpr int kDistances = 128;
-
 // One query row.
 struct DecodeRow {
   const int8_t* q;

@@ -7,13 +7,14 @@ namespace hccs {
 namespace {
 
 struct Avx512Row {
-  static void ramp(const RampConstants& ramp, const int16_t* x, int64_t count, int16_t* out) {
+  static int32_t ramp(const RampConstants& ramp, const int16_t* x, int64_t count, int16_t* out) {
     const auto part = [](const int16_t* table, int half) { return _mm512_loadu_si512(table + 32 * half); };
     const __m512i knots[2] = {part(ramp.knot, 0), part(ramp.knot, 1)};
     const __m512i slopes[2] = {part(ramp.slope, 0), part(ramp.slope, 1)};
     const __m512i most = _mm512_set1_epi16(static_cast<int16_t>((64 << ramp.bits) - 1));
     const __m512i below = _mm512_set1_epi16(static_cast<int16_t>((1 << ramp.bits) - 1));
     const __m128i bits = _mm_cvtsi32_si128(ramp.bits), up = _mm_cvtsi32_si128(15 - ramp.bits);
+    __m512i largest = _mm512_setzero_si512();
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
       const __m512i given = _mm512_loadu_si512(x + i);
@@ -22,18 +23,23 @@ struct Avx512Row {
       const __m512i knot = _mm512_permutex2var_epi16(knots[0], piece, knots[1]);
       const __m512i slope = _mm512_permutex2var_epi16(slopes[0], piece, slopes[1]);
       const __m512i r = _mm512_add_epi16(knot, _mm512_mulhrs_epi16(slope, rest));
-      _mm512_storeu_si512(out + i, _mm512_sub_epi16(_mm512_max_epi16(given, _mm512_setzero_si512()), r));
+      const __m512i y = _mm512_sub_epi16(_mm512_max_epi16(given, _mm512_setzero_si512()), r);
+      _mm512_storeu_si512(out + i, y);
+      largest = _mm512_max_epi16(largest, _mm512_abs_epi16(y));
     }
-    if (i < count) PlainRow::ramp(ramp, x + i, count - i, out + i);
+    const int32_t rest = i < count ? PlainRow::ramp(ramp, x + i, count - i, out + i) : 0;
+    return larger(largest_of(largest), rest);
   }
   static int32_t largest(const int16_t* x, int64_t count) {
     __m512i most = _mm512_setzero_si512();
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) most = _mm512_max_epi16(most, _mm512_abs_epi16(_mm512_loadu_si512(x + i)));
-    const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(most, 16), 16), odd = _mm512_srai_epi32(most, 16);
-    const int32_t found = _mm512_reduce_max_epi32(_mm512_max_epi32(even, odd));
-    const int32_t rest = PlainRow::largest(x + i, count - i);
-    return found > rest ? found : rest;
+    return larger(largest_of(most), PlainRow::largest(x + i, count - i));
+  }
+  static HCCS_INLINE int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+  static HCCS_INLINE int32_t largest_of(__m512i words) {
+    const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(words, 16), 16), odd = _mm512_srai_epi32(words, 16);
+    return _mm512_reduce_max_epi32(_mm512_max_epi32(even, odd));
   }
 };
 

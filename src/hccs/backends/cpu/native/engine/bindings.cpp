@@ -85,10 +85,10 @@ class PlannedEngine {
     require(!row_exponents || !entries, "a table follows no row exponents");
     fits(x, inputs + row_exponents);
     fits(out, outputs * (output == LinearOutput::kInt32 ? 4 : output == LinearOutput::kInt16 ? 2 : 1));
-    engine_.add(
-        std::make_unique<LinearStep>(*engine_.instructions().linear, at(x), at(out), output, rows.data<int8_t>(),
-                                     biases.data<int32_t>(), factors ? factors->data<int32_t>() : nullptr,
-                                     entries ? entries->data<int8_t>() : nullptr, inputs, outputs, row_exponents));
+    engine_.add(std::make_unique<LinearStep>(
+        *engine_.instructions().linear, at(x), at(out), output, rows.data<int8_t>(), biases.data<int32_t>(),
+        factors ? factors->data<int32_t>() : nullptr, entries ? entries->data<int8_t>() : nullptr, inputs, outputs,
+        row_exponents, engine_.weights()));
   }
 
   void embedding(nb::handle words, nb::handle positions, nb::handle types, int shift, int limit) {
@@ -109,7 +109,8 @@ class PlannedEngine {
 
   // `a` and `b` are the numbers of what is read, `clamped`, `out` and `narrowed` of what is written; -1: none.
   void norm(nb::handle gain, nb::handle bias, int gain_bits, int64_t epsilon, uint64_t root, int root_shift,
-            const char* source, int a, int b, int limit, int clamped, int out, int narrowed, int bits) {
+            const char* source, int a, int b, int limit, int clamped, int out, int narrowed, int bits,
+            nb::handle scale) {
     const Buffer gains(gain, PyBUF_C_CONTIGUOUS), biases(bias, PyBUF_C_CONTIGUOUS);
     const int64_t h = gains.elements();
     require(gains.view().itemsize == 4 && biases.view().itemsize == 4 && biases.elements() == h && h <= 1024,
@@ -132,7 +133,7 @@ class PlannedEngine {
     engine_.add(std::make_unique<NormStep>(
         *engine_.instructions().rows,
         NormStep::Constants{h, gains.data<int32_t>(), biases.data<int32_t>(), gain_bits, epsilon, root, root_shift},
-        from, places, limit, embedding_, bits));
+        from, places, limit, embedding_, bits, scales_of(scale, h)));
   }
   void narrow(int x, int out, int64_t channels, int bits) {
     require(bits >= 0 && bits < 32, "wrong bits");
@@ -140,15 +141,22 @@ class PlannedEngine {
     fits(out, channels);
     engine_.add(std::make_unique<NarrowStep>(*engine_.instructions().rows, at(x), at(out), channels, bits));
   }
+  // Of every channel, int16; None: of none.
+  static std::vector<int16_t> scales_of(nb::handle scale, int64_t channels) {
+    if (scale.is_none()) return {};
+    const Buffer values(scale, PyBUF_C_CONTIGUOUS);
+    require(values.view().itemsize == 2 && values.elements() == channels, "scales are int16, one per channel");
+    return {values.data<const int16_t>(), values.data<const int16_t>() + channels};
+  }
   // A ramp as knots and slopes, int16 [2, 64]; None: of x itself.
-  void narrow_rows(int x, int out, int64_t channels, nb::handle ramp, int bits) {
+  void narrow_rows(int x, int out, int64_t channels, nb::handle ramp, int bits, nb::handle scale) {
     require(channels <= kMostActive, "too many channels");
     fits(x, 2 * channels);
     fits(out, channels + 1);
     std::optional<RampConstants> constants;
     if (!ramp.is_none()) constants = ramp_of(ramp, bits);
     engine_.add(std::make_unique<NarrowRowStep>(*engine_.instructions().rows, at(x), at(out), channels,
-                                                constants ? &*constants : nullptr));
+                                                constants ? &*constants : nullptr, scales_of(scale, channels)));
   }
   void ramp(int x, int out, int64_t channels, nb::handle ramp, int bits) {
     fits(x, 2 * channels);
@@ -194,8 +202,10 @@ class PlannedEngine {
   void attention(int q, int64_t q_offset, int kv, int64_t k_offset, int64_t v_offset, int out, int64_t heads,
                  int64_t dim, bool causal, nb::handle theta, nb::handle requant) {
     const Buffer thetas(theta, PyBUF_C_CONTIGUOUS), factors(requant, PyBUF_C_CONTIGUOUS);
-    const bool wide = holds(thetas.view(), 6);
-    require((wide || holds(thetas.view(), 3)) && thetas.elements() == (wide ? 6 : 3) * heads, "wrong theta");
+    const bool by_distance = thetas.view().itemsize == 2;
+    const bool wide = !by_distance && holds(thetas.view(), 6);
+    const int64_t numbers = by_distance ? kDistances : wide ? 6 : 3;
+    require((by_distance || wide || holds(thetas.view(), 3)) && thetas.elements() == numbers * heads, "wrong theta");
     require(holds(factors.view(), 5) && factors.elements() == 5 * heads, "wrong requant");
     const int64_t width = heads * dim;
     fits(q, q_offset + width);
@@ -203,10 +213,12 @@ class PlannedEngine {
     fits(out, width);
     require(!at(q).turned && !at(kv).turned, "attention reads plain bytes");
     using Operand = AttentionStep::Operand;
-    engine_.add(AttentionStep(
-        *engine_.instructions().attention, Operand{at(q), q_offset}, Operand{at(kv), k_offset},
-        Operand{at(kv), v_offset}, at(out), dim, causal, std::span(thetas.data<const Head>(), wide ? 0 : heads),
-        std::span(thetas.data<const WideHead>(), wide ? heads : 0), std::span(factors.data<const Requant>(), heads)));
+    engine_.add(AttentionStep(*engine_.instructions().attention, Operand{at(q), q_offset}, Operand{at(kv), k_offset},
+                              Operand{at(kv), v_offset}, at(out), dim, causal,
+                              std::span(thetas.data<const Head>(), by_distance || wide ? 0 : heads),
+                              std::span(thetas.data<const WideHead>(), wide ? heads : 0),
+                              std::span(thetas.data<const int16_t>(), by_distance ? heads * kDistances : 0),
+                              std::span(factors.data<const Requant>(), heads)));
   }
   void pixels(int out, int64_t special, int64_t patch, int64_t channels, int64_t height, int64_t width) {
     require(patch > 0 && height % patch == 0 && width % patch == 0, "an image of whole patches");
@@ -238,6 +250,10 @@ class PlannedEngine {
     first_position_ = first_position;
     longest_ = words_ ? std::min(longest, positions_ - first_position) : longest;
   }
+
+  // From here on calls on one thread add up the seconds of every step, in the order of the plan.
+  void time_steps() { seconds_.assign(engine_.steps(), 0.0); }
+  const std::vector<double>& step_seconds() const { return seconds_; }
 
   // Scores of token ids [batch, n], with `mask` and `types` of the same shape or None: C-contiguous arrays of integers.
   // False for what is not, for ids that the model does not know and for masks with holes: the caller says why.
@@ -348,6 +364,7 @@ class PlannedEngine {
                       arena->type.data(),
                       images};
     const int most = threads_of(threads);
+    arena->seconds.assign(most == 1 ? seconds_.size() : 0, 0.0);
     run_interruptibly([&](Interruption& interruption) {
       const std::byte* from = engine_.run(*arena, batch, most, interruption);
       if (from == nullptr) return;
@@ -360,6 +377,7 @@ class PlannedEngine {
         to += padding;
       }
     });
+    for (size_t i = 0; i < arena->seconds.size(); ++i) seconds_[i] += arena->seconds[i];
     return true;
   }
 
@@ -393,6 +411,7 @@ class PlannedEngine {
   std::vector<Value> values_;
   std::vector<std::unique_ptr<Buffer>> kept_;  // constants that are read where they lie
   std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<double> seconds_;  // of steps; empty: they are not timed
   EmbeddingConstants embedding_{};
   int64_t channels_ = 0, words_ = 0, positions_ = 0, types_ = 0;
   int64_t image_[3] = {}, image_tokens_ = 0;
@@ -414,10 +433,10 @@ void bind_engine(nb::module_& m) {
       .def("embed", &PlannedEngine::embed, nb::arg("out"))
       .def("norm", &PlannedEngine::norm, nb::arg("gain"), nb::arg("bias"), nb::arg("gain_bits"), nb::arg("epsilon"),
            nb::arg("root"), nb::arg("root_shift"), nb::arg("source"), nb::arg("a"), nb::arg("b"), nb::arg("limit"),
-           nb::arg("clamped"), nb::arg("out"), nb::arg("narrowed"), nb::arg("bits"))
+           nb::arg("clamped"), nb::arg("out"), nb::arg("narrowed"), nb::arg("bits"), nb::arg("scale").none())
       .def("narrow", &PlannedEngine::narrow, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("bits"))
       .def("narrow_rows", &PlannedEngine::narrow_rows, nb::arg("x"), nb::arg("out"), nb::arg("channels"),
-           nb::arg("ramp").none(), nb::arg("bits"))
+           nb::arg("ramp").none(), nb::arg("bits"), nb::arg("scale").none())
       .def("ramp", &PlannedEngine::ramp, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("ramp"),
            nb::arg("bits"))
       .def("pool", &PlannedEngine::pool, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("pooling"),
@@ -435,6 +454,8 @@ void bind_engine(nb::module_& m) {
       .def("place", &PlannedEngine::place, nb::arg("x"), nb::arg("out"), nb::arg("special"), nb::arg("positions"))
       .def("finish", &PlannedEngine::finish, nb::arg("scores"), nb::arg("labels"), nb::arg("bytes"), nb::arg("longest"),
            nb::arg("first_position"))
+      .def("time_steps", &PlannedEngine::time_steps)
+      .def("step_seconds", &PlannedEngine::step_seconds)
       .def("run", nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle>(&PlannedEngine::run),
            nb::arg("ids"), nb::arg("mask").none(), nb::arg("types").none(), nb::arg("scores"), nb::arg("threads"))
       .def("run_pixels", &PlannedEngine::run_pixels, nb::arg("images"), nb::arg("scores"), nb::arg("threads"));

@@ -1,6 +1,7 @@
 #include "engine/engine.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "engine/pool.hpp"
@@ -37,6 +38,11 @@ Engine::Engine(int64_t arena_bytes, int64_t local_bytes)
 void Engine::begin_segment(Space space) { segments_.push_back({space, {}, std::nullopt}); }
 void Engine::add(std::unique_ptr<Step> step) { segments_.back().steps.push_back(std::move(step)); }
 void Engine::add(AttentionStep step) { segments_.back().attention.emplace(std::move(step)); }
+size_t Engine::steps() const {
+  size_t all = 0;
+  for (const Segment& segment : segments_) all += segment.attention ? 1 : segment.steps.size();
+  return all;
+}
 
 // One call: the phases that its segments make with so many rows and threads.
 class Run : public PhasedWork {
@@ -45,7 +51,11 @@ class Run : public PhasedWork {
       : engine_(engine), arena_(arena), batch_(batch), threads_(threads), interruption_(interruption) {
     grow();
     arena.phases.clear();
-    for (const Segment& segment : engine.segments_) plan(segment);
+    int64_t number = 0;
+    for (const Segment& segment : engine.segments_) {
+      plan(segment, number);
+      number += segment.attention ? 1 : static_cast<int64_t>(segment.steps.size());
+    }
   }
 
   int64_t phases() const override { return static_cast<int64_t>(arena_.phases.size()); }
@@ -58,7 +68,8 @@ class Run : public PhasedWork {
     if (const auto& attention = phase.segment->attention) {
       const int64_t per_sequence = phase.pieces, each = parts_of(attention->heads(), per_sequence);
       const int64_t head = part % per_sequence * each, sequence = part / per_sequence;
-      attention->run(batch_, memory, interruption_, sequence, head, std::min(head + each, attention->heads()));
+      const int64_t head_end = std::min(head + each, attention->heads());
+      timed(phase.number, [&] { attention->run(batch_, memory, interruption_, sequence, head, head_end); });
     } else if (phase.step) {  // one step of rows that all threads share
       memory.local = local(threads_);
       const int64_t row = part / phase.pieces * phase.rows, row_end = std::min(row + phase.rows, rows);
@@ -67,15 +78,24 @@ class Run : public PhasedWork {
     } else {
       const int64_t row = part * phase.rows, row_end = std::min(row + phase.rows, rows);
       memory.local_first = row;
+      int64_t step_number = phase.number;
       for (const auto& step : phase.segment->steps) {
         if (row_end - row > kFewRows && interruption_.poll()) return;
-        step->run(batch_, memory, row, row_end, 0, step->pieces());
+        timed(step_number++, [&] { step->run(batch_, memory, row, row_end, 0, step->pieces()); });
       }
     }
   }
 
  private:
-  void plan(const Segment& segment) {
+  template <class Work>
+  void timed(int64_t step, const Work& work) const {
+    if (arena_.seconds.empty()) return work();
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    arena_.seconds[step] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  void plan(const Segment& segment, int64_t number) {
     const int64_t rows = batch_.rows(segment.space), block = engine_.block_rows_;
     if (segment.attention) {
       // A sequence's heads together where there are sequences enough to share, or no one to share them with.
@@ -83,19 +103,19 @@ class Run : public PhasedWork {
       const int64_t pieces = together ? 1 : std::min<int64_t>(segment.attention->heads(), 64);
       const int64_t each = parts_of(segment.attention->heads(), pieces);
       const int64_t per_sequence = parts_of(segment.attention->heads(), each);
-      arena_.phases.push_back({&segment, nullptr, 0, per_sequence, batch_.sequences * per_sequence});
+      arena_.phases.push_back({&segment, nullptr, 0, per_sequence, batch_.sequences * per_sequence, number});
     } else if (threads_ > 1 && rows < threads_ * kRowsPerThread && rows <= block) {
       for (const auto& step : segment.steps) {
         const int64_t pieces = std::min(step->pieces(), kPiecesPerThread * threads_);
         const int64_t each = pieces > 1 ? rows : std::max(kNormRows, parts_of(rows, threads_));
-        arena_.phases.push_back({&segment, step.get(), each, pieces, pieces * parts_of(rows, each)});
+        arena_.phases.push_back({&segment, step.get(), each, pieces, pieces * parts_of(rows, each), number});
       }
     } else {
       // Blocks of one size, as many for each thread.
       const int64_t tile = engine_.instructions_.linear->block_rows;
       const int64_t blocks = round_up(parts_of(rows, block), threads_);
       const int64_t each = std::min(block, round_up(parts_of(rows, blocks), tile));
-      arena_.phases.push_back({&segment, nullptr, each, 1, parts_of(rows, each)});
+      arena_.phases.push_back({&segment, nullptr, each, 1, parts_of(rows, each), number});
     }
   }
 

@@ -23,6 +23,7 @@ struct Phase {
   const Step* step;      // null: all of the segment's
   int64_t rows, pieces;  // rows of a part; parts that share the same rows, or a sequence's heads
   int64_t parts;
+  int64_t number;  // of its first step in the plan
 };
 
 // The memory of one call at a time. It grows when a larger batch comes, and is kept.
@@ -33,6 +34,7 @@ struct Arena {
   Block workspaces;      // of each thread
   std::vector<int32_t> starts, token, position, type;
   std::vector<Phase> phases;
+  std::vector<double> seconds;  // of each step of the plan, where they are timed and one thread runs; else empty
 };
 
 class Engine {
@@ -48,6 +50,8 @@ class Engine {
   void add(AttentionStep step);
   void set_scores(const Value& scores) { scores_ = scores; }
   const Value& scores() const { return scores_; }
+  size_t steps() const;
+  WeightMemory& weights() { return weights_; }
 
   // Scores of the batch, int32 [rows][labels], where the plan leaves them; null when the interruption was requested.
   const std::byte* run(Arena& arena, const Batch& batch, int threads, Interruption& interruption) const;
@@ -57,6 +61,7 @@ class Engine {
   const InstructionSet& instructions_;
   const int64_t arena_bytes_, local_bytes_;
   const int64_t block_rows_;  // that go through a segment together
+  WeightMemory weights_;
   std::vector<Segment> segments_;
   Value scores_{};
 };

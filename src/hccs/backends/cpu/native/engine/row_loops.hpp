@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "common/inline.hpp"
+#include "common/rounding.hpp"
 #include "engine/rows.hpp"
 
 namespace hccs {
@@ -35,12 +36,6 @@ constexpr int kTogether = 4;  // rows whose roots and divisions overlap, and whi
 constexpr double kRounder = 0x1.8p52;
 
 HCCS_INLINE int32_t clamp(int32_t x, int32_t limit) { return x < -limit ? -limit : x > limit ? limit : x; }
-
-// rhe(a / 2^bits)
-HCCS_INLINE int64_t shift_half_even(int64_t a, int bits) {
-  const int64_t floor = a >> bits, rest = a - (floor << bits), half = bits > 0 ? int64_t{1} << (bits - 1) : 1;
-  return floor + (rest + (floor & 1) > half);
-}
 
 struct RowStatistics {
   int32_t sum;
@@ -144,8 +139,8 @@ struct PlainNorm {
       for (int64_t i = begin; i < channels; ++i) {
         const int64_t d = channels * static_cast<int64_t>(v[i]) - row.statistics.sum;
         const int64_t bias = int64_t{norm.bias[i]} * (1 << kXhatBits);
-        const int64_t scaled = shift_half_even(d * r, row.by.shift) * norm.gain[i] + bias;
-        const int64_t y = shift_half_even(scaled, kXhatBits + norm.gain_bits);
+        const int64_t scaled = shifted_half_even(d * r, row.by.shift) * norm.gain[i] + bias;
+        const int64_t y = shifted_half_even(scaled, kXhatBits + norm.gain_bits);
         out[i] = static_cast<int16_t>(y < -32767 ? -32767 : y > 32767 ? 32767 : y);
       }
     }
@@ -159,7 +154,7 @@ struct PlainNorm {
   static HCCS_INLINE void narrow(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
     if (bits > 14) {  // what follows counts in int16
       for (int64_t i = 0; i < count; ++i)
-        out[i] = static_cast<int8_t>(clamp(static_cast<int32_t>(shift_half_even(x[i], bits)), 127) ^ turn);
+        out[i] = static_cast<int8_t>(clamp(static_cast<int32_t>(shifted_half_even(x[i], bits)), 127) ^ turn);
       return;
     }
     const auto mask = static_cast<int16_t>((1 << bits) - 1), half = static_cast<int16_t>(bits ? 1 << (bits - 1) : 1);
@@ -177,7 +172,8 @@ struct PlainNorm {
 
 // The ramp and the row's exponent, for each of which an instruction set may have its own form.
 struct PlainRow {
-  static void ramp(const RampConstants& ramp, const int16_t* x, int64_t count, int16_t* out) {
+  // The largest |f(x)| of those written.
+  static int32_t ramp(const RampConstants& ramp, const int16_t* x, int64_t count, int16_t* out) {
     const int32_t most = (64 << ramp.bits) - 1;
     for (int64_t i = 0; i < count; ++i) {
       const int32_t distance = x[i] < 0 ? -x[i] : x[i], t = distance < most ? distance : most;
@@ -185,6 +181,7 @@ struct PlainRow {
       const int32_t r = ramp.knot[piece] + ((ramp.slope[piece] * rest + (1 << 14)) >> 15);
       out[i] = static_cast<int16_t>((x[i] > 0 ? x[i] : 0) - r);
     }
+    return largest(out, count);
   }
   static int32_t largest(const int16_t* x, int64_t count) {
     int32_t most = 0;
@@ -196,20 +193,42 @@ struct PlainRow {
   }
 };
 
+// floor((x * scale + 2^14) / 2^15), in the form that compilers know an instruction for; returns the largest magnitude.
+HCCS_INLINE int32_t scale_channels(const int16_t* x, const int16_t* scale, int64_t count, int16_t* out) {
+  int16_t most = 0;
+#pragma omp simd reduction(max : most)
+  for (int64_t i = 0; i < count; ++i) {
+    const auto scaled = static_cast<int16_t>((((x[i] * scale[i]) >> 14) + 1) >> 1);
+    const auto magnitude = static_cast<int16_t>(scaled < 0 ? -scaled : scaled);
+    most = magnitude > most ? magnitude : most;
+    out[i] = scaled;
+  }
+  return most;
+}
+
 template <class Norm>
-void narrow_with_exponent(const int16_t* x, int64_t count, uint8_t turn, int8_t* out) {
-  const auto largest = static_cast<uint32_t>(Norm::Row::largest(x, count));
-  const int width = std::bit_width(largest), exponent = width > 7 ? width - 7 : 0;
+void narrow_with_exponent(const int16_t* x, int64_t count, int32_t largest, uint8_t turn, int8_t* out) {
+  const int width = std::bit_width(static_cast<uint32_t>(largest)), exponent = width > 7 ? width - 7 : 0;
   Norm::narrow(x, count, exponent, turn, out);
   out[count] = static_cast<int8_t>(exponent);
 }
 
 template <class Norm>
-void narrow_row(const RampConstants* ramp, const int16_t* x, int64_t count, uint8_t turn, int8_t* out) {
-  if (ramp == nullptr) return narrow_with_exponent<Norm>(x, count, turn, out);
-  alignas(64) int16_t active[kMostActive];
-  Norm::Row::ramp(*ramp, x, count, active);
-  narrow_with_exponent<Norm>(active, count, turn, out);
+void narrow_row(const RampConstants* ramp, const int16_t* scale, const int16_t* x, int64_t count, uint8_t turn,
+                int8_t* out) {
+  alignas(64) int16_t room[kMostActive];
+  int32_t largest = 0;
+  if (ramp) {
+    largest = Norm::Row::ramp(*ramp, x, count, room);
+    x = room;
+  }
+  if (scale) {
+    largest = scale_channels(x, scale, count, room);
+    x = room;
+  } else if (!ramp) {
+    largest = Norm::Row::largest(x, count);
+  }
+  narrow_with_exponent<Norm>(x, count, largest, turn, out);
 }
 
 template <class Norm>
@@ -266,7 +285,7 @@ void norm_rows(const NormJob& job, int64_t rows) {
       if (job.narrowed == nullptr) continue;
       int8_t* const to = job.narrowed + row * job.narrowed_stride;
       if (job.bits == kRowExponent)
-        narrow_with_exponent<Norm>(at_hand[r].out, norm.channels, job.turn, to);
+        narrow_row<Norm>(nullptr, job.scale, at_hand[r].out, norm.channels, job.turn, to);
       else
         Norm::narrow(at_hand[r].out, norm.channels, job.bits, job.turn, to);
     }
@@ -336,7 +355,7 @@ void unit_row(const int32_t* x, int64_t channels, int16_t* out) {
   const int width = std::bit_width(largest), bits = width > kUnitBits ? width - kUnitBits : 0;
   int64_t squares = 0;
   for (int64_t i = 0; i < channels; ++i) {
-    const int64_t e = shift_half_even(x[i], bits);
+    const int64_t e = shifted_half_even(x[i], bits);
     squares += e * e;
   }
   const int64_t norm = root_of(squares);
@@ -346,7 +365,7 @@ void unit_row(const int32_t* x, int64_t channels, int16_t* out) {
       continue;
     }
     // floor((2 e 32767 + N) / (2 N))
-    const int64_t above = 2 * 32767 * shift_half_even(x[i], bits) + norm, below = 2 * norm;
+    const int64_t above = 2 * 32767 * shifted_half_even(x[i], bits) + norm, below = 2 * norm;
     const int64_t u = above / below - (above % below < 0);
     out[i] = static_cast<int16_t>(u < -32767 ? -32767 : u > 32767 ? 32767 : u);
   }

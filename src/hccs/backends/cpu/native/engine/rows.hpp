@@ -52,7 +52,8 @@ struct NormJob {
   int64_t out_stride;
   int8_t* narrowed;  // clamp(rhe(out / 2^bits), -127, 127) ^ turn; null: not wanted
   int64_t narrowed_stride;
-  int bits;  // kRowExponent: those of each row, which one more byte of `narrowed` receives
+  int bits;              // kRowExponent: those of each row, which one more byte of `narrowed` receives
+  const int16_t* scale;  // kRowExponent: of every channel, in Q15, before it is narrowed; null: 1
   uint8_t turn;
 };
 constexpr int kRowExponent = -1;
@@ -69,9 +70,11 @@ struct RowKernels {
   void (*embed)(const EmbeddingConstants&, int32_t token, int32_t position, int32_t type, int64_t channels, void* out);
   void (*narrow)(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out);
   // out[count] receives the row's exponent e, max(0, bits of the largest |f(x)| - 7); out = narrow(f(x), e). f is the
-  // ramp, or x itself where there is none.
-  void (*narrow_row)(const RampConstants* ramp, const int16_t* x, int64_t count, uint8_t turn, int8_t* out);
-  void (*ramp)(const RampConstants& ramp, const int16_t* x, int64_t count, int16_t* out);
+  // ramp, or x itself where there is none, times the scale of its channel in Q15, where there are scales.
+  void (*narrow_row)(const RampConstants* ramp, const int16_t* scale, const int16_t* x, int64_t count, uint8_t turn,
+                     int8_t* out);
+  // The largest |f(x)|.
+  int32_t (*ramp)(const RampConstants& ramp, const int16_t* x, int64_t count, int16_t* out);
   // One sequence of int16 tokens, `stride` bytes apart: the sum of them, one of them, or their maxima.
   void (*pool)(Pooling pooling, const int16_t* x, int64_t stride, int64_t tokens, int64_t channels, int32_t* out);
   // Unit vectors in Q15 of int32 rows.

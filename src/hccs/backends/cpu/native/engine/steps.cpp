@@ -4,6 +4,13 @@
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <utility>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include "attention/scaling.hpp"
 
 namespace hccs {
 namespace {
@@ -15,12 +22,27 @@ Bytes bytes_of(const Value& value) { return value.turned ? Bytes::kTurned : Byte
 
 }  // namespace
 
-Block::Block(size_t bytes)
-    : data_(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64}))), size_(bytes) {}
+Block::Block(size_t bytes, size_t alignment)
+    : data_(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{alignment})), AlignedDelete{alignment}),
+      size_(bytes) {}
+
+std::byte* WeightMemory::take(size_t bytes) {
+  bytes = (bytes + 63) / 64 * 64;
+  if (bytes > left_) {
+    left_ = (std::max(bytes, kSlab) + kPage - 1) / kPage * kPage;
+    slabs_.emplace_back(left_, kPage);
+    next_ = slabs_.back().data();
+#ifdef MADV_HUGEPAGE
+    madvise(next_, left_, MADV_HUGEPAGE);  // a wish: without such pages the small ones serve
+#endif
+  }
+  left_ -= bytes;
+  return std::exchange(next_, next_ + bytes);
+}
 
 LinearStep::LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output,
                        const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int8_t* table,
-                       int64_t inputs, int64_t outputs, bool row_exponents)
+                       int64_t inputs, int64_t outputs, bool row_exponents, WeightMemory& weights)
     : kernel_(kernel),
       x_(x),
       out_(out),
@@ -28,15 +50,15 @@ LinearStep::LinearStep(const LinearKernel& kernel, const Value& x, const Value& 
       inputs_(inputs),
       outputs_(outputs),
       row_exponents_(row_exponents),
-      packed_(kernel.packed_bytes(inputs, outputs, row_exponents)) {
+      packed_(weights.take(kernel.packed_bytes(inputs, outputs, row_exponents))) {
   if (table) table_.assign(table, table + 256);
-  kernel.pack(weight, bias, multiplier, inputs, outputs, row_exponents, packed_.data());
+  kernel.pack(weight, bias, multiplier, inputs, outputs, row_exponents, packed_);
 }
 
 void LinearStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
                      int64_t piece_end) const {
   LinearJob job{};
-  job.packed = packed_.data();
+  job.packed = packed_;
   job.inputs = inputs_;
   job.outputs = outputs_;
   job.row_exponents = row_exponents_;
@@ -53,10 +75,11 @@ void LinearStep::run(const Batch&, const Memory& memory, int64_t row, int64_t ro
 }
 
 NormStep::NormStep(const RowKernels& kernels, const Constants& constants, NormSource source, const Places& places,
-                   int32_t limit, const EmbeddingConstants& embedding, int bits)
+                   int32_t limit, const EmbeddingConstants& embedding, int bits, std::span<const int16_t> scale)
     : kernels_(kernels),
       gain_(constants.gain, constants.gain + constants.channels),
       bias_(constants.bias, constants.bias + constants.channels),
+      scale_(scale.begin(), scale.end()),
       embedding_(embedding),
       job_{} {
   for (int64_t i = 0; i < constants.channels; ++i) {
@@ -71,6 +94,7 @@ NormStep::NormStep(const RowKernels& kernels, const Constants& constants, NormSo
   job_.embedding = &embedding_;
   job_.limit = limit;
   job_.bits = bits;
+  job_.scale = scale_.empty() ? nullptr : scale_.data();
   const auto take = [](const Value* place, Value& value, int64_t& stride) {
     if (place == nullptr) return;
     value = *place;
@@ -150,8 +174,8 @@ void NarrowStep::run(const Batch&, const Memory& memory, int64_t row, int64_t ro
 
 void NarrowRowStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
   for (; row < row_end; ++row)
-    kernels_.narrow_row(ramp_ ? &*ramp_ : nullptr, memory.at<int16_t>(x_, row), channels_, turn_of(out_),
-                        memory.at<int8_t>(out_, row));
+    kernels_.narrow_row(ramp_ ? &*ramp_ : nullptr, scale_.empty() ? nullptr : scale_.data(),
+                        memory.at<int16_t>(x_, row), channels_, turn_of(out_), memory.at<int8_t>(out_, row));
 }
 
 void RampStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
@@ -215,7 +239,8 @@ void FirstStep::run(const Batch& batch, const Memory& memory, int64_t row, int64
 
 AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v,
                              const Value& out, int64_t dim, bool causal, std::span<const Head> theta,
-                             std::span<const WideHead> wide_theta, std::span<const Requant> requant)
+                             std::span<const WideHead> wide_theta, std::span<const int16_t> scores,
+                             std::span<const Requant> requant)
     : kernel_(kernel),
       q_(q),
       k_(k),
@@ -225,7 +250,22 @@ AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, co
       causal_(causal),
       theta_(theta.begin(), theta.end()),
       wide_theta_(wide_theta.begin(), wide_theta.end()),
-      requant_(requant.begin(), requant.end()) {}
+      by_distance_(!scores.empty()),
+      requant_(requant.begin(), requant.end()),
+      tables_(by_distance_ ? requant.size() : wide_theta.size()) {
+  for (size_t i = 0; i < tables_.size(); ++i)
+    if (by_distance_) {
+      const int16_t* const own = &scores[i * kDistances];
+      wide_theta_.push_back({own[0], 0, 1, 0, 1, 0});
+      for (int d = 0; d < 256; ++d) {
+        const int score = own[d < kDistances ? d : kDistances - 1];
+        tables_[i].low[d] = static_cast<uint8_t>(score);
+        tables_[i].high[d] = static_cast<uint8_t>(score >> 8);
+      }
+    } else {
+      tabulate_scores(wide_theta_[i], tables_[i]);
+    }
+}
 
 AttentionJob AttentionStep::job_of(int64_t queries, int64_t keys) const {
   AttentionJob job{};
@@ -268,7 +308,9 @@ void AttentionStep::run(const Batch& batch, const Memory& memory, Interruption& 
                    memory.at<int8_t>(out_, row_of(out_)) + (head + i) * dim_,
                    theta_.empty() ? nullptr : &theta_[head + i],
                    wide_theta_.empty() ? nullptr : &wide_theta_[head + i],
-                   &requant_[head + i]};
+                   &requant_[head + i],
+                   tables_.empty() ? nullptr : &tables_[head + i],
+                   by_distance_};
     }
     job.rows = count * job.queries;
     kernel_.rows(job, 0, job.rows, memory.workspace);

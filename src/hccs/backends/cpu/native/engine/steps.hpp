@@ -13,20 +13,36 @@
 
 namespace hccs {
 
+struct AlignedDelete {
+  size_t alignment = 64;
+  void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{alignment}); }
+};
+
 // Memory that starts at a multiple of 64.
 class Block {
  public:
   Block() = default;
-  explicit Block(size_t bytes);
+  explicit Block(size_t bytes, size_t alignment = 64);
   std::byte* data() const { return data_.get(); }
   size_t size() const { return size_; }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
-  };
-  std::unique_ptr<std::byte[], Free> data_;
+  std::unique_ptr<std::byte[], AlignedDelete> data_;
   size_t size_ = 0;
+};
+
+// Packed weights, one layer behind the other, in pages of 2 MiB where the system gives them: a core that streams
+// weights through pages of 4 KiB waits for addresses, and reaches two thirds of the bandwidth.
+class WeightMemory {
+ public:
+  // Starts at a multiple of 64, and stays there.
+  std::byte* take(size_t bytes);
+
+ private:
+  static constexpr size_t kPage = 2 << 20, kSlab = 8 * kPage;
+  std::vector<Block> slabs_;
+  std::byte* next_ = nullptr;
+  size_t left_ = 0;
 };
 
 class Step {
@@ -43,7 +59,7 @@ class LinearStep : public Step {
  public:
   LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output, const int8_t* weight,
              const int32_t* bias, const int32_t* multiplier, const int8_t* table, int64_t inputs, int64_t outputs,
-             bool row_exponents);
+             bool row_exponents, WeightMemory& weights);
   size_t workspace() const override { return kernel_.workspace(inputs_); }
   int64_t pieces() const override { return (outputs_ + kernel_.block_outputs - 1) / kernel_.block_outputs; }
   void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
@@ -56,7 +72,7 @@ class LinearStep : public Step {
   const int64_t inputs_, outputs_;
   const bool row_exponents_;
   std::vector<int8_t> table_;
-  Block packed_;
+  std::byte* const packed_;
 };
 
 // LayerNorm of what it reads, with what is added before and narrowed behind it.
@@ -74,7 +90,7 @@ class NormStep : public Step {
     const Value *a, *b, *clamped, *out, *narrowed;  // null where there is none
   };
   NormStep(const RowKernels& kernels, const Constants& constants, NormSource source, const Places& places,
-           int32_t limit, const EmbeddingConstants& embedding, int bits);
+           int32_t limit, const EmbeddingConstants& embedding, int bits, std::span<const int16_t> scale);
   void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
            int64_t piece_end) const override;
 
@@ -82,6 +98,7 @@ class NormStep : public Step {
   const RowKernels& kernels_;
   std::vector<int32_t> gain_, bias_;
   std::vector<double> real_gain_, real_bias_;
+  const std::vector<int16_t> scale_;
   const EmbeddingConstants embedding_;
   NormConstants norm_;
   NormJob job_;
@@ -145,12 +162,12 @@ class NarrowStep : public Step {
   const int bits_;
 };
 
-// int8 rows with an exponent of their own, of x or of a ramp's values of it.
+// int8 rows with an exponent of their own, of x or of a ramp's values of it, times scales of channels.
 class NarrowRowStep : public Step {
  public:
   NarrowRowStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels,
-                const RampConstants* ramp)
-      : kernels_(kernels), x_(x), out_(out), channels_(channels) {
+                const RampConstants* ramp, std::span<const int16_t> scale)
+      : kernels_(kernels), x_(x), out_(out), channels_(channels), scale_(scale.begin(), scale.end()) {
     if (ramp) ramp_ = *ramp;
   }
   void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
@@ -160,6 +177,7 @@ class NarrowRowStep : public Step {
   const RowKernels& kernels_;
   const Value x_, out_;
   const int64_t channels_;
+  const std::vector<int16_t> scale_;
   std::optional<RampConstants> ramp_;
 };
 
@@ -256,7 +274,7 @@ class AttentionStep {
   };
   AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v, const Value& out,
                 int64_t dim, bool causal, std::span<const Head> theta, std::span<const WideHead> wide_theta,
-                std::span<const Requant> requant);
+                std::span<const int16_t> scores, std::span<const Requant> requant);
   int64_t heads() const { return static_cast<int64_t>(requant_.size()); }
   size_t workspace(int64_t longest) const;
   void run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence, int64_t head,
@@ -272,7 +290,9 @@ class AttentionStep {
   const bool causal_;
   std::vector<Head> theta_;
   std::vector<WideHead> wide_theta_;  // in its place
+  bool by_distance_;                  // scores are the tables', whatever theta says
   std::vector<Requant> requant_;
+  std::vector<ScoreTables> tables_;
 };
 
 }  // namespace hccs

@@ -57,16 +57,16 @@ struct Avx2 {
     std::memcpy(&two, from, sizeof two);
     return _mm256_set1_epi32(two);
   }
-  template <int kTileRows, class Bias, class Midway>
+  template <int kTileRows, class Bias, class Prefetch>
   static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const Bias& bias, const int16_t* weights,
-                                   const int16_t* x, int64_t stride, int64_t padded, const Midway& midway) {
+                                   const int16_t* x, int64_t stride, int64_t padded, const Prefetch& prefetch) {
 #pragma GCC unroll 4
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 2
       for (int c = 0; c < kPanels; ++c)
         sums[r][c] =
             reinterpret_cast<Sums>(_mm256_sub_epi32(loaded(bias(r) + c * kLanes), pair(x + r * stride + padded)));
-    midway();
+    prefetch();
     add_products(sums, weights, x, stride, padded);
   }
   template <int kTileRows>

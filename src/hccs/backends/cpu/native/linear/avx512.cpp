@@ -16,7 +16,9 @@ struct Avx512 : DotProducts<Avx512> {
   static constexpr Bytes kBytes = Bytes::kTurned;
   static constexpr int kLanes = 16, kStep = 4, kRows = 12, kPanels = 2;
 
-  static HCCS_INLINE Sums load(const int32_t* from) { return reinterpret_cast<Sums>(_mm512_load_si512(from)); }
+  static HCCS_INLINE Sums add(Sums sums, const int32_t* from) {
+    return reinterpret_cast<Sums>(_mm512_add_epi32(reinterpret_cast<__m512i>(sums), _mm512_load_si512(from)));
+  }
   static HCCS_INLINE Panel panel(const uint8_t* from) { return _mm512_load_si512(from); }
   static HCCS_INLINE Panel broadcast(const uint8_t* from) {
     int32_t four;

@@ -251,7 +251,8 @@ class LinearRows {
 // Bytes four at a time: [steps][kPanels][kLanes][4] weights, rows as they are.
 template <class Isa>
 struct DotProducts {
-  static constexpr int kTail = 0;  // elements behind a staged row
+  static constexpr int kTail = 0;          // elements behind a staged row
+  static constexpr int64_t kAhead = 4096;  // bytes of weights that memory is asked for before they are needed
   static constexpr int64_t place(int64_t output, int64_t input, int64_t) {
     return (input / Isa::kStep * Isa::kPanels * Isa::kLanes + output) * Isa::kStep + input % Isa::kStep;
   }
@@ -266,18 +267,20 @@ struct DotProducts {
     for (int64_t i = 0; i < inputs; ++i) to[i] = static_cast<Element>(from[i] ^ turn);
     for (int64_t i = inputs; i < whole(inputs, Isa::kStep); ++i) to[i] = Element{0};
   }
-  // Calls midway() in the middle, where its instructions find room beside the products that wait for their turn.
-  template <int kTileRows, int kPanels, class Sums, class Bias, class Element, class Midway>
+  // The bias comes last: a tile's first products then wait for nothing but weights and x.
+  template <int kTileRows, int kPanels, class Sums, class Bias, class Element, class Prefetch>
   static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const Bias& bias, const Element* weights,
-                                   const Element* x, int64_t stride, int64_t padded, const Midway& midway) {
+                                   const Element* x, int64_t stride, int64_t padded, const Prefetch& prefetch) {
 #pragma GCC unroll 16
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 4
-      for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::load(bias(r) + c * Isa::kLanes);
-    const int64_t first = padded / (2 * Isa::kStep) * Isa::kStep;
-    add_products(sums, weights, x, stride, first);
-    midway();
-    add_products(sums, weights + first * kPanels * Isa::kLanes, x + first, stride, padded - first);
+      for (int c = 0; c < kPanels; ++c) sums[r][c] = Sums{};
+    prefetch();
+    add_products(sums, weights, x, stride, padded);
+#pragma GCC unroll 16
+    for (int r = 0; r < kTileRows; ++r)
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::add(sums[r][c], bias(r) + c * Isa::kLanes);
   }
   template <int kTileRows, int kPanels, class Sums, class Element>
   static HCCS_INLINE void add_products(Sums (&sums)[kTileRows][kPanels], const Element* weights, const Element* x,
@@ -286,7 +289,10 @@ struct DotProducts {
     for (int64_t i = 0; i < inputs; i += Isa::kStep, weights += kPanels * kVector, x += Isa::kStep) {
       typename Isa::Panel panel[kPanels];
 #pragma GCC unroll 4
-      for (int c = 0; c < kPanels; ++c) panel[c] = Isa::panel(weights + c * kVector);
+      for (int c = 0; c < kPanels; ++c) {
+        panel[c] = Isa::panel(weights + c * kVector);
+        __builtin_prefetch(weights + c * kVector + kAhead, 0, 3);
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < kTileRows; ++r) {
         const typename Isa::Panel row = Isa::broadcast(x + r * stride);

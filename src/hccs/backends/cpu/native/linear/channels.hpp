@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "common/inline.hpp"
+#include "common/rounding.hpp"
 #include "linear/job.hpp"
 
 namespace hccs {
@@ -23,11 +24,6 @@ struct alignas(64) Channels {
   int32_t shift;         // 16, or less what a row's exponent makes up for
   int32_t small;         // every sum stays below 2^24, whatever x is: float32 holds it
 };
-
-// rhe(a / 2^bits)
-constexpr int64_t shifted_half_even(int64_t a, int bits) {
-  return bits == 0 ? a : (a + (int64_t{1} << (bits - 1)) - 1 + ((a >> bits) & 1)) >> bits;
-}
 
 constexpr bool is_int8(LinearOutput output) {
   return output == LinearOutput::kInt8 || output == LinearOutput::kInt8Table;

@@ -1,5 +1,5 @@
 // What a linear kernel is given: y = rq(W x + b). The arithmetic is docs/spec.md, "A whole encoder";
-// reference/linear.py, requantise.py and table.py are its readable form.
+// reference/linear.py and table.py are its readable form.
 //
 // Weights are packed once, for one instruction set; then any rectangle of rows and of blocks of outputs can be asked
 // for, on any thread. What follows the sums is done while they are in registers.
@@ -70,7 +70,7 @@ struct LinearKernel {
   void (*run)(const LinearJob&, int64_t row, int64_t row_end, int64_t block, int64_t block_end, std::byte* workspace);
 };
 
-extern const LinearKernel linear_scalar, linear_avx2, linear_avx512, linear_neon;
+extern const LinearKernel linear_scalar, linear_avx2, linear_avx512, linear_neon, linear_i8mm;
 
 // Runs the kernel over all outputs of so many rows, on up to `threads` threads.
 void run_linear(const LinearJob& job, const LinearKernel& kernel, int64_t rows, int threads,

@@ -1,7 +1,8 @@
-"""Attention on more keys than a program can keep: blocks of keys pass through it two times.
+"""Attention in tiles of queries and keys, never an n x n matrix: a program keeps a block of queries.
 
-The first pass finds the maximum alone: the factor is positive, so the largest accumulator gives the largest
-logit.
+Keys that a program can keep, as words of two logits, meet q once. Blocks of more keys pass through it two
+times: the first pass finds the maximum alone, for the factor is positive, so that the largest accumulator
+gives the largest logit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hccs.backends.triton.attention.packed_logits import (
     probabilities_of_pairs,
     round_half_up,
     scores_of_pairs,
+    sum_of_pairs,
     sums_of_pairs,
     times_values,
     total_of_parts,
@@ -37,7 +39,137 @@ from hccs.backends.triton.attention.steps import (
     rows_of,
     store_rows,
 )
-from hccs.backends.triton.codes import DEFERRED, MASK, U8_DIV
+from hccs.backends.triton.codes import DEFERRED, LENGTHS, MASK, U8_DIV
+
+
+@triton.jit
+def block_of_queries(
+    q_ptr, k_ptr, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g, first, written,
+    q2, k2, nq, nk, d, n1, s0, s1, s2,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, LAST: tl.constexpr, FULL: tl.constexpr,
+    MODE: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr,
+    LONG: tl.constexpr, IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr,
+    BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """One block of queries, from memory to memory, on the first TILES blocks of keys.
+
+    LAST says that all queries see all of these blocks but the last in full.
+    """
+    B, S, D, S2, D2, f, multiplier, shift, out_multiplier, out_shift, v_scale = parameters
+    query = first + tl.arange(0, ROWS)
+    q = rows_of(q_ptr, query, tl.arange(0, BLOCK_D), q2, nq, d, FULL)
+    limit = limits_of(valid_ptr, fault_ptr, g, query, nq, nk, n1, s0, s1, s2, MASKING, CAUSAL)
+    words, seen = (), ()
+    largest = tl.zeros([ROWS], tl.int32)
+    for j in tl.static_range(TILES):
+        key = j * KEYS + tl.arange(0, KEYS)
+        acc = products(q, keys[j], q_ptr, k_ptr, query, key, q2, k2, nq, nk, d, CHUNKS, BLOCK_D)
+        pairs = logits_of_pairs(acc, multiplier, shift, ROWS, KEYS, HOPPER)
+        if not ALL:
+            ones = 0
+            if j == TILES - 1 or not LAST:
+                ones = attended(
+                    valid_ptr, limit, g, query, j * KEYS, nq, nk, n1, s0, s1, s2,
+                    MASKING, CAUSAL, HOPPER, ROWS, KEYS,
+                )  # fmt: skip
+                pairs = pairs & ones
+            seen = seen + (ones,)
+        largest = tl.maximum(largest, maximum_of_pairs(pairs, HOPPER))
+        words = words + (pairs,)
+    line = distances(largest, B, S, D, S2, D2, SCORES)
+    line = (line[0][:, None], line[1][:, None], line[2][:, None], line[3][:, None], line[4][:, None])
+    sums = tl.zeros([ROWS, BLOCK_D], tl.int32 if LONG else tl.float32)
+    Z = tl.zeros([ROWS], tl.int32)
+    weights = ()
+    for j in tl.static_range(TILES):
+        pairs = scores_of_pairs(words[j], line, S, S2, f, SCORES, HOPPER)
+        if not ALL and (j == TILES - 1 or not LAST):
+            pairs = pairs & seen[j]
+        Z += sum_of_pairs(pairs, SUMS)
+        if MODE == DEFERRED:
+            sums = times_values(pairs, values[j], sums, HIGH, LONG, ROWS, KEYS)
+        else:
+            weights = weights + (pairs,)
+    if MODE != DEFERRED:
+        for j in tl.static_range(TILES):
+            pairs = probabilities_of_pairs(weights[j], Z, MODE - U8_DIV, IS_WIDE)
+            sums = times_values(pairs, values[j], sums, HIGH, LONG, ROWS, KEYS)
+        Z = tl.full([ROWS], 255, tl.int32)
+    store_rows(
+        out_ptr, sum_ptr, out_multiplier, out_shift, v_scale, g, query, written, sums, Z, nq, d,
+        FULL, OUT, LONG, HOPPER,
+    )  # fmt: skip
+
+
+@triton.jit
+def blocks_within(
+    valid_ptr, g, first, reach, nq, nk, n1, s0, s1, REPEAT: tl.constexpr, MASKING: tl.constexpr,
+    CAUSAL: tl.constexpr, ONE_LENGTH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """How many of a program's blocks of queries see no key from `reach` on."""
+    within = 0
+    if CAUSAL:
+        within = tl.minimum(tl.maximum((reach - (nk - nq) - first) // ROWS, 0), REPEAT)
+        # The division rounds towards zero.
+        within = tl.where(reach - (nk - nq) - first < 0, 0, within)
+    if MASKING == LENGTHS and ONE_LENGTH:
+        length = tl.load(valid_ptr + (g // n1).to(tl.int64) * s0 + (g % n1).to(tl.int64) * s1)
+        within = tl.where(length <= reach, REPEAT, within)
+    return within
+
+
+@triton.jit(do_not_specialize=["nk"])
+def attention_in_one_pass(
+    q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr,
+    nk, nq, d, heads, sharing, blocks, tasks,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
+    MASKING: tl.constexpr, CAUSAL: tl.constexpr, ALL: tl.constexpr, LAST: tl.constexpr, FULL: tl.constexpr,
+    MODE: tl.constexpr, OUT: tl.constexpr, SCORES: tl.constexpr, SUMS: tl.constexpr, HIGH: tl.constexpr,
+    LONG: tl.constexpr, IS_WIDE: tl.constexpr, HOPPER: tl.constexpr, CHUNKS: tl.constexpr,
+    BLOCK_D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, TILES: tl.constexpr, REPEAT: tl.constexpr,
+    SHARED: tl.constexpr, ONE_LENGTH: tl.constexpr, STEPWISE: tl.constexpr,
+):  # fmt: skip
+    """A program keeps TILES * KEYS keys, which it reads once for REPEAT blocks of queries.
+
+    A program stays with one head. Its parameters are read once where all batches share them (SHARED).
+    STEPWISE takes the queries that see one block of keys first, then those that see two, and so on.
+    """
+    column = tl.arange(0, BLOCK_D)
+    written = tl.program_id(1) * BLOCK_D + column
+    h = tl.program_id(0) % heads
+    table_ptr += h * t1
+    q_ptr += h.to(tl.int64) * q1
+    k_ptr += (h // sharing).to(tl.int64) * k1
+    v_ptr += (h // sharing).to(tl.int64) * v1
+    parameters = parameters_of(table_ptr, SCORES)
+    for task in tl.range(tl.program_id(0) // heads, tasks, tl.num_programs(0) // heads):
+        batch = (task // blocks).to(tl.int64)
+        first = (task % blocks) * (REPEAT * ROWS)
+        q_head, k_head, v_head = q_ptr + batch * q0, k_ptr + batch * k0, v_ptr + batch * v0
+        if not SHARED:
+            parameters = parameters_of(table_ptr + batch * t0, SCORES)
+        keys, values = (), ()
+        for j in tl.static_range(TILES):
+            key = j * KEYS + tl.arange(0, KEYS)
+            keys = keys + (rows_of(k_head, key, column, k2, nk, d, FULL),)
+            values = values + (as_halves(rows_of(v_head, key, written, v2, nk, d, FULL), HOPPER),)
+        g = (task // blocks) * heads + h
+        done = 0
+        for T in tl.static_range(1 if STEPWISE else TILES, TILES + 1):
+            stop = REPEAT
+            if T < TILES:
+                stop = blocks_within(
+                    valid_ptr, g, first, T * KEYS, nq, nk, n1, s0, s1,
+                    REPEAT, MASKING, CAUSAL, ONE_LENGTH, ROWS,
+                )  # fmt: skip
+            for i in tl.range(done, stop):
+                block_of_queries(
+                    q_head, k_head, keys, values, parameters, valid_ptr, fault_ptr, out_ptr, sum_ptr, g,
+                    first + i * ROWS, written, q2, k2, nq, nk, d, n1, s0, s1, s2, MASKING, CAUSAL,
+                    ALL, LAST, FULL, MODE, OUT, SCORES, SUMS, HIGH, LONG, IS_WIDE, HOPPER, CHUNKS,
+                    BLOCK_D, ROWS, KEYS, T,
+                )  # fmt: skip
+            done = stop
 
 
 @triton.jit
