@@ -91,6 +91,26 @@ mcu: $(VENV)/.dev
 	  command -v $$tool > /dev/null || echo "missing: $$tool. On Debian: apt install gcc-arm-none-eabi qemu-system-arm gcc-riscv64-unknown-elf qemu-system-misc"; done
 	$(BIN)/python -m pytest -q -m mcu tests/export
 
+# Clients and engines too heavy for every environment, in environments that borrow the rest from .venv.
+.PHONY: clients ray
+clients: build/clients/.made
+	build/clients/bin/python -m pytest -q -p no:cacheprovider -W ignore tests/serving -k client
+ray: build/ray/.made
+	build/ray/bin/python -m pytest -q -p no:cacheprovider -m ray tests/corpus
+build/clients/.made: PACKAGES := langchain-openai chromadb
+build/ray/.made: PACKAGES := 'ray[data]'
+build/%/.made: $(VENV)/.dev
+	$(PYTHON) -m venv --without-pip build/$*
+	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" > "$$(build/$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/borrowed.pth"
+	$(BIN)/pip --python build/$*/bin/python install -q $(PACKAGES)
+	@touch $@
+
+# Needs clang with lld (or ziglang), node and Chromium with chromedriver; what is missing is named.
+.PHONY: wasm
+wasm: $(VENV)/.dev
+	@echo "== the shipped encoder as WebAssembly: 1,000 texts and the page, in node and in Chromium"
+	$(BIN)/python -m pytest -q -m wasm tests/export
+
 .PHONY: fuzz
 fuzz: $(VENV)/.dev
 	@echo "== 100,000 damaged files: each loads or is refused"

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import time
 
+import hccs.nn
+from hccs.calibration import search
 from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import tokenise
 from hccs.conversion.models import load_classifier
-from hccs.conversion.steps import calibrate
 
 
 def main() -> None:
@@ -26,10 +27,10 @@ def main() -> None:
     loaded = load_classifier(options.model, data.labels, options.vocabulary)
     chosen = tokenise(data.train.subset(options.sentences), loaded.tokenizer, data.task.n)
     began = time.perf_counter()
-    found = calibrate(loaded.model.eval(), chosen, n=data.task.n)
-    heads = len(found.calibration.heads)
-    print(f"{heads} heads, {len(chosen)} sentences, n = {data.task.n}: {time.perf_counter() - began:.1f} s, "
-          f"mean KL {found.calibration.kl:.4f}")  # fmt: skip
+    found = search(hccs.nn.collect(loaded.model.eval(), list(chosen.batches(64)), n=data.task.n), data.task.n)
+    seconds = time.perf_counter() - began
+    print(f"{len(found.heads)} heads, {len(chosen)} sentences, n = {data.task.n}: {seconds:.1f} s, "
+          f"mean KL {found.kl:.4f}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ torch's float32. All take turns, so that a busy moment of the machine hits all o
 turns counts; the last line compares ours with the fastest peer. What is not installed is left out, and named.
 
 - texts: many texts, from text to vector, in batches of like lengths: each runtime in its best size of these.
-- one: one text of about 16 tokens, from text to vector.
-- sizes: token ids to vectors, no padding, each shape by itself.
+- one: one text of about 16 tokens, from text to vector; OpenVINO's model is compiled for its length.
+- sizes: token ids to vectors, no padding, each shape by itself; OpenVINO's model is compiled for it.
 - first: from the start of a process to its first vector, and that process's peak memory.
 - installed: bytes of the runtime, numpy, tokenizers and the model; what pip adds to these does not count.
 - rows: what row exponents cost: the encoder lowered with and without them, at the same sizes.
@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
@@ -46,6 +46,8 @@ from provenance import write_json
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from turns import Call, Cell, in_turns, seconds_of
+from turns import cell as turns_cell
 
 from hccs.backends.cpu import instruction_sets as isa
 
@@ -55,9 +57,6 @@ BATCH_SIZES = (1, 8, 32, 64)
 ONE = 16  # tokens
 SECONDS_PER_TURN = 0.1
 WORST_COSINE = 0.95
-
-Call = Callable[[], Any]
-Cell = dict[str, Any]
 
 
 def read_texts(file: Path, column: str, count: int) -> list[str]:
@@ -70,38 +69,12 @@ def read_texts(file: Path, column: str, count: int) -> list[str]:
     return found[:count]
 
 
-def seconds_of(call: Call, repeats: int = 1) -> float:
-    began = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - began) / repeats
-
-
 def medians(calls: Mapping[str, Call], turns: int) -> dict[str, float]:
-    """Seconds of one call: the median over turns, in each of which every contender has its own."""
-    repeats = {}
-    for name, call in calls.items():
-        call()
-        repeats[name] = max(1, int(SECONDS_PER_TURN / seconds_of(call)))
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(turns):
-        for name, call in calls.items():
-            call()  # caches still hold the data of the one before
-            found[name].append(seconds_of(call, repeats[name]))
-    return {name: statistics.median(times) for name, times in found.items()}
+    return in_turns(calls, turns, SECONDS_PER_TURN, statistics.median)
 
 
 def cell(name: str, seconds: dict[str, float], **more: Any) -> Cell:
-    """What was timed, and how much faster ours is than the fastest peer."""
-    peers = {peer: time for peer, time in seconds.items() if peer != OURS}
-    best = min(peers, key=peers.__getitem__)
-    return {
-        "name": name,
-        "seconds": seconds,
-        "fastest_peer": best,
-        "over": peers[best] / seconds[OURS],
-        **more,
-    }
+    return turns_cell(name, OURS, [peer for peer in seconds if peer != OURS], seconds, **more)
 
 
 class Field:
@@ -168,7 +141,8 @@ class Field:
         lengths = [len(row) for row in tokenised(self.material.model, texts)]
         chosen = min(range(len(texts)), key=lambda i: abs(lengths[i] - ONE))
         text = [texts[chosen]]
-        calls = {name: lambda o=opened: o.texts(text, 1) for name, opened in self.opened.items()}
+        at_best = {name: self._for_shape(name, (1, lengths[chosen])) for name in self.opened}
+        calls = {name: lambda o=opened: o.texts(text, 1) for name, opened in at_best.items()}
         return cell(f"1 text, {lengths[chosen]} tokens", medians(calls, turns), tokens=lengths[chosen])
 
     def time_size(self, shape: tuple[int, int], turns: int) -> Cell:
@@ -176,9 +150,12 @@ class Field:
         for name, opened in self.opened.items():
             if opened.ids is None:
                 continue
-            ids = self.open(name, shape).ids if name.startswith("OpenVINO") else opened.ids
-            calls[name] = lambda ids=ids: ids(rows)
+            calls[name] = partial(self._for_shape(name, shape).ids, rows)
         return cell(f"{shape[0]} x {shape[1]} tokens", medians(calls, turns), shape=shape)
+
+    def _for_shape(self, name: str, shape: tuple[int, int]) -> Opened:
+        """OpenVINO is at its best in a model that is compiled for the only shape it will see."""
+        return self.open(name, shape) if name.startswith("OpenVINO") else self.opened[name]
 
     def random_rows(self, shape: tuple[int, int]) -> list[list[int]]:
         words = self.material.encoder.config.vocab_size

@@ -6,7 +6,7 @@
 FOLDER is one of sentence-transformers. DIR holds stsb/test.tsv (sentence1, sentence2, score) and cranfield
 (documents.tsv, queries.tsv, relevance.txt). Without FILE, a model that was converted before, the model is
 converted on the texts, one per line; by default on unlabelled texts of DIR: premises of MNLI, hypotheses of
-SNLI, sentences of SST-2, Banking77 and STS-B's training part, and one Cranfield document in nine.
+SNLI, sentences of SST-2, Banking77 and STS-B's training part.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ MIXTURE = (
     ("sst2/train.tsv", "sentence", 200),
     ("banking77/train.csv", "text", 200),
     ("stsb/train.tsv", "sentence1", 600),
-    ("cranfield/documents.tsv", "text", 150),
 )
 """Files that are read where they exist, a column of each, and how many of its texts."""
 

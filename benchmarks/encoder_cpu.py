@@ -1,24 +1,29 @@
-"""How long does a whole encoder take on a CPU? BERT-small and BERT-tiny in float32, in the int8 of torch,
-ONNX Runtime, LiteRT and OpenVINO (static, by NNCF), with our attention inside torch and ONNX Runtime, and all
-in integers.
+"""How long does a whole encoder take on a CPU? In float32, in the int8 of every runtime that is installed,
+with our attention inside torch, and all in integers.
 
     python benchmarks/encoder_cpu.py [--model FOLDER] [--lengths 64,128,512] [--batches 1,8]
-        [--parts sizes,tiny,sentences,threads,first,avx2] [--sentences FILE.tsv] [--json FILE]
+        [--parts sizes,tiny,sentences,threads,first,avx2,grid,where] [--sentences FILE.tsv] [--json FILE]
+        [--shapes MiniLM-L6 ...] [--tasks classifier tokens vectors] [--grid 1x32 1x128 ...]
 
-Without a folder the weights of BERT-small are random: they change no time. All variants of one size take
-turns, so that a busy moment of the machine hits all of them; the tables show the fastest turn of each. A peer
-that is not installed is left out, and named.
+Without a folder the weights are random, of BERT-small's shape: they change no time. All variants of one size
+take turns, so that a busy moment of the machine hits all of them; the tables show the fastest turn of each. A
+peer that is not installed or fails is left out, and named.
 
-- sizes: one thread, no padding.
+- sizes: a classifier, one thread, no padding.
 - tiny: the embedded BERT-tiny, 1 x 32, one thread.
 - sentences: 64 real sentences with the lengths they have, one thread: as one padded batch, as a tokenizer
   makes it, and sorted by length, eight at a time, as a careful user of a runtime that computes padding would.
 - threads: all in integers, 8 x 128, on all cores over one.
 - first: import, load and the first answer of the embedded BERT-tiny in a process of its own.
 - avx2: one thread in a process that is held to AVX2, with the peers that can be held.
+- grid: classifiers, models with an answer for every token and pooled vectors, of three shapes, one thread. A
+  classifier of ours computes only the first token behind the last attention; the others compute all.
+  CTranslate2 and llama.cpp have no heads: their pooled vectors stand for every token, too.
+- where: where the time of ours goes, one thread: products at the peak of VNNI that this run measures, and
+  what every kind of step takes beyond; at one token, bytes of weights per second over those of a copy.
 
-LiteRT has a file for every size, which its converter takes a while for: it is no peer of the sorted
-sentences, and is installed by itself (pip install litert-torch).
+LiteRT has a file for every size, which its converter takes a while for: it is no peer of the sorted sentences
+nor of the grid, and is installed by itself (pip install litert-torch).
 """
 
 from __future__ import annotations
@@ -41,10 +46,11 @@ from encoder_variants import (
     HELD,
     PARTLY,
     PEERS,
+    SHAPES,
+    TASKS,
     TWO_LINES,
     WHOLE,
     Batch,
-    Call,
     Variants,
     encoder,
     missing,
@@ -52,6 +58,8 @@ from encoder_variants import (
     tokens,
 )
 from provenance import write_json
+from step_times import time_steps
+from turns import Call, Cell, cell, in_turns
 
 import hccs
 from hccs.backends.cpu import instruction_sets
@@ -59,11 +67,10 @@ from hccs.conversion.data import tasks
 from hccs.conversion.models import load_tokenizer
 from hccs_lab.demo import MODEL as TINY
 
-PARTS = ("sizes", "tiny", "sentences", "threads", "first", "avx2")
+PARTS = ("sizes", "tiny", "sentences", "threads", "first", "avx2", "grid", "where")
 COUNT, GROUP = 64, 8  # sentences, and how many of similar length peers take at a time
 TURNS = 7
 SECONDS_PER_TURN = 0.08
-SLOW = 1.0  # seconds of a call after which fewer turns are enough
 AVX2 = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "DNNL_MAX_CPU_ISA": "AVX2",
@@ -77,43 +84,16 @@ IntegerModel.load(sys.argv[1])(np.arange(5, 37)[None])
 assert "torch" not in sys.modules
 """
 
-Row = dict[str, Any]
-
 
 def fastest(calls: dict[str, Call]) -> dict[str, float]:
-    """Seconds of one call: the best mean over a turn."""
-    once = {}
-    for name, call in calls.items():
-        call()
-        began = time.perf_counter()
-        call()
-        once[name] = time.perf_counter() - began
-    best = dict(once)
-    for _ in range(TURNS if max(once.values()) < SLOW else 2):
-        for name, call in calls.items():
-            repeats = max(1, int(SECONDS_PER_TURN / once[name]))
-            call()  # threads of the one before may still be spinning
-            began = time.perf_counter()
-            for _ in range(repeats):
-                call()
-            best[name] = min(best[name], (time.perf_counter() - began) / repeats)
-    return best
+    return in_turns(calls, TURNS, SECONDS_PER_TURN, min)
 
 
-def row(name: str, seconds: dict[str, float], **more: Any) -> Row:
-    """What was timed, and how much faster all in integers is than the fastest peer."""
-    peers = {peer: seconds[peer] for peer in PEERS if peer in seconds}
-    best = min(peers, key=peers.__getitem__)
-    return {
-        "name": name,
-        "seconds": seconds,
-        "fastest_peer": best,
-        "over": peers[best] / seconds[WHOLE],
-        **more,
-    }
+def row(name: str, seconds: dict[str, float], **more: Any) -> Cell:
+    return cell(name, WHOLE, list(PEERS), seconds, **more)
 
 
-def show(title: str, rows: list[Row]) -> None:
+def show(title: str, rows: list[Cell]) -> None:
     print(f"\n{title}: milliseconds (speed against torch float32)")
     print(" " * 42 + "".join(f"{found['name']:>17}" for found in rows))
     for name in rows[0]["seconds"]:
@@ -141,7 +121,7 @@ def real_sentences(file: Path | None, count: int) -> list[list[int]]:
     return load_tokenizer(str(TINY))(texts)["input_ids"]
 
 
-def time_sentences(variants: Variants, chosen: list[list[int]]) -> list[Row]:
+def time_sentences(variants: Variants, chosen: list[list[int]]) -> list[Cell]:
     """All of them as one padded batch; and sorted, so many at a time."""
     by_length = sorted(chosen, key=len)
     groups = [padded(by_length[start : start + GROUP]) for start in range(0, len(by_length), GROUP)]
@@ -177,12 +157,38 @@ def time_first_answer(folder: Path) -> float:
     return best
 
 
-def time_sizes(variants: Variants, lengths: list[int], batches: list[int]) -> list[Row]:
+def time_sizes(variants: Variants, lengths: list[int], batches: list[int]) -> list[Cell]:
     return [
         row(f"{batch} x {n}", fastest(variants.calls([tokens(variants.model, batch, n)])), n=n, batch=batch)
         for n in lengths
         for batch in batches
     ]
+
+
+def time_grid(shapes: list[str], tasks: list[str], sizes: list[str], folder: Path) -> list[dict[str, Any]]:
+    """Every task of every shape, all sizes; each with its own files of all runtimes."""
+    found = []
+    names = [*(name for name in PEERS if not name.startswith("LiteRT")), WHOLE]
+    for shape in shapes:
+        for task in tasks:
+            here = folder / f"{shape}_{task}"
+            here.mkdir()
+            longest = max(size_of(size)[1] for size in sizes)
+            variants = Variants(encoder(None, shape, task), longest, here, names)
+            rows = []
+            for batch, n in map(size_of, sizes):
+                given = [tokens(variants.base, batch, n)]
+                rows.append(row(f"{batch} x {n}", fastest(variants.calls(given)), n=n, batch=batch))
+            found.append({"shape": shape, "task": task, "rows": rows, "left_out": variants.left_out})
+            show(f"{shape}, {task}, one thread", rows)
+            for name, why in variants.left_out.items():
+                print(f"{name} is left out: {why}")
+    return found
+
+
+def size_of(given: str) -> tuple[int, int]:
+    batch, n = map(int, given.split("x"))
+    return batch, n
 
 
 def held_to_avx2(arguments: list[str]) -> dict[str, Any]:
@@ -206,6 +212,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT, help="how many of them")
     parser.add_argument("--quick", action="store_true", help="leave our attention in other runtimes out")
     parser.add_argument("--held", action="store_true", help="use AVX2: the environment must hold the peers")
+    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--grid", nargs="+", default=["1x32", "1x128", "32x32", "8x128", "1x512"])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -244,6 +253,14 @@ def main() -> None:
         if "avx2" in parts and "avx2" in instruction_sets.available():
             given = ["--lengths", options.lengths, "--batches", options.batches]
             found["avx2"] = held_to_avx2([*given, *(["--model", options.model] if options.model else [])])
+        if "grid" in parts:
+            found["grid"] = time_grid(options.shapes, options.tasks, options.grid, Path(folder))
+        if "where" in parts:
+            shapes = [None] if options.model else options.shapes
+            models = {shape or "the model": encoder(options.model, shape, "tokens") for shape in shapes}
+            found["where"] = [
+                entry for name, model in models.items() for entry in time_steps(model, name, options.grid)
+            ]
     if options.json:
         write_json(options.json, found)
 

@@ -4,39 +4,73 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import embedding_peers
 import numpy as np
 import torch
+import transformers
+from embedding_peers import with_pooling
 
 import hccs
 import hccs.nn
-from hccs.export.onnx_model import export_onnx
 from hccs_lab.bench.contenders import dynamic_int8_onnx, float_onnx, quietly, static_int8_openvino
-from hccs_lab.bench.runtimes import in_torch, open_onnxruntime, torch_dynamic_int8
+from hccs_lab.bench.runtimes import open_onnxruntime, torch_dynamic_int8
+from hccs_lab.demo import MODEL as TINY
 
 PEERS = (
     "torch float32",
+    "torch bfloat16",
     "torch dynamic int8",
+    "torchao dynamic int8",
     "ONNX Runtime float32",
     "ONNX Runtime dynamic int8",
     "OpenVINO static int8",
     "LiteRT dynamic int8",
+    "CTranslate2 int8",
+    "llama.cpp Q8_0",
 )
 PARTLY = (
     "torch float32, integer attention",
     "torch dynamic int8, integer attention",
-    "ONNX Runtime float32, HCCS",
-    "ONNX Runtime dynamic int8, HCCS",
 )
 WHOLE = "hccs, all in integers"
 TWO_LINES = f"{WHOLE}, two lines"
 HELD = ("torch float32", "OpenVINO static int8", WHOLE)
 """Those that can be held to AVX2: ONNX Runtime and torch's int8 product ask the processor alone."""
 
-SMALL = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048}
+NEEDS = {
+    "ONNX": ("onnxruntime", "onnx", "onnxscript"),
+    "OpenVINO": ("openvino", "nncf"),
+    "LiteRT": ("litert_torch",),
+    "torchao": ("torchao",),
+    "CTranslate2": ("ctranslate2",),
+    "llama.cpp": ("xllamacpp", "gguf"),
+}
+POOLED_ONLY = ("CTranslate2", "llama.cpp")
+"""They have no heads: their pooled vectors stand for answers for every token, too."""
+
+SHAPES = {
+    name: {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * width,
+    }
+    for name, width, layers, heads in (
+        ("MiniLM-L6", 384, 6, 12),
+        ("BERT-small", 512, 4, 8),
+        ("BERT-base", 768, 12, 12),
+    )
+}
+TASKS = {
+    "classifier": "BertForSequenceClassification",
+    "tokens": "BertForTokenClassification",
+    "vectors": "BertModel",
+}
 
 Batch = dict[str, torch.Tensor]
 Call = Callable[[], Any]
@@ -44,24 +78,30 @@ Call = Callable[[], Any]
 
 def missing(name: str) -> list[str]:
     """The packages that a peer would need."""
-    needs = {
-        "ONNX": ("onnxruntime", "onnx", "onnxscript"),
-        "OpenVINO": ("openvino", "nncf"),
-        "LiteRT": ("litert_torch",),
-    }
-    return [p for p in needs.get(name.split()[0], ()) if importlib.util.find_spec(p) is None]
+    return [p for p in NEEDS.get(name.split()[0], ()) if importlib.util.find_spec(p) is None]
 
 
-def encoder(folder: str | None) -> Any:
-    """A classifier from a folder, or BERT-small with random weights: they change no time."""
-    import transformers
-
+def encoder(folder: str | None, shape: str | None = None, task: str = "classifier") -> Any:
+    """A classifier from a folder, or a model of this shape with random weights: they change no time."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if folder is not None:
         return transformers.AutoModelForSequenceClassification.from_pretrained(folder).float().eval()
     torch.manual_seed(0)
-    return transformers.BertForSequenceClassification(transformers.BertConfig(**SMALL)).eval()
+    return getattr(transformers, TASKS[task])(transformers.BertConfig(**SHAPES[shape or "BERT-small"])).eval()
+
+
+def in_torch(model: Any, threads: int) -> Callable[[dict[str, Any]], Any]:
+    """Scores or vectors; the number of threads is torch's for the whole process, so each call sees to it."""
+
+    def answer(batch: dict[str, Any]) -> Any:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        with torch.inference_mode():
+            found = model(**{name: torch.from_numpy(value) for name, value in batch.items()})
+            return getattr(found, "logits", found).float().numpy()
+
+    return answer
 
 
 def tokens(model: Any, batch: int, n: int) -> Batch:
@@ -94,31 +134,45 @@ class Variants:
     """All variants of one model; files of other runtimes are made once and serve every size."""
 
     def __init__(self, model: Any, longest: int, folder: Path, names: Sequence[str]) -> None:
-        self.model, self.longest, self.folder = model, longest, folder
+        self.longest, self.folder = longest, folder
+        self.left_out = {
+            name: f"not installed: {', '.join(missing(name))}" for name in names if missing(name)
+        }
         self.names = [name for name in names if not missing(name)]
+        base = type(model) is transformers.BertModel
+        if isinstance(model, transformers.BertForSequenceClassification):
+            self.names = [name for name in self.names if not name.startswith(POOLED_ONLY)]
+        vector = hccs.nn.VectorHead("mean") if base else None
+        self.base = model.base_model
+        self.model = with_pooling(model) if base else model
         few = {name: value[:, :8] for name, value in tokens(model, 2, 16).items()}
         sizes = [tokens(model, 2, n) for n in (max(longest // 2, 1), longest)]
         self.table = table_for(model, longest)
-        self.whole = {WHOLE: hccs.nn.lower(model, self.table, sizes)}
+        self.whole = {WHOLE: hccs.nn.lower(model, self.table, sizes, vector=vector)}
         if TWO_LINES in self.names:
-            self.whole[TWO_LINES] = hccs.nn.lower(model, table_for(model, longest, 2), sizes)
+            two = table_for(model, longest, 2)
+            self.whole[TWO_LINES] = hccs.nn.lower(model, two, sizes, vector=vector)
         self.files: dict[str, Path] = {}
         if any(name.startswith("ONNX Runtime") for name in self.names):
-            self.files["float"] = float_onnx(model, few, folder / "float.onnx")
+            self.files["float"] = float_onnx(self.model, few, folder / "float.onnx")
             self.files["int8"] = dynamic_int8_onnx(self.files["float"])
-        if any(name.endswith("HCCS") for name in self.names):
-            attached = hccs.nn.attach(copy.deepcopy(model), self.table)
-            self.files["hccs"] = export_onnx(attached, few, folder / "hccs.onnx")
-            self.files["hccs int8"] = dynamic_int8_onnx(self.files["hccs"])
         if "OpenVINO static int8" in self.names:
             arrays = [{name: value.numpy() for name, value in batch.items()} for batch in sizes]
-            self.openvino = static_int8_openvino(model, arrays)
+            self.openvino = static_int8_openvino(self.model, arrays)
 
     def calls(self, batches: Sequence[Batch], threads: int = 1, names: Sequence[str] = ()) -> dict[str, Call]:
         """One call answers all batches, one after the other; of the variants that are named, or all."""
-        return {
-            name: self._call(name, batches, threads) for name in self.names if name in (names or self.names)
-        }
+        found = {}
+        for name in [name for name in self.names if name in (names or self.names)]:
+            try:
+                call = self._call(name, batches, threads)
+                call()
+                found[name] = call
+            except Exception as error:  # whatever other people's converters raise
+                if name in self.whole:
+                    raise
+                self.left_out[name] = f"{type(error).__name__}: {str(error)[:200]}"
+        return found
 
     def _call(self, name: str, batches: Sequence[Batch], threads: int) -> Call:
         arrays = [{name: value.numpy() for name, value in batch.items()} for batch in batches]
@@ -132,17 +186,46 @@ class Variants:
             return self._in_openvino(arrays, threads)
         if name.startswith("LiteRT"):
             return self._in_litert(batches, threads)
-        if name.startswith("torch"):
-            model = self.model
-            if "integer attention" in name:
-                model = hccs.nn.attach(copy.deepcopy(model), self.table, backend="integer")
-            answer = in_torch(torch_dynamic_int8(model) if "int8" in name else model, threads)
+        if name.startswith(POOLED_ONLY):
+            rows = [batch["input_ids"].tolist() for batch in arrays]
+            pooled = self._opened(name, threads)
+            return lambda: [pooled(batch) for batch in rows]
+        if name.startswith("ONNX"):
+            answer = open_onnxruntime(self.files["int8" if "int8" in name else "float"], threads)
         else:
-            which = ("hccs" if "HCCS" in name else "int8" if "int8" in name else "float") + (
-                " int8" if "int8" in name and "HCCS" in name else ""
-            )
-            answer = open_onnxruntime(self.files[which], threads)
+            answer = in_torch(self._torch_model(name), threads)
         return lambda: [answer(batch) for batch in arrays]
+
+    def _torch_model(self, name: str) -> Any:
+        model = copy.deepcopy(self.model)
+        if "bfloat16" in name:
+            model = model.bfloat16()
+        if "integer attention" in name:
+            model = hccs.nn.attach(model, self.table, backend="integer")
+        if name.startswith("torch dynamic int8"):
+            return torch_dynamic_int8(model)
+        if name.startswith("torchao"):
+            from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+            quantize_(model, Int8DynamicActivationInt8WeightConfig())
+        return model
+
+    def _opened(self, name: str, threads: int) -> Callable[[Any], Any]:
+        """A runtime that reads a folder with a tokenizer, which has no part in the time of token ids."""
+        folder = self.folder / "bert"
+        material = embedding_peers.Material(folder, [], self.folder, None)
+        if not folder.exists():
+            self.base.config.position_embedding_type = "absolute"  # CTranslate2 asks for it
+            self.base.save_pretrained(folder)
+            for file in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+                if (Path(TINY) / file).exists():
+                    shutil.copy(Path(TINY) / file, folder)
+        contender = next(found for found in embedding_peers.CONTENDERS if found.name == name)
+        if name not in self.files:
+            self.files[name] = contender.make(material)
+        ids = contender.open(self.files[name], folder, threads, None).ids
+        assert ids is not None
+        return ids
 
     def _in_openvino(self, arrays: list[dict[str, Any]], threads: int) -> Call:
         """One stream; a single batch gets a model compiled for its very size, several share one for any."""
@@ -198,11 +281,12 @@ class Variants:
 
 
 class Positional(torch.nn.Module):
-    """A classifier that takes its inputs in order and returns logits alone."""
+    """A model that takes its inputs in order and returns logits or vectors alone."""
 
     def __init__(self, model: Any, names: tuple[str, ...]) -> None:
         super().__init__()
         self.model, self.names = model, names
 
     def forward(self, *values: torch.Tensor) -> torch.Tensor:
-        return self.model(**dict(zip(self.names, values, strict=True))).logits
+        found = self.model(**dict(zip(self.names, values, strict=True)))
+        return getattr(found, "logits", found)

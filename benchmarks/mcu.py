@@ -25,8 +25,7 @@ from rich.table import Table
 from hccs.cli.sentences import read_sentences
 from hccs.errors import HccsError
 from hccs.executors.c.table import TARGET
-from hccs.export import export_c_model
-from hccs.export.source import model_or_table
+from hccs.export import export_c_model, model_or_table
 from hccs.program import IntegerModel
 from hccs.program.operators import Attention
 from hccs.program.plan import plan
@@ -170,7 +169,7 @@ def main() -> None:
     if not isinstance(model, IntegerModel):
         raise SystemExit(f"{given.model} holds no integer model")
     try:
-        sentences = read_sentences(given.sentences, model.program, given.model) if given.sentences else None
+        sentences = read_sentences(given.sentences, model.program) if given.sentences else None
     except HccsError as error:
         raise SystemExit(str(error)) from error
     attentions = [step for step in model.program.operators if isinstance(step, Attention)]

@@ -17,6 +17,7 @@ PACKAGES = {
     "hccs": "hccs",
     "numpy": "numpy",
     "torch": "torch",
+    "torchao": "torchao",
     "triton": "triton",
     "transformers": "transformers",
     "onnxruntime": "onnxruntime",

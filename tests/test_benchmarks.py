@@ -25,7 +25,14 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 EMBEDDED = ROOT / "lab" / "src" / "hccs_lab" / "demo"
-PARTS = {"softmax_peers", "encoder_variants", "embedding_peers", "provenance"}  # imported by others
+PARTS = {
+    "softmax_peers",
+    "encoder_variants",
+    "embedding_peers",
+    "provenance",
+    "step_times",
+    "turns",
+}  # imported by others
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -72,6 +79,13 @@ def test_every_benchmark_is_run_here():
     source = Path(__file__).read_text(encoding="utf-8")
     scripts = {path.stem for path in BENCHMARKS.glob("*.py")} - PARTS
     assert [name for name in sorted(scripts) if f'run("{name}"' not in source] == []
+
+
+def test_wasm_embeddings_tells_its_options(run, capsys):
+    """Its peers are packages of npm, which no test installs."""
+    with pytest.raises(SystemExit) as left:
+        run("wasm_embeddings", "--help", into=None)
+    assert left.value.code == 0 and "--npm" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("tool", ["tools/check_installed", "lab/tools/make_demo_data"])
@@ -123,6 +137,16 @@ def test_encoder_cpu(run):
     assert "hccs, all in integers" in row["seconds"] and row["fastest_peer"] in row["seconds"]
     assert [found["sentences"][i]["sentences"] for i in (0, 1)] == [9, 9]
     assert all(x > 0 for x in numbers(found))
+
+
+def test_where_the_time_of_an_encoder_goes(run):
+    pytest.importorskip("transformers")
+    found = run("encoder_cpu", "--model", str(EMBEDDED / "bert_tiny"), "--parts", "where", "--grid", "2x8")
+    assert [entry["size"] for entry in found["where"]] == ["1x1", "2x8"]
+    for entry in found["where"]:
+        assert {"linear", "attention", "LayerNorm", "embedding", "call"} <= set(entry["seconds"])
+        assert sum(entry["seconds"].values()) == pytest.approx(entry["all"])
+        assert sum(entry["floor"].values()) < entry["all"]
 
 
 def test_encoder_cpu_with_openvino(run):
@@ -214,6 +238,39 @@ def test_onnx_program_cpu(run):
     (row,) = found["rows"]
     assert {"static int8", "dynamic int8, fused attention", "integer program"} <= set(row["seconds"])
     assert row["equal"] and all(x > 0 for x in numbers(row["seconds"]))
+
+
+def test_search_cpu(run):
+    found = run("search_cpu", "--rows", "2000", "--dims", "64", "--turns", "1")
+    assert {"scalar"} <= set(found["search"]) and all(x > 0 for x in numbers(found))
+
+
+def small_encoder(tmp_path):
+    from tests.text.models import wide_embedder
+
+    wide_embedder().save(tmp_path / "small.hccs")
+    return str(tmp_path / "small.hccs")
+
+
+def test_embed_corpus(run, tmp_path):
+    pytest.importorskip("pyarrow")
+    found = run("embed_corpus", "--model", small_encoder(tmp_path), "--count", "50")
+    assert found["texts"] == 50 and all(x > 0 for x in numbers(found))
+
+
+def test_serve_cpu(run, tmp_path):
+    pytest.importorskip("uvicorn")
+    small = ["--program", small_encoder(tmp_path), "--seconds", "0.4", "--turns", "1", "--clients", "3"]
+    found = run("serve_cpu", *small, "--peers", "none", "--threads", "2")
+    assert found["rates"]["hccs"] > 0 and found["overhead"]["seconds"]["float"] > 0
+    assert found["half_even"]["ratio"] >= 1 and found["half_random"]["p50"] > 0
+
+
+def test_serve_soak(run, tmp_path):
+    pytest.importorskip("uvicorn")
+    small = ["--program", small_encoder(tmp_path), "--seconds", "3", "--clients", "2", "--kills", "2"]
+    found = run("serve_soak", *small)
+    assert found["wrong"] == {} and found["right"] > 0 and found["kills"] == 2 and found["memory"] > 0
 
 
 def test_calibration(run):

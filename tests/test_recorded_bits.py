@@ -18,6 +18,7 @@ import pytest
 
 import hccs
 from hccs.calibration import HeadStatistics
+from hccs.calibration.state import state_of
 from hccs.export.c import export_c
 
 RECORD = Path(__file__).with_name("recorded_bits.json")
@@ -96,7 +97,7 @@ def statistics(reference: str) -> HeadStatistics:
 @pytest.mark.parametrize("reference", ["int8", "float"])
 def test_statistics_and_calibration(reference):
     stats = statistics(reference)
-    arrays, _ = stats._state()
+    arrays, _ = state_of(stats)
     assert same_as_recorded(f"statistics {reference}", [arrays[name] for name in sorted(arrays)])
     tables = [hccs.calibrate(stats, granularity=granularity) for granularity in ("head", "layer", "global")]
     assert same_as_recorded(
@@ -109,14 +110,6 @@ def test_export_of_c(tmp_path):
     folder = export_c(table, tmp_path / "c")
     names = ("hccs_parameters.h", "vectors.txt")
     assert same_as_recorded("export c", [(folder / name).read_bytes() for name in names])
-
-
-@pytest.mark.parametrize("mode", list(hccs.Mode), ids=str)
-def test_export_of_onnx(mode):
-    pytest.importorskip("onnx")
-    from hccs.export.onnx_function import function_text
-
-    assert same_as_recorded(f"export onnx {mode.value}", [function_text(mode).encode()])
 
 
 @pytest.mark.parametrize("mode", ["u8_clb", "i16_div"])

@@ -28,7 +28,6 @@ import hccs.nn
 from hccs.errors import HccsError
 from hccs.executors.onnx import equal_scores
 from hccs.export import export_c_model, write_onnx
-from hccs.export.onnx_model import export_onnx
 
 PAGE = Path(__file__).parents[1] / "docs" / "architectures.md"
 N = 20
@@ -196,7 +195,7 @@ class Row:
 def tried(architecture: Architecture, *, slow: bool = True) -> Row:
     """Convert a tiny random model in every way.
 
-    Without `slow` torch's exporter to ONNX is left out, and C is written but not compiled.
+    Without `slow` C is written but not compiled.
     """
     torch.manual_seed(0)
     model = architecture.make().eval()
@@ -218,8 +217,7 @@ def tried(architecture: Architecture, *, slow: bool = True) -> Row:
         pixels = hccs.nn.PixelScaling((0.5,) * 3, (0.5,) * 3) if architecture.inputs == "images" else None
         whole = hccs.nn.lower(model, table, batches, pixels=pixels)
     except HccsError as error:
-        onnx = _attention_in_onnx(attached, fresh, with_hccs, architecture) if slow else ""
-        return Row(YES, YES, NO, onnx, NO, _reason(model, error))
+        return Row(YES, YES, NO, NO, NO, _reason(model, error))
     if architecture.inputs == "tokens":
         near = whole(fresh["input_ids"].numpy(), fresh["attention_mask"].numpy()).logits
         _require(_distance(near, _answers(inside, fresh)) < 0.3, "integers near the floats", architecture)
@@ -264,25 +262,6 @@ def _loaded_again(model: Any) -> Any:
         return type(model).from_pretrained(folder).eval()
 
 
-def _attention_in_onnx(
-    model: Any, batch: dict[str, torch.Tensor], expected: np.ndarray, architecture: Architecture
-) -> str:
-    """Whether the model around HCCS becomes an ONNX file with the same answers."""
-    import onnxruntime
-
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            file = export_onnx(model, batch, Path(folder) / "model.onnx")
-        except Exception as error:  # whatever torch's exporter stumbles over
-            print(f"{architecture.name} to ONNX: {str(error).splitlines()[0]}", file=sys.stderr)
-            return NO
-        session = onnxruntime.InferenceSession(file)
-        names = {given.name for given in session.get_inputs()}
-        (logits,) = session.run(["logits"], {k: v.numpy() for k, v in batch.items() if k in names})
-    _require(_distance(logits, expected) < 0.02, "the answers in ONNX Runtime", architecture)
-    return "floats around HCCS"
-
-
 def _require(held: bool, what: str, architecture: Architecture) -> None:
     if not held:
         sys.exit(f"{architecture.name}: expected {what}")
@@ -314,7 +293,7 @@ each architecture and compares answers, and a test fails where the page is not w
 | attach | `hccs.nn.attach`: HCCS in place of softmax, trainable; saved and loaded again, the answers are the same bits |
 | integer attention | `backend="integer"`: attention from int8 q, k and v to its output in integers, floats around it |
 | whole program | `hccs.nn.lower`: an [integer model](integer_model.md), from token ids or pixels to scores |
-| ONNX | all scores of the whole program in ONNX Runtime are equal; or the float model with HCCS in it, near-equal answers |
+| ONNX | all scores of the whole program in ONNX Runtime are equal |
 | C | the whole program in [C without floats](microcontroller.md), compiled and run here: all scores are equal |
 
 """  # noqa: E501

@@ -15,7 +15,7 @@ from typing import Any
 
 import matplotlib
 
-from hccs import _figures
+from hccs_lab.figures import new_figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -62,7 +62,7 @@ def draw(path: Path) -> None:
 
     Narrow and with large letters, so that it can be read on a phone.
     """
-    figure = _figures.new(5.4, 5.6)
+    figure = new_figure(5.4, 5.6)
     cost, accuracy = figure.subplots(2, 1, height_ratios=[1.15, 1])
     times = milliseconds()
     colours = ["C1" if name == OURS else "silver" for name in times]

@@ -41,6 +41,7 @@ _ROOMS = (
     "backends",
     "calibration",
     "conversion",
+    "corpus",
     "errors",
     "export",
     "nn",
@@ -48,6 +49,7 @@ _ROOMS = (
     "ops",
     "program",
     "reference",
+    "serving",
     "text",
 )
 _HOMES = {

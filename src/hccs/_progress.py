@@ -23,7 +23,8 @@ class Bar:
         self._bar: Any = None
         self._task: Any = None
 
-    def update(self, done: int) -> None:
+    def update(self, done: int, items: int | None = None) -> None:
+        """`items` are counted beside what is measured by `total`: their rate is shown."""
         if self._bar is None and time.monotonic() - self._started > PATIENCE and sys.stderr.isatty():
             try:
                 from rich.console import Console
@@ -34,7 +35,8 @@ class Bar:
             self._bar.start()
             self._task = self._bar.add_task(self._description, total=self._total)
         if self._bar is not None:
-            self._bar.update(self._task, completed=done)
+            rate = f", {items / (time.monotonic() - self._started):,.0f}/s" if items else ""
+            self._bar.update(self._task, completed=done, description=self._description + rate)
 
     def close(self) -> None:
         if self._bar is not None:

@@ -103,7 +103,6 @@ def test_every_option_that_an_error_names_exists():
         ),
         (["evaluate", "run"], "hccs.conversion.evaluate.evaluate", False),
         (["calibrate", "x.npy"], "hccs.cli.calibrate.collect_files", False),
-        (["calibrate", "x.npy", "--statistics", "s"], "hccs.cli.calibrate.collect_files", True),
     ],
 )
 def test_ctrl_c_says_whether_the_work_is_kept(monkeypatch, capsys, tmp_path, command, place, resumes):
@@ -383,15 +382,6 @@ def test_warnings_are_one_line_without_source(capsys, monkeypatch):
 
 
 # --- arguments ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["heads.html", "heads"])
-def test_a_figure_of_unknown_format_is_refused_before_anything_is_computed(monkeypatch, tmp_path, name):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(1, 2, 20, 16)).astype(np.float32))
-    table = tmp_path / "table.safetensors"
-    found = outcome(monkeypatch, "calibrate", tmp_path / "x.npy", "--out", table, "--figure", tmp_path / name)
-    assert "--figure to end in .png, .pdf, .svg" in one_line(found)
-    assert not table.exists()
 
 
 def test_arguments_that_no_conversion_takes(monkeypatch, tmp_path):

@@ -37,7 +37,6 @@ def test_info_and_show_for_machines(tmp_path):
         ("convert --integer", "whole|attention"),
         ("evaluate --mode", "i16_div|i16_clb|u8_div|u8_clb|u8_lin"),
         ("evaluate --backend", "float|integer|whole"),
-        ("export onnx --mode", "i16_div|i16_clb|u8_div|u8_clb|u8_lin"),
         ("export c --vocabulary", "all|used"),
     ],
 )
@@ -49,7 +48,7 @@ def test_choices_are_told_and_others_refused(command, choices):
     assert refused.exit_code == 2 and "nothing" in refused.output
 
 
-@pytest.mark.parametrize("command", ["convert", "evaluate", "bench", "compare", "where", "show", "info"])
+@pytest.mark.parametrize("command", ["convert", "evaluate", "bench", "compare", "show", "info"])
 def test_every_command_with_results_has_json(command):
     assert "--json" in runner.invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
 

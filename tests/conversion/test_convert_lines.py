@@ -16,7 +16,6 @@ from hccs.calibration.two_lines import Fitting, fitting_for
 from hccs.cli.app import app
 from hccs.conversion.data import tasks
 from hccs.conversion.evaluate import evaluate
-from hccs.conversion.report.where import where
 from hccs.conversion.run import convert
 from hccs.conversion.settings import LineForm, chosen_form
 from hccs.errors import ParameterError
@@ -86,10 +85,6 @@ def test_the_commands_take_it(plain, tmp_path):
     written = runner.invoke(app, ["export", "c", str(out), "--out", str(tmp_path / "c")])
     assert written.exit_code == 0, written.output
     assert "{1023, " in (tmp_path / "c" / "hccs_weights.c").read_text()
-    account = where(out, examples=8)
-    assert account.whole.agreement > 0.8
-    for file in ("where.json", "where.png"):
-        (out / file).unlink()
     pytest.importorskip("onnxruntime")
     written = runner.invoke(app, ["export", "onnx", str(out / "model.hccs"), "--out", str(tmp_path / "m")])
     assert written.exit_code == 0 and "32 of 32 random inputs" in written.output, written.output

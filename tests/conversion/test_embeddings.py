@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import hccs
 from hccs.cli.app import app
 from hccs.conversion.certificate import Retrieval, compare_order, compare_vectors
-from hccs.conversion.embeddings import WORTH, ConvertedEncoder, EmbeddingSettings, convert_embeddings
+from hccs.conversion.embeddings import BY_DISTANCE, ConvertedEncoder, EmbeddingSettings, convert_embeddings
 from hccs.conversion.metrics import kendall, metric_for
 from hccs.conversion.sentence_transformers import load_sentence_encoder
 from hccs.errors import DataError, FileError, HccsError, ModelError, ParameterError
@@ -271,12 +271,11 @@ def test_held_back_texts_decide_and_others_certify(converted):
     found = converted.results
     assert set(found.float_model.texts) == {"fitted", "chooses", "certifies"}
     assert sum(found.float_model.texts.values()) == 120
-    uint8, int16 = found.calibrate.candidates
-    assert (uint8.scores, int16.scores) == ("uint8", "int16")
-    best = int16 if 1 - int16.cosine <= WORTH * (1 - uint8.cosine) else uint8
-    assert found.calibrate.chosen == best
+    assert found.calibrate.scores == BY_DISTANCE
     corrected = found.reconstruct
-    assert corrected.before == best.cosine and corrected.kept == (corrected.after > corrected.before)
+    assert corrected.before == found.calibrate.cosine and corrected.kept == (
+        corrected.after > corrected.before
+    )
     assert (
         corrected.matrices and converted.certificate.held_back.texts == found.float_model.texts["certifies"]
     )
@@ -338,7 +337,7 @@ def test_a_dense_model_converts_from_an_object_and_a_plain_one(tmp_path):
         pooling="max", scores="int16", reconstruct=False, n=16,
     )  # fmt: skip
     assert found.results.float_model.pooling == "max" and found.encoder.max_length == 16
-    assert {tried.scores for tried in found.results.calibrate.candidates} == {"int16"}
+    assert found.results.calibrate.scores == "int16"
     assert not found.results.reconstruct.kept and found.results.reconstruct.after is None
 
 

@@ -59,13 +59,6 @@ def test_the_order_of_a_models_outputs(own, data, order, wanted):
     assert labels.in_model_order(own, data, order) == (own if wanted == "own" else wanted)
 
 
-def test_names_of_the_hubs_numbers_are_matched_by_name():
-    hub, own = ("entailment", "neutral"), ("NEUTRAL", "ENTAILMENT")
-    assert labels.in_model_order(own, hub, hub, by_name=True) == own
-    assert labels.in_model_order(own, hub, hub) == hub
-    assert labels.in_model_order(("a", "b"), hub, hub, by_name=True) == hub
-
-
 def test_empty_labels_are_refused_with_their_rows():
     with pytest.raises(DataError, match="an empty label in rows 3, 5"):
         labels.require_filled(["yes", "", "no", " "], range(2, 6), "file")

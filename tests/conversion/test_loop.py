@@ -1,15 +1,22 @@
-"""Trainings in memory: batches of similar length, the best weights kept, the same steps as `Trainer`'s."""
+"""Trainings: batches of similar length, the best weights kept, the same steps as `Trainer`'s."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from hccs.conversion import loop
+from hccs.conversion import training
 from hccs.conversion.data.tokens import TokenisedSet
-from hccs.conversion.loop import SORTED_TOGETHER, Best, batches_of_similar_length, train_in_memory
 from hccs.conversion.models import score
-from hccs.conversion.training import Recipe, train, without_dropout
+from hccs.conversion.training import (
+    SORTED_TOGETHER,
+    Best,
+    Recipe,
+    batches_of_similar_length,
+    train,
+    train_in_memory,
+    without_dropout,
+)
 from hccs.errors import FileError
 
 
@@ -57,30 +64,42 @@ def test_the_best_weights_are_put_back_not_the_last():
     for value, reached in ((1.0, 0.5), (2.0, 0.8), (3.0, 0.8), (4.0, 0.6)):
         weight.data.fill_(value)
         best.see(model, reached)
-    best.put_back(model)
+    model.load_state_dict(best.weights)
     assert best.score == 0.8 and best.since == 2 and best.history == [0.5, 0.8, 0.8, 0.6]
     assert model.classifier.weight.unique().tolist() == [2.0]
 
 
-def test_training_in_memory_takes_the_steps_of_trainer(tmp_path):
-    """Of one batch an epoch, whatever its order: optimiser, decay, warm-up, clipping, the best kept."""
+def test_the_steps_are_those_of_trainer(tmp_path):
+    """Of one batch an epoch, whatever its order: optimiser, decay, warm-up, clipping."""
+    data = a_set(64)
+    recipe = Recipe(epochs=8, learning_rate=1e-2, batch_size=64, patience=100, warmup=0.4)
+    ours, theirs = a_model(hidden_dropout_prob=0.0), a_model(hidden_dropout_prob=0.0)
+    for model in (ours, theirs):
+        model.config.attention_probs_dropout_prob = 0.0
+    with without_dropout(ours), without_dropout(theirs):
+        train_in_memory(
+            ours, data, recipe, loss=lambda model, batch: model(**batch).loss, score=lambda: score(ours, data)
+        )
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path), num_train_epochs=8, per_device_train_batch_size=64, learning_rate=1e-2,
+            weight_decay=recipe.weight_decay, warmup_steps=3, report_to=[], disable_tqdm=True, use_cpu=True,
+            save_strategy="no", logging_strategy="no", remove_unused_columns=False, seed=recipe.seed,
+        )  # fmt: skip
+        transformers.Trainer(theirs, arguments, train_dataset=data, data_collator=lambda batch: batch).train()
+    weights = [torch.cat([p.detach().flatten() for p in model.parameters()]) for model in (ours, theirs)]
+    assert torch.allclose(*weights, atol=2e-5)
+
+
+def test_the_weights_that_are_kept_have_the_best_score():
     data, held = a_set(64), a_set(64, seed=1)
-    recipe = Recipe(epochs=8, learning_rate=1e-2, batch_size=64, patience=100, warmup=0.4, dropout=False)
-    found = []
-    for resumable in (False, True):
-        model = a_model()
-        outcome = train(model, data, held, recipe, tmp_path / "run", resumable=resumable)
-        assert outcome.score == score(model, held) == max(outcome.history)
-        assert not (tmp_path / "run").exists()
-        found.append((outcome.history[:8], torch.cat([p.detach().flatten() for p in model.parameters()])))
-    (history, weights), (trainers, theirs) = found
-    assert history == trainers and len(set(history)) > 2
-    assert torch.allclose(weights, theirs, atol=2e-5)
+    model, recipe = a_model(), Recipe(epochs=8, learning_rate=1e-2, batch_size=64, patience=100)
+    outcome = train(model, data, held, recipe)
+    assert outcome.score == score(model, held) == max(outcome.history) and len({*outcome.history}) > 2
 
 
 def test_a_killed_training_goes_on_from_its_checkpoint_to_the_same_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    monkeypatch.setattr(loop, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_LINES", 0.0)
     data, held, recipe = a_set(64), a_set(32), Recipe(epochs=3, learning_rate=1e-3, batch_size=8, patience=99)
     checkpoint, found, said = tmp_path / "state.pt", [], []
 
@@ -95,9 +114,7 @@ def test_a_killed_training_goes_on_from_its_checkpoint_to_the_same_weights(tmp_p
                 raise KeyboardInterrupt
 
         model.register_forward_pre_hook(killing, with_kwargs=True)
-        outcome = train(
-            model, data, held, recipe, tmp_path, resumable=False, checkpoint=checkpoint, say=said.append
-        )
+        outcome = train(model, data, held, recipe, checkpoint, say=said.append)
         found.append((outcome, [p.detach().clone() for p in model.parameters()]))
 
     run()

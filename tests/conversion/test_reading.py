@@ -197,8 +197,6 @@ def test_columns_of_a_task(tmp_path):
         load("a.csv", "tokens", text=("a", "b"))
     with pytest.raises(ParameterError, match="label as both"):
         load("a.csv", text=("label",))
-    hub = tasks.hub_task("some/data", ["text"], "label", ["no", "yes"], 64)
-    assert hub.names_numbers and not any(task.names_numbers for task in tasks.TASKS.values())
     (tmp_path / "a.csv").write_text("sentence\n\n  \n")
     with pytest.raises(DataError, match="1 empty cells"):
         read_texts(Path(tmp_path / "a.csv"), ["sentence"])

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 from hccs.conversion.data import tasks
-from hccs.errors import DataError, FileError, ParameterError
+from hccs.errors import DataError, FileError
 
 
 def write(path, rows, header="sentence\tlabel"):
@@ -125,5 +125,3 @@ def test_missing_and_damaged_files(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"sentence": ')
     with pytest.raises(FileError, match="JSON lines"):
         task(tmp_path, train="train.jsonl")
-    with pytest.raises(ParameterError, match="--labels"):
-        tasks.hub_task("some/data", ["text"], "label", [], 64)

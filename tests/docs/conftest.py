@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import hccs.nn
 from hccs.cli.app import app
-from hccs_lab.compare import speed
+from hccs_lab.compare import steps
 from tests.docs.preamble import write_files
 
 
@@ -40,7 +40,7 @@ BRIEF = partial(hccs.nn.refine, steps=6)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages run as written, but for how long is refined and timed where a page does not say."""
     monkeypatch.setattr(hccs.nn, "refine", BRIEF)
-    monkeypatch.setattr(speed, "SECONDS", 0.0)
+    monkeypatch.setattr(steps, "SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")

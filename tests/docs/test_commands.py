@@ -25,6 +25,7 @@ NOT_RUN = {
     "hccs compare --out": "takes minutes; lab/tests/test_compare.py runs it small",
     "hccs compare MODEL": "takes minutes; lab/tests/test_compare.py runs it small",
     "hccs compare RUN": "takes minutes; lab/tests/test_compare.py runs it small",
+    "hccs serve": "runs until it is stopped; tests/serving starts it",
     "hccs reproduce": "takes hours; lab/tests/test_reproduce.py runs it small",
 }
 # Commands that another test runs word for word.

@@ -16,7 +16,6 @@ import hccs
 from hccs._files.safetensors import read, write
 from hccs.calibration import HeadStatistics
 from hccs.calibration.files import collect_files
-from hccs.calibration.state import CollectionProgress, SeenFile
 from hccs.errors import HccsError
 from tests.files.mutants import forged, mutant
 
@@ -52,7 +51,6 @@ def table() -> hccs.ParamTable:
 def save_statistics(path: Path) -> None:
     stats = HeadStatistics((1, 2), 8, [[0.1, 0.2]], layers=["first"])
     stats.update(np.random.default_rng(0).integers(-60, 60, (1, 2, 20, 8), dtype=np.int8))
-    stats.progress = CollectionProgress("auto", 0, (SeenFile("a.npy", "0ff"),))
     stats.save(path)
 
 

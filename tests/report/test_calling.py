@@ -17,12 +17,11 @@ typer_testing = pytest.importorskip("typer.testing")
 
 import hccs
 import hccs.nn
-from hccs.cli.app import app
 from hccs.conversion.card import card
 from hccs.conversion.converted import Converted
 from hccs.conversion.data.sources import given_as, parts_of
 from hccs.conversion.data.tasks import custom_task, load
-from hccs.errors import DataError, FileError, ParameterError
+from hccs.errors import DataError
 from tests.report.conftest import LABELS
 from tests.report.wellformed import checked
 
@@ -34,18 +33,9 @@ def test_what_a_conversion_returns(finished, tmp_path):
     found, _ = finished
     assert list(found.tables) == ["calibrated", "delivered"]
     assert found.tables["delivered"].shape == (2, 2) and found.tables["delivered"].qkv_scale is not None
-    assert {"accuracy", "heads", "where"} <= {*found.figures}
-    assert all(path.stat().st_size > 5_000 for path in found.figures.values())
     assert found.summary.startswith("model on train reaches") and "all in integers" in found.summary
     words = "".join(checked(found._repr_html_()).text)
     assert found.summary in words and all(f"{100 * s:.2f} %" in words for s in found.scores.values())
-    saved = found.save(tmp_path / "taken")
-    assert {p.name for p in saved.iterdir()} == {
-        "model", "model.hccs", "model.hccs.safetensors", "model.hccs.json", "report.html",
-    }  # fmt: skip
-    assert hccs.IntegerModel.load(saved / "model.hccs").labels == LABELS
-    with pytest.raises(FileError, match="a new folder"):
-        found.save(tmp_path / "taken")
     found.report.unlink()
     assert found.report.exists()
 
@@ -55,9 +45,7 @@ def test_the_model_has_a_card(finished):
     card = (found.model / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n") and "- hccs" in card
     for name in ("float_model", "integer"):
-        assert f"{found.scores[name]:.4f}" in card
-    theta = found.tables["delivered"].head(1, 0).packed.tolist()
-    assert f"| 1.0 | {' | '.join(map(str, theta))} |" in card
+        assert f"{100 * found.scores[name]:.2f} %" in card
     assert f"hccs convert {found.folder / 'given' / 'model'}" in card
 
 
@@ -145,40 +133,3 @@ def test_every_form_of_data_holds_the_same_examples(material, tmp_path):
     assert parts_of(str(tmp_path / "splits"), "mine.csv")[1] == "mine.csv"
     with pytest.raises(DataError, match="no premise, label among text"):
         given_as(table.remove_columns("label"), ("premise", "text"), "label", "dev")
-
-
-def test_a_dataloader_is_taken_as_it_stands(material, tmp_path):
-    """Its token ids convert to what the same texts convert to; its padding does not count."""
-    rows, tokenizer = material.rows(48, 0), material.tokenizer
-    given = {
-        "tokenizer": tokenizer, "sentences": 16, "refine": False, "retraining": None, "lines": 1,
-        "say": lambda _: None,
-    }  # fmt: skip
-
-    def collate(chosen):
-        batch = tokenizer(
-            [text for text, _ in chosen], return_tensors="pt", padding="max_length", max_length=20
-        )
-        return {**batch, "labels": torch.tensor([label for _, label in chosen])}
-
-    loader = torch.utils.data.DataLoader(rows, batch_size=8, collate_fn=collate)
-    by_ids = hccs.convert(material.model, loader, loader, out=tmp_path / "ids", **given)
-    by_text = hccs.convert(material.model, rows, rows, out=tmp_path / "text", n=10, **given)
-    assert by_ids.scores == by_text.scores and by_ids.tables["delivered"].n == 10
-    written = [json.loads(line) for line in (tmp_path / "ids" / "given" / "train.jsonl").open()]
-    assert [row["input_ids"] for row in written] == tokenizer([text for text, _ in rows])["input_ids"]
-    with pytest.raises(DataError, match=r"batches with input_ids and labels in train"):
-        hccs.convert(
-            material.model,
-            torch.utils.data.DataLoader(rows, batch_size=8),
-            out=tmp_path / "other",
-            **given,
-        )
-    with pytest.raises(ParameterError, match="words for a problem of tokens"):
-        hccs.convert(material.model, loader, out=tmp_path / "other", problem="tokens", **given)
-    found = runner.invoke(app, ["evaluate", str(by_ids.folder), "--json", "--mode", "u8_div"])
-    scores = json.loads(found.stdout)
-    assert (
-        set(scores) == {"metric", "examples", "float", "u8_div"}
-        and scores["float"] == by_ids.scores["float_model"]
-    )

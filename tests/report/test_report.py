@@ -17,20 +17,18 @@ typer_testing = pytest.importorskip("typer.testing")
 
 from hccs.cli.app import app
 from hccs.conversion import run
-from hccs.conversion.report import conversion
-from hccs.conversion.report.commands import convert_command
-from hccs.conversion.report.where import where_section
-from hccs.conversion.report.write import write_report
+from hccs.conversion.report.conversion import conversion_page
+from hccs.conversion.report.write import templates, write_report
 from hccs.conversion.results import Answers, ChangedAnswer
+from hccs.conversion.settings import convert_command
 from hccs.errors import FileError
-from hccs.nn.lowering.accounting import Account, Cost
 from tests.report.browser import Browser, executable
 from tests.report.conftest import LABELS
 from tests.report.wellformed import checked
 
 runner = typer_testing.CliRunner()
 
-SECTIONS = ["accuracy", "answers", "modes", "heads", "where", "cost", "time", "again"]
+SECTIONS = ["accuracy", "answers", "modes", "heads", "cost", "time", "again"]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def page(finished):
 
 
 def test_a_report_is_well_formed_and_says_everything(finished, page):
-    found, said = finished
+    found, _ = finished
     elements, results = checked(page), found.results
     words = " ".join("".join(elements.text).split())
     assert all(section in elements.ids for section in SECTIONS)
@@ -51,7 +49,6 @@ def test_a_report_is_well_formed_and_says_everything(finished, page):
         assert mode in words
     for head in results.save.heads:
         assert f"head-{head.layer}-{head.head}" in elements.ids and f"{head.kl:.4f}" in words
-    assert "where accuracy goes …" in said and "costliest first" in words
     assert f"hccs convert {found.folder / 'given' / 'model'} --out {found.folder}" in words
 
 
@@ -94,24 +91,10 @@ def test_answers_are_counted_and_those_that_changed_are_listed(finished, materia
 
 def test_changed_answers_are_listed_and_escaped(finished):
     examples = tuple(ChangedAnswer(i, f"<b>text {i}</b>", 0, 0, 1) for i in range(30))
-    made = "".join(conversion._changed(Answers(((1, 2), (3, 4)), 31, examples), LABELS))
-    elements = checked(f"<div>{made}</div>")
+    page = conversion_page(finished[0].folder) | {"given": Answers(((1, 2), (3, 4)), 31, examples)}
+    elements = checked(templates().get_template("page.html").render(page))
     assert "<b>text 19</b>" in elements.text and "<b>text 20</b>" not in elements.text
     assert "and 11 more." in elements.text and "b" not in elements.names
-
-
-def test_noise_that_cancels_is_explained(tmp_path):
-    def cost(operator, decibels):
-        return Cost(operator, None, 0.98, 0.01, decibels, 0.9)
-
-    quiet = Account(
-        (), (cost("attention", 20.0), cost("linear layers", 30.0)), (), cost("everything", 25.0), 0.9
-    )
-    quiet = replace(quiet, operators=(replace(cost("attention", 20.0), layer=0),))
-    told = "".join(where_section(quiet, tmp_path, True))
-    assert "Alone, attention is noisier than everything together: rounding errors" in told
-    loud = replace(quiet, whole=cost("everything", 15.0))
-    assert "noisier than everything" not in "".join(where_section(loud, tmp_path, True))
 
 
 def test_the_command_writes_it_anywhere_and_other_commands_show_in_it(finished, tmp_path):

@@ -7,15 +7,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._files import safetensors
 from hccs.errors import FileError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _CHECKSUM = "sha256"
 

@@ -22,8 +22,6 @@ MANIFEST = ".hccs-export.json"
 """The list of an export's files, in its folder."""
 
 _STAGING = ".hccs-export.new"
-_FORMAT = "hccs.export"
-_VERSION = 1
 _NAMED = 3
 """Maximum number of foreign files listed in an error."""
 
@@ -36,36 +34,27 @@ class Manifest:
     complete: bool
 
     def text(self) -> str:
-        content = {"format": _FORMAT, "version": _VERSION, "complete": self.complete}
+        content = {"format": "hccs.export", "version": 1, "complete": self.complete}
         return json.dumps({**content, "files": sorted(self.files)}, indent=1) + "\n"
 
     @classmethod
     def load(cls, folder: Path) -> Manifest | None:
-        try:
-            text = (folder / MANIFEST).read_text(encoding="utf-8")
-        except FileNotFoundError:
+        if not (folder / MANIFEST).exists():
             return None
-        except (OSError, ValueError) as error:
-            raise _damaged(folder, str(error)) from error
         try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             raise _damaged(folder, str(error)) from error
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise _damaged(folder, "something else")
-        if content.get("version") != _VERSION:
-            raise _damaged(folder, f"version {content.get('version')!r}")
-        files, complete = content.get("files"), content.get("complete")
-        if not isinstance(complete, bool) or not isinstance(files, list):
-            raise _damaged(folder, "a list with missing parts")
-        if not all(isinstance(name, str) for name in files):
-            raise _damaged(folder, "names that are no text")
-        return cls(frozenset(files), complete)
+        match content:
+            case {"format": "hccs.export", "version": 1, "complete": bool(complete), "files": [*files]}:
+                if all(isinstance(name, str) for name in files):
+                    return cls(frozenset(files), complete)
+        raise _damaged(folder, f"{content!r:.60}")
 
 
 def _damaged(folder: Path, got: str) -> FileError:
     return FileError(
-        f"{folder / MANIFEST} to be the list of an export's files, version {_VERSION}",
+        f"{folder / MANIFEST} to be the list of an export's files, version 1",
         got,
         "Choose another --out; if nothing of yours is in the folder, delete it.",
     )
@@ -160,7 +149,7 @@ def _alone(target: Path, folder: Path) -> Iterator[None]:
 
 def _require_ours(target: Path, folder: Path, products: Collection[str]) -> frozenset[str]:
     """The names of an earlier export's files that are in the folder; refuses files of anyone else."""
-    found = frozenset(_names(target, skip={MANIFEST, _STAGING, *products}))
+    found = _names(target, skip={MANIFEST, _STAGING, *products})
     manifest = Manifest.load(target)
     foreign = found - (frozenset() if manifest is None else manifest.files)
     if foreign:
@@ -174,20 +163,11 @@ def _require_ours(target: Path, folder: Path, products: Collection[str]) -> froz
     return found
 
 
-def _names(target: Path, skip: Collection[str]) -> Iterator[str]:
+def _names(target: Path, skip: Collection[str]) -> frozenset[str]:
     """Files below a folder by relative name; a link counts as a file, wherever it leads."""
-
-    def visit(folder: Path, prefix: str) -> Iterator[str]:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if not prefix and entry.name in skip:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    yield from visit(Path(entry.path), f"{prefix}{entry.name}/")
-                else:
-                    yield prefix + entry.name
-
-    return visit(target, "")
+    files = (path for path in target.rglob("*") if path.is_symlink() or not path.is_dir())
+    names = (path.relative_to(target).as_posix() for path in files)
+    return frozenset(name for name in names if name.split("/")[0] not in skip)
 
 
 def _stage(target: Path, contents: Mapping[str, str | bytes]) -> None:

@@ -12,15 +12,13 @@ import mmap
 import os
 import stat
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._files.atomic import replacing
 from hccs.errors import DtypeError, FileError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LARGEST_HEADER = 100_000_000
 """Bytes of JSON that a reader takes; the limit of the `safetensors` package."""

@@ -9,10 +9,10 @@ import typer
 
 import hccs
 from hccs._extras import require_distribution
-from hccs.cli import calibrate, convert, export, fingerprint, info, report, show, where
+from hccs.cli import calibrate, convert, export, models, runs
 from hccs.cli.boundary import Commands
-from hccs.cli.perplexity import perplexity
-from hccs.cli.predict import predict
+from hccs.cli.embed import embed, search
+from hccs.cli.serve import serve
 
 app = typer.Typer(
     name="hccs",
@@ -21,16 +21,20 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(info.info)
-app.command()(calibrate.calibrate)
-app.command()(convert.convert)
-app.command()(convert.evaluate)
-app.command()(perplexity)
-app.command()(predict)
-app.command()(show.show)
-app.command()(fingerprint.fingerprint)
-app.command()(where.where)
-app.command()(report.report)
+for _command in (
+    models.info,
+    calibrate.calibrate,
+    convert.convert,
+    runs.evaluate,
+    models.predict,
+    serve,
+    embed,
+    search,
+    models.show,
+    models.fingerprint,
+    runs.report,
+):
+    app.command()(_command)
 app.add_typer(export.app, name="export")
 
 COMMANDS_ELSEWHERE = {

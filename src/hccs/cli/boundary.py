@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from hccs._extras import require
 from hccs.errors import HccsError
 
-RESUMABLE = ("convert", "demo", "compare", "reproduce")
+RESUMABLE = ("convert", "embed", "demo", "compare", "reproduce")
 """Commands that resume where they stopped."""
 
 
@@ -28,14 +28,10 @@ class Commands(TyperGroup):
     """The command tree; Ctrl-C ends a command with a line that says whether its work is kept."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            resumes = ctx.invoked_subcommand in RESUMABLE or (
-                ctx.invoked_subcommand == "calibrate" and "--statistics" in " ".join(sys.argv)
-            )
-            told = "hccs: stopped" + "; the same command resumes" * resumes
+            told = "hccs: stopped" + "; the same command resumes" * (ctx.invoked_subcommand in RESUMABLE)
             raise Stopped(told) from None
 
 

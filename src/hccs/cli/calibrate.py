@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 import hccs
-from hccs._extras import require
 from hccs._files.atomic import require_writable
-from hccs.calibration import Calibration, HeadStatistics, ScaleCandidates, coarse_scan, search
-from hccs.calibration.figure import save_figure
+from hccs.calibration import Calibration, HeadStatistics, search
 from hccs.calibration.files import collect_files
 from hccs.cli.output import Output
 from hccs.cli.tables import show
-from hccs.errors import FileError, ParameterError
+from hccs.errors import FileError
 from hccs.numbers.heads import NAMES
 from hccs.numbers.modes import Mode
 
 MOST_LINES = 64
-FIGURES = (".png", ".pdf", ".svg")
 
 
-class Granularity(str, Enum):
-    """How many heads share a triple."""
-
-    HEAD = "head"
-    LAYER = "layer"
-    GLOBAL = "global"
-
-
-class Scores(str, Enum):
-    """The width of two lines' scores."""
-
-    INT16 = "int16"
-    UINT8 = "uint8"
-
-
-class SearchKind(str, Enum):
-    """The whole region, or the paper's coarse scan."""
-
-    EXACT = "exact"
-    GRID = "grid"
+Granularity = Literal["head", "layer", "global"]
+Scores = Literal["int16", "uint8"]
 
 
 def calibrate(
@@ -63,68 +41,40 @@ def calibrate(
         int | None, typer.Option(help="The longest row to serve; default: the longest seen.")
     ] = None,
     scale: Annotated[
-        str,
+        float | None,
         typer.Option(
-            help="Logit value of an int8 step: a number, 'max-abs', or 'auto' for the best of some."
+            help="Logit value of an int8 step; default: the files', or the largest magnitude / 127."
         ),
-    ] = "auto",
-    granularity: Annotated[Granularity, typer.Option(help="Heads that share a triple.")] = Granularity.HEAD,
+    ] = None,
+    granularity: Annotated[Granularity, typer.Option(help="Heads that share a triple.")] = "head",
     mode: Annotated[Mode, typer.Option(help="The deployed mode that the table records.")] = Mode.I16_DIV,
     lines: Annotated[
         int, typer.Option(min=1, max=2, help="1 is the paper's line; 2 come far closer to softmax.")
     ] = 1,
     scores: Annotated[
         Scores, typer.Option(help="For two lines: 'uint8' scores feed int8 products.")
-    ] = Scores.INT16,
-    kind: Annotated[
-        SearchKind, typer.Option("--search", help="'grid' is the paper's scan.")
-    ] = SearchKind.EXACT,
+    ] = "int16",
     statistics: Annotated[
         Path | None,
-        typer.Option(help="Save statistics here after every file; a later run resumes."),
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="Save a picture of every head (.png, .pdf, .svg).")
+        typer.Option(help="Save the statistics here: those of several runs merge in a later one."),
     ] = None,
 ) -> None:
     """Find every head's parameters, and its logit scale, from representative logits."""
-    for path in (out, *filter(None, (statistics, figure))):
+    for path in (out, *filter(None, (statistics,))):
         require_writable(path)
-    if figure is not None:
-        _require_drawable(figure)
-    if kind is SearchKind.GRID and (lines, scores) != (1, Scores.INT16):
-        raise ParameterError(
-            "one line with --search grid",
-            f"--lines {lines} --scores {scores.value}",
-            "The coarse scan is the paper's.",
-        )
-    stats = _statistics(inputs, n, scale, statistics)
+    stats = _statistics(inputs, n, scale)
+    if statistics is not None:
+        stats.save(statistics)
     provenance = {"hccs": hccs.__version__, "inputs": [path.name for path in inputs]}
-    if kind is SearchKind.GRID:
-        found = coarse_scan(stats, n, granularity.value, mode, provenance=provenance)
-    else:
-        found = search(
-            stats, n, granularity.value, mode, lines=lines, scores=scores.value, provenance=provenance
-        )
+    found = search(stats, n, granularity, mode, lines=lines, scores=scores, provenance=provenance)
     found.table.save(out)
-    if figure is not None:
-        save_figure(figure, stats, found)
     _print(found, out)
 
 
-def _require_drawable(figure: Path) -> None:
-    if figure.suffix not in FIGURES:
-        raise ParameterError(
-            f"--figure to end in {', '.join(FIGURES)}", repr(figure.name), "The ending chooses the format."
-        )
-    require("matplotlib", "hf", "for --figure")
-
-
-def _statistics(inputs: list[Path], n: int | None, scale: str, checkpoint: Path | None) -> HeadStatistics:
+def _statistics(inputs: list[Path], n: int | None, scale: float | None) -> HeadStatistics:
     saved = [path for path in inputs if _holds_statistics(path)]
     if not saved:
-        number = _number(scale)
-        return collect_files(inputs, n=n, scale=scale if number is None else number, checkpoint=checkpoint)
+        return collect_files(inputs, n=n, scale=scale)
     if saved != inputs:
         raise FileError(
             "either files of logits or saved statistics",
@@ -134,10 +84,6 @@ def _statistics(inputs: list[Path], n: int | None, scale: str, checkpoint: Path 
     stats = HeadStatistics.load(saved[0])
     for path in saved[1:]:
         stats.merge(HeadStatistics.load(path))
-    if stats.progress is not None and stats.progress.candidates:
-        stats = ScaleCandidates.resume(stats, stats.progress.candidates).best()
-    if checkpoint is not None:
-        stats.save(checkpoint)
     return stats
 
 
@@ -151,13 +97,6 @@ def _head_of(path: Path) -> bytes:
             return file.read(4096)
     except OSError:
         return b""  # whoever reads the file says why it cannot be read
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _print(found: Calibration, out: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -20,53 +19,20 @@ from hccs.numbers.modes import Mode
 
 if TYPE_CHECKING:
     from hccs.conversion.converted import Converted
-    from hccs.conversion.results import AllInteger, Calibrated, Results
+    from hccs.conversion.results import AllInteger, Results
 
 LONGEST = 64
 """Tokens of the longest sequence, until the data is known; of images it stays."""
 
 
-class Backend(str, Enum):
-    """Where attention's q, k and v are floats, where int8, and where everything is integers."""
-
-    FLOAT = "float"
-    INTEGER = "integer"
-    WHOLE = "whole"
-
-
-class Problem(str, Enum):
-    """What a model is asked."""
-
-    CLASSIFICATION = "classification"
-    REGRESSION = "regression"
-    TOKENS = "tokens"
-    IMAGES = "images"
-    EMBEDDINGS = "embeddings"
-    RERANK = "rerank"
-
-
-class Pooling(str, Enum):
-    """How the vectors of tokens become one."""
-
-    MEAN = "mean"
-    FIRST = "first"
-    LAST = "last"
-    MAX = "max"
-
-
-class Integer(str, Enum):
-    """What of a model becomes integers."""
-
-    WHOLE = "whole"
-    ATTENTION = "attention"
+Problem = Literal["classification", "regression", "tokens", "images", "embeddings", "rerank"]
+Pooling = Literal["mean", "first", "last", "max"]
 
 
 def convert(
     model: Annotated[str, typer.Argument(help="A folder with a transformers model, or a Hub name.")],
     out: Annotated[Path, typer.Option(help="The run's folder; the same command resumes an interrupted run.")],
-    task: Annotated[
-        str, typer.Option(help="sst2, mnli, snli, movies (comes with hccs-lab), or hub:NAME[:CONFIG].")
-    ] = "",
+    task: Annotated[str, typer.Option(help="sst2, mnli, snli, or movies (comes with hccs-lab).")] = "",
     data: Annotated[
         str, typer.Option(help="A folder with the task's TSV files; by default they come from the Hub.")
     ] = "",
@@ -96,7 +62,7 @@ def convert(
             "(separated by blanks, or lists in JSON lines); images, one folder per class; embeddings, unit "
             "vectors of texts, from --unlabelled texts alone; or rerank, one value per query and passage."
         ),
-    ] = Problem.CLASSIFICATION,
+    ] = "classification",
     metric: Annotated[
         str,
         typer.Option(
@@ -108,7 +74,7 @@ def convert(
         str,
         typer.Option(
             help="The data's labels, separated by commas, in the order of the model's outputs, where the "
-            "model names them otherwise. For hub: data, the names of the label numbers."
+            "model names them otherwise."
         ),
     ] = "",
     new_head: Annotated[
@@ -122,9 +88,7 @@ def convert(
             help="Longest sequence in tokens; by default the task's own, or one that the data suggests."
         ),
     ] = None,
-    granularity: Annotated[
-        Granularity, typer.Option(help="Which heads share their parameters.")
-    ] = Granularity.HEAD,
+    granularity: Annotated[Granularity, typer.Option(help="Which heads share their parameters.")] = "head",
     mode: Annotated[Mode, typer.Option(help="How rows are normalised.")] = Mode.I16_DIV,
     lines: Annotated[
         int | None,
@@ -153,12 +117,12 @@ def convert(
         ),
     ] = True,
     integer: Annotated[
-        Integer,
+        Literal["whole", "attention"],
         typer.Option(
             help="'whole' trains the model as its integer program computes and lowers it; 'attention' "
             "retrains with HCCS alone and leaves floats around it."
         ),
-    ] = Integer.WHOLE,
+    ] = "whole",
     retrain: Annotated[
         bool, typer.Option(help="Train the model; --no-retrain delivers the calibrated model.")
     ] = True,
@@ -191,17 +155,17 @@ def convert(
     """Collect, calibrate, evaluate, train in integers, lower to an integer model, evaluate and save."""
     require_models()
     own = {
-        "pooling": None if pooling is None else pooling.value,
+        "pooling": pooling,
         "pairs": pairs or None,
         "retrieval": retrieval or None,
     }
-    if problem is Problem.EMBEDDINGS:
+    if problem == "embeddings":
         options = {"--task": task, "--train": train, "--dev": dev, "--metric": metric, "--labels": labels}
         options |= {"--new-head": "yes" * new_head, "--data": data, "--vocabulary": vocabulary}
         shared = {
             "reconstruct": reconstruct,
             "seed": seed,
-            "scores": None if scores is None else scores.value,
+            "scores": scores,
         }
         _convert_encoder(model, unlabelled, out, options, json, text=text, n=n, **own, **shared)
         return
@@ -232,7 +196,7 @@ def convert(
     output = Output(json, quiet=not state().is_main_process)
     if output.console.quiet:  # every process would give the same warnings
         warnings.simplefilter("ignore")
-    chosen = _task(task, train, dev, text, label, names, n, problem.value, unlabelled)
+    chosen = _task(task, train, dev, text, label, names, n, problem, unlabelled)
     if chosen.name not in TASKS or chosen.custom:
         chosen = run.with_length(chosen, n, data or None, model, vocabulary or None, output.say)
     settings = Settings(
@@ -242,17 +206,17 @@ def convert(
         vocabulary=vocabulary or None,
         labels=names,
         new_head=new_head,
-        granularity=granularity.value,
+        granularity=granularity,
         mode=mode.value,
         refine=refine,
         reconstruct=reconstruct,
         seed=seed,
         fine_tuning=replace(FINE_TUNING, **tuning),
         retraining=recipe,
-        integer=integer.value,
+        integer=integer,
         metric=metric,
         lines=lines,
-        scores=None if scores is None else scores.value,
+        scores=scores,
     )
     with output.results_alone():
         found = run.convert(settings, out, output.say)
@@ -266,7 +230,6 @@ def convert(
 def _convert_encoder(
     model: str, unlabelled: str, out: Path, options: dict[str, Any], json: bool, **settings: Any
 ) -> None:
-    """`hccs convert --problem embeddings`."""
     from hccs.conversion.certificate import FILE
     from hccs.conversion.converted import REPORT
     from hccs.conversion.embeddings import EmbeddingSettings, convert_embeddings
@@ -331,8 +294,6 @@ def _task(
         )
     if train:
         return tasks.custom_task(train, dev or None, columns, label, longest, names, problem)
-    if task.startswith("hub:"):
-        return tasks.hub_task(task[4:], columns, label, names, longest, problem)
     if task not in tasks.TASKS:
         raise ParameterError(f"a task among {', '.join(tasks.TASKS)}", repr(task), "Or give --train FILE.")
     if problem != tasks.TASKS[task].problem:
@@ -343,29 +304,16 @@ def _task(
 
 
 def show_summary(console: Console, results: Results) -> None:
-    """What a run delivers: the score of every mode before and after training, and its KL."""
-    name, base = results.float_model.metric, results.float_model.score.value
-    trained = {"without retraining": results.calibrated, "retrained": results.retrain}
-    done = {label: stage for label, stage in trained.items() if stage is not None}
-    header = [f"dev {name}", *(cell for label in done for cell in (label, "points"))]
-    rows = [["float", f"{base:.4f}", *[""] * (len(header) - 2)]]
-    for mode in results.calibrated.modes:
-        rows.append([f"HCCS {mode}{', delivered' if mode == results.save.mode else ''}"])
-        for stage in done.values():
-            rows[-1] += _cells(stage.modes[mode], base)
-    score = results.scores.get("attention")
-    if score is not None:
-        rows.append(["delivered, int8 q, k, v", *[""] * (len(header) - 3), *_cells(score, base)])
-    if "integer" in results.scores:
-        reached = [results.scores.get(stage) for stage in ("untrained", "integer")][2 - len(done) :]
-        rows.append(["all in integers", *(cell for score in reached for cell in _cells(score, base))])
-    show(console, f"points are against the float model{_form(results.calibrate)}", header, rows)
-    kls = f"{results.calibrate.kl:.4f} as calibrated, {results.save.kl:.4f} as delivered"
-    console.print(f"mean KL over heads: {kls}")
-    for label, stage in done.items():
-        low, high = (100 * end for end in stage.reached.against_float.interval)
-        points = 100 * stage.reached.against_float.value
-        console.print(f"{label}: {points:+.2f} points, 95 %: {low:+.2f} to {high:+.2f}")
+    """What a run delivers: the score of every step, and its KL."""
+    from hccs.conversion.settings import LineForm
+
+    found = results.calibrate
+    form = LineForm(found.lines, found.scores, found.sum_bits)
+    title = "points are against the float model"
+    if (form.lines, form.sum_bits) != (1, 15):  # the paper's own
+        title += f"; HCCS of {form}"
+    show(console, title, results.header, list(results.rows.values()))
+    console.print(f"mean KL over heads: {found.kl:.4f} as calibrated, {results.save.kl:.4f} as delivered")
     correction = None if results.reconstruct is None else results.reconstruct.correction
     if correction is not None:
         before, after = correction.kl
@@ -374,10 +322,6 @@ def show_summary(console: Console, results: Results) -> None:
         console.print(f"KL to the float model's answers on held-back sentences: {told}", soft_wrap=True)
     if results.integer is not None:
         _show_integer(console, results.integer)
-
-
-def _cells(score: float | None, base: float) -> list[str]:
-    return ["", ""] if score is None else [f"{score:.4f}", f"{100 * (score - base):+.2f}"]
 
 
 def _show_integer(console: Console, found: AllInteger) -> None:
@@ -403,47 +347,5 @@ def show_end(output: Output, found: Converted) -> None:
         f"report: {found.report}",
         stage_times(found.results.seconds),
     ]
-    commands = ("predict", "bench", "where", "export c", "export onnx") if in_integers else ("evaluate",)
+    commands = ("predict", "bench", "export c", "export onnx") if in_integers else ("evaluate",)
     output.end("converted", lines, on_run(out, *commands))
-
-
-def _form(calibrated: Calibrated) -> str:
-    """What a run's HCCS has that the paper's has not."""
-    from hccs.conversion.settings import LineForm
-
-    form = LineForm(calibrated.lines, calibrated.scores, calibrated.sum_bits)
-    return "" if (form.lines, form.sum_bits) == (1, 15) else f"; HCCS of {form}"
-
-
-def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    mode: Annotated[Mode | None, typer.Option(help="One mode; all of them by default.")] = None,
-    file: Annotated[str, typer.Option(help="Another file with the columns of the task.")] = "",
-    metric: Annotated[str, typer.Option(help="Another metric than the run's, as in hccs convert.")] = "",
-    backend: Annotated[
-        Backend,
-        typer.Option(
-            help="'integer' also quantises q, k and v, and shows what that costs; 'whole' scores the model "
-            "that is integers throughout."
-        ),
-    ] = Backend.FLOAT,
-    json: Json = False,
-) -> None:
-    """Score a converted model in any mode, on any file."""
-    require_models()
-    from hccs.conversion.evaluate import evaluate as score
-
-    output = Output(json)
-    modes = (mode.value,) if mode else ()
-    with output.results_alone():
-        found = score(run, modes, file or None, backend.value, metric or None)
-    output.results({"metric": found.metric, "examples": found.examples, **found.scores})
-    title = f"{found.metric} on {found.examples} examples"
-    against = {Backend.INTEGER: ["against float q, k, v, points"], Backend.WHOLE: ["points"]}.get(backend, [])
-    labels = {"float": "float", "whole": "all in integers"}
-    rows = []
-    for name, value in found.scores.items():
-        base = "float" if name == "whole" else name.removesuffix(" integer")
-        difference = f"{100 * (value - found.scores[base]):+.2f}" if base != name else ""
-        rows.append([labels.get(name, f"HCCS {name}"), f"{value:.4f}", *[difference] * len(against)])
-    show(output.console, title, ["model", found.metric, *against], rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from hccs._progress import duration
+from hccs.conversion.runs.record import finite
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print the results as JSON on stdout, everything else on stderr.")
@@ -65,15 +65,6 @@ class Output:
         self.say(body.plain)
 
 
-def finite(value: Any) -> Any:
-    """JSON has neither infinity nor NaN: None stands for both."""
-    if isinstance(value, Mapping):
-        return {str(name): finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def stage_times(seconds: Mapping[str, float]) -> str:
     """Where the time of a run went, the longest stages first."""
     longest = sorted(seconds.items(), key=lambda item: -item[1])
@@ -86,7 +77,6 @@ def on_run(run: Path, *commands: str) -> dict[str, str]:
     names = {
         "predict": "ask it",
         "evaluate": "score it in any mode",
-        "where": "where it loses",
         "bench": "time it here",
         "report": "write the report",
         "show": "its operators",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hccs.errors import DataError, FileError
 from hccs.program import Program
-from hccs.text.reading import Reader
+from hccs.text.text_model import Reader
 
 
 def read_sentences(file: Path, program: Program) -> list[list[int]]:

@@ -23,7 +23,6 @@ def show(console: Console, title: str, header: Sequence[str], rows: Sequence[Seq
 
 
 def markdown(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table under its title."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join([title, "", *(f"| {' | '.join(line)} |" for line in lines), ""])
 

@@ -52,9 +52,9 @@ def convert(
 
     `model` is a folder, a Hub name, or a transformers model, with its `tokenizer`. `train` and `dev` are
     files (CSV, TSV, JSONL, Parquet) or folders that `datasets` has saved, with the columns `text` and
-    `label`; `datasets` objects, of which a dictionary of splits brings its own `dev`; DataLoaders, whose
-    batches of token ids are taken as they stand; or examples (text, label): a text may be a pair of texts,
-    and where the problem is "tokens" a list of words with a list of labels. Without `dev` a tenth of `train`
+    `label`; `datasets` objects, of which a dictionary of splits brings its own `dev`; or examples (text,
+    label): a text may be a pair of texts, and where the problem is "tokens" a list of words with a list of
+    labels. Without `dev` a tenth of `train`
     is held out. `train` needs no labels: texts alone, or (text, None), or a file with `label` None; the
     conversion then follows the float model's answers. With `retraining=None` the model is calibrated only.
     With the problem "embeddings" `model` is an encoder of sentences, a folder of sentence-transformers say,

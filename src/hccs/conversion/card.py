@@ -12,10 +12,8 @@ from typing import Any
 import hccs
 from hccs._files import atomic
 from hccs.conversion.certificate import read_certificate
-from hccs.conversion.converted import STEPS, Converted
+from hccs.conversion.converted import Converted
 from hccs.conversion.data.problems import IMAGES, RERANK, TOKENS, VALUES
-from hccs.numbers.heads import NAMES
-from hccs.numbers.table import ParamTable
 
 PIPELINES = {TOKENS: "token-classification", IMAGES: "image-classification", RERANK: "text-ranking"}
 
@@ -34,9 +32,6 @@ hccs.Reranker.load("model.hccs").rank("a query", ["a passage", "another one"])
 
 CERTIFIED = ["", "float", "integers"]
 
-MOST_HEADS = 48
-"""Heads that the card lists; `config.json` has all of them."""
-
 
 def write_card(run: Converted) -> Path:
     """Write the card into the folder of a run's converted model."""
@@ -46,7 +41,7 @@ def write_card(run: Converted) -> Path:
 
 
 def card(run: Converted) -> str:
-    """Scores before and after, parameters, how to load it and how it was made."""
+    """Scores before and after, how to load it and how it was made."""
     table = run.tables["delivered"]
     problem, metric = run.settings.task.problem, run.results.float_model.metric
     pipeline = PIPELINES.get(problem, "text-classification")
@@ -59,9 +54,7 @@ def card(run: Converted) -> str:
         "## Use",
         RERANKING if problem == RERANK else USE.format(pipeline=pipeline),
         f"## {escaped(metric.capitalize())}",
-        _scores(run),
-        "## Parameters",
-        _parameters(table),
+        markdown_table(list(map(escaped, run.results.header)), list(run.results.rows.values())),
         "## Made by",
         f"hccs {hccs.__version__}:\n\n{fenced(run.command)}",
     ]
@@ -101,36 +94,6 @@ def _front(metric: str, pipeline: str) -> str:
     return "\n".join(["---", *lines, "metrics:", f"- {json.dumps(metric)}", "---"])
 
 
-def _scores(run: Converted) -> str:
-    rows = []
-    for stage in run.scores:
-        score, reached = run.results.score(stage), run.results.reached(stage)
-        if score is None:
-            continue
-        low, high = score.interval
-        cells = [STEPS[stage], f"{score.value:.4f}", f"{low:.4f} to {high:.4f}"]
-        if reached is not None:
-            against = reached.against_float
-            low, high = against.interval
-            cells += [f"{100 * against.value:+.2f}", f"{100 * low:+.2f} to {100 * high:+.2f}"]
-        rows.append([*cells, *[""] * (5 - len(cells))])
-    name = escaped(run.results.float_model.metric)
-    return markdown_table(["step", f"dev {name}", "95 %", "points against float", "95 %, paired"], rows)
-
-
-def _parameters(table: ParamTable) -> str:
-    names = NAMES[: table.head(0, 0).packed.shape[-1]]
-    rows: list[list[Any]] = [
-        [f"{layer}.{head}", *table.head(layer, head).packed.tolist(), f"{table.scale[layer, head]:.5f}"]
-        for layer in range(table.shape[0])
-        for head in range(table.shape[1])
-    ]
-    left = len(rows) - MOST_HEADS
-    more = f"\n\nand {left} more; `config.json` holds all of them." if left > 0 else ""
-    return markdown_table(["layer.head", *names, "scale"], rows[:MOST_HEADS]) + more
-
-
 def markdown_table(header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    """A table as Markdown writes it."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

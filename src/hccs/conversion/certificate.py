@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import hccs
 from hccs.conversion.data.reading import read_table, read_text
@@ -19,8 +20,6 @@ from hccs.conversion.runs.record import read_json, typed, write_json
 from hccs.errors import DataError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from hccs.conversion.converted import Converted
 
     Vectors = NDArray[np.float32]
@@ -252,7 +251,6 @@ class Retrieval:
         return cls(texts, [text for text, _ in asked], [grade for _, grade in asked])
 
     def results(self, encode: Encode) -> NDArray[np.int64]:
-        """The best documents of every query."""
         return _best(encode(self.queries) @ encode(self.documents).T, NEAREST)
 
     def ndcg(self, results: NDArray[np.int64]) -> float:

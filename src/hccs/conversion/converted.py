@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hccs._html.elements import table, tag
-from hccs._html.notebook import TABLE, framed
+from hccs._html import framed, table, tag
 from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.metrics import Metric, agreement_for, metric_for
 from hccs.conversion.models import Loaded, best_device, load_classifier, predictions, saved_labels
 from hccs.conversion.results import Results
-from hccs.conversion.runs.record import read_json, require_version, typed
-from hccs.conversion.settings import Settings
+from hccs.conversion.runs.record import read_typed
+from hccs.conversion.settings import Settings, convert_command
 from hccs.errors import FileError
 from hccs.nn.attaching import saved_table
 from hccs.numbers.table import CONVERTED, ParamTable
@@ -29,26 +26,11 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 
-DELIVERED = ("model", IN_RUN, CONVERTED, "model.hccs.json", REPORT)
-"""What of a run is worth taking elsewhere, where it is there."""
-
-STEPS = {
-    "float_model": "float",
-    "calibrated": "HCCS, calibrated",
-    "untrained": "all in integers, untrained",
-    "retrain": "trained",
-    "attention": "HCCS, int8 q, k and v",
-    "integer": "all in integers",
-}
-"""Stages that have a score, in words."""
-
 
 def settings_of(folder: Path) -> Settings:
     """The settings that a run was begun with; a damaged file is refused."""
-    path, hint = folder / "settings.json", "Convert the model into another folder."
-    saved = read_json(path, hint)
-    require_version(saved, path)
-    found: Settings = typed(Settings, saved, path, hint)
+    hint = "Convert the model into another folder."
+    found: Settings = read_typed(Settings, folder / "settings.json", hint, versioned=True)
     return found
 
 
@@ -67,7 +49,6 @@ class Converted:
 
     @cached_property
     def results(self) -> Results:
-        """What every stage found."""
         return Results.of(self.folder)
 
     @cached_property
@@ -82,7 +63,6 @@ class Converted:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return Path(self.settings.model).name
 
     # --- models and data ----------------------------------------------------------------------------------
@@ -109,7 +89,6 @@ class Converted:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the task, in order."""
         return saved_labels(self.model)
 
     @cached_property
@@ -129,7 +108,6 @@ class Converted:
         return {name: ParamTable.load(self.folder / file) for name, file in files.items()}
 
     def float_model(self) -> Any:
-        """The model before the conversion."""
         loaded = load_classifier(str(self.folder / "float"), self.labels, problem=self.settings.task.problem)
         return loaded.model.to(best_device())
 
@@ -167,14 +145,7 @@ class Converted:
     @cached_property
     def command(self) -> str:
         """The command that makes the same run."""
-        from hccs.conversion.report.commands import convert_command
-
         return convert_command(self.settings, self.folder)
-
-    @property
-    def figures(self) -> dict[str, Path]:
-        """The pictures of the run by name; none where matplotlib is not installed."""
-        return {path.stem: path for path in sorted(self.folder.glob("*.png"))}
 
     @property
     def report(self) -> Path:
@@ -191,34 +162,10 @@ class Converted:
 
         return sentence(self)
 
-    def shown(self, score: float) -> str:
-        """An accuracy in per cent, any other score as it is."""
-        return f"{100 * score:.2f} %" if self.results.float_model.metric == "accuracy" else f"{score:.4f}"
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Copy what is delivered into a new folder: the models, the parameters and the report."""
-        target = Path(folder)
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise FileError(f"{target} to be a new folder", "one that holds files", "Choose another.")
-        target.mkdir(parents=True, exist_ok=True)
-        for path in (self.folder / name for name in DELIVERED):
-            if path.is_dir():
-                shutil.copytree(path, target / path.name)
-            elif path.exists():
-                shutil.copy2(path, target / path.name)
-        return target
-
     def _repr_html_(self) -> str:
-        rows = []
-        for stage, score in self.scores.items():
-            measured, reached = self.results.score(stage), self.results.reached(stage)
-            ends = None if measured is None else measured.interval
-            points = "" if reached is None else f"{100 * reached.against_float.value:+.2f}"
-            span = "" if ends is None else f"{self.shown(ends[0])} to {self.shown(ends[1])}"
-            rows.append([STEPS[stage], self.shown(score), span, points])
         return framed(
             "hccs.convert",
             tag("p", self.summary),
-            table(["step", self.results.float_model.metric, "95 %", "points"], rows, style=TABLE),
+            table(self.results.header, self.results.rows.values()),
             tag("p", "report: ", tag("code", self.folder / REPORT)),
         )

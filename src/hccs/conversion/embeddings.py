@@ -1,7 +1,7 @@
 """Encoders of sentences to integers without labels: the float model's vectors are all that is followed.
 
-Held-back texts decide between the forms of HCCS, and whether weights corrected by
-closed-form regression are kept; other held-back texts certify what is delivered.
+Held-back texts decide whether weights corrected by closed-form regression are kept; other held-back texts
+certify what is delivered.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import hccs.nn
-from hccs.calibration import HeadStatistics, ValueRanges, search
+from hccs.calibration import HeadStatistics, search
 from hccs.calibration.two_lines import SCORES
 from hccs.conversion import certificate as fidelity
 from hccs.conversion.certificate import Certificate
@@ -39,20 +40,17 @@ from hccs.conversion.runs.record import (
     write_json,
 )
 from hccs.conversion.sentence_transformers import SentenceEncoder, load_sentence_encoder
-from hccs.conversion.settings import LONGEST_UINT8
 from hccs.conversion.stages import CALIBRATED, STATISTICS
 from hccs.errors import DataError, HccsError, ParameterError
 from hccs.nn.lowering import IntegerPlan, take_apart
-from hccs.nn.lowering.ranges import measured
-from hccs.numbers.multipliers import INT16_LIMIT
+from hccs.nn.lowering.ranges import ValueRanges, measured
+from hccs.numbers.layers import INT16_LIMIT
+from hccs.numbers.region import WIDE
 from hccs.numbers.table import ParamTable
 from hccs.program import IntegerModel
 from hccs.program.files import IN_RUN
-from hccs.program.text_settings import TextSettings
+from hccs.program.program import TextSettings
 from hccs.text import Encoder
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FEWEST = 40
 """Texts that leave enough on either side of both splits."""
@@ -60,19 +58,17 @@ FEWEST = 40
 MOST_HELD_BACK = 1000
 """Texts that certify; half as many choose."""
 
-WORTH = 0.9
-"""int16 scores are chosen where they leave at most this share of the distance that uint8 scores leave, which
-run faster."""
-
-RANGES = "ranges.safetensors"
+BY_DISTANCE = "by-distance"
+"""Scores that are looked up in a table of exponentials: what is made where no other form is asked for."""
 
 
 @dataclass(frozen=True)
 class EmbeddingSettings:
     """Which encoder, on which texts: `texts` is a file, `text` its column; `n` cuts texts earlier.
 
-    `sentences` texts calibrate, `reconstruction_sentences` correct the weights. `scores` that are None are
-    chosen. `pairs` and `retrieval` are data on which the certificate compares both models.
+    `sentences` texts calibrate, `reconstruction_sentences` correct the weights. `scores` are those of two
+    lines; None: they are looked up by distance. `pairs` and `retrieval` are data on which the certificate
+    compares both models.
     """
 
     model: str
@@ -109,17 +105,11 @@ class FloatVectors:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A form of scores, and the mean cosine to float that it reaches before weights are corrected."""
+class CalibratedVectors:
+    """The form of scores, and the mean cosine to float that it reaches before weights are corrected."""
 
     scores: str
     cosine: float
-
-
-@dataclass(frozen=True)
-class CalibratedVectors:
-    chosen: Candidate
-    candidates: tuple[Candidate, ...]
     kl: float
 
 
@@ -172,7 +162,6 @@ class ConvertedEncoder:
 
     @cached_property
     def results(self) -> EmbeddingResults:
-        """What every stage found."""
         return EmbeddingResults.of(self.folder)
 
     @cached_property
@@ -190,12 +179,10 @@ class ConvertedEncoder:
 
     @property
     def certificate(self) -> Certificate:
-        """How faithful the integer model is."""
         return self.results.certify.certificate
 
     @property
     def model(self) -> Path:
-        """The integer model's file."""
         return self.folder / IN_RUN
 
     @property
@@ -304,7 +291,6 @@ class EmbeddingRun:
         return self.folder.path
 
     def run(self) -> None:
-        """Do every stage that is not done yet."""
         stages: dict[str, Callable[[], Any]] = {
             "float_model": self._float_model,
             "collect": self._collect,
@@ -338,55 +324,50 @@ class EmbeddingRun:
         )
 
     def _collect(self) -> Collected:
-        """Statistics of logits, and the ranges of all other values."""
+        """Statistics of logits."""
         encoder, batches = self.float_encoder, self._batches(self.settings.sentences)
         stats = hccs.nn.collect(encoder.model, batches, n=encoder.max_length)
         stats.save(self.path / STATISTICS)
-        parts = take_apart(encoder.model, None, encoder.head)
-        measured(encoder.model, parts, batches, counted=False).save(self.path / RANGES)
         sentences = sum(len(batch["input_ids"]) for batch in batches)
         return Collected(sentences=sentences, rows=int(stats.rows.sum()), scale="largest")
 
     def _calibrate(self) -> CalibratedVectors:
-        """The table of every kind of scores, and the choice between them."""
+        """The logit scale of every head; scores by distance, or those of two lines that were asked for."""
         stats, n = HeadStatistics.load(self.path / STATISTICS), self.float_encoder.max_length
-        forms = (self.settings.scores,) if self.settings.scores else _forms(n)
-        found = {form: search(stats, n, lines=2, scores=form, objective="output") for form in forms}
-        tried = []
-        for form in forms:
-            plan = self._plan(self.float_encoder.model, found[form].table)
-            tried.append(Candidate(form, self._cosine(plan.lower())))
-            self.say(f"  {form} scores: mean cosine {tried[-1].cosine:.4f}")
-        chosen = tried[0]
-        for other in tried[1:]:
-            chosen = other if 1 - other.cosine <= WORTH * (1 - chosen.cosine) else chosen
-        found[chosen.scores].table.save(self.path / CALIBRATED)
-        return CalibratedVectors(chosen, tuple(tried), found[chosen.scores].kl)
+        form = self.settings.scores
+        if form is None:
+            found = search(stats, n, lines=1, sum_bits=WIDE)
+        else:
+            found = search(stats, n, lines=2, scores=form, objective="output")
+        found.table.save(self.path / CALIBRATED)
+        cosine = self._cosine(self._plan(self.float_encoder.model, found.table).lower())
+        self.say(f"  {form or BY_DISTANCE} scores: mean cosine {cosine:.4f}")
+        return CalibratedVectors(form or BY_DISTANCE, cosine, found.kl)
 
     def _reconstruct(self) -> CorrectedVectors:
         """Correct the weights for their integers, keep that where it wins, and write the program."""
-        chosen = from_json(CalibratedVectors, self.folder.record.stages["calibrate"]).chosen
+        before = from_json(CalibratedVectors, self.folder.record.stages["calibrate"]).cosine
         table, teacher = ParamTable.load(self.path / CALIBRATED), self.float_encoder.model
         model = copy.deepcopy(teacher)
         plan = self._plan(model, table)
         plain = plan.lower()
-        best, result = plain, CorrectedVectors(False, chosen.cosine)
+        best, result = plain, CorrectedVectors(False, before)
         if self.settings.reconstruct:
             batches = self._batches(self.settings.reconstruction_sentences)
             try:
                 with plan.training():
-                    matrices = hccs.nn.reconstruct(model, batches, teacher=teacher)
+                    matrices = hccs.nn.reconstruct(model, batches, teacher=teacher, compensate=True)
             except HccsError as error:
                 self.say(f"  weights stay as they are: {error}")
                 result = replace(result, refused=str(error))
             else:
                 corrected = plan.lower()
                 after = self._cosine(corrected)
-                self.say(f"  corrected weights: mean cosine {chosen.cosine:.4f} -> {after:.4f}")
-                best = corrected if after > chosen.cosine else plain
+                self.say(f"  corrected weights: mean cosine {before:.4f} -> {after:.4f}")
+                best = corrected if after > before else plain
                 result = CorrectedVectors(
                     kept=best is corrected,
-                    before=chosen.cosine,
+                    before=before,
                     after=after,
                     sentences=sum(len(batch["input_ids"]) for batch in batches),
                     matrices=tuple(CorrectedMatrix(**asdict(matrix)) for matrix in matrices),
@@ -424,13 +405,24 @@ class EmbeddingRun:
         texts = [text for (text,) in self.fitted.subset(count, self.settings.seed).texts]
         return [batch for _, batch in self.float_encoder.batches(texts, 32)]
 
+    @cached_property
+    def _ranges(self) -> ValueRanges:
+        """How far all values but logits reach in the float model."""
+        encoder, batches = self.float_encoder, self._batches(self.settings.sentences)
+        return measured(encoder.model, take_apart(encoder.model, None, encoder.head), batches, counted=False)
+
     def _plan(self, model: Any, table: ParamTable) -> IntegerPlan:
-        ranges = ValueRanges.load(self.path / RANGES)
-        return IntegerPlan.measured(model, table, [], ranges=ranges, vector=self.float_encoder.head)
+        return IntegerPlan.measured(
+            model,
+            table,
+            [],
+            ranges=self._ranges,
+            vector=self.float_encoder.head,
+            by_distance=self.settings.scores is None,
+        )
 
     @cached_property
     def _wanted(self) -> NDArray[np.float32]:
-        """The float vectors of the texts that choose."""
         return self.float_encoder.encode(self.texts["chooses"])
 
     def _cosine(self, model: IntegerModel) -> float:
@@ -445,11 +437,6 @@ class EmbeddingRun:
         facts = {**model.program.facts, "text": text.as_json()}
         program = replace(model.program, tokenizer=encoder.tokenizer_text, facts=facts)
         IntegerModel(program).save(self.path / IN_RUN)
-
-
-def _forms(n: int) -> tuple[str, ...]:
-    """Scores that are tried: long rows, of which the texts that choose have few, need the finer ones."""
-    return ("int16",) if n > LONGEST_UINT8 else ("uint8", "int16")
 
 
 def _encode(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:

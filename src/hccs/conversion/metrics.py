@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.conversion.data.problems import IGNORED, RERANK, VALUES
 from hccs.errors import DataError, ParameterError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Function = Callable[["NDArray[Any]", "NDArray[Any]"], float]
 

@@ -55,7 +55,6 @@ def load_classifier(
     vocabulary: str | Path | None = None,
     *,
     order: Sequence[str] = (),
-    by_name: bool = False,
     new_head: bool = False,
     problem: str = CLASSIFICATION,
 ) -> Loaded:
@@ -80,7 +79,7 @@ def load_classifier(
     if has_head and not new_head:
         _require_head(name, model, info["mismatched_keys"], problem)
         require_weights(name, info["missing_keys"], _NEW_HEAD)  # a pooler, without which a head is worthless
-        found = tuple(labels) if problem in VALUES else _arranged(name, model, labels, order, by_name)
+        found = tuple(labels) if problem in VALUES else _arranged(name, model, labels, order)
     else:
         found = tuple(order) or tuple(labels)
         if not found:
@@ -171,12 +170,10 @@ def _require_head(name: str, model: Any, mismatched: Iterable[Any], problem: str
     _require_sizes(name, [key for key, *_ in mismatched], _NEW_HEAD)
 
 
-def _arranged(
-    name: str, model: Any, labels: Sequence[str], order: Sequence[str], by_name: bool
-) -> tuple[str, ...]:
+def _arranged(name: str, model: Any, labels: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
     """The labels of the model's outputs, or why they cannot be those of the data."""
     own = tuple(str(model.config.id2label[i]) for i in sorted(model.config.id2label))
-    found = names.in_model_order(own, labels, order, by_name=by_name)
+    found = names.in_model_order(own, labels, order)
     if found is None and len(own) != len(labels):
         raise ModelError(
             f"a classification head for the {len(labels)} labels of the data, {names.shown(labels)}",
@@ -382,7 +379,6 @@ def predictions(model: Any, data: TokenisedSet, batch_size: int = 256, progress:
 
 
 def best_device() -> torch.device:
-    """CUDA where there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -12,6 +12,16 @@ from typing import Any, get_args, get_type_hints
 from hccs.conversion.runs.record import REDO, StageRecord, finished, typed
 from hccs.conversion.scores import Difference, Measured
 
+STEPS = {
+    "float_model": "float",
+    "calibrated": "HCCS, calibrated",
+    "untrained": "all in integers, untrained",
+    "retrain": "trained",
+    "attention": "HCCS, int8 q, k and v",
+    "integer": "all in integers",
+}
+"""Stages that have a score, in words."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -215,7 +225,6 @@ class Results:
         return found
 
     def score(self, stage: str) -> Measured | None:
-        """The dev score of a stage, if it has one."""
         reached = self.reached(stage)
         if stage == "float_model":
             return self.float_model.score
@@ -232,6 +241,30 @@ class Results:
         """The stage whose score is that of what the run delivers."""
         order = ("integer", "attention", "retrain", "calibrated")
         return next(stage for stage in order if self.score(stage) is not None)
+
+    def shown(self, score: float) -> str:
+        """An accuracy in per cent, any other score as it is."""
+        return f"{100 * score:.2f} %" if self.float_model.metric == "accuracy" else f"{score:.4f}"
+
+    @property
+    def header(self) -> list[str]:
+        return ["step", f"dev {self.float_model.metric}", "95 %", "points", "95 %, paired"]
+
+    @property
+    def rows(self) -> dict[str, list[str]]:
+        """By stage: its name, its score and how far it is from the float model's, with intervals."""
+        found = {}
+        for stage in (name for name in STEPS if name in self.scores):
+            score, reached = self.score(stage), self.reached(stage)
+            assert score is not None
+            low, high = (self.shown(end).removesuffix(" %") for end in score.interval)
+            name = STEPS[stage] + ", delivered" * (stage == self.delivered)
+            found[stage] = [name, self.shown(score.value), f"{low} to {high}", "", ""]
+            if reached is not None:
+                difference = reached.against_float
+                low, high = (f"{100 * end:+.2f}" for end in difference.interval)
+                found[stage][3:] = [f"{100 * difference.value:+.2f}", f"{low} to {high}"]
+        return found
 
 
 def _kinds() -> dict[str, Any]:

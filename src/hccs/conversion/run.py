@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -35,18 +34,13 @@ from hccs.conversion.models import (
     predictions,
     require_fit,
 )
-from hccs.conversion.reconstructing import Judge
 from hccs.conversion.results import Answers, ChangedAnswer, Reached, stages_of
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.processes import state
 from hccs.conversion.scores import difference, measured
 from hccs.conversion.settings import Settings
-from hccs.conversion.stages import CALIBRATED, stages_for
-from hccs.errors import HccsError
+from hccs.conversion.stages import CALIBRATED, Judge, stages_for
 from hccs.numbers.table import ParamTable
-
-ACCOUNTED = 64
-"""Dev examples that each operator is accounted for on at the end of a run; `hccs where` takes more."""
 
 MOST_LABELS = 12
 """Labels up to which a confusion matrix is noted."""
@@ -115,7 +109,6 @@ class Run:
             data.labels,
             settings.vocabulary,
             order=settings.labels,
-            by_name=settings.task.names_numbers,
             new_head=settings.new_head,
             problem=settings.task.problem,
         )
@@ -146,7 +139,6 @@ class Run:
         return self.folder.path
 
     def run(self) -> None:
-        """Do every stage that is not done yet."""
         with self.folder:
             self.found = stages_of(self.folder.record)
             begun = self.found.get("float_model")
@@ -217,7 +209,6 @@ class Run:
 
     @cached_property
     def table(self) -> ParamTable:
-        """The calibrated table."""
         return ParamTable.load(self.path / CALIBRATED)
 
     def calibrated(self) -> tuple[Any, ParamTable]:
@@ -260,11 +251,9 @@ class Run:
 
     @cached_property
     def _float_answers(self) -> torch.Tensor:
-        """The float model's logits on dev."""
         return predictions(hccs.nn.detach(self.load("float").eval()), self.sets["dev"])
 
     def score(self, model: Any) -> Reached:
-        """What a model reaches on dev."""
         return self.reached(predictions(model, self.sets["dev"]))
 
     def reached(self, answers: torch.Tensor) -> Reached:
@@ -299,8 +288,6 @@ class Run:
     def _text(self, example: int) -> str:
         """The beginning of a dev text; an image's file."""
         text = " | ".join(part if isinstance(part, str) else "" for part in self.data.dev.texts[example])
-        if self.data.dev.tokenised:
-            text = self.start.tokenizer.decode([int(i) for i in text.split(" | ")[0].split()])
         return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
 
 
@@ -320,28 +307,13 @@ def _noted_warnings() -> Iterator[list[str]]:
 
 
 def finish(folder: str | Path, say: Callable[[str], None] = print) -> None:
-    """Write the report, the model's card and the figures into a finished run's folder.
-
-    Where accuracy goes is measured after a training, beside which it takes no time.
-    """
+    """Write the report and the model's card into a finished run's folder."""
     from hccs.conversion.card import write_card
     from hccs.conversion.certificate import certify_reranker
-    from hccs.conversion.report import figures
-    from hccs.conversion.report.where import where, written
     from hccs.conversion.report.write import write_report
 
     if state().is_main_process:
         run = Converted(Path(folder))
-        trained = run.settings.retraining is not None
-        if run.results.reached("integer") is not None and trained and not written(run.folder):
-            say("where accuracy goes …")
-            try:
-                where(run.folder, examples=ACCOUNTED)
-            except HccsError as error:  # a family without such an account has its report all the same
-                say(f"  not known: {error}")
-        if importlib.util.find_spec("matplotlib") is not None:
-            figures.accuracy_figure(run.results, run.folder / "accuracy.png")
-            figures.heads_figure(run.heads, run.folder / "heads.png")
         if run.settings.task.problem == RERANK and run.results.reached("integer") is not None:
             certify_reranker(run)
         write_card(run)

@@ -62,7 +62,6 @@ class Measured:
 
     @property
     def interval(self) -> Interval:
-        """The 95 % interval."""
         if self.counted is not None:
             return of_share(self.value, self.counted)
         return self.value - Z * self.error, self.value + Z * self.error

@@ -9,11 +9,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import nn
 
 import hccs.nn
@@ -30,9 +31,6 @@ from hccs.errors import FileError, ModelError, ParameterError
 from hccs.nn import VectorHead
 from hccs.nn.interface import attention_layers
 from hccs.nn.lowering import take_apart
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 POOLINGS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last"}
 """How sentence-transformers names the poolings that programs have."""

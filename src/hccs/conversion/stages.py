@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +15,16 @@ import torch
 import hccs.nn
 from hccs._files import atomic
 from hccs.calibration import HeadStatistics, fidelity, search
-from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, RERANK, TOKENS
+from hccs.conversion.data.problems import CLASSIFICATION, IGNORED, IMAGES, RERANK, TOKENS
+from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.evaluate import agreement, integer_logits, share_equal
 from hccs.conversion.metrics import ACCURACY
 from hccs.conversion.models import best_device, float_accuracy, predictions
-from hccs.conversion.reconstructing import correct_weights, refine
 from hccs.conversion.results import (
     AllInteger,
     Calibrated,
     Collected,
+    CorrectedMatrix,
     FloatModel,
     HeadFit,
     IntegerAttention,
@@ -33,16 +36,17 @@ from hccs.conversion.results import (
     Verdict,
 )
 from hccs.conversion.runs.processes import state
-from hccs.conversion.scores import measured
+from hccs.conversion.scores import closer, measured
 from hccs.conversion.steps import SCALES, evaluate_modes, plan_whole, retrain, train_whole
 from hccs.conversion.training import Outcome, Recipe, train
 from hccs.errors import HccsError
 from hccs.nn import IntegerPlan
 from hccs.nn.integer import NORMALISATION
-from hccs.numbers.table import CONVERTED
+from hccs.nn.training import divergence
+from hccs.numbers.table import CONVERTED, ParamTable
 from hccs.program import IntegerModel
 from hccs.program.files import IN_RUN
-from hccs.program.text_settings import CLASSIFY, TAG, TextSettings
+from hccs.program.program import CLASSIFY, TAG, TextSettings
 
 if TYPE_CHECKING:
     from hccs.conversion.run import Run
@@ -53,6 +57,62 @@ STATISTICS = "statistics.safetensors"
 ANSWERS = "answers.npy"
 """The logits of the training model on the dev set, beside the weights it was saved with."""
 
+MOST_JUDGES = 1024
+"""Held-back sentences on which a step is judged."""
+
+LEAST_SENTENCES = 8
+"""Reconstruction holds back one sentence in so many."""
+
+
+class Judge:
+    """Held-back sentences and the float model's answers to them: which of two models is nearer to those."""
+
+    def __init__(self, teacher: Any, held_back: TokenisedSet) -> None:
+        every = -(-len(held_back) // MOST_JUDGES)
+        self.sentences = held_back.at(range(0, len(held_back), every))
+        self.wanted = predictions(teacher, self.sentences)
+        labels = self.sentences.labels
+        self.counted = labels != IGNORED if labels.ndim == 2 else None
+
+    def answers(self, model: Any) -> torch.Tensor:
+        return predictions(model, self.sentences)
+
+    def verdict(self, before: torch.Tensor, after: torch.Tensor) -> Verdict:
+        """Whether a model's answers after a step are kept, given those before it."""
+        nearer = closer(after, before, self.wanted, self.counted)
+        first, second = (float(divergence(part, self.wanted, self.counted)) for part in (before, after))
+        return Verdict(not nearer.loses, (first, second), (nearer.value, nearer.error), len(self.sentences))
+
+
+def correct_weights(model: Any, teacher: Any, batches: Sequence[dict[str, Any]], judge: Judge) -> Verdict:
+    """Correct weights in place by closed-form ridge regression; a step that loses is undone.
+
+    Fewer than LEAST_SENTENCES sentences leave none to hold back: then nothing is corrected.
+    """
+    before, weights = judge.answers(model), copy.deepcopy(model.state_dict())
+    if sum(len(next(iter(batch.values()))) for batch in batches) < LEAST_SENTENCES:
+        return judge.verdict(before, before)
+    matrices = hccs.nn.reconstruct(model, batches, teacher=teacher)
+    verdict = judge.verdict(before, judge.answers(model))
+    if not verdict.kept:
+        model.load_state_dict(weights)
+    return replace(verdict, matrices=tuple(CorrectedMatrix(**asdict(matrix)) for matrix in matrices))
+
+
+def refine(
+    model: Any, teacher: Any, table: ParamTable, batches: Sequence[dict[str, Any]], judge: Judge
+) -> Verdict:
+    """Fit theta to the float model's answers, and attach it; where that loses, the table stays attached.
+
+    Without a teacher the float model is the model itself with its own softmax.
+    """
+    before = judge.answers(hccs.nn.attach(model, table))
+    found = hccs.nn.refine(model, table, batches, teacher=teacher)
+    verdict = judge.verdict(before, judge.answers(hccs.nn.attach(model, found)))
+    if not verdict.kept:
+        hccs.nn.attach(model, table)
+    return verdict
+
 
 def score_float_model(run: Run) -> FloatModel:
     """Score the float model, fine-tuning it first if it came without a head for the problem."""
@@ -61,7 +121,7 @@ def score_float_model(run: Run) -> FloatModel:
         why = "its head is replaced" if run.settings.new_head else "the model has no such head"
         run.say(f"  {why}: fine-tuning it on the task")
         recipe = replace(run.settings.fine_tuning, seed=run.settings.seed)
-        where = run.path / "checkpoints" / "float"
+        where = run.path / "checkpoints" / "float.pt"
         train(model, run.sets["train"], run.sets["held_back"], recipe, where, metric=run.metric, say=run.say)
     run.keep(model, "float")
     if run.start.has_head and run.metric == ACCURACY and run.settings.task.problem == CLASSIFICATION:
@@ -157,7 +217,7 @@ def retrain_model(run: Run) -> Trained:
     recipe = replace(run.settings.retraining, seed=run.settings.seed)
     if run.settings.task.unlabelled:
         recipe = replace(recipe, distil=1.0)
-    where = run.path / "checkpoints" / "retrain"
+    where = run.path / "checkpoints" / "retrain.pt"
     if _trains_in_integers(run):
         outcome, answers = _train_in_integers(run, recipe, where)
     else:
@@ -301,7 +361,6 @@ def save(run: Run) -> Saved:
 
 
 def stages_for(settings: Any) -> dict[str, Any]:
-    """The stages of a run by name, in order."""
     in_integers, trains = settings.integer == "whole", settings.retraining is not None
     return {
         "float_model": score_float_model,

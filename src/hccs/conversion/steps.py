@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import hccs.nn
-from hccs.calibration import Calibration, search
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.metrics import ACCURACY, Metric
 from hccs.conversion.models import score
@@ -24,26 +22,6 @@ RETRAINING = Recipe(epochs=3, learning_rate=5e-5, batch_size=128, distil=0.8, dr
 
 SCALES = "least-error"
 """How the scales of whole encoders are chosen, with outlying channels apart: what MiniLM needs."""
-
-
-@dataclass(frozen=True)
-class Calibrated:
-    """A calibration, how long collecting and searching took, and the batches it used."""
-
-    calibration: Calibration
-    seconds: float
-    batches: Sequence[dict[str, Any]]
-
-
-def calibrate(
-    model: Any, data: TokenisedSet, *, n: int, granularity: str = "head", mode: Mode | str = "i16_div"
-) -> Calibrated:
-    """Collect the model's logits over `data` and search every head's parameters."""
-    began = time.perf_counter()
-    batches = list(data.batches(64))
-    stats = hccs.nn.collect(model, batches, n=n)
-    found = search(stats, n, granularity, mode)
-    return Calibrated(found, time.perf_counter() - began, batches)
 
 
 def evaluate_modes(
@@ -68,9 +46,8 @@ def retrain(
     data: TokenisedSet,
     held_back: TokenisedSet,
     recipe: Recipe,
-    folder: Path,
+    checkpoint: Path | None = None,
     *,
-    resumable: bool = True,
     metric: Metric = ACCURACY,
     say: Callable[[str], None] | None = None,
 ) -> Outcome:
@@ -82,7 +59,7 @@ def retrain(
     if recipe.distil and data.predictions is None:
         data = taught(data, model)
     hccs.nn.attach(model, table)
-    return train(model, data, held_back, recipe, folder, resumable=resumable, metric=metric, say=say)
+    return train(model, data, held_back, recipe, checkpoint, metric=metric, say=say)
 
 
 def plan_whole(model: Any, table: ParamTable, calibration_data: TokenisedSet) -> IntegerPlan:
@@ -101,9 +78,8 @@ def train_whole(
     data: TokenisedSet,
     held: TokenisedSet,
     recipe: Recipe,
-    folder: Path,
+    checkpoint: Path | None = None,
     *,
-    resumable: bool = True,
     metric: Metric = ACCURACY,
     say: Callable[[str], None] | None = None,
 ) -> Outcome:
@@ -114,7 +90,7 @@ def train_whole(
     if recipe.distil and data.predictions is None:
         data = taught(data, plan.model)
     with plan.training():
-        return train(plan.model, data, held, recipe, folder, resumable=resumable, metric=metric, say=say)
+        return train(plan.model, data, held, recipe, checkpoint, metric=metric, say=say)
 
 
 def with_mode(table: ParamTable, mode: Mode | str) -> ParamTable:

@@ -1,43 +1,46 @@
-"""Fine-tuning and retraining on transformers' `Trainer`; held-back examples choose the best checkpoint."""
+"""Fine-tuning and retraining: the best weights on held-back examples are kept, batches have similar lengths.
+
+Optimiser, schedule and clipping are those of transformers' `Trainer`, whose writing of whole models at every
+evaluation costs small models more than their steps. Many processes share every batch's gradients.
+"""
 
 from __future__ import annotations
 
 import copy
-import json
 import math
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from hccs._files.atomic import replacing
 from hccs._progress import Bar, duration
 from hccs.conversion.data.problems import IGNORED
-from hccs.conversion.data.tokens import TokenisedSet, as_batch
+from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.fingerprints import of_examples
-from hccs.conversion.loop import train_in_memory
 from hccs.conversion.metrics import ACCURACY, Metric
-from hccs.conversion.models import predictions, score, transformers
+from hccs.conversion.models import predictions, score
 from hccs.conversion.runs.processes import state
-from hccs.conversion.runs.record import write_json
-from hccs.errors import ParameterError
+from hccs.errors import FileError, ParameterError
 from hccs.nn.attaching import attach, current_table
-from hccs.nn.training import divergence
-from hccs.numbers.table import ParamTable
+from hccs.nn.training import divergence, float32_products
 
 LAST_SEED = 2**32 - 1
 """The largest seed that NumPy's generators take."""
 
-MEASURED = 3
-"""Steps that the time of a training is estimated from."""
+SORTED_TOGETHER = 50
+"""Batches whose examples are sorted by length together: few enough that every batch is still a random one."""
 
-WORTH_TELLING = 20.0
-"""Seconds that a training must take to be worth a word."""
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+SECONDS_BETWEEN_LINES = 30.0
+
+MOST_GRADIENT = 1.0
+"""The norm that gradients are clipped to."""
 
 
 @dataclass(frozen=True)
@@ -92,84 +95,41 @@ def train(
     data: TokenisedSet,
     held: TokenisedSet,
     recipe: Recipe,
-    folder: Path,
+    checkpoint: Path | None = None,
     *,
-    resumable: bool = True,
     metric: Metric = ACCURACY,
     say: Callable[[str], None] | None = None,
-    checkpoint: Path | None = None,
 ) -> Outcome:
     """Train `model` in place to its best score on the examples that are held back (`hold_out`).
 
-    An interrupted training resumes from `folder`. With `recipe.distil` the loss follows the predictions that
-    `data` carries (`taught`). With HCCS attached, its table stays as it is. Weights that never beat where
-    they started are put back. A training that is not `resumable` keeps its best weights in memory, in one
-    process, and writes nothing but, once a minute, its state to `checkpoint`, where one is given and from
-    which the same training resumes.
+    With `recipe.distil` the loss follows the predictions that `data` carries (`taught`). With HCCS attached,
+    its table stays as it is. Weights that never beat where they started are put back. The state is written to
+    `checkpoint` once a minute; the same training resumes from it.
     """
     with nullcontext() if recipe.dropout else without_dropout(model):
-        return _train(model, data, held, recipe, folder, resumable, metric, say, checkpoint)
-
-
-def _train(
-    model: Any,
-    data: TokenisedSet,
-    held: TokenisedSet,
-    recipe: Recipe,
-    folder: Path,
-    resumable: bool,
-    metric: Metric,
-    say: Callable[[str], None] | None,
-    checkpoint: Path | None,
-) -> Outcome:
-    start = score(model, held, metric)
-    before = copy.deepcopy(model.state_dict())
-    table_before = current_table(model) if hasattr(model.config, "hccs") else None
-    if not resumable:
+        started, table = Best(), current_table(model) if hasattr(model.config, "hccs") else None
+        started.see(model, score(model, held, metric))
+        if checkpoint is not None:
+            checkpoint.parent.mkdir(parents=True, exist_ok=True)
         found = train_in_memory(
             model,
             data,
             recipe,
-            loss=partial(_loss, recipe),
+            loss=lambda model, batch: _loss(recipe, model, batch),
             score=lambda: score(model, held, metric),
             checkpoint=checkpoint,
             key="" if checkpoint is None else f"{recipe} {of_examples((data, held))}",
             say=say,
         )
-        if found.score is not None and found.score >= start:
-            found.put_back(model)
-        else:
-            _put_back(model, before, table_before)
+        kept = started
+        if found.score is not None and started.score is not None and found.score >= started.score:
+            kept = found
+        model.load_state_dict(kept.weights)
+        if table is not None:
+            attach(model, table)
         model.eval()
-        return Outcome(max(start, found.score or start), tuple(found.history))
-    hf = transformers()
-    arguments = _arguments(hf, recipe, len(data), folder, next(model.parameters()).device.type)
-    trainer = _trainer_class(hf)(
-        model=model,
-        args=arguments,
-        train_dataset=data,
-        eval_dataset=held,
-        data_collator=as_batch,
-        callbacks=[
-            hf.EarlyStoppingCallback(early_stopping_patience=recipe.patience),
-            _progress_callback(hf, say),
-        ],
-    )
-    trainer.recipe, trainer.metric = recipe, metric
-    trainer.remove_callback(hf.trainer_callback.PrinterCallback)
-    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
-    history = tuple(e["eval_score"] for e in trainer.state.log_history if "eval_score" in e)
-    best = trainer.state.best_metric
-    if best is None or best < start:
-        _put_back(model, before, table_before)
-        best = start
-    elif table_before is not None:
-        attach(model, table_before)
-    model.eval()
-    trainer.accelerator.wait_for_everyone()  # the best checkpoint has been read by all
-    if trainer.is_world_process_zero():
-        shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(float(best), history)
+        assert kept.score is not None
+        return Outcome(kept.score, tuple(found.history))
 
 
 @contextmanager
@@ -191,18 +151,9 @@ def without_dropout(model: Any) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def _put_back(model: Any, weights: dict[str, Any], table: ParamTable | None) -> None:
-    model.load_state_dict(weights)
-    if table is not None:
-        attach(model, table)
-
-
 def _loss(recipe: Recipe, model: Any, batch: dict[str, Any]) -> Any:
     """Of the labels and, with `distil`, of the float model's predictions that the batch carries."""
-    return _mixed(recipe, model(**{k: v for k, v in batch.items() if k != "predictions"}), batch)
-
-
-def _mixed(recipe: Recipe, outputs: Any, batch: dict[str, Any]) -> Any:
+    outputs = model(**{name: value for name, value in batch.items() if name != "predictions"})
     wanted = batch.get("predictions")
     if wanted is None or not recipe.distil:
         return outputs.loss
@@ -210,124 +161,202 @@ def _mixed(recipe: Recipe, outputs: Any, batch: dict[str, Any]) -> Any:
     return (1 - recipe.distil) * outputs.loss + recipe.distil * soft
 
 
-def _last_checkpoint(folder: Path) -> str | None:
-    """The last checkpoint that is whole, with the best one beside it, wherever the folder lies by now."""
-    found = folder.glob("checkpoint-*/trainer_state.json")
-    for path in sorted(found, key=lambda p: int(p.parent.name.split("-")[1]), reverse=True):
-        with state().main_process_first():
-            try:
-                saved = json.loads(path.read_bytes())
-            except ValueError:  # cut off where the disk was full
-                continue
-            if saved.get("best_model_checkpoint") is None:
-                return str(path.parent)
-            # Trainer would leave out a best one that it does not find, and keep its score.
-            best = folder / Path(saved["best_model_checkpoint"]).name
-            if not best.is_dir():
-                continue
-            if saved["best_model_checkpoint"] != str(best) and state().is_main_process:
-                write_json(path, {**saved, "best_model_checkpoint": str(best)})
-        return str(path.parent)
-    return None
+@dataclass
+class Best:
+    """The best score so far, the weights that reached it, and all scores on the way."""
+
+    score: float | None = None
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    history: list[float] = field(default_factory=list)
+    since: int = 0
+    """Evaluations since the best."""
+
+    def see(self, model: Any, score: float) -> None:
+        """Count an evaluation, and keep what the model is if it is the best."""
+        self.history.append(score)
+        if self.score is not None and score <= self.score:
+            self.since += 1
+            return
+        self.score, self.since = score, 0
+        self.weights = copy.deepcopy(model.state_dict())
 
 
-def _arguments(hf: Any, recipe: Recipe, examples: int, folder: Path, device: str) -> Any:
-    steps = math.ceil(examples / recipe.batch_size)
-    every = max(1, steps // recipe.evaluations_per_epoch)
-    return hf.TrainingArguments(
-        output_dir=str(folder),
-        num_train_epochs=recipe.epochs,
-        per_device_train_batch_size=recipe.batch_size,
-        learning_rate=recipe.learning_rate,
-        weight_decay=recipe.weight_decay,
-        warmup_steps=int(recipe.warmup * recipe.epochs * steps),
-        eval_strategy="steps",
-        eval_steps=every,
-        save_strategy="steps",
-        save_steps=every,
-        save_total_limit=1,
-        # A resumed training remembers how many evaluations in a row have not bettered the model.
-        restore_callback_states_from_checkpoint=True,
-        load_best_model_at_end=True,
-        metric_for_best_model="score",
-        greater_is_better=True,
-        logging_strategy="no",
-        logging_nan_inf_filter=False,  # it waits for the device at every step
-        report_to=[],
-        disable_tqdm=True,
-        seed=recipe.seed,
-        use_cpu=device == "cpu",
-        tf32=True if device == "cuda" else None,
-        optim="adamw_torch_fused" if device == "cuda" else "adamw_torch",
-        dataloader_pin_memory=False,
-        ddp_find_unused_parameters=False,
-        remove_unused_columns=False,
-    )
+def batches_of_similar_length(
+    lengths: torch.Tensor, size: int, generator: torch.Generator
+) -> Iterator[torch.Tensor]:
+    """The indices of all examples once, in batches: of random examples, but sorted a few batches at a time.
 
+    A batch is as wide as its longest text, so that one of random lengths is mostly padding. The batches come
+    in random order.
 
-def _trainer_class(hf: Any) -> Any:
-    class DistillingTrainer(hf.Trainer):  # type: ignore[misc, name-defined]
-        """A `Trainer` whose loss may follow the float model, and that evaluates by our metric."""
-
-        recipe: Recipe
-        metric: Metric
-        control: Any
-
-        def compute_loss(
-            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-        ) -> Any:
-            wanted = inputs.pop("predictions", None)
-            outputs = model(**inputs)
-            loss = _mixed(self.recipe, outputs, {**inputs, "predictions": wanted})
-            return (loss, outputs) if return_outputs else loss
-
-        def evaluate(
-            self, *arguments: Any, metric_key_prefix: str = "eval", **options: Any
-        ) -> dict[str, float]:
-            metrics = {f"{metric_key_prefix}_score": score(self.model, self.eval_dataset, self.metric)}
-            self.log(dict(metrics))
-            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-            return metrics
-
-    return DistillingTrainer
-
-
-def _progress_callback(hf: Any, say: Callable[[str], None] | None) -> Any:
-    class Progress(hf.TrainerCallback):  # type: ignore[misc, name-defined]
-        """Our bar in place of transformers' own, and a word on how long it will take."""
-
-        bar: Bar | None = None
-        steps: list[float]
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
-            self.bar = Bar("training", state.max_steps) if state.is_world_process_zero else None
-            self.steps = []
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **options: Any) -> None:
-            if self.bar is not None:
-                self.bar.update(state.global_step)
-            if say is not None and state.is_world_process_zero and len(self.steps) <= MEASURED:
-                self.steps.append(time.perf_counter())
-                if len(self.steps) > MEASURED:
-                    # The first step, which warms up, is not among them.
-                    each = (self.steps[-1] - self.steps[0]) / MEASURED
-                    line = estimate(each, state.max_steps - state.global_step)
-                    if line:
-                        say(line)
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **options: Any) -> None:
-            if self.bar is not None:
-                self.bar.close()
-
-    return Progress()
-
-
-def estimate(each: float, steps: int) -> str:
-    """How long so many steps will take, in words; nothing for what is over soon.
-
-    >>> estimate(0.5, 1200)
-    '  about 10 min 0 s for 1,200 steps of 0.50 s, evaluations apart'
+    >>> lengths = torch.tensor([9, 1, 9, 1, 9, 1])
+    >>> batches = batches_of_similar_length(lengths, 3, torch.Generator().manual_seed(0))
+    >>> sorted(lengths[batch].tolist() for batch in batches)
+    [[1, 1, 1], [9, 9, 9]]
     """
-    if each * steps < WORTH_TELLING:
-        return ""
-    return f"  about {duration(each * steps)} for {steps:,} steps of {each:.2f} s, evaluations apart"
+    order = torch.randperm(len(lengths), generator=generator)
+    found: list[torch.Tensor] = []
+    for part in order.split(SORTED_TOGETHER * size):
+        found += part[lengths[part].argsort(stable=True)].split(size)
+    for i in torch.randperm(len(found), generator=generator).tolist():
+        yield found[i]
+
+
+@float32_products(quick=True)
+def train_in_memory(
+    model: Any,
+    data: TokenisedSet,
+    recipe: Recipe,
+    *,
+    loss: Callable[[Any, dict[str, Any]], torch.Tensor],
+    score: Callable[[], float],
+    checkpoint: Path | None = None,
+    key: str = "",
+    say: Callable[[str], None] | None = None,
+) -> Best:
+    """Train a model in place by a loss of (model, batch); what is returned remembers its best weights.
+
+    `score` is asked as often as the recipe says and at the end. On a GPU float32 products are TF32's
+    meanwhile. The state is written to `checkpoint` once a minute; a training with the same `key` that finds
+    it there resumes from it, to the same weights. `say` hears how long it will take.
+    """
+    processes, is_main = state().num_processes, state().is_main_process
+    steps = max(1, math.ceil(len(data) / recipe.batch_size) // processes)
+    every, last = max(1, steps // recipe.evaluations_per_epoch), math.ceil(recipe.epochs * steps)
+    optimiser, schedule = _optimiser(model, recipe, int(recipe.warmup * recipe.epochs * steps), last)
+    torch.manual_seed(recipe.seed)
+    order = torch.Generator().manual_seed(recipe.seed)
+    lengths, device = torch.tensor(data.lengths), data.labels.device
+    best, step, bar = Best(), 0, Bar("training", last)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    model.train()
+    clock = _Clock(last, say)
+    skipped = 0
+    if checkpoint is not None and (saved := _read_checkpoint(checkpoint, key)) is not None:
+        model.load_state_dict(saved["model"])
+        optimiser.load_state_dict(saved["optimiser"])
+        schedule.load_state_dict(saved["schedule"])
+        best, step, skipped = Best(**saved["best"]), saved["step"], saved["batches"]
+        order.set_state(saved["order"])
+        _set_random_states(saved["random"])
+        clock.resumed(step)
+    while step < last:
+        epoch_order = order.get_state()
+        batches = list(batches_of_similar_length(lengths, recipe.batch_size, order))
+        if len(batches) >= processes:  # as many for each; those that are left over differ by epoch
+            batches = batches[: steps * processes][state().process_index :: processes]
+        widths = [int(lengths[batch].max()) for batch in batches]
+        # One copy for the whole epoch: one for every batch would wait for the device at every step.
+        chosen = torch.cat(batches).to(device).split([len(batch) for batch in batches])
+        for done, (batch, width) in enumerate(zip(chosen, widths, strict=True), 1):
+            if done <= skipped:
+                continue
+            loss(model, data.batch(batch, width)).backward()
+            if processes > 1:
+                _average_gradients(parameters, processes)
+            torch.nn.utils.clip_grad_norm_(parameters, MOST_GRADIENT)
+            optimiser.step()
+            schedule.step()
+            optimiser.zero_grad(set_to_none=True)
+            step += 1
+            if is_main:
+                bar.update(step)
+            if step % every == 0 or step == last:
+                best.see(model, score())
+            clock.tell(step, best)
+            if checkpoint is not None and is_main and step < last and clock.checkpoint_is_due():
+                states = {"model": model, "optimiser": optimiser, "schedule": schedule}
+                saved = {name: part.state_dict() for name, part in states.items()}
+                saved |= {"best": vars(best), "step": step, "batches": done, "order": epoch_order}
+                with replacing(checkpoint) as file:
+                    torch.save({**saved, "random": _random_states(), "key": key}, file)
+            if step == last or best.since >= recipe.patience:
+                step = last
+                break
+        skipped = 0
+    bar.close()
+    if checkpoint is not None and is_main:
+        checkpoint.unlink(missing_ok=True)
+    return best
+
+
+def _average_gradients(parameters: Sequence[Any], processes: int) -> None:
+    """The mean of all processes' gradients, which see different batches."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    together = torch.cat([gradient.flatten() for gradient in gradients])
+    torch.distributed.all_reduce(together)
+    for gradient, part in zip(gradients, together.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient) / processes)
+
+
+class _Clock:
+    """When a training tells how far it is, and when it writes a checkpoint."""
+
+    def __init__(self, steps: int, say: Callable[[str], None] | None) -> None:
+        self.steps, self.say, self.first = steps, say, 0
+        self.began = self.told = self.written = time.monotonic()
+
+    def resumed(self, step: int) -> None:
+        self.first = step
+        if self.say is not None:
+            self.say(f"  goes on from step {step:,} of {self.steps:,}")
+
+    def tell(self, step: int, best: Best) -> None:
+        now = time.monotonic()
+        if self.say is not None and now - self.told > SECONDS_BETWEEN_LINES and step < self.steps:
+            self.told = now
+            left = (now - self.began) / (step - self.first) * (self.steps - step)
+            reached = "" if best.score is None else f", best held-back score {best.score:.4f}"
+            self.say(f"  step {step:,} of {self.steps:,}{reached}; about {duration(left)} left")
+
+    def checkpoint_is_due(self) -> bool:
+        if time.monotonic() - self.written < SECONDS_BETWEEN_CHECKPOINTS:
+            return False
+        self.written = time.monotonic()
+        return True
+
+
+def _read_checkpoint(path: Path, key: str) -> dict[str, Any] | None:
+    """The state of a training of the same recipe and examples; None where there is none."""
+    if not path.exists():
+        return None
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever torch makes of a damaged file
+        raise FileError(
+            f"{path} to be a checkpoint", str(error).splitlines()[0], "Delete it to train from the start."
+        ) from error
+    return saved if saved.get("key") == key else None
+
+
+def _random_states() -> list[torch.Tensor]:
+    """The states of the generators that dropout draws from: the CPU's, then those of all devices."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+
+
+def _set_random_states(states: list[torch.Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1 and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states[1:])
+
+
+def _optimiser(model: Any, recipe: Recipe, warmup: int, last: int) -> tuple[Any, Any]:
+    """AdamW, without decay of biases and LayerNorms, and a rate that rises and then falls to 0 linearly."""
+    decayed: list[Any] = []
+    plain: list[Any] = []
+    for module in model.modules():
+        norm = isinstance(module, torch.nn.LayerNorm)
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                (plain if norm or "bias" in name else decayed).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": recipe.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    fused = next(model.parameters()).device.type == "cuda"
+    optimiser = torch.optim.AdamW([g for g in groups if g["params"]], recipe.learning_rate, fused=fused)
+
+    def rate(step: int) -> float:
+        return step / warmup if step < warmup else max(0.0, (last - step) / max(1, last - warmup))
+
+    return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, rate)

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs._files import folder as _folder
 from hccs._progress import track
@@ -20,9 +21,6 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
 from hccs.reference.softmax import softmax as reference_softmax
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SOURCES = ("hccs_softmax.h", "hccs_softmax.c", "hccs_check.c", "Makefile", "README.md")
 PRODUCTS = ("hccs_check",)

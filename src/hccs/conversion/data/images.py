@@ -16,7 +16,7 @@ from hccs.conversion.data.reading import is_saved_dataset, named, open_saved
 from hccs.conversion.data.tasks import Examples
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.errors import DataError, FileError
-from hccs.nn.lowering.vit import pixels_of
+from hccs.nn.lowering.families import pixels_of
 
 IMAGES_AT_ONCE = 64
 """Resized together."""
@@ -25,9 +25,7 @@ IMAGES_AT_ONCE = 64
 class ImageSet(TokenisedSet):
     """Images of one size as their pixels; a batch holds what the model reads, the program the pixels."""
 
-    def __getitems__(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        """A batch, normalised."""
-        chosen = torch.tensor(indices, device=self.labels.device)
+    def batch(self, chosen: torch.Tensor, width: int) -> dict[str, torch.Tensor]:
         values = self.columns["pixel_values"][chosen].float() * self.pixels.factor
         mean, std = (values.new_tensor(part)[:, None, None] for part in (self.pixels.mean, self.pixels.std))
         batch = {"pixel_values": (values - mean) / std, "labels": self.labels[chosen]}

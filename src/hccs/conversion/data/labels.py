@@ -113,12 +113,12 @@ def numbers(labels: Sequence[str]) -> dict[str, int]:
 
 
 def in_model_order(
-    own: Sequence[str], data: Sequence[str], order: Sequence[str] = (), *, by_name: bool = False
+    own: Sequence[str], data: Sequence[str], order: Sequence[str] = ()
 ) -> tuple[str, ...] | None:
     """The data's labels as a model's outputs stand, or None where nothing tells.
 
     `order`, a label for each output, decides. Without it data that use the model's `own` names are matched by
-    name, and with `by_name` they are matched first. Where the model's names are LABEL_0 and so on, or mere
+    name. Where the model's names are LABEL_0 and so on, or mere
     numbers, numbers in the data are positions and words stand in the data's order.
 
     >>> in_model_order(("Unhappy", "Happy"), ("happy", "unhappy"))
@@ -127,7 +127,7 @@ def in_model_order(
     True
     """
     matched = {key(label) for label in data} <= {key(label) for label in own}
-    if len(order) == len(own) and not (by_name and matched):
+    if len(order) == len(own):
         return tuple(order)
     if matched:
         return tuple(own)

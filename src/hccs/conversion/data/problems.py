@@ -9,8 +9,8 @@ CLASSIFICATION, REGRESSION, TOKENS, IMAGES, RERANK = PROBLEMS
 VALUES = (REGRESSION, RERANK)
 """Problems whose models have one output, a value."""
 
-EMBEDDINGS, LANGUAGE = "embeddings", "language"
-"""Problems with runs of a kind of their own."""
+EMBEDDINGS = "embeddings"
+"""A problem with runs of a kind of their own."""
 
 IGNORED = -100
 """The label of tokens that have none: the first token of a word carries the word's."""

@@ -1,4 +1,4 @@
-"""Examples given as objects: pairs, `datasets`, DataLoaders; written as a file that a run reads."""
+"""Examples given as objects, pairs or `datasets`, and written as a file that a run reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 from hccs._files import atomic
 from hccs.conversion.data.reading import is_saved_dataset, label_names, named
-from hccs.conversion.data.tasks import IDS
 from hccs.errors import DataError
 
 DEV_SPLITS = ("validation", "dev", "validation_matched", "eval", "test")
@@ -29,18 +28,12 @@ class Given:
 
     @property
     def content(self) -> bytes:
-        """The rows as JSON lines."""
         return "".join(json.dumps(row, default=_plain) + "\n" for row in self.rows).encode()
 
     def write(self, path: Path) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.replace(path, self.content)
         return str(path)
-
-    @property
-    def longest(self) -> int | None:
-        """The length of the longest row of token ids; None for texts."""
-        return max(len(row[IDS]) for row in self.rows) if self.text[0] == IDS else None
 
 
 def _plain(value: Any) -> Any:
@@ -70,20 +63,16 @@ def parts_of(train: Any, dev: Any) -> tuple[Any, Any]:
 
 
 def given_as(source: Any, text: Sequence[str], label: str, part: str) -> Given:
-    """Rows of a `datasets` object, of a DataLoader's batches, or of (text, label) pairs."""
+    """Rows of a `datasets` object, or of (text, label) pairs."""
     if hasattr(source, "column_names") and hasattr(source, "features"):
         return _of_dataset(source, text, label, part)
-    if hasattr(source, "batch_sampler") or hasattr(source, "collate_fn"):
-        return _of_batches(source, label, part)
     return _of_pairs(source, label, part)
 
 
 def _of_dataset(source: Any, text: Sequence[str], label: str, part: str) -> Given:
     columns = tuple(text)
-    if columns == ("sentence",) and "sentence" not in source.column_names:
-        columns = tuple(name for name in ("text", IDS) if name in source.column_names)[:1] or columns
-    if columns == (IDS,) and "token_type_ids" in source.column_names:
-        columns = (IDS, "token_type_ids")
+    if columns == ("sentence",) and "sentence" not in source.column_names and "text" in source.column_names:
+        columns = ("text",)
     if label not in source.column_names and label == "label" and "labels" in source.column_names:
         source = source.rename_column("labels", "label")
     missing = [name for name in (*columns, label) if name not in source.column_names]
@@ -103,34 +92,6 @@ def _of_dataset(source: Any, text: Sequence[str], label: str, part: str) -> Give
     if not rows:
         raise DataError(f"examples in {part}", "none", "Pass a data set with labelled rows.")
     return Given(rows, columns, names)
-
-
-def _of_batches(loader: Iterable[Any], label: str, part: str) -> Given:
-    """Batches of token ids as they stand, without their padding."""
-    rows: list[dict[str, Any]] = []
-    types = False
-    for number, batch in enumerate(loader):
-        keys = [*batch.keys()] if hasattr(batch, "keys") else []
-        wanted = "labels" if "labels" in keys else label
-        if IDS not in keys or wanted not in keys:
-            raise DataError(
-                f"batches with {IDS} and labels in {part}",
-                f"{', '.join(map(str, keys)) or type(batch).__name__} in batch {number}",
-                "A DataLoader's batches are dictionaries of tensors, as transformers' collators make them.",
-            )
-        ids = batch[IDS].tolist()
-        types = types or "token_type_ids" in keys
-        masks, kinds = (
-            batch[name].tolist() if name in keys else [[fill] * len(row) for row in ids]
-            for name, fill in (("attention_mask", 1), ("token_type_ids", 0))
-        )
-        for row, mask, types_of_row, target in zip(ids, masks, kinds, batch[wanted].tolist(), strict=True):
-            real = [place for place, counts in enumerate(mask) if counts]
-            columns = {IDS: row, "token_type_ids": types_of_row}
-            rows.append({**{k: [v[i] for i in real] for k, v in columns.items()}, label: target})
-    if not rows:
-        raise DataError(f"batches in {part}", "none", "Is the DataLoader empty?")
-    return Given(rows, (IDS, "token_type_ids") if types else (IDS,))
 
 
 def _of_pairs(examples: Iterable[Any], label: str, part: str) -> Given:

@@ -14,9 +14,6 @@ from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, PROBLEMS, RERA
 from hccs.conversion.data.reading import Table, read_table, read_texts
 from hccs.errors import DataError, FileError, ParameterError
 
-IDS = "input_ids"
-"""A column of text with this name holds token ids as they stand; `token_type_ids` may stand beside it."""
-
 LARGEST_DEV = 5000
 """Examples that are split off as the dev set of data that has none."""
 
@@ -32,8 +29,6 @@ class Examples:
     texts: list[tuple[Any, ...]]
     labels: list[Any]
     labelled: bool = True
-    tokenised: bool = False
-    """Whether the texts are token ids between blanks, and token types beside them."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -67,19 +62,10 @@ class Task:
     problem: str = CLASSIFICATION
     unlabelled: bool = False
 
-    @property
-    def names_numbers(self) -> bool:
-        """Whether the labels that a user lists name the numbers of the Hub, and not a model's outputs."""
-        return self.hub is not None and not self.train
-
     def __post_init__(self) -> None:
         if self.problem not in PROBLEMS:
             raise ParameterError(
                 f"a problem among {', '.join(PROBLEMS)}", repr(self.problem), "Choose another --problem."
-            )
-        if self.problem == TOKENS and IDS in self.text:
-            raise ParameterError(
-                "words for a problem of tokens", "token ids", "Pass the words: their labels follow them."
             )
         most = 1 if self.problem in (TOKENS, IMAGES) else 2
         if not 0 < len(self.text) <= most:
@@ -209,7 +195,7 @@ def _without_labels(task: Task, base: Path) -> TaskData:
     texts = read_texts(base / task.train, task.text)
     empty: Any = 0.0 if task.problem in VALUES else 0
     blank = [[0] * len(text[0].split()) if task.problem == TOKENS else empty for text in texts]
-    examples = Examples(texts, blank, labelled=False, tokenised=task.text[0] == IDS)
+    examples = Examples(texts, blank, labelled=False)
     if task.dev is None:
         train, dev = _split(examples)
         return TaskData(task, (task.label,) if task.problem in VALUES else (), train, dev)
@@ -248,10 +234,8 @@ def to_examples(table: Table, task: Task) -> Examples:
         texts = [(row[task.text[0]],) for row in table.rows]
     else:
         texts = list(table.texts(task.text))
-    tokenised = task.text[0] == IDS
     if task.problem in VALUES:
-        values = labels.targets(given, table.numbers, table.where)
-        return Examples(texts, values, tokenised=tokenised)
+        return Examples(texts, labels.targets(given, table.numbers, table.where))
     known = labels.numbers(task.labels)
     numbers = []
     for row, cell in zip(table.numbers, given, strict=True):
@@ -265,7 +249,7 @@ def to_examples(table: Table, task: Task) -> Examples:
             )
         numbers.append([known[labels.key(part)] for part in parts])
     if task.problem != TOKENS:
-        return Examples(texts, [only for (only,) in numbers], tokenised=tokenised)
+        return Examples(texts, [only for (only,) in numbers])
     for row, (words,), of_words in zip(table.numbers, texts, numbers, strict=True):
         if len(words.split()) != len(of_words):
             raise DataError(
@@ -300,28 +284,7 @@ def _from_hub(task: Task) -> TaskData:
         raise FileError(
             f"{path} from the Hub",
             str(error).splitlines()[0] if str(error) else repr(error),
-            f"Without network, name a folder with {task.train} by --data."
-            if task.train
-            else "Check the name, or save the data as a file and give it with --train.",
+            f"Without network, name a folder with {task.train} by --data.",
         ) from error
     tables = [Table(path, [row for _, row in part], [number for number, _ in part]) for part in parts]
     return TaskData(task, task.labels, *(to_examples(table, task) for table in tables))
-
-
-def hub_task(
-    path: str,
-    text: Sequence[str],
-    label: str,
-    names: Sequence[str],
-    n: int,
-    problem: str = CLASSIFICATION,
-) -> Task:
-    """Any Hub data set `name[:config]` with train and validation splits, and integer labels or values."""
-    if not names and problem not in VALUES:
-        raise ParameterError(
-            "the labels of a Hub data set, in order", "none", "Name them: --labels negative,positive."
-        )
-    name, _, config = path.partition(":")
-    known = (label,) if problem in VALUES else labels.checked(names)
-    splits = (name, config or None, "train", "validation")
-    return Task(name.replace("/", "-"), tuple(text), label, known, n, "", None, splits, problem=problem)

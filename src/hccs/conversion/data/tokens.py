@@ -113,11 +113,6 @@ def _cut(values: torch.Tensor, per_token: int, width: int) -> torch.Tensor:
     return values[:, :width].contiguous() if values.ndim == per_token else values
 
 
-def as_batch(batch: Any) -> Any:
-    """Collator for sets that already return batches."""
-    return batch
-
-
 def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
     """Examples as token ids of at most `n`; longer texts are cut, with a warning that counts them.
 
@@ -129,9 +124,9 @@ def tokenise(examples: Examples, tokenizer: Any, n: int) -> TokenisedSet:
         return prepared(examples, tokenizer)
     encoded = _encoded(examples, tokenizer, truncation=False)
     full = [len(ids) for ids in encoded["input_ids"]]
-    limit = n if examples.tokenised else min(n, getattr(tokenizer, "model_max_length", n))
+    limit = min(n, getattr(tokenizer, "model_max_length", n))
     cut = sum(length > limit for length in full)
-    if cut > MOST_CUT * len(full) or (cut and examples.tokenised):
+    if cut > MOST_CUT * len(full):
         raise DataError(
             f"texts of at most n = {limit} tokens",
             f"{cut} of {len(full)} longer, the longest {max(full)}",
@@ -156,14 +151,9 @@ class ChosenLength:
 
 
 def choose_length(examples: Examples, tokenizer: Any, limit: int | None = None) -> ChosenLength:
-    """An n that covers 99 texts in 100, a multiple of 16, and at most the model's limit.
-
-    Token ids as they stand are never cut: their n is the longest row.
-    """
+    """An n that covers 99 texts in 100, a multiple of 16, and at most the model's limit."""
     lengths = sorted(len(ids) for ids in _encoded(examples, tokenizer, truncation=False)["input_ids"])
     count, longest = len(lengths), lengths[-1]
-    if examples.tokenised:
-        return ChosenLength(longest, f"n = {longest} tokens, the longest of {count} rows of token ids")
     covered = lengths[math.ceil(COVERED * count) - 1]
     wanted = -(-covered // STEP) * STEP
     n = min(wanted, limit or wanted, getattr(tokenizer, "model_max_length", wanted))
@@ -174,35 +164,13 @@ def choose_length(examples: Examples, tokenizer: Any, limit: int | None = None) 
 
 
 def _encoded(examples: Examples, tokenizer: Any, **options: Any) -> Any:
-    """Token ids and types by name; where the examples bring their own, those."""
     columns: list[Any] = [list(column) for column in zip(*examples.texts, strict=True)]
-    if examples.tokenised:
-        columns = [[_ids(cell, row) for row, cell in enumerate(column, 1)] for column in columns]
-        encoded = dict(zip(("input_ids", "token_type_ids"), columns, strict=False))
-        for row, parts in enumerate(zip(*columns, strict=True), 1):
-            if len({*map(len, parts)}) > 1:
-                raise DataError(
-                    "a token type for every token id",
-                    f"{len(parts[1])} for {len(parts[0])} in row {row}",
-                    _ROW,
-                )
-        return {**encoded, "attention_mask": [[1] * len(ids) for ids in columns[0]]}
     of_words = isinstance(examples.labels[0], list)
     if of_words:
         columns = [[text.split() for text in columns[0]]]
     return tokenizer(
         *columns, add_special_tokens=True, verbose=False, is_split_into_words=of_words, **options
     )
-
-
-_ROW = "Correct or remove the row."
-
-
-def _ids(cell: str, row: int) -> list[int]:
-    parts = cell.split()
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise DataError("token ids, integers from 0 on, in every row", f"{cell[:60]!r} in row {row}", _ROW)
-    return [int(part) for part in parts]
 
 
 def _of_tokens(encoded: Any, labels: Sequence[Any]) -> torch.Tensor:

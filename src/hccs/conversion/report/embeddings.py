@@ -8,13 +8,9 @@ from typing import Any
 
 import hccs
 from hccs._files import atomic
-from hccs._html.charts import bar
-from hccs._html.elements import Markup
 from hccs.conversion.card import CERTIFIED, escaped, fenced, markdown_table
-from hccs.conversion.certificate import Certificate
 from hccs.conversion.embeddings import ConvertedEncoder
-from hccs.conversion.report.conversion import time_section
-from hccs.conversion.report.page import Fact, Report, Section, boxed, command, paragraph, words
+from hccs.conversion.report.write import chart
 
 FAR = 0.95
 """A text whose cosine is below is worth a warning."""
@@ -26,33 +22,49 @@ model = hccs.Encoder.load("{file}")
 vectors = model.encode(["a query", "a passage"])  # unit vectors; the same bits on every machine
 ```"""
 
+SECTIONS = {
+    "certificate": "Certificate",
+    "cosines": "Cosines",
+    "worst": "Worst texts",
+    "choices": "What was chosen",
+    "time": "Time",
+    "again": "Settings and commands",
+}
 
-def embeddings_report(folder: Path) -> Report:
-    """The report of a finished run."""
+
+def embeddings_page(folder: Path) -> dict[str, Any]:
+    """What `embeddings.html` shows of a finished run."""
     run = ConvertedEncoder(folder)
     held, results = run.certificate.held_back, run.results
     assert held is not None
-    size = f"{results.certify.bytes / 2**20:.1f} MiB"
-    return Report(
-        kicker="hccs convert --problem embeddings",
-        title=f"{run.name} in integers",
-        sentence=run.summary,
-        facts=[
-            Fact("mean cosine to float", f"{held.mean:.4f}", f"{held.texts} held-back texts"),
-            Fact("smallest cosine", f"{held.min:.4f}", f"1 % below {held.percentiles['1']:.4f}"),
-            Fact("equal neighbours", f"{100 * held.overlap:.1f} %", "of the 10 nearest texts"),
-            Fact("size", size, f"float32 {results.certify.float32_bytes / 2**20:.1f} MiB"),
+    most = max(count for _, count in held.histogram)
+    return {
+        "kind": "embeddings",
+        "kicker": "hccs convert --problem embeddings",
+        "title": f"{run.name} in integers",
+        "sentence": run.summary,
+        "facts": [
+            ("mean cosine to float", f"{held.mean:.4f}", f"{held.texts} held-back texts"),
+            ("smallest cosine", f"{held.min:.4f}", f"1 % below {held.percentiles['1']:.4f}"),
+            ("equal neighbours", f"{100 * held.overlap:.1f} %", "of the 10 nearest texts"),
+            (
+                "size",
+                f"{results.certify.bytes / 2**20:.1f} MiB",
+                f"float32 {results.certify.float32_bytes / 2**20:.1f} MiB",
+            ),
         ],
-        warnings=_warnings(run),
-        sections=[
-            Section("certificate", "Certificate", _certificate(run)),
-            Section("cosines", "Cosines", _histogram(run)),
-            Section("worst", "Worst texts", _worst(run)),
-            Section("choices", "What was chosen", _choices(run)),
-            Section("time", "Time", time_section(results.seconds)),
-            Section("again", "Settings and commands", _commands(run)),
+        "warnings": _warnings(run),
+        "sections": SECTIONS,
+        "run": run,
+        "results": results,
+        "held": held,
+        "histogram": [
+            [f"from {low:.4f}", count, chart("bar", count, most, f"{count} texts")]
+            for low, count in reversed(held.histogram)
         ],
-    )
+        "tried": _tried(run),
+        "settings": [(k.replace("_", " "), v) for k, v in asdict(run.settings).items() if v is not None],
+    }
 
 
 def _warnings(run: ConvertedEncoder) -> list[str]:
@@ -71,77 +83,20 @@ def _warnings(run: ConvertedEncoder) -> list[str]:
     return found
 
 
-def _certificate(run: ConvertedEncoder) -> list[Markup]:
-    found = run.certificate
-    return [
-        boxed(CERTIFIED, found.rows()),
-        words([("fingerprint", found.fingerprint), *(found.versions or {}).items()]),
-    ]
-
-
-def _histogram(run: ConvertedEncoder) -> list[Markup]:
-    held = run.certificate.held_back
-    assert held is not None
-    most = max(count for _, count in held.histogram)
+def _tried(run: ConvertedEncoder) -> list[list[str]]:
+    calibrated, corrected = run.results.calibrate, run.results.reconstruct
     rows = [
-        [f"from {low:.4f}", str(count), bar(count, most, described=f"{count} texts")]
-        for low, count in reversed(held.histogram)
-    ]
-    return [
-        paragraph("Held-back texts by the cosine of their integer vector to their float vector."),
-        boxed(["cosine", "texts", ""], rows),
-    ]
-
-
-def _worst(run: ConvertedEncoder) -> list[Markup]:
-    held = run.certificate.held_back
-    assert held is not None
-    return [boxed(["text", "cosine"], [[worst.text, f"{worst.cosine:.4f}"] for worst in held.worst])]
-
-
-def _choices(run: ConvertedEncoder) -> list[Markup]:
-    results = run.results
-    chosen, corrected = results.calibrate.chosen, results.reconstruct
-    rows: list[list[Any]] = [
-        [f"{tried.scores} scores", f"{tried.cosine:.4f}", "yes" * (tried == chosen)]
-        for tried in results.calibrate.candidates
+        [f"{calibrated.scores} scores", f"{calibrated.cosine:.4f}", "yes" * (not corrected.kept)],
     ]
     if corrected.after is not None:
         what = f"weights corrected on {corrected.sentences} texts"
         rows.append([what, f"{corrected.after:.4f}", "yes" * corrected.kept])
-    texts = results.float_model.texts
-    return [
-        paragraph(
-            f"{texts['chooses']} held-back texts chose by their mean cosine to the float model; "
-            f"{texts['certifies']} others certify."
-        ),
-        boxed(["", "mean cosine", "chosen"], rows),
-    ]
-
-
-def _commands(run: ConvertedEncoder) -> list[Markup]:
-    settings = [(name.replace("_", " "), value) for name, value in asdict(run.settings).items()]
-    return [
-        command(run.command, "To repeat the run:"),
-        command(f"hccs fingerprint {run.model}\nhccs show {run.model}", "More about it:"),
-        words((name, value) for name, value in settings if value is not None),
-    ]
+    return rows
 
 
 def write_card(folder: Path) -> Path:
     """Write README.md, as the Hub shows it, into the folder of a finished run."""
     run = ConvertedEncoder(folder)
-    path = folder / "README.md"
-    atomic.replace(path, _card(run).encode())
-    return path
-
-
-def certificate_table(found: Certificate) -> str:
-    """A certificate in Markdown."""
-    return markdown_table(CERTIFIED, found.rows())
-
-
-def _card(run: ConvertedEncoder) -> str:
     front = ["library_name: hccs", "pipeline_tag: sentence-similarity", "tags:", "- hccs", "- embeddings"]
     results, found = run.results, run.certificate
     parts = [
@@ -153,9 +108,11 @@ def _card(run: ConvertedEncoder) -> str:
         "## Use",
         USE.format(file=run.model.name),
         "## Certificate",
-        certificate_table(found),
+        markdown_table(CERTIFIED, found.rows()),
         f"Fingerprint `{found.fingerprint}`: `hccs fingerprint {run.model.name}` computes it on any machine.",
         "## Made by",
         f"hccs {hccs.__version__}:\n\n{fenced(run.command)}",
     ]
-    return "\n\n".join(parts) + "\n"
+    path = folder / "README.md"
+    atomic.replace(path, ("\n\n".join(parts) + "\n").encode())
+    return path

@@ -1,49 +1,41 @@
-"""`hccs report FOLDER`: one HTML file about a conversion, a perplexity, a comparison or a reproduction."""
+"""`hccs report FOLDER`: one HTML file about a conversion, with its style, its pictures and a short script."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from hccs._extras import require_distribution
+import hccs
+from hccs import _html
+from hccs._extras import require
 from hccs._files import atomic
+from hccs._progress import duration
 from hccs.conversion.converted import REPORT
-from hccs.conversion.data.problems import EMBEDDINGS, LANGUAGE
-from hccs.conversion.report.page import Report
+from hccs.conversion.data.problems import EMBEDDINGS
 from hccs.conversion.runs.record import read_json
 from hccs.errors import FileError
 
+HERE = Path(__file__).parent
 
-def report_of(folder: str | Path) -> Report:
-    """The report about a folder that one of the commands has written."""
+
+def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a folder, into it unless `out` says where; returns its path."""
     place = Path(folder)
-    if (place / "comparison.json").exists():
-        return _from_lab("comparison", place)
-    if (place / "cells").is_dir() or (place / "long" / "cells").is_dir():
-        return _from_lab("reproduction", place)
-    problem = problem_of(place)
-    if problem == LANGUAGE:
-        from hccs.conversion.report.language import language_report
-
-        return language_report(place)
-    if problem == EMBEDDINGS:
-        from hccs.conversion.report.embeddings import embeddings_report
-
-        return embeddings_report(place)
-    if (place / "results.json").exists():
-        from hccs.conversion.report.conversion import conversion_report
-
-        return conversion_report(place)
-    raise FileError(
-        f"{place} to be a folder of hccs convert, perplexity, compare or reproduce",
-        "no such folder" if not place.is_dir() else "a folder without results",
-        "Name the --out of a command that has finished.",
-    )
-
-
-def _from_lab(kind: str, folder: Path) -> Report:
-    module = require_distribution(f"hccs_lab.report.{kind}", "this report")
-    report: Report = getattr(module, f"{kind}_report")(folder)
-    return report
+    path = place / REPORT if out is None else Path(out)
+    if not (place / "results.json").exists():
+        raise FileError(
+            f"{place} to be a folder of hccs convert",
+            "no such folder" if not place.is_dir() else "a folder without results",
+            "Name the --out of a command that has finished.",
+        )
+    if problem_of(place) == EMBEDDINGS:
+        from hccs.conversion.report.embeddings import embeddings_page as page_of
+    else:
+        from hccs.conversion.report.conversion import conversion_page as page_of
+    page = page_of(place)
+    atomic.replace(path, templates().get_template("page.html").render(page).encode())
+    return path
 
 
 def problem_of(folder: Path) -> str | None:
@@ -55,8 +47,40 @@ def problem_of(folder: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Write the report of a folder, into it unless `out` says where; returns its path."""
-    path = Path(folder) / REPORT if out is None else Path(out)
-    atomic.replace(path, report_of(folder).html().encode())
-    return path
+@cache
+def templates() -> Any:
+    """The pages; whatever they print is escaped, so no label of a data set can become markup."""
+    jinja2 = require("jinja2", "hf", "for reports")
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals |= {
+        "asset": lambda name: _html.Markup((HERE / name).read_text(encoding="utf-8")),
+        "duration": duration,
+        "sparkline": _html.sparkline,
+        "version": hccs.__version__,
+    }
+    found.filters["in_run"] = lambda command, path: (
+        f"hccs {command} {path}" + ' "a text"' * (command == "predict")
+    )
+    return found
+
+
+def chart(name: str, *values: Any) -> Any:
+    """A chart of `parts.html` as a cell of a table."""
+    return getattr(templates().get_template("parts.html").module, name)(*values)
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """A difference with its sign; what rounds to nothing has none.
+
+    >>> ascii(signed(-0.5)), signed(0.001)
+    ("'\\\\u22120.50'", '0.00')
+    """
+    rounded = round(value, digits)
+    shown = f"{rounded:+.{digits}f}" if rounded else f"{0:.{digits}f}"
+    return shown.replace("-", "\N{MINUS SIGN}")

@@ -26,7 +26,7 @@ from hccs.errors import FileError
 LOCK, HOLDER = ".hccs.lock", ".hccs.holder.json"
 """The lock and who holds it: there only while a run is under way or after it was killed."""
 
-TEMPORARY = re.compile(r"\..+\.(json|safetensors|hccs|md|png|html)\.[a-z0-9_]{8}(\.partial)?")
+TEMPORARY = re.compile(r"\..+\.(json|safetensors|hccs|md|html|pt)\.[a-z0-9_]{8}(\.partial)?")
 """Names under which `hccs._files` writes before it renames; a killed run leaves one behind."""
 
 
@@ -173,7 +173,6 @@ class RunFolder:
 
     @property
     def record(self) -> StageRecord:
-        """The stages in `results.json`."""
         assert self._record is not None, "the folder is entered by `with`"
         return self._record
 

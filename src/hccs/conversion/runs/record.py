@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -84,7 +84,24 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """A JSON file that appears complete or not at all."""
-    atomic.replace(path, json.dumps(content, indent=1).encode())
+    atomic.replace(path, json.dumps(finite(content), indent=1).encode())
+
+
+def finite(value: Any) -> Any:
+    """JSON has neither infinity nor NaN: None stands for both."""
+    if isinstance(value, Mapping):
+        return {str(name): finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_typed(kind: Any, path: Path, hint: str, *, versioned: bool = False) -> Any:
+    """A dataclass from the JSON file of its `asdict` form; anything else is refused."""
+    content = read_json(path, hint)
+    if versioned:
+        require_version(content, path)
+    return typed(kind, content, path, hint)
 
 
 def finished(folder: Path, stages: Iterable[str], hint: str) -> StageRecord:
