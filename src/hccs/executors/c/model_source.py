@@ -106,10 +106,6 @@ def _text_statuses(writing: Writing) -> str:
   HCCS_MODEL_TEXT_CUT   /* the answer is there: that of the first tokens of a text that has more of them */"""
 
 
-def _text_include(writing: Writing) -> str:
-    return "" if writing.text is None else '#include "hccs_text.h"\n'
-
-
 def text_signature(writing: Writing) -> str:
     """The signature of the function that reads texts."""
     answer = writing.answer
@@ -135,14 +131,14 @@ def _text_promise(writing: Writing) -> str:
 """
 
 
-def _text_function(writing: Writing) -> str:
-    """`hccs_embed_text` or `hccs_classify_text`."""
-    if writing.text is None:
-        return ""
+def text_function(writing: Writing) -> str:
+    """`hccs_embed_text` or `hccs_classify_text`, for `hccs_text.c`: a caller with token ids needs no tokenizer."""
     second = "second, second_bytes" if writing.program.labels else "NULL, 0"
     refused = "\n".join(f"  if (read == {a}) return {b};" for a, b in TEXT_STATUS.items())
     types = "text.types" if writing.program.embed.type_count > 1 else "NULL"
     return f"""
+#include "hccs_model.h"
+
 {text_signature(writing)} {{
   hccs_text text;
   const hccs_text_status read = hccs_read_text(first, first_bytes, {second}, &text);
@@ -162,7 +158,7 @@ def source(writing: Writing) -> str:
     return f"""/* The calls of a whole model, written by `hccs export c`, a few rows at a time. */
 #include "hccs_model.h"
 #include "{writing.operators}"
-{_text_include(writing)}#include "hccs_weights.h"
+#include "hccs_weights.h"
 
 /* A build that measures notes here that an operator has run. */
 #ifndef HCCS_STEP
@@ -176,7 +172,7 @@ static struct {{ {pools} }} arena;
 {body}
   return HCCS_MODEL_OK;
 }}
-{_text_function(writing)}"""
+"""
 
 
 def _labels(program: Program) -> str:

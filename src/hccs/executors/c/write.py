@@ -97,7 +97,7 @@ def export_c_model(
     if tables is not None:
         contents["hccs_tokenizer.h"] = sources.joinpath("hccs_tokenizer.h").read_text(encoding="utf-8")
         contents["hccs_text.h"] = text_source.header(tables)
-        contents["hccs_text.c"] = text_source.source(tables)
+        contents["hccs_text.c"] = text_source.source(tables) + model_source.text_function(writing)
         contents["hccs_vocabulary.c"] = text_source.vocabulary(tables)
     folder = _folder.replace(out, contents, products=PRODUCTS)
     sizes = [code_of(step).size(writing, step) for step in program.operators]

@@ -143,7 +143,7 @@ def _compiled(writing: Writing, weights: Weights) -> tuple[bytes, bytes, bytes, 
         "hccs_weights.h": weights_header(writing),
         "hccs_weights.c": weights_source(writing),
         "hccs_text.h": text_source.header(writing.text),
-        "hccs_text.c": text_source.source(writing.text),
+        "hccs_text.c": text_source.source(writing.text) + model_source.text_function(writing),
         "hccs_vocabulary.c": text_source.vocabulary(writing.text, weights.define),
     }
     blob = weights.complete()
