@@ -132,7 +132,7 @@ def _text_promise(writing: Writing) -> str:
 
 
 def text_function(writing: Writing) -> str:
-    """`hccs_embed_text` or `hccs_classify_text`, for `hccs_text.c`: a caller with token ids needs no tokenizer."""
+    """`hccs_embed_text` or `hccs_classify_text`, in `hccs_text.c`: token ids need no tokenizer."""
     second = "second, second_bytes" if writing.program.labels else "NULL, 0"
     refused = "\n".join(f"  if (read == {a}) return {b};" for a, b in TEXT_STATUS.items())
     types = "text.types" if writing.program.embed.type_count > 1 else "NULL"
