@@ -50,11 +50,20 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A checked input: token ids [batch, n], or uint8 images; lengths [batch]; types like the ids."""
+    """A checked input: token ids [batch, n], or uint8 images; lengths [batch]; types like the ids.
+
+    `past` [batch] counts the tokens that came before these in each sequence, none by default.
+    """
 
     tokens: Array
     lengths: NDArray[np.int64]
     types: NDArray[np.int64]
+    past: NDArray[np.int64] | None = None
+
+    def positions(self, rows: int) -> NDArray[np.int64]:
+        """The positions [batch, rows] of this batch's rows, from 0 at the beginning of a sequence."""
+        past = np.zeros(len(self.lengths), np.int64) if self.past is None else self.past
+        return past[:, None] + np.arange(rows)
 
 
 class Operator:
