@@ -10,6 +10,7 @@ import numpy as np
 
 from hccs.ops.dispatch import backend
 from hccs.program import operators as op
+from hccs.program.cache import is_causal
 from hccs.program.plan import Fusion, ProgramPlan, Step, Target, plan
 from hccs.program.program import Program
 from hccs.reference.layer_norm import root_of, root_shift
@@ -41,6 +42,7 @@ def compiled(program: Program) -> Any | None:
         first_position=embed.first_position,
         products=sum(step.products for step in program.operators),
         images=embed.image is not None,
+        causal=is_causal(program),
     )
     return engine
 

@@ -32,7 +32,7 @@ def _attention(step: op.Attention, given: list[NDArray[Any]], batch: op.Batch) -
     """By the fastest backend, which takes lines alone; the reference looks scores up as fast as NumPy can."""
     if isinstance(step.theta, ScoreTable):
         return step.run(given, batch)
-    return step.attend(attention, given[0], batch.lengths)
+    return step.attend(attention, given[0], batch)
 
 
 FASTER: dict[type[op.Operator], Callable[[Any, Any, op.Batch], NDArray[Any]]] = {
@@ -52,16 +52,25 @@ def run(
 ) -> NDArray[np.int32]:
     """int32 scores [batch, labels] of a checked input; `watch` sees every value as it is made.
 
-    Scores per token are [batch, n, labels], zeros after a sequence's length. With `reference` every operator
-    is that of `hccs.reference`; without, the same integers come sooner.
+    Scores per token are [batch, n, labels], zeros after a sequence's length; of tokens that a cache precedes
+    the last one's alone, [batch, labels]. With `reference` every operator is that of `hccs.reference`;
+    without, the same integers come sooner.
     """
     values: dict[str, NDArray[Any]] = {}
-    for step in program.operators:
+    mixing = [i for i, step in enumerate(program.operators) if step.mixes_rows]
+    cut = max(mixing, default=0) + 1 if batch.cache is not None else None
+    for number, step in enumerate(program.operators):
+        if number == cut:
+            rows = np.arange(len(batch.lengths)), batch.lengths - 1
+            values = {name: value[rows][:, None] for name, value in values.items()}
+            batch = batch.last_rows()
         given = [values[name] for name in step.inputs]
         faster = None if reference else FASTER.get(type(step))
         values[step.output] = made = faster(step, given, batch) if faster else step.run(given, batch)
         if watch is not None:
             watch(step.output, made)
+    if cut is not None:
+        return made[:, 0]
     if program.per_token:
         made[np.arange(made.shape[1]) >= batch.lengths[:, None]] = 0
     return made

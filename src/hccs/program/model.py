@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.errors import HccsError
+from hccs.errors import DataError, HccsError, ShapeError
 from hccs.ops.arguments import require_threads
 from hccs.program import files, fingerprints
+from hccs.program.cache import Cache
 from hccs.program.describe import as_html, describe
+from hccs.program.generation import Generation, Request, drained, generate
+from hccs.program.operators import Batch
 from hccs.program.program import Program
 
 
@@ -119,6 +123,82 @@ class IntegerModel:
             scores = engine.answer(batch.tokens, mask, batch.types, threads)
         return run(self.program, batch, reference=reference) if scores is None else scores
 
+    def cache(self, sequences: int = 1) -> Cache:
+        """An empty cache of keys and values of so many texts, for `extend`; the model must be causal."""
+        return Cache(self.program, sequences)
+
+    def extend(
+        self,
+        cache: Cache,
+        tokens: Sequence[Any],
+        *,
+        texts: Sequence[int] | None = None,
+        reference: bool = False,
+        threads: int | None = None,
+    ) -> Scores:
+        """Append tokens to texts, and return the scores [texts, labels] after the last one of each.
+
+        `tokens` has the ids of every text, any number of them from 1 on, and `texts` their numbers in the cache,
+        by default all. However a text is cut into calls, and whatever runs beside it, its scores are the same.
+        """
+        if threads is not None:
+            require_threads(threads)
+        numbers, rows = _new_rows(self.program, cache, tokens, texts)
+        counts = np.array([len(row) for row in rows])
+        engine = None if reference else self._engine
+        with cache.extending(self.program, numbers, counts):
+            scores: NDArray[np.int32] | None = None
+            if engine is not None:
+                scores = engine.extend(np.concatenate(rows), counts, numbers, cache, threads)
+            if scores is None:
+                scores = self._extended(cache, numbers, rows, counts, reference)
+        return Scores(scores, self.program.score_scale, self.labels)
+
+    def _extended(
+        self, cache: Cache, texts: NDArray[np.int64], rows: Any, counts: NDArray[np.int64], reference: bool
+    ) -> NDArray[np.int32]:
+        from hccs.executors.numpy import run  # executors know programs
+
+        ids = np.zeros((len(rows), int(counts.max())), np.int64)
+        for to, row in zip(ids, rows, strict=True):
+            to[: len(row)] = row
+        batch = Batch(ids, counts, np.zeros_like(ids), cache.lengths[texts], cache, texts)
+        return run(self.program, batch, reference=reference)
+
+    def generate(
+        self,
+        prompts: Any,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | Sequence[int] | None = None,
+        stop: int | Iterable[int] = (),
+        on_token: Callable[[int, int], object] | None = None,
+        reference: bool = False,
+        threads: int | None = None,
+    ) -> Generation:
+        """Continue prompts, lists of token ids, by up to `max_new_tokens` tokens each.
+
+        At temperature 0 each token is the one with the largest score, of equal ones the lowest id; at any other
+        it is drawn, and a seed names the text: text i of a batch has the seed `seed` + i, or that of a list, and
+        is the same whatever runs beside it, on every executor and number of threads. Without a seed one is drawn
+        and returned. A text ends before a token of `stop`. `on_token` is called with the number of a text and
+        each of its tokens.
+        """
+        request = Request.of(
+            self,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+        )
+        return drained(generate(self, request, reference=reference, threads=threads), on_token)
+
     def __reduce__(self) -> tuple[type[IntegerModel], tuple[Program]]:
         return type(self), (self.program,)  # the engine is compiled where the model arrives
 
@@ -127,3 +207,18 @@ class IntegerModel:
 
     def _repr_html_(self) -> str:
         return as_html(self.program)
+
+
+def _new_rows(
+    program: Program, cache: Cache, tokens: Sequence[Any], texts: Sequence[int] | None
+) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+    """The numbers of texts in a cache, and the checked ids to append to each."""
+    numbers = np.arange(cache.sequences) if texts is None else np.asarray(texts, np.int64).reshape(-1)
+    if len(tokens) != len(numbers) or not len(numbers):
+        raise ShapeError(f"tokens of {len(numbers)} texts", str(len(tokens)), "Give a list of ids for each.")
+    known = (numbers >= 0) & (numbers < cache.sequences)
+    if not known.all() or len(np.unique(numbers)) != len(numbers):
+        raise DataError(
+            f"different texts from 0 to {cache.sequences - 1}", str(numbers.tolist())[:80], "Name each once."
+        )
+    return numbers, [program.embed.read(ids, None, None, program.longest).tokens[0] for ids in tokens]

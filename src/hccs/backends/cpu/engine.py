@@ -39,12 +39,13 @@ class Engine(_native.Engine):
         first_position: int,
         products: int,
         images: bool,
+        causal: bool,
     ) -> None:
         """The last call before running: where scores or unit vectors lie, and what the model takes.
 
         `longest` is the most tokens of a sequence or an image; `products` are per token.
         """
-        self.finish(scores, labels, bytes_each, longest, first_position)
+        self.finish(scores, labels, bytes_each, longest, first_position, causal)
         self._dtype = int32 if bytes_each == 4 else int16
         self._labels, self._per_token, self._images = labels, per_token, images
         self._tokens_per_image, self._products = longest, products
@@ -75,3 +76,17 @@ class Engine(_native.Engine):
         if self._images:
             return scores if self.run_pixels(tokens, scores, used) else None
         return scores if self.run(tokens, mask, types, scores, used) else None
+
+    def extend(
+        self, tokens: Any, counts: Any, texts: Any, cache: Any, threads: int | None
+    ) -> NDArray[int32] | None:
+        """Scores [texts, labels] after the last of `counts` new tokens of each text of a causal program.
+
+        Their keys and values are appended to the cache, whose room and numbers the caller has checked.
+        """
+        scores = empty((len(texts), self._labels), int32)
+        used = threads_for(len(tokens) * self._products, _WORK_PER_THREAD) if threads is None else threads
+        done = super().extend(
+            tokens, counts, texts, cache.lengths[texts], cache.memory, cache.sequences, cache.capacity, scores, used
+        )
+        return scores if done else None

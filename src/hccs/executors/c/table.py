@@ -49,7 +49,8 @@ def answer_of(program: Program) -> Answer:
 class Writing:
     """A program that is being written, its plan, and the words to keep: all of them where None.
 
-    `text` are the tables of its tokenizer, for programs that read texts. `array` defines a constant, `pack`
+    `text` are the tables of its tokenizer, for programs that read texts. Of a program that `generates` only
+    the last row has scores, and attention goes over a cache. `array` defines a constant, `pack`
     lays out the weights of a linear layer, for the functions of the header `operators`.
     """
 
@@ -60,6 +61,7 @@ class Writing:
     array: Callable[[str, NDArray[Any]], str] = array
     pack: Callable[[NDArray[np.int8]], NDArray[np.int8]] = np.asarray
     operators: str = "hccs_operators.h"
+    generates: bool = False
 
     @property
     def answer(self) -> Answer:
@@ -73,10 +75,19 @@ class Writing:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """The call of a step over `rows` rows from `row` on: what an operator's code is written with."""
+    """The call of a step over `rows` rows from `row` on: what an operator's code is written with.
+
+    Of every token the cache of a generating program has `cached` bytes before those of this step.
+    """
 
     writing: Writing
     step: Step
+    cached: int = 0
+
+    @property
+    def position(self) -> str:
+        """The position in the text of the first of the rows."""
+        return "position + row" if self.writing.generates else "row"
 
     @property
     def name(self) -> str:
@@ -100,7 +111,8 @@ class Call:
         """Where the output's rows lie; an answer lies where the caller of the model wants it."""
         program = self.writing.program
         if self.step.main is program.operators[-1]:
-            return self.writing.answer.name + f" + row * {self.width}" * program.per_token
+            every = program.per_token and not self.writing.generates
+            return self.writing.answer.name + f" + row * {self.width}" * every
         return self.place(self.step.main.output, program.values[self.step.main.output].columns)
 
     def read(self, index: int = 0) -> str:
@@ -183,7 +195,8 @@ def _embed_size(writing: Writing, step: op.Embed) -> tuple[int, int]:
 def _embed_call(call: Call) -> str:
     limit = call.step.main.limit  # type: ignore[attr-defined]
     clamped = "" if limit is None else f"{limit}, "
-    return f"hccs_embed_{call.bits}(&{call.name}, tokens, types, row, rows, {clamped}{call.out})"
+    ids = "tokens + row, types == NULL ? NULL : types + row"
+    return f"hccs_embed_{call.bits}(&{call.name}, {ids}, {call.position}, rows, {clamped}{call.out})"
 
 
 def _linear_parts(writing: Writing, name: str, layer: LinearParams) -> Generator[str, None, str]:
@@ -257,9 +270,12 @@ def _attention_constants(writing: Writing, step: op.Attention) -> Iterator[str]:
 
 
 def _attention_call(call: Call) -> str:
+    rows, out = call.place(call.step.reads[0]), call.place(call.step.main.output)
+    if call.writing.generates:
+        cache = f"cache->memory + (size_t)cache->capacity * {call.cached}, cache->capacity"
+        return f"hccs_attend_cached(&{call.name}, {rows}, rows, position, {cache}, logits, row_scores, {out})"
     room = f"{call.scratch('logits')}, {call.scratch('scores')}"
     queries = "length" if call.step.all_rows else "1"
-    rows, out = call.place(call.step.reads[0]), call.place(call.step.main.output)
     return f"hccs_attend(&{call.name}, {rows}, length, {queries}, {room}, {out})"
 
 

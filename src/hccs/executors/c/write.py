@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hccs._files import folder as _folder
 from hccs.errors import DataError, HccsError
-from hccs.executors.c import examples, model_source, text_source
+from hccs.executors.c import examples, generate_source, model_source, text_source
 from hccs.executors.c.table import TARGET, Writing, arena_bytes, code_of
 from hccs.executors.c.tokenizer import Tables, tables_of
 from hccs.program import IntegerModel, Program
@@ -94,6 +94,10 @@ def export_c_model(
     contents["hccs_weights.c"] = weights_source(writing)
     contents["hccs_examples.h"] = examples.header(program, found)
     contents["hccs_examples.c"] = examples.source(program, found)
+    if generate_source.generates(program):
+        contents["hccs_sample.h"] = sources.joinpath("hccs_sample.h").read_text(encoding="utf-8")
+        contents["hccs_generate.h"] = generate_source.header(writing)
+        contents["hccs_generate.c"] = generate_source.source(writing)
     if tables is not None:
         contents["hccs_tokenizer.h"] = sources.joinpath("hccs_tokenizer.h").read_text(encoding="utf-8")
         contents["hccs_text.h"] = text_source.header(tables)

@@ -52,20 +52,31 @@ class Attention(Operator):
         return Value(8, width // 3, 128)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
-        return self.attend(attention, given[0], batch.lengths)
+        return self.attend(attention, given[0], batch)
 
-    def attend(
-        self, function: Callable[..., Any], rows: NDArray[np.int8], lengths: NDArray[np.int64]
-    ) -> NDArray[np.int8]:
+    def attend(self, function: Callable[..., Any], rows: NDArray[np.int8], batch: Batch) -> NDArray[np.int8]:
         """Rows through an attention function of the signature of `hccs.attention`."""
-        batch, n, width = rows.shape
-        split = rows.reshape(batch, n, 3, self.heads, width // (3 * self.heads)).transpose(2, 0, 3, 1, 4)
-        valid = np.broadcast_to(lengths[:, None, None], (batch, self.heads, n))
-        out = function(*split, self.theta, self.requant, valid=valid, causal=self.causal, out="int8")
-        return np.ascontiguousarray(out.transpose(0, 2, 1, 3)).reshape(batch, n, width // 3)
+        count, n, width = rows.shape
+        q, k, v = rows.reshape(count, n, 3, self.heads, width // (3 * self.heads)).transpose(2, 0, 3, 1, 4)
+        causal, valid = self.causal, np.broadcast_to(batch.lengths[:, None, None], (count, self.heads, n))
+        if batch.cache is not None:
+            assert batch.texts is not None
+            k, v = batch.cache.append(self.output, batch.texts, batch.lengths, k, v)
+            # Sequences differ in what came before, so each query says how many keys it sees.
+            seen = batch.positions(n)[:, None] + 1
+            causal, valid = False, np.broadcast_to(seen, (count, self.heads, n))
+        out = function(q, k, v, self.theta, self.requant, valid=valid, causal=causal, out="int8")
+        return np.ascontiguousarray(out.transpose(0, 2, 1, 3)).reshape(count, n, width // 3)
 
     def own_row_channels(self, width: int) -> int:
         return width // 3  # the queries; keys and values are read in every row
+
+    @property
+    def sees_later_rows(self) -> bool:
+        return not self.causal
+
+    def cached_heads(self, given: Value) -> tuple[int, int]:
+        return self.heads, given.width // (3 * self.heads)
 
     def require_rows(self, rows: int) -> None:
         self.theta.require_columns(rows)

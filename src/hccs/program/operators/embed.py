@@ -65,8 +65,11 @@ class Embed(Embedding):
         return Value(16, p.words.shape[1], self.limit)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
-        positions = np.arange(batch.tokens.shape[1]) + self.first_position
-        return embedding(batch.tokens, positions[None], batch.types, self.params, self.limit)
+        # Rows of padding may lie behind the last position.
+        positions = np.minimum(batch.positions(batch.tokens.shape[1]), self.most_rows - 1)
+        return embedding(
+            batch.tokens, positions + self.first_position, batch.types, self.params, self.limit
+        )
 
     def read(self, tokens: Any, mask: Any, types: Any, longest: int) -> Batch:
         if isinstance(tokens, np.ma.MaskedArray):

@@ -14,6 +14,8 @@ from hccs.errors import DataError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from hccs.program.cache import Cache
+
 Array: TypeAlias = NDArray[Any]
 Constants: TypeAlias = tuple[dict[str, Array], dict[str, Any]]
 
@@ -52,18 +54,28 @@ class Value:
 class Batch:
     """A checked input: token ids [batch, n], or uint8 images; lengths [batch]; types like the ids.
 
-    `past` [batch] counts the tokens that came before these in each sequence, none by default.
+    `past` [batch] counts the tokens that came before these in each sequence, none by default. Their keys and
+    values lie in the `cache`, in the sequences with the numbers `texts`.
     """
 
     tokens: Array
     lengths: NDArray[np.int64]
     types: NDArray[np.int64]
     past: NDArray[np.int64] | None = None
+    cache: Cache | None = None
+    texts: NDArray[np.int64] | None = None
 
     def positions(self, rows: int) -> NDArray[np.int64]:
         """The positions [batch, rows] of this batch's rows, from 0 at the beginning of a sequence."""
         past = np.zeros(len(self.lengths), np.int64) if self.past is None else self.past
         return past[:, None] + np.arange(rows)
+
+    def last_rows(self) -> Batch:
+        """The last token of every sequence alone."""
+        ones = np.ones_like(self.lengths)
+        last = np.arange(len(self.lengths)), self.lengths - 1
+        past = self.positions(self.tokens.shape[1])[last]
+        return Batch(self.tokens[last][:, None], ones, self.types[last][:, None], past)
 
 
 class Operator:
@@ -116,6 +128,15 @@ class Operator:
     def own_row_channels(self, width: int) -> int:
         """How many leading channels it reads only in the row that it writes, where it mixes rows."""
         return 0
+
+    @property
+    def sees_later_rows(self) -> bool:
+        """Whether a row of its output depends on rows behind it."""
+        return self.mixes_rows
+
+    def cached_heads(self, given: Value) -> tuple[int, int] | None:
+        """The heads, and channels of each, of keys and of values that later rows read; None of none."""
+        return None
 
     def require_rows(self, rows: int) -> None:
         """Refuse sequences that are too long for its constants."""

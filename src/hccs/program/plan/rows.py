@@ -1,7 +1,8 @@
 """Rows that someone needs: those of all tokens, or of the first token of every sequence.
 
 Where a model's scores come from the first tokens alone, so does everything after its last attention, and
-that attention has one query per sequence.
+that attention has one query per sequence. An executor that packs sequences runs a causal program with scores
+of every token likewise: its first rows are then those of last tokens, or of all, as each call says.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hccs.program.cache import is_causal
 from hccs.program.operators import First, Value
 from hccs.program.plan.steps import Step, Target
 from hccs.program.program import Program
@@ -19,7 +21,8 @@ def over_needed_rows(
     steps: Sequence[Step], values: dict[str, Value], program: Program, target: Target
 ) -> list[Step]:
     """Steps over all rows where someone needs them, over first rows otherwise; unread values are not made."""
-    needed: dict[str, set[bool]] = {program.operators[-1].output: {program.per_token}}
+    all_scores = program.per_token and not (target.batched and is_causal(program))
+    needed: dict[str, set[bool]] = {program.operators[-1].output: {all_scores}}
     writers = {name: step for step in steps for name in step.writes}
     readers = Counter(name for step in steps for name in step.reads)
     own_rows: dict[str, int] = {}

@@ -56,6 +56,7 @@ NB_MODULE(_native, m) {
   hccs::bind_linear(m);
   hccs::bind_quantise(m);
   hccs::bind_engine(m);
+  hccs::bind_sampling(m);
   hccs::bind_top_k(m);
   export_numbers(m);
   m.def(

@@ -191,15 +191,15 @@ static inline uint32_t hccs_word_of(const hccs_embedding* e, int32_t token) {
   return low < e->count && e->kept[low] == token ? low : e->count;
 }
 
-/* v = (words[token] << shift) + positions[position] + types[type] of tokens first, first + 1, ...: int32, or clamped
- * to +-limit as int16. `types` may be NULL: all zero. */
+/* v = (words[token] << shift) + positions[position] + types[type] of `rows` tokens, the first of which is the one at
+ * the position `first` of the text: int32, or clamped to +-limit as int16. `types` may be NULL: all zero. */
 static inline void hccs_embed(const hccs_embedding* e, const int32_t* tokens, const uint8_t* types, uint32_t first,
                               uint32_t rows, int32_t* y32, int16_t* y16, int32_t limit) {
   const uint32_t width = e->width;
   uint32_t row, i;
-  for (row = first; row < first + rows; ++row) {
+  for (row = 0; row < rows; ++row) {
     const int8_t* word = e->words + (size_t)hccs_word_of(e, tokens[row]) * width;
-    const int16_t* position = e->positions + (size_t)row * width;
+    const int16_t* position = e->positions + (size_t)(first + row) * width;
     const int16_t* type = e->types + (size_t)(types == NULL ? 0 : types[row]) * width;
     for (i = 0; i < width; ++i) {
       const int32_t sum = word[i] * ((int32_t)1 << e->shift) + position[i] + type[i];
@@ -675,6 +675,32 @@ static inline void hccs_attend(const hccs_attention_heads* a, const int8_t* qkv,
       const int32_t Z = hccs_scores(theta, x, m, keys, s);
       hccs_weighted(theta, s, Z, columns + 2 * (size_t)all, step, a->width, keys,
                     y + (size_t)i * all + (size_t)head * a->width);
+    }
+  }
+}
+
+/* The same of `rows` new rows of a causal model, the first at `position` of its text: their keys and values are appended
+ * to the cache [2][heads][capacity][width], and read there. */
+static inline void hccs_attend_cached(const hccs_attention_heads* a, const int8_t* qkv, uint32_t rows,
+                                      uint32_t position, int8_t* cache, uint32_t capacity, int8_t* x, int16_t* s,
+                                      int8_t* y) {
+  const uint32_t all = a->count * a->width;
+  const size_t head_bytes = (size_t)capacity * a->width;
+  uint32_t i, head, c;
+  for (i = 0; i < rows; ++i) {
+    const uint32_t keys = position + i + 1;
+    for (head = 0; head < a->count; ++head) {
+      const hccs_attention_head* theta = a->heads + head;
+      const int8_t* columns = qkv + (size_t)i * 3 * all + (size_t)head * a->width;
+      int8_t *k = cache + head * head_bytes, *v = k + a->count * head_bytes;
+      int32_t m, Z;
+      for (c = 0; c < a->width; ++c) {
+        k[(size_t)(keys - 1) * a->width + c] = columns[all + c];
+        v[(size_t)(keys - 1) * a->width + c] = columns[2 * (size_t)all + c];
+      }
+      m = hccs_logits(theta, columns, k, a->width, a->width, keys, x);
+      Z = hccs_scores(theta, x, m, keys, s);
+      hccs_weighted(theta, s, Z, v, a->width, a->width, keys, y + (size_t)i * all + (size_t)head * a->width);
     }
   }
 }

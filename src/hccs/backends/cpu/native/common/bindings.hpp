@@ -12,6 +12,7 @@ void bind_float_logits(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
 void bind_quantise(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);
+void bind_sampling(nanobind::module_& m);
 void bind_top_k(nanobind::module_& m);
 
 }  // namespace hccs

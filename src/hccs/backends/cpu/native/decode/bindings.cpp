@@ -15,18 +15,6 @@ namespace {
 
 using namespace arrays;
 
-const DecodeKernel& kernel_in_use() {
-  const InstructionSet& set = in_use();
-#ifdef HCCS_X86
-  if (set.attention == &attention_avx512) return decode_avx512;
-  if (set.attention == &attention_avx2) return decode_avx2;
-#endif
-#ifdef HCCS_NEON
-  if (set.attention == &attention_neon || set.attention == &attention_i8mm) return decode_neon;
-#endif
-  return decode_scalar;
-}
-
 // As the function `attention` of the module, for few queries.
 int decode(nb::handle q, nb::handle k, nb::handle v, nb::handle heads, nb::handle requant, int masking,
            nb::handle valid, bool causal, int mode, int output, nb::handle out, nb::handle sums, nb::handle threads) {
@@ -95,7 +83,7 @@ int decode(nb::handle q, nb::handle k, nb::handle v, nb::handle heads, nb::handl
   job.groups = groups.data();
   job.group_count = static_cast<int64_t>(groups.size());
   const int most = threads_of(threads);
-  run_interruptibly([&](Interruption& interruption) { run_decode(job, kernel_in_use(), most, interruption); });
+  run_interruptibly([&](Interruption& interruption) { run_decode(job, decode_kernel_of(*in_use().attention), most, interruption); });
   return kDone;
 }
 

@@ -10,12 +10,20 @@
 
 namespace hccs {
 
+// Scores, or probabilities, by distance: low and high bytes.
+struct ScoreTable {
+  alignas(64) uint8_t low[kDistances];
+  alignas(64) uint8_t high[kDistances];
+  bool has_high;
+};
+
 // One query row.
 struct DecodeRow {
   const int8_t* q;
   void* out;            // N int32, float32 or int8
   int32_t* sum;         // where pairs want their Z
   const int32_t* head;  // B, S, D, and S2, D2, f where wide
+  const ScoreTable* table;  // of the head's scores; null: they are made from `head`
   const Requant* requant;
   int64_t keys;       // from here on no key is attended to
   const uint8_t* on;  // nonzero for attended keys before; null: all of them
@@ -37,13 +45,6 @@ struct DecodeJob {
   bool probabilities_first;
   Mode mode;
   AttentionOutput output;
-};
-
-// Scores, or probabilities, by distance: low and high bytes.
-struct ScoreTable {
-  alignas(64) uint8_t low[kDistances];
-  alignas(64) uint8_t high[kDistances];
-  bool has_high;
 };
 
 // What instruction sets do their own way. Logits and weights of a row lie `stride` bytes from the next row's; what lies
@@ -68,6 +69,13 @@ struct DecodeKernel {
 };
 
 extern const DecodeKernel decode_scalar, decode_avx2, decode_avx512, decode_neon;
+
+// The kernel for the instruction set of an attention kernel.
+const DecodeKernel& decode_kernel_of(const AttentionKernel& attention);
+
+// One group on this thread, in working memory that starts at a multiple of 64: it suffices for fewer keys and rows, too.
+size_t decode_workspace(const DecodeJob& job);
+void decode_group(const DecodeJob& job, const DecodeKernel& kernel, const DecodeGroup& group, std::byte* workspace);
 
 // Runs the kernel over all groups of the job, on up to `threads` threads: whole groups, or pieces of their keys where
 // groups are few.

@@ -13,6 +13,57 @@ constexpr int64_t kAlign = 64;     // keys; pieces of them begin at its multiple
 constexpr int64_t kFewKeys = 256;  // what a thread of its own is worth
 constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
+constexpr int64_t kMostAtOnce = 64;  // rows whose weights are multiplied together
+
+int64_t stride_of(const DecodeJob& job) { return round_up(std::max<int64_t>(job.keys, 1), kAlign) + kAlign; }
+int64_t sums_bytes(const DecodeJob& job) {
+  return round_up(job.rows * job.dim * static_cast<int64_t>(sizeof(int32_t)), kAlign);
+}
+
+// N and Z of some rows over keys begin..end-1, from the logits of all keys.
+void multiply_rows(const DecodeJob& job, const DecodeKernel& kernel, const DecodeGroup& group, int64_t first,
+                   int64_t count, int64_t begin, int64_t end, const int8_t* x, std::byte* memory, int32_t* N,
+                   int32_t* Z) {
+  const int64_t stride = stride_of(job);
+  auto* const low = reinterpret_cast<uint8_t*>(memory);
+  uint8_t* const high = low + job.rows * stride;
+  bool has_high = false;
+  for (int64_t r = 0; r < count; ++r) {
+    const DecodeRow& row = group.rows[first + r];
+    ScoreTable table;
+    if (row.table)
+      table = *row.table;
+    else
+      kernel.scores(row.head, job.wide, table);
+    const int8_t* const logits = x + (first + r) * stride;
+    const int m = kernel.most(logits, row.on, 0, row.keys);
+    if (job.probabilities_first) {
+      const int32_t sum = kernel.weights(logits, row.on, 0, row.keys, m, table, nullptr, nullptr);
+      ScoreTable scores = table;
+      kernel.probabilities(scores, sum, job.wide, job.mode, table);
+    }
+    const int64_t last = std::max(begin, std::min(end, row.keys));
+    uint8_t* const own_low = low + r * stride;
+    uint8_t* const own_high = high + r * stride;
+    if (table.has_high && !has_high) {  // rows before had none
+      std::memset(high, 0, r * stride);
+      has_high = true;
+    }
+    Z[r] = kernel.weights(logits, row.on, begin, last, m, table, own_low, table.has_high ? own_high : nullptr);
+    if (job.probabilities_first) Z[r] = begin == 0 ? 255 : 0;
+    const int64_t padded = round_up(end - begin, 4) + begin;
+    const int64_t filled = round_up(last - begin, 4) + begin;
+    if (filled < padded) std::memset(own_low + filled, 0, padded - filled);
+    if (has_high) {
+      if (!table.has_high)
+        std::memset(own_high + begin, 0, padded - begin);
+      else if (filled < padded)
+        std::memset(own_high + filled, 0, padded - filled);
+    }
+  }
+  kernel.products(job, group, begin, end, low, has_high ? high : nullptr, stride, count, N);
+}
+
 // One phase where each part is a whole group. Pieces of keys need three: a score depends on the largest logit of all
 // keys, and only the sums of all pieces are the output.
 class DecodeWork : public PhasedWork {
@@ -22,10 +73,9 @@ class DecodeWork : public PhasedWork {
     const int64_t wanted = job.group_count >= threads ? 1 : std::min<int64_t>(threads / job.group_count, most);
     piece_ = std::max<int64_t>(round_up((job.keys + wanted - 1) / wanted, kAlign), kAlign);
     pieces_ = std::max<int64_t>((job.keys + piece_ - 1) / piece_, 1);
-    stride_ = round_up(std::max<int64_t>(job.keys, 1), kAlign) + kAlign;
-    row_sums_ = round_up(job.rows * job.dim * static_cast<int64_t>(sizeof(int32_t)), kAlign);
-    const int64_t own = 2 * job.rows * stride_ + row_sums_ + (pieces_ == 1 ? job.rows * stride_ : 0);
-    worker_bytes_ = own;
+    stride_ = stride_of(job);
+    row_sums_ = sums_bytes(job);
+    const int64_t own = worker_bytes_ = static_cast<int64_t>(decode_workspace(job));
     const int64_t parts = job.group_count * pieces_;
     threads = static_cast<int>(std::min<int64_t>(threads, parts));
     const int64_t shared = pieces_ == 1
@@ -43,11 +93,12 @@ class DecodeWork : public PhasedWork {
   int64_t phases() const override { return pieces_ == 1 ? 1 : 3; }
   int64_t parts(int64_t phase) const override { return phase == 2 ? job_.group_count : job_.group_count * pieces_; }
   void run(int64_t phase, int64_t part, int worker) noexcept override {
-    if (pieces_ == 1) return whole(part, worker);
+    std::byte* const own = memory_.get() + worker * worker_bytes_;
+    if (pieces_ == 1) return decode_group(job_, kernel_, job_.groups[part], own);
     const int64_t group = part / pieces_, begin = part % pieces_ * piece_, end = std::min(begin + piece_, job_.keys);
     int8_t* const x = logits_ + (phase == 2 ? part : group) * job_.rows * stride_;
     if (phase == 0) return kernel_.logits(job_, job_.groups[group], begin, end, x, stride_);
-    if (phase == 1) return multiply(job_.groups[group], begin, end, x, worker, sums_of(part), Z_ + part * job_.rows);
+    if (phase == 1) return multiply(job_.groups[group], begin, end, x, own, sums_of(part), Z_ + part * job_.rows);
     join(part);
   }
 
@@ -65,67 +116,11 @@ class DecodeWork : public PhasedWork {
 
   int32_t* sums_of(int64_t part) { return reinterpret_cast<int32_t*>(partial_ + part * row_sums_); }
 
-  void whole(int64_t index, int worker) {
-    const DecodeGroup& group = job_.groups[index];
-    std::byte* const own = memory_.get() + worker * worker_bytes_;
-    auto* const N = reinterpret_cast<int32_t*>(own + 2 * job_.rows * stride_);
-    auto* const x = reinterpret_cast<int8_t*>(own + 2 * job_.rows * stride_ + row_sums_);
-    int64_t keys = 0;
-    for (int64_t r = 0; r < job_.rows; ++r) keys = std::max(keys, group.rows[r].keys);
-    kernel_.logits(job_, group, 0, keys, x, stride_);
-    int32_t Z[kMostAtOnce];
-    for (int64_t first = 0; first < job_.rows; first += kMostAtOnce) {
-      const int64_t count = std::min(kMostAtOnce, job_.rows - first);
-      multiply_rows(group, first, count, 0, keys, x, worker, N, Z);
-      for (int64_t r = 0; r < count; ++r) kernel_.write(job_, group.rows[first + r], N + r * job_.dim, Z[r]);
-    }
-  }
-  static constexpr int64_t kMostAtOnce = 64;
-
-  void multiply(const DecodeGroup& group, int64_t begin, int64_t end, const int8_t* x, int worker, int32_t* N,
+  void multiply(const DecodeGroup& group, int64_t begin, int64_t end, const int8_t* x, std::byte* own, int32_t* N,
                 int32_t* Z) {
     for (int64_t first = 0; first < job_.rows; first += kMostAtOnce)
-      multiply_rows(group, first, std::min(kMostAtOnce, job_.rows - first), begin, end, x, worker, N + first * job_.dim,
-                    Z + first);
-  }
-
-  // N and Z of some rows over keys begin..end-1, from the logits of all keys.
-  void multiply_rows(const DecodeGroup& group, int64_t first, int64_t count, int64_t begin, int64_t end,
-                     const int8_t* x, int worker, int32_t* N, int32_t* Z) {
-    auto* const low = reinterpret_cast<uint8_t*>(memory_.get() + worker * worker_bytes_);
-    uint8_t* const high = low + job_.rows * stride_;
-    bool has_high = false;
-    for (int64_t r = 0; r < count; ++r) {
-      const DecodeRow& row = group.rows[first + r];
-      ScoreTable table;
-      kernel_.scores(row.head, job_.wide, table);
-      const int8_t* const logits = x + (first + r) * stride_;
-      const int m = kernel_.most(logits, row.on, 0, row.keys);
-      if (job_.probabilities_first) {
-        const int32_t sum = kernel_.weights(logits, row.on, 0, row.keys, m, table, nullptr, nullptr);
-        ScoreTable scores = table;
-        kernel_.probabilities(scores, sum, job_.wide, job_.mode, table);
-      }
-      const int64_t last = std::max(begin, std::min(end, row.keys));
-      uint8_t* const own_low = low + r * stride_;
-      uint8_t* const own_high = high + r * stride_;
-      if (table.has_high && !has_high) {  // rows before had none
-        std::memset(high, 0, r * stride_);
-        has_high = true;
-      }
-      Z[r] = kernel_.weights(logits, row.on, begin, last, m, table, own_low, table.has_high ? own_high : nullptr);
-      if (job_.probabilities_first) Z[r] = begin == 0 ? 255 : 0;
-      const int64_t padded = round_up(end - begin, 4) + begin;
-      const int64_t filled = round_up(last - begin, 4) + begin;
-      if (filled < padded) std::memset(own_low + filled, 0, padded - filled);
-      if (has_high) {
-        if (!table.has_high)
-          std::memset(own_high + begin, 0, padded - begin);
-        else if (filled < padded)
-          std::memset(own_high + filled, 0, padded - filled);
-      }
-    }
-    kernel_.products(job_, group, begin, end, low, has_high ? high : nullptr, stride_, count, N);
+      multiply_rows(job_, kernel_, group, first, std::min(kMostAtOnce, job_.rows - first), begin, end, x, own,
+                    N + first * job_.dim, Z + first);
   }
 
   void join(int64_t index) {
@@ -142,6 +137,37 @@ class DecodeWork : public PhasedWork {
 };
 
 }  // namespace
+
+const DecodeKernel& decode_kernel_of([[maybe_unused]] const AttentionKernel& attention) {
+#ifdef HCCS_X86
+  if (&attention == &attention_avx512) return decode_avx512;
+  if (&attention == &attention_avx2) return decode_avx2;
+#endif
+#ifdef HCCS_NEON
+  if (&attention == &attention_neon || &attention == &attention_i8mm) return decode_neon;
+#endif
+  return decode_scalar;
+}
+
+// Weights of two bytes, sums and logits.
+size_t decode_workspace(const DecodeJob& job) {
+  return static_cast<size_t>(3 * job.rows * stride_of(job) + sums_bytes(job));
+}
+
+void decode_group(const DecodeJob& job, const DecodeKernel& kernel, const DecodeGroup& group, std::byte* workspace) {
+  const int64_t stride = stride_of(job);
+  auto* const N = reinterpret_cast<int32_t*>(workspace + 2 * job.rows * stride);
+  auto* const x = reinterpret_cast<int8_t*>(workspace + 2 * job.rows * stride + sums_bytes(job));
+  int64_t keys = 0;
+  for (int64_t r = 0; r < job.rows; ++r) keys = std::max(keys, group.rows[r].keys);
+  kernel.logits(job, group, 0, keys, x, stride);
+  int32_t Z[kMostAtOnce];
+  for (int64_t first = 0; first < job.rows; first += kMostAtOnce) {
+    const int64_t count = std::min(kMostAtOnce, job.rows - first);
+    multiply_rows(job, kernel, group, first, count, 0, keys, x, workspace, N, Z);
+    for (int64_t r = 0; r < count; ++r) kernel.write(job, group.rows[first + r], N + r * job.dim, Z[r]);
+  }
+}
 
 void run_decode(const DecodeJob& job, const DecodeKernel& kernel, int threads, Interruption& interruption) {
   DecodeWork work(job, kernel, threads);

@@ -241,13 +241,15 @@ class PlannedEngine {
                                             specials.view().shape[0], rows.data<int16_t>(), channels, at(x), at(out)));
   }
   // The answers are `labels` integers of `bytes` bytes for each token or sequence.
-  void finish(int scores, int64_t labels, int64_t bytes, int64_t longest, int64_t first_position) {
+  // Scores of a `causal` plan are those of all tokens, or of the last ones where there is a cache.
+  void finish(int scores, int64_t labels, int64_t bytes, int64_t longest, int64_t first_position, bool causal) {
     require(bytes == 2 || bytes == 4, "answers are int16 or int32");
     fits(scores, bytes * labels);
     require(!at(scores).local, "scores lie in the arena");
     answer_bytes_ = bytes * labels;
     engine_.set_scores(at(scores));
     first_position_ = first_position;
+    causal_ = causal;
     longest_ = words_ ? std::min(longest, positions_ - first_position) : longest;
   }
 
@@ -287,6 +289,44 @@ class PlannedEngine {
       return false;
     pack(*arena, batch, n);
     return run(arena, batch, n, nullptr, scores, threads);
+  }
+  // Appends tokens to texts, `counts` of each in `ids` one text after the other, and writes the scores after their last
+  // tokens. Text i has `past` tokens in the cache, [texts][capacity] for every attention. False for what does not fit.
+  bool extend(nb::handle ids, nb::handle counts, nb::handle texts, nb::handle past, nb::handle memory, int64_t all,
+              int64_t capacity, nb::handle scores, nb::handle threads) {
+    const Buffer tokens(ids, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+    const Buffer cached(memory, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    const int64_t size = tokens.elements();
+    if (!causal_ || all < 1 || capacity < 1 || size < 1 || size > INT32_MAX) return false;
+    if (cached.view().len != all * capacity * engine_.cache_bytes()) return false;
+    Lent arena(*this);
+    const auto read = [&](nb::handle array, int64_t count, std::vector<int32_t>& to) {
+      const Buffer numbers(array, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+      to.resize(numbers.elements());
+      return copy_numbers(numbers.view(), numbers.elements(), count, false, to.data());
+    };
+    if (!read(ids, words_, arena->token) || !read(counts, size + 1, arena->starts) || !read(texts, all, arena->text) ||
+        !read(past, capacity, arena->past))
+      return false;
+    const auto sequences = static_cast<int64_t>(arena->text.size());
+    if (arena->past.size() != arena->text.size() || arena->starts.size() != arena->text.size()) return false;
+    arena->type.assign(size, 0);
+    arena->position.resize(size);
+    const int64_t most = std::min(capacity, longest_);
+    int64_t start = 0;
+    arena->starts.push_back(0);
+    for (int64_t s = 0; s < sequences; ++s) {
+      const int64_t count = arena->starts[s], before = arena->past[s];
+      if (count < 1 || start + count > size || before + count > most) return false;
+      for (int64_t i = 0; i < count; ++i)
+        arena->position[start + i] = static_cast<int32_t>(first_position_ + before + i);
+      arena->starts[s] = static_cast<int32_t>(start);
+      start += count;
+    }
+    if (start != size) return false;
+    arena->starts[sequences] = static_cast<int32_t>(size);
+    const CachedRows cache{cached.data<int8_t>(), all, capacity, arena->past.data(), arena->text.data()};
+    return run(arena, sequences, 1, nullptr, scores, threads, &cache);
   }
   // The same of images, uint8 [batch, channels, height, width].
   bool run_pixels(nb::handle images, nb::handle scores, nb::handle threads) {
@@ -351,9 +391,9 @@ class PlannedEngine {
   }
 
   bool run(const Lent& arena, int64_t sequences, int64_t n, const uint8_t* images, nb::handle scores,
-           nb::handle threads) {
+           nb::handle threads, const CachedRows* cache = nullptr) {
     const Buffer out(scores, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
-    const bool per_token = engine_.scores().space == Space::kTokens;
+    const bool per_token = engine_.scores().space == Space::kTokens || (causal_ && cache == nullptr);
     const int64_t row = answer_bytes_;
     require(out.view().len == sequences * (per_token ? n : 1) * row, "scores have the wrong size");
     const Batch batch{sequences,
@@ -362,7 +402,11 @@ class PlannedEngine {
                       arena->token.data(),
                       arena->position.data(),
                       arena->type.data(),
-                      images};
+                      images,
+                      !causal_          ? Chosen::kFirst
+                      : cache == nullptr ? Chosen::kAll
+                                         : Chosen::kLast,
+                      cache};
     const int most = threads_of(threads);
     arena->seconds.assign(most == 1 ? seconds_.size() : 0, 0.0);
     run_interruptibly([&](Interruption& interruption) {
@@ -416,6 +460,7 @@ class PlannedEngine {
   int64_t channels_ = 0, words_ = 0, positions_ = 0, types_ = 0;
   int64_t image_[3] = {}, image_tokens_ = 0;
   int64_t answer_bytes_ = 0, longest_ = 0, first_position_ = 0;
+  bool causal_ = false;
 };
 
 }  // namespace
@@ -453,11 +498,13 @@ void bind_engine(nb::module_& m) {
            nb::arg("height"), nb::arg("width"))
       .def("place", &PlannedEngine::place, nb::arg("x"), nb::arg("out"), nb::arg("special"), nb::arg("positions"))
       .def("finish", &PlannedEngine::finish, nb::arg("scores"), nb::arg("labels"), nb::arg("bytes"), nb::arg("longest"),
-           nb::arg("first_position"))
+           nb::arg("first_position"), nb::arg("causal"))
       .def("time_steps", &PlannedEngine::time_steps)
       .def("step_seconds", &PlannedEngine::step_seconds)
       .def("run", nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle>(&PlannedEngine::run),
            nb::arg("ids"), nb::arg("mask").none(), nb::arg("types").none(), nb::arg("scores"), nb::arg("threads"))
+      .def("extend", &PlannedEngine::extend, nb::arg("ids"), nb::arg("counts"), nb::arg("texts"), nb::arg("past"),
+           nb::arg("memory"), nb::arg("all"), nb::arg("capacity"), nb::arg("scores"), nb::arg("threads"))
       .def("run_pixels", &PlannedEngine::run_pixels, nb::arg("images"), nb::arg("scores"), nb::arg("threads"));
 }
 

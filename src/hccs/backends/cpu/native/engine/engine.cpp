@@ -37,7 +37,11 @@ Engine::Engine(int64_t arena_bytes, int64_t local_bytes)
 
 void Engine::begin_segment(Space space) { segments_.push_back({space, {}, std::nullopt}); }
 void Engine::add(std::unique_ptr<Step> step) { segments_.back().steps.push_back(std::move(step)); }
-void Engine::add(AttentionStep step) { segments_.back().attention.emplace(std::move(step)); }
+void Engine::add(AttentionStep step) {
+  step.set_cached_before(cache_bytes_);
+  cache_bytes_ += step.cache_bytes();
+  segments_.back().attention.emplace(std::move(step));
+}
 size_t Engine::steps() const {
   size_t all = 0;
   for (const Segment& segment : segments_) all += segment.attention ? 1 : segment.steps.size();
@@ -128,7 +132,7 @@ class Run : public PhasedWork {
       arena_.capacity = capacity;
     }
     int64_t longest = 0;
-    for (int64_t i = 0; i < batch_.sequences; ++i) longest = std::max(longest, batch_.length(i));
+    for (int64_t i = 0; i < batch_.sequences; ++i) longest = std::max(longest, batch_.keys(i));
     size_t workspace = 0;
     for (const Segment& segment : engine_.segments_) {
       if (segment.attention) workspace = std::max(workspace, segment.attention->workspace(longest));

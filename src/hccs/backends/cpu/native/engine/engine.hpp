@@ -32,7 +32,7 @@ struct Arena {
   int64_t capacity = 0;  // rows
   Block local;           // of each thread, then their common one
   Block workspaces;      // of each thread
-  std::vector<int32_t> starts, token, position, type;
+  std::vector<int32_t> starts, token, position, type, past, text;
   std::vector<Phase> phases;
   std::vector<double> seconds;  // of each step of the plan, where they are timed and one thread runs; else empty
 };
@@ -51,6 +51,8 @@ class Engine {
   void set_scores(const Value& scores) { scores_ = scores; }
   const Value& scores() const { return scores_; }
   size_t steps() const;
+  // Of the keys and values of one token, in all attentions.
+  int64_t cache_bytes() const { return cache_bytes_; }
   WeightMemory& weights() { return weights_; }
 
   // Scores of the batch, int32 [rows][labels], where the plan leaves them; null when the interruption was requested.
@@ -64,6 +66,7 @@ class Engine {
   WeightMemory weights_;
   std::vector<Segment> segments_;
   Value scores_{};
+  int64_t cache_bytes_ = 0;
 };
 
 }  // namespace hccs

@@ -16,6 +16,7 @@ namespace hccs {
 namespace {
 
 constexpr int kXhatBits = 20;
+constexpr int64_t kFewQueries = 4;  // below packed keys and values are worth their packing
 
 uint8_t turn_of(const Value& value) { return value.turned ? 0x80 : 0; }
 Bytes bytes_of(const Value& value) { return value.turned ? Bytes::kTurned : Bytes::kPlain; }
@@ -234,7 +235,7 @@ void TableStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row
 }
 
 void FirstStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
-  for (; row < row_end; ++row) std::memcpy(memory.at(out_, row), memory.at(x_, batch.starts[row]), bytes_);
+  for (; row < row_end; ++row) std::memcpy(memory.at(out_, row), memory.at(x_, batch.token_row(row)), bytes_);
 }
 
 AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v,
@@ -242,6 +243,7 @@ AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, co
                              std::span<const WideHead> wide_theta, std::span<const int16_t> scores,
                              std::span<const Requant> requant)
     : kernel_(kernel),
+      decode_(decode_kernel_of(kernel)),
       q_(q),
       k_(k),
       v_(v),
@@ -252,7 +254,8 @@ AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, co
       wide_theta_(wide_theta.begin(), wide_theta.end()),
       by_distance_(!scores.empty()),
       requant_(requant.begin(), requant.end()),
-      tables_(by_distance_ ? requant.size() : wide_theta.size()) {
+      tables_(by_distance_ ? requant.size() : wide_theta.size()),
+      scores_(requant.size()) {
   for (size_t i = 0; i < tables_.size(); ++i)
     if (by_distance_) {
       const int16_t* const own = &scores[i * kDistances];
@@ -264,6 +267,16 @@ AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, co
       }
     } else {
       tabulate_scores(wide_theta_[i], tables_[i]);
+    }
+  for (size_t i = 0; i < scores_.size(); ++i)
+    if (by_distance_) {
+      std::memcpy(scores_[i].low, tables_[i].low, kDistances);
+      std::memcpy(scores_[i].high, tables_[i].high, kDistances);
+      scores_[i].has_high = wide_theta_[i].B > 255;
+    } else if (!wide_theta_.empty()) {
+      decode_.scores(&wide_theta_[i].B, true, scores_[i]);
+    } else {
+      decode_.scores(&theta_[i].B, false, scores_[i]);
     }
 }
 
@@ -283,29 +296,89 @@ AttentionJob AttentionStep::job_of(int64_t queries, int64_t keys) const {
   return job;
 }
 
-size_t AttentionStep::workspace(int64_t longest) const { return kernel_.workspace(job_of(longest, longest)); }
+DecodeJob AttentionStep::few_queries(int64_t queries, int64_t keys) const {
+  DecodeJob job{};
+  job.rows = queries;
+  job.keys = keys;
+  job.dim = job.k_stride = job.v_stride = dim_;
+  job.output = AttentionOutput::kInt8;
+  return job;
+}
+
+size_t AttentionStep::workspace(int64_t longest) const {
+  return std::max(kernel_.workspace(job_of(longest, longest)), decode_workspace(few_queries(kFewQueries, longest)));
+}
+
+AttentionStep::Cached AttentionStep::cached(const CachedRows& cache, int64_t sequence, int64_t head) const {
+  const int64_t rows = cache.texts * cache.capacity;
+  int8_t* const k =
+      cache.memory + cached_before_ * rows + (cache.text[sequence] * heads() + head) * cache.capacity * dim_;
+  return {k, k + heads() * dim_ * rows};
+}
+
+void AttentionStep::append(const Batch& batch, const Memory& memory, int64_t sequence, int64_t head) const {
+  const Cached to = cached(*batch.cache, sequence, head);
+  const int64_t past = batch.cache->past[sequence], length = batch.length(sequence);
+  const auto copy = [&](const Operand& operand, int8_t* rows) {
+    const int8_t* const from =
+        memory.at<int8_t>(operand.value, row_of(batch, operand.value, sequence)) + operand.offset + head * dim_;
+    for (int64_t i = 0; i < length; ++i)
+      std::memcpy(rows + (past + i) * dim_, from + i * operand.value.row_bytes, dim_);
+  };
+  copy(k_, to.k);
+  copy(v_, to.v);
+}
+
+// A head of up to kFewQueries queries, over keys and values in the cache.
+void AttentionStep::decode(const Batch& batch, const Memory& memory, int64_t sequence, int64_t queries,
+                           int64_t head) const {
+  const int64_t keys = batch.keys(sequence);
+  const DecodeJob job = few_queries(queries, keys);
+  const int8_t* const q =
+      memory.at<int8_t>(q_.value, row_of(batch, q_.value, sequence)) + q_.offset + head * dim_;
+  int8_t* const out = memory.at<int8_t>(out_, row_of(batch, out_, sequence)) + head * dim_;
+  DecodeRow rows[kFewQueries];
+  for (int64_t i = 0; i < queries; ++i)
+    rows[i] = {q + i * q_.value.row_bytes, out + i * out_.row_bytes, nullptr,           nullptr, &scores_[head],
+               &requant_[head],            keys - queries + i + 1,   nullptr};
+  const Cached from = cached(*batch.cache, sequence, head);
+  decode_group(job, decode_, DecodeGroup{from.k, from.v, rows}, memory.workspace);
+  if (!out_.turned) return;
+  for (int64_t i = 0; i < queries; ++i)
+    for (int64_t c = 0; c < dim_; ++c) out[i * out_.row_bytes + c] ^= static_cast<int8_t>(0x80);
+}
 
 void AttentionStep::run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence,
                         int64_t head, int64_t head_end) const {
   constexpr int64_t kAtOnce = 16;
   AttentionGroup groups[kAtOnce];
-  const bool first_alone = out_.space == Space::kSequences;
-  const int64_t start = batch.starts[sequence], length = batch.length(sequence);
+  const bool one = out_.space == Space::kSequences && batch.chosen != Chosen::kAll;
+  const int64_t queries = one ? 1 : batch.length(sequence);
   // The first query of a causal model sees the first key alone.
-  AttentionJob job = job_of(first_alone ? 1 : length, first_alone && causal_ ? 1 : length);
+  const int64_t keys = one && causal_ && batch.chosen == Chosen::kFirst ? 1 : batch.keys(sequence);
+  AttentionJob job = job_of(queries, keys);
   job.interruption = &interruption;
   job.groups = groups;
-  const auto row_of = [&](const Value& value) { return value.space == Space::kTokens ? start : sequence; };
+  if (batch.cache) {
+    job.k_stride = job.v_stride = dim_;
+    for (int64_t i = head; i < head_end; ++i) append(batch, memory, sequence, i);
+    if (queries <= kFewQueries) {
+      for (; head < head_end; ++head) decode(batch, memory, sequence, queries, head);
+      return;
+    }
+  }
   for (; head < head_end; head += kAtOnce) {
     const int64_t count = std::min(kAtOnce, head_end - head);
     for (int64_t i = 0; i < count; ++i) {
       const auto at = [&](const Operand& operand) {
-        return memory.at<int8_t>(operand.value, row_of(operand.value)) + operand.offset + (head + i) * dim_;
+        return memory.at<int8_t>(operand.value, row_of(batch, operand.value, sequence)) + operand.offset +
+               (head + i) * dim_;
       };
+      const Cached from = batch.cache ? cached(*batch.cache, sequence, head + i) : Cached{at(k_), at(v_)};
       groups[i] = {at(q_),
-                   at(k_),
-                   at(v_),
-                   memory.at<int8_t>(out_, row_of(out_)) + (head + i) * dim_,
+                   from.k,
+                   from.v,
+                   memory.at<int8_t>(out_, row_of(batch, out_, sequence)) + (head + i) * dim_,
                    theta_.empty() ? nullptr : &theta_[head + i],
                    wide_theta_.empty() ? nullptr : &wide_theta_[head + i],
                    &requant_[head + i],

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/job.hpp"
+#include "decode/job.hpp"
 #include "engine/rows.hpp"
 #include "engine/values.hpp"
 #include "linear/job.hpp"
@@ -253,7 +254,7 @@ class TableStep : public Step {
   int8_t entries_[256];  // by the byte as it is stored
 };
 
-// The first row of every sequence.
+// The chosen rows of every sequence.
 class FirstStep : public Step {
  public:
   FirstStep(const Value& x, const Value& out, int64_t bytes) : x_(x), out_(out), bytes_(bytes) {}
@@ -265,7 +266,8 @@ class FirstStep : public Step {
   const int64_t bytes_;
 };
 
-// Attention mixes rows, so it stands alone: over sequences and heads, of all queries or of each sequence's first.
+// Attention mixes rows, so it stands alone: over sequences and heads, of all queries or of each sequence's chosen one.
+// Keys and values of a batch with a cache are appended to it, and read there.
 class AttentionStep {
  public:
   struct Operand {
@@ -277,13 +279,27 @@ class AttentionStep {
                 std::span<const int16_t> scores, std::span<const Requant> requant);
   int64_t heads() const { return static_cast<int64_t>(requant_.size()); }
   size_t workspace(int64_t longest) const;
+  // Of the keys and values of one token; those of `before` bytes lie before them.
+  int64_t cache_bytes() const { return 2 * heads() * dim_; }
+  void set_cached_before(int64_t before) { cached_before_ = before; }
   void run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence, int64_t head,
            int64_t head_end) const;
 
  private:
+  struct Cached {
+    int8_t *k, *v;
+  };
   AttentionJob job_of(int64_t queries, int64_t keys) const;
+  DecodeJob few_queries(int64_t queries, int64_t keys) const;
+  Cached cached(const CachedRows& cache, int64_t sequence, int64_t head) const;
+  void append(const Batch& batch, const Memory& memory, int64_t sequence, int64_t head) const;
+  void decode(const Batch& batch, const Memory& memory, int64_t sequence, int64_t queries, int64_t head) const;
+  int64_t row_of(const Batch& batch, const Value& value, int64_t sequence) const {
+    return value.space == Space::kTokens || batch.chosen == Chosen::kAll ? batch.starts[sequence] : sequence;
+  }
 
   const AttentionKernel& kernel_;
+  const DecodeKernel& decode_;
   const Operand q_, k_, v_;
   const Value out_;
   const int64_t dim_;
@@ -293,6 +309,8 @@ class AttentionStep {
   bool by_distance_;                  // scores are the tables', whatever theta says
   std::vector<Requant> requant_;
   std::vector<ScoreTables> tables_;
+  std::vector<ScoreTable> scores_;  // the same for few queries
+  int64_t cached_before_ = 0;
 };
 
 }  // namespace hccs

@@ -9,6 +9,16 @@ namespace hccs {
 // Sequences lie packed, one behind the other: a row for each token, or one for each sequence.
 enum class Space { kTokens, kSequences };
 
+// The tokens whose rows those of sequences are. A causal plan serves both: scores of the last tokens, or of all.
+enum class Chosen { kFirst, kLast, kAll };
+
+// Keys and values of texts, [2][texts][heads][capacity][dim] for one attention after the other.
+struct CachedRows {
+  int8_t* memory;
+  int64_t texts, capacity;
+  const int32_t *past, *text;  // of each sequence of the batch: its tokens in the cache, and where these lie
+};
+
 // One sequence of integers per row. A value that only the steps of one segment use lies in the memory of the thread
 // that runs them, for a block of rows; any other in the arena, for all rows.
 struct Value {
@@ -24,9 +34,17 @@ struct Batch {
   const int32_t* starts;                   // [sequences + 1]: the row of each sequence's first token
   const int32_t *token, *position, *type;  // of each row
   const uint8_t* images;                   // [sequences][channels][height][width]
+  Chosen chosen = Chosen::kFirst;
+  const CachedRows* cache = nullptr;
 
-  int64_t rows(Space space) const { return space == Space::kTokens ? tokens : sequences; }
+  int64_t rows(Space space) const { return space == Space::kTokens || chosen == Chosen::kAll ? tokens : sequences; }
   int64_t length(int64_t sequence) const { return starts[sequence + 1] - starts[sequence]; }
+  // Tokens of a sequence with those in the cache.
+  int64_t keys(int64_t sequence) const { return length(sequence) + (cache ? cache->past[sequence] : 0); }
+  // The row of the token that a row of `Space::kSequences` belongs to.
+  int64_t token_row(int64_t row) const {
+    return chosen == Chosen::kAll ? row : chosen == Chosen::kLast ? starts[row + 1] - 1 : starts[row];
+  }
 };
 
 // The memory of a batch, as one thread sees it.
