@@ -10,6 +10,8 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.layers import (
     INT8_LIMIT,
     INT16_LIMIT,
+    INT32_LIMIT,
+    LONG_ROW_LIMIT,
     EmbeddingParams,
     LinearParams,
     NormParams,
@@ -17,6 +19,8 @@ from hccs.numbers.layers import (
     RampParams,
 )
 from hccs.numbers.requant import FixedPoint, Requant
+from hccs.numbers.rms_norm import RmsParams
+from hccs.numbers.rotary import RotateParams
 from hccs.numbers.score_tables import DISTANCES, ScoreTable
 from hccs.program import Program
 from hccs.program import operators as op
@@ -57,14 +61,22 @@ class Builder:
         )
         return LinearParams(weight, self.integers(-spread, spread, outputs), multiplier, limit, 128)
 
-    def embed(self, h: int, limit: int | None) -> str:
+    def exponents(self) -> set[str]:
+        """The values whose rows have exponents."""
+        return {step.output for step in self.operators if isinstance(step, op.NarrowRows)}
+
+    def embed(self, h: int, limit: int | None, bare: bool = False) -> str:
+        """With `bare` there may be no positions, and no types."""
         first = int(self.rng.integers(3))
-        params = EmbeddingParams(
-            self.integers(-127, 127, (WORDS, h), np.int8),
-            self.integers(-20000, 20000, (LONGEST + first, h), np.int16),
-            self.integers(-9000, 9000, (2, h), np.int16),
-            int(self.rng.integers(8)),
-        )
+        words = self.integers(-127, 127, (WORDS, h), np.int8)
+        positions = self.integers(-20000, 20000, (LONGEST + first, h), np.int16)
+        types = self.integers(-9000, 9000, (2, h), np.int16)
+        shift = int(self.rng.integers(8))
+        if bare and self.rng.random() < 0.7:
+            positions, first = None, 0
+        if bare and self.rng.random() < 0.7:
+            types = None
+        params = EmbeddingParams(words, positions, types, shift)
         return self.add(op.Embed, (), h, params, first, limit)
 
     def patches(self, h: int) -> str:
@@ -106,19 +118,21 @@ class Builder:
     def sum(self, a: str, b: str, limit: int | None = None) -> str:
         return self.add(op.Add, (a, b), self.widths[a], limit=limit)
 
-    def attend(self, qkv: str, heads: int, causal: bool) -> str:
+    def attend(
+        self, qkv: str, heads: int, causal: bool, kv_heads: int | None = None, window: int | None = None
+    ) -> str:
         S, D = self.integers(0, 5, heads), self.integers(1, 127, heads)
         theta = HeadParams(np.maximum(S * D, 1) + self.integers(0, 60, heads), S, D)
         if self.lines == 2:
             theta = self.two_lines(S, D)
         elif self.lines == BY_DISTANCE:
             theta = self.by_distance(heads)
-        dim = self.widths[qkv] // (3 * heads)
+        dim = self.widths[qkv] // (heads + 2 * (kv_heads or heads))
         factor = 2**24 / (60 * 60 * dim**0.5 / 30)
         logits = np.rint(factor * self.rng.uniform(0.3, 1, heads)).clip(1, 2**24 - 1)
         out = self.integers(2**22, 2**24 - 1, heads)
         requant = Requant(FixedPoint(logits.astype(np.int32), 24), 1.0, FixedPoint(out, 22))
-        return self.add(op.Attention, (qkv,), self.widths[qkv] // 3, theta, requant, causal)
+        return self.add(op.Attention, (qkv,), heads * dim, theta, requant, causal, kv_heads, window)
 
     def two_lines(self, S, D) -> HeadParams:
         """Scores of 16 bits, of one byte and of one line with wide sums, at random."""
@@ -203,7 +217,7 @@ def random_batch(program: Program, seed: int, count: int | None = None, n: int |
         return (rng.integers(0, 256, (count, *embed.params.image)).astype(np.uint8),)
     n = int(rng.integers(1, LONGEST + 1)) if n is None else n
     mask = (np.arange(n) < rng.integers(1, n + 1, (count, 1))).astype(np.int64)
-    return rng.integers(0, WORDS, (count, n)), mask, rng.integers(0, 2, (count, n))
+    return rng.integers(0, WORDS, (count, n)), mask, rng.integers(0, embed.type_count, (count, n))
 
 
 def random_embedder(seed: int) -> Program:
@@ -250,6 +264,65 @@ def random_embedder(seed: int) -> Program:
             x = built.table(built.narrow(x))
     dims = int(rng.integers(1, built.widths[x] + 1))
     built.add(op.Unit, (x,), dims, dims)
+    return built.program(0)
+
+
+def random_decoder(seed: int) -> Program:
+    """RMSNorm, rotary positions, gated layers, shared keys, windows, a vocabulary's scores: random forms."""
+    built = Builder(seed, lines=1 + seed % 3)
+    rng = built.rng
+    kv_heads, group = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    heads, dim = kv_heads * group, int(rng.choice([2, 3, 8, 12, 16, 32]))
+    h, wide = max(int(rng.choice([3, 16, 24, 64, 70])), 2), int(rng.integers(1, 150))
+    causal, window = bool(seed & 1), int(rng.integers(1, 30)) if seed % 3 == 1 else None
+    limit = int(rng.choice([20000, INT16_LIMIT]))
+
+    def rms(x: str) -> str:
+        bits = int(rng.integers(7, 10))
+        gain = np.rint(rng.normal(0, 4000 * 2**bits, built.widths[x])).clip(-(2**23) + 1, 2**23 - 1)
+        epsilon = int(rng.integers(1, 2 ** int(rng.integers(1, 40))))
+        return built.add(op.RmsNorm, (x,), built.widths[x], RmsParams(gain.astype(np.int32), bits, epsilon))
+
+    def rows(x: str) -> str:
+        return built.add(op.NarrowRows, (x,), built.widths[x])
+
+    def linear(x: str, outputs: int, limit: int = INT16_LIMIT) -> str:
+        layer = built.layer(outputs, built.widths[x], min(limit, INT16_LIMIT))
+        multiplier = np.clip(layer.multiplier.astype(np.int64) * 2, 128, 2**24 - 1).astype(np.int32)
+        layer = LinearParams(layer.weight, layer.bias * 16, multiplier, limit, 128)
+        return built.add(op.Linear, (x,), outputs, layer)
+
+    def rotated(x: str) -> str:
+        all_heads, pairs = heads + 2 * kv_heads, int(rng.integers(1, dim // 2 + 1))
+        cosine, sine = (built.integers(-32767, 32767, (LONGEST, pairs), np.int16) for _ in range(2))
+        multiplier = built.integers(2**13, 2**17, all_heads)
+        return built.add(
+            op.Rotate, (x,), built.widths[x], RotateParams(cosine, sine, multiplier, heads=heads)
+        )
+
+    def gated(x: str) -> str:
+        active = RampParams.from_function([gelu, silu][seed // 2 % 2], float(rng.uniform(2, 40)) / 32767)
+        gate = built.add(op.Ramp, (linear(x, wide),), wide, active)
+        largest, bits = [(INT16_LIMIT, 14), (LONG_ROW_LIMIT, 6), (2**18, 9)][int(rng.integers(3))]
+        return built.add(op.Multiply, (gate, linear(x, wide)), wide, bits, largest)
+
+    x = built.embed(h, limit, bare=True)
+    for _ in range(int(rng.integers(1, 3))):
+        normed = rms(x)
+        y = rows(normed) if rng.random() < 0.7 else built.narrow(normed)
+        if y in built.exponents():
+            qkv = linear(y, (heads + 2 * kv_heads) * dim)
+        else:
+            qkv = built.linear(y, (heads + 2 * kv_heads) * dim, INT16_LIMIT)
+        attended = built.attend(rotated(qkv), heads, causal, kv_heads if group > 1 else None, window)
+        x = built.sum(x, built.linear(attended, h, INT16_LIMIT), limit)
+        x = built.sum(x, linear(rows(gated(rows(rms(x)))), h), limit)
+    per_token = seed % 4 == 3
+    y = rows(rms(x))
+    if not per_token:
+        y = built.add([op.First, op.Last][seed // 3 % 2], (y,), h)
+    labels = int(rng.integers(1, 200))
+    linear(y, labels, INT32_LIMIT)
     return built.program(0)
 
 

@@ -155,7 +155,7 @@ def test_operators_that_do_not_fit_are_refused():
         changed(3, op.Linear(("n",), "qkv", good[3].params))
     with pytest.raises(DataError, match="to read int8 rows of 8"):
         changed(3, op.Linear(("n8",), "qkv", LinearParams(good[3].params.weight[:, :8], *_rest(good[3]))))
-    with pytest.raises(DataError, match="q, k and v of 2 heads"):
+    with pytest.raises(DataError, match="to read 2 heads of q, 2 of k and v"):
         changed(3, op.Linear(("n8",), "qkv", LinearParams(good[3].params.weight[:40], *_rest(good[3], 40))))
     with pytest.raises(DataError, match="to read int16 or int32 rows"):
         changed(7, op.LayerNorm(("n8",), "last", good[7].params))

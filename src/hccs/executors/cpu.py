@@ -99,7 +99,7 @@ def _linear(building: Building, step: Step, linear: op.Linear) -> None:
     factors = None if p.multiplier is None else p.multiplier[rows]
     weight = np.ascontiguousarray(p.weight[rows])
     table = getattr(step.after, "entries", None)
-    exponents = building.plan.values[step.reads[0]].exponents
+    exponents = building.plan.values[step.reads[0]].exponents > 0
     building.engine.linear(*building.places(step), weight, p.bias[rows], factors, p.limit, table, exponents)
 
 

@@ -16,7 +16,16 @@ MULTIPLIER_SHIFT = 16
 """rq(a) = clamp(rhe(a * M / 2^16), -limit, limit)."""
 
 ROW_SHIFT = 23
-"""Rows with an exponent e of their own: clamp(rhe(a * M / 2^(23 - e)), -limit, limit), e from 0 to 8."""
+"""Rows with an exponent e of their own: clamp(rhe(a * M / 2^(23 - e)), -limit, limit).
+
+e goes from 0 to 8 where the rows were int16, to 16 where they were int32.
+"""
+
+ROW_EXPONENTS, LONG_ROW_EXPONENTS = 8, 16
+"""The largest exponents of rows that were int16, and int32."""
+
+LONG_ROW_LIMIT = 2**23 - 1
+"""int32 rows that get exponents stay within it: e <= 16, and products are shifted by 7 bits or more."""
 
 ROW_MULTIPLIER = 2**7
 """Multipliers behind row exponents start here: sums that float32 does not hold are then clipped to int8."""
@@ -29,14 +38,16 @@ INT8_LIMIT = 127
 
 INT16_LIMIT = 32767
 
+INT32_LIMIT = 2**31 - 1
+
 
 @dataclass(frozen=True, eq=False)
 class LinearParams:
     """y = rq(W x + b): int8 weights [outputs, inputs], int32 bias and multipliers per output channel.
 
-    Without multipliers y is the int32 accumulator itself: a model's scores. `limit` is 127 for int8 outputs
-    and 32767 for int16 ones. Construction refuses weights whose accumulator could leave int32 for any input
-    of magnitude `input_limit`: 127, or 128 after attention.
+    Without multipliers y is the int32 accumulator itself: a model's scores. `limit` is 127 for int8 outputs,
+    32767 for int16 ones and 2^31 - 1 for scores of one step in all rows. Construction refuses weights whose
+    accumulator could leave int32 for any input of magnitude `input_limit`: 127, or 128 after attention.
     """
 
     weight: NDArray[np.int8]
@@ -225,39 +236,47 @@ MAX_WORD_SHIFT = 7
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingParams:
-    """v = (words[token] << shift) + positions[position] + types[type]; |v| <= 2^16 for every choice."""
+    """v = (words[token] << shift) + positions[position] + types[type]; |v| <= 2^16 for every choice.
+
+    Models without positions or without types have None there.
+    """
 
     words: NDArray[np.int8]
-    positions: NDArray[np.int16]
-    types: NDArray[np.int16]
+    positions: NDArray[np.int16] | None
+    types: NDArray[np.int16] | None
     shift: int
 
     def __post_init__(self) -> None:
-        widths = {part.shape[1] for part in (self.words, self.positions, self.types)}
-        kinds = tuple(part.dtype.name for part in (self.words, self.positions, self.types))
-        if len(widths) != 1 or kinds != ("int8", "int16", "int16"):
+        added = [part for part in (self.positions, self.types) if part is not None]
+        tables: list[NDArray[Any]] = [self.words, *added]
+        widths, kinds = {part.shape[1] for part in tables}, [part.dtype.name for part in tables]
+        if len(widths) != 1 or kinds != ["int8", *("int16" for _ in added)]:
             raise ShapeError(
                 "int8 words, int16 positions and types of one width", f"{kinds}, {widths}", "See from_float."
             )
         if not 0 <= self.shift <= MAX_WORD_SHIFT:
             raise ParameterError(f"a shift of 0 to {MAX_WORD_SHIFT}", str(self.shift), "See from_float.")
-        reach = (127 << self.shift) + sum(
-            int(abs(p.astype(np.int64)).max()) for p in (self.positions, self.types)
-        )
+        reach = (127 << self.shift) + sum(int(abs(p.astype(np.int64)).max()) for p in added)
         if reach > 2**16:
             raise ParameterError("sums of magnitude up to 2^16", str(reach), "See from_float.")
 
     @classmethod
     def from_float(cls, words: Any, positions: Any, types: Any, step: float, shift: int) -> EmbeddingParams:
-        """The integers of three float tables; `step` is the value of one step of a word."""
-        W, P, T = (np.asarray(part, np.float64) for part in (words, positions, types))
-        if not all(np.isfinite(part).all() for part in (W, P, T)):
-            raise DataError(
-                "finite embeddings", "NaN or infinity", "The model is damaged, or training diverged."
-            )
-        fine = step / 2**shift
-        positions, types = (np.clip(np.rint(part / fine), -32767, 32767).astype(np.int16) for part in (P, T))
-        return cls(np.clip(np.rint(W / step), -127, 127).astype(np.int8), positions, types, shift)
+        """The integers of float tables, of which the last two may be None; `step` is that of a word."""
+        W = _finite("words", words)
+
+        def added(name: str, part: Any) -> NDArray[np.int16] | None:
+            if part is None:
+                return None
+            fine: NDArray[np.float64] = np.rint(_finite(name, part) / (step / 2**shift))
+            return np.clip(fine, -32767, 32767).astype(np.int16)
+
+        return cls(
+            np.clip(np.rint(W / step), -127, 127).astype(np.int8),
+            added("positions", positions),
+            added("types", types),
+            shift,
+        )
 
 
 def word_step(words: Any, positions: Any, types: Any) -> tuple[float, int]:
@@ -265,7 +284,9 @@ def word_step(words: Any, positions: Any, types: Any) -> tuple[float, int]:
 
     As fine as positions and types in int16, and sums within 2^16, allow.
     """
-    W, P, T = (float(abs(np.asarray(part)).max()) for part in (words, positions, types))
+    W, P, T = (
+        0.0 if part is None else float(abs(np.asarray(part)).max()) for part in (words, positions, types)
+    )
     step = max(W, 1e-30) / 127
     for shift in range(MAX_WORD_SHIFT, -1, -1):
         reach = [part / step * 2**shift for part in (P, T)]

@@ -20,7 +20,7 @@ SMALLEST = 64
 def require_causal(program: Program) -> None:
     """Refuse a program whose tokens depend on later ones, or that has no scores of every token."""
     hint = "Lower a causal language model, GPT-2 say."
-    if program.embed.image is not None or not program.per_token or not program.labels:
+    if program.embed.image is not None or not program.per_token:
         what = "images" if program.embed.image is not None else "one answer per sequence"
         raise ModelError("a program with scores of every token", what, hint)
     for step in program.operators:

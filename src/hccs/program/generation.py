@@ -62,7 +62,7 @@ class Request:
         """The request; what the model cannot do is refused."""
         program = model.program
         require_causal(program)
-        count = len(program.labels)
+        count = program.scores
         if count > min(program.embed.vocabulary, MOST_SCORES):
             raise ModelError(
                 "as many scores as words, of at most 2^20 words",
@@ -147,7 +147,7 @@ def _prefill(
     model: IntegerModel, cache: Cache, prompts: list[NDArray[np.int64]], *, reference: bool, threads: int | None
 ) -> NDArray[np.int32]:
     """Scores after every prompt; no call has more than `TOKENS_AT_ONCE` tokens."""
-    scores = np.empty((len(prompts), len(model.program.labels)), np.int32)
+    scores = np.empty((len(prompts), model.program.scores), np.int32)
     pieces: list[tuple[int, NDArray[np.int64]]] = []
 
     def run() -> None:

@@ -57,7 +57,7 @@ class Program:
             raise DataError("text settings for a program of texts", "one of images", "Leave them out.")
         if text.max_length > self.longest:
             raise DataError(f"max_length up to {self.longest}", str(text.max_length), "Lower it for more.")
-        answers = "scores" if self.labels else "vectors"
+        answers = "scores" if self.values[self.operators[-1].output].bits == 32 else "vectors"
         answers += " per token" if self.per_token else ""
         wanted = {EMBEDDINGS: "vectors", TAG: "scores per token"}.get(text.kind, "scores")
         if answers != wanted:
@@ -90,6 +90,11 @@ class Program:
     def text(self) -> TextSettings | None:
         """What `facts["text"]` says about the texts that the program takes."""
         return TextSettings.from_json(self.facts["text"]) if "text" in self.facts else None
+
+    @property
+    def scores(self) -> int:
+        """Scores of a token or of a sequence, or channels of its vector."""
+        return self.values[self.operators[-1].output].width
 
     @property
     def per_token(self) -> bool:

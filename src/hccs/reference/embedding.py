@@ -19,9 +19,13 @@ def embedding(
     params: EmbeddingParams,
     limit: int | None = None,
 ) -> NDArray[Any]:
-    """(words[token] << shift) + positions[position] + types[type]: int32, or clamped to +-limit as int16."""
-    words = params.words[tokens].astype(np.int32) << params.shift
-    total: NDArray[np.int32] = words + params.positions[positions] + params.types[types]
+    """(words[token] << shift) + positions[position] + types[type]: int32, or clamped to +-limit as int16.
+
+    Positions and types count where the model has them.
+    """
+    total: NDArray[np.int32] = params.words[tokens].astype(np.int32) << params.shift
+    for table, ids in ((params.positions, positions), (params.types, types)):
+        total = total if table is None else total + table[ids]
     return total if limit is None else np.clip(total, -limit, limit).astype(np.int16)
 
 

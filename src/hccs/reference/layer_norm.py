@@ -1,4 +1,4 @@
-"""LayerNorm in integers: exact mean and variance, one integer square root and one division per row."""
+"""LayerNorm and RMSNorm in integers: exact sums, one integer square root and one division per row."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hccs.numbers.layers import XHAT_BITS, NormParams
+from hccs.numbers.rms_norm import RMS_BITS, RmsParams
 from hccs.reference.linear import shift_half_even
 
 
@@ -18,14 +19,30 @@ def layer_norm(v: NDArray[np.int32], params: NormParams) -> NDArray[np.int16]:
     d = h * wide - wide.sum(
         -1, keepdims=True
     )  #          h times the distance from the mean: no mean is rounded
-    Q = (d * d).sum(-1) + params.epsilon  #                 h^3 times the variance; below 2^63
-    reciprocal, shift = np.empty(Q.shape, np.int64), np.empty(Q.shape, np.int64)
-    for row in np.ndindex(Q.shape):
-        reciprocal[row], shift[row] = inverse_root(int(Q[row]), h)
-    xhat = shift_half_even(d * reciprocal[..., None], shift[..., None])
-    scaled = xhat * params.gain + (params.bias.astype(np.int64) << XHAT_BITS)
+    scaled = _xhat(d, params.epsilon) * params.gain + (params.bias.astype(np.int64) << XHAT_BITS)
     y = shift_half_even(scaled, XHAT_BITS + params.gain_bits)
     return np.clip(y, -32767, 32767).astype(np.int16)
+
+
+def rms_norm(v: NDArray[np.int32], params: RmsParams) -> NDArray[np.int16]:
+    """RMSNorm of int16 or int32 rows [..., h], |v| <= 2^16, as int16: LayerNorm without a mean and a bias.
+
+    >>> unchanged = RmsParams(np.array([2**7, 2**7], np.int32), 7, 1)
+    >>> rms_norm(np.array([[30, -40]], np.int16), unchanged).tolist()  # 0.85 and -1.13
+    [[1, -1]]
+    """
+    d = v.astype(np.int64) << RMS_BITS
+    y = shift_half_even(_xhat(d, params.epsilon) * params.gain, XHAT_BITS + params.gain_bits)
+    return np.clip(y, -32767, 32767).astype(np.int16)
+
+
+def _xhat(d: NDArray[np.int64], epsilon: int) -> NDArray[np.int64]:
+    """d / sqrt((sum(d^2) + epsilon) / h) of rows of h channels, with 20 fraction bits."""
+    Q = (d * d).sum(-1) + epsilon  #                        below 2^63
+    reciprocal, shift = np.empty(Q.shape, np.int64), np.empty(Q.shape, np.int64)
+    for row in np.ndindex(Q.shape):
+        reciprocal[row], shift[row] = inverse_root(int(Q[row]), d.shape[-1])
+    return shift_half_even(d * reciprocal[..., None], shift[..., None])
 
 
 def inverse_root(Q: int, h: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.numbers.layers import INT8_LIMIT, MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams
+from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams
 
 
 def shift_half_even(a: NDArray[np.int64], bits: Any) -> NDArray[np.int64]:
@@ -42,8 +42,22 @@ def add(x: NDArray[np.int16], y: NDArray[np.int16], limit: int | None = None) ->
     return total if limit is None else np.clip(total, -limit, limit).astype(np.int16)
 
 
+def multiply(x: NDArray[np.int16], y: NDArray[np.int16], bits: int, limit: int) -> NDArray[Any]:
+    """The gated product clamp(rhe(x * y / 2^bits), -limit, limit): int16, or int32 with a higher limit.
+
+    >>> multiply(np.array([300, -5], np.int16), np.array([300, 2], np.int16), 2, 32767).tolist()
+    [22500, -2]
+    """
+    product = shift_half_even(x.astype(np.int64) * y, bits)
+    return np.clip(product, -limit, limit).astype(np.int16 if limit <= INT16_LIMIT else np.int32)
+
+
+def _type_within(limit: int) -> type[np.signedinteger[Any]]:
+    return np.int8 if limit <= INT8_LIMIT else np.int16 if limit <= INT16_LIMIT else np.int32
+
+
 def linear(x: NDArray[np.int8], layer: LinearParams) -> NDArray[Any]:
-    """rq(W x + b) of int8 rows [..., inputs] as int8 or int16; without multipliers the int32 sums."""
+    """rq(W x + b) of int8 rows [..., inputs] as its limit says; without multipliers the int32 sums."""
     return finish(x.astype(np.int64) @ layer.weight.T.astype(np.int64), layer)
 
 
@@ -52,12 +66,11 @@ def finish(products: NDArray[np.int64], layer: LinearParams) -> NDArray[Any]:
     acc = products + layer.bias
     if layer.multiplier is None:
         return acc.astype(np.int32)
-    dtype = np.int8 if layer.limit == INT8_LIMIT else np.int16
-    return requantise(acc, layer.multiplier, layer.limit).astype(dtype)
+    return requantise(acc, layer.multiplier, layer.limit).astype(_type_within(layer.limit))
 
 
-def narrow_rows(x: NDArray[np.int16], scale: NDArray[np.int16] | None = None) -> NDArray[np.int8]:
-    """clamp(rhe(x / 2^e), -127, 127) of int16 rows, and e = max(0, bits of the row's largest |x| - 7).
+def narrow_rows(x: NDArray[Any], scale: NDArray[np.int16] | None = None) -> NDArray[np.int8]:
+    """clamp(rhe(x / 2^e), -127, 127) of rows, and e = max(0, bits of the row's largest |x| - 7).
 
     With `scale` of every channel x is floor((x * scale + 2^14) / 2^15) first.
 
@@ -92,5 +105,4 @@ def finish_rows(
     if layer.multiplier is None:
         return acc.astype(np.int32)
     nearest = shift_half_even(acc * layer.multiplier, ROW_SHIFT - exponent)
-    dtype = np.int8 if layer.limit == INT8_LIMIT else np.int16
-    return np.clip(nearest, -layer.limit, layer.limit).astype(dtype)
+    return np.clip(nearest, -layer.limit, layer.limit).astype(_type_within(layer.limit))

@@ -15,7 +15,7 @@ from hccs.program.program import Program
 
 def generates(program: Program) -> bool:
     """Whether a program's scores are those of its own next tokens."""
-    return is_causal(program) and len(program.labels) <= program.embed.vocabulary and program.score_scale > 0
+    return is_causal(program) and program.scores <= program.embed.vocabulary and program.score_scale > 0
 
 
 def writing_of(writing: Writing) -> Writing:

@@ -24,7 +24,7 @@ from hccs.executors.onnx.layer_norm import layer_norm
 from hccs.executors.onnx.linear import clamped, linear, linear_rows, narrow, narrow_rows, table
 from hccs.program import IntegerModel
 from hccs.program import operators as op
-from hccs.program.plan import require_known
+from hccs.program.plan import require_known, require_old_forms
 from hccs.program.program import Program
 
 IR_VERSION = 10
@@ -66,6 +66,7 @@ def onnx_program(program: Program) -> Any:
     building = Building(program)
     for step in program.operators:
         require_known(step, CODE, "ONNX")
+        require_old_forms(step, program.values, "ONNX")
         building.graph.place = step.output
         building.made[step.output] = CODE[type(step)](building, step)
     _end(building)

@@ -5,13 +5,17 @@ from hccs.program.operators.attention import Attention
 from hccs.program.operators.embed import Embed
 from hccs.program.operators.embed_patches import CutPixels, EmbedPatches, PlacePatches
 from hccs.program.operators.first import First
+from hccs.program.operators.last import Last
 from hccs.program.operators.layer_norm import LayerNorm
 from hccs.program.operators.linear import Linear
+from hccs.program.operators.multiply import Multiply
 from hccs.program.operators.narrow import Narrow
 from hccs.program.operators.narrow_rows import NarrowRows
 from hccs.program.operators.operator import Batch, Embedding, Operator, Value
 from hccs.program.operators.pool import Pool
 from hccs.program.operators.ramp import Ramp
+from hccs.program.operators.rms_norm import RmsNorm
+from hccs.program.operators.rotate import Rotate
 from hccs.program.operators.table import Table
 from hccs.program.operators.unit import Unit
 
@@ -21,14 +25,18 @@ OPERATORS: dict[str, type[Operator]] = {
         Embed,
         EmbedPatches,
         LayerNorm,
+        RmsNorm,
         Narrow,
         NarrowRows,
         Linear,
+        Rotate,
         Attention,
         Table,
         Ramp,
         Add,
+        Multiply,
         First,
+        Last,
         Pool,
         Unit,
     )
@@ -44,14 +52,18 @@ __all__ = [
     "EmbedPatches",
     "Embedding",
     "First",
+    "Last",
     "LayerNorm",
     "Linear",
+    "Multiply",
     "Narrow",
     "NarrowRows",
     "Operator",
     "PlacePatches",
     "Pool",
     "Ramp",
+    "RmsNorm",
+    "Rotate",
     "Table",
     "Unit",
     "Value",

@@ -15,22 +15,44 @@ from hccs.numbers.score_tables import ScoreTable, theta_of
 from hccs.program.operators.operator import Array, Batch, Constants, Operator, Value
 from hccs.reference.attention import attention
 
+UNLIMITED = 2**31 - 1
+"""As far as a query sees without a window."""
+
 
 @dataclass(frozen=True, eq=False)
 class Attention(Operator):
-    """int8 rows of q, k and v side by side, [n, 3 * heads * d], to the heads' int8 outputs side by side."""
+    """int8 rows of q, k and v side by side, to the heads' int8 outputs side by side, [n, heads * d].
+
+    Rows are [n, (heads + 2 * kv_heads) * d]: where there are fewer heads of k and v, `kv_heads`, neighbouring
+    heads of q share them. With a `window` a query sees the keys at most window // 2 away from it; a causal
+    one those less than `window` before it.
+    """
 
     inputs: tuple[str]
     output: str
     theta: HeadParams | ScoreTable
     requant: Requant
     causal: bool = False
+    kv_heads: int | None = None
+    window: int | None = None
 
     mixes_rows = True
 
     @property
     def heads(self) -> int:
         return int(self.theta.shape[0])
+
+    @property
+    def shared_heads(self) -> int:
+        """Heads of k and of v."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How many keys before and after its own position a query sees at most."""
+        if self.window is None:
+            return UNLIMITED, 0 if self.causal else UNLIMITED
+        return (self.window - 1, 0) if self.causal else (self.window // 2, self.window // 2)
 
     def written(self, given: Sequence[Value]) -> Value:
         self.require(len(self.theta.shape) == 1, "a theta of one dimension, the heads", self.theta.shape)
@@ -40,43 +62,57 @@ class Attention(Operator):
             f"factors of {self.heads} heads for logits and for outputs",
             f"shape {self.requant.shape}, output {self.requant.output}",
         )
-        width = given[0].width
+        if self.kv_heads is not None:
+            self.require_integer("heads of k and v", self.kv_heads, 1, self.heads)
+            shared = self.heads % self.kv_heads == 0
+            self.require(shared, f"heads of k and v that divide {self.heads}", self.kv_heads)
+        if self.window is not None:
+            self.require_integer("a window", self.window, 1, UNLIMITED)
+        width, all_heads = given[0].width, self.heads + 2 * self.shared_heads
         self.require_rows_of(given[0], (8,), width, tokens=True)
         self.require(
-            width % (3 * self.heads) == 0,
-            f"to read q, k and v of {self.heads} heads",
+            width % all_heads == 0,
+            f"to read {self.heads} heads of q, {self.shared_heads} of k and v",
             f"{width} channels",
         )
-        dim = width // (3 * self.heads)
+        dim = width // all_heads
         self.require(dim <= MAX_HEAD_DIM, f"heads of at most {MAX_HEAD_DIM} channels", dim)
-        return Value(8, width // 3, 128)
+        return Value(8, self.heads * dim, 128)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return self.attend(attention, given[0], batch)
 
     def attend(self, function: Callable[..., Any], rows: NDArray[np.int8], batch: Batch) -> NDArray[np.int8]:
         """Rows through an attention function of the signature of `hccs.attention`."""
-        count, n, width = rows.shape
-        q, k, v = rows.reshape(count, n, 3, self.heads, width // (3 * self.heads)).transpose(2, 0, 3, 1, 4)
-        causal, valid = self.causal, np.broadcast_to(batch.lengths[:, None, None], (count, self.heads, n))
+        count, n, _ = rows.shape
+        heads = rows.reshape(count, n, self.heads + 2 * self.shared_heads, -1).transpose(0, 2, 1, 3)
+        q, k, v = np.split(heads, [self.heads, self.heads + self.shared_heads], axis=1)
+        causal, keys = self.causal, batch.lengths[:, None, None]
         if batch.cache is not None:
             assert batch.texts is not None
             k, v = batch.cache.append(self.output, batch.texts, batch.lengths, k, v)
             # Sequences differ in what came before, so each query says how many keys it sees.
-            seen = batch.positions(n)[:, None] + 1
-            causal, valid = False, np.broadcast_to(seen, (count, self.heads, n))
+            causal, keys = False, batch.positions(n)[:, None] + 1
+        valid: NDArray[Any] = np.broadcast_to(keys, (count, self.heads, n))
+        if self.window is not None:
+            key = np.arange(k.shape[2])
+            distance = key - batch.positions(n)[:, None, :, None]  # of a key from a query
+            before, after = self.reach
+            seen = (distance >= -before) & (distance <= after) & (key < keys[..., None])
+            valid = np.broadcast_to(seen, (count, self.heads, n, len(key)))
         out = function(q, k, v, self.theta, self.requant, valid=valid, causal=causal, out="int8")
-        return np.ascontiguousarray(out.transpose(0, 2, 1, 3)).reshape(count, n, width // 3)
+        return np.ascontiguousarray(out.transpose(0, 2, 1, 3)).reshape(count, n, -1)
 
     def own_row_channels(self, width: int) -> int:
-        return width // 3  # the queries; keys and values are read in every row
+        # The queries; keys and values are read in every row.
+        return width * self.heads // (self.heads + 2 * self.shared_heads)
 
     @property
     def sees_later_rows(self) -> bool:
         return not self.causal
 
     def cached_heads(self, given: Value) -> tuple[int, int]:
-        return self.heads, given.width // (3 * self.heads)
+        return self.shared_heads, given.width // (self.heads + 2 * self.shared_heads)
 
     def require_rows(self, rows: int) -> None:
         self.theta.require_columns(rows)
@@ -86,7 +122,9 @@ class Attention(Operator):
         return self.theta.max_columns
 
     def constants(self) -> Constants:
-        return {"theta": self.theta.packed, "requant": self.requant.packed}, {"causal": self.causal}
+        numbers = {"causal": self.causal, "kv_heads": self.kv_heads, "window": self.window}
+        arrays = {"theta": self.theta.packed, "requant": self.requant.packed}
+        return arrays, {name: value for name, value in numbers.items() if value is not None}
 
     @classmethod
     def from_constants(
@@ -105,4 +143,6 @@ class Attention(Operator):
         elif self.theta.wide:
             lines = "two lines" if np.any(self.theta.S2) else "wide sums"
             scores = f", {lines}, {'uint8' if np.all(self.theta.f) else 'int16'} scores"
-        return f"{self.heads} heads{scores}" + (", causal" if self.causal else "")
+        shared = "" if self.kv_heads is None else f", {self.kv_heads} of k and v"
+        window = "" if self.window is None else f", window of {self.window}"
+        return f"{self.heads} heads{shared}{scores}" + (", causal" if self.causal else "") + window

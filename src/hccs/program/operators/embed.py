@@ -34,30 +34,32 @@ class Embed(Embedding):
 
     @property
     def type_count(self) -> int:  # type: ignore[override]
-        return len(self.params.types)
+        return 1 if self.params.types is None else len(self.params.types)
 
     @property
     def words_shift(self) -> int:  # type: ignore[override]
         return self.params.shift
 
     @property
-    def most_rows(self) -> int:
-        return len(self.params.positions) - self.first_position
+    def most_rows(self) -> int | None:
+        positions = self.params.positions
+        return None if positions is None else len(positions) - self.first_position
 
     def require_rows(self, rows: int) -> None:
-        if rows > self.most_rows:
+        if self.most_rows is not None and rows > self.most_rows:
             raise DataError(
                 f"positions for {rows} tokens from {self.first_position} on",
-                str(len(self.params.positions)),
+                str(self.most_rows + self.first_position),
                 "Lower the model again.",
             )
 
     def written(self, given: Sequence[Value]) -> Value:
         p = self.params
-        self.require_integer("first_position", self.first_position, 0, len(p.positions) - 1)
+        positions = 1 if p.positions is None else len(p.positions)
+        self.require_integer("first_position", self.first_position, 0, positions - 1)
         self.require_integer("a shift", p.shift, 0, MAX_WORD_SHIFT)
         self.require(p.words.size > 0, "words of at least one channel", p.words.shape)
-        self.require(len(p.types) > 0, "at least one type", len(p.types))
+        self.require(self.type_count > 0, "at least one type", self.type_count)
         self.require(int(p.words.min()) >= -INT8_LIMIT, "words from -127 to 127", int(p.words.min()))
         if self.limit is None:
             return Value(32, p.words.shape[1], 2**16)
@@ -65,11 +67,8 @@ class Embed(Embedding):
         return Value(16, p.words.shape[1], self.limit)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
-        # Rows of padding may lie behind the last position.
-        positions = np.minimum(batch.positions(batch.tokens.shape[1]), self.most_rows - 1)
-        return embedding(
-            batch.tokens, positions + self.first_position, batch.types, self.params, self.limit
-        )
+        positions = batch.positions(batch.tokens.shape[1]) + self.first_position
+        return embedding(batch.tokens, positions, batch.types, self.params, self.limit)
 
     def read(self, tokens: Any, mask: Any, types: Any, longest: int) -> Batch:
         if isinstance(tokens, np.ma.MaskedArray):
@@ -89,8 +88,9 @@ class Embed(Embedding):
     @property
     def shape(self) -> str:
         p = self.params
-        counts = f"{len(p.words)} words, {len(p.positions)} positions, {len(p.types)} types"
-        return f"{counts} x {p.words.shape[1]}"
+        tables = {"words": p.words, "positions": p.positions, "types": p.types}
+        counts = (f"{len(table)} {name}" for name, table in tables.items() if table is not None)
+        return f"{', '.join(counts)} x {p.words.shape[1]}"
 
 
 def _ids(name: str, given: Any, count: int, longest: int) -> NDArray[np.int64]:

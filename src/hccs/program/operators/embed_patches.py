@@ -117,6 +117,7 @@ class CutPixels(Operator):
     inputs: tuple[str, ...] = ()
 
     embeds = True
+    uses_position = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,4 +128,4 @@ class PlacePatches(Operator):
     output: str
     params: PatchParams
 
-    embeds = True  # its rows differ by their position
+    uses_position = True

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, ROW_MULTIPLIER, LinearParams
+from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, INT32_LIMIT, ROW_MULTIPLIER, LinearParams
 from hccs.program.operators.operator import Array, Batch, Operator, Value
 from hccs.reference.linear import linear, linear_rows
+
+BITS = {INT8_LIMIT: 8, INT16_LIMIT: 16, INT32_LIMIT: 32}
 
 
 @dataclass(frozen=True, eq=False)
 class Linear(Operator):
     """rq(W x + b); without multipliers the int32 sums themselves, which end a program.
 
+    So does a limit of 2^31 - 1: a vocabulary's scores, of one step in all rows and without names.
     Where its input has exponents it follows their rule, and its bias counts steps of 2^-7 as much.
     """
 
@@ -28,12 +31,16 @@ class Linear(Operator):
 
     @property
     def ends_program(self) -> bool:
+        return self.params.multiplier is None or self.params.limit == INT32_LIMIT
+
+    @property
+    def labelled(self) -> bool:  # type: ignore[override]
         return self.params.multiplier is None
 
     def written(self, given: Sequence[Value]) -> Value:
         p = self.params
         outputs, inputs = p.weight.shape
-        self.require(p.limit in (INT8_LIMIT, INT16_LIMIT), "a limit of 127 or 32767", repr(p.limit))
+        self.require(p.limit in tuple(BITS), "a limit of 127, 32767 or 2^31 - 1", repr(p.limit))
         self.require(p.input_limit in (127, 128), "an input limit of 127 or 128", repr(p.input_limit))
         self.require(outputs >= 1, "at least one output", outputs)
         self.require_rows_of(given[0], (8,), inputs, exponents=p.multiplier is not None)
@@ -47,7 +54,7 @@ class Linear(Operator):
             self.require(largest < 2**31, "accumulators below 2^31 for every input", largest)
         if p.multiplier is None:
             return Value(32, outputs, largest, given[0].per_token)
-        return Value(8 if p.limit == INT8_LIMIT else 16, outputs, p.limit, given[0].per_token)
+        return Value(BITS[p.limit], outputs, p.limit, given[0].per_token)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
         rows = given[0].shape[-1] > self.params.weight.shape[1]
@@ -56,8 +63,8 @@ class Linear(Operator):
     @property
     def shape(self) -> str:
         outputs, inputs = self.params.weight.shape
-        kind = "int32" if self.ends_program else "int8" if self.params.limit == INT8_LIMIT else "int16"
-        return f"{inputs} -> {outputs} {kind}"
+        bits = 32 if self.ends_program else BITS[self.params.limit]
+        return f"{inputs} -> {outputs} int{bits}"
 
     @property
     def products(self) -> int:

@@ -24,20 +24,20 @@ Constants: TypeAlias = tuple[dict[str, Array], dict[str, Any]]
 class Value:
     """Rows of `width` integers of `bits` bits, none above `largest` in magnitude.
 
-    There is a row per token, or one per sequence. Rows with `exponents` have one integer more, the power of
-    two that their values are multiplied by.
+    There is a row per token, or one per sequence. Rows with `exponents`, which is the largest that there are,
+    have one integer more, the power of two that their values are multiplied by.
     """
 
     bits: int
     width: int
     largest: int
     per_token: bool = True
-    exponents: bool = False
+    exponents: int = 0
 
     @property
     def columns(self) -> int:
         """Integers of a row, its exponent among them."""
-        return self.width + self.exponents
+        return self.width + (self.exponents > 0)
 
     @property
     def bytes_per_row(self) -> int:
@@ -66,9 +66,14 @@ class Batch:
     texts: NDArray[np.int64] | None = None
 
     def positions(self, rows: int) -> NDArray[np.int64]:
-        """The positions [batch, rows] of this batch's rows, from 0 at the beginning of a sequence."""
-        past = np.zeros(len(self.lengths), np.int64) if self.past is None else self.past
-        return past[:, None] + np.arange(rows)
+        """The positions [batch, rows] of this batch's rows, from 0 at the beginning of a sequence.
+
+        Rows of padding behind a cache have the last token's: there may be none behind it.
+        """
+        count = np.arange(rows)
+        if self.past is None:
+            return np.broadcast_to(count, (len(self.lengths), rows))
+        return self.past[:, None] + np.minimum(count, self.lengths[:, None] - 1)
 
     def last_rows(self) -> Batch:
         """The last token of every sequence alone."""
@@ -90,7 +95,9 @@ class Operator:
 
     arity: ClassVar[int] = 1
     embeds: ClassVar[bool] = False
-    """Whether a row depends on the model's input or its position: the first operator's do, and no other's."""
+    """Whether it reads the model's input: the first operator does, and no other."""
+    uses_position: ClassVar[bool] = False
+    """Whether a row of its output depends on its position in the sequence."""
     mixes_rows: ClassVar[bool] = False
     """Whether a row of its output depends on other rows of the sequence."""
     takes_first_row: ClassVar[bool] = False
@@ -215,6 +222,7 @@ class Embedding(Operator):
 
     arity = 0
     embeds = True
+    uses_position = True
     image: tuple[int, int, int] | None = None
     """Channels, height and width; None where the input is token ids."""
     first_position: int = 0
@@ -224,8 +232,8 @@ class Embedding(Operator):
     """By how many bits a step of a word is coarser than one of the output."""
 
     @property
-    def most_rows(self) -> int:
-        """Rows for which there are positions."""
+    def most_rows(self) -> int | None:
+        """Rows for which there are positions; None for any number."""
         raise NotImplementedError
 
     def rows(self, longest: int) -> int:

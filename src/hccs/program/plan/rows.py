@@ -31,7 +31,7 @@ def over_needed_rows(
         wanted = tuple(name for name in step.writes if name in needed)
         if not wanted:
             continue
-        all_rows = any(True in needed[name] for name in wanted) or (target.batched and _embeds(step))
+        all_rows = any(True in needed[name] for name in wanted) or (target.batched and _uses_position(step))
         done = [replace(step, writes=wanted, all_rows=all_rows)]
         if own_rows.get(wanted[0]):
             done = _with_queries_apart(done[0], own_rows[wanted[0]], values, target)
@@ -49,8 +49,8 @@ def over_needed_rows(
     return _with_first_rows(kept[::-1], values) if target.batched else kept[::-1]
 
 
-def _embeds(step: Step) -> bool:
-    return step.main.embeds or (step.before is not None and step.before.embeds)
+def _uses_position(step: Step) -> bool:
+    return step.main.uses_position or (step.before is not None and step.before.uses_position)
 
 
 def _with_queries_apart(step: Step, channels: int, values: dict[str, Value], target: Target) -> list[Step]:
