@@ -116,6 +116,11 @@ fuzz: $(VENV)/.dev
 	@echo "== 100,000 damaged files: each loads or is refused"
 	$(BIN)/python -m pytest -q -rP -m fuzz tests/files tests/program
 
+.PHONY: generations
+generations: $(VENV)/.dev
+	@echo "== 1,000 texts: the same tokens on every executor, in every batch, on 1 to 4 threads"
+	$(BIN)/python -m pytest -q -rP -m generations tests/program
+
 # What takes too long for every change: the slow benchmarks once, and the native code under the sanitizers.
 slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow

@@ -17,11 +17,13 @@ if _TYPE_CHECKING:
     from hccs.program.model import IntegerModel
     from hccs.text.answers import Classifier, Reranker, Tagger
     from hccs.text.encoder import Encoder
+    from hccs.text.generator import Generator
 
 __all__ = [
     "Classifier",
     "Encoder",
     "FixedPoint",
+    "Generator",
     "HccsError",
     "HeadParams",
     "IntegerModel",
@@ -56,6 +58,7 @@ _HOMES = {
     "Classifier": "hccs.text.answers",
     "Encoder": "hccs.text.encoder",
     "FixedPoint": "hccs.numbers.requant",
+    "Generator": "hccs.text.generator",
     "HccsError": "hccs.errors",
     "HeadParams": "hccs.numbers.heads",
     "IntegerModel": "hccs.program.model",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -324,6 +325,21 @@ def random_decoder(seed: int) -> Program:
     labels = int(rng.integers(1, 200))
     linear(y, labels, INT32_LIMIT)
     return built.program(0)
+
+
+def language_model(seed: int) -> Program:
+    """A small causal program with scores of its own words, close enough to each other that draws differ."""
+    built = Builder(seed, lines=1 + seed % 3)
+    heads, dim = int(built.rng.integers(1, 5)), int(built.rng.choice([3, 8, 16, 32]))
+    h = heads * dim
+    x = built.embed(h, INT16_LIMIT)
+    for _ in range(1 + seed % 2):
+        qkv = built.linear(built.narrow(built.norm(x)), 3 * h)
+        x = built.sum(x, built.linear(built.attend(qkv, heads, True), h, INT16_LIMIT), INT16_LIMIT)
+        y = built.table(built.linear(built.narrow(built.norm(x)), 2 * h))
+        x = built.sum(x, built.linear(y, h, INT16_LIMIT), INT16_LIMIT)
+    program = scores(built, built.narrow(built.norm(x)), WORDS)
+    return replace(program, score_scale=1 / (60 * 60 * h**0.5))
 
 
 def gelu(x):

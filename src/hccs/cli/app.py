@@ -12,6 +12,7 @@ from hccs._extras import require_distribution
 from hccs.cli import calibrate, convert, export, models, runs
 from hccs.cli.boundary import Commands
 from hccs.cli.embed import embed, search
+from hccs.cli.generate import generate
 from hccs.cli.serve import serve
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ for _command in (
     convert.convert,
     runs.evaluate,
     models.predict,
+    generate,
     serve,
     embed,
     search,

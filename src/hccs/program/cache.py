@@ -41,6 +41,18 @@ def is_causal(program: Program) -> bool:
     return True
 
 
+def row_of_tokens(program: Program, tokens: Any, number: int) -> NDArray[np.int64]:
+    """The checked token ids of one text, one at least."""
+    if not np.size(tokens):
+        raise ShapeError(
+            "at least one token of every text",
+            f"none of text {number}",
+            "Begin with the model's token for the beginning of a text.",
+        )
+    row: NDArray[np.int64] = program.embed.read(np.asarray(tokens)[None], None, None, program.longest).tokens[0]
+    return row
+
+
 def cached_heads(program: Program) -> dict[str, tuple[int, int]]:
     """By the value that each attention writes, in order, its heads of keys and the channels of each."""
     shapes = {

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.errors import DataError, ModelError, ParameterError, ShapeError
+from hccs.errors import DataError, ModelError, ParameterError
 from hccs.numbers.arrays import require_integer
 from hccs.numbers.sampling import MOST_SCORES, SEEDS, Sampling, require_seed
 from hccs.ops.sampling import sample
-from hccs.program.cache import require_causal
+from hccs.program.cache import require_causal, row_of_tokens
 
 if TYPE_CHECKING:
     from hccs.program.cache import Cache
@@ -85,17 +85,7 @@ def _prompts(model: IntegerModel, prompts: Any) -> list[NDArray[np.int64]]:
         given = [given]
     if not len(given):
         raise DataError("at least one prompt", "none", "Give token ids.")
-    program = model.program
-    read = []
-    for number, prompt in enumerate(given):
-        if not np.size(prompt):
-            raise ShapeError(
-                "at least one token in every prompt",
-                f"prompt {number} without any",
-                "Begin with the model's token for the beginning of a text.",
-            )
-        read.append(program.embed.read(np.asarray(prompt)[None], None, None, program.longest).tokens[0])
-    return read
+    return [row_of_tokens(model.program, prompt, number) for number, prompt in enumerate(given)]
 
 
 def _seeds(seed: int | Sequence[int] | None, count: int) -> list[int]:

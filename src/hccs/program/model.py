@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hccs.errors import DataError, HccsError, ShapeError
 from hccs.ops.arguments import require_threads
 from hccs.program import files, fingerprints
-from hccs.program.cache import Cache
+from hccs.program.cache import Cache, row_of_tokens
 from hccs.program.describe import as_html, describe
 from hccs.program.generation import Generation, Request, drained, generate
 from hccs.program.operators import Batch
@@ -221,4 +221,4 @@ def _new_rows(
         raise DataError(
             f"different texts from 0 to {cache.sequences - 1}", str(numbers.tolist())[:80], "Name each once."
         )
-    return numbers, [program.embed.read(ids, None, None, program.longest).tokens[0] for ids in tokens]
+    return numbers, [row_of_tokens(program, ids, number) for number, ids in zip(numbers, tokens, strict=True)]

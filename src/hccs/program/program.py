@@ -59,7 +59,8 @@ class Program:
             raise DataError(f"max_length up to {self.longest}", str(text.max_length), "Lower it for more.")
         answers = "scores" if self.values[self.operators[-1].output].bits == 32 else "vectors"
         answers += " per token" if self.per_token else ""
-        wanted = {EMBEDDINGS: "vectors", TAG: "scores per token"}.get(text.kind, "scores")
+        per_token = "scores per token"
+        wanted = {EMBEDDINGS: "vectors", TAG: per_token, GENERATE: per_token}.get(text.kind, "scores")
         if answers != wanted:
             raise DataError(f"a program of {wanted} for {text.kind}", answers, "Name the right kind.")
 
@@ -149,7 +150,7 @@ def _require_names(step: Operator) -> None:
         )
 
 
-EMBEDDINGS, RERANK, CLASSIFY, TAG = KINDS = ("embeddings", "rerank", "classify", "tag")
+EMBEDDINGS, RERANK, CLASSIFY, TAG, GENERATE = KINDS = ("embeddings", "rerank", "classify", "tag", "generate")
 
 _HINT = "See facts['text'] in docs/embeddings.md."
 
@@ -159,7 +160,7 @@ class TextSettings:
     """What the answers to texts are, how many tokens are read, and the prefixes that texts may need.
 
     `prompts` are prefixes by name, and `default_prompt` names the one that is put in front of a text unless
-    another is asked for.
+    another is asked for. Generated texts end before a token of `stop`, which are named as the tokenizer does.
     """
 
     kind: str
@@ -167,6 +168,7 @@ class TextSettings:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     similarity: str = "cosine"
+    stop: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -182,6 +184,8 @@ class TextSettings:
             raise DataError(
                 f"default_prompt, None or one of {sorted(self.prompts)}", repr(self.default_prompt), _HINT
             )
+        if isinstance(self.stop, str) or not all(isinstance(token, str) for token in self.stop):
+            raise DataError("stop, a list of tokens", repr(self.stop)[:80], _HINT)
         if self.similarity != "cosine":
             raise DataError("similarity 'cosine': vectors have length 1", repr(self.similarity), _HINT)
 

@@ -18,7 +18,7 @@ from hccs.errors import DataError, DtypeError, FileError, ModelError, ParameterE
 from hccs.ops.arguments import require_threads
 from hccs.program.files import find
 from hccs.program.model import IntegerModel
-from hccs.program.program import CLASSIFY, EMBEDDINGS, RERANK, TAG, Program, TextSettings
+from hccs.program.program import CLASSIFY, EMBEDDINGS, GENERATE, RERANK, TAG, Program, TextSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,7 +29,13 @@ MOST_TOKENS = 8192
 MOST_TEXTS = 4096
 """Texts that are read before they are sorted into batches."""
 
-CLASSES = {EMBEDDINGS: "Encoder", RERANK: "Reranker", CLASSIFY: "Classifier", TAG: "Tagger"}
+CLASSES = {
+    EMBEDDINGS: "Encoder",
+    RERANK: "Reranker",
+    CLASSIFY: "Classifier",
+    TAG: "Tagger",
+    GENERATE: "Generator",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +53,7 @@ class TextModel:
     kinds: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: IntegerModel) -> None:
-        settings = model.program.text
+        settings = self._settings_of(model)
         if settings is None:
             raise ModelError(
                 "a model with text settings", "one without facts['text']", "IntegerModel takes token ids."
@@ -62,6 +68,9 @@ class TextModel:
         self.settings: TextSettings = settings
         self._reader = Reader(model.program, settings.max_length)
         self._fingerprint: str | None = None
+
+    def _settings_of(self, model: IntegerModel) -> TextSettings | None:
+        return model.program.text
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -218,6 +227,19 @@ class Reader:
                 "Leave empty texts out.",
             )
         return found
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones left out."""
+        text: str = self._tokenizer.decode(tokens)
+        return text
+
+    def tokens(self, names: Sequence[str]) -> list[int]:
+        """The ids of tokens that the file names; those that the tokenizer does not know are refused."""
+        found = {name: self._tokenizer.token_to_id(name) for name in names}
+        unknown = [name for name, token in found.items() if token is None]
+        if unknown:
+            raise FileError("stop tokens of the file's tokenizer", f"{unknown}", "Lower the model again.")
+        return list(found.values())
 
     def warn_of_cut(self, cut: int, count: int) -> None:
         """Tell how many of so many texts were cut, the first time that some were."""

@@ -19,7 +19,7 @@ from hccs.executors.c.table import TARGET, Writing, arena_bytes, code_of
 from hccs.executors.c.tokenizer import Tables, tables_of
 from hccs.program import IntegerModel, Program
 from hccs.program.plan import plan
-from hccs.program.program import TAG
+from hccs.program.program import GENERATE, TAG
 
 SOURCES = (
     "hccs_operators.h",
@@ -113,6 +113,8 @@ def _tables(program: Program) -> tuple[Tables | None, str]:
     """The tables of the program's tokenizer, or why there are none."""
     if program.text is None or not program.tokenizer:
         return None, "the model has no tokenizer"
+    if program.text.kind == GENERATE:
+        return None, "a language model takes and gives token ids in C"
     if program.text.kind == TAG:
         return None, "the labels of a tagger belong to words, which C does not keep"
     try:

@@ -27,7 +27,7 @@ from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 from hccs.program.fingerprints import LENGTHS, LONGEST, SEQUENCES
 from hccs.program.plan import plan
-from hccs.program.program import TAG
+from hccs.program.program import GENERATE, TAG
 from hccs.text.text_model import Reader
 
 if TYPE_CHECKING:
@@ -118,10 +118,10 @@ def export_wasm(
 
 def _writing(program: Program) -> tuple[Writing, Weights]:
     """The program over packed weights; one that reads no texts is refused."""
-    if program.text is None or not program.tokenizer or program.text.kind == TAG:
-        got = (
-            "a tagger" if program.text is not None and program.text.kind == TAG else "one without a tokenizer"
-        )
+    if program.text is None or not program.tokenizer or program.text.kind in (TAG, GENERATE):
+        got = "one without a tokenizer"
+        if program.text is not None and program.text.kind in (TAG, GENERATE):
+            got = {TAG: "a tagger", GENERATE: "a language model"}[program.text.kind]
         raise ModelError(
             "a model that embeds, ranks or classifies texts, with its tokenizer",
             got,
