@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from dataclasses import asdict
 from typing import Annotated
@@ -27,10 +28,8 @@ def generate(
     from hccs.text.generator import Generator
 
     output = Output(json)
-    if seed is None and temperature:
-        import secrets
-
-        seed = secrets.randbits(32)
+    if seed is None:
+        seed = secrets.randbits(32) if temperature else 0  # known before the text, which Ctrl-C may cut
     count = 0
 
     def show(_: int, piece: str) -> None:
@@ -47,7 +46,7 @@ def generate(
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
-            seed=0 if seed is None else seed,
+            seed=seed,
             on_text=show,
             threads=threads,
         )
@@ -59,7 +58,7 @@ def generate(
     finally:
         if temperature and count:
             typer.echo(f"\nhccs: --seed {seed} names this text", err=True)
-    output.results({**asdict(found), "seed": seed})
+    output.results(asdict(found))
     if json:
         return
     sys.stdout.write("\n")

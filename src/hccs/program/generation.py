@@ -75,7 +75,7 @@ class Request:
         stops = [stop] if isinstance(stop, int | np.integer) else list(stop)
         for token in stops:
             require_integer("a stop token", token, 0, count - 1, "Take it from the model's own tokenizer.")
-        return cls(read, int(max_new_tokens), sampling, _seeds(seed, len(read)), frozenset(map(int, stops)))
+        return cls(read, int(max_new_tokens), sampling, _seeds(seed, len(read), sampling), frozenset(map(int, stops)))
 
 
 def _prompts(model: IntegerModel, prompts: Any) -> list[NDArray[np.int64]]:
@@ -88,10 +88,10 @@ def _prompts(model: IntegerModel, prompts: Any) -> list[NDArray[np.int64]]:
     return [row_of_tokens(model.program, prompt, number) for number, prompt in enumerate(given)]
 
 
-def _seeds(seed: int | Sequence[int] | None, count: int) -> list[int]:
-    """A seed for each text; from one of all, text i has `seed` + i."""
+def _seeds(seed: int | Sequence[int] | None, count: int, sampling: Sampling) -> list[int]:
+    """A seed for each text: given, or from one for all, text i having `seed` + i; drawn where a draw needs it."""
     if seed is None:
-        seed = secrets.randbits(32)
+        seed = secrets.randbits(32) if sampling.temperature else 0
     if isinstance(seed, Sequence | np.ndarray):
         if len(seed) != count:
             raise ParameterError(f"a seed for each of {count} prompts", f"{len(seed)}", "Give one, or as many.")

@@ -201,7 +201,8 @@ class TextSettings:
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` reads."""
-        return asdict(self)
+        stop = {"stop": list(self.stop)} if self.stop else {}
+        return {name: value for name, value in asdict(self).items() if name != "stop"} | stop
 
     def __str__(self) -> str:
         prompts = f", prompts {', '.join(self.prompts)}" if self.prompts else ""
