@@ -2,12 +2,12 @@
 
     python benchmarks/generate_cpu.py --gguf FILE.gguf [--program FILE.hccs] [--threads 1,2] [--json FILE]
 
-The GGUF file, of any quantisation that the package gguf reads, is expanded and quantised to Q8_0 for llama.cpp
-(the wheel of xllamacpp, whose kernels may stop at AVX2; the JSON file says what they use). Its server's own
-timings count, without tokenizing, sampling or HTTP. The program is a lowered model of the same weights; without one it is of
-random weights, GPT-2-shaped with as many products per token and as many scores as SmolLM2-135M, and the JSON
-file says so. Both read the same 256 tokens, then write 64 by the largest score. They take turns, and the
-median of the turns counts.
+The GGUF file, of any quantisation that the package gguf reads, is expanded and quantised to Q8_0 for
+llama.cpp (the wheel of xllamacpp, whose kernels may stop at AVX2; the JSON file says what they use). Its
+server's own timings count, without tokenizing or HTTP. The program is a lowered model of the same weights;
+without one it is of random weights, GPT-2-shaped with as many products per token and as many scores as
+SmolLM2-135M, and the JSON file says so. Both read the same 256 tokens, then write 64 by the largest score.
+They take turns, and the median of the turns counts.
 
 - prefill: tokens of the prompt per second, up to the scores after it.
 - decode: tokens written per second, Python and the choice of the token included for ours.
@@ -131,7 +131,13 @@ class Llama:
         self._server = xllamacpp.Server(options)
 
     def turn(self, prompt: list[int]) -> dict[str, float]:
-        asked = {"prompt": prompt, "n_predict": NEW, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
+        asked = {
+            "prompt": prompt,
+            "n_predict": NEW,
+            "temperature": 0,
+            "cache_prompt": False,
+            "ignore_eos": True,
+        }
         timed = self._server.handle_completions(asked)["timings"]
         return {
             "prefill": timed["prompt_n"] / timed["prompt_ms"] * 1e3,

@@ -16,9 +16,10 @@ import pytest
 from hccs.errors import DataError, HccsError, ModelError, ParameterError, ShapeError
 from hccs.executors.c.write import export_c_model
 from hccs.numbers.sampling import Sampling
+from hccs.ops.sampling import sample
 from hccs.program import IntegerModel
 from hccs.program.cache import is_causal, require_causal
-from tests.program.programs import LONGEST, WORDS, language_model, random_program
+from tests.program.programs import LONGEST, WORDS, Builder, language_model, random_program, scores
 
 CAUSAL = [
     (seed, lines) for seed in range(40) for lines in (1, 2, 3) if is_causal(random_program(seed, lines))
@@ -94,7 +95,17 @@ uint32_t draw(const int32_t* scores, uint32_t temperature, uint32_t top_k, uint3
         self.program, self.bytes = model.program, model.cache().row_bytes
         export_c_model(model, folder / "c")
         (folder / "c" / "draw.c").write_text(self.DRAW)
-        flags = "-std=c99 -Wall -Wextra -Wconversion -pedantic -Werror -O1 -shared -fPIC".split()
+        flags = [
+            "-std=c99",
+            "-Wall",
+            "-Wextra",
+            "-Wconversion",
+            "-pedantic",
+            "-Werror",
+            "-O1",
+            "-shared",
+            "-fPIC",
+        ]
         sources = ["hccs_model.c", "hccs_generate.c", "hccs_weights.c", "draw.c"]
         command = [COMPILER, *flags, "-o", str(folder / "model.so"), *sources]
         subprocess.run(command, cwd=folder / "c", check=True)
@@ -159,7 +170,7 @@ OPTIONS = [
 
 
 def require_same_texts(number: int, in_c: InC | None) -> None:
-    """One generation on every executor, alone and in a batch of 8, on 1 to 4 threads, the prompt in any form."""
+    """One generation on every executor, alone and in a batch of 8, on 1 to 4 threads, cut anyhow."""
     model, rng = model_of(number % 7), np.random.default_rng([number, 5])
     options = OPTIONS[number % len(OPTIONS)]
     prompts = [rng.integers(0, WORDS, int(rng.integers(1, 30))) for _ in range(8)]
@@ -175,8 +186,6 @@ def require_same_texts(number: int, in_c: InC | None) -> None:
     assert by_reference.tokens == alone.tokens
     # The prompt by single tokens; then the text continued from its own middle.
     sampling, scale = Sampling(**options), model.program.score_scale
-    from hccs.ops.sampling import sample
-
     cache = model.cache()
     for token in prompt:
         scores = model.extend(cache, [[token]]).scores
@@ -285,7 +294,9 @@ def test_programs_that_see_later_rows_are_refused():
         with pytest.raises(ModelError):
             IntegerModel(program).cache()
     seeing = next(
-        p for p in map(random_program, range(40)) if p.per_token and p.embed.image is None and not is_causal(p)
+        p
+        for p in map(random_program, range(40))
+        if p.per_token and p.embed.image is None and not is_causal(p)
     )
     with pytest.raises(ModelError, match="Attention"):
         require_causal(seeing)
@@ -309,9 +320,9 @@ def test_a_cache_belongs_to_its_program_and_to_one_call():
     with pytest.raises(ShapeError, match=f"at most {LONGEST} tokens"):
         other.extend(cache, [[1], [1]])
     assert cache.lengths.tolist() == [LONGEST, 1]
-    with cache.extending(other.program, np.array([1]), np.array([1])):
-        with pytest.raises(DataError, match="no other call uses"):
-            other.extend(cache, [[1]], texts=[1])
+    one = np.array([1])
+    with cache.extending(other.program, one, one), pytest.raises(DataError, match="no other call uses"):
+        other.extend(cache, [[1]], texts=[1])
 
 
 def test_threads_share_a_model():
@@ -322,7 +333,9 @@ def test_threads_share_a_model():
 
     def work(_):
         start.wait()
-        return [model.generate([p], max_new_tokens=8, temperature=1.0, seed=3, threads=2).tokens for p in prompts]
+        return [
+            model.generate([p], max_new_tokens=8, temperature=1.0, seed=3, threads=2).tokens for p in prompts
+        ]
 
     with ThreadPoolExecutor(4) as pool:
         assert all(found == expected for found in pool.map(work, range(4)))
@@ -361,8 +374,6 @@ def test_on_token_may_end_a_generation():
 
 
 def test_more_scores_than_words_are_refused():
-    from tests.program.programs import Builder, scores
-
     built = Builder(0)
     x = built.narrow(built.norm(built.embed(8, None)))
     program = scores(built, x, WORDS + 1)

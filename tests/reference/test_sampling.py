@@ -101,9 +101,10 @@ def test_native_code_draws_as_the_reference(part):
 @pytest.mark.parametrize(
     "options",
     [
-        {"temperature": -1.0}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"temperature": 1e-9},
-        {"temperature": 65536.0}, {"temperature": True}, {"temperature": "1"}, {"top_k": 0}, {"top_k": -3},
-        {"top_k": 1.5}, {"top_k": True}, {"top_p": 0.0}, {"top_p": 1.01}, {"top_p": -0.1}, {"top_p": float("nan")},
+        {"temperature": -1.0}, {"temperature": float("nan")}, {"temperature": float("inf")},
+        {"temperature": 1e-9}, {"temperature": 65536.0}, {"temperature": True}, {"temperature": "1"},
+        {"top_k": 0}, {"top_k": -3}, {"top_k": 1.5}, {"top_k": True},
+        {"top_p": 0.0}, {"top_p": 1.01}, {"top_p": -0.1}, {"top_p": float("nan")},
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(options):

@@ -16,7 +16,9 @@ def generate(
     model: Annotated[str, typer.Argument(help="A .hccs file of a language model, or a folder with one.")],
     prompt: Annotated[str, typer.Argument(help="The beginning of the text.")],
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to add at most.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 draws as the model says.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(help="0 takes the likeliest token, 1 draws as the model says.")
+    ] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Draw from so many likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens of this share.")] = None,
     seed: Annotated[int | None, typer.Option(help="Names the text; by default one is drawn.")] = None,

@@ -75,9 +75,9 @@ def _normalised(value: Fraction) -> tuple[int, int]:
 class Sampling:
     """The choice of a token from scores: the largest at temperature 0, or a draw by weights.
 
-    `temperature` divides the scores. Tokens are ordered by falling weight, those of one weight by rising id: a
-    draw sees the first `top_k`, and of these the shortest beginning with at least the share `top_p` of their
-    weights.
+    `temperature` divides the scores. Tokens are ordered by falling weight, those of one weight by rising id:
+    a draw sees the first `top_k`, and of these the shortest beginning with at least the share `top_p` of
+    their weights.
     """
 
     temperature: float = 0.0

@@ -1,4 +1,4 @@
-"""`Cache`: the int8 keys and values of the tokens that a causal program has read, for any number of sequences."""
+"""`Cache`: the int8 keys and values of the tokens that a causal program has read."""
 
 from __future__ import annotations
 
@@ -49,14 +49,18 @@ def row_of_tokens(program: Program, tokens: Any, number: int) -> NDArray[np.int6
             f"none of text {number}",
             "Begin with the model's token for the beginning of a text.",
         )
-    row: NDArray[np.int64] = program.embed.read(np.asarray(tokens)[None], None, None, program.longest).tokens[0]
+    row: NDArray[np.int64] = program.embed.read(np.asarray(tokens)[None], None, None, program.longest).tokens[
+        0
+    ]
     return row
 
 
 def cached_heads(program: Program) -> dict[str, tuple[int, int]]:
     """By the value that each attention writes, in order, its heads of keys and the channels of each."""
     shapes = {
-        step.output: step.cached_heads(program.values[step.inputs[0]]) for step in program.operators if step.inputs
+        step.output: step.cached_heads(program.values[step.inputs[0]])
+        for step in program.operators
+        if step.inputs
     }
     return {output: shape for output, shape in shapes.items() if shape is not None}
 
@@ -116,7 +120,7 @@ class Cache:
 
     @contextmanager
     def extending(self, program: Program, texts: Sequence[int], counts: NDArray[np.int64]) -> Iterator[None]:
-        """Room for `counts` more tokens of the texts with these numbers, which are there once the body is done."""
+        """Room for `counts` more tokens of these texts, which are theirs once the body is done."""
         if program is not self.program:
             raise DataError("a cache of this model", "one of another", "Make one with model.cache().")
         if not self._lock.acquire(blocking=False):
@@ -138,7 +142,7 @@ class Cache:
     def append(
         self, output: str, texts: NDArray[np.int64], counts: NDArray[np.int64], k: Any, v: Any
     ) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-        """Write new keys and values [texts, heads, n, channels], `counts` of each; return all of these texts."""
+        """Write new keys and values [texts, heads, n, channels], `counts` of each; return all of them."""
         views = self.views(output)
         for row, (text, count) in enumerate(zip(texts, counts, strict=True)):
             start = int(self.lengths[text])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.numbers.arrays import require_integer
 from hccs.numbers.sampling import MOST_SCORES, SEEDS, Sampling, require_seed
+from hccs.ops.arguments import require_threads
 from hccs.ops.sampling import sample
 from hccs.program.cache import require_causal, row_of_tokens
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hccs.program.model import IntegerModel
 
 TOKENS_AT_ONCE = 1024
-"""Tokens of prompts that go through a model together: its memory grows with them, its answers do not change."""
+"""Tokens of prompts that go through a model together: its memory grows with them."""
 
 STOP, LENGTH, FULL = ENDS = ("stop", "max_new_tokens", "longest")
 """A stop token came, as many tokens as asked for, or as many as the model has positions."""
@@ -75,7 +76,9 @@ class Request:
         stops = [stop] if isinstance(stop, int | np.integer) else list(stop)
         for token in stops:
             require_integer("a stop token", token, 0, count - 1, "Take it from the model's own tokenizer.")
-        return cls(read, int(max_new_tokens), sampling, _seeds(seed, len(read), sampling), frozenset(map(int, stops)))
+        return cls(
+            read, int(max_new_tokens), sampling, _seeds(seed, len(read), sampling), frozenset(map(int, stops))
+        )
 
 
 def _prompts(model: IntegerModel, prompts: Any) -> list[NDArray[np.int64]]:
@@ -89,12 +92,14 @@ def _prompts(model: IntegerModel, prompts: Any) -> list[NDArray[np.int64]]:
 
 
 def _seeds(seed: int | Sequence[int] | None, count: int, sampling: Sampling) -> list[int]:
-    """A seed for each text: given, or from one for all, text i having `seed` + i; drawn where a draw needs it."""
+    """A seed for each text: of a list, or `seed` + i; drawn where none is given and draws need it."""
     if seed is None:
         seed = secrets.randbits(32) if sampling.temperature else 0
     if isinstance(seed, Sequence | np.ndarray):
         if len(seed) != count:
-            raise ParameterError(f"a seed for each of {count} prompts", f"{len(seed)}", "Give one, or as many.")
+            raise ParameterError(
+                f"a seed for each of {count} prompts", f"{len(seed)}", "Give one, or as many."
+            )
         return [require_seed(one) for one in seed]
     first = require_seed(seed)
     return [(first + number) % SEEDS for number in range(count)]
@@ -104,6 +109,8 @@ def generate(
     model: IntegerModel, request: Request, *, reference: bool, threads: int | None
 ) -> Generator[tuple[int, int], None, Generation]:
     """The number of a text and its next token, as soon as it is chosen; at the end all of them."""
+    if threads is not None:
+        require_threads(threads)
     longest = model.program.rows
     cache = model.cache(len(request.prompts))
     tokens: list[list[int]] = [[] for _ in request.prompts]
@@ -129,21 +136,27 @@ def generate(
         open_texts = [text for text in open_texts if not ends[text]]
         if not open_texts:
             return Generation(tokens, request.seeds, ends)
-        last = [tokens[text][-1:] for text in open_texts]
-        scores = model.extend(cache, last, texts=open_texts, reference=reference, threads=threads).scores
+        last = np.array([tokens[text][-1] for text in open_texts])
+        scores = model.extended(cache, last, np.ones_like(last), np.array(open_texts), reference, threads)
 
 
 def _prefill(
-    model: IntegerModel, cache: Cache, prompts: list[NDArray[np.int64]], *, reference: bool, threads: int | None
+    model: IntegerModel,
+    cache: Cache,
+    prompts: list[NDArray[np.int64]],
+    *,
+    reference: bool,
+    threads: int | None,
 ) -> NDArray[np.int32]:
     """Scores after every prompt; no call has more than `TOKENS_AT_ONCE` tokens."""
     scores = np.empty((len(prompts), model.program.scores), np.int32)
     pieces: list[tuple[int, NDArray[np.int64]]] = []
 
     def run() -> None:
-        texts, rows = [text for text, _ in pieces], [piece for _, piece in pieces]
-        if rows:
-            scores[texts] = model.extend(cache, rows, texts=texts, reference=reference, threads=threads).scores
+        if pieces:
+            texts, rows = np.array([text for text, _ in pieces]), [piece for _, piece in pieces]
+            counts = np.array([len(row) for row in rows])
+            scores[texts] = model.extended(cache, np.concatenate(rows), counts, texts, reference, threads)
         pieces.clear()
 
     for text, prompt in enumerate(prompts):

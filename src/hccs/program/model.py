@@ -138,32 +138,40 @@ class IntegerModel:
     ) -> Scores:
         """Append tokens to texts, and return the scores [texts, labels] after the last one of each.
 
-        `tokens` has the ids of every text, any number of them from 1 on, and `texts` their numbers in the cache,
-        by default all. However a text is cut into calls, and whatever runs beside it, its scores are the same.
+        `tokens` has the ids of every text, any number of them from 1 on, and `texts` their numbers in the
+        cache, by default all. However a text is cut into calls, and whatever runs beside it, its scores are
+        the same.
         """
         if threads is not None:
             require_threads(threads)
         numbers, rows = _new_rows(self.program, cache, tokens, texts)
         counts = np.array([len(row) for row in rows])
-        engine = None if reference else self._engine
-        with cache.extending(self.program, numbers, counts):
-            scores: NDArray[np.int32] | None = None
-            if engine is not None:
-                scores = engine.extend(np.concatenate(rows), counts, numbers, cache, threads)
-            if scores is None:
-                scores = self._extended(cache, numbers, rows, counts, reference)
+        scores = self.extended(cache, np.concatenate(rows), counts, numbers, reference, threads)
         return Scores(scores, self.program.score_scale, self.labels)
 
-    def _extended(
-        self, cache: Cache, texts: NDArray[np.int64], rows: Any, counts: NDArray[np.int64], reference: bool
+    def extended(
+        self,
+        cache: Cache,
+        tokens: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        texts: NDArray[np.int64],
+        reference: bool,
+        threads: int | None,
     ) -> NDArray[np.int32]:
-        from hccs.executors.numpy import run  # executors know programs
+        """The scores of `extend` for checked tokens, `counts` of each text one after the other."""
+        engine = None if reference else self._engine
+        with cache.extending(self.program, texts, counts):
+            scores: NDArray[np.int32] | None = None
+            if engine is not None:
+                scores = engine.extend(tokens, counts, texts, cache, threads)
+            if scores is None:
+                from hccs.executors.numpy import run  # executors know programs
 
-        ids = np.zeros((len(rows), int(counts.max())), np.int64)
-        for to, row in zip(ids, rows, strict=True):
-            to[: len(row)] = row
-        batch = Batch(ids, counts, np.zeros_like(ids), cache.lengths[texts], cache, texts)
-        return run(self.program, batch, reference=reference)
+                ids = np.zeros((len(counts), int(counts.max())), np.int64)
+                ids[np.arange(ids.shape[1]) < counts[:, None]] = tokens
+                batch = Batch(ids, counts, np.zeros_like(ids), cache.lengths[texts], cache, texts)
+                scores = run(self.program, batch, reference=reference)
+        return scores
 
     def generate(
         self,
@@ -181,11 +189,11 @@ class IntegerModel:
     ) -> Generation:
         """Continue prompts, lists of token ids, by up to `max_new_tokens` tokens each.
 
-        At temperature 0 each token is the one with the largest score, of equal ones the lowest id; at any other
-        it is drawn, and a seed names the text: text i of a batch has the seed `seed` + i, or that of a list, and
-        is the same whatever runs beside it, on every executor and number of threads. Without a seed one is drawn
-        and returned. A text ends before a token of `stop`. `on_token` is called with the number of a text and
-        each of its tokens.
+        At temperature 0 each token is the one with the largest score, of equal ones the lowest id; at any
+        other it is drawn, and a seed names the text: text i of a batch has the seed `seed` + i, or that of a
+        list, and is the same whatever runs beside it, on every executor and number of threads. Without a seed
+        one is drawn and returned. A text ends before a token of `stop`. `on_token` is called with the number
+        of a text and each of its tokens.
         """
         request = Request.of(
             self,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from hccs.errors import DataError
-from hccs.program.generation import Generation, Request, drained, generate
+from hccs.program.generation import Request, drained, generate
 from hccs.program.model import IntegerModel
 from hccs.program.program import GENERATE, TextSettings
 from hccs.text.text_model import TextModel, list_of_texts
@@ -18,7 +18,7 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True)
 class Generated:
-    """A continuation and its tokens, the seed that names it, and why it ended: see `hccs.program.generation`."""
+    """A continuation and its tokens, the seed that names it, and why it ended."""
 
     text: str
     tokens: list[int]
@@ -76,9 +76,7 @@ class Generator(TextModel):
         ]
         return texts[0] if isinstance(prompts, str) else texts
 
-    def stream(
-        self, prompt: str, *, threads: int | None = None, **options: Any
-    ) -> Iterator[str]:
+    def stream(self, prompt: str, *, threads: int | None = None, **options: Any) -> Iterator[str]:
         """The pieces of a prompt's continuation, each of whole characters, as soon as they are known."""
         request = self._request([prompt], options)
         return _texts(generate(self.model, request, reference=False, threads=threads), self._reader.decode)
@@ -114,7 +112,7 @@ def _texts(steps: Any, decode: Callable[[list[int]], str]) -> Iterator[str]:
 class _Pieces:
     """The text of tokens that come one by one; bytes of a character wait until all of them are there.
 
-    Tokens are decoded together with a few before them, since a tokenizer may write a token by what precedes it.
+    Tokens are decoded together with a few before them: a tokenizer may write a token by what precedes it.
     """
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
@@ -139,6 +137,3 @@ class _Pieces:
         self._before, self._said = self._said, len(self._tokens)
         self.text += now[len(old) :]
         return now[len(old) :]
-
-
-__all__ = ["Generated", "Generation", "Generator"]

@@ -87,6 +87,14 @@ class Engine(_native.Engine):
         scores = empty((len(texts), self._labels), int32)
         used = threads_for(len(tokens) * self._products, _WORK_PER_THREAD) if threads is None else threads
         done = super().extend(
-            tokens, counts, texts, cache.lengths[texts], cache.memory, cache.sequences, cache.capacity, scores, used
+            tokens,
+            counts,
+            texts,
+            cache.lengths[texts],
+            cache.memory,
+            cache.sequences,
+            cache.capacity,
+            scores,
+            used,
         )
         return scores if done else None

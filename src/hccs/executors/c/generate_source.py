@@ -1,4 +1,4 @@
-"""Generation in C, for causal programs: `hccs_generate.h` and `hccs_generate.c`, a cache and the choice of a token."""
+"""Generation in C, for causal programs: `hccs_generate.h` and `hccs_generate.c`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def header(writing: Writing) -> str:
     program = writing.program
     heads = cached_heads(program)
     factor, shift = score_factor(program.score_scale)
-    return f"""/* Texts token by token, written by `hccs export c`: the same tokens as hccs generates on every machine.
+    row_bytes = sum(2 * count * width for count, width in heads.values())
+    arena = arena_bytes(writing_of(writing).plan) + 3 * program.rows
+    return f"""/* Texts token by token, written by `hccs export c`: the same tokens on every machine.
  * The arena is static: one call at a time. */
 #ifndef HCCS_GENERATE_H
 #define HCCS_GENERATE_H
@@ -42,21 +44,24 @@ def header(writing: Writing) -> str:
 extern "C" {{
 #endif
 
-#define HCCS_CACHE_ROW_BYTES {sum(2 * count * width for count, width in heads.values())} /* of the cache for each token of a text */
-#define HCCS_GENERATE_ARENA_BYTES {arena_bytes(writing_of(writing).plan) + 3 * program.rows} /* of RAM beside it */
+#define HCCS_CACHE_ROW_BYTES {row_bytes} /* of the cache for each token of a text */
+#define HCCS_GENERATE_ARENA_BYTES {arena} /* of RAM beside it */
 
-/* The keys and values of a text: memory for `capacity` tokens, and how many of them there are. Begin with 0. */
+/* The keys and values of a text: memory for `capacity` tokens, and how many there are: 0 to begin with. */
 typedef struct {{
   int8_t* memory;
   uint32_t capacity, length;
 }} hccs_cache;
 
-/* Appends `count` token ids, from 1 on, to a text, and writes the scores [HCCS_MODEL_LABELS] of what comes next. A text
- * in one piece or in many has the same scores. HCCS_MODEL_BAD_LENGTH where there is no room: the cache is as it was. */
-hccs_model_status hccs_model_extend(hccs_cache* cache, const int32_t* tokens, uint32_t count, int32_t* scores);
+/* Appends `count` token ids, from 1 on, to a text, and writes the scores [HCCS_MODEL_LABELS] of what comes
+ * next. A text in one piece or in many has the same scores. HCCS_MODEL_BAD_LENGTH where there is no room: the
+ * cache is as it was. */
+hccs_model_status hccs_model_extend(hccs_cache* cache, const int32_t* tokens, uint32_t count,
+                                    int32_t* scores);
 
-/* How hccs_sample draws from these scores at a temperature in 65536ths, from 1 on: from the `top_k` likeliest tokens, 0
- * for all, that have the `share` of the weights, top_p in 65536ths. At temperature 0 hccs_sample takes NULL instead. */
+/* How hccs_sample draws from these scores at a temperature in 65536ths, from 1 on: from the `top_k` likeliest
+ * tokens, 0 for all, that have the `share` of the weights, top_p in 65536ths, 65536 for all. At temperature 0
+ * hccs_sample takes NULL instead. */
 hccs_sampling hccs_model_sampling(uint32_t temperature, uint32_t top_k, uint32_t share);
 
 #define HCCS_SCORE_FACTOR {factor}u
@@ -76,7 +81,7 @@ def source(writing: Writing) -> str:
     pools = " ".join(f"int{bits}_t {name}[{max(short.plan.pools[bits], 1)}];" for bits, name in POOLS.items())
     body = "\n".join(_steps(short))
     rows = short.program.rows
-    return f"""/* The calls of a causal model over new tokens, written by `hccs export c`, {rows} of them at a time. */
+    return f"""/* The calls of a causal model over {rows} new tokens at a time, written by `hccs export c`. */
 #include "hccs_generate.h"
 #include "{writing.operators}"
 #include "hccs_weights.h"
@@ -94,13 +99,15 @@ hccs_sampling hccs_model_sampling(uint32_t temperature, uint32_t top_k, uint32_t
 }}
 
 /* The next `rows` tokens of a text; scores of the last one, unless they are NULL. */
-static void extend(const hccs_cache* cache, uint32_t position, const int32_t* tokens, uint32_t rows, int32_t* scores) {{
+static void extend(const hccs_cache* cache, uint32_t position, const int32_t* tokens, uint32_t rows,
+                   int32_t* scores) {{
   const uint8_t* const types = NULL;
   uint32_t row = 0;
 {body}
 }}
 
-hccs_model_status hccs_model_extend(hccs_cache* cache, const int32_t* tokens, uint32_t count, int32_t* scores) {{
+hccs_model_status hccs_model_extend(hccs_cache* cache, const int32_t* tokens, uint32_t count,
+                                    int32_t* scores) {{
   const uint32_t most = cache->capacity < HCCS_MODEL_LONGEST ? cache->capacity : HCCS_MODEL_LONGEST;
   uint32_t i;
   if (count < 1 || cache->length > most || count > most - cache->length) return HCCS_MODEL_BAD_LENGTH;

@@ -679,8 +679,8 @@ static inline void hccs_attend(const hccs_attention_heads* a, const int8_t* qkv,
   }
 }
 
-/* The same of `rows` new rows of a causal model, the first at `position` of its text: their keys and values are appended
- * to the cache [2][heads][capacity][width], and read there. */
+/* The same of `rows` new rows of a causal model, the first at `position` of its text: their keys and values are
+ * appended to the cache [2][heads][capacity][width], and read there. */
 static inline void hccs_attend_cached(const hccs_attention_heads* a, const int8_t* qkv, uint32_t rows,
                                       uint32_t position, int8_t* cache, uint32_t capacity, int8_t* x, int16_t* s,
                                       int8_t* y) {

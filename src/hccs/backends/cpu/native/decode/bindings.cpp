@@ -83,7 +83,8 @@ int decode(nb::handle q, nb::handle k, nb::handle v, nb::handle heads, nb::handl
   job.groups = groups.data();
   job.group_count = static_cast<int64_t>(groups.size());
   const int most = threads_of(threads);
-  run_interruptibly([&](Interruption& interruption) { run_decode(job, decode_kernel_of(*in_use().attention), most, interruption); });
+  run_interruptibly(
+      [&](Interruption& interruption) { run_decode(job, decode_kernel_of(*in_use().attention), most, interruption); });
   return kDone;
 }
 

@@ -20,9 +20,9 @@ struct ScoreTable {
 // One query row.
 struct DecodeRow {
   const int8_t* q;
-  void* out;            // N int32, float32 or int8
-  int32_t* sum;         // where pairs want their Z
-  const int32_t* head;  // B, S, D, and S2, D2, f where wide
+  void* out;                // N int32, float32 or int8
+  int32_t* sum;             // where pairs want their Z
+  const int32_t* head;      // B, S, D, and S2, D2, f where wide
   const ScoreTable* table;  // of the head's scores; null: they are made from `head`
   const Requant* requant;
   int64_t keys;       // from here on no key is attended to
@@ -73,7 +73,8 @@ extern const DecodeKernel decode_scalar, decode_avx2, decode_avx512, decode_neon
 // The kernel for the instruction set of an attention kernel.
 const DecodeKernel& decode_kernel_of(const AttentionKernel& attention);
 
-// One group on this thread, in working memory that starts at a multiple of 64: it suffices for fewer keys and rows, too.
+// One group on this thread, in working memory that starts at a multiple of 64: it suffices for fewer keys and rows,
+// too.
 size_t decode_workspace(const DecodeJob& job);
 void decode_group(const DecodeJob& job, const DecodeKernel& kernel, const DecodeGroup& group, std::byte* workspace);
 

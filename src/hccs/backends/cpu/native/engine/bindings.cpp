@@ -403,7 +403,7 @@ class PlannedEngine {
                       arena->position.data(),
                       arena->type.data(),
                       images,
-                      !causal_          ? Chosen::kFirst
+                      !causal_           ? Chosen::kFirst
                       : cache == nullptr ? Chosen::kAll
                                          : Chosen::kLast,
                       cache};

@@ -334,13 +334,18 @@ void AttentionStep::decode(const Batch& batch, const Memory& memory, int64_t seq
                            int64_t head) const {
   const int64_t keys = batch.keys(sequence);
   const DecodeJob job = few_queries(queries, keys);
-  const int8_t* const q =
-      memory.at<int8_t>(q_.value, row_of(batch, q_.value, sequence)) + q_.offset + head * dim_;
+  const int8_t* const q = memory.at<int8_t>(q_.value, row_of(batch, q_.value, sequence)) + q_.offset + head * dim_;
   int8_t* const out = memory.at<int8_t>(out_, row_of(batch, out_, sequence)) + head * dim_;
   DecodeRow rows[kFewQueries];
   for (int64_t i = 0; i < queries; ++i)
-    rows[i] = {q + i * q_.value.row_bytes, out + i * out_.row_bytes, nullptr,           nullptr, &scores_[head],
-               &requant_[head],            keys - queries + i + 1,   nullptr};
+    rows[i] = {q + i * q_.value.row_bytes,
+               out + i * out_.row_bytes,
+               nullptr,
+               nullptr,
+               &scores_[head],
+               &requant_[head],
+               keys - queries + i + 1,
+               nullptr};
   const Cached from = cached(*batch.cache, sequence, head);
   decode_group(job, decode_, DecodeGroup{from.k, from.v, rows}, memory.workspace);
   if (!out_.turned) return;
