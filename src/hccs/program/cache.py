@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -119,7 +119,9 @@ class Cache:
             self.views(name)[..., :before, :] = rows_before
 
     @contextmanager
-    def extending(self, program: Program, texts: Sequence[int], counts: NDArray[np.int64]) -> Iterator[None]:
+    def extending(
+        self, program: Program, texts: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> Iterator[None]:
         """Room for `counts` more tokens of these texts, which are theirs once the body is done."""
         if program is not self.program:
             raise DataError("a cache of this model", "one of another", "Make one with model.cache().")

@@ -229,4 +229,6 @@ def _new_rows(
         raise DataError(
             f"different texts from 0 to {cache.sequences - 1}", str(numbers.tolist())[:80], "Name each once."
         )
-    return numbers, [row_of_tokens(program, ids, number) for number, ids in zip(numbers, tokens, strict=True)]
+    return numbers, [
+        row_of_tokens(program, ids, text) for text, ids in zip(numbers.tolist(), tokens, strict=True)
+    ]

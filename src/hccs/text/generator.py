@@ -70,10 +70,8 @@ class Generator(TextModel):
             last = rest.rest()
             if on_text is not None and last:
                 on_text(number, last)
-        texts = [
-            Generated(piece.text, *parts)
-            for piece, *parts in zip(pieces, found.tokens, found.seeds, found.ends, strict=True)
-        ]
+        found_texts = zip(pieces, found.tokens, found.seeds, found.ends, strict=True)
+        texts = [Generated(piece.text, tokens, seed, end) for piece, tokens, seed, end in found_texts]
         return texts[0] if isinstance(prompts, str) else texts
 
     def stream(self, prompt: str, *, threads: int | None = None, **options: Any) -> Iterator[str]:

@@ -86,7 +86,7 @@ class Engine(_native.Engine):
         """
         scores = empty((len(texts), self._labels), int32)
         used = threads_for(len(tokens) * self._products, _WORK_PER_THREAD) if threads is None else threads
-        done = super().extend(
+        done = self.run_new_rows(
             tokens,
             counts,
             texts,

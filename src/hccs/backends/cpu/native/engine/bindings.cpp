@@ -292,8 +292,8 @@ class PlannedEngine {
   }
   // Appends tokens to texts, `counts` of each in `ids` one text after the other, and writes the scores after their last
   // tokens. Text i has `past` tokens in the cache, [texts][capacity] for every attention. False for what does not fit.
-  bool extend(nb::handle ids, nb::handle counts, nb::handle texts, nb::handle past, nb::handle memory, int64_t all,
-              int64_t capacity, nb::handle scores, nb::handle threads) {
+  bool run_new_rows(nb::handle ids, nb::handle counts, nb::handle texts, nb::handle past, nb::handle memory,
+                    int64_t all, int64_t capacity, nb::handle scores, nb::handle threads) {
     const Buffer tokens(ids, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
     const Buffer cached(memory, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     const int64_t size = tokens.elements();
@@ -503,8 +503,9 @@ void bind_engine(nb::module_& m) {
       .def("step_seconds", &PlannedEngine::step_seconds)
       .def("run", nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle>(&PlannedEngine::run),
            nb::arg("ids"), nb::arg("mask").none(), nb::arg("types").none(), nb::arg("scores"), nb::arg("threads"))
-      .def("extend", &PlannedEngine::extend, nb::arg("ids"), nb::arg("counts"), nb::arg("texts"), nb::arg("past"),
-           nb::arg("memory"), nb::arg("all"), nb::arg("capacity"), nb::arg("scores"), nb::arg("threads"))
+      .def("run_new_rows", &PlannedEngine::run_new_rows, nb::arg("ids"), nb::arg("counts"), nb::arg("texts"),
+           nb::arg("past"), nb::arg("memory"), nb::arg("all"), nb::arg("capacity"), nb::arg("scores"),
+           nb::arg("threads"))
       .def("run_pixels", &PlannedEngine::run_pixels, nb::arg("images"), nb::arg("scores"), nb::arg("threads"));
 }
 
