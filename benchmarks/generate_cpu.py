@@ -1,12 +1,13 @@
 """How fast does a language model in integers read a prompt and write on a CPU, beside llama.cpp's Q8_0?
 
-    python benchmarks/generate_cpu.py --gguf FILE.gguf [--program FILE.hccs] [--threads 1,2] [--json FILE]
+    python benchmarks/generate_cpu.py --gguf FILE.gguf [--program FILE.hccs] [--threads 1,2]
+        [--prompt 256] [--new 64] [--turns 5] [--megabytes 512] [--json FILE]
 
 The GGUF file, of any quantisation that the package gguf reads, is expanded and quantised to Q8_0 for
 llama.cpp (the wheel of xllamacpp, whose kernels may stop at AVX2; the JSON file says what they use). Its
 server's own timings count, without tokenizing or HTTP. The program is a lowered model of the same weights;
 without one it is of random weights, GPT-2-shaped with as many products per token and as many scores as
-SmolLM2-135M, and the JSON file says so. Both read the same 256 tokens, then write 64 by the largest score.
+SmolLM2-135M, and the JSON file says so. Both read the same tokens, then write by the largest score.
 They take turns, and the median of the turns counts.
 
 - prefill: tokens of the prompt per second, up to the scores after it.
@@ -40,7 +41,6 @@ from hccs.ops.top_k import top_k
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 
-PROMPT, NEW = 256, 64
 WORDS, LONGEST = 49152, 1024
 RANDOM = "random weights, GPT-2-shaped with the products per token of SmolLM2-135M"
 LLAMA = "llama.cpp Q8_0"
@@ -120,20 +120,21 @@ def as_q8_0(source: Path, out: Path) -> None:
 class Llama:
     """llama.cpp on so many threads."""
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int, prompt: list[int], new: int) -> None:
         import xllamacpp
 
         options = xllamacpp.CommonParams()
         options.model.path, options.verbosity = str(path), -1
         options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
-        options.n_parallel, options.n_ctx = 1, 2 * PROMPT
-        options.n_batch = options.n_ubatch = 2 * PROMPT
+        options.n_parallel, options.n_ctx = 1, len(prompt) + new + 64
+        options.n_batch = options.n_ubatch = options.n_ctx
+        self._prompt, self._new = prompt, new
         self._server = xllamacpp.Server(options)
 
-    def turn(self, prompt: list[int]) -> dict[str, float]:
+    def turn(self) -> dict[str, float]:
         asked = {
-            "prompt": prompt,
-            "n_predict": NEW,
+            "prompt": self._prompt,
+            "n_predict": self._new,
             "temperature": 0,
             "cache_prompt": False,
             "ignore_eos": True,
@@ -148,11 +149,11 @@ class Llama:
 class Ours:
     """The integer model on so many threads."""
 
-    def __init__(self, model: IntegerModel, threads: int) -> None:
-        self._model, self._threads = model, threads
+    def __init__(self, model: IntegerModel, threads: int, prompt: list[int], new: int) -> None:
+        self._model, self._threads, self._prompt, self._new = model, threads, prompt, new
 
-    def turn(self, prompt: list[int]) -> dict[str, float]:
-        model, cache = self._model, self._model.cache()
+    def turn(self) -> dict[str, float]:
+        model, cache, prompt = self._model, self._model.cache(), self._prompt
         began = time.perf_counter()
         model.extend(cache, [prompt], threads=self._threads)
         prefill = time.perf_counter() - began
@@ -162,7 +163,7 @@ class Ours:
         try:
             model.generate(
                 [prompt],
-                max_new_tokens=NEW,
+                max_new_tokens=self._new,
                 threads=self._threads,
                 on_token=lambda *_: moments.append(time.perf_counter()),
             )
@@ -170,7 +171,11 @@ class Ours:
             model._engine = engine.engine
         spent = moments[-1] - moments[0]
         inside = sum(engine.seconds[1:])
-        return {"prefill": len(prompt) / prefill, "decode": (NEW - 1) / spent, "overhead": 1 - inside / spent}
+        return {
+            "prefill": len(prompt) / prefill,
+            "decode": (self._new - 1) / spent,
+            "overhead": 1 - inside / spent,
+        }
 
 
 class TimedEngine:
@@ -187,9 +192,9 @@ class TimedEngine:
         return scores
 
 
-def bandwidth(threads: int) -> float:
+def bandwidth(threads: int, megabytes: int) -> float:
     """Bytes per second of int8 rows that are read from memory, the best of a few passes."""
-    rows = np.ones((1 << 19, 1024), np.int8)
+    rows = np.ones((megabytes << 10, 1024), np.int8)
     query = np.ones((1, 1024), np.int8)
     best = min(_seconds(lambda: top_k(rows, query, 1, threads=threads)) for _ in range(8))
     return rows.nbytes / best
@@ -206,22 +211,25 @@ def weight_bytes(program: Program) -> int:
     return sum(step.params.weight.nbytes for step in program.operators if isinstance(step, op.Linear))
 
 
-def measure(model: IntegerModel, gguf: Path | None, threads: int, turns: int) -> dict[str, Any]:
-    prompt = np.random.default_rng(1).integers(1000, 20000, PROMPT).tolist()
-    contenders: dict[str, Any] = {"hccs": Ours(model, threads)}
+def measure(
+    model: IntegerModel, gguf: Path | None, threads: int, given: argparse.Namespace
+) -> dict[str, Any]:
+    words = min(model.program.embed.vocabulary, 20000)
+    prompt = np.random.default_rng(1).integers(words // 20, words, given.prompt).tolist()
+    contenders: dict[str, Any] = {"hccs": Ours(model, threads, prompt, given.new)}
     if gguf is not None:
-        contenders[LLAMA] = Llama(gguf, threads)
+        contenders[LLAMA] = Llama(gguf, threads, prompt, given.new)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
-    for turn in range(turns + 1):
+    for turn in range(given.turns + 1):
         for name, contender in contenders.items():
-            timed = contender.turn(prompt)
+            timed = contender.turn()
             if turn:  # the first one warms up
                 found[name].append(timed)
     rates = {
         name: {part: statistics.median(one[part] for one in timed) for part in ("prefill", "decode")}
         for name, timed in found.items()
     }
-    read, decode = bandwidth(threads), rates["hccs"]["decode"]
+    read, decode = bandwidth(threads, given.megabytes), rates["hccs"]["decode"]
     row: dict[str, Any] = {
         "threads": threads,
         "tokens_per_second": rates,
@@ -239,7 +247,8 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--program", type=Path)
     parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--turns", type=int, default=5)
+    for name, default in (("prompt", 256), ("new", 64), ("turns", 5), ("megabytes", 512)):
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -255,12 +264,12 @@ def main() -> None:
             quantised = Path(folder) / "q8_0.gguf"
             as_q8_0(given.gguf, quantised)
         for threads in map(int, given.threads.split(",")):
-            rows.append(measure(model, quantised, threads, given.turns))
+            rows.append(measure(model, quantised, threads, given))
             print(json.dumps(rows[-1]), flush=True)
     weights = given.program.name if given.program else RANDOM
     if given.json:
         found = {"weights": weights, "isa": isa.info().isa, "llama_kernels": kernels, "rows": rows}
-        write_json(given.json, {**found, "prompt": PROMPT, "new": NEW})
+        write_json(given.json, {**found, "prompt": given.prompt, "new": given.new})
     print(f"{weights}; {isa.info().isa}; {kernels}", file=sys.stderr)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from hccs.program import IntegerModel
+from tests.program.programs import language_model
 from tests.program.test_program import small_program
 
 torch = pytest.importorskip("torch")
@@ -73,6 +74,15 @@ def numbers(tree) -> list[float]:
     if isinstance(tree, list):
         return [x for value in tree for x in numbers(value)]
     return [tree] if isinstance(tree, int | float) and not isinstance(tree, bool) else []
+
+
+def test_generation(run, tmp_path):
+    """A random model, without a peer."""
+    IntegerModel(language_model(0)).save(tmp_path / "tiny.hccs")
+    sizes = ["--prompt", "20", "--new", "8", "--turns", "1", "--megabytes", "1", "--threads", "1,2"]
+    found = run("generate_cpu", "--program", str(tmp_path / "tiny.hccs"), *sizes)
+    assert [row["threads"] for row in found["rows"]] == [1, 2] and found["weights"] == "tiny.hccs"
+    assert all(number > 0 and math.isfinite(number) for number in numbers(found["rows"]))
 
 
 def test_every_benchmark_is_run_here():
