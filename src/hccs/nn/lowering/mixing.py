@@ -24,12 +24,12 @@ def can_be_mixed(parts: Any) -> bool:
     """Whether only RMSNorm reads the stream, and only dense layers and words write to it."""
     if not isinstance(parts, PreNorm) or not isinstance(parts.source, Words) or parts.vector is not None:
         return False
-    dense = [
-        layer for block in parts.layers for layer in (*block.qkv, block.attention_output, block.narrow)
-    ]
+    dense = [layer for block in parts.layers for layer in (*block.qkv, block.attention_output, block.narrow)]
     plain = parts.source.positions is None and parts.source.norm is None and parts.head is None
-    return plain and not any(isinstance(layer, Slice) for layer in dense) and all(
-        is_rms(norm) for _, norm in parts.streams
+    return (
+        plain
+        and not any(isinstance(layer, Slice) for layer in dense)
+        and all(is_rms(norm) for _, norm in parts.streams)
     )
 
 

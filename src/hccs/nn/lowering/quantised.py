@@ -105,7 +105,8 @@ class IntegerHeads(AttentionSlot):
 
     def __init__(self, i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> None:
         super().__init__()
-        (self.heads, logit_scale), self.requant = scales.heads(i, table), requant_of(i, layer, table, scales, i)
+        self.heads, logit_scale = scales.heads(i, table)
+        self.requant = requant_of(i, layer, table, scales, i)
         self.step = scales.step(f"context{i}")
         steps = np.stack([scales.steps[f"{name}{i}"] for name in ("query", "key", "value")])
         constants = {

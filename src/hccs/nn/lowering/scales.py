@@ -132,9 +132,7 @@ def channel_scales(
     return found
 
 
-def _spread(
-    loud: NDArray[np.float64], weights: NDArray[np.float64], power: float
-) -> NDArray[np.float64]:
+def _spread(loud: NDArray[np.float64], weights: NDArray[np.float64], power: float) -> NDArray[np.float64]:
     """How much each channel asks for: by its own loudness, against that of the weights that read it."""
     made: NDArray[np.float64] = np.maximum(loud, 1e-6) ** power / np.maximum(weights, 1e-6) ** (1 - power)
     return made
@@ -226,10 +224,10 @@ def _modern_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scale
     for name in ("final", "dense", *per_layer):
         if name in largest:
             steps[name] = np.asarray(MARGIN * largest[name] / INT16_LIMIT)
-    static = "normed" if model.head is not None else "final"  # what a classifier with names reads
-    bits = {static: NORM_BITS}
-    if f"{static}_int8" in steps and model.reads != EVERY or model.head is not None:
-        steps[static] = steps[f"{static}_int8"] / 2.0**NORM_BITS
+    bits: dict[str, int] = {}
+    if model.head is not None or model.reads != EVERY:  # a classifier whose scores have names reads int8
+        read = "final" if model.head is None else "normed"
+        steps[read], bits[read] = steps[f"{read}_int8"] / 2.0**NORM_BITS, NORM_BITS
     return Scales(steps, bits, word, shift, row_exponents=True, stream_limit=limit)
 
 

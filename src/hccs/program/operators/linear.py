@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, INT32_LIMIT, LONG_STREAM_LIMIT, ROW_MULTIPLIER, LinearParams
+from hccs.numbers.layers import (
+    INT8_LIMIT,
+    INT16_LIMIT,
+    INT32_LIMIT,
+    LONG_STREAM_LIMIT,
+    ROW_MULTIPLIER,
+    LinearParams,
+)
 from hccs.program.operators.operator import Array, Batch, Operator, Value
 from hccs.reference.linear import linear, linear_rows
 
@@ -18,8 +25,8 @@ BITS = {INT8_LIMIT: 8, INT16_LIMIT: 16, LONG_STREAM_LIMIT: 32, INT32_LIMIT: 32}
 class Linear(Operator):
     """rq(W x + b); without multipliers the int32 sums themselves, which end a program.
 
-    So does a limit of 2^31 - 1: a vocabulary's scores, of one step in all rows and without names. With a limit
-    of 2^17 it writes what is added to an int32 stream.
+    So does a limit of 2^31 - 1: a vocabulary's scores, of one step in all rows and without names. With a
+    limit of 2^17 it writes what is added to an int32 stream.
     Where its input has exponents it follows their rule, and its bias counts steps of 2^-7 as much.
     """
 
