@@ -260,11 +260,12 @@ class Builder:
             self.add(op.Embed("embedded", self.embedding(words, None, None)))
             self.norm("embedded", source.norm, "x0")
             return table.n
+        limit = INT16_LIMIT if self.scales.stream_limit == INT16_LIMIT else None  # None: int32
         if source.positions is None:
-            self.add(op.Embed("x0", self.embedding(words, None, None), limit=INT16_LIMIT))
+            self.add(op.Embed("x0", self.embedding(words, None, None), limit=limit))
             return table.n
         params = self.embedding(words, as_numbers(source.positions.weight), np.zeros((1, words.shape[1])))
-        self.add(op.Embed("x0", params, limit=INT16_LIMIT))
+        self.add(op.Embed("x0", params, limit=limit))
         return min(table.n, source.positions.num_embeddings)
 
     def one_row(self, source: str, reads: str) -> str:

@@ -14,7 +14,7 @@ from hccs.reference.linear import add
 class Add(Operator):
     """The sum of two int16 values as int32 or, with `limit`, as a clamped int16.
 
-    With a limit above 32767 the sum is a clamped int32, and so may be what is added.
+    With a limit above 32767 the sum is a clamped int32, and so is what is added.
     """
 
     inputs: tuple[str, str]
@@ -27,7 +27,7 @@ class Add(Operator):
         first, second = given
         long = self.limit is not None and self.limit > INT16_LIMIT
         for value in given:
-            self.require_rows_of(value, (16, 32) if long else (16,), first.width)
+            self.require_rows_of(value, (32,) if long else (16,), first.width)
         self.require(first.per_token == second.per_token, "to add like to like", "a token and a sequence")
         if self.limit is None:
             return Value(32, first.width, first.largest + second.largest, first.per_token)
