@@ -40,6 +40,9 @@ INT16_LIMIT = 32767
 
 INT32_LIMIT = 2**31 - 1
 
+LONG_STREAM_LIMIT = 2**17
+"""An int32 stream, which RMSNorm reads, stays within it: 4,096 squares, each times 2^16, add up to 2^62."""
+
 
 @dataclass(frozen=True, eq=False)
 class LinearParams:

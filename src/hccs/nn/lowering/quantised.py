@@ -46,6 +46,7 @@ from hccs.nn.lowering.parts import (
     outputs_of,
     weight_of,
 )
+from hccs.nn.lowering.points import modules_of
 from hccs.nn.lowering.scales import NORM_BITS, UNSCALED, Scales
 from hccs.nn.slots import AttentionInputs, AttentionSlot
 from hccs.nn.training import straight
@@ -104,7 +105,8 @@ class IntegerHeads(AttentionSlot):
 
     def __init__(self, i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> None:
         super().__init__()
-        (self.heads, logit_scale), self.requant = scales.heads(i, table), requant_of(i, layer, table, scales)
+        self.heads, logit_scale = scales.heads(i, table)
+        self.requant = requant_of(i, layer, table, scales, i)
         self.step = scales.step(f"context{i}")
         steps = np.stack([scales.steps[f"{name}{i}"] for name in ("query", "key", "value")])
         constants = {
@@ -188,12 +190,14 @@ def _pre_norm_forwards(
         yield model.source.module, _patches(model.source, stream)
     else:
         yield model.source.words, _embedding(model.source.words, scales.word_step, INT8_LIMIT)
+        assert model.source.positions is not None
         yield model.source.positions, _embedding(model.source.positions, stream, INT16_LIMIT)
     for i, layer in enumerate(model.layers):
         steps = [torch.tensor(head_steps(scales, name, i, layer)) for name in ("query", "key", "value")]
-        steps = steps if len(layer.qkv) == 3 else [torch.cat(steps)]
+        modules = modules_of(layer.qkv)
+        steps = steps if len(modules) == 3 else [torch.cat(steps)]
         yield layer.attention_norm, _norm(layer.attention_norm, stream, step(f"a{i}"))
-        for module, out in zip(layer.qkv, steps, strict=True):
+        for module, out in zip(modules, steps, strict=True):
             yield module, _linear(module, step(f"a{i}"), out, bits=NORM_BITS)
         part = _linear(layer.attention_output, step(f"context{i}"), stream, limit=INT16_LIMIT)
         yield layer.attention_output, _onto_stream(part, layer.attention_norm, stream, stack)
