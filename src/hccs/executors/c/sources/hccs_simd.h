@@ -73,41 +73,72 @@ static inline void hccs_widen(const int8_t* x, uint32_t columns, uint32_t inputs
  * from replacing a pointer and offsets by sums, each of which would be an instruction. */
 #define HCCS_IN_ORDER(x) __asm__ volatile("" : "+r"(x)::"memory")
 
-/* Sums of 1 to 4 interleaved rows with a panel of int16: sums[2 * row] has the outputs 0 to 3, the next one 4 to 7. */
-static inline __attribute__((always_inline)) void hccs_multiply(const int rows, const int16_t* x, const int16_t* w,
-                                                                uint32_t pairs, v128_t* sums) {
+/* Adds the products of a pair of inputs of 1 to 4 rows with a panel: acc[2 * row] has the outputs 0 to 3, the next one
+ * 4 to 7. Weights come from their bytes, and are left widened in `w`, or from there. */
+static inline __attribute__((always_inline)) void hccs_multiply_pair(const int rows, const int16_t* x,
+                                                                     const int8_t* bytes, int16_t* w, v128_t* acc) {
+  v128_t low, high;
+  int r;
+  if (bytes != NULL) {
+    low = wasm_i16x8_load8x8(bytes), high = wasm_i16x8_load8x8(bytes + 8);
+    wasm_v128_store(w, low), wasm_v128_store(w + 8, high);
+  } else {
+    low = wasm_v128_load(w), high = wasm_v128_load(w + 8);
+  }
+#pragma clang loop unroll(full)
+  for (r = 0; r < rows; ++r) {
+    const v128_t pair = wasm_v128_load32_splat(x + 2 * r);
+    acc[2 * r] = wasm_i32x4_add(acc[2 * r], wasm_i32x4_dot_i16x8(pair, low));
+    acc[2 * r + 1] = wasm_i32x4_add(acc[2 * r + 1], wasm_i32x4_dot_i16x8(pair, high));
+    HCCS_IN_ORDER(acc[2 * r]);
+    HCCS_IN_ORDER(acc[2 * r + 1]);
+  }
+}
+
+/* The sums over all pairs. Engines put all loads between two branches first, and those of two pairs exceed the
+ * registers: hence a branch after each pair. */
+static inline __attribute__((always_inline)) void hccs_multiply(const int rows, const int16_t* x, const int8_t* bytes,
+                                                                int16_t* w, uint32_t pairs, v128_t* sums) {
+  const int16_t* const end = w + 2 * HCCS_PANEL * pairs;
   v128_t acc[2 * HCCS_ROWS];
-  uint32_t k;
   int r;
   for (r = 0; r < 2 * rows; ++r) acc[r] = wasm_i32x4_splat(0);
-  /* One step at a time: engines put all loads of a body first, and those of two steps exceed the registers. */
+#define HCCS_PAIR(n)                                                                                                   \
+  hccs_multiply_pair(rows, x + 2 * HCCS_ROWS * n, bytes ? bytes + HCCS_PANEL_BYTES * n : NULL, w + 2 * HCCS_PANEL * n, \
+                     acc);                                                                                             \
+  if (w + 2 * HCCS_PANEL * (n + 1) == end) break
 #pragma clang loop unroll(disable)
-  for (k = 0; k < pairs; ++k) {
+  for (;;) {
     HCCS_IN_ORDER(x);
     HCCS_IN_ORDER(w);
-    {
-      const v128_t low = wasm_v128_load(w), high = wasm_v128_load(w + 8);
-#pragma clang loop unroll(full)
-      for (r = 0; r < rows; ++r) {
-        const v128_t pair = wasm_v128_load32_splat(x + 2 * r);
-        acc[2 * r] = wasm_i32x4_add(acc[2 * r], wasm_i32x4_dot_i16x8(pair, low));
-        acc[2 * r + 1] = wasm_i32x4_add(acc[2 * r + 1], wasm_i32x4_dot_i16x8(pair, high));
-        HCCS_IN_ORDER(acc[2 * r]);
-        HCCS_IN_ORDER(acc[2 * r + 1]);
-      }
-    }
-    w += 2 * HCCS_PANEL, x += 2 * HCCS_ROWS;
+    HCCS_PAIR(0);
+    HCCS_PAIR(1);
+    HCCS_PAIR(2);
+    HCCS_PAIR(3);
+    x += 8 * HCCS_ROWS, w += 8 * HCCS_PANEL;
+    if (bytes != NULL) bytes += 4 * HCCS_PANEL_BYTES;
   }
+#undef HCCS_PAIR
   for (r = 0; r < 2 * rows; ++r) sums[r] = acc[r];
 }
 
-static inline void hccs_multiply_rows(uint32_t rows, const int16_t* x, const int16_t* w, uint32_t pairs, v128_t* sums) {
+/* The same; the first rows read a panel from its bytes, while these arrive from memory. */
+static inline void hccs_multiply_rows(uint32_t rows, const int16_t* x, const int8_t* bytes, int16_t* w, uint32_t pairs,
+                                      v128_t* sums) {
+#define HCCS_CASE(n)                            \
+  if (bytes != NULL) {                          \
+    hccs_multiply(n, x, bytes, w, pairs, sums); \
+  } else {                                      \
+    hccs_multiply(n, x, NULL, w, pairs, sums);  \
+  }                                             \
+  break
   switch (rows) {
-    case 1: hccs_multiply(1, x, w, pairs, sums); break;
-    case 2: hccs_multiply(2, x, w, pairs, sums); break;
-    case 3: hccs_multiply(3, x, w, pairs, sums); break;
-    default: hccs_multiply(4, x, w, pairs, sums);
+    case 1: HCCS_CASE(1);
+    case 2: HCCS_CASE(2);
+    case 3: HCCS_CASE(3);
+    default: HCCS_CASE(4);
   }
+#undef HCCS_CASE
 }
 
 /* 1.5 * 2^52 leaves a sum no bits below one: what is added to it is rounded, half to even, into its low bits. */
@@ -195,7 +226,6 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
     const uint32_t o = panel * HCCS_PANEL, count = l->outputs - o < HCCS_PANEL ? l->outputs - o : HCCS_PANEL;
     const int8_t* w = l->weight + (size_t)panel * pairs * HCCS_PANEL_BYTES;
     v128_t multipliers[4];
-    for (r = 0; r < pairs * HCCS_PANEL_BYTES; r += 8) wasm_v128_store(wide + r, wasm_i16x8_load8x8(w + r));
     for (e = 0; e < 9; ++e) {
       if ((used >> e & 1) == 0) continue;
       of[e].bias[0] = hccs_bias(wasm_v128_load(l->bias + o), e);
@@ -208,7 +238,7 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
     for (row = 0; row < rows; row += HCCS_ROWS) {
       const uint32_t some = rows - row < HCCS_ROWS ? rows - row : HCCS_ROWS;
       v128_t sums[2 * HCCS_ROWS];
-      hccs_multiply_rows(some, hccs_wide + (size_t)row * pairs * 2, wide, pairs, sums);
+      hccs_multiply_rows(some, hccs_wide + (size_t)row * pairs * 2, row == 0 ? w : NULL, wide, pairs, sums);
       for (r = 0; r < some; ++r) {
         const hccs_exponent* by = of + (exponents ? x[(size_t)(row + r) * columns + inputs] : 0);
         v128_t low = wasm_i32x4_add(sums[2 * r], by->bias[0]), high = wasm_i32x4_add(sums[2 * r + 1], by->bias[1]);
@@ -447,7 +477,7 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
       uint32_t shift[HCCS_ROWS];
       int32_t R[HCCS_ROWS];
       for (j = 0; j < length; j += HCCS_PANEL) {
-        hccs_multiply_rows(some, hccs_wide + (size_t)i * pairs * 2, keys + (size_t)j * pairs * 2, pairs, found);
+        hccs_multiply_rows(some, hccs_wide + (size_t)i * pairs * 2, NULL, keys + (size_t)j * pairs * 2, pairs, found);
         for (r = 0; r < some; ++r) {
           wasm_v128_store(sums[r] + j, found[2 * r]);
           wasm_v128_store(sums[r] + j + 4, found[2 * r + 1]);
@@ -460,7 +490,7 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
         R[r] = (int32_t)(((uint64_t)theta->out_multiplier << k) / (uint32_t)Z);
       }
       for (c = 0; c < a->width; c += HCCS_PANEL) {
-        hccs_multiply_rows(some, scores, values + (size_t)c * key_pairs * 2, key_pairs, found);
+        hccs_multiply_rows(some, scores, NULL, values + (size_t)c * key_pairs * 2, key_pairs, found);
         for (r = 0; r < some; ++r) {
           int8_t* to = y + (size_t)(i + r) * all + (size_t)head * a->width + c;
           int32_t N[HCCS_PANEL];
