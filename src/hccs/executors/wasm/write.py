@@ -184,6 +184,7 @@ def _rooms(program: Program) -> dict[str, int]:
             inputs, heads = max(inputs, row), max(heads, head)
     rows = program.rows + PANEL
     return {
+        "HCCS_INPUTS": inputs,
         "HCCS_WIDE": max((min(TILE, program.rows) + 4) * inputs, rows * heads),
         "HCCS_KEYS": rows,
         "HCCS_PACKED": rows * heads,
