@@ -166,8 +166,9 @@ def create_app(model: Any, name: str, limits: Limits, api_key: str | None = None
 
 
 def _has_key(request: Request, key: str) -> bool:
-    given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    return hmac.compare_digest(given.encode(), key.encode())
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    # Starlette reads the bytes of a header as Latin-1.
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), key.encode())
 
 
 async def _body(request: Request) -> bytes:
