@@ -113,7 +113,8 @@ def open_peer(name: str, path: str, model: Path, workers: int, threads: int, siz
 def serve(name: str, path: str, model: str, own: str, size: str, threads: str) -> None:
     """The server of one process; prints its port once it takes connections."""
     from hccs.serving import server
-    from hccs.serving.app import Limits, create_app
+    from hccs.serving.app import create_app
+    from hccs.serving.batching import Limits
 
     count = int(threads)
     workers = count if own.startswith("one") or name == OURS else 1
