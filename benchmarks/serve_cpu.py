@@ -8,7 +8,9 @@
   static int8. Peers get the weights in FOLDER, a folder of sentence-transformers such as all-MiniLM-L6-v2,
   and run in their best of several layouts: one thread per batch or all, padded batches of 1, 8 or 32 texts.
 - half: half of that rate: the 50th and 99th percentile of the time of a request, at an even pace and at
-  random times (exponential gaps).
+  random times (exponential gaps), and with half of the clients. Medians of turns of half a second; each
+  follows a control, as many requests of /health, whose ratio is the unrest of the machine. Turns after a
+  control with a 99th percentile of at most twice the 50th are calm.
 - overhead: one client, 32 sentences a request, floats and base64, against `Encoder.encode` in this process.
 
 Servers are processes of their own, and so are the clients, which share the machine's cores with them. Every
@@ -52,6 +54,10 @@ PARTS = ("rate", "half", "overhead")
 OURS = "hccs"
 LAYOUTS = [(own, size) for own in ("one thread a batch", "all threads a batch") for size in (1, 8, 32)]
 BATCH = 32
+TURN = 0.5
+"""Seconds of a turn of half the load."""
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: m\r\n\r\n"
 
 
 # --- servers ------------------------------------------------------------------------------------------------
@@ -107,7 +113,8 @@ def open_peer(name: str, path: str, model: Path, workers: int, threads: int, siz
 def serve(name: str, path: str, model: str, own: str, size: str, threads: str) -> None:
     """The server of one process; prints its port once it takes connections."""
     from hccs.serving import server
-    from hccs.serving.app import Limits, create_app
+    from hccs.serving.app import create_app
+    from hccs.serving.batching import Limits
 
     count = int(threads)
     workers = count if own.startswith("one") or name == OURS else 1
@@ -188,15 +195,16 @@ class Client:
 def load(port: int, texts: list[str], expected: Any, clients: int, seconds: float, gaps: list[float]) -> Any:
     """Answers, wrong ones and sorted seconds of each.
 
-    With `gaps`, the seconds between two requests, requests are sent at those times by whichever client is
-    free, and the time counts from when each was due; without, every client sends its next one at once.
+    Without texts, requests are of /health. With `gaps`, the seconds between two requests, requests are sent
+    at those times by whichever client is free, and the time counts from when each was due; without, every
+    client sends its next one at once.
     """
     rng = random.Random(0)
     many = []
     for _ in range(clients):
         order = rng.sample(range(len(texts)), len(texts))
         right = None if expected is None else [expected[i] for i in order]
-        many.append(Client(port, [request([texts[i]]) for i in order], right))
+        many.append(Client(port, [request([texts[i]]) for i in order] or [HEALTH], right))
     began = time.perf_counter()
     dues, free = deque((began + np.cumsum(gaps)).tolist()), deque(many)
     with selectors.SelectSelector() as ready:  # unlike epoll, it waits for less than a millisecond
@@ -249,6 +257,31 @@ def overhead(port: int, encoder: Any, texts: list[str], turns: int) -> dict[str,
     if client.wrong:
         raise RuntimeError("an answer was an error")
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def half_load(
+    port: int, texts: list[str], right: Any, clients: int, rate: float, pace: str, turns: int
+) -> dict[str, float]:
+    """Milliseconds of requests at half load, and what a control says of the machine, as medians of turns."""
+    rng, count = np.random.default_rng(0), int(rate * TURN * 0.95)
+    even = [1 / rate] * count
+    rows = []
+    for _ in range(turns):
+        control = load(port, [], None, clients, TURN, even)["times"]
+        gaps = {"even": even, "random": rng.exponential(1 / rate, count).tolist()}.get(pace, [])
+        times = load(port, texts, right, clients if gaps else clients // 2, TURN, gaps)
+        if times["wrong"]:
+            raise RuntimeError(f"{times['wrong']} answers were wrong")
+        p50, p99, c50, c99 = (
+            1e3 * listed[int(len(listed) * share)]
+            for listed in (times["times"], control)
+            for share in (0.5, 0.99)
+        )
+        rows.append((p50, p99, p99 / p50, c99 / c50))
+    p50, p99, ratio, control = (statistics.median(column) for column in zip(*rows, strict=True))
+    calm = [row[2] for row in rows if row[3] <= 2]
+    found = {"p50": p50, "p99": p99, "ratio": ratio, "control": control, "turns": turns, "calm": len(calm)}
+    return {**found, "calm_ratio": statistics.median(calm)} if calm else found
 
 
 def peers_of(model: Path, texts: list[str], folder: Path, wanted: str) -> dict[str, str]:
@@ -322,15 +355,12 @@ def main() -> None:
                 print(f"hccs over the best peer: {found['over']:.2f}")
         with server_of(OURS, str(ours), "", LAYOUTS[0], options.threads) as port:
             if "half" in parts:
-                rate, seconds = found["rates"][OURS] / 2, 2 * options.seconds
-                count = int(rate * seconds * 0.95)
-                random_gaps = np.random.default_rng(0).exponential(1 / rate, count).tolist()
-                for pace, gaps in (("even", [1 / rate] * count), ("random", random_gaps)):
-                    times = loaded(port, texts, expected, options.clients, seconds, gaps)["times"]
-                    p50, p99 = (times[int(len(times) * share)] for share in (0.5, 0.99))
-                    found[f"half_{pace}"] = {"p50": p50, "p99": p99, "ratio": p99 / p50}
-                    shown = f"p50 {1e3 * p50:.2f} ms, p99 {1e3 * p99:.2f} ms, ratio {p99 / p50:.2f}"
-                    print(f"half load, {pace} pace: {shown}")
+                rate, right = found["rates"][OURS] / 2, [one.encode() for one in expected]
+                turns_of_half = int(4 * options.seconds)
+                for pace in ("even", "random", "half of the clients"):
+                    half = half_load(port, texts, right, options.clients, rate, pace, turns_of_half)
+                    found.setdefault("half", {})[pace] = half
+                    print(f"half load, {pace}: {', '.join(f'{name} {x:.2f}' for name, x in half.items())}")
             if "overhead" in parts:
                 medians = overhead(port, encoder, texts, 3 * options.turns)
                 over = {name: medians[name] / medians["encode"] - 1 for name in ("base64", "float")}

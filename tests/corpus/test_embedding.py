@@ -210,6 +210,9 @@ def test_other_folders_ids_and_arguments_are_refused(table, tmp_path, model, mon
     assert len(list((tmp_path / "full").iterdir())) == 2
     with pytest.raises(HccsError, match="to be a folder"):
         made(table, table, model)
+    for inside in (tmp_path, tmp_path / "full" / "out"):
+        with pytest.raises(HccsError, match="--out outside of"):
+            made(tmp_path, inside, model)
     for name, between, what in (("near", 5, "again in part-00000-00000"), ("far", 60, "and in part")):
         lines = ["key,text", "twice,a", *(f"{i},a" for i in range(between)), "twice,b"]
         (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
@@ -280,6 +283,30 @@ def test_search_by_the_command_and_its_refusals(table, tmp_path, model):
     (out / "corpus.json").write_text("{}")
     with pytest.raises(HccsError, match="of version 1"):
         search(out, ["a"])
+
+
+def test_damaged_parts_are_refused_or_harmless(table, tmp_path, model):
+    """Every flipped byte of a Parquet part is noticed, or changes no answer."""
+    needs_parquet("parquet")
+    made(table, tmp_path / "out", model, format="parquet", id="key", part_rows=1000)
+    right, refused = search(tmp_path / "out", ["the cat"], 5), 0
+    file = tmp_path / "out" / "part-00000-00000.parquet"
+    whole, rng = file.read_bytes(), random.Random(0)
+    for _ in range(60):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        file.write_bytes(damaged)
+        try:
+            assert search(tmp_path / "out", ["the cat"], 5) == right
+        except HccsError as error:
+            assert "a whole part" in str(error)
+            refused += 1
+    assert refused > 30
+    file.write_bytes(whole)
+    pq = pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pq.read_table(file, columns=["id"]), file)
+    with pytest.raises(HccsError, match="a whole part"):
+        search(tmp_path / "out", ["the cat"])
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, model):

@@ -78,6 +78,9 @@ def test_parquet_folders_and_uris(tmp_path):
         ("a.jsonl", b"[1]\n", None, "an object or a text"),
         ("a.jsonl", b'{"text": 3}\n', None, "a text in .*:1; got int"),
         ("a.jsonl", b'{"text": "a", "k": 1.5}\n', Columns(None, "k"), "an id in"),
+        ("a.jsonl", b'{"body": "a"}\n{"title": "b"}\n', None, r"column 'body' in .*:2; got columns 'title'"),
+        ("a.jsonl", b'{"text": "a", "k": 1}\n{"k": 2}\n', None, r"column 'text' in .*:2; got columns 'k'"),
+        ("a.jsonl", b"{}\n", None, "columns none"),
         ("a.txt", b"a\n", Columns(None, "k"), "--id k"),
         ("a.bin", b"a\n", None, "to end in one of"),
     ],
@@ -90,10 +93,13 @@ def test_refusals_say_where(tmp_path, name, content, columns, what):
 
 
 def test_other_refusals(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "twice.txt").write_text("a\n")
     for given, kind, what in (
         ([str(tmp_path / "none.txt")], None, "No such file"),
-        ([str(tmp_path)], None, "none in"),
-        (["-", "-"], None, "stdin once"),
+        ([str(tmp_path / "folder")], None, "none in"),
+        (["-", "-"], None, "- 2 times"),
+        ([str(tmp_path), str(tmp_path / "twice.txt")], "text", r"twice\.txt 2 times"),
         ([str(tmp_path)], "pdf", "a kind among"),
     ):
         with pytest.raises(HccsError, match=what):

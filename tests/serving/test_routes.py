@@ -209,11 +209,12 @@ def test_labels(tmp_path):
 
 
 def test_a_key_guards_everything_but_health_and_the_page(tmp_path):
-    with serving(wide_embedder(), tmp_path, "--api-key", "secret", "--name", "mine") as server:
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
+    with serving(wide_embedder(), tmp_path, "--api-key", "schlüssel", "--name", "mine") as server:
+        for given in ("", "Bearer wrong", "Basic schlüssel", "schlüssel", "Bearer", "Bearer schlüsse"):
+            headers = {"Authorization": given.encode()}
             answer = server.post("/v1/embeddings", {"input": "a"}, headers=headers)
             assert answer.status_code == 401 and "Bearer" in answer.json()["error"]["message"]
-        allowed = {"Authorization": "Bearer secret"}
+        allowed = {"Authorization": "bearer schlüssel".encode()}
         assert (
             server.post("/v1/embeddings", {"input": "a", "model": "mine"}, headers=allowed).status_code == 200
         )

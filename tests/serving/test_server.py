@@ -15,7 +15,7 @@ import pytest
 
 import hccs
 from hccs.errors import HccsError
-from hccs.serving.batching import Batcher, Overloaded
+from hccs.serving.batching import Batcher, Limits, Overloaded
 from hccs.serving.server import bound, open_model
 from hccs.text.text_model import Answers
 from tests.serving.servers import address, httpx, serving, started  # skips where packages are missing
@@ -38,7 +38,7 @@ class Gate:
 
 
 def batcher(gate: Gate, **limits: Any) -> Batcher:
-    return Batcher(gate, **{"threads": 1, "max_batch": 4, "max_wait": 0.0, "max_queue": 6, **limits})
+    return Batcher(gate, Limits(**{"threads": 1, "max_batch": 4, "max_queue": 6, **limits}))
 
 
 def test_a_full_queue_is_refused_and_the_rest_is_answered_in_batches():

@@ -42,19 +42,8 @@ def embed(
     from hccs.corpus.embedding import plan
 
     output, began = Output(json), time.perf_counter()
-    job, encoder = plan(
-        files,
-        out,
-        model=model,
-        column=column,
-        id=id,
-        reads=reads,
-        format=format,
-        dims=dims,
-        dtype=dtype,
-        prompt=prompt,
-        part_rows=part_rows,
-    )
+    stored = {"format": format, "dtype": dtype, "part_rows": part_rows, "column": column, "id": id}
+    job, encoder = plan(files, out, model=model, reads=reads, dims=dims, prompt=prompt, **stored)
     if ray is None:
         found = run(job, encoder, threads=threads)
     else:

@@ -26,6 +26,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve embeddings, ranks or labels over HTTP: /v1/embeddings as OpenAI, /rerank, /classify, a page."""
+    from hccs.serving.batching import Limits
     from hccs.serving.server import serve as run
 
     output = Output()
@@ -35,11 +36,6 @@ def serve(
         port=port,
         name=name,
         api_key=api_key or None,
-        limits={
-            "threads": threads or cores(),
-            "max_batch": max_batch,
-            "max_wait": max_wait_ms / 1000,
-            "max_queue": max_queue,
-        },
+        limits=Limits(threads or cores(), max_batch, max_wait_ms / 1000, max_queue),
         say=lambda line: output.say(f"hccs: {line}"),
     )

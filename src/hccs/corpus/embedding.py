@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -22,7 +23,6 @@ from hccs.text.adapters import DOCUMENT, prompt_for
 from hccs.text.encoder import OUTS, Encoder, as_dtype
 from hccs.text.text_model import Answers
 
-PART_ROWS = 16384
 CHUNK = 1024
 """Texts that one thread encodes at a time."""
 
@@ -46,22 +46,19 @@ def plan(
     out: Path,
     *,
     model: str,
-    column: str | None = None,
-    id: str | None = None,
     reads: str | None = None,
-    format: str = "parquet",
     dims: int | None = None,
-    dtype: str = "int8",
     prompt: str | None = None,
-    part_rows: int = PART_ROWS,
+    **others: Any,
 ) -> tuple[Job, Encoder]:
-    """What is asked for, checked before anything is computed."""
-    for name, given, known in (("dtype", dtype, OUTS), ("format", format, FORMATS)):
+    """What is asked for, checked before anything is computed; `others` are fields of `Settings`."""
+    asked = Settings(model, **others)
+    for name, given, known in (("dtype", asked.dtype, OUTS), ("format", asked.format, FORMATS)):
         if given not in known:
             raise ParameterError(f"{name} among {', '.join(known)}", repr(given), "Leave it out.")
-    if part_rows < 1:
-        raise ParameterError("part_rows, at least 1", str(part_rows), "Leave it out.")
-    if format == "parquet":
+    if asked.part_rows < 1:
+        raise ParameterError("part_rows, at least 1", str(asked.part_rows), "Leave it out.")
+    if asked.format == "parquet":
         from hccs._extras import require
 
         require("pyarrow.parquet", "corpus", "to write Parquet; --format npy needs none")
@@ -71,19 +68,17 @@ def plan(
         prompt = prompt_for(encoder, DOCUMENT) or encoder.settings.default_prompt or ""
     prefix = encoder.prefix(prompt)
     listed = sources(inputs, reads)
+    for given in inputs:  # a second start would read what the first has written
+        if os.path.isdir(given) and out.resolve().is_relative_to(Path(given).resolve()):
+            raise ParameterError(f"--out outside of {given}, which is read", str(out), "Choose another.")
     digest = sha256(
         "\0".join(source.name for source in listed).encode("utf-8", "surrogateescape")
     ).hexdigest()
-    settings = Settings(
-        model=model,
+    settings = replace(
+        asked,
         fingerprint=encoder.fingerprint,
         dims=encoder.dims if dims is None else dims,
-        dtype=dtype,
         prompt=prompt,
-        format=format,
-        part_rows=part_rows,
-        column=column,
-        id=id,
         inputs=f"{len(listed)} named {digest[:16]}",
     )
     return Job(settings, tuple(map(tuple, groups(listed))), out, prefix), encoder

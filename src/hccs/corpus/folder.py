@@ -39,15 +39,15 @@ class Settings:
     """What decides every byte of a corpus beside its texts. `model` is where its file was found."""
 
     model: str
-    fingerprint: str
-    dims: int
-    dtype: str
-    prompt: str
-    format: str
-    part_rows: int
-    column: str | None
-    id: str | None
-    inputs: str
+    fingerprint: str = ""
+    dims: int = 0
+    dtype: str = "int8"
+    prompt: str = ""
+    format: str = "parquet"
+    part_rows: int = 16384
+    column: str | None = None
+    id: str | None = None
+    inputs: str = ""
     """How many files, and a digest of their names."""
 
 
@@ -128,13 +128,9 @@ class Folder:
 
     @classmethod
     def _begun(cls, path: Path, settings: Settings) -> Folder:
-        names = {entry.name for entry in path.iterdir()}
-        left = {name for name in names if _LEFT.fullmatch(name)}  # by a process that was killed
-        left |= {name for name in names if _VECTORS.fullmatch(name) and f"{name[:-4]}.json" not in names}
-        if SETTINGS in names or names <= left:
-            for name in left:
-                (path / name).unlink(missing_ok=True)
-            names -= left
+        names, left = _names_and_left(path)
+        if SETTINGS in names or not names:
+            _remove(left)
         if SETTINGS in names:
             begun = cls.load(path)
             if begun.names() == []:  # nothing was made with them yet
@@ -210,10 +206,9 @@ class Folder:
             if self.settings.format == "npy":
                 array: NDArray[Any] = np.load(self.path / f"{name}.npy", mmap_mode="r")
             else:
-                pq = require("pyarrow.parquet", "corpus", "to read Parquet")
-                column = pq.read_table(self.path / f"{name}.parquet", columns=["vector"]).column("vector")
-                array = column.combine_chunks().values.to_numpy(zero_copy_only=False).reshape(-1, dims)
-        except (OSError, ValueError) as error:
+                values = self._column(name, "vector").combine_chunks().values
+                array = values.to_numpy(zero_copy_only=False).reshape(-1, dims)
+        except (OSError, ValueError, LookupError, AttributeError) as error:
             raise _damaged(self.path / name, error) from error
         if array.shape[1:] != (dims,) or array.dtype != self.settings.dtype:
             raise _damaged(self.path / name, f"{array.dtype} {array.shape}")
@@ -229,18 +224,23 @@ class Folder:
     def _strings(self, name: str, column: str) -> list[str] | None:
         try:
             if self.settings.format == "parquet":
-                pq = require("pyarrow.parquet", "corpus", "to read Parquet")
-                table = pq.read_table(self.path / f"{name}.parquet", columns=[column])
-                return list(table.column(column).to_pylist())
+                return list(self._column(name, column).to_pylist())
             content = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))
             return list(content["ids"]) if column == "id" else None
         except (OSError, ValueError, LookupError) as error:
             raise _damaged(self.path / name, error) from error
 
+    def _column(self, name: str, column: str) -> Any:
+        """A column of a Parquet part; pages whose checksums are wrong are refused."""
+        pq = require("pyarrow.parquet", "corpus", "to read Parquet")
+        file = self.path / f"{name}.parquet"
+        return pq.read_table(file, columns=[column], page_checksum_verification=True).column(column)
+
     # --- the end --------------------------------------------------------------------------------------------
 
     def finish(self, expected: list[str]) -> dict[str, Any]:
         """Write and return the summary; refuses parts of other inputs, and ids that occur in two parts."""
+        _remove(_names_and_left(self.path)[1])  # of workers that were killed
         names = self.names()
         if foreign := sorted({*names} ^ {*expected}):
             raise FileError(f"the parts of these inputs in {self.path}", foreign[0], "Choose another --out.")
@@ -280,6 +280,19 @@ class Folder:
                     raise DataError("ids that occur once", got, "Choose another --id and another --out.")
 
 
+def _names_and_left(path: Path) -> tuple[set[str], list[Path]]:
+    """The names of a folder's files, and the files that a killed process did not finish."""
+    names = {entry.name for entry in path.iterdir()}
+    left = {name for name in names if _LEFT.fullmatch(name)}
+    left |= {name for name in names if _VECTORS.fullmatch(name) and f"{name[:-4]}.json" not in names}
+    return names - left, [path / name for name in left]
+
+
+def _remove(files: list[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
 def _short(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
@@ -299,5 +312,12 @@ def _parquet_bytes(part: Part, units: NDArray[Any], facts: Facts) -> bytes:
     # Parquet has no integers of one or two bytes: a dictionary stores them in as many.
     leaf = "vector.list.element"
     compression = {"id": "zstd", "text": "zstd", leaf: "none"}
-    pq.write_table(table, content, compression=compression, use_dictionary=[leaf], write_statistics=False)
+    pq.write_table(
+        table,
+        content,
+        compression=compression,
+        use_dictionary=[leaf],
+        write_statistics=False,
+        write_page_checksum=True,
+    )
     return content.getvalue()

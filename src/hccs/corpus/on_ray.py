@@ -36,11 +36,11 @@ def embed_on_ray(job: Job, address: str, *, workers: int | None = None) -> dict[
             ray.init(**({"num_cpus": workers} if address == LOCAL else {"address": address}))
         with Folder.prepared(job.out, job.settings) as folder:
             count = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-            here = os.getcwd()
+            here, pool = os.getcwd(), ray.data.ActorPoolStrategy(min_size=1, max_size=count)
             parts = ray.data.from_items(list(range(len(job.inputs))), override_num_blocks=len(job.inputs))
             parts = parts.flat_map(_Reading(job, here), num_cpus=0.01)
             written = parts.map_batches(
-                Embedding, fn_constructor_args=(job, here), batch_size=1, concurrency=(1, count), num_cpus=1
+                Embedding, fn_constructor_args=(job, here), batch_size=1, compute=pool, num_cpus=1
             )
             names = [row["name"] for row in written.iter_rows()]
             if not names:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +77,9 @@ def sources(given: Sequence[str], kind: str | None) -> list[Source]:
         raise DataError(
             f"files that end in {', '.join(KINDS)}", f"none in {', '.join(given)}", "Name a file or a kind."
         )
-    if sum(source.name == STDIN for source in found) > 1:
-        raise ParameterError("stdin once", "- more than once", "Name it once.")
+    name, times = Counter(source.name for source in found).most_common(1)[0]
+    if times > 1:
+        raise ParameterError("every file once", f"{name} {times} times", "Name it once.")
     return found
 
 
@@ -196,8 +198,8 @@ def _table(source: Source, columns: Columns, file: BinaryIO) -> Iterator[Row]:
             raise DataError(
                 f"a header in {source.name}", "an empty file", "Its first line names the columns."
             )
-        at = names.index(_column(source, columns.text, names))
-        id_at = None if columns.id is None else names.index(_column(source, columns.id, names))
+        at = names.index(_column(source.name, columns.text, names))
+        id_at = None if columns.id is None else names.index(_column(source.name, columns.id, names))
         for row in table:
             if not row:
                 continue
@@ -215,6 +217,7 @@ def _table(source: Source, columns: Columns, file: BinaryIO) -> Iterator[Row]:
 
 def _jsonl(source: Source, columns: Columns, file: BinaryIO) -> Iterator[Row]:
     counted = _Counted()
+    text_field: str | None = None
     for number, line in enumerate(_lines(source, file, counted), 1):
         if not line.strip():
             continue
@@ -228,10 +231,9 @@ def _jsonl(source: Source, columns: Columns, file: BinaryIO) -> Iterator[Row]:
             continue
         if not isinstance(entry, dict):
             raise DataError(f"an object or a text in {where}", type(entry).__name__, "Repair the line.")
-        names = list(entry)
-        text = entry[_column(source, columns.text, names)]
-        name = where if columns.id is None else entry[_column(source, columns.id, names)]
-        yield _id(name, where), _text(text, where), counted.bytes
+        text_field = _column(where, text_field or columns.text, list(entry))  # the first object decides
+        name = where if columns.id is None else entry[_column(where, columns.id, list(entry))]
+        yield _id(name, where), _text(entry[text_field], where), counted.bytes
 
 
 def _parquet(source: Source, columns: Columns, file: BinaryIO) -> Iterator[Row]:
@@ -243,8 +245,8 @@ def _parquet(source: Source, columns: Columns, file: BinaryIO) -> Iterator[Row]:
     try:
         table = pq.ParquetFile(file)
         names = table.schema_arrow.names
-        wanted = [_column(source, columns.text, names)]
-        wanted += [] if columns.id is None else [_column(source, columns.id, names)]
+        wanted = [_column(source.name, columns.text, names)]
+        wanted += [] if columns.id is None else [_column(source.name, columns.id, names)]
         for batch in table.iter_batches(batch_size=1024, columns=wanted):
             texts = batch.column(wanted[0]).to_pylist()
             ids = texts if columns.id is None else batch.column(wanted[1]).to_pylist()
@@ -257,14 +259,14 @@ def _parquet(source: Source, columns: Columns, file: BinaryIO) -> Iterator[Row]:
         raise FileError(f"a whole Parquet file {source.name}", str(error)[:120], "Write it again.") from error
 
 
-def _column(source: Source, wanted: str | None, names: Sequence[str]) -> str:
+def _column(where: str, wanted: str | None, names: Sequence[str]) -> str:
     """The column that was asked for; of texts, when none was, `text` or the only one there is."""
     if wanted is None:
         wanted = names[0] if len(names) == 1 else "text"
     if wanted not in names:
         raise DataError(
-            f"a column {wanted!r} in {source.name}",
-            f"columns {', '.join(map(repr, names))}",
+            f"a column {wanted!r} in {where}",
+            f"columns {', '.join(map(repr, names)) or 'none'}",
             "Choose one with --column, or --id for ids.",
         )
     return wanted

@@ -25,7 +25,7 @@ INT8_ONE = INT16_LIMIT / 256
 
 @dataclass(frozen=True)
 class Hit:
-    """A text that was found: its cosine with the query, its id, and itself where the folder has it."""
+    """A text that was found: its cosine in the folder's dtype, its id, and itself where stored."""
 
     score: float
     id: str

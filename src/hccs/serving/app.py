@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,7 +23,7 @@ import hccs
 from hccs.errors import HccsError
 from hccs.program.program import CLASSIFY, EMBEDDINGS, RERANK
 from hccs.serving import formats
-from hccs.serving.batching import Batcher, Overloaded
+from hccs.serving.batching import Batcher, Limits, Overloaded
 from hccs.serving.formats import Asked, Refused
 from hccs.serving.metrics import Metrics
 
@@ -43,27 +42,10 @@ _POLICY = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; sc
 _log = logging.getLogger("hccs.serving")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How requests are batched, and how many texts may wait."""
-
-    threads: int
-    max_batch: int = 32
-    max_wait: float = 0.0
-    max_queue: int = 8192
-
-
 def create_app(model: Any, name: str, limits: Limits, api_key: str | None = None) -> Starlette:
     """An ASGI application around an Encoder, a Reranker or a Classifier."""
     metrics = Metrics()
-    batcher = Batcher(
-        model,
-        threads=limits.threads,
-        max_batch=limits.max_batch,
-        max_wait=limits.max_wait,
-        max_queue=limits.max_queue,
-        on_batch=metrics.ran,
-    )
+    batcher = Batcher(model, limits, on_batch=metrics.ran)
     metrics.waiting.set_function(lambda: batcher.waiting)
     kind = model.settings.kind
     facts = {
@@ -166,8 +148,9 @@ def create_app(model: Any, name: str, limits: Limits, api_key: str | None = None
 
 
 def _has_key(request: Request, key: str) -> bool:
-    given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    return hmac.compare_digest(given.encode(), key.encode())
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    # Starlette reads the bytes of a header as Latin-1.
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), key.encode())
 
 
 async def _body(request: Request) -> bytes:

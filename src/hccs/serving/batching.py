@@ -40,6 +40,16 @@ class Job:
     began: float = 0.0
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How requests are batched, and how many texts may wait."""
+
+    threads: int
+    max_batch: int = 32
+    max_wait: float = 0.0
+    max_queue: int = 8192
+
+
 class Batcher:
     """A bounded queue of jobs, and as many threads as the model may use.
 
@@ -51,20 +61,15 @@ class Batcher:
     def __init__(
         self,
         model: Answering,
-        *,
-        threads: int,
-        max_batch: int,
-        max_wait: float,
-        max_queue: int,
+        limits: Limits,
         on_batch: Callable[[int, float], None] = lambda texts, seconds: None,
     ) -> None:
-        self._model, self._threads, self._on_batch = model, threads, on_batch
-        self._max_batch, self._max_wait, self._max_queue = max_batch, max_wait, max_queue
+        self._model, self._limits, self._on_batch = model, limits, on_batch
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._waiting = self._busy = 0
         self._closed = False
-        self._workers = [threading.Thread(target=self._work, daemon=True) for _ in range(threads)]
+        self._workers = [threading.Thread(target=self._work, daemon=True) for _ in range(limits.threads)]
         for worker in self._workers:
             worker.start()
 
@@ -76,12 +81,13 @@ class Batcher:
     async def answers(self, texts: Sequence[Any], dims: int | None = None) -> tuple[Answers, float, float]:
         """The answers, and the seconds that the texts waited and ran; `Overloaded` if the queue is full."""
         loop = asyncio.get_running_loop()
-        pieces = [texts[i : i + self._max_batch] for i in range(0, len(texts), self._max_batch)]
+        most = self._limits.max_batch
+        pieces = [texts[i : i + most] for i in range(0, len(texts), most)]
         jobs = [Job(piece, dims, loop.create_future(), loop) for piece in pieces]
         with self._changed:
-            if self._waiting and self._waiting + len(texts) > self._max_queue:
+            if self._waiting and self._waiting + len(texts) > self._limits.max_queue:
                 raise Overloaded(
-                    f"at most {self._max_queue} waiting texts",
+                    f"at most {self._limits.max_queue} waiting texts",
                     f"{self._waiting} and {len(texts)} more",
                     "Try again in a moment.",
                 )
@@ -114,18 +120,19 @@ class Batcher:
 
     def _next(self) -> list[Job]:
         """The jobs of the next batch, all with the same `dims`; none once the batcher is closed and empty."""
+        limits = self._limits
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._jobs or self._closed)
-                if self._max_wait and self._jobs:
-                    left = self._jobs[0].arrived + self._max_wait - time.perf_counter()
-                    self._changed.wait_for(lambda: self._waiting >= self._max_batch or self._closed, left)
+                if limits.max_wait and self._jobs:
+                    left = self._jobs[0].arrived + limits.max_wait - time.perf_counter()
+                    self._changed.wait_for(lambda: self._waiting >= limits.max_batch or self._closed, left)
                 if self._jobs:
                     break
                 if self._closed:
                     return []
             # Threads that are free share what is waiting.
-            most = min(self._max_batch, math.ceil(self._waiting / (self._threads - self._busy)))
+            most = min(limits.max_batch, math.ceil(self._waiting / (limits.threads - self._busy)))
             batch = [self._jobs.popleft()]
             texts = len(batch[0].texts)
             while self._jobs and self._jobs[0].dims == batch[0].dims:
@@ -139,7 +146,7 @@ class Batcher:
 
     def _run(self, batch: list[Job]) -> None:
         texts = [text for job in batch for text in job.texts]
-        threads = max(1, self._threads // self._busy)
+        threads = max(1, self._limits.threads // self._busy)
         try:
             found = self._model.answers(texts, dims=batch[0].dims, threads=threads)
         except Exception as error:

@@ -15,6 +15,7 @@ from hccs.program import IntegerModel
 from hccs.program.files import find
 from hccs.program.fingerprints import FACT
 from hccs.program.program import CLASSIFY, EMBEDDINGS, RERANK
+from hccs.serving.batching import Limits
 from hccs.text import Classifier, Encoder, Reranker
 from hccs.text.text_model import TextModel
 
@@ -70,19 +71,19 @@ def serve(
     port: int,
     name: str | None,
     api_key: str | None,
-    limits: dict[str, Any],
+    limits: Limits,
     say: Callable[[str], None],
 ) -> None:
     """Answer requests until a signal comes; what was accepted by then is finished."""
     for package in ("uvicorn", "starlette", "orjson", "prometheus_client"):
         require(package, "serve", "for hccs serve")
-    from hccs.serving.app import Limits, create_app
+    from hccs.serving.app import create_app
 
     listening = bound(host, port)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the batcher's threads read texts in parallel
     model = open_model(path)
     called = name or find(path).stem
-    app = create_app(model, called, Limits(**limits), api_key)
+    app = create_app(model, called, limits, api_key)
     if not is_loopback(host) and api_key is None:
         say("anyone who reaches this address may use it: set HCCS_API_KEY, or leave out --host")
     shown = f"[{host}]" if ":" in host else host
