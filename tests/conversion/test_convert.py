@@ -21,7 +21,6 @@ from hccs.conversion.evaluate import Evaluation, evaluate
 from hccs.conversion.models import load_classifier, predictions
 from hccs.conversion.run import Run, convert
 from hccs.conversion.settings import Settings
-from hccs.conversion.steps import retrain
 from hccs.conversion.training import Recipe, train
 from hccs.errors import DataError, FileError, ModelError, ParameterError
 from hccs_lab.demo import MODEL
@@ -304,7 +303,7 @@ def test_retraining_keeps_the_table(tokens, tmp_path, monkeypatch):
     table = hccs.calibrate(hccs.nn.collect(model, list(sets["dev"].batches(64)), n=64), n=64)
     monkeypatch.setattr(training, "score", lambda *_: 0.5)
     recipe = replace(RECIPE, learning_rate=1e-3, distil=0.0)
-    retrain(model, table, sets["train"], sets["dev"], recipe)
+    train(hccs.nn.attach(model, table), sets["train"], sets["dev"], recipe)
     now = hccs.nn.current_table(model)
     assert all((getattr(now, name) == getattr(table, name)).all() for name in "BSD")
     assert now.scale == pytest.approx(table.scale)

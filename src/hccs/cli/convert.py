@@ -180,7 +180,7 @@ def convert(
     from hccs.conversion.data.tasks import TASKS
     from hccs.conversion.runs.processes import state
     from hccs.conversion.settings import FINE_TUNING, Settings
-    from hccs.conversion.steps import RETRAINING
+    from hccs.conversion.training import RETRAINING
 
     names = tuple(name.strip() for name in labels.split(",") if name.strip())
     changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}

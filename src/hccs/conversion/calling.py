@@ -18,8 +18,7 @@ from hccs.conversion.metrics import Function, spelled
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.processes import state
 from hccs.conversion.settings import Settings
-from hccs.conversion.steps import RETRAINING
-from hccs.conversion.training import Recipe
+from hccs.conversion.training import RETRAINING, Recipe
 from hccs.errors import DataError, FileError, ModelError, ParameterError
 from hccs.nn.interface import SLOT
 

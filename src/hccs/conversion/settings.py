@@ -12,8 +12,7 @@ from hccs.calibration.searching import GRANULARITIES
 from hccs.calibration.two_lines import SCORES
 from hccs.conversion.data import tasks
 from hccs.conversion.data.holdout import HOLDOUT_LIMIT
-from hccs.conversion.steps import RETRAINING
-from hccs.conversion.training import LAST_SEED, Recipe
+from hccs.conversion.training import LAST_SEED, RETRAINING, Recipe
 from hccs.errors import ParameterError
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import NARROW, WIDE, Region

@@ -74,6 +74,10 @@ class Recipe:
             raise ParameterError(f"a seed of 0 to {LAST_SEED}", str(self.seed), "Choose another --seed.")
 
 
+RETRAINING = Recipe(epochs=3, learning_rate=5e-5, batch_size=128, distil=0.8, dropout=False)
+"""What measurably helps, by default: see lab/docs/reproduction.md."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The score of the weights that were kept on the held-back examples, and of every evaluation on the way.

@@ -21,7 +21,7 @@ def settings() -> Settings:
     # Conversions need torch; the search beside them does not.
     from hccs.conversion.data import tasks
     from hccs.conversion.settings import Settings
-    from hccs.conversion.steps import RETRAINING
+    from hccs.conversion.training import RETRAINING
 
     recipe = replace(RETRAINING, epochs=0.5, learning_rate=1e-4, batch_size=64)
     return Settings(model=str(MODEL), task=tasks.TASKS["movies"], sentences=512, retraining=recipe)

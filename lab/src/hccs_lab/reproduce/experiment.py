@@ -20,7 +20,6 @@ from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.metrics import ACCURACY
 from hccs.conversion.models import best_device, load_classifier, predictions
-from hccs.conversion.steps import with_mode
 from hccs.conversion.training import Outcome, Recipe, taught, train
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
@@ -224,7 +223,7 @@ class ExperimentRun:
     def refined(self, form: str, mode: Mode = Mode.I16_DIV) -> ParamTable:
         """A form fitted to the model's answers, as `hccs convert` does; made once."""
         if (form, mode) not in self._refined:
-            start = with_mode(self.calibrated(form)[0].table, mode)
+            start = replace(self.calibrated(form)[0].table, mode=mode)
             self._refined[form, mode] = hccs.nn.refine(self.copy(), start, self.batches)
         return self._refined[form, mode]
 

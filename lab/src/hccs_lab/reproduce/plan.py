@@ -41,44 +41,8 @@ LABELS = tuple(
 )
 """Every method, HCCS in every mode, and two lines in the one without a division."""
 
-_RETRAINED_FIRST = (
-    "hccs_two_lines",
-    "hccs",
-    FLOAT,
-    "index_softmax",
-    "ibert",
-    "hccs:mode=u8_lin",
-    "softmax_s8",
-    "shiftmax",
-    "ita",
-    "log_int_softmax",
-    "e2softmax",
-    "softermax",
-    "exaq",
-    "hccs_two_lines:mode=u8_lin",
-    "consmax",
-    "rela",
-    "entmax15",
-    "sparsemax",
-    "entmax",
-    "hccs_two_lines_uint8",
-    "hls4ml",
-    "aie4ml_exp",
-    "hccs:mode=u8_clb",
-    "hccs:mode=u8_div",
-    "hccs:mode=i16_clb",
-    "hccs_two_lines_uint8:mode=u8_lin",
-    "sas",
-    "vitis_bf16",
-    "iron_bf16",
-)
-
-RETRAINED_LABELS = (
-    *_RETRAINED_FIRST,
-    *(label for label in LABELS if label not in (*_RETRAINED_FIRST, "softmax")),
-)
-"""HCCS and what the budget alone is worth, then integers, then what only training makes usable, then what is
-as good as softmax without it; methods that are new to the registry come last."""
+RETRAINED_LABELS = (FLOAT, *(label for label in LABELS if label != "softmax"))
+"""The float model, which tells what the budget alone is worth, then every method but softmax itself."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from hccs.conversion.data.holdout import HOLDOUT_LIMIT
 from hccs.conversion.fingerprints import require_same
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.record import StageRecord, read_json, write_json
-from hccs.conversion.steps import RETRAINING
+from hccs.conversion.training import RETRAINING
 from hccs.errors import HccsError
 from hccs_lab.processes import in_processes
 from hccs_lab.reproduce import sets

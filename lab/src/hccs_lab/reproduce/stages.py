@@ -12,10 +12,11 @@ import torch
 
 import hccs.nn
 from hccs.calibration import fidelity
+from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.evaluate import integer_logits, share_equal
 from hccs.conversion.models import predictions
-from hccs.conversion.steps import RETRAINING, plan_whole, retrain, train_whole, with_mode
-from hccs.conversion.training import Recipe, train
+from hccs.conversion.stages import plan_whole
+from hccs.conversion.training import RETRAINING, Recipe, train
 from hccs.errors import FileError, HccsError, MissingExtraError
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
@@ -65,7 +66,7 @@ def refined(work: ExperimentRun) -> dict[str, Any]:
         ("one line", Mode.I16_DIV),
         ("two lines, uint8", WITHOUT_DIVISION),
     ):
-        model, start = work.copy(), with_mode(work.calibrated(form)[0].table, mode)
+        model, start = work.copy(), replace(work.calibrated(form)[0].table, mode=mode)
         before = work.judge(hccs.nn.attach(model, start))
         table = work.refined(form, mode)
         step = work.kept_step(work.judge(hccs.nn.attach(model, table)), before)
@@ -178,14 +179,11 @@ def unlabelled(work: ExperimentRun) -> dict[str, Any]:
 
 
 def _unlabelled(work: ExperimentRun, form: str) -> dict[str, Any]:
-    data = work.unlabelled
     held = work.sets["held"]
     held = held.labelled_by(predictions(work.model, held))
     recipe = replace(_recipe(work), epochs=UNLABELLED_EPOCHS, distil=1.0)
-    model, table = work.copy(), work.calibrated(form)[0].table
-    where = work.checkpoint(f"unlabelled-{form}")
-    outcome = retrain(model, table, data, held, recipe, where)
-    return {**work.measured(model), "held": outcome.score, "history": outcome.history}
+    model = hccs.nn.attach(work.copy(), work.calibrated(form)[0].table)
+    return _trained(work, model, work.unlabelled, held, recipe, f"unlabelled-{form}")
 
 
 def _granularity(granularity: str, work: ExperimentRun) -> dict[str, Any]:
@@ -196,46 +194,37 @@ def _granularity(granularity: str, work: ExperimentRun) -> dict[str, Any]:
 
 def retrained_float(work: ExperimentRun) -> dict[str, Any]:
     """The float model retrained just as long: what the budget alone is worth."""
-    model, recipe = work.copy(), _recipe(work)
-    outcome = work.train(model, work.taught, work.sets["held"], recipe, "retrained-float")
-    return {**work.measured(model), "held": outcome.score, "history": outcome.history}
+    return _trained(work, work.copy(), work.taught, work.sets["held"], _recipe(work), "retrained-float")
 
 
 def _retrain(work: ExperimentRun, model: Any, table: ParamTable, name: str) -> dict[str, Any]:
-    outcome = retrain(
-        model,
-        table,
-        work.taught,
-        work.sets["held"],
-        _recipe(work),
-        work.checkpoint(f"retrained-{name}"),
-    )
+    hccs.nn.attach(model, table)
+    return _trained(work, model, work.taught, work.sets["held"], _recipe(work), f"retrained-{name}")
+
+
+def _trained(
+    work: ExperimentRun, model: Any, data: TokenisedSet, held: TokenisedSet, recipe: Recipe, name: str
+) -> dict[str, Any]:
+    """What a model reaches when it is trained as it stands."""
+    outcome = train(model, data, held, recipe, work.checkpoint(name), say=work.say)
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
-def _recipe(work: ExperimentRun) -> Recipe:
-    """The default retraining, as long as the encoder needs and at its rate."""
-    epochs, rate = work.recipe.retraining_epochs, work.recipe.retraining_rate
-    return replace(
-        RETRAINING, epochs=epochs, learning_rate=rate, patience=PATIENCE, seed=work.experiment.seed
-    )
+def _recipe(work: ExperimentRun, epochs: float | None = None) -> Recipe:
+    """The default retraining, as long as the encoder needs unless told, and at its rate."""
+    own = work.recipe
+    epochs = own.retraining_epochs if epochs is None else epochs
+    rate, seed = own.retraining_rate, work.experiment.seed
+    return replace(RETRAINING, epochs=epochs, learning_rate=rate, patience=PATIENCE, seed=seed)
 
 
 def all_integers_trained(work: ExperimentRun) -> dict[str, Any]:
     """All in integers, trained with the program's forward pass and distilled from the float model."""
-    recipe = replace(_recipe(work), epochs=work.recipe.whole_epochs, batch_size=work.recipe.whole_batch)
+    recipe = replace(_recipe(work, work.recipe.whole_epochs), batch_size=work.recipe.whole_batch)
     plan = plan_whole(work.copy(), work.refined("one line"), work.calibration)
-    where = work.checkpoint("whole")
-    outcome = train_whole(plan, work.taught, work.sets["held"], recipe, where)
     with plan.training():
-        found = work.measured(plan.model)
-    return {
-        **found,
-        "held": outcome.score,
-        "history": outcome.history,
-        "recipe": asdict(recipe),
-        **_checked(work, plan),
-    }
+        found = _trained(work, plan.model, work.taught, work.sets["held"], recipe, "whole")
+    return {**found, "recipe": asdict(recipe), **_checked(work, plan)}
 
 
 def _replaced(label: str, work: ExperimentRun) -> dict[str, Any]:
@@ -258,28 +247,17 @@ def _replaced_and_retrained(label: str, work: ExperimentRun) -> dict[str, Any]:
     try:
         own = None if entry.method == FLOAT else _parameters(work, entry)
         model = steps.attached(entry, own, work.model, work.rows[0])
-        where = work.checkpoint(f"surrogates-{entry.file_name}")
+        recipe, name = _recipe(work, SURROGATE_EPOCHS), f"surrogates-{entry.file_name}"
         # A scale that a method does not know is met by its first batch.
-        outcome = train(model, work.taught, work.sets["held"], _common_recipe(work), where)
+        return _trained(work, model, work.taught, work.sets["held"], recipe, name)
     except (FileError, MissingExtraError):
         raise  # as above
     except HccsError as error:
         return {"refused": str(error)}
-    return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
 def _parameters(work: ExperimentRun, entry: Entry) -> steps.Parameters:
     return steps.completed(entry, work.fitted(entry.method), work.rows[0])
-
-
-def _common_recipe(work: ExperimentRun) -> Any:
-    return replace(
-        RETRAINING,
-        epochs=SURROGATE_EPOCHS,
-        learning_rate=work.recipe.retraining_rate,
-        patience=PATIENCE,
-        seed=work.experiment.seed,
-    )
 
 
 WITHOUT_TRAINING = {f"{PREFIX} {label}": partial(_replaced, label) for label in LABELS}
