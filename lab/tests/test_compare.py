@@ -18,7 +18,7 @@ from hccs.calibration import HeadStatistics, fidelity
 from hccs.cli.app import app
 from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import tokenise
-from hccs.conversion.models import accuracy, load_classifier
+from hccs.conversion.models import load_classifier, score
 from hccs.errors import FileError, HccsError, ModelError, ParameterError
 from hccs.numbers.table import ParamTable
 from hccs_lab import surrogates
@@ -108,9 +108,9 @@ def test_hccs_agrees_with_its_own_calibration_and_attachment(finished, data):
     loaded = load_classifier(str(MODEL), ("negative", "positive"))
     dev = tokenise(tasks.load(tasks.TASKS["movies"], data).dev, loaded.tokenizer, 64)
     hccs.nn.attach(loaded.model, table)
-    assert accuracy(loaded.model, dev) == record["accuracy"]
+    assert score(loaded.model, dev) == record["accuracy"]
     assert (
-        accuracy(hccs.nn.attach(loaded.model, table, "u8_clb"), dev)
+        score(hccs.nn.attach(loaded.model, table, "u8_clb"), dev)
         == (found["methods"]["hccs:mode=u8_clb"]["accuracy"])
     )
 

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from hccs.conversion.converted import Converted
     from hccs.conversion.results import AllInteger, Results
 
-LONGEST = 64
-"""Tokens of the longest sequence, until the data is known; of images it stays."""
-
-
 Problem = Literal["classification", "regression", "tokens", "images", "embeddings", "rerank"]
 Pooling = Literal["mean", "first", "last", "max"]
 
@@ -178,7 +174,7 @@ def convert(
     from hccs.conversion import run
     from hccs.conversion.converted import REPORT
     from hccs.conversion.data.tasks import TASKS
-    from hccs.conversion.runs.processes import state
+    from hccs.conversion.runs import state
     from hccs.conversion.settings import FINE_TUNING, Settings
     from hccs.conversion.training import RETRAINING
 
@@ -287,13 +283,9 @@ def _task(
             " and ".join(given) or "none of them",
             "Name one source of data.",
         )
-    longest = LONGEST if n is None else n
-    if unlabelled:
-        return tasks.custom_task(
-            unlabelled, dev or None, columns, label, longest, names, problem, unlabelled=True
-        )
-    if train:
-        return tasks.custom_task(train, dev or None, columns, label, longest, names, problem)
+    if not task:
+        files, kind = (unlabelled or train, dev or None), {"names": names, "problem": problem}
+        return tasks.custom_task(*files, columns, label, **kind, unlabelled=bool(unlabelled))
     if task not in tasks.TASKS:
         raise ParameterError(f"a task among {', '.join(tasks.TASKS)}", repr(task), "Or give --train FILE.")
     if problem != tasks.TASKS[task].problem:

@@ -15,8 +15,8 @@ from hccs.conversion.data.problems import CLASSIFICATION, EMBEDDINGS
 from hccs.conversion.data.sources import Given, given_as, parts_of
 from hccs.conversion.embeddings import ConvertedEncoder, EmbeddingSettings, convert_embeddings
 from hccs.conversion.metrics import Function, spelled
+from hccs.conversion.runs import state
 from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.processes import state
 from hccs.conversion.settings import Settings
 from hccs.conversion.training import RETRAINING, Recipe
 from hccs.errors import DataError, FileError, ModelError, ParameterError
@@ -24,9 +24,6 @@ from hccs.nn.interface import SLOT
 
 GIVEN = "given"
 """The folder in a run that holds the model and the examples that it was called with."""
-
-LONGEST = 64
-"""Tokens of the longest sequence, until the data is known; of images it stays."""
 
 
 def convert(
@@ -89,7 +86,7 @@ def convert(
         columns, names = given.text, names or given.labels
     assert files[0] is not None
     task = tasks.custom_task(
-        files[0], files[1], columns, named, LONGEST, names, problem, unlabelled=unlabelled
+        files[0], files[1], columns, named, names=names, problem=problem, unlabelled=unlabelled
     )
     task = run.with_length(task, n, settings.get("data"), name, settings.get("vocabulary"), say)
     chosen = Settings(

@@ -310,16 +310,12 @@ def require_fit(model: Any, sets: Iterable[TokenisedSet]) -> None:
 
 
 def score(model: Any, data: TokenisedSet, metric: Metric = ACCURACY) -> float:
+    """The metric of a model's answers; by default the share of examples labelled as they are."""
     return metric(predictions(model, data), data.labels)
 
 
-def accuracy(model: Any, data: TokenisedSet) -> float:
-    """The share of examples the model labels as they are labelled."""
-    return score(model, data)
-
-
 def float_accuracy(model: Any, data: TokenisedSet, labels: Sequence[str]) -> float:
-    """`accuracy` of a float model; a warning says when it is below chance, and if another order helps."""
+    """The accuracy of a float model; a warning says when it is below chance, and if another order helps."""
     chosen = predictions(model, data).argmax(-1).cpu()
     count = len(labels)
     confusion = torch.bincount(data.labels.cpu() * count + chosen, minlength=count**2).view(count, count)

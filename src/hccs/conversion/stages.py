@@ -35,7 +35,7 @@ from hccs.conversion.results import (
     Untrained,
     Verdict,
 )
-from hccs.conversion.runs.processes import state
+from hccs.conversion.runs import state
 from hccs.conversion.scores import closer, measured
 from hccs.conversion.training import taught, train
 from hccs.errors import HccsError

@@ -25,7 +25,7 @@ from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.fingerprints import of_examples
 from hccs.conversion.metrics import ACCURACY, Metric
 from hccs.conversion.models import predictions, score
-from hccs.conversion.runs.processes import state
+from hccs.conversion.runs import state
 from hccs.errors import FileError, ParameterError
 from hccs.nn.attaching import attach, current_table
 from hccs.nn.training import divergence, float32_products

@@ -236,14 +236,10 @@ def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
 
         for part in (*found.values(), columns):
             dist.all_reduce(part, dist.ReduceOp.MAX)
-    reach = reach_of_rows(found["highest"], -found["negated lowest"], found["logits"])
+    # 127 steps reach no more than the largest magnitude, and no less than any row's maximum.
+    reach = torch.maximum(found["highest"], MARGIN + found["negated lowest"]).minimum(found["logits"])
     logits, operands, rows = (part.double().cpu().numpy() for part in (found["logits"], found["qkv"], reach))
     return Ranges(list(ran), logits, operands, int(columns), rows)
-
-
-def reach_of_rows(highest: torch.Tensor, lowest: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
-    """What 127 steps must reach; never more than the largest magnitude, nor less than any row's maximum."""
-    return torch.minimum(torch.maximum(highest, MARGIN - lowest), largest)
 
 
 def distributed() -> bool:

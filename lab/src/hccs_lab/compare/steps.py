@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hccs.conversion.models import accuracy
+from hccs.conversion.models import score
 from hccs.nn.attaching import fill
 from hccs.nn.slots import FloatSoftmax
 from hccs_lab import surrogates
@@ -76,7 +76,7 @@ def fidelity(entry: Entry, parameters: Parameters, sample: LogitSample) -> dict[
     for layer, x, valid, result in outputs(entry, parameters, sample, range(sample.shape[0])):
         p = float_softmax(x, sample.scale[layer], valid)
         counter.add(layer, row_measures(p, result.probabilities, valid, result.unit))
-    return counter.result().to_json()
+    return counter.result()
 
 
 def costs(entry: Entry, k: int) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def attached(entry: Entry, parameters: Parameters | None, model: Any, calibratio
 def scored(
     entry: Entry, parameters: Parameters | None, source: ModelSource, calibration: LogitSample
 ) -> float:
-    return accuracy(attached(entry, parameters, source.model, calibration), source.dev)
+    return score(attached(entry, parameters, source.model, calibration), source.dev)
 
 
 ROWS = 2048

@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hccs._files import atomic
-from hccs.conversion.runs.processes import state
+from hccs.conversion.runs import state
 from hccs.errors import FileError
 
 VERSION = 1
