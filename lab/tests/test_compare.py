@@ -266,7 +266,7 @@ def test_labels():
     for wrong in ("hccs:mood=u8", "hccs:u8_clb", "ibert:alpha=2"):
         with pytest.raises(ParameterError, match="NAME:parameter=value"):
             parse([wrong])
-    with pytest.raises(ParameterError, match="a method among"):
+    with pytest.raises(ParameterError, match="method to be one of"):
         parse(["hardmax"])
     assert declared_costs(parse(["hccs:mode=u8_clb"])[1]).divides(64) == 0
     assert declared_costs(parse(["hccs"])[1]).divides(64) == 1
@@ -278,7 +278,7 @@ def test_labels():
 
 def test_bad_input_leaves_nothing_behind(settings, data, tmp_path):
     out = tmp_path / "out"
-    with pytest.raises(ParameterError, match="at least one sentence"):
+    with pytest.raises(ParameterError, match="sentences to be an integer from 1"):
         compare(replace(settings, sentences=0), METHODS, out, say=silent)
     with pytest.raises(ModelError, match="a transformers model at"):
         compare(replace(settings, model=str(tmp_path / "nothing")), METHODS, out, say=silent)

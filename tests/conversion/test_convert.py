@@ -337,10 +337,13 @@ def test_bad_input_leaves_nothing_behind(data, tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: settings(None, granularity="row"), "granularity head, layer, global"),
-        (lambda: settings(None, sentences=0), "at least one sentence"),
+        (lambda: settings(None, granularity="row"), "granularity to be one of head, layer, global"),
+        (lambda: settings(None, sentences=0), "sentences to be an integer from 1"),
         (lambda: settings(None, seed=-1), "--seed"),
-        (lambda: settings(None, seed=99999999999999999999), "a seed of 0 to 4294967295; got 9999.*--seed"),
+        (
+            lambda: settings(None, seed=99999999999999999999),
+            "seed to be an integer from 0 to 4294967295; got 9999.*--seed",
+        ),
         (lambda: replace(RECIPE, seed=2**32), "--seed"),
         (lambda: settings(None, task=replace(tasks.TASKS["movies"], n=0)), "--n"),
         (lambda: replace(RECIPE, epochs=0), "epochs above 0; got 0. Choose another --epochs"),

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from hccs._html import first_rows, framed, sparkline, table
 from hccs.calibration import _native, state
 from hccs.calibration.rows import layers_and_heads, plain_logits, require_finite, row_batch
-from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
+from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError, require_one_of
 from hccs.numbers.arrays import numbers, require_integer
 from hccs.numbers.region import Region
 from hccs.numbers.table import layer_names, operand_scales
@@ -79,8 +79,7 @@ class HeadStatistics:
         qkv_scale: ArrayLike | None = None,
     ) -> None:
         self.shape = layers_and_heads(shape)
-        if reference not in ("int8", "float"):
-            raise ParameterError("reference 'int8' or 'float'", repr(reference), "Name the kind of logits.")
+        require_one_of("reference", reference, ("int8", "float"), "Name the kind of logits.")
         hint = "1 counts rows; 65536 allows fractions."
         self.weight_unit = require_integer("weight_unit", weight_unit, 1, 1 << 40, hint)
         self.n = _longest_row(n)

@@ -14,7 +14,7 @@ from hccs.cli.boundary import require_models
 from hccs.cli.calibrate import Granularity, Scores
 from hccs.cli.output import Json, Output, on_run, stage_times
 from hccs.cli.tables import show
-from hccs.errors import ParameterError
+from hccs.errors import ParameterError, require_one_of
 from hccs.numbers.modes import Mode
 
 if TYPE_CHECKING:
@@ -286,8 +286,7 @@ def _task(
     if not task:
         files, kind = (unlabelled or train, dev or None), {"names": names, "problem": problem}
         return tasks.custom_task(*files, columns, label, **kind, unlabelled=bool(unlabelled))
-    if task not in tasks.TASKS:
-        raise ParameterError(f"a task among {', '.join(tasks.TASKS)}", repr(task), "Or give --train FILE.")
+    require_one_of("task", task, tasks.TASKS, "Or give --train FILE.")
     if problem != tasks.TASKS[task].problem:
         raise ParameterError(
             f"the problem of {task}, {tasks.TASKS[task].problem}", problem, "Leave --problem out."

@@ -20,11 +20,11 @@ import torch
 from hccs.conversion.converted import Converted
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import load_classifier
+from hccs.conversion.report.cost import FLOAT, OURS
 from hccs.nn import AttentionInputs, AttentionSlot, attention_layers, fill
 from hccs.program.files import IN_RUN
 from hccs_lab.bench.runtimes import OPENERS, Answer, Batch, torch_dynamic_int8
 
-OURS = "hccs, all in integers"
 CALIBRATION = 64
 """Sentences that OpenVINO's ranges are taken from."""
 
@@ -198,7 +198,7 @@ def quietly() -> Iterator[None]:
 
 
 CONTENDERS = (
-    Contender("torch float32", ("torch",), "torch-float", _float),
+    Contender(FLOAT, ("torch",), "torch-float", _float),
     Contender("torch dynamic int8, integer attention", ("torch",), "torch-int8", _torch_int8),
     Contender("ONNX Runtime dynamic int8", ("onnxruntime", "onnx", "onnxscript"), "onnxruntime", _onnx),
     Contender("OpenVINO static int8", ("openvino", "nncf"), "openvino", _openvino),

@@ -35,7 +35,7 @@ class Comparison:
     def __init__(
         self, settings: ComparisonSettings, out: str | Path, say: Callable[[str], None] = print
     ) -> None:
-        self.settings, self.path, self.say = settings.checked(), Path(out), say
+        self.settings, self.path, self.say = settings, Path(out), say
         # Read before anything is written: a run on bad input leaves no files.
         self.source = ModelSource(settings)
 

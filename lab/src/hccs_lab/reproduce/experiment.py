@@ -28,8 +28,8 @@ from hccs_lab.compare.steps import fitted
 from hccs_lab.reproduce import sets
 from hccs_lab.reproduce.plan import (
     CALIBRATION_SENTENCES,
+    CORRECTION_SENTENCES,
     ENCODERS,
-    MENDING_SENTENCES,
     SURROGATE_ROWS,
     UNLABELLED_SENTENCES,
     Experiment,
@@ -66,7 +66,7 @@ class ExperimentRun:
         self.task = tasks.TASKS[experiment.task]
         self._found: dict[str, tuple[Calibration, float]] = {}
         self._refined: dict[tuple[str, Mode], ParamTable] = {}
-        self._mended: dict[str, Any] = {}
+        self._corrected: dict[str, Any] = {}
         self._fitted: dict[str, dict[str, Any]] = {}
 
     @cached_property
@@ -89,9 +89,9 @@ class ExperimentRun:
         return list(self.calibration.batches(64))
 
     @cached_property
-    def mending(self) -> list[dict[str, torch.Tensor]]:
-        """The calibration sentences and more, for mending weights."""
-        return list(self._drawn("train", MENDING_SENTENCES).batches(64))
+    def correction(self) -> list[dict[str, torch.Tensor]]:
+        """The calibration sentences and more, for correcting weights."""
+        return list(self._drawn("train", CORRECTION_SENTENCES).batches(64))
 
     @cached_property
     def unlabelled(self) -> TokenisedSet:
@@ -227,13 +227,13 @@ class ExperimentRun:
             self._refined[form, mode] = hccs.nn.refine(self.copy(), start, self.batches)
         return self._refined[form, mode]
 
-    def mended(self, form: str) -> Any:
-        """A copy of the float model with a form attached and its weights mended in closed form; made once."""
-        if form not in self._mended:
+    def corrected(self, form: str) -> Any:
+        """A copy of the float model with a form attached and its weights corrected by ridge regression."""
+        if form not in self._corrected:
             model = hccs.nn.attach(self.copy(), self.calibrated(form)[0].table)
-            hccs.nn.reconstruct(model, self.mending, teacher=self.model)
-            self._mended[form] = model
-        return self._mended[form]
+            hccs.nn.reconstruct(model, self.correction, teacher=self.model)
+            self._corrected[form] = model
+        return self._corrected[form]
 
     def checkpoint(self, name: str) -> Path:
         """Where a training keeps its state, from which it goes on if it was killed."""

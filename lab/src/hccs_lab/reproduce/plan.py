@@ -14,8 +14,8 @@ from hccs_lab.compare.entries import FLOAT, default_labels
 CALIBRATION_SENTENCES = 512
 """Training sentences, without their labels, that theta is fitted to."""
 
-MENDING_SENTENCES = 2048
-"""Training sentences, without their labels, that weights are mended on."""
+CORRECTION_SENTENCES = 2048
+"""Training sentences, without their labels, that weights are corrected on."""
 
 UNLABELLED_SENTENCES = 8192
 """Training sentences of training without labels."""
@@ -127,15 +127,13 @@ class Plan:
         return self.work / "models" / experiment.name
 
 
-def experiments(
-    models: Sequence[str], tasks: Sequence[str], seeds: int, among: Mapping[str, Encoder] = ENCODERS
-) -> list[Experiment]:
+def experiments(models: Sequence[str], tasks: Sequence[str], seeds: int) -> list[Experiment]:
     """All experiments with tasks that an encoder has a recipe for, those that take longest first."""
-    require_known("models", models, among)
-    require_known("tasks", tasks, {task: None for e in among.values() for task in e.recipes})
+    require_known("models", models, ENCODERS)
+    require_known("tasks", tasks, {task: None for e in ENCODERS.values() for task in e.recipes})
     chosen = [
         Experiment(model, task, seed)
-        for model, encoder in among.items()
+        for model, encoder in ENCODERS.items()
         for task in encoder.recipes
         for seed in range(seeds)
         if model in models and task in tasks

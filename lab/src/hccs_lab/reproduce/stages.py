@@ -74,15 +74,15 @@ def refined(work: ExperimentRun) -> dict[str, Any]:
     return found
 
 
-def mended(work: ExperimentRun) -> dict[str, Any]:
-    """Weights mended in closed form, then theta refined; each step kept if it does not lose beyond noise."""
-    return {form: _mended(work, form) for form in ("two lines", "one line")}
+def corrected(work: ExperimentRun) -> dict[str, Any]:
+    """Weights corrected, then theta refined; each step is kept if it does not lose beyond noise."""
+    return {form: _corrected(work, form) for form in ("two lines", "one line")}
 
 
-def _mended(work: ExperimentRun, form: str) -> dict[str, Any]:
+def _corrected(work: ExperimentRun, form: str) -> dict[str, Any]:
     table = work.calibrated(form)[0].table
     plain = hccs.nn.attach(work.copy(), table)
-    answers, model = [work.judge(plain)], work.mended(form)
+    answers, model = [work.judge(plain)], work.corrected(form)
     found: dict[str, Any] = {"calibrated": work.measured(plain)}
     answers.append(work.judge(model))
     found["mended"] = {**work.measured(model), **work.kept_step(answers[1], answers[0])}
@@ -111,14 +111,14 @@ def all_integers_two_lines(work: ExperimentRun) -> dict[str, Any]:
     return _all_integers(work, work.copy(), work.calibrated("two lines")[0].table)
 
 
-def all_integers_mended(work: ExperimentRun) -> dict[str, Any]:
-    """The same with weights mended first for two lines, then once more for the integers around them."""
-    model, table = copy.deepcopy(work.mended("two lines")), work.calibrated("two lines")[0].table
+def all_integers_corrected(work: ExperimentRun) -> dict[str, Any]:
+    """The same with weights corrected first for two lines, then once more for the integers around them."""
+    model, table = copy.deepcopy(work.corrected("two lines")), work.calibrated("two lines")[0].table
     plan = plan_whole(model, table, work.calibration)
     with plan.training():
         found = {"mended once": work.measured(model)}
         before = work.judge(model)
-        hccs.nn.reconstruct(model, work.mending, teacher=work.model)
+        hccs.nn.reconstruct(model, work.correction, teacher=work.model)
         step = work.kept_step(work.judge(model), before)
         return {**work.measured(model), **step, **found}
 
@@ -271,7 +271,7 @@ STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
     "float": ExperimentRun.fine_tuned,
     "one line": partial(_forms, ("one line", "one line, layer", "one line, global")),
     "two lines": partial(_forms, ("two lines", "two lines, uint8")),
-    "mended": mended,
+    "mended": corrected,
     "refined": refined,
     "retrained": retrained,
     "retrained two lines": retrained_two_lines,
@@ -279,7 +279,7 @@ STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
     "whole": all_integers,
     "unlabelled": unlabelled,
     "whole trained": all_integers_trained,
-    "whole mended": all_integers_mended,
+    "whole mended": all_integers_corrected,
     "wide": partial(_forms, ("one line, wide",)),
     **WITHOUT_TRAINING,
     "retrained layer": partial(_granularity, "layer"),

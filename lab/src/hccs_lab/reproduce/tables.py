@@ -171,14 +171,14 @@ ACCURACY: dict[str, Column] = {
 WITHOUT_LABELS = {
     "one line": _form("one line"),
     "one line, refined": _points("refined", "one line, i16_div"),
-    "one line, mended": _points("mended", "one line", "mended"),
-    "one line, mended, refined": _points("mended", "one line", "mended, refined"),
+    "one line, corrected": _points("mended", "one line", "mended"),
+    "one line, corrected, refined": _points("mended", "one line", "mended, refined"),
     "one line, wide sums": _form("one line, wide", "wide"),
     "two lines": _form("two lines"),
     "two lines, uint8 scores": _form("two lines, uint8", "two lines"),
     "two lines, refined": _points("refined", "two lines, i16_div"),
-    "two lines, mended": _points("mended", "two lines", "mended"),
-    "two lines, mended, refined": _points("mended", "two lines", "mended, refined"),
+    "two lines, corrected": _points("mended", "two lines", "mended"),
+    "two lines, corrected, refined": _points("mended", "two lines", "mended, refined"),
     "one line, trained without labels": _points("unlabelled", "one line"),
     "two lines, trained without labels": _points("unlabelled", "two lines"),
 }
@@ -201,7 +201,7 @@ ALL_INTEGERS: dict[str, Column] = {
     "all integers, one line": _points("whole"),
     "two lines, floats around them": _points("whole two lines", "attention"),
     "all integers, two lines": _points("whole two lines"),
-    "all integers, two lines, mended": _points("whole mended"),
+    "all integers, two lines, corrected": _points("whole mended"),
     "all integers, one line, trained": _points("whole trained"),
     "answers equal to the training model's, %": lambda g: g.mean(1, _equal),
 }

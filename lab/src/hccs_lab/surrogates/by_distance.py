@@ -25,7 +25,6 @@ def by_distance(
     one: int | Callable[..., int] | None = None,
     constants: Callable[..., dict[str, Any]] = scale_alone,
     summand: Callable[[Any], Any] = lambda w: w,
-    smooth: Callable[..., Any] = softmax_gradient,
     **declared: Any,
 ) -> Surrogate:
     """A surrogate from `weights(d, **constants)`, NumPy, and `normalise(w, total, **words)`: the quotient.
@@ -55,4 +54,4 @@ def by_distance(
         values = normalise(w, total + (total == 0), **words)
         return Output(values, one(**words) if callable(one) else one)
 
-    return Surrogate(rows=rows, tensor=tensor, constants=with_table, smooth=smooth, **declared)
+    return Surrogate(rows=rows, tensor=tensor, constants=with_table, smooth=softmax_gradient, **declared)

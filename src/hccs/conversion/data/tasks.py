@@ -12,7 +12,7 @@ from hccs._extras import require, require_distribution
 from hccs.conversion.data import labels
 from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, PROBLEMS, RERANK, TOKENS, VALUES
 from hccs.conversion.data.reading import Table, is_saved_dataset, read_table, read_texts
-from hccs.errors import DataError, FileError, ParameterError
+from hccs.errors import DataError, FileError, ParameterError, require_one_of
 
 LONGEST = 64
 """Tokens of the longest sequence, until the data is known; of images it stays."""
@@ -66,10 +66,7 @@ class Task:
     unlabelled: bool = False
 
     def __post_init__(self) -> None:
-        if self.problem not in PROBLEMS:
-            raise ParameterError(
-                f"a problem among {', '.join(PROBLEMS)}", repr(self.problem), "Choose another --problem."
-            )
+        require_one_of("problem", self.problem, PROBLEMS, "Choose another --problem.")
         most = 1 if self.problem in (TOKENS, IMAGES) else 2
         if not 0 < len(self.text) <= most:
             raise ParameterError(

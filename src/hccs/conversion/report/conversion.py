@@ -10,7 +10,7 @@ from typing import Any
 from hccs._html import tag
 from hccs.conversion.certificate import read_certificate
 from hccs.conversion.converted import Converted
-from hccs.conversion.report.cost import OURS, Bench, read_bench, speed_against_float
+from hccs.conversion.report.cost import OURS, SHIPPED, Bench, read_bench, shipped, speed_against_float
 from hccs.conversion.report.write import chart, signed
 from hccs.conversion.results import Results
 from hccs.conversion.scores import Interval
@@ -60,7 +60,7 @@ def conversion_page(folder: Path) -> dict[str, Any]:
         "sizes": _sizes(run),
         "bench": bench,
         "timings": bench and _timings(bench),
-        "contenders": bench and _contenders(bench),
+        "contenders": bench and (SHIPPED, shipped(bench)),
         "settings": list(_flattened(asdict(run.settings))),
     }
 
@@ -222,19 +222,6 @@ def _timings(bench: Bench) -> dict[str, list[list[Any]]]:
             ]
         )
     return found
-
-
-def _contenders(bench: Bench) -> list[list[str]]:
-    return [
-        [
-            name,
-            f"{one.bytes / 2**20:.2f}",
-            f"{one.memory / 2**20:.0f}",
-            f"{one.first_answer:.2f}",
-            f"{100 * one.agreement:.1f}",
-        ]
-        for name, one in bench.contenders.items()
-    ]
 
 
 def _flattened(settings: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
