@@ -27,12 +27,11 @@ from hccs.conversion.results import (
     CorrectedMatrix,
     FloatModel,
     HeadFit,
-    IntegerAttention,
+    IntegerForm,
     Reconstructed,
     Saved,
     Scored,
     Trained,
-    Untrained,
     Verdict,
 )
 from hccs.conversion.runs import state
@@ -213,7 +212,7 @@ def plan_whole(model: Any, table: ParamTable, sentences: TokenisedSet) -> Intege
     return plan
 
 
-def score_untrained(run: Run) -> Untrained:
+def score_untrained(run: Run) -> IntegerForm:
     """The float weights all in integers: the score of the model that is trained, before its training."""
     try:
         plan = plan_whole(run.model, run.table, run.sets["calibration"])
@@ -221,9 +220,9 @@ def score_untrained(run: Run) -> Untrained:
     except HccsError as error:
         hccs.nn.detach(run.model)
         run.say(f"  not all in integers: {error}")
-        return Untrained(refused=str(error))
+        return IntegerForm(refused=str(error))
     with plan.training():
-        return Untrained(reached=run.score(run.model))
+        return IntegerForm(reached=run.score(run.model))
 
 
 def retrain_model(run: Run) -> Trained:
@@ -235,7 +234,7 @@ def retrain_model(run: Run) -> Trained:
     model, data = hccs.nn.detach(run.model), run.sets["train"]
     if recipe.distil and data.predictions is None:
         data = taught(data, model)
-    before: Untrained | None = run.found.get("untrained")
+    before: IntegerForm | None = run.found.get("untrained")
     plan = None
     if before is not None and before.refused is None:
         plan = plan_whole(model, run.table, run.sets["calibration"])
@@ -282,7 +281,7 @@ def _tokenizer_text(tokenizer: Any) -> str:
     return str(plain.to_str())
 
 
-def quantise_attention(run: Run) -> IntegerAttention:
+def quantise_attention(run: Run) -> IntegerForm:
     """Scales of the delivered model's q, k and v, saved with it; its score with attention in integers."""
     if run.settings.retraining is None:
         model = hccs.nn.attach(*run.calibrated()).eval()
@@ -291,14 +290,14 @@ def quantise_attention(run: Run) -> IntegerAttention:
     table = hccs.nn.calibrate_operands(model, hccs.nn.current_table(model), run.calibration_share())
     run.keep(hccs.nn.attach(model, table), "model")
     if table.mode not in NORMALISATION:
-        return IntegerAttention()
+        return IntegerForm()
     hccs.nn.attach(model, table, backend="integer")
-    return IntegerAttention(reached=run.score(model))
+    return IntegerForm(reached=run.score(model))
 
 
 def lower(run: Run) -> AllInteger:
     """The delivered model all in integers, where it has such a form; the score is that of the file."""
-    before: Untrained | None = run.found.get("untrained")
+    before: IntegerForm | None = run.found.get("untrained")
     if before is not None and before.refused is not None:
         return AllInteger(refused=before.refused)
     correction = None

@@ -111,10 +111,14 @@ def spread(values: Sequence[float], errors: Sequence[float], digits: int, sign: 
 
 def load(out: Path) -> dict[str, Record]:
     """The stages of every experiment in a results folder, by its name."""
-    found = {path.stem: StageRecord(path).stages for path in sorted((out / "cells").glob("*.json"))}
+    found = read_cells(out)
     if not found:
         raise FileError(f"results in {out / 'cells'}", "none", "Run hccs reproduce run first.")
     return found
+
+
+def read_cells(folder: Path) -> dict[str, Record]:
+    return {path.stem: StageRecord(path).stages for path in sorted((folder / "cells").glob("*.json"))}
 
 
 def groups(cells: dict[str, Record]) -> list[Group]:
@@ -340,11 +344,6 @@ LONG_FORMS = {
     "two lines": "two lines",
     "two lines, uint8": "two lines, uint8 scores",
 }
-
-
-def load_long(out: Path) -> dict[str, Record]:
-    """The stages of every experiment with documents, by its name."""
-    return {path.stem: StageRecord(path).stages for path in sorted((out / "long" / "cells").glob("*.json"))}
 
 
 def long_tables(cells: dict[str, Record]) -> dict[str, str]:
