@@ -173,8 +173,8 @@ def test_a_method_that_refuses_is_named_and_the_others_go_on(settings, data, tmp
     assert "scale <= 1.67" in found["methods"]["ibert"]["refused"]
     assert "time" in found["methods"]["hccs"]
     assert len([line for line in said if line.startswith("ibert refuses")]) == 1
-    text = tables.fidelity_grid(found["methods"]).markdown()
-    assert "| ibert | - |" in text
+    _, _, rows = tables.fidelity_grid(found["methods"])
+    assert any(row[:2] == ("ibert", "-") for row in rows)
     other = tmp_path / "data"
     other.mkdir()
     for name in ("train.tsv", "dev.tsv"):

@@ -73,12 +73,8 @@ def chosen_form(n: int, lines: int | None, scores: str | None, retrains: bool) -
         raise ParameterError(
             "two lines for uint8 scores", "one line", "Add --lines 2, or leave --scores out."
         )
-    return LineForm(1, "int16", NARROW if has_useful_slope(n) else WIDE)
-
-
-def has_useful_slope(n: int) -> bool:
-    """Whether one line whose sums have 15 bits may fall by more than one step a distance."""
-    return Region(n).max_slope(USUAL_DISTANCE) > 1
+    # A useful slope falls by more than one step a distance.
+    return LineForm(1, "int16", NARROW if Region(n).max_slope(USUAL_DISTANCE) > 1 else WIDE)
 
 
 @dataclass(frozen=True)

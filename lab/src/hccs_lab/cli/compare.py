@@ -65,7 +65,7 @@ def compare(
     found = run(settings, chosen, out, jobs=jobs, say=output.say)
     tables.write_markdown(found, out / "comparison.md")
     for grid in tables.grids(found):
-        show(output.console, grid.title, grid.header, grid.rows)
+        show(output.console, *grid)
     output.results(found)
     lines = [f"tables in {out / 'comparison.md'}, everything in {out / 'comparison.json'}"]
     output.end("compare", lines, {"more methods": f"hccs compare ... --methods NAME --out {out}"})
