@@ -197,7 +197,10 @@ def _take_over(target: Path, old: frozenset[str], new: frozenset[str]) -> None:
         os.replace(staging / name, target / name)
     for name in sorted(old - new):
         (target / name).unlink()
-        _remove_empty(target, (target / name).parent)
+        folder = (target / name).parent
+        while folder != target and not any(folder.iterdir()):
+            folder.rmdir()
+            folder = folder.parent
     for folder in {target, *((target / name).parent for name in new)}:
         settle(folder)
     _record(target, Manifest(new, complete=True))
@@ -208,9 +211,3 @@ def _record(target: Path, manifest: Manifest) -> None:
     _write(target / _STAGING / MANIFEST, manifest.text())
     os.replace(target / _STAGING / MANIFEST, target / MANIFEST)
     settle(target)
-
-
-def _remove_empty(target: Path, folder: Path) -> None:
-    while folder != target and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent

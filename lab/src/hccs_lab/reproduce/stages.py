@@ -101,18 +101,8 @@ def _corrected(work: ExperimentRun, form: str) -> dict[str, Any]:
     return found
 
 
-def all_integers(work: ExperimentRun) -> dict[str, Any]:
-    """All in integers from the float weights, without training, from one line."""
-    return _all_integers(work, work.copy(), work.refined("one line"))
-
-
-def all_integers_two_lines(work: ExperimentRun) -> dict[str, Any]:
-    """All in integers from the float weights, without training, from two lines."""
-    return _all_integers(work, work.copy(), work.calibrated("two lines")[0].table)
-
-
 def all_integers_corrected(work: ExperimentRun) -> dict[str, Any]:
-    """The same with weights corrected first for two lines, then once more for the integers around them."""
+    """All in integers, weights corrected first for two lines, then once more for the integers around them."""
     model, table = copy.deepcopy(work.corrected("two lines")), work.calibrated("two lines")[0].table
     plan = plan_whole(model, table, work.calibration)
     with plan.training():
@@ -123,7 +113,9 @@ def all_integers_corrected(work: ExperimentRun) -> dict[str, Any]:
         return {**work.measured(model), **step, **found}
 
 
-def _all_integers(work: ExperimentRun, model: Any, table: ParamTable) -> dict[str, Any]:
+def _all_integers(work: ExperimentRun, table: ParamTable) -> dict[str, Any]:
+    """All in integers from the float weights, without training."""
+    model = work.copy()
     attention = work.measured(hccs.nn.attach(model, table))
     plan = plan_whole(model, table, work.calibration)
     with plan.training():
@@ -275,8 +267,8 @@ STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
     "refined": refined,
     "retrained": retrained,
     "retrained two lines": retrained_two_lines,
-    "whole two lines": all_integers_two_lines,
-    "whole": all_integers,
+    "whole two lines": lambda work: _all_integers(work, work.calibrated("two lines")[0].table),
+    "whole": lambda work: _all_integers(work, work.refined("one line")),
     "unlabelled": unlabelled,
     "whole trained": all_integers_trained,
     "whole mended": all_integers_corrected,

@@ -13,7 +13,6 @@ from hccs.conversion.converted import Converted
 from hccs.conversion.report.cost import OURS, SHIPPED, Bench, read_bench, shipped, speed_against_float
 from hccs.conversion.report.write import chart, signed
 from hccs.conversion.results import Results
-from hccs.conversion.scores import Interval
 
 MOST_SHOWN = 20
 """Changed answers that the report lists."""
@@ -113,7 +112,8 @@ def _facts(run: Converted, bench: Bench | None) -> list[tuple[str, str, str]]:
     beside = results.reached(results.delivered)
     if beside is not None:
         points = f"{signed(100 * beside.against_float.value)} points"
-        found.append(("against float", points, f"95 %: {_span(beside.against_float.interval)}"))
+        low, high = (signed(100 * end) for end in beside.against_float.interval)
+        found.append(("against float", points, f"95 %: {low} to {high}"))
     if results.integer is not None and results.integer.reached is not None:
         sizes = results.integer
         found.append(("size", _mib(sizes.bytes), f"float32 {_mib(sizes.float32_bytes)}"))
@@ -158,10 +158,6 @@ def _steps(results: Results) -> list[list[Any]]:
         [*cells, chart("interval", measured[stage].value, measured[stage].interval, reach, base)]
         for stage, cells in results.rows.items()
     ]
-
-
-def _span(ends: Interval) -> str:
-    return f"{signed(100 * ends[0])} to {signed(100 * ends[1])}"
 
 
 def _confusion(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> list[list[Any]]:
