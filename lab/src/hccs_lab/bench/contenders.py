@@ -70,7 +70,8 @@ class Contender:
 
 
 def _float(material: Material) -> tuple[Path, int]:
-    return material.run.folder, _bytes_of(material.run.folder / "float")
+    files = (material.run.folder / "float").glob("*.safetensors")
+    return material.run.folder, sum(file.stat().st_size for file in files)
 
 
 def _torch_int8(material: Material) -> tuple[Path, int]:
@@ -98,10 +99,6 @@ def _openvino(material: Material) -> tuple[Path, int]:
 def _ours(material: Material) -> tuple[Path, int]:
     path = material.run.folder / IN_RUN
     return path, path.stat().st_size
-
-
-def _bytes_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 class FusedByOnnxRuntime(AttentionSlot):
