@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from hccs._html import first_rows, framed, sparkline, table
 from hccs.calibration import _native, state
 from hccs.calibration.rows import layers_and_heads, plain_logits, require_finite, row_batch
-from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError, require_one_of
-from hccs.numbers.arrays import numbers, require_integer
+from hccs.errors import DataError, DtypeError, FileError, ShapeError, require_one_of
+from hccs.numbers.arrays import positive, require_integer
 from hccs.numbers.region import Region
 from hccs.numbers.table import layer_names, operand_scales
 from hccs.ops.arguments import cores
@@ -333,16 +333,12 @@ def process_group() -> Any:
 
 
 def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = numbers("scale", scale).astype(np.float64)
+    array: NDArray[np.float64] = positive("scale", scale)
     try:
         array = np.broadcast_to(array, shape).copy()
     except ValueError as error:
         raise ShapeError(
             f"scale to broadcast to (layers, heads) = {shape}", f"shape {array.shape}", "Give one per head."
         ) from error
-    if not (np.isfinite(array).all() and (array > 0).all()):
-        raise ParameterError(
-            "scale > 0 and finite", str(array.reshape(-1)[:8]), "A scale maps int8 steps to logits."
-        )
     array.flags.writeable = False
     return array
