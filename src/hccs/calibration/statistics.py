@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,10 +116,8 @@ class HeadStatistics:
             return
         add = self._native.update_float if self.reference == "float" else self._native.update
         threads = max(1, min(cores(), len(set(batch.head_of_group.tolist())), x.size // _LOGITS_PER_THREAD))
-        try:
+        with _weights_that_fit():
             add(batch.logits, batch.head_of_group, batch.lengths, batch.mask, batch.weights, threads)
-        except OverflowError as error:
-            raise _too_heavy() from error
 
     def _of_reference_dtype(self, x: NDArray[Any]) -> NDArray[Any]:
         if self.reference == "int8" and x.dtype != np.int8:
@@ -198,10 +197,8 @@ class HeadStatistics:
         Merged with itself, every row counts twice.
         """
         require_alike([self._kind(), other._kind()])
-        try:
+        with _weights_that_fit():
             self._native.merge(other._native)
-        except OverflowError as error:
-            raise _too_heavy() from error
         self.qkv_scale = _wider(self.qkv_scale, other.qkv_scale)
 
     def _kind(self) -> dict[str, Any]:
@@ -270,10 +267,8 @@ class HeadStatistics:
             box: list[Any] = [state.state_of(self) if rank == dist.get_rank(group) else None]
             dist.broadcast_object_list(box, src=source, group=group)
             part = state.restored(type(self), *box[0])
-            try:
+            with _weights_that_fit():
                 merged.merge(part._native)
-            except OverflowError as error:
-                raise _too_heavy() from error
             operands = _wider(operands, part.qkv_scale)
         self._native, self.qkv_scale = merged, operands
 
@@ -299,12 +294,16 @@ def _wider(
     return np.maximum(mine, theirs)
 
 
-def _too_heavy() -> DataError:
-    return DataError(
-        "weights that sum to less than 2^63 units for every head",
-        "more",
-        "Divide all weights by a common factor, or take a smaller weight_unit.",
-    )
+@contextmanager
+def _weights_that_fit() -> Iterator[None]:
+    try:
+        yield
+    except OverflowError as error:
+        raise DataError(
+            "weights that sum to less than 2^63 units for every head",
+            "more",
+            "Divide all weights by a common factor, or take a smaller weight_unit.",
+        ) from error
 
 
 def _longest_row(n: Any) -> int:

@@ -79,10 +79,7 @@ def convert(
         unlabelled = unlabelled or not given.labelled
         if part == "dev" and not given.labelled:
             raise DataError("labels in dev", "none", "Leave dev out: some of train are asked instead.")
-        file = folder / GIVEN / f"{part}.jsonl"
-        if file.exists() and _is_begun(folder) and file.read_bytes() != given.content:
-            raise _other(part, folder)
-        files.append(given.write(file))
+        files.append(_written(given, folder, part))
         columns, names = given.text, names or given.labels
     assert files[0] is not None
     task = tasks.custom_task(
@@ -118,14 +115,19 @@ def _convert_encoder(
         )
     if not isinstance(texts, str | os.PathLike):
         given = given_as(texts, text, "label", "texts")
-        file, text = folder / GIVEN / "texts.jsonl", given.text
-        if file.exists() and _is_begun(folder) and file.read_bytes() != given.content:
-            raise _other("texts", folder)
-        texts = given.write(file)
+        texts, text = _written(given, folder, "texts"), given.text
     if len(text) != 1:
         raise ParameterError("one column of text", ", ".join(text), "An encoder takes one text at a time.")
     chosen = EmbeddingSettings(model=name, texts=os.fspath(texts), text=text[0], **settings)
     return convert_embeddings(chosen, folder, say, marker=GIVEN)
+
+
+def _written(given: Given, folder: Path, part: str) -> str:
+    """The file of examples that were given as objects; a run that has begun on others is refused."""
+    file = folder / GIVEN / f"{part}.jsonl"
+    if file.exists() and _is_begun(folder) and file.read_bytes() != given.content:
+        raise _other(part, folder)
+    return given.write(file)
 
 
 def _saved(model: Any, tokenizer: Any, folder: Path) -> str:

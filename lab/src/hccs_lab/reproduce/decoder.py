@@ -306,7 +306,7 @@ class FirstTokenObserver(Observer):
 def look(model: nn.Module, windows: Sequence[Any], n: int) -> Seen:
     """The statistics at both scales, in two passes over the windows."""
     seen = ranges(model, windows)
-    layers, heads = seen.logits.shape
+    layers, heads = seen.logit_scale.shape
     made = [
         HeadStatistics((layers, heads), n, scale, layers=seen.layers, qkv_scale=seen.qkv_scale)
         for scale in (seen.logit_scale, seen.row_scale)
