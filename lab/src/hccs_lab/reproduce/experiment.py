@@ -54,6 +54,16 @@ FORMS: dict[str, dict[str, Any]] = {
 """Forms of theta, and the options of their search."""
 
 
+def reached(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    own = scores.measured(ACCURACY, logits, labels)
+    return {"accuracy": own.value, "error": own.error}
+
+
+def points(logits: torch.Tensor, base: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    against = scores.difference(ACCURACY, logits, base, labels)
+    return {"points": 100 * against.value, "points_error": 100 * against.error}
+
+
 class ExperimentRun:
     """The work of one experiment, which loads and computes what it needs only when a stage asks for it."""
 
@@ -121,12 +131,8 @@ class ExperimentRun:
         outcome = self.train(model, data, held, recipe, "float")
         with replacing_folder(self.plan.model(self.experiment)) as folder:
             model.save_pretrained(folder)
-        reached = scores.measured(
-            ACCURACY, predictions(model, self.sets["dev"], BATCH), self.sets["dev"].labels
-        )
         return {
-            "accuracy": reached.value,
-            "error": reached.error,
+            **reached(predictions(model, self.sets["dev"], BATCH), self.sets["dev"].labels),
             "held": outcome.score,
             "history": outcome.history,
             "examples": {part: len(own) for part, own in self.sets.items()},
@@ -159,14 +165,7 @@ class ExperimentRun:
         """Accuracy on dev and the difference from the float model in points, with standard errors."""
         dev = self.sets["dev"]
         logits = predictions(model, dev, BATCH)
-        own = scores.measured(ACCURACY, logits, dev.labels)
-        against = scores.difference(ACCURACY, logits, self.answers, dev.labels)
-        return {
-            "accuracy": own.value,
-            "error": own.error,
-            "points": 100 * against.value,
-            "points_error": 100 * against.error,
-        }
+        return {**reached(logits, dev.labels), **points(logits, self.answers, dev.labels)}
 
     def in_modes(self, model: Any, table: ParamTable, modes: Iterable[Mode] = Mode) -> dict[str, Any]:
         """`measured` with a table attached, in each mode; leaves the table's own mode attached."""
