@@ -17,13 +17,14 @@ testing = pytest.importorskip("typer.testing")
 from hccs.cli.app import app
 from hccs.conversion.converted import Converted
 from hccs.conversion.data import tasks
+from hccs.conversion.report.cost import OURS
 from hccs.conversion.run import convert
 from hccs.conversion.settings import Settings
 from hccs.errors import FileError, ParameterError
 from hccs.program import IntegerModel
 from hccs_lab.bench import contenders
 from hccs_lab.bench import run as bench_module
-from hccs_lab.bench.contenders import CONTENDERS, OURS, Material
+from hccs_lab.bench.contenders import CONTENDERS, Material
 from hccs_lab.bench.run import BenchSettings, agree, bench, median_ratio, take_turns, workloads
 from hccs_lab.demo import MODEL
 

@@ -18,7 +18,7 @@ from hccs.calibration import HeadStatistics, fidelity
 from hccs.cli.app import app
 from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import tokenise
-from hccs.conversion.models import accuracy, load_classifier
+from hccs.conversion.models import load_classifier, score
 from hccs.errors import FileError, HccsError, ModelError, ParameterError
 from hccs.numbers.table import ParamTable
 from hccs_lab import surrogates
@@ -108,9 +108,9 @@ def test_hccs_agrees_with_its_own_calibration_and_attachment(finished, data):
     loaded = load_classifier(str(MODEL), ("negative", "positive"))
     dev = tokenise(tasks.load(tasks.TASKS["movies"], data).dev, loaded.tokenizer, 64)
     hccs.nn.attach(loaded.model, table)
-    assert accuracy(loaded.model, dev) == record["accuracy"]
+    assert score(loaded.model, dev) == record["accuracy"]
     assert (
-        accuracy(hccs.nn.attach(loaded.model, table, "u8_clb"), dev)
+        score(hccs.nn.attach(loaded.model, table, "u8_clb"), dev)
         == (found["methods"]["hccs:mode=u8_clb"]["accuracy"])
     )
 
@@ -173,8 +173,8 @@ def test_a_method_that_refuses_is_named_and_the_others_go_on(settings, data, tmp
     assert "scale <= 1.67" in found["methods"]["ibert"]["refused"]
     assert "time" in found["methods"]["hccs"]
     assert len([line for line in said if line.startswith("ibert refuses")]) == 1
-    text = tables.fidelity_grid(found["methods"]).markdown()
-    assert "| ibert | - |" in text
+    _, _, rows = tables.fidelity_grid(found["methods"])
+    assert any(row[:2] == ("ibert", "-") for row in rows)
     other = tmp_path / "data"
     other.mkdir()
     for name in ("train.tsv", "dev.tsv"):
@@ -266,7 +266,7 @@ def test_labels():
     for wrong in ("hccs:mood=u8", "hccs:u8_clb", "ibert:alpha=2"):
         with pytest.raises(ParameterError, match="NAME:parameter=value"):
             parse([wrong])
-    with pytest.raises(ParameterError, match="a method among"):
+    with pytest.raises(ParameterError, match="method to be one of"):
         parse(["hardmax"])
     assert declared_costs(parse(["hccs:mode=u8_clb"])[1]).divides(64) == 0
     assert declared_costs(parse(["hccs"])[1]).divides(64) == 1
@@ -278,7 +278,7 @@ def test_labels():
 
 def test_bad_input_leaves_nothing_behind(settings, data, tmp_path):
     out = tmp_path / "out"
-    with pytest.raises(ParameterError, match="at least one sentence"):
+    with pytest.raises(ParameterError, match="sentences to be an integer from 1"):
         compare(replace(settings, sentences=0), METHODS, out, say=silent)
     with pytest.raises(ModelError, match="a transformers model at"):
         compare(replace(settings, model=str(tmp_path / "nothing")), METHODS, out, say=silent)

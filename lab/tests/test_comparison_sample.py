@@ -109,7 +109,7 @@ def test_forms_are_timed_on_a_sample(loaded, batches):
 
 
 def test_refusals(loaded, batches):
-    with pytest.raises(ParameterError, match="at least two rows"):
+    with pytest.raises(ParameterError, match="rows to be an integer from 2"):
         sample_model(loaded.model, batches, n=64, rows=1)
     with pytest.raises(DataError, match="at least one batch"):
         sample_model(loaded.model, [], n=64, rows=8)

@@ -80,7 +80,7 @@ def small(monkeypatch):
     monkeypatch.setattr(experiment, "CALIBRATION_SENTENCES", 16)
     monkeypatch.setattr(stages, "CHECKED", 8)
     monkeypatch.setattr(experiment, "SURROGATE_ROWS", 64)
-    monkeypatch.setattr(experiment, "MENDING_SENTENCES", 32)
+    monkeypatch.setattr(experiment, "CORRECTION_SENTENCES", 32)
     monkeypatch.setattr(experiment, "UNLABELLED_SENTENCES", 32)
     monkeypatch.setattr(hccs.nn, "refine", partial(hccs.nn.refine, steps=4))
 

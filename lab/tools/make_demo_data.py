@@ -17,7 +17,7 @@ import torch
 
 from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import tokenise
-from hccs.conversion.models import accuracy, load_classifier
+from hccs.conversion.models import load_classifier, score
 from hccs.conversion.training import Recipe, train
 
 NEUTRAL = 0.5
@@ -46,7 +46,7 @@ def write_model(encoder: Path, vocabulary: Path) -> None:
     train(loaded.model, *sets, recipe)
     loaded.model.half().save_pretrained(OUT / "bert_tiny")
     loaded.tokenizer.save_pretrained(OUT / "bert_tiny")
-    print("dev accuracy", accuracy(loaded.model.float(), sets[1]))
+    print("dev accuracy", score(loaded.model.float(), sets[1]))
 
 
 def main() -> None:

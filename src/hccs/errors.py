@@ -1,5 +1,7 @@
 """Every refusal of the package. Each one says what was expected, what came, and what to do."""
 
+from collections.abc import Iterable
+
 
 class HccsError(Exception):
     """Base of all errors raised on purpose by `hccs`."""
@@ -47,3 +49,8 @@ class ModelError(HccsError, ValueError):
 
 class MissingExtraError(HccsError, ImportError):
     """A part of the package whose optional dependency is not installed."""
+
+
+def require_one_of(name: str, value: object, choices: Iterable[str], hint: str) -> None:
+    if value not in choices:
+        raise ParameterError(f"{name} to be one of {', '.join(choices)}", repr(value), hint)

@@ -206,7 +206,7 @@ def stages_of_a_run():
             kl=0.1, lines=1, scores="int16", sum_bits=15, objective="kl_i16", heads=(fit,)
         ),
         "calibrated": results.Scored(reached=reached, modes={"i16_div": 0.5}),
-        "attention": results.IntegerAttention(reached=reached),
+        "attention": results.IntegerForm(reached=reached),
         "save": results.Saved(mode="i16_div", kl=0.1, heads=(fit,)),
     }  # fmt: skip
     return {name: asdict(stage) for name, stage in found.items()}

@@ -21,7 +21,6 @@ from hccs.conversion.evaluate import Evaluation, evaluate
 from hccs.conversion.models import load_classifier, predictions
 from hccs.conversion.run import Run, convert
 from hccs.conversion.settings import Settings
-from hccs.conversion.steps import retrain
 from hccs.conversion.training import Recipe, train
 from hccs.errors import DataError, FileError, ModelError, ParameterError
 from hccs_lab.demo import MODEL
@@ -304,7 +303,7 @@ def test_retraining_keeps_the_table(tokens, tmp_path, monkeypatch):
     table = hccs.calibrate(hccs.nn.collect(model, list(sets["dev"].batches(64)), n=64), n=64)
     monkeypatch.setattr(training, "score", lambda *_: 0.5)
     recipe = replace(RECIPE, learning_rate=1e-3, distil=0.0)
-    retrain(model, table, sets["train"], sets["dev"], recipe)
+    train(hccs.nn.attach(model, table), sets["train"], sets["dev"], recipe)
     now = hccs.nn.current_table(model)
     assert all((getattr(now, name) == getattr(table, name)).all() for name in "BSD")
     assert now.scale == pytest.approx(table.scale)
@@ -338,10 +337,13 @@ def test_bad_input_leaves_nothing_behind(data, tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: settings(None, granularity="row"), "granularity head, layer, global"),
-        (lambda: settings(None, sentences=0), "at least one sentence"),
+        (lambda: settings(None, granularity="row"), "granularity to be one of head, layer, global"),
+        (lambda: settings(None, sentences=0), "sentences to be an integer from 1"),
         (lambda: settings(None, seed=-1), "--seed"),
-        (lambda: settings(None, seed=99999999999999999999), "a seed of 0 to 4294967295; got 9999.*--seed"),
+        (
+            lambda: settings(None, seed=99999999999999999999),
+            "seed to be an integer from 0 to 4294967295; got 9999.*--seed",
+        ),
         (lambda: replace(RECIPE, seed=2**32), "--seed"),
         (lambda: settings(None, task=replace(tasks.TASKS["movies"], n=0)), "--n"),
         (lambda: replace(RECIPE, epochs=0), "epochs above 0; got 0. Choose another --epochs"),

@@ -159,7 +159,7 @@ def test_the_form_that_is_chosen():
     [
         ({"lines": 3}, "lines 1 or 2; got 3"),
         ({"lines": True}, "--lines"),
-        ({"scores": "int8"}, "scores int16 or uint8; got 'int8'"),
+        ({"scores": "int8"}, "scores to be one of int16, uint8; got 'int8'"),
         ({"scores": "uint8"}, "two lines for uint8 scores; got one line. Add --lines 2"),
     ],
 )

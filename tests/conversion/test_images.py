@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,10 +128,12 @@ def test_saved_data_sets_are_read(tmp_path):
     )
     rows = {"image": [coloured(rng, c) for c in (0, 2, 0)], "label": [1, 0, 1]}
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "saved")
-    found = read_images(tmp_path / "saved", "image", "label", "--train")
-    assert [row["label"] for row in found] == ["red", "blue", "red"]
+    saved = str(tmp_path / "saved")
+    known = tasks.custom_task(saved, saved, ["image"], "label", problem="images")
+    found = tasks.load(known)
+    assert found.labels == ("blue", "red") and found.train.labels == [1, 0, 1]
     with pytest.raises(DataError, match="no picture among image, label"):
-        read_images(tmp_path / "saved", "picture", "label", "--train")
+        tasks.load(replace(known, text=("picture",)))
 
 
 def test_what_is_no_folder_of_images_is_refused(tmp_path):

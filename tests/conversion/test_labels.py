@@ -81,9 +81,10 @@ def test_listed_labels_must_differ(listed):
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from hccs.conversion import models
 from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import tokenise
-from hccs.conversion.models import accuracy, float_accuracy, load_classifier
+from hccs.conversion.models import float_accuracy, load_classifier
 from hccs_lab.demo import MODEL
 
 
@@ -126,7 +127,7 @@ def data_labelled(tmp_path, negative, positive):
 
 
 def score(data, loaded):
-    return accuracy(loaded.model, tokenise(data.numbered_as(loaded.labels).dev, loaded.tokenizer, 64))
+    return models.score(loaded.model, tokenise(data.numbered_as(loaded.labels).dev, loaded.tokenizer, 64))
 
 
 def test_a_models_own_names_decide_whatever_their_order(saved, tmp_path):

@@ -214,7 +214,7 @@ def test_bad_values_words_and_heads_are_refused(tmp_path, encoder, words):
         read(["A", "B", "A"], "tokens")
     with pytest.raises(DataError, match="'C' in row 1"):
         read(["A", "C"], "tokens")
-    with pytest.raises(ParameterError, match="a problem among classification, regression, tokens"):
+    with pytest.raises(ParameterError, match="problem to be one of classification, regression, tokens"):
         read("A", "ranking")
     run, _ = words
     task = tasks.custom_task("train.jsonl", None, ("x",), "y", 32, problem="regression")

@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
 from hccs.conversion.converted import Converted, settings_of
+from hccs.conversion.runs import state
 from hccs.conversion.runs.folder import HOLDER, LOCK, RunFolder
-from hccs.conversion.runs.processes import state
 from hccs.conversion.runs.record import StageRecord
 from hccs.errors import FileError
 

@@ -1,4 +1,4 @@
-"""Weights mended in closed form: against NumPy, on sentences that chose nothing, in parts, and refused."""
+"""Weights corrected in closed form: against NumPy, on sentences that chose nothing, in parts, and refused."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ def streams(model, layer, batches):
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_the_closed_form_is_that_of_least_squares(name, make_model):
-    """Both matrices of the second layer, which stand behind a mended one; GPT-2's lie the other way round."""
+    """Both matrices of the second layer, which follow a corrected one; GPT-2's lie the other way round."""
     model, batches = make_model(name), batches_for(name)
     teacher = copy.deepcopy(model)
     before = copy.deepcopy(converted(model, batches))
-    mended = {(m.layer, m.matrix): m for m in hccs.nn.reconstruct(model, batches)}
+    corrected = {(m.layer, m.matrix): m for m in hccs.nn.reconstruct(model, batches)}
     wanted, now = streams(teacher, 1, batches), streams(model, 1, batches)
     parts, old = (known_layers(each)[1].parts for each in (model, before))
     for c, total, matrix in (("c", "attended", "attention_output"), ("active", "summed", "narrow")):
-        ridge = mended[1, matrix].ridge
+        ridge = corrected[1, matrix].ridge
         solved, start = getattr(parts, matrix), getattr(old, matrix)
         if ridge is None:
             assert torch.equal(solved.weight, start.weight)
@@ -103,7 +103,7 @@ def test_the_closed_form_is_that_of_least_squares(name, make_model):
         solution = np.linalg.lstsq(left, right, rcond=None)[0]
         np.testing.assert_allclose(mine[0] - first[0], solution[:-1].T, atol=2e-4)
         np.testing.assert_allclose(mine[1] - first[1], solution[-1], atol=2e-4)
-    assert any(m.ridge is not None for m in mended.values())
+    assert any(m.ridge is not None for m in corrected.values())
 
 
 @pytest.mark.parametrize(("name", "lines"), [*((name, 1) for name in sorted(ALL)), ("bert", 2)])
@@ -116,11 +116,11 @@ def test_streams_of_other_sentences_come_nearer(name, lines, make_model):
         wanted, now = (streams(each, 1, others) for each in (teacher, model))
         errors.append(np.square(wanted["summed"] - now["summed"]).mean())
         if len(errors) == 1:
-            mended = hccs.nn.reconstruct(model, batches)
-    assert [(m.layer, m.matrix) for m in mended] == [
+            corrected = hccs.nn.reconstruct(model, batches)
+    assert [(m.layer, m.matrix) for m in corrected] == [
         (layer, matrix) for layer in range(2) for matrix in ("attention_output", "narrow")
     ]
-    assert all(m.after <= m.before for m in mended) and mended[0].after < mended[0].before
+    assert all(m.after <= m.before for m in corrected) and corrected[0].after < corrected[0].before
     assert errors[1] < (0.99 if lines == 1 else 1.01) * errors[0]
 
 
@@ -181,8 +181,8 @@ def test_sums_stream_merge_and_choose():
     assert not zero.any()
 
 
-def test_the_rounding_of_a_whole_integer_model_is_mended_too(make_model):
-    """Scales of values stay; weights are rounded anew, and the program's answers are the mended model's."""
+def test_the_rounding_of_a_whole_integer_model_is_corrected_too(make_model):
+    """Scales of values stay; weights are rounded again; the program's answers are the corrected model's."""
     model, batches = make_model("bert"), batches_for("bert", 4)
     others = batches_for("bert", 1, seed=70)
     teacher = copy.deepcopy(model)
@@ -192,18 +192,18 @@ def test_the_rounding_of_a_whole_integer_model_is_mended_too(make_model):
         with pytest.raises(ModelError, match=r"deepcopy\(model\)"):
             hccs.nn.reconstruct(model, batches)
         before = streams(model, 1, others)["summed"]
-        mended = hccs.nn.reconstruct(model, batches, teacher=teacher)
+        corrected = hccs.nn.reconstruct(model, batches, teacher=teacher)
         after, wanted = streams(model, 1, others)["summed"], streams(teacher, 1, others)["summed"]
         with torch.no_grad():
             answers = model(**others[0]).logits
         whole = plan.lower()
     assert np.square(after - wanted).mean() < np.square(before - wanted).mean()
-    assert all(m.after <= m.before for m in mended)
+    assert all(m.after <= m.before for m in corrected)
     scores = whole(others[0]["input_ids"].numpy(), others[0]["attention_mask"].numpy())
     np.testing.assert_allclose(scores.logits, answers.numpy(), atol=1e-5)
 
 
-def test_what_cannot_be_mended_is_refused(make_model):
+def test_what_cannot_be_corrected_is_refused(make_model):
     batches = batches_for("bert")
     with pytest.raises(ModelError, match=r"whose layers are known.*llama"):
         hccs.nn.reconstruct(make_model("llama"), batches)

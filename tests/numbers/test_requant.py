@@ -70,7 +70,7 @@ def test_values_are_frozen_and_compare_by_content():
         (lambda: hccs.FixedPoint(np.zeros((0,), int), 1), errors.ShapeError, "at least one value"),
         (lambda: hccs.FixedPoint.nearest(2.0**23), errors.ParameterError, r"from 2\^-24 to 2\^23"),
         (lambda: hccs.FixedPoint.nearest(2.0**-25), errors.ParameterError, r"from 2\^-24 to 2\^23"),
-        (lambda: hccs.FixedPoint.nearest(-1.0), errors.ParameterError, "positive and finite"),
+        (lambda: hccs.FixedPoint.nearest(-1.0), errors.ParameterError, "factor > 0 and finite"),
         (lambda: hccs.FixedPoint.nearest("1"), errors.DtypeError, "a number"),
         (lambda: hccs.Requant(0.1), errors.DtypeError, "logits to be hccs.FixedPoint; got float"),
         (lambda: hccs.Requant(hccs.FixedPoint(1, 1), output=2), errors.DtypeError, "output to be"),

@@ -11,7 +11,6 @@ import torch
 import hccs.nn
 from hccs.calibration import fidelity as fidelity_of
 from hccs.conversion.data.tokens import TokenisedSet
-from hccs.conversion.models import best_device, load_classifier, saved_labels
 from hccs.nn.attaching import saved_table
 from hccs.nn.interface import SLOT, attention_layers
 from hccs.nn.slots import float_softmax
@@ -78,18 +77,6 @@ def _curve(float_model: Any, retrained: Any, where: tuple[int, int], data: Token
         "softmax": soft.mean(0).tolist(),
         "hccs": integers.mean(0).tolist(),
     }
-
-
-def measure_folders(
-    float_folder: Path, retrained_folder: Path, table: ParamTable, data: TokenisedSet
-) -> dict[str, Any]:
-    """`measure` on two saved models."""
-    labels = saved_labels(float_folder)
-    before, after = (
-        load_classifier(str(folder), labels).model.to(best_device()).eval()
-        for folder in (float_folder, retrained_folder)
-    )
-    return measure(before, after, table, data)
 
 
 def fidelity_figure(found: dict[str, Any], path: Path, title: str = "") -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,10 @@ def surrogates_figure(found: Sequence[Any], path: Path) -> bool:
         if values is divergences:
             place.set_xscale("log")
             place.legend(fontsize=6)
-        else:
-            _points_axis(place)
+        else:  # the float model is a dashed line; most methods lie within a point of it
+            place.axvline(0, color="black", linewidth=0.8, linestyle="--")
+            place.set_xscale("symlog", linthresh=1)
+            place.xaxis.set_major_formatter("{x:g}")
 
     listed = {
         KL_TITLE: divergences,
@@ -82,43 +84,24 @@ def surrogates_figure(found: Sequence[Any], path: Path) -> bool:
         "points against float, retrained": means(PREFIX_RETRAINED, "points"),
     }
     panels = {
-        title: lambda place, values=values: panel(values, place)  # type: ignore[misc]
+        title: values
         for title, values in listed.items()
         if any(v is not None for label in order for v in values[label])
     }
-    _by_method(order, panels, 3.9 * len(panels), 1.4, path)
-    return True
-
-
-def _by_method(
-    order: Sequence[str], panels: Mapping[str, Callable[[Any], None]], width: float, margin: float, path: Path
-) -> None:
-    """Panels side by side with a line for every method, whose name is on the left."""
-    figure = new_figure(width, margin + 0.19 * len(order))
+    figure = new_figure(3.9 * len(panels), 1.4 + 0.19 * len(order))
     places = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for place, (title, draw) in zip(places, panels.items(), strict=True):
-        draw(place)
+    for place, (title, values) in zip(places, panels.items(), strict=True):
+        panel(values, place)
         place.set_xlabel(title, fontsize=7)
         place.grid(axis="y", linewidth=0.3)
         place.margins(y=0.02)
         place.tick_params(labelsize=7)
     places[0].set_yticks(range(len(order)), order)
     for name in places[0].get_yticklabels():
-        name.set_color(_colour(name.get_text()))
+        name.set_color("tab:red" if name.get_text().startswith("hccs") else "black")
     places[0].invert_yaxis()
     save_figure(figure, path)
-
-
-def _points_axis(place: Any, label: str | None = None) -> None:
-    """Points of accuracy against the float model, which is a dashed line; most methods lie within one."""
-    place.axvline(0, color="black", linewidth=0.8, linestyle="--", label=label)
-    place.set_xscale("symlog", linthresh=1)
-    place.xaxis.set_major_formatter("{x:g}")
-
-
-def _colour(label: str) -> str:
-    """HCCS's names are red."""
-    return "tab:red" if label.partition(":")[0].startswith("hccs") else "black"
+    return True
 
 
 def decoder_figure(

@@ -36,7 +36,7 @@ def test_the_face_is_documented_and_no_function_hides_a_module():
 
 
 def test_unknown_name_is_refused_with_the_list():
-    with pytest.raises(ParameterError, match=r"a method among softmax, hccs, .*'i_bert'"):
+    with pytest.raises(ParameterError, match=r"method to be one of softmax, hccs, .*'i_bert'"):
         surrogates.get("i_bert")
 
 

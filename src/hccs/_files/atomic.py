@@ -46,7 +46,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(file.name)
         raise
-    _settle(target.parent)
+    settle(target.parent)
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
-    _settle(target.parent)
+    settle(target.parent)
 
 
 def replace(path: str | os.PathLike[str], content: bytes) -> None:
@@ -104,8 +104,8 @@ def _refusing(path: str | os.PathLike[str]) -> Iterator[None]:
         raise FileError(f"{path} to be writable", error.strerror or str(error), hint) from error
 
 
-def _settle(folder: Path) -> None:
-    """Bring the renaming itself to the disk, where the system can."""
+def settle(folder: Path) -> None:
+    """Make the renames in a folder outlast a power cut, where the system can."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hccs._files.atomic import settle
 from hccs.errors import FileError
 
 MANIFEST = ".hccs-export.json"
@@ -196,9 +197,12 @@ def _take_over(target: Path, old: frozenset[str], new: frozenset[str]) -> None:
         os.replace(staging / name, target / name)
     for name in sorted(old - new):
         (target / name).unlink()
-        _remove_empty(target, (target / name).parent)
+        folder = (target / name).parent
+        while folder != target and not any(folder.iterdir()):
+            folder.rmdir()
+            folder = folder.parent
     for folder in {target, *((target / name).parent for name in new)}:
-        _sync(folder)
+        settle(folder)
     _record(target, Manifest(new, complete=True))
     shutil.rmtree(staging)
 
@@ -206,19 +210,4 @@ def _take_over(target: Path, old: frozenset[str], new: frozenset[str]) -> None:
 def _record(target: Path, manifest: Manifest) -> None:
     _write(target / _STAGING / MANIFEST, manifest.text())
     os.replace(target / _STAGING / MANIFEST, target / MANIFEST)
-    _sync(target)
-
-
-def _remove_empty(target: Path, folder: Path) -> None:
-    while folder != target and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
-
-
-def _sync(folder: Path) -> None:
-    """Make the renames in a folder outlast a power cut."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    settle(target)

@@ -38,12 +38,10 @@ class LogitFile:
         rows = self.logits.shape[-2]
         step = max(1, PIECE // max(1, self.logits.size // max(1, rows)))
         for first in range(0, rows, step):
-            yield self.rows(slice(first, first + step))
+            chosen = slice(first, first + step)
+            yield np.asarray(self.logits[..., chosen, :]), self._valid(chosen)
 
-    def rows(self, chosen: slice | NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        return np.asarray(self.logits[..., chosen, :]), self._valid(chosen)
-
-    def _valid(self, chosen: slice | NDArray[np.int64]) -> NDArray[Any] | None:
+    def _valid(self, chosen: slice) -> NDArray[Any] | None:
         if self.valid is None:
             return None
         axis = -2 if self.valid.dtype == bool else -1

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hccs._progress import track
 from hccs.calibration import _native, two_lines
 from hccs.calibration.statistics import GroupSummary, HeadStatistics, with_means
-from hccs.errors import DtypeError, ParameterError
+from hccs.errors import DtypeError, ParameterError, require_one_of
 from hccs.numbers.heads import NAMES, ONE_LINE, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE, MAX_SLOPE, Mode
 from hccs.numbers.region import Region
@@ -226,10 +226,7 @@ def _require_match(stats: HeadStatistics, table: ParamTable) -> None:
 
 
 def _groups(stats: HeadStatistics, granularity: str) -> list[list[int]]:
-    if granularity not in GRANULARITIES:
-        raise ParameterError(
-            f"granularity to be one of {', '.join(GRANULARITIES)}", repr(granularity), "Take one of them."
-        )
+    require_one_of("granularity", granularity, GRANULARITIES, "Take one of them.")
     layers, heads = stats.shape
     parts = {"head": layers * heads, "layer": layers, "global": 1}[granularity]
     return [part.tolist() for part in np.split(np.arange(layers * heads), parts)]

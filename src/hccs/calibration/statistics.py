@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from hccs._html import first_rows, framed, sparkline, table
 from hccs.calibration import _native, state
 from hccs.calibration.rows import layers_and_heads, plain_logits, require_finite, row_batch
-from hccs.errors import DataError, DtypeError, FileError, ParameterError, ShapeError
-from hccs.numbers.arrays import numbers, require_integer
+from hccs.errors import DataError, DtypeError, FileError, ShapeError, require_one_of
+from hccs.numbers.arrays import positive, require_integer
 from hccs.numbers.region import Region
 from hccs.numbers.table import layer_names, operand_scales
 from hccs.ops.arguments import cores
@@ -79,8 +80,7 @@ class HeadStatistics:
         qkv_scale: ArrayLike | None = None,
     ) -> None:
         self.shape = layers_and_heads(shape)
-        if reference not in ("int8", "float"):
-            raise ParameterError("reference 'int8' or 'float'", repr(reference), "Name the kind of logits.")
+        require_one_of("reference", reference, ("int8", "float"), "Name the kind of logits.")
         hint = "1 counts rows; 65536 allows fractions."
         self.weight_unit = require_integer("weight_unit", weight_unit, 1, 1 << 40, hint)
         self.n = _longest_row(n)
@@ -116,10 +116,8 @@ class HeadStatistics:
             return
         add = self._native.update_float if self.reference == "float" else self._native.update
         threads = max(1, min(cores(), len(set(batch.head_of_group.tolist())), x.size // _LOGITS_PER_THREAD))
-        try:
+        with _weights_that_fit():
             add(batch.logits, batch.head_of_group, batch.lengths, batch.mask, batch.weights, threads)
-        except OverflowError as error:
-            raise _too_heavy() from error
 
     def _of_reference_dtype(self, x: NDArray[Any]) -> NDArray[Any]:
         if self.reference == "int8" and x.dtype != np.int8:
@@ -199,10 +197,8 @@ class HeadStatistics:
         Merged with itself, every row counts twice.
         """
         require_alike([self._kind(), other._kind()])
-        try:
+        with _weights_that_fit():
             self._native.merge(other._native)
-        except OverflowError as error:
-            raise _too_heavy() from error
         self.qkv_scale = _wider(self.qkv_scale, other.qkv_scale)
 
     def _kind(self) -> dict[str, Any]:
@@ -271,10 +267,8 @@ class HeadStatistics:
             box: list[Any] = [state.state_of(self) if rank == dist.get_rank(group) else None]
             dist.broadcast_object_list(box, src=source, group=group)
             part = state.restored(type(self), *box[0])
-            try:
+            with _weights_that_fit():
                 merged.merge(part._native)
-            except OverflowError as error:
-                raise _too_heavy() from error
             operands = _wider(operands, part.qkv_scale)
         self._native, self.qkv_scale = merged, operands
 
@@ -300,12 +294,16 @@ def _wider(
     return np.maximum(mine, theirs)
 
 
-def _too_heavy() -> DataError:
-    return DataError(
-        "weights that sum to less than 2^63 units for every head",
-        "more",
-        "Divide all weights by a common factor, or take a smaller weight_unit.",
-    )
+@contextmanager
+def _weights_that_fit() -> Iterator[None]:
+    try:
+        yield
+    except OverflowError as error:
+        raise DataError(
+            "weights that sum to less than 2^63 units for every head",
+            "more",
+            "Divide all weights by a common factor, or take a smaller weight_unit.",
+        ) from error
 
 
 def _longest_row(n: Any) -> int:
@@ -334,16 +332,12 @@ def process_group() -> Any:
 
 
 def _scale_grid(scale: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = numbers("scale", scale).astype(np.float64)
+    array: NDArray[np.float64] = positive("scale", scale)
     try:
         array = np.broadcast_to(array, shape).copy()
     except ValueError as error:
         raise ShapeError(
             f"scale to broadcast to (layers, heads) = {shape}", f"shape {array.shape}", "Give one per head."
         ) from error
-    if not (np.isfinite(array).all() and (array > 0).all()):
-        raise ParameterError(
-            "scale > 0 and finite", str(array.reshape(-1)[:8]), "A scale maps int8 steps to logits."
-        )
     array.flags.writeable = False
     return array

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hccs.calibration import _native
 from hccs.calibration.statistics import GroupSummary, HeadStatistics, with_means
-from hccs.errors import ParameterError
+from hccs.errors import ParameterError, require_one_of
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import UINT8_MAX, Mode
 from hccs.numbers.region import NARROW, WIDE, Region
@@ -55,10 +55,8 @@ class Form:
 def form_of(lines: int, scores: str, sum_bits: int | None, objective: str) -> Form:
     if lines not in (1, 2) or isinstance(lines, bool):
         raise ParameterError("lines to be 1 or 2", repr(lines), "Two lines are nearly an exponential.")
-    for name, value, choices in (("scores", scores, SCORES), ("objective", objective, OBJECTIVES)):
-        if value not in choices:
-            hint = "See hccs.calibration.search."
-            raise ParameterError(f"{name} to be one of {', '.join(choices)}", repr(value), hint)
+    require_one_of("scores", scores, SCORES, "See hccs.calibration.search.")
+    require_one_of("objective", objective, OBJECTIVES, "See hccs.calibration.search.")
     if sum_bits is None:
         sum_bits = NARROW if lines == 1 else WIDE
     form = Form(lines, SCORES[scores], Region(1, sum_bits).sum_bits, objective == "output")

@@ -88,15 +88,13 @@ def _statistics(inputs: list[Path], n: int | None, scale: float | None) -> HeadS
 
 
 def _holds_statistics(path: Path) -> bool:
-    return path.suffix == ".safetensors" and path.exists() and b"hccs.HeadStatistics" in _head_of(path)
-
-
-def _head_of(path: Path) -> bytes:
+    if path.suffix != ".safetensors":
+        return False
     try:
         with path.open("rb") as file:
-            return file.read(4096)
+            return b"hccs.HeadStatistics" in file.read(4096)
     except OSError:
-        return b""  # whoever reads the file says why it cannot be read
+        return False  # whoever reads the file says why it cannot be read
 
 
 def _print(found: Calibration, out: Path) -> None:

@@ -14,16 +14,12 @@ from hccs.cli.boundary import require_models
 from hccs.cli.calibrate import Granularity, Scores
 from hccs.cli.output import Json, Output, on_run, stage_times
 from hccs.cli.tables import show
-from hccs.errors import ParameterError
+from hccs.errors import ParameterError, require_one_of
 from hccs.numbers.modes import Mode
 
 if TYPE_CHECKING:
     from hccs.conversion.converted import Converted
     from hccs.conversion.results import AllInteger, Results
-
-LONGEST = 64
-"""Tokens of the longest sequence, until the data is known; of images it stays."""
-
 
 Problem = Literal["classification", "regression", "tokens", "images", "embeddings", "rerank"]
 Pooling = Literal["mean", "first", "last", "max"]
@@ -178,9 +174,9 @@ def convert(
     from hccs.conversion import run
     from hccs.conversion.converted import REPORT
     from hccs.conversion.data.tasks import TASKS
-    from hccs.conversion.runs.processes import state
+    from hccs.conversion.runs import state
     from hccs.conversion.settings import FINE_TUNING, Settings
-    from hccs.conversion.steps import RETRAINING
+    from hccs.conversion.training import RETRAINING
 
     names = tuple(name.strip() for name in labels.split(",") if name.strip())
     changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
@@ -287,15 +283,10 @@ def _task(
             " and ".join(given) or "none of them",
             "Name one source of data.",
         )
-    longest = LONGEST if n is None else n
-    if unlabelled:
-        return tasks.custom_task(
-            unlabelled, dev or None, columns, label, longest, names, problem, unlabelled=True
-        )
-    if train:
-        return tasks.custom_task(train, dev or None, columns, label, longest, names, problem)
-    if task not in tasks.TASKS:
-        raise ParameterError(f"a task among {', '.join(tasks.TASKS)}", repr(task), "Or give --train FILE.")
+    if not task:
+        files, kind = (unlabelled or train, dev or None), {"names": names, "problem": problem}
+        return tasks.custom_task(*files, columns, label, **kind, unlabelled=bool(unlabelled))
+    require_one_of("task", task, tasks.TASKS, "Or give --train FILE.")
     if problem != tasks.TASKS[task].problem:
         raise ParameterError(
             f"the problem of {task}, {tasks.TASKS[task].problem}", problem, "Leave --problem out."

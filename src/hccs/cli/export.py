@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
+from hccs.cli.output import Output
 from hccs.errors import ParameterError
 from hccs.program.files import find
 
@@ -39,7 +39,7 @@ def c(
     from hccs.numbers.table import ParamTable
 
     found = model_or_table(model)
-    console = Console()
+    output = Output()
     if isinstance(found, ParamTable):
         if sentences is not None or vocabulary != "all":
             raise ParameterError(
@@ -49,25 +49,22 @@ def c(
             )
         folder = export_c(found, out)
         layers, heads = found.shape
-        console.print(
+        output.say(
             f"wrote {layers} layers of {heads} heads to {folder}; "
-            f"check them with: make -C {shlex.quote(str(folder))}",
-            markup=False,
+            f"check them with: make -C {shlex.quote(str(folder))}"
         )
         return
     from hccs.cli.sentences import read_sentences
 
     read = None if sentences is None else read_sentences(sentences, found.program)
     written = export_c_model(found, out, sequences=read, only_used_words=vocabulary == "used")
-    console.print(
+    output.say(
         f"wrote {written.folder}: {written.constant_bytes:,} bytes of constants, of them "
         f"{written.word_bytes:,} of words; {written.arena_bytes:,} bytes of RAM; "
-        f"{written.examples} examples; check them with: make -C {shlex.quote(str(written.folder))} check",
-        markup=False,
-        soft_wrap=True,
+        f"{written.examples} examples; check them with: make -C {shlex.quote(str(written.folder))} check"
     )
     if written.without_text:
-        console.print(f"it takes token ids alone: {written.without_text}", markup=False, soft_wrap=True)
+        output.say(f"it takes token ids alone: {written.without_text}")
 
 
 @app.command()
@@ -84,16 +81,14 @@ def wasm(
     file = find(model)
     written = export_wasm(IntegerModel.load(file), out, name=file.stem, demo=demo)
     folder = shlex.quote(str(written.folder))
-    console = Console()
-    console.print(
+    output = Output()
+    output.say(
         f"wrote {written.folder}: modules of {written.module_bytes:,} bytes (SIMD128) and "
         f"{written.plain_bytes:,}, {written.weight_bytes:,} bytes of weights; "
-        f"check them with: npm test, in {folder}",
-        markup=False,
-        soft_wrap=True,
+        f"check them with: npm test, in {folder}"
     )
     if demo:
-        console.print(f"the page: python -m http.server -d {folder}", markup=False, soft_wrap=True)
+        output.say(f"the page: python -m http.server -d {folder}")
 
 
 @app.command()
@@ -108,8 +103,8 @@ def onnx(
     found = IntegerModel.load(find(model))
     path, precise = write_checked(found, out)
     answers = "scores" if found.labels else "vectors"
-    console = Console()
-    console.print(f"wrote {path}: {path.stat().st_size:,} bytes", markup=False)
-    console.print(f"ONNX Runtime: {COUNT} of {COUNT} random inputs get the same {answers} in every bit")
+    output = Output()
+    output.say(f"wrote {path}: {path.stat().st_size:,} bytes")
+    output.say(f"ONNX Runtime: {COUNT} of {COUNT} random inputs get the same {answers} in every bit")
     if precise:
-        console.print(f"This x86 CPU has no VNNI: set the session's option {PRECISION} to 1.", markup=False)
+        output.say(f"This x86 CPU has no VNNI: set the session's option {PRECISION} to 1.")

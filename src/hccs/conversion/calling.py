@@ -15,19 +15,15 @@ from hccs.conversion.data.problems import CLASSIFICATION, EMBEDDINGS
 from hccs.conversion.data.sources import Given, given_as, parts_of
 from hccs.conversion.embeddings import ConvertedEncoder, EmbeddingSettings, convert_embeddings
 from hccs.conversion.metrics import Function, spelled
+from hccs.conversion.runs import state
 from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.processes import state
 from hccs.conversion.settings import Settings
-from hccs.conversion.steps import RETRAINING
-from hccs.conversion.training import Recipe
+from hccs.conversion.training import RETRAINING, Recipe
 from hccs.errors import DataError, FileError, ModelError, ParameterError
 from hccs.nn.interface import SLOT
 
 GIVEN = "given"
 """The folder in a run that holds the model and the examples that it was called with."""
-
-LONGEST = 64
-"""Tokens of the longest sequence, until the data is known; of images it stays."""
 
 
 def convert(
@@ -83,14 +79,11 @@ def convert(
         unlabelled = unlabelled or not given.labelled
         if part == "dev" and not given.labelled:
             raise DataError("labels in dev", "none", "Leave dev out: some of train are asked instead.")
-        file = folder / GIVEN / f"{part}.jsonl"
-        if file.exists() and _is_begun(folder) and file.read_bytes() != given.content:
-            raise _other(part, folder)
-        files.append(given.write(file))
+        files.append(_written(given, folder, part))
         columns, names = given.text, names or given.labels
     assert files[0] is not None
     task = tasks.custom_task(
-        files[0], files[1], columns, named, LONGEST, names, problem, unlabelled=unlabelled
+        files[0], files[1], columns, named, names=names, problem=problem, unlabelled=unlabelled
     )
     task = run.with_length(task, n, settings.get("data"), name, settings.get("vocabulary"), say)
     chosen = Settings(
@@ -122,14 +115,19 @@ def _convert_encoder(
         )
     if not isinstance(texts, str | os.PathLike):
         given = given_as(texts, text, "label", "texts")
-        file, text = folder / GIVEN / "texts.jsonl", given.text
-        if file.exists() and _is_begun(folder) and file.read_bytes() != given.content:
-            raise _other("texts", folder)
-        texts = given.write(file)
+        texts, text = _written(given, folder, "texts"), given.text
     if len(text) != 1:
         raise ParameterError("one column of text", ", ".join(text), "An encoder takes one text at a time.")
     chosen = EmbeddingSettings(model=name, texts=os.fspath(texts), text=text[0], **settings)
     return convert_embeddings(chosen, folder, say, marker=GIVEN)
+
+
+def _written(given: Given, folder: Path, part: str) -> str:
+    """The file of examples that were given as objects; a run that has begun on others is refused."""
+    file = folder / GIVEN / f"{part}.jsonl"
+    if file.exists() and _is_begun(folder) and file.read_bytes() != given.content:
+        raise _other(part, folder)
+    return given.write(file)
 
 
 def _saved(model: Any, tokenizer: Any, folder: Path) -> str:

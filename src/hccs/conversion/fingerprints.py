@@ -25,11 +25,8 @@ def of_weights(model: Any, *, with_head: bool = True) -> str:
     part = model if with_head else model.base_model
     known = {key: value for key, value in model.config.to_diff_dict().items() if key not in _PROVENANCE}
     text = json.dumps(known, sort_keys=True, default=str)
-    return of_tensors([torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8), *_values(part)])
-
-
-def _values(part: Any) -> list[torch.Tensor]:
-    return [value for _, value in sorted(part.state_dict().items())]
+    values = [value for _, value in sorted(part.state_dict().items())]
+    return of_tensors([torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8), *values])
 
 
 def of_examples(sets: Iterable[TokenisedSet]) -> str:

@@ -276,50 +276,37 @@ def _embeddings(model: Any, *wanted: str) -> list[torch.nn.Embedding]:
     ]
 
 
-def require_positions(model: Any, tokens: int) -> None:
-    """Refuse sequences of so many tokens where the model's table of positions ends before."""
-    limit = position_limit(model)
-    if limit is not None and tokens > limit:
-        raise ModelError(
-            f"sequences of at most {limit} tokens, for which it has positions",
-            f"{tokens} tokens",
-            "Lower --n.",
-        )
-
-
-def require_ids(model: Any, ids: torch.Tensor, types: torch.Tensor | None = None) -> None:
-    """Refuse token ids, or token types, for which the model has no embeddings."""
-    tables = [(ids, model.get_input_embeddings(), "ids")]
-    if types is not None:
-        tables += [(types, table, "types") for table in _embeddings(model, "token_type_embeddings")]
-    for given, table, what in tables:
-        if int(given.max()) >= table.num_embeddings:
-            raise ModelError(
-                f"token {what} below {table.num_embeddings}, as many as the model has",
-                str(int(given.max())),
-                "The tokenizer is another model's, or tokens were added to it but not to the model.",
-            )
-
-
 def require_fit(model: Any, sets: Iterable[TokenisedSet]) -> None:
     """Refuse texts with more tokens than the model has positions for, or with tokens that it has not."""
     for part in sets:
-        if "input_ids" in part.columns:
-            require_positions(model, part.width)
-            require_ids(model, part.columns["input_ids"], part.columns.get("token_type_ids"))
+        if "input_ids" not in part.columns:
+            continue
+        limit = position_limit(model)
+        if limit is not None and part.width > limit:
+            raise ModelError(
+                f"sequences of at most {limit} tokens, for which it has positions",
+                f"{part.width} tokens",
+                "Lower --n.",
+            )
+        tables = [("ids", "input_ids", model.get_input_embeddings())]
+        tables += [("types", "token_type_ids", t) for t in _embeddings(model, "token_type_embeddings")]
+        for what, column, table in tables:
+            largest = int(part.columns[column].max()) if column in part.columns else 0
+            if largest >= table.num_embeddings:
+                raise ModelError(
+                    f"token {what} below {table.num_embeddings}, as many as the model has",
+                    str(largest),
+                    "The tokenizer is another model's, or tokens were added to it but not to the model.",
+                )
 
 
 def score(model: Any, data: TokenisedSet, metric: Metric = ACCURACY) -> float:
+    """The metric of a model's answers; by default the share of examples labelled as they are."""
     return metric(predictions(model, data), data.labels)
 
 
-def accuracy(model: Any, data: TokenisedSet) -> float:
-    """The share of examples the model labels as they are labelled."""
-    return score(model, data)
-
-
 def float_accuracy(model: Any, data: TokenisedSet, labels: Sequence[str]) -> float:
-    """`accuracy` of a float model; a warning says when it is below chance, and if another order helps."""
+    """The accuracy of a float model; a warning says when it is below chance, and if another order helps."""
     chosen = predictions(model, data).argmax(-1).cpu()
     count = len(labels)
     confusion = torch.bincount(data.labels.cpu() * count + chosen, minlength=count**2).view(count, count)

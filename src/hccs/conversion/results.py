@@ -144,15 +144,8 @@ class Scored(Stage):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegerAttention(Stage):
-    """A score with int8 q, k and v; None for a mode without such a form."""
-
-    reached: Reached | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Untrained(Stage):
-    """The float weights all in integers, or why there is no such form."""
+class IntegerForm(Stage):
+    """What a model reaches in integers, where it has such a form, or why it was refused."""
 
     reached: Reached | None = None
     refused: str | None = None
@@ -166,11 +159,9 @@ class Trained(Scored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllInteger(Stage):
-    """The model all in integers, or why there is no such form."""
+class AllInteger(IntegerForm):
+    """The delivered model all in integers."""
 
-    reached: Reached | None = None
-    refused: str | None = None
     agreement: float = 0.0
     """The share of answers that are those of the same weights with floats around HCCS."""
     equal: float | None = None
@@ -197,10 +188,10 @@ class Results:
     reconstruct: Reconstructed | None = None
     calibrated: Scored
     """HCCS with the calibrated parameters, before any training."""
-    untrained: Untrained | None = None
+    untrained: IntegerForm | None = None
     """All in integers, before any training."""
     retrain: Trained | None = None
-    attention: IntegerAttention
+    attention: IntegerForm
     """The delivered model with int8 q, k and v."""
     integer: AllInteger | None = None
     save: Saved

@@ -35,8 +35,8 @@ from hccs.conversion.models import (
     require_fit,
 )
 from hccs.conversion.results import Answers, ChangedAnswer, Reached, stages_of
+from hccs.conversion.runs import state
 from hccs.conversion.runs.folder import RunFolder
-from hccs.conversion.runs.processes import state
 from hccs.conversion.scores import difference, measured
 from hccs.conversion.settings import Settings
 from hccs.conversion.stages import CALIBRATED, Judge, stages_for

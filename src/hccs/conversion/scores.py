@@ -97,7 +97,7 @@ def measured(metric: Metric, logits: torch.Tensor, labels: torch.Tensor) -> Meas
     """The metric of a model's logits; an accuracy p has the error sqrt(p (1 - p) / examples)."""
     value = metric(logits, labels)
     if metric.function is accuracy:
-        count = _count(labels)
+        count = int((labels != IGNORED).sum()) if labels.ndim == 2 else len(labels)
         return Measured(value, (value * (1 - value) / count) ** 0.5, count)
     return Measured(value, _jackknife(lambda kept: metric(logits[kept], labels[kept]), len(labels)))
 
@@ -135,10 +135,6 @@ def _distances(logits: torch.Tensor, wanted: torch.Tensor, counted: torch.Tensor
         return found
     weights = torch.ones_like(found) if counted is None else counted.to(found)
     return (found * weights).sum(-1) / weights.sum(-1).clamp(min=1)
-
-
-def _count(labels: torch.Tensor) -> int:
-    return int((labels != IGNORED).sum()) if labels.ndim == 2 else len(labels)
 
 
 def _right(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

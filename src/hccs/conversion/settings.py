@@ -12,9 +12,9 @@ from hccs.calibration.searching import GRANULARITIES
 from hccs.calibration.two_lines import SCORES
 from hccs.conversion.data import tasks
 from hccs.conversion.data.holdout import HOLDOUT_LIMIT
-from hccs.conversion.steps import RETRAINING
-from hccs.conversion.training import LAST_SEED, Recipe
-from hccs.errors import ParameterError
+from hccs.conversion.training import LAST_SEED, RETRAINING, Recipe
+from hccs.errors import ParameterError, require_one_of
+from hccs.numbers.arrays import require_integer
 from hccs.numbers.modes import Mode
 from hccs.numbers.region import NARROW, WIDE, Region
 
@@ -64,8 +64,8 @@ def chosen_form(n: int, lines: int | None, scores: str | None, retrains: bool) -
     """
     if isinstance(lines, bool) or lines not in (None, 1, 2):
         raise ParameterError("lines 1 or 2", repr(lines), "Choose other --lines, or leave it out.")
-    if scores not in (None, *SCORES):
-        raise ParameterError(f"scores {' or '.join(SCORES)}", repr(scores), "Choose other --scores.")
+    if scores is not None:
+        require_one_of("scores", scores, SCORES, "Choose other --scores.")
     lines = lines or (1 if retrains else 2)
     if lines == 2:
         return LineForm(2, scores or ("uint8" if n <= LONGEST_UINT8 else "int16"), WIDE)
@@ -73,12 +73,8 @@ def chosen_form(n: int, lines: int | None, scores: str | None, retrains: bool) -
         raise ParameterError(
             "two lines for uint8 scores", "one line", "Add --lines 2, or leave --scores out."
         )
-    return LineForm(1, "int16", NARROW if has_useful_slope(n) else WIDE)
-
-
-def has_useful_slope(n: int) -> bool:
-    """Whether one line whose sums have 15 bits may fall by more than one step a distance."""
-    return Region(n).max_slope(USUAL_DISTANCE) > 1
+    # A useful slope falls by more than one step a distance.
+    return LineForm(1, "int16", NARROW if Region(n).max_slope(USUAL_DISTANCE) > 1 else WIDE)
 
 
 @dataclass(frozen=True)
@@ -135,28 +131,12 @@ class Settings:
         if self.task.n < 1:
             raise ParameterError("n of at least 1", str(self.task.n), "Raise --n.")
         Region(self.task.n, self.form.sum_bits)
-        if self.granularity not in GRANULARITIES:
-            raise ParameterError(
-                f"granularity {', '.join(GRANULARITIES)}",
-                repr(self.granularity),
-                "Choose another --granularity; the paper uses head.",
-            )
-        if self.integer not in INTEGER:
-            raise ParameterError(
-                f"integer {' or '.join(INTEGER)}", repr(self.integer), "Choose another --integer."
-            )
-        if self.sentences < 1:
-            raise ParameterError(
-                "at least one sentence to calibrate on", str(self.sentences), "512 are plenty."
-            )
-        if self.reconstruction_sentences < 1:
-            raise ParameterError(
-                "at least one sentence to correct weights on",
-                str(self.reconstruction_sentences),
-                "2048 are plenty.",
-            )
-        if not 0 <= self.seed <= LAST_SEED:
-            raise ParameterError(f"a seed of 0 to {LAST_SEED}", str(self.seed), "Choose another --seed.")
+        hint = "Choose another --granularity; the paper uses head."
+        require_one_of("granularity", self.granularity, GRANULARITIES, hint)
+        require_one_of("integer", self.integer, INTEGER, "Choose another --integer.")
+        for name, usual in (("sentences", 512), ("reconstruction_sentences", 2048)):
+            require_integer(name, getattr(self, name), 1, 2**31, f"{usual} are plenty.")
+        require_integer("seed", self.seed, 0, LAST_SEED, "Choose another --seed.")
 
 
 _SPELLED_APART = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from hccs.conversion.data.problems import CLASSIFICATION, IGNORED, IMAGES, RERAN
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.evaluate import agreement, integer_logits, share_equal
 from hccs.conversion.metrics import ACCURACY
-from hccs.conversion.models import best_device, float_accuracy, predictions
+from hccs.conversion.models import best_device, float_accuracy, predictions, score
 from hccs.conversion.results import (
     AllInteger,
     Calibrated,
@@ -27,22 +27,21 @@ from hccs.conversion.results import (
     CorrectedMatrix,
     FloatModel,
     HeadFit,
-    IntegerAttention,
+    IntegerForm,
     Reconstructed,
     Saved,
     Scored,
     Trained,
-    Untrained,
     Verdict,
 )
-from hccs.conversion.runs.processes import state
+from hccs.conversion.runs import state
 from hccs.conversion.scores import closer, measured
-from hccs.conversion.steps import SCALES, evaluate_modes, plan_whole, retrain, train_whole
-from hccs.conversion.training import Outcome, Recipe, train
+from hccs.conversion.training import taught, train
 from hccs.errors import HccsError
 from hccs.nn import IntegerPlan
 from hccs.nn.integer import NORMALISATION
 from hccs.nn.training import divergence
+from hccs.numbers.modes import Mode
 from hccs.numbers.table import CONVERTED, ParamTable
 from hccs.program import IntegerModel
 from hccs.program.files import IN_RUN
@@ -59,6 +58,9 @@ ANSWERS = "answers.npy"
 
 MOST_JUDGES = 1024
 """Held-back sentences on which a step is judged."""
+
+SCALES = "least-error"
+"""How the scales of whole encoders are chosen, with outlying channels apart: what MiniLM needs."""
 
 LEAST_SENTENCES = 8
 """Reconstruction holds back one sentence in so many."""
@@ -187,13 +189,30 @@ def reconstruct(run: Run) -> Reconstructed:
 def score_calibrated(run: Run) -> Scored:
     """The calibrated model's score, in every mode."""
     model, table = run.calibrated()
-    modes = evaluate_modes(model, table, run.sets["dev"], metric=run.metric)
+    modes = _scores_by_mode(run, model, table)
     reached = run.score(model)
     hccs.nn.detach(model)
     return Scored(reached=reached, modes=modes)
 
 
-def score_untrained(run: Run) -> Untrained:
+def _scores_by_mode(run: Run, model: Any, table: ParamTable) -> dict[str, float]:
+    """The dev score with this table in each mode; leaves the table's own mode attached."""
+    dev, metric = run.sets["dev"], run.metric
+    scores = {mode.value: score(hccs.nn.attach(model, table, mode), dev, metric) for mode in Mode}
+    hccs.nn.attach(model, table)
+    return scores
+
+
+def plan_whole(model: Any, table: ParamTable, sentences: TokenisedSet) -> IntegerPlan:
+    """The scales of a float model's integers, measured with HCCS in it; HCCS is detached again."""
+    hccs.nn.attach(model, table)
+    batches = list(sentences.batches(64))  # all of them in every process: ranges do not merge
+    plan = IntegerPlan.measured(model, table, batches, SCALES, pixels=sentences.pixels, split_outliers=True)
+    hccs.nn.detach(model)
+    return plan
+
+
+def score_untrained(run: Run) -> IntegerForm:
     """The float weights all in integers: the score of the model that is trained, before its training."""
     try:
         plan = plan_whole(run.model, run.table, run.sets["calibration"])
@@ -201,55 +220,41 @@ def score_untrained(run: Run) -> Untrained:
     except HccsError as error:
         hccs.nn.detach(run.model)
         run.say(f"  not all in integers: {error}")
-        return Untrained(refused=str(error))
+        return IntegerForm(refused=str(error))
     with plan.training():
-        return Untrained(reached=run.score(run.model))
-
-
-def _trains_in_integers(run: Run) -> bool:
-    before: Untrained | None = run.found.get("untrained")
-    return before is not None and before.refused is None
+        return IntegerForm(reached=run.score(run.model))
 
 
 def retrain_model(run: Run) -> Trained:
-    """Train the model with HCCS in it; score it in every mode."""
+    """Train the model with HCCS in it, as its program computes where it has one; score it in every mode."""
     assert run.settings.retraining is not None
     recipe = replace(run.settings.retraining, seed=run.settings.seed)
     if run.settings.task.unlabelled:
         recipe = replace(recipe, distil=1.0)
-    where = run.path / "checkpoints" / "retrain.pt"
-    if _trains_in_integers(run):
-        outcome, answers = _train_in_integers(run, recipe, where)
+    model, data = hccs.nn.detach(run.model), run.sets["train"]
+    if recipe.distil and data.predictions is None:
+        data = taught(data, model)
+    before: IntegerForm | None = run.found.get("untrained")
+    plan = None
+    if before is not None and before.refused is None:
+        plan = plan_whole(model, run.table, run.sets["calibration"])
     else:
-        outcome = retrain(
-            run.model,
-            run.table,
-            run.sets["train"],
-            run.sets["held_back"],
-            recipe,
-            where,
-            metric=run.metric,
-            say=run.say,
-        )
-        run.keep(run.model, "retrained")
-        answers = predictions(run.model, run.sets["dev"])
-    table = hccs.nn.current_table(run.model)
-    modes = evaluate_modes(run.model, table, run.sets["dev"], metric=run.metric)
+        hccs.nn.attach(model, run.table)
+    where = run.path / "checkpoints" / "retrain.pt"
+    with nullcontext() if plan is None else plan.training():
+        outcome = train(model, data, run.sets["held_back"], recipe, where, metric=run.metric, say=run.say)
+        answers = predictions(model, run.sets["dev"])
+    if plan is None:
+        run.keep(model, "retrained")
+    else:  # the program has the scales of the training
+        run.keep(hccs.nn.attach(model, run.table), "retrained", {ANSWERS: answers.cpu().numpy()})
+        _write(plan.lower(), run)
     return Trained(
-        reached=run.reached(answers), modes=modes, held_back=outcome.score, history=outcome.history
+        reached=run.reached(answers),
+        modes=_scores_by_mode(run, model, hccs.nn.current_table(model)),
+        held_back=outcome.score,
+        history=outcome.history,
     )
-
-
-def _train_in_integers(run: Run, recipe: Recipe, where: Path) -> tuple[Outcome, torch.Tensor]:
-    """Train as the program computes, and write the program with the scales of the training."""
-    plan = plan_whole(run.model, run.table, run.sets["calibration"])
-    examples, held_back = run.sets["train"], run.sets["held_back"]
-    outcome = train_whole(plan, examples, held_back, recipe, where, metric=run.metric, say=run.say)
-    with plan.training():
-        answers = predictions(run.model, run.sets["dev"])
-    run.keep(hccs.nn.attach(run.model, run.table), "retrained", {ANSWERS: answers.cpu().numpy()})
-    _write(plan.lower(), run)
-    return outcome, answers
 
 
 def _write(model: IntegerModel, run: Run) -> None:
@@ -276,7 +281,7 @@ def _tokenizer_text(tokenizer: Any) -> str:
     return str(plain.to_str())
 
 
-def quantise_attention(run: Run) -> IntegerAttention:
+def quantise_attention(run: Run) -> IntegerForm:
     """Scales of the delivered model's q, k and v, saved with it; its score with attention in integers."""
     if run.settings.retraining is None:
         model = hccs.nn.attach(*run.calibrated()).eval()
@@ -285,14 +290,14 @@ def quantise_attention(run: Run) -> IntegerAttention:
     table = hccs.nn.calibrate_operands(model, hccs.nn.current_table(model), run.calibration_share())
     run.keep(hccs.nn.attach(model, table), "model")
     if table.mode not in NORMALISATION:
-        return IntegerAttention()
+        return IntegerForm()
     hccs.nn.attach(model, table, backend="integer")
-    return IntegerAttention(reached=run.score(model))
+    return IntegerForm(reached=run.score(model))
 
 
 def lower(run: Run) -> AllInteger:
     """The delivered model all in integers, where it has such a form; the score is that of the file."""
-    before: Untrained | None = run.found.get("untrained")
+    before: IntegerForm | None = run.found.get("untrained")
     if before is not None and before.refused is not None:
         return AllInteger(refused=before.refused)
     correction = None

@@ -40,31 +40,16 @@ MARGIN = 10.0
 
 @dataclass(frozen=True)
 class Ranges:
-    """The layers that ran, by name, and what their heads met: largest magnitudes and the longest row."""
+    """The layers that ran, by name, their longest row, and the int8 steps that reach what their heads met."""
 
     layers: list[str]
-    logits: np.ndarray[Any, Any]
-    """[layers, heads]."""
-    qkv: np.ndarray[Any, Any]
-    """Of q, k and v, [layers, heads, 3]."""
     columns: int
-    rows: np.ndarray[Any, Any]
-    """What of the logits matters to the rows' softmax, [layers, heads]: see `ROWS`."""
-
-    @property
-    def logit_scale(self) -> np.ndarray[Any, Any]:
-        """The value of one int8 step that reaches all logits."""
-        return np.maximum(self.logits, 1e-6) / 127
-
-    @property
-    def row_scale(self) -> np.ndarray[Any, Any]:
-        """The value of one int8 step that reaches every row's maximum and what lies not far below it."""
-        return np.maximum(self.rows, 1e-6) / 127
-
-    @property
-    def qkv_scale(self) -> np.ndarray[Any, Any]:
-        """The value of one int8 step that reaches all of q, k and v."""
-        return np.maximum(self.qkv, 1e-6) / 127
+    logit_scale: np.ndarray[Any, Any]
+    """[layers, heads]: reaches all logits."""
+    row_scale: np.ndarray[Any, Any]
+    """[layers, heads]: reaches every row's maximum and what lies not far below it, see `ROWS`."""
+    qkv_scale: np.ndarray[Any, Any]
+    """[layers, heads, 3]: reaches all of q, k and v."""
 
 
 class RangeObserver(Observer):
@@ -180,7 +165,7 @@ def collect(
     seen = ranges(model, first)
     given = seen.row_scale if isinstance(scale, str) else scale
     stats = HeadStatistics(
-        shape=(len(seen.layers), seen.logits.shape[1]),
+        shape=(len(seen.layers), seen.logit_scale.shape[1]),
         n=seen.columns if n is None else n,
         scale=seen.logit_scale if given is None else given,
         layers=seen.layers,
@@ -203,9 +188,9 @@ def calibrate_operands(model: nn.Module, table: ParamTable, batches: Sequence[An
     model = unwrapped(model)
     seen = ranges(model, listed(batches))
     order = table.layers or seen.layers
-    if sorted(order) != sorted(seen.layers) or table.shape != seen.logits.shape:
+    if sorted(order) != sorted(seen.layers) or table.shape != seen.logit_scale.shape:
         raise ModelError(
-            f"a table of the layers {', '.join(seen.layers)}, {seen.logits.shape[1]} heads each",
+            f"a table of the layers {', '.join(seen.layers)}, {seen.logit_scale.shape[1]} heads each",
             f"one of {', '.join(order)}, {table.shape[1]} heads each",
             "This table belongs to another model: collect and calibrate on this one.",
         )
@@ -236,14 +221,10 @@ def ranges(model: nn.Module, batches: Sequence[Any]) -> Ranges:
 
         for part in (*found.values(), columns):
             dist.all_reduce(part, dist.ReduceOp.MAX)
-    reach = reach_of_rows(found["highest"], -found["negated lowest"], found["logits"])
-    logits, operands, rows = (part.double().cpu().numpy() for part in (found["logits"], found["qkv"], reach))
-    return Ranges(list(ran), logits, operands, int(columns), rows)
-
-
-def reach_of_rows(highest: torch.Tensor, lowest: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
-    """What 127 steps must reach; never more than the largest magnitude, nor less than any row's maximum."""
-    return torch.minimum(torch.maximum(highest, MARGIN - lowest), largest)
+    # 127 steps reach no more than the largest magnitude, and no less than any row's maximum.
+    reach = torch.maximum(found["highest"], MARGIN + found["negated lowest"]).minimum(found["logits"])
+    limits = (part.double().cpu().numpy() for part in (found["logits"], reach, found["qkv"]))
+    return Ranges(list(ran), int(columns), *(np.maximum(limit, 1e-6) / 127 for limit in limits))
 
 
 def distributed() -> bool:

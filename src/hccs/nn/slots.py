@@ -179,23 +179,13 @@ class LearnableHeadSoftmax(SoftmaxSlot):
     def rounded_parameters(self) -> tuple[torch.Tensor, torch.Tensor]:
         """theta [heads, 3] or [heads, 6], integers carried in float32, and scale [heads]."""
         real = self.start * self.log_ratio.clamp(-2, 2).exp()
-        projected = (
-            self._projected(real.detach())
-            if real.shape[-1] == ONE_LINE + 1
-            else self._two_lines(real.detach())
-        )
+        projected = self._projected(real.detach()[:, :-1].round())
         return real[:, :-1] + (projected - real[:, :-1]).detach(), real[:, -1]
 
-    def _projected(self, real: torch.Tensor) -> torch.Tensor:
-        B, S, D = real[:, :3].round().unbind(-1)
-        floor, top = self.region.floor, self.region.max_base
-        D = D.clamp(1, MAX_DISTANCE)
-        S = torch.minimum(S.clamp(0, MAX_SLOPE), ((top - floor) / D).floor())
-        return torch.stack([torch.clamp(torch.maximum(B, S * D + floor), max=top), S, D], -1)
-
-    def _two_lines(self, real: torch.Tensor) -> torch.Tensor:
-        B, S, D, S2, D2 = real[:, :5].round().unbind(-1)
-        f = self.start[:, 5]
+    def _projected(self, theta: torch.Tensor) -> torch.Tensor:
+        B, S, D, *second = theta.unbind(-1)
+        none = torch.zeros_like(B)
+        S2, D2, f = (second[0], second[1], self.start[:, 5]) if second else (none, none, none)
         unit = 2**f
         floor = self.region.floor * unit
         most = torch.where(f > 0, min(self.region.max_base, UINT8_MAX), self.region.max_base)
@@ -205,7 +195,7 @@ class LearnableHeadSoftmax(SoftmaxSlot):
         S = torch.minimum(S.clamp(0, MAX_SLOPE), ((top - floor) / D).floor())
         S2 = torch.minimum(S2.clamp(0, MAX_SLOPE), ((top - floor - S * D) / D2).floor())
         B = torch.minimum(torch.maximum(B, S * D + S2 * D2 + floor), top)
-        return torch.stack([B, S, D, S2, D2, f], -1)
+        return torch.stack([B, S, D, S2, D2, f][: theta.shape[-1]], -1)
 
     def forward(self, z: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
         theta, scale = self.rounded_parameters()

@@ -41,7 +41,7 @@ def positive(name: str, value: Any, dtype: type[np.floating[Any]] = np.float64) 
     if not (np.isfinite(rounded) & (rounded > 0)).all():
         wrong = array[~(np.isfinite(rounded) & (rounded > 0))]
         raise ParameterError(
-            f"{name} positive and finite in {np.dtype(dtype).name}",
+            f"{name} > 0 and finite in {np.dtype(dtype).name}",
             str(wrong.flat[0]),
             "A scale is the real value of one integer step; scale 0 comes from data that is all zeros.",
         )

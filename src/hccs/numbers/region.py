@@ -81,8 +81,9 @@ class Region:
         two = bool(S2 or f)
         least = self.min_base(S, D, S2, D2, f)
         if least > B:
-            scores = "S*D + S2*D2" if two else "S*D"
-            return f"B >= {scores} + {self._floor_in_words(two)} = {least}, but B = {B}"
+            floor = "1" if self.sum_bits == WIDE else "ceil(256/n)"
+            scores = f"S*D + S2*D2 + {floor} * 2^f" if two else f"S*D + {floor}"
+            return f"B >= {scores} = {least}, but B = {B}"
         most = min(self.max_base, UINT8_MAX) if f else self.max_base
         if most < B >> f:
             if f:
@@ -94,10 +95,6 @@ class Region:
             )
             return f"B <= {words} = {most}, but B = {B}"
         return None
-
-    def _floor_in_words(self, two: bool) -> str:
-        floor = "1" if self.sum_bits == WIDE else "ceil(256/n)"
-        return f"{floor} * 2^f" if two else floor
 
     def __contains__(self, parameters: tuple[int, ...]) -> bool:
         return self.violation(*parameters) is None

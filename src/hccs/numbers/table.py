@@ -143,15 +143,6 @@ class ParamTable:
         count = self.shape[axis]
         return require_integer(name, value, -count, count - 1, f"The table has {count}, counted from 0.")
 
-    def require_one_line(self, where: str, instead: str) -> None:
-        """Refuse two lines and wide sums where only the paper's form is implemented."""
-        if self.wide:
-            raise ParameterError(
-                f"a table of one line and sums of 15 bits {where}",
-                f"{self.lines} line{'s' if self.lines > 1 else ''} and sums of {self.sum_bits} bits",
-                instead,
-            )
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ParamTable):
             return NotImplemented

@@ -329,10 +329,10 @@ def shared_memory() -> ShapeError:
     return ShapeError("out to be memory of its own", "memory shared with x", "Pass another array.")
 
 
-def as_tensors(result: NDArray[Any], sums: NDArray[np.int32] | None, out: str) -> Any:
+def as_tensors(found: Any, out: str) -> Any:
     """Attention's arrays as tensors on the same memory; half precision is the float32 result rounded once."""
     torch = sys.modules["torch"]
-    tensor = torch.from_numpy(result)
-    if sums is not None:
-        return tensor, torch.from_numpy(sums)
+    if out == "pair":
+        return tuple(map(torch.from_numpy, found))
+    tensor = torch.from_numpy(found)
     return tensor.to(getattr(torch, out)) if out in ("float16", "bfloat16") else tensor

@@ -71,9 +71,13 @@ def attention(
         arguments.require_threads(threads)
     if device != "cpu":
         arguments.require_shapes(arguments.LOGITS, (*q.shape[:-1], keys), theta, masking, valid, requant)
-    return backend("attention", device).attention(
+    tensors = device == "cpu" and not isinstance(q, np.ndarray)
+    if tensors:
+        q, k, v = q.detach().numpy(), k.detach().numpy(), v.detach().numpy()  # they share memory
+    found = backend("attention", device).attention(
         q, k, v, theta, requant, masking, valid, bool(causal), first, out, threads
     )
+    return arguments.as_tensors(found, out) if tensors else found
 
 
 OUTPUTS = ("float32", "float16", "bfloat16", "int8", "pair")

@@ -22,8 +22,6 @@ from hccs.reference.top_k import top_k as reference_top_k
 def softmax(
     x: Any, theta: HeadParams, mode: Mode, masking: int, valid: Any, out: Any, threads: int | None
 ) -> None:
-    if not isinstance(x, np.ndarray):
-        x, out = x.numpy(), out.numpy()  # they share memory
     _require_selection("x.shape", x.shape, theta, masking, valid)
     if np.may_share_memory(x, out):
         raise arguments.shared_memory()
@@ -43,28 +41,13 @@ def attention(
     out: str,
     threads: int | None,
 ) -> Any:
-    tensors = not isinstance(q, np.ndarray)
-    if tensors:
-        q, k, v = q.detach().numpy(), k.detach().numpy(), v.detach().numpy()
     shape = (*q.shape[:-1], k.shape[-2])
     _require_selection(arguments.LOGITS, shape, theta, masking, valid, requant)
-    found = reference_attention(q, k, v, theta, requant, valid=valid, causal=causal, mode=mode, out=out)
-    result, sums = found if out == "pair" else (found, None)
-    if tensors:
-        return arguments.as_tensors(result, sums, out)
-    return found
+    return reference_attention(q, k, v, theta, requant, valid=valid, causal=causal, mode=mode, out=out)
 
 
-def by_factor(x: Any, factor: Any) -> Any:
-    if isinstance(x, np.ndarray):
-        return _by_factor(x, np.asarray(factor))
-    import torch
-
-    return torch.from_numpy(_by_factor(x.detach().float().numpy(), factor.detach().float().numpy()))
-
-
-def _by_factor(x: NDArray[Any], factors: NDArray[Any]) -> NDArray[np.int8]:
-    steps = np.rint(x.astype(np.float32) * factors.astype(np.float32)[..., None, None])
+def by_factor(x: NDArray[np.float32], factors: NDArray[np.float32]) -> NDArray[np.int8]:
+    steps = np.rint(x * factors[..., None, None])
     if np.isnan(steps).any():
         raise arguments.not_finite("q, k and v")
     return np.clip(steps, -128, 127).astype(np.int8)

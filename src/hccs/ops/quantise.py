@@ -98,4 +98,12 @@ def by_factor(x: Any, factor: Any) -> Any:
     >>> by_factor(np.array([[[[0.25, -0.35, 99.0]]]], np.float32), np.array([10.0], np.float32))
     array([[[[  2,  -4, 127]]]], dtype=int8)
     """
-    return backend("quantise", arguments.device_of(x)).by_factor(x, factor)
+    device = arguments.device_of(x)
+    kernel = backend("quantise", device).by_factor
+    if isinstance(x, np.ndarray):
+        return kernel(x.astype(np.float32, copy=False), np.asarray(factor, np.float32))
+    if device != "cpu":
+        return kernel(x, factor)
+    import torch
+
+    return torch.from_numpy(kernel(x.detach().float().numpy(), factor.detach().float().numpy()))

@@ -20,11 +20,11 @@ import torch
 from hccs.conversion.converted import Converted
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import load_classifier
+from hccs.conversion.report.cost import FLOAT, OURS
 from hccs.nn import AttentionInputs, AttentionSlot, attention_layers, fill
 from hccs.program.files import IN_RUN
 from hccs_lab.bench.runtimes import OPENERS, Answer, Batch, torch_dynamic_int8
 
-OURS = "hccs, all in integers"
 CALIBRATION = 64
 """Sentences that OpenVINO's ranges are taken from."""
 
@@ -70,7 +70,8 @@ class Contender:
 
 
 def _float(material: Material) -> tuple[Path, int]:
-    return material.run.folder, _bytes_of(material.run.folder / "float")
+    files = (material.run.folder / "float").glob("*.safetensors")
+    return material.run.folder, sum(file.stat().st_size for file in files)
 
 
 def _torch_int8(material: Material) -> tuple[Path, int]:
@@ -98,10 +99,6 @@ def _openvino(material: Material) -> tuple[Path, int]:
 def _ours(material: Material) -> tuple[Path, int]:
     path = material.run.folder / IN_RUN
     return path, path.stat().st_size
-
-
-def _bytes_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 class FusedByOnnxRuntime(AttentionSlot):
@@ -198,7 +195,7 @@ def quietly() -> Iterator[None]:
 
 
 CONTENDERS = (
-    Contender("torch float32", ("torch",), "torch-float", _float),
+    Contender(FLOAT, ("torch",), "torch-float", _float),
     Contender("torch dynamic int8, integer attention", ("torch",), "torch-int8", _torch_int8),
     Contender("ONNX Runtime dynamic int8", ("onnxruntime", "onnx", "onnxscript"), "onnxruntime", _onnx),
     Contender("OpenVINO static int8", ("openvino", "nncf"), "openvino", _openvino),

@@ -20,9 +20,11 @@ from hccs.backends.cpu import instruction_sets
 from hccs.conversion.converted import Converted
 from hccs.conversion.data.problems import IMAGES
 from hccs.conversion.data.tokens import TokenisedSet
+from hccs.conversion.report.cost import OURS
 from hccs.conversion.runs.record import write_json
 from hccs.errors import ParameterError
-from hccs_lab.bench.contenders import CONTENDERS, OURS, Contender, Material, batch_of
+from hccs.numbers.arrays import require_integer
+from hccs_lab.bench.contenders import CONTENDERS, Contender, Material, batch_of
 from hccs_lab.bench.runtimes import Batch, in_fresh_process
 
 LONGEST_TURN = 60
@@ -42,15 +44,13 @@ class BenchSettings:
     """The length of one turn of one contender."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "turns"):
-            if getattr(self, name) < 1:
-                raise ParameterError(f"{name} to be at least 1", str(getattr(self, name)), "Time something.")
+        for name in ("batch", "group", "turns"):
+            if (count := getattr(self, name)) is not None:
+                require_integer(name, count, 1, 2**31, "Time something.")
         if not 0 <= self.seconds <= LONGEST_TURN:
             raise ParameterError(
                 f"seconds between 0 and {LONGEST_TURN}", str(self.seconds), "A turn of 0.15 s is usual."
             )
-        if self.group is not None and self.group < 1:
-            raise ParameterError("group to be at least 1", str(self.group), "Sentences at a time.")
 
 
 def bench(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from hccs.cli.output import Json, Output, on_run
 from hccs.cli.tables import show
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from hccs.conversion.report.cost import Bench, Timing
 
 
 def bench(
@@ -29,7 +29,7 @@ def bench(
 ) -> None:
     """Latency, throughput, size and memory of a run: float, other runtimes' int8, and all in integers."""
     require_models()
-    from hccs.conversion.report.cost import read_bench, speed_against_float
+    from hccs.conversion.report.cost import SHIPPED, read_bench, shipped, speed_against_float
     from hccs.conversion.report.write import write_report
     from hccs_lab.bench.run import BenchSettings, describe_load
     from hccs_lab.bench.run import bench as time_run
@@ -37,49 +37,28 @@ def bench(
     output = Output(json)
     found = time_run(run, BenchSettings(batch, group, turns, seconds), file, output.say)
     output.results(found)
-    for title, header, rows in grids(found):
-        show(output.console, title, header, rows)
-    speed = speed_against_float(read_bench(run))
+    measured = read_bench(run)
+    assert measured is not None
+    show(output.console, "milliseconds (times ours; ? where turns disagree)", *times(measured))
+    show(output.console, "to ship and to hold", SHIPPED, shipped(measured))
+    speed = speed_against_float(measured)
     lines = []
     if speed is not None:
         lines = [f"one sentence on one thread: {speed:.2f} times as fast as float PyTorch"]
-    elif not all(row["steady"] for row in found["rows"]):
+    elif not all(row.steady for row in measured.rows):
         lines = [f"no ratio to float PyTorch: turns disagree; {describe_load(found['machine'])}"]
     lines.append(f"everything in {run / 'bench.json'}")
     lines.append(f"report: {write_report(run)}")
     output.end("bench", lines, on_run(run, "export c", "export onnx"))
 
 
-def grids(found: dict[str, Any]) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:
-    """Times in milliseconds with their ratio to ours; then what has to be shipped and held."""
-    cases = list(dict.fromkeys((row["workload"], row["threads"]) for row in found["rows"]))
-    cells = {(row["name"], (row["workload"], row["threads"])): row for row in found["rows"]}
-    times: list[Sequence[str]] = [
-        [
-            name,
-            *(
-                f"{cell['ms']:.3f} ({cell['times_ours']:.2f}{'' if cell['steady'] else '?'})"
-                for cell in (cells[name, case] for case in cases)
-            ),
-        ]
-        for name in found["contenders"]
-    ]
-    costs: list[Sequence[str]] = [
-        [
-            name,
-            f"{facts['bytes'] / 2**20:.2f}",
-            f"{facts['memory'] / 2**20:.0f}",
-            f"{facts['first_answer']:.2f}",
-            f"{100 * facts['agreement']:.1f}",
-        ]
-        for name, facts in found["contenders"].items()
-    ]
-    heads = [f"{workload}, {threads}T" for workload, threads in cases]
-    return [
-        ("milliseconds (times ours; ? where turns disagree)", ["", *heads], times),
-        (
-            "to ship and to hold",
-            ["", "MiB on disk", "MiB resident", "s to first answer", "% answers as float"],
-            costs,
-        ),
-    ]
+def times(found: Bench) -> tuple[list[str], list[list[str]]]:
+    """Milliseconds of every contender, with their ratio to ours, by workload and threads."""
+    cells = {(row.name, (row.workload, row.threads)): row for row in found.rows}
+    cases = list(dict.fromkeys(case for _, case in cells))
+
+    def shown(cell: Timing) -> str:
+        return f"{cell.ms:.3f} ({cell.times_ours:.2f}{'' if cell.steady else '?'})"
+
+    rows = [[name, *(shown(cells[name, case]) for case in cases)] for name in found.contenders]
+    return ["", *(f"{workload}, {threads}T" for workload, threads in cases)], rows

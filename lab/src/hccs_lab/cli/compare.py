@@ -11,7 +11,7 @@ import typer
 from hccs.cli.boundary import require_models
 from hccs.cli.output import Json, Output
 from hccs.cli.tables import show
-from hccs.errors import ParameterError
+from hccs.errors import ParameterError, require_one_of
 
 if TYPE_CHECKING:
     from hccs_lab.compare.source import ComparisonSettings
@@ -65,7 +65,7 @@ def compare(
     found = run(settings, chosen, out, jobs=jobs, say=output.say)
     tables.write_markdown(found, out / "comparison.md")
     for grid in tables.grids(found):
-        show(output.console, grid.title, grid.header, grid.rows)
+        show(output.console, *grid)
     output.results(found)
     lines = [f"tables in {out / 'comparison.md'}, everything in {out / 'comparison.json'}"]
     output.end("compare", lines, {"more methods": f"hccs compare ... --methods NAME --out {out}"})
@@ -77,10 +77,8 @@ def _settings(model: str | None, task: str, data: str, vocabulary: str) -> Compa
     from hccs_lab.compare.source import ComparisonSettings, from_run
     from hccs_lab.demo import MODEL
 
-    if task and task not in TASKS:
-        raise ParameterError(
-            f"a task among {', '.join(TASKS)}", repr(task), "For other data run hccs convert first."
-        )
+    if task:
+        require_one_of("task", task, TASKS, "For other data run hccs convert first.")
     if model and (Path(model) / "float" / "config.json").exists():
         run = from_run(Path(model))
         return replace(run, task=TASKS[task] if task else run.task, data=data or run.data)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hccs.cli.output import Output
-from hccs.errors import ParameterError
+from hccs.errors import require_one_of
 
 PARTS = ("search", "convert", "all")
 
@@ -20,8 +20,7 @@ def demo(
     part: Annotated[str, typer.Option(help=f"One of {', '.join(PARTS)}.")] = "all",
 ) -> None:
     """Search movie reviews by meaning, then convert a BERT-tiny: with what ships, no network needed."""
-    if part not in PARTS:
-        raise ParameterError(f"--part among {', '.join(PARTS)}", repr(part), "Leave it out for both.")
+    require_one_of("--part", part, PARTS, "Leave it out for both.")
     output = Output()
     if part != "convert":
         _search(output)

@@ -91,8 +91,7 @@ def tables(
     """All tables of a folder of results as Markdown, printed and put into pages."""
     from hccs_lab.reproduce import tables as own
 
-    cells = own.load(out) if (out / "cells").exists() else {}
-    long = own.load_long(out)
+    cells, long = own.read_cells(out), own.read_cells(out / "long")
     made = own.every_table(cells, long)
     if not made:
         own.load(out)  # refuses

@@ -18,7 +18,6 @@ valid position take no part; rows with a constant p have no rank correlation and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,21 +37,6 @@ HEADINGS = {
 """The measures, and the headings of their columns."""
 
 MEASURES = tuple(HEADINGS)
-
-
-@dataclass(frozen=True)
-class Fidelity:
-    """Mean of every measure over rows, per head [layers, heads]."""
-
-    heads: dict[str, NDArray[np.float64]]
-
-    def overall(self) -> dict[str, float]:
-        """Means over heads: each head counts alike, as in the mean KL of a calibration."""
-        return {name: float(np.nanmean(values)) for name, values in self.heads.items()}
-
-    def to_json(self) -> dict[str, Any]:
-        heads = {name: np.round(values, 8).tolist() for name, values in self.heads.items()}
-        return {**self.overall(), "heads": heads}
 
 
 def row_measures(
@@ -140,6 +124,9 @@ class FidelityCounter:
             self._sums[name][layer] += np.nansum(values, -1)
             self._rows[name][layer] += np.isfinite(values).sum(-1)
 
-    def result(self) -> Fidelity:
+    def result(self) -> dict[str, Any]:
+        """The mean of every measure over rows, then over heads, each of which counts alike; and by head."""
         with np.errstate(invalid="ignore"):
-            return Fidelity({name: self._sums[name] / self._rows[name] for name in MEASURES})
+            heads = {name: self._sums[name] / self._rows[name] for name in MEASURES}
+        overall = {name: float(np.nanmean(values)) for name, values in heads.items()}
+        return {**overall, "heads": {name: np.round(values, 8).tolist() for name, values in heads.items()}}

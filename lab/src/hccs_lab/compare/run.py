@@ -15,13 +15,14 @@ from typing import Any
 
 from hccs._progress import track
 from hccs.conversion.fingerprints import require_same
+from hccs.conversion.models import score
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.record import StageRecord, read_json, write_json
 from hccs.errors import FileError, HccsError, MissingExtraError
 from hccs_lab import surrogates
 from hccs_lab.compare import steps
 from hccs_lab.compare.entries import FLOAT, Entry
-from hccs_lab.compare.source import ComparisonSettings, LogitSample, ModelSource
+from hccs_lab.compare.source import ComparisonSettings, LogitSample, ModelSource, head_size
 from hccs_lab.compare.steps import time_forms
 from hccs_lab.processes import in_processes
 
@@ -35,7 +36,7 @@ class Comparison:
     def __init__(
         self, settings: ComparisonSettings, out: str | Path, say: Callable[[str], None] = print
     ) -> None:
-        self.settings, self.path, self.say = settings.checked(), Path(out), say
+        self.settings, self.path, self.say = settings, Path(out), say
         # Read before anything is written: a run on bad input leaves no files.
         self.source = ModelSource(settings)
 
@@ -86,15 +87,23 @@ class Comparison:
 
     def _stages(self, entry: Entry, record: StageRecord) -> dict[str, Callable[[], Any]]:
         found, origin = record.stages, self.source
-        stages: dict[str, Callable[[], Any]] = {}
-        if entry.method != FLOAT:
-            stages = {
-                "parameters": lambda: steps.parameters(entry, self.samples[0], origin),
-                "fidelity": lambda: steps.fidelity(entry, found["parameters"], self.samples[1]),
-                "costs": lambda: steps.costs(entry, origin.columns),
-            }
-        stages["accuracy"] = lambda: steps.scored(entry, found.get("parameters"), origin, self.samples[0])
-        return stages
+
+        def parameters() -> Any:
+            own = steps.fitted(entry.method, self.samples[0], head_size(origin.model))
+            return steps.completed(entry, own, self.samples[0])
+
+        def accuracy() -> float:
+            parameters = found.get("parameters")
+            return score(steps.attached(entry, parameters, origin.model, self.samples[0]), origin.dev)
+
+        if entry.method == FLOAT:
+            return {"accuracy": accuracy}
+        return {
+            "parameters": parameters,
+            "fidelity": lambda: steps.fidelity(entry, found["parameters"], self.samples[1]),
+            "costs": lambda: steps.costs(entry, origin.columns),
+            "accuracy": accuracy,
+        }
 
     def time(self, entry: Entry) -> None:
         """The stage of time, apart from the others: nothing else may run beside it."""

@@ -22,11 +22,12 @@ from hccs.conversion.data.tokens import TokenisedSet, tokenise
 from hccs.conversion.fingerprints import of_texts, of_weights
 from hccs.conversion.models import Loaded, best_device, load_classifier
 from hccs.conversion.runs.record import StageRecord
-from hccs.errors import DataError, FileError, ModelError, ParameterError
+from hccs.errors import DataError, FileError, ModelError
 from hccs.nn.attaching import detach
 from hccs.nn.collecting import observing, ranges, real_rows, run
 from hccs.nn.functional import quantise as quantise_tensor
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
+from hccs.numbers.arrays import require_integer
 
 PIECE = 1 << 21
 """Logits of a head's rows that are worked on at once."""
@@ -45,14 +46,9 @@ class ComparisonSettings:
     examples: int | None = None
     seed: int = 0
 
-    def checked(self) -> ComparisonSettings:
-        """Itself, or the first thing that no comparison could do."""
-        if self.sentences < 1:
-            raise ParameterError(
-                "at least one sentence to calibrate on", str(self.sentences), "512 are plenty."
-            )
+    def __post_init__(self) -> None:
+        require_integer("sentences", self.sentences, 1, 2**31, "512 are plenty.")
         require_rows(self.rows)
-        return self
 
 
 def from_run(folder: Path) -> ComparisonSettings:
@@ -255,5 +251,4 @@ def joined(
 
 
 def require_rows(rows: int) -> None:
-    if rows < 2:
-        raise ParameterError("at least two rows to compare on", str(rows), "2048 per head are plenty.")
+    require_integer("rows", rows, 2, 2**31, "2048 per head are plenty.")

@@ -12,25 +12,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hccs.conversion.models import accuracy
 from hccs.nn.attaching import fill
 from hccs.nn.slots import FloatSoftmax
 from hccs_lab import surrogates
 from hccs_lab.compare.entries import FLOAT, Entry, declared_costs
 from hccs_lab.compare.measures import FidelityCounter, row_measures
-from hccs_lab.compare.source import LogitSample, ModelSource, head_size
+from hccs_lab.compare.source import LogitSample
 from hccs_lab.surrogates import Result
 from hccs_lab.surrogates.fitting import float_softmax
 from hccs_lab.surrogates.surrogate import Surrogate
 
 Parameters = dict[str, Any]
 """A method's parameters as JSON holds them: a number for every [layer][head], or one word for all."""
-
-
-def parameters(entry: Entry, calibration: LogitSample, source: ModelSource) -> Parameters:
-    """Fixed values, and for the rest what the method's own calibration finds on the common rows."""
-    found = fitted(entry.method, calibration, head_size(source.model))
-    return completed(entry, found, calibration)
 
 
 def fitted(name: str, calibration: LogitSample, width: int) -> dict[str, Any]:
@@ -76,7 +69,7 @@ def fidelity(entry: Entry, parameters: Parameters, sample: LogitSample) -> dict[
     for layer, x, valid, result in outputs(entry, parameters, sample, range(sample.shape[0])):
         p = float_softmax(x, sample.scale[layer], valid)
         counter.add(layer, row_measures(p, result.probabilities, valid, result.unit))
-    return counter.result().to_json()
+    return counter.result()
 
 
 def costs(entry: Entry, k: int) -> dict[str, Any]:
@@ -105,12 +98,6 @@ def attached(entry: Entry, parameters: Parameters | None, model: Any, calibratio
         own,
     )
     return own
-
-
-def scored(
-    entry: Entry, parameters: Parameters | None, source: ModelSource, calibration: LogitSample
-) -> float:
-    return accuracy(attached(entry, parameters, source.model, calibration), source.dev)
 
 
 ROWS = 2048

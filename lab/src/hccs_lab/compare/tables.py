@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hccs._files import atomic
+from hccs.conversion.card import markdown_table
 from hccs_lab.compare.entries import FLOAT
 from hccs_lab.compare.measures import HEADINGS
 
@@ -15,17 +15,8 @@ Column = Callable[[dict[str, Any]], str]
 NOTHING = "-"
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A titled table of text."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def markdown(self) -> str:
-        lines = [self.header, ("---",) * len(self.header), *self.rows]
-        return "\n".join([f"### {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+Grid = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""A table of text: its title, header and rows."""
 
 
 def _fidelity(name: str) -> Column:
@@ -60,8 +51,8 @@ def accuracy_grid(methods: dict[str, Any]) -> Grid:
         return label, _fidelity("kl_renormalised")(record), *texts
 
     header = ("method", "KL renorm.", "without retraining", "points")
-    rows = tuple(line(label, record) for label, record in methods.items())
-    return Grid("Dev accuracy; points against the float model", header, rows)
+    rows = [line(label, record) for label, record in methods.items()]
+    return "Dev accuracy; points against the float model", header, rows
 
 
 def cost_grid(methods: dict[str, Any]) -> Grid:
@@ -81,7 +72,7 @@ def _grid(title: str, methods: dict[str, Any], columns: Mapping[str, Column]) ->
         for label, record in methods.items()
         if label != FLOAT
     ]
-    return Grid(title, ("method", *columns), tuple(rows))
+    return title, ("method", *columns), rows
 
 
 def grids(found: dict[str, Any]) -> list[Grid]:
@@ -90,4 +81,5 @@ def grids(found: dict[str, Any]) -> list[Grid]:
 
 
 def write_markdown(found: dict[str, Any], path: Path) -> None:
-    atomic.replace(path, "\n".join(grid.markdown() for grid in grids(found)).encode())
+    parts = (f"### {title}\n\n{markdown_table(header, rows)}\n" for title, header, rows in grids(found))
+    atomic.replace(path, "\n".join(parts).encode())

@@ -21,7 +21,7 @@ def settings() -> Settings:
     # Conversions need torch; the search beside them does not.
     from hccs.conversion.data import tasks
     from hccs.conversion.settings import Settings
-    from hccs.conversion.steps import RETRAINING
+    from hccs.conversion.training import RETRAINING
 
     recipe = replace(RETRAINING, epochs=0.5, learning_rate=1e-4, batch_size=64)
     return Settings(model=str(MODEL), task=tasks.TASKS["movies"], sentences=512, retraining=recipe)
@@ -32,12 +32,12 @@ def demo(out: str | Path, say: Callable[[str], None] = print) -> Converted:
     from hccs._files import atomic
     from hccs.conversion.converted import Converted
     from hccs.conversion.run import Run, finish
-    from hccs_lab.fidelity import fidelity_figure, measure_folders
+    from hccs_lab.fidelity import fidelity_figure, measure
 
     run = Run(settings(), out, say)
     run.run()
     say("fidelity …")
-    found = measure_folders(run.path / "float", run.path / "model", run.table, run.sets["calibration"])
+    found = measure(run.load("float").eval(), run.delivered(), run.table, run.sets["calibration"])
     atomic.replace(run.path / "fidelity.json", json.dumps(found, indent=1).encode())
     fidelity_figure(found, run.path / "fidelity.png", "BERT-tiny on movie snippets")
     finish(run.path, say)

@@ -24,9 +24,8 @@ from hccs._files import atomic
 from hccs.calibration import HeadStatistics
 from hccs.conversion.runs.record import StageRecord
 from hccs.errors import DataError, FileError
-from hccs.nn.collecting import RangeObserver, StatisticsObserver, observing, reach_of_rows
+from hccs.nn.collecting import StatisticsObserver, observing, ranges
 from hccs.nn.collecting import run as run_batches
-from hccs.nn.interface import attention_layers
 from hccs.nn.slots import AttentionInputs, AttentionSlot, Observer
 from hccs_lab.figures import decoder_figure
 from hccs_lab.reproduce import sets
@@ -321,40 +320,23 @@ class FirstTokenObserver(Observer):
 
 def look(model: nn.Module, windows: Sequence[Any], n: int) -> Seen:
     """The statistics at both scales, in two passes over the windows."""
-    layers = list(attention_layers(model))
-    ranges: dict[str, RangeObserver] = {}
-    firsts: dict[str, FirstTokenObserver] = {}
-
-    def first_pass(inner: AttentionSlot, name: str) -> AttentionSlot:
-        firsts[name] = FirstTokenObserver(inner)
-        ranges[name] = RangeObserver(firsts[name])
-        return ranges[name]
-
-    with observing(model, {name: partial(first_pass, name=name) for name in layers}):
-        run_batches(model, windows, "looking at rows")
-    largest, qkv, highest, negated = (
-        torch.stack([ranges[name].seen[part] for name in layers]).double()
-        for part in ("logits", "qkv", "highest", "negated lowest")
-    )
+    seen = ranges(model, windows)
+    layers, heads = seen.logit_scale.shape
     made = [
-        HeadStatistics(
-            shape=(largest.shape[0], largest.shape[1]),
-            n=n,
-            scale=np.maximum(limit.numpy(), 1e-6) / 127,
-            layers=layers,
-            qkv_scale=np.maximum(qkv.numpy(), 1e-6) / 127,
-        )
-        for limit in (largest, reach_of_rows(highest, -negated, largest))
+        HeadStatistics((layers, heads), n, scale, layers=seen.layers, qkv_scale=seen.qkv_scale)
+        for scale in (seen.logit_scale, seen.row_scale)
     ]
+    firsts: list[FirstTokenObserver] = []
 
-    def second_pass(inner: AttentionSlot, layer: int) -> AttentionSlot:
+    def observers(inner: AttentionSlot, layer: int) -> AttentionSlot:
         for stats in made:
             inner = StatisticsObserver(inner, stats, layer)
-        return inner
+        firsts.append(FirstTokenObserver(inner))
+        return firsts[-1]
 
-    with observing(model, {name: partial(second_pass, layer=i) for i, name in enumerate(layers)}):
+    with observing(model, {name: partial(observers, layer=i) for i, name in enumerate(seen.layers)}):
         run_batches(model, windows, "collecting")
-    return Seen(made[0], made[1], torch.stack([firsts[name].weight for name in layers]).numpy())
+    return Seen(made[0], made[1], torch.stack([first.weight for first in firsts]).numpy())
 
 
 def summary(stages: Mapping[str, Any], contexts: Sequence[int]) -> dict[str, dict[int, dict[str, float]]]:

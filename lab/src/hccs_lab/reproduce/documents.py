@@ -7,7 +7,6 @@ label: one sentence does not tell. Documents of dev are made of dev sentences an
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ from typing import Any
 
 import torch
 
-from hccs._files import atomic
 from hccs.conversion.data import tasks
 from hccs.conversion.data.holdout import hold_out, uncontained
 from hccs.conversion.data.tasks import Examples
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.models import load_tokenizer
 from hccs.errors import DataError
-from hccs_lab.reproduce.sets import packed
+from hccs_lab.reproduce import sets
 
 LENGTHS = (128, 256, 512, 1024)
 """n of the tables."""
@@ -56,17 +54,16 @@ class Pool:
 
 def prepared(data: Path, work: Path) -> Path:
     """The file of all documents' token ids, written if it is not there."""
-    path = work / "tokens" / f"documents-{_digest(data)}.safetensors"
-    if not path.exists():
-        from safetensors.torch import save
 
+    def parts() -> Iterator[tuple[str, TokenisedSet]]:
         tokenizer = load_tokenizer(str(data), data / "vocab.txt")
-        columns: dict[str, torch.Tensor] = {}
         for part, documents in _parts(data, tokenizer):
-            columns |= packed(part, as_set(documents, tokenizer))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.replace(path, save(columns))
-    return path
+            yield part, as_set(documents, tokenizer)
+
+    files = [data / "vocab.txt"]
+    files += [file for task in ("sst2", "mnli") for file in sorted((data / task).glob("*.tsv"))]
+    made_of = sets.digest(files, repr((LENGTHS, COUNTS, CALIBRATION_TOKENS)))
+    return sets.kept(work, "documents", made_of, parts)
 
 
 Document = tuple[list[int], int]
@@ -151,14 +148,3 @@ def as_set(documents: Sequence[Document], tokenizer: Any) -> TokenisedSet:
     mask = (torch.arange(ids.shape[1]) < lengths[:, None]).to(torch.int32)
     columns = {"input_ids": ids, "token_type_ids": torch.zeros_like(ids), "attention_mask": mask}
     return TokenisedSet(columns, lengths, torch.tensor([label for _, label in documents]), 0)
-
-
-def _digest(data: Path) -> str:
-    found = hashlib.sha256(repr((LENGTHS, COUNTS, CALIBRATION_TOKENS)).encode())
-    for file in (
-        data / "vocab.txt",
-        *sorted((data / "sst2").glob("*.tsv")),
-        *sorted((data / "mnli").glob("*.tsv")),
-    ):
-        found.update(file.read_bytes())
-    return found.hexdigest()[:12]

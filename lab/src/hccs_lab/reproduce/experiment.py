@@ -20,7 +20,6 @@ from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.metrics import ACCURACY
 from hccs.conversion.models import best_device, load_classifier, predictions
-from hccs.conversion.steps import with_mode
 from hccs.conversion.training import Outcome, Recipe, taught, train
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
@@ -29,8 +28,8 @@ from hccs_lab.compare.steps import fitted
 from hccs_lab.reproduce import sets
 from hccs_lab.reproduce.plan import (
     CALIBRATION_SENTENCES,
+    CORRECTION_SENTENCES,
     ENCODERS,
-    MENDING_SENTENCES,
     SURROGATE_ROWS,
     UNLABELLED_SENTENCES,
     Experiment,
@@ -55,6 +54,16 @@ FORMS: dict[str, dict[str, Any]] = {
 """Forms of theta, and the options of their search."""
 
 
+def reached(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    own = scores.measured(ACCURACY, logits, labels)
+    return {"accuracy": own.value, "error": own.error}
+
+
+def points(logits: torch.Tensor, base: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    against = scores.difference(ACCURACY, logits, base, labels)
+    return {"points": 100 * against.value, "points_error": 100 * against.error}
+
+
 class ExperimentRun:
     """The work of one experiment, which loads and computes what it needs only when a stage asks for it."""
 
@@ -67,7 +76,7 @@ class ExperimentRun:
         self.task = tasks.TASKS[experiment.task]
         self._found: dict[str, tuple[Calibration, float]] = {}
         self._refined: dict[tuple[str, Mode], ParamTable] = {}
-        self._mended: dict[str, Any] = {}
+        self._corrected: dict[str, Any] = {}
         self._fitted: dict[str, dict[str, Any]] = {}
 
     @cached_property
@@ -90,9 +99,9 @@ class ExperimentRun:
         return list(self.calibration.batches(64))
 
     @cached_property
-    def mending(self) -> list[dict[str, torch.Tensor]]:
-        """The calibration sentences and more, for mending weights."""
-        return list(self._drawn("train", MENDING_SENTENCES).batches(64))
+    def correction(self) -> list[dict[str, torch.Tensor]]:
+        """The calibration sentences and more, for correcting weights."""
+        return list(self._drawn("train", CORRECTION_SENTENCES).batches(64))
 
     @cached_property
     def unlabelled(self) -> TokenisedSet:
@@ -122,12 +131,8 @@ class ExperimentRun:
         outcome = self.train(model, data, held, recipe, "float")
         with replacing_folder(self.plan.model(self.experiment)) as folder:
             model.save_pretrained(folder)
-        reached = scores.measured(
-            ACCURACY, predictions(model, self.sets["dev"], BATCH), self.sets["dev"].labels
-        )
         return {
-            "accuracy": reached.value,
-            "error": reached.error,
+            **reached(predictions(model, self.sets["dev"], BATCH), self.sets["dev"].labels),
             "held": outcome.score,
             "history": outcome.history,
             "examples": {part: len(own) for part, own in self.sets.items()},
@@ -160,14 +165,7 @@ class ExperimentRun:
         """Accuracy on dev and the difference from the float model in points, with standard errors."""
         dev = self.sets["dev"]
         logits = predictions(model, dev, BATCH)
-        own = scores.measured(ACCURACY, logits, dev.labels)
-        against = scores.difference(ACCURACY, logits, self.answers, dev.labels)
-        return {
-            "accuracy": own.value,
-            "error": own.error,
-            "points": 100 * against.value,
-            "points_error": 100 * against.error,
-        }
+        return {**reached(logits, dev.labels), **points(logits, self.answers, dev.labels)}
 
     def in_modes(self, model: Any, table: ParamTable, modes: Iterable[Mode] = Mode) -> dict[str, Any]:
         """`measured` with a table attached, in each mode; leaves the table's own mode attached."""
@@ -224,17 +222,17 @@ class ExperimentRun:
     def refined(self, form: str, mode: Mode = Mode.I16_DIV) -> ParamTable:
         """A form fitted to the model's answers, as `hccs convert` does; made once."""
         if (form, mode) not in self._refined:
-            start = with_mode(self.calibrated(form)[0].table, mode)
+            start = replace(self.calibrated(form)[0].table, mode=mode)
             self._refined[form, mode] = hccs.nn.refine(self.copy(), start, self.batches)
         return self._refined[form, mode]
 
-    def mended(self, form: str) -> Any:
-        """A copy of the float model with a form attached and its weights mended in closed form; made once."""
-        if form not in self._mended:
+    def corrected(self, form: str) -> Any:
+        """A copy of the float model with a form attached and its weights corrected by ridge regression."""
+        if form not in self._corrected:
             model = hccs.nn.attach(self.copy(), self.calibrated(form)[0].table)
-            hccs.nn.reconstruct(model, self.mending, teacher=self.model)
-            self._mended[form] = model
-        return self._mended[form]
+            hccs.nn.reconstruct(model, self.correction, teacher=self.model)
+            self._corrected[form] = model
+        return self._corrected[form]
 
     def checkpoint(self, name: str) -> Path:
         """Where a training keeps its state, from which it goes on if it was killed."""

@@ -19,7 +19,6 @@ import hccs.nn
 from hccs._files.atomic import replacing_folder
 from hccs.calibration import HeadStatistics, fidelity, search
 from hccs.calibration.two_lines import Fitting, fitting_for
-from hccs.conversion import scores
 from hccs.conversion.data import tasks
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.metrics import ACCURACY
@@ -29,7 +28,7 @@ from hccs.conversion.runs.record import StageRecord
 from hccs.conversion.training import Recipe
 from hccs.errors import HccsError
 from hccs_lab.reproduce import documents, sets
-from hccs_lab.reproduce.experiment import FORMS, ExperimentRun
+from hccs_lab.reproduce.experiment import FORMS, ExperimentRun, points, reached
 from hccs_lab.reproduce.plan import ENCODERS, PATIENCE, Experiment, Plan, require_data
 from hccs_lab.reproduce.run import prefixed, require_same_data, run_each, run_stages
 
@@ -124,10 +123,8 @@ class LongRun:
         dev = self.sets[f"dev{n}"]
         batch = max(1, LOGITS // n**2)
         answers = predictions(self.model, dev, batch)
-        own = scores.measured(ACCURACY, answers, dev.labels)
         found: dict[str, Any] = {
-            "accuracy": own.value,
-            "error": own.error,
+            **reached(answers, dev.labels),
             "examples": {"documents": len(dev), "tokens": sum(dev.lengths)},
         }
         drawn = cache(partial(self._statistics, n, batch))
@@ -142,11 +139,9 @@ class LongRun:
                 continue
             logits = predictions(hccs.nn.attach(self.model, table), dev, batch)
             hccs.nn.detach(self.model)
-            against = scores.difference(ACCURACY, logits, answers, dev.labels)
             found[form] = {
                 "accuracy": ACCURACY(logits, dev.labels),
-                "points": 100 * against.value,
-                "points_error": 100 * against.error,
+                **points(logits, answers, dev.labels),
                 "kl": [float(kl) for kl in fidelity(measured, table)[..., 0].reshape(-1)],
                 **fitting.record,
             }

@@ -14,8 +14,8 @@ from hccs_lab.compare.entries import FLOAT, default_labels
 CALIBRATION_SENTENCES = 512
 """Training sentences, without their labels, that theta is fitted to."""
 
-MENDING_SENTENCES = 2048
-"""Training sentences, without their labels, that weights are mended on."""
+CORRECTION_SENTENCES = 2048
+"""Training sentences, without their labels, that weights are corrected on."""
 
 UNLABELLED_SENTENCES = 8192
 """Training sentences of training without labels."""
@@ -41,44 +41,8 @@ LABELS = tuple(
 )
 """Every method, HCCS in every mode, and two lines in the one without a division."""
 
-_RETRAINED_FIRST = (
-    "hccs_two_lines",
-    "hccs",
-    FLOAT,
-    "index_softmax",
-    "ibert",
-    "hccs:mode=u8_lin",
-    "softmax_s8",
-    "shiftmax",
-    "ita",
-    "log_int_softmax",
-    "e2softmax",
-    "softermax",
-    "exaq",
-    "hccs_two_lines:mode=u8_lin",
-    "consmax",
-    "rela",
-    "entmax15",
-    "sparsemax",
-    "entmax",
-    "hccs_two_lines_uint8",
-    "hls4ml",
-    "aie4ml_exp",
-    "hccs:mode=u8_clb",
-    "hccs:mode=u8_div",
-    "hccs:mode=i16_clb",
-    "hccs_two_lines_uint8:mode=u8_lin",
-    "sas",
-    "vitis_bf16",
-    "iron_bf16",
-)
-
-RETRAINED_LABELS = (
-    *_RETRAINED_FIRST,
-    *(label for label in LABELS if label not in (*_RETRAINED_FIRST, "softmax")),
-)
-"""HCCS and what the budget alone is worth, then integers, then what only training makes usable, then what is
-as good as softmax without it; methods that are new to the registry come last."""
+RETRAINED_LABELS = (FLOAT, *(label for label in LABELS if label != "softmax"))
+"""The float model, which tells what the budget alone is worth, then every method but softmax itself."""
 
 
 @dataclass(frozen=True)
@@ -163,15 +127,13 @@ class Plan:
         return self.work / "models" / experiment.name
 
 
-def experiments(
-    models: Sequence[str], tasks: Sequence[str], seeds: int, among: Mapping[str, Encoder] = ENCODERS
-) -> list[Experiment]:
+def experiments(models: Sequence[str], tasks: Sequence[str], seeds: int) -> list[Experiment]:
     """All experiments with tasks that an encoder has a recipe for, those that take longest first."""
-    require_known("models", models, among)
-    require_known("tasks", tasks, {task: None for e in among.values() for task in e.recipes})
+    require_known("models", models, ENCODERS)
+    require_known("tasks", tasks, {task: None for e in ENCODERS.values() for task in e.recipes})
     chosen = [
         Experiment(model, task, seed)
-        for model, encoder in among.items()
+        for model, encoder in ENCODERS.items()
         for task in encoder.recipes
         for seed in range(seeds)
         if model in models and task in tasks

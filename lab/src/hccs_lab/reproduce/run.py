@@ -17,14 +17,14 @@ from hccs.conversion.data.holdout import HOLDOUT_LIMIT
 from hccs.conversion.fingerprints import require_same
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.runs.record import StageRecord, read_json, write_json
-from hccs.conversion.steps import RETRAINING
+from hccs.conversion.training import RETRAINING
 from hccs.errors import HccsError
 from hccs_lab.processes import in_processes
 from hccs_lab.reproduce import sets
 from hccs_lab.reproduce.plan import (
     CALIBRATION_SENTENCES,
+    CORRECTION_SENTENCES,
     ENCODERS,
-    MENDING_SENTENCES,
     SURROGATE_EPOCHS,
     SURROGATE_ROWS,
     UNLABELLED_SENTENCES,
@@ -95,7 +95,7 @@ def settings() -> dict[str, Any]:
         "encoders": {name: asdict(encoder) for name, encoder in ENCODERS.items()},
         "retraining": asdict(RETRAINING),
         "calibration_sentences": CALIBRATION_SENTENCES,
-        "mending_sentences": MENDING_SENTENCES,
+        "mending_sentences": CORRECTION_SENTENCES,
         "unlabelled_sentences": UNLABELLED_SENTENCES,
         "held_back": HOLDOUT_LIMIT,
         "surrogates": {"rows": SURROGATE_ROWS, "epochs": SURROGATE_EPOCHS},

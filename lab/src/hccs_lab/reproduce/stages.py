@@ -12,10 +12,11 @@ import torch
 
 import hccs.nn
 from hccs.calibration import fidelity
+from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.evaluate import integer_logits, share_equal
 from hccs.conversion.models import predictions
-from hccs.conversion.steps import RETRAINING, plan_whole, retrain, train_whole, with_mode
-from hccs.conversion.training import Recipe, train
+from hccs.conversion.stages import plan_whole
+from hccs.conversion.training import RETRAINING, Recipe, train
 from hccs.errors import FileError, HccsError, MissingExtraError
 from hccs.numbers.modes import Mode
 from hccs.numbers.table import ParamTable
@@ -65,7 +66,7 @@ def refined(work: ExperimentRun) -> dict[str, Any]:
         ("one line", Mode.I16_DIV),
         ("two lines, uint8", WITHOUT_DIVISION),
     ):
-        model, start = work.copy(), with_mode(work.calibrated(form)[0].table, mode)
+        model, start = work.copy(), replace(work.calibrated(form)[0].table, mode=mode)
         before = work.judge(hccs.nn.attach(model, start))
         table = work.refined(form, mode)
         step = work.kept_step(work.judge(hccs.nn.attach(model, table)), before)
@@ -73,15 +74,15 @@ def refined(work: ExperimentRun) -> dict[str, Any]:
     return found
 
 
-def mended(work: ExperimentRun) -> dict[str, Any]:
-    """Weights mended in closed form, then theta refined; each step kept if it does not lose beyond noise."""
-    return {form: _mended(work, form) for form in ("two lines", "one line")}
+def corrected(work: ExperimentRun) -> dict[str, Any]:
+    """Weights corrected, then theta refined; each step is kept if it does not lose beyond noise."""
+    return {form: _corrected(work, form) for form in ("two lines", "one line")}
 
 
-def _mended(work: ExperimentRun, form: str) -> dict[str, Any]:
+def _corrected(work: ExperimentRun, form: str) -> dict[str, Any]:
     table = work.calibrated(form)[0].table
     plain = hccs.nn.attach(work.copy(), table)
-    answers, model = [work.judge(plain)], work.mended(form)
+    answers, model = [work.judge(plain)], work.corrected(form)
     found: dict[str, Any] = {"calibrated": work.measured(plain)}
     answers.append(work.judge(model))
     found["mended"] = {**work.measured(model), **work.kept_step(answers[1], answers[0])}
@@ -100,29 +101,21 @@ def _mended(work: ExperimentRun, form: str) -> dict[str, Any]:
     return found
 
 
-def all_integers(work: ExperimentRun) -> dict[str, Any]:
-    """All in integers from the float weights, without training, from one line."""
-    return _all_integers(work, work.copy(), work.refined("one line"))
-
-
-def all_integers_two_lines(work: ExperimentRun) -> dict[str, Any]:
-    """All in integers from the float weights, without training, from two lines."""
-    return _all_integers(work, work.copy(), work.calibrated("two lines")[0].table)
-
-
-def all_integers_mended(work: ExperimentRun) -> dict[str, Any]:
-    """The same with weights mended first for two lines, then once more for the integers around them."""
-    model, table = copy.deepcopy(work.mended("two lines")), work.calibrated("two lines")[0].table
+def all_integers_corrected(work: ExperimentRun) -> dict[str, Any]:
+    """All in integers, weights corrected first for two lines, then once more for the integers around them."""
+    model, table = copy.deepcopy(work.corrected("two lines")), work.calibrated("two lines")[0].table
     plan = plan_whole(model, table, work.calibration)
     with plan.training():
         found = {"mended once": work.measured(model)}
         before = work.judge(model)
-        hccs.nn.reconstruct(model, work.mending, teacher=work.model)
+        hccs.nn.reconstruct(model, work.correction, teacher=work.model)
         step = work.kept_step(work.judge(model), before)
         return {**work.measured(model), **step, **found}
 
 
-def _all_integers(work: ExperimentRun, model: Any, table: ParamTable) -> dict[str, Any]:
+def _all_integers(work: ExperimentRun, table: ParamTable) -> dict[str, Any]:
+    """All in integers from the float weights, without training."""
+    model = work.copy()
     attention = work.measured(hccs.nn.attach(model, table))
     plan = plan_whole(model, table, work.calibration)
     with plan.training():
@@ -178,14 +171,11 @@ def unlabelled(work: ExperimentRun) -> dict[str, Any]:
 
 
 def _unlabelled(work: ExperimentRun, form: str) -> dict[str, Any]:
-    data = work.unlabelled
     held = work.sets["held"]
     held = held.labelled_by(predictions(work.model, held))
     recipe = replace(_recipe(work), epochs=UNLABELLED_EPOCHS, distil=1.0)
-    model, table = work.copy(), work.calibrated(form)[0].table
-    where = work.checkpoint(f"unlabelled-{form}")
-    outcome = retrain(model, table, data, held, recipe, where)
-    return {**work.measured(model), "held": outcome.score, "history": outcome.history}
+    model = hccs.nn.attach(work.copy(), work.calibrated(form)[0].table)
+    return _trained(work, model, work.unlabelled, held, recipe, f"unlabelled-{form}")
 
 
 def _granularity(granularity: str, work: ExperimentRun) -> dict[str, Any]:
@@ -196,46 +186,37 @@ def _granularity(granularity: str, work: ExperimentRun) -> dict[str, Any]:
 
 def retrained_float(work: ExperimentRun) -> dict[str, Any]:
     """The float model retrained just as long: what the budget alone is worth."""
-    model, recipe = work.copy(), _recipe(work)
-    outcome = work.train(model, work.taught, work.sets["held"], recipe, "retrained-float")
-    return {**work.measured(model), "held": outcome.score, "history": outcome.history}
+    return _trained(work, work.copy(), work.taught, work.sets["held"], _recipe(work), "retrained-float")
 
 
 def _retrain(work: ExperimentRun, model: Any, table: ParamTable, name: str) -> dict[str, Any]:
-    outcome = retrain(
-        model,
-        table,
-        work.taught,
-        work.sets["held"],
-        _recipe(work),
-        work.checkpoint(f"retrained-{name}"),
-    )
+    hccs.nn.attach(model, table)
+    return _trained(work, model, work.taught, work.sets["held"], _recipe(work), f"retrained-{name}")
+
+
+def _trained(
+    work: ExperimentRun, model: Any, data: TokenisedSet, held: TokenisedSet, recipe: Recipe, name: str
+) -> dict[str, Any]:
+    """What a model reaches when it is trained as it stands."""
+    outcome = train(model, data, held, recipe, work.checkpoint(name), say=work.say)
     return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
-def _recipe(work: ExperimentRun) -> Recipe:
-    """The default retraining, as long as the encoder needs and at its rate."""
-    epochs, rate = work.recipe.retraining_epochs, work.recipe.retraining_rate
-    return replace(
-        RETRAINING, epochs=epochs, learning_rate=rate, patience=PATIENCE, seed=work.experiment.seed
-    )
+def _recipe(work: ExperimentRun, epochs: float | None = None) -> Recipe:
+    """The default retraining, as long as the encoder needs unless told, and at its rate."""
+    own = work.recipe
+    epochs = own.retraining_epochs if epochs is None else epochs
+    rate, seed = own.retraining_rate, work.experiment.seed
+    return replace(RETRAINING, epochs=epochs, learning_rate=rate, patience=PATIENCE, seed=seed)
 
 
 def all_integers_trained(work: ExperimentRun) -> dict[str, Any]:
     """All in integers, trained with the program's forward pass and distilled from the float model."""
-    recipe = replace(_recipe(work), epochs=work.recipe.whole_epochs, batch_size=work.recipe.whole_batch)
+    recipe = replace(_recipe(work, work.recipe.whole_epochs), batch_size=work.recipe.whole_batch)
     plan = plan_whole(work.copy(), work.refined("one line"), work.calibration)
-    where = work.checkpoint("whole")
-    outcome = train_whole(plan, work.taught, work.sets["held"], recipe, where)
     with plan.training():
-        found = work.measured(plan.model)
-    return {
-        **found,
-        "held": outcome.score,
-        "history": outcome.history,
-        "recipe": asdict(recipe),
-        **_checked(work, plan),
-    }
+        found = _trained(work, plan.model, work.taught, work.sets["held"], recipe, "whole")
+    return {**found, "recipe": asdict(recipe), **_checked(work, plan)}
 
 
 def _replaced(label: str, work: ExperimentRun) -> dict[str, Any]:
@@ -258,28 +239,17 @@ def _replaced_and_retrained(label: str, work: ExperimentRun) -> dict[str, Any]:
     try:
         own = None if entry.method == FLOAT else _parameters(work, entry)
         model = steps.attached(entry, own, work.model, work.rows[0])
-        where = work.checkpoint(f"surrogates-{entry.file_name}")
+        recipe, name = _recipe(work, SURROGATE_EPOCHS), f"surrogates-{entry.file_name}"
         # A scale that a method does not know is met by its first batch.
-        outcome = train(model, work.taught, work.sets["held"], _common_recipe(work), where)
+        return _trained(work, model, work.taught, work.sets["held"], recipe, name)
     except (FileError, MissingExtraError):
         raise  # as above
     except HccsError as error:
         return {"refused": str(error)}
-    return {**work.measured(model), "held": outcome.score, "history": outcome.history}
 
 
 def _parameters(work: ExperimentRun, entry: Entry) -> steps.Parameters:
     return steps.completed(entry, work.fitted(entry.method), work.rows[0])
-
-
-def _common_recipe(work: ExperimentRun) -> Any:
-    return replace(
-        RETRAINING,
-        epochs=SURROGATE_EPOCHS,
-        learning_rate=work.recipe.retraining_rate,
-        patience=PATIENCE,
-        seed=work.experiment.seed,
-    )
 
 
 WITHOUT_TRAINING = {f"{PREFIX} {label}": partial(_replaced, label) for label in LABELS}
@@ -293,15 +263,15 @@ STAGES: dict[str, Callable[[ExperimentRun], dict[str, Any]]] = {
     "float": ExperimentRun.fine_tuned,
     "one line": partial(_forms, ("one line", "one line, layer", "one line, global")),
     "two lines": partial(_forms, ("two lines", "two lines, uint8")),
-    "mended": mended,
+    "mended": corrected,
     "refined": refined,
     "retrained": retrained,
     "retrained two lines": retrained_two_lines,
-    "whole two lines": all_integers_two_lines,
-    "whole": all_integers,
+    "whole two lines": lambda work: _all_integers(work, work.calibrated("two lines")[0].table),
+    "whole": lambda work: _all_integers(work, work.refined("one line")),
     "unlabelled": unlabelled,
     "whole trained": all_integers_trained,
-    "whole mended": all_integers_mended,
+    "whole mended": all_integers_corrected,
     "wide": partial(_forms, ("one line, wide",)),
     **WITHOUT_TRAINING,
     "retrained layer": partial(_granularity, "layer"),

@@ -111,10 +111,14 @@ def spread(values: Sequence[float], errors: Sequence[float], digits: int, sign: 
 
 def load(out: Path) -> dict[str, Record]:
     """The stages of every experiment in a results folder, by its name."""
-    found = {path.stem: StageRecord(path).stages for path in sorted((out / "cells").glob("*.json"))}
+    found = read_cells(out)
     if not found:
         raise FileError(f"results in {out / 'cells'}", "none", "Run hccs reproduce run first.")
     return found
+
+
+def read_cells(folder: Path) -> dict[str, Record]:
+    return {path.stem: StageRecord(path).stages for path in sorted((folder / "cells").glob("*.json"))}
 
 
 def groups(cells: dict[str, Record]) -> list[Group]:
@@ -171,14 +175,14 @@ ACCURACY: dict[str, Column] = {
 WITHOUT_LABELS = {
     "one line": _form("one line"),
     "one line, refined": _points("refined", "one line, i16_div"),
-    "one line, mended": _points("mended", "one line", "mended"),
-    "one line, mended, refined": _points("mended", "one line", "mended, refined"),
+    "one line, corrected": _points("mended", "one line", "mended"),
+    "one line, corrected, refined": _points("mended", "one line", "mended, refined"),
     "one line, wide sums": _form("one line, wide", "wide"),
     "two lines": _form("two lines"),
     "two lines, uint8 scores": _form("two lines, uint8", "two lines"),
     "two lines, refined": _points("refined", "two lines, i16_div"),
-    "two lines, mended": _points("mended", "two lines", "mended"),
-    "two lines, mended, refined": _points("mended", "two lines", "mended, refined"),
+    "two lines, corrected": _points("mended", "two lines", "mended"),
+    "two lines, corrected, refined": _points("mended", "two lines", "mended, refined"),
     "one line, trained without labels": _points("unlabelled", "one line"),
     "two lines, trained without labels": _points("unlabelled", "two lines"),
 }
@@ -201,7 +205,7 @@ ALL_INTEGERS: dict[str, Column] = {
     "all integers, one line": _points("whole"),
     "two lines, floats around them": _points("whole two lines", "attention"),
     "all integers, two lines": _points("whole two lines"),
-    "all integers, two lines, mended": _points("whole mended"),
+    "all integers, two lines, corrected": _points("whole mended"),
     "all integers, one line, trained": _points("whole trained"),
     "answers equal to the training model's, %": lambda g: g.mean(1, _equal),
 }
@@ -340,11 +344,6 @@ LONG_FORMS = {
     "two lines": "two lines",
     "two lines, uint8": "two lines, uint8 scores",
 }
-
-
-def load_long(out: Path) -> dict[str, Record]:
-    """The stages of every experiment with documents, by its name."""
-    return {path.stem: StageRecord(path).stages for path in sorted((out / "long" / "cells").glob("*.json"))}
 
 
 def long_tables(cells: dict[str, Record]) -> dict[str, str]:

@@ -21,14 +21,13 @@ DISTANCES = np.arange(256)
 def by_distance(
     *,
     weights: Callable[..., NDArray[Any]],
-    normalise: Callable[..., Any],
-    one: int | Callable[..., int] | None,
+    normalise: Callable[..., Any] = lambda w, total: w / total,
+    one: int | Callable[..., int] | None = None,
     constants: Callable[..., dict[str, Any]] = scale_alone,
     summand: Callable[[Any], Any] = lambda w: w,
-    smooth: Callable[..., Any] = softmax_gradient,
     **declared: Any,
 ) -> Surrogate:
-    """A surrogate from `weights(d, **constants)`, NumPy, and `normalise(w, total, **words)`.
+    """A surrogate from `weights(d, **constants)`, NumPy, and `normalise(w, total, **words)`: the quotient.
 
     `normalise` and `summand`, what of a weight goes into the sum, are written with operators alone, so that
     they serve arrays and tensors. `total` is at least one unit of weight, even for an empty row; `words` are
@@ -55,4 +54,4 @@ def by_distance(
         values = normalise(w, total + (total == 0), **words)
         return Output(values, one(**words) if callable(one) else one)
 
-    return Surrogate(rows=rows, tensor=tensor, constants=with_table, smooth=smooth, **declared)
+    return Surrogate(rows=rows, tensor=tensor, constants=with_table, smooth=softmax_gradient, **declared)

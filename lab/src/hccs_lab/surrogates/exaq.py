@@ -59,10 +59,6 @@ def weights(d: NDArray[np.int64], ratio: Any, levels: Any, step: Any) -> NDArray
     return np.exp(step * (code - levels))
 
 
-def normalise(w: Any, total: Any) -> Any:
-    return w / total
-
-
 def fit(x: NDArray[np.int8], scale: NDArray[np.float64], valid: NDArray[np.bool_]) -> dict[str, Any]:
     """The standard deviation of each head's logits less their row's maximum, and the largest distance."""
     d = distance(x, valid) * scale[..., None, None]
@@ -99,8 +95,6 @@ SURROGATE = by_distance(
     costs=costs_by(),
     costs_by=costs_by,
     weights=weights,
-    normalise=normalise,
-    one=None,
     constants=constants,
     parameters={"sigma": REQUIRED, "span": REQUIRED, "bits": 2},
     fit=fit,

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.errors import ParameterError
+from hccs.errors import require_one_of
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.rows import divided_to_even, look_up
@@ -45,10 +45,7 @@ INDEX_BITS = 26  # of the kernel's multiplier
 
 
 def constants(scale: NDArray[np.float64], c: NDArray[np.float64], form: str) -> dict[str, Any]:
-    if form not in FORMS:
-        raise ParameterError(
-            f"form to be one of {', '.join(FORMS)}", repr(form), "See hccs_lab.surrogates.index_softmax."
-        )
+    require_one_of("form", form, FORMS, "See hccs_lab.surrogates.index_softmax.")
     exponents = c[..., None] * np.arange(ENTRIES) / (ENTRIES - 1)
     lut = np.rint(255 * np.exp(-exponents)).astype(np.int64)
     lut[..., -1] = 0

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.errors import ParameterError
+from hccs.errors import require_one_of
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.rows import look_up, maximum, to_bfloat16
 from hccs_lab.surrogates.surrogate import Output, Surrogate, softmax_gradient
@@ -34,10 +34,7 @@ FRACTION = to_bfloat16(np.exp(np.arange(256) / 256))
 
 
 def constants(scale: NDArray[np.float64], engine: str) -> dict[str, Any]:
-    if engine not in ENGINES:
-        raise ParameterError(
-            f"engine to be one of {', '.join(ENGINES)}", repr(engine), "See hccs_lab.surrogates.iron_bf16."
-        )
+    require_one_of("engine", engine, ENGINES, "See hccs_lab.surrogates.iron_bf16.")
     return {
         "scale": scale,
         "integer": np.broadcast_to(INTEGER, (*scale.shape, INTEGER.size)),

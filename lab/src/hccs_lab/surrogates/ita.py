@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.errors import ParameterError
+from hccs.errors import require_one_of
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.rows import INT8_MAX, INT8_MIN, distance, largest, multiplier_for, requantised, wide
 from hccs_lab.surrogates.surrogate import Output, Surrogate
@@ -36,10 +36,7 @@ FORMS = ("one_pass", "streaming")
 
 
 def constants(scale: NDArray[np.float64], step: NDArray[np.float64], form: str) -> dict[str, Any]:
-    if form not in FORMS:
-        raise ParameterError(
-            f"form to be one of {', '.join(FORMS)}", repr(form), "See hccs_lab.surrogates.ita."
-        )
+    require_one_of("form", form, FORMS, "See hccs_lab.surrogates.ita.")
     return {"multiplier": multiplier_for(scale / step), "form": form}
 
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import importlib
 
-from hccs.errors import ParameterError
+from hccs.errors import require_one_of
 from hccs_lab.surrogates.surrogate import Surrogate
 
 METHODS = (
@@ -78,10 +78,7 @@ def get(name: str) -> Surrogate:
     >>> get("ibert")(np.array([10, 3, -2, -20], np.int8), scale=0.1).integers
     array([138,  69,  41,   7])
     """
-    if name not in METHODS:
-        raise ParameterError(
-            f"a method among {', '.join(METHODS)}", repr(name), "hccs_lab.surrogates.names() lists them."
-        )
+    require_one_of("method", name, METHODS, "hccs_lab.surrogates.names() lists them.")
     module = importlib.import_module(f"hccs_lab.surrogates.{FAMILIES.get(name, name)}")
     found: Surrogate
     (found,) = (made for made in (module.SURROGATE, *getattr(module, "OTHERS", ())) if made.name == name)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.errors import DtypeError, ParameterError, ShapeError
+from hccs.errors import ShapeError
+from hccs.numbers.arrays import numbers, positive
 from hccs.ops import arguments
 from hccs.ops.quantise import INT8_MAX as INT8_MAX
 from hccs.ops.quantise import INT8_MIN as INT8_MIN
@@ -125,7 +126,8 @@ def checked_logits(x: Any, valid: Any) -> tuple[NDArray[np.int8], NDArray[np.boo
 def checked_heads(values: dict[str, Any], lead: tuple[int, ...] | None) -> dict[str, NDArray[np.float64]]:
     """Scale and parameters as float64 arrays of one shape, one entry per head, that broadcasts against
     `lead`."""
-    arrays = {name: _numbers(name, value) for name, value in values.items()}
+    hint = "Give one number per head."
+    arrays = {name: numbers(name, value, hint).astype(np.float64) for name, value in values.items()}
     shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
     try:
         common = np.broadcast_shapes(*(array.shape for array in arrays.values()))
@@ -138,19 +140,5 @@ def checked_heads(values: dict[str, Any], lead: tuple[int, ...] | None) -> dict[
             shapes,
             "For logits [batch, heads, q, k] give one value per head: shape [heads].",
         ) from error
-    scale = arrays["scale"]
-    if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise ParameterError("scale > 0", str(scale), "A scale is the logit value of one int8 step.")
+    positive("scale", arrays["scale"])
     return {name: np.broadcast_to(array, common) for name, array in arrays.items()}
-
-
-def _numbers(name: str, value: Any) -> NDArray[np.float64]:
-    array = np.asarray(value)
-    if array.dtype.kind not in "iuf":
-        raise DtypeError(
-            f"{name} to be a number or an array of numbers",
-            f"{type(value).__name__} of dtype {array.dtype}",
-            "Give one number per head.",
-        )
-    numbers: NDArray[np.float64] = array.astype(np.float64)
-    return numbers

@@ -37,10 +37,6 @@ def weights(d: NDArray[np.int64], scale: Any) -> NDArray[np.float64]:
     return exponential(d * scale)
 
 
-def normalise(w: Any, total: Any) -> Any:
-    return w / total
-
-
 SURROGATE = by_distance(
     name="sas",
     costs=Costs(
@@ -54,6 +50,4 @@ SURROGATE = by_distance(
         source="Kang et al., TurboAttention, 2024",
     ),
     weights=weights,
-    normalise=normalise,
-    one=None,
 )

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.errors import ParameterError
+from hccs.errors import require_one_of
 from hccs_lab.surrogates.by_distance import by_distance
 from hccs_lab.surrogates.costs import Costs, PerRow
 from hccs_lab.surrogates.rows import leading_bit
@@ -54,10 +54,7 @@ def halved(x: Any, bits: Any) -> Any:
 
 def constants(scale: NDArray[np.float64], output: str) -> dict[str, Any]:
     """The multiplier and shift to Q5.26, and the largest distance that takes part."""
-    if output not in OUTPUTS:
-        raise ParameterError(
-            f"output to be one of {', '.join(OUTPUTS)}", repr(output), "See hccs_lab.surrogates.softmax_s8."
-        )
+    require_one_of("output", output, OUTPUTS, "See hccs_lab.surrogates.softmax_s8.")
     mantissa, shift = np.frexp(np.minimum(scale * 2.0**FRACTION_BITS, INT32_MAX))
     multiplier = np.floor(mantissa * 2.0**31 + 0.5).astype(np.int64)
     carried = multiplier > INT32_MAX

@@ -12,7 +12,7 @@ from hccs.backends.cpu.instruction_sets import threads_for
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
-from hccs.ops.arguments import LOGITS, as_tensors
+from hccs.ops.arguments import LOGITS
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "pair": np.dtype(np.int32),
@@ -42,10 +42,7 @@ def attention(
     out: str,
     threads: int | None,
 ) -> Any:
-    """The named output of int8 arrays, or of tensors on the CPU, which share their memory."""
-    tensors = not isinstance(q, np.ndarray)
-    if tensors:
-        q, k, v = q.detach().numpy(), k.detach().numpy(), v.detach().numpy()
+    """The named output of int8 arrays; half precision is left to the caller."""
     q, k, v = _with_contiguous_rows(q), _with_contiguous_rows(k), _with_contiguous_rows(v)
     decoding = q.shape[-2] <= FEW_QUERIES
     kernels = _native.decode if decoding else _native.attention
@@ -70,8 +67,6 @@ def attention(
         status = run()
     if status != DONE:
         raise refusal(status, LOGITS, logits, theta, masking, valid, requant)
-    if tensors:
-        return as_tensors(result, sums, out)
     return result if sums is None else (result, sums)
 
 

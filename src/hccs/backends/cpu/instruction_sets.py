@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from hccs.backends.cpu import _native
-from hccs.errors import ParameterError
+from hccs.errors import require_one_of
 from hccs.ops.arguments import cores
 
 
@@ -32,12 +32,9 @@ def available() -> tuple[str, ...]:
 
 def select(name: str) -> str:
     """Use this instruction set from now on, or the fastest for ''; returns the name of the one in use."""
-    if name and name not in available():
-        raise ParameterError(
-            f"HCCS_ISA to be one of {', '.join(available())}",
-            repr(name),
-            "Unset it to use the fastest that this machine runs.",
-        )
+    if name:
+        hint = "Unset it to use the fastest that this machine runs."
+        require_one_of("HCCS_ISA", name, available(), hint)
     in_use: str = _native.select(name)
     return in_use
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from hccs.backends.cpu import _native
 from hccs.backends.cpu.codes import DONE, MASK_LAYOUT, MASKING, MODES, refusal
@@ -20,9 +19,7 @@ _ELEMENTS_PER_THREAD = 1 << 21
 def softmax(
     x: Any, theta: HeadParams, mode: Mode, masking: int, valid: Any, out: Any, threads: int | None
 ) -> None:
-    """Fill `out` with the probabilities of int8 logits, arrays or tensors on the CPU."""
-    if type(x) is not ndarray:
-        x, out = x.numpy(), out.numpy()  # they share memory; integers have no gradient
+    """Fill `out` with the probabilities of int8 logits."""
     if not x.flags.c_contiguous:
         x = np.ascontiguousarray(x)
     if threads is None:

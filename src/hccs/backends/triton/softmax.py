@@ -66,14 +66,6 @@ def _softmax_rows(
 
 
 @triton.jit
-def _six_parameters(theta_ptr, head):
-    """B, S, D, S2, D2, f."""
-    upper = (tl.load(theta_ptr + head), tl.load(theta_ptr + head + 1), tl.load(theta_ptr + head + 2))
-    lower = (tl.load(theta_ptr + head + 3), tl.load(theta_ptr + head + 4), tl.load(theta_ptr + head + 5))
-    return upper + lower
-
-
-@triton.jit
 def _wide_rows(
     x_ptr, theta_ptr, valid_ptr, fault_ptr, out_ptr, rows, columns, rows_per_group, heads,
     n1, n2, v0, v1, v2, v3,
@@ -84,7 +76,9 @@ def _wide_rows(
     row, column, inside, place = block_of_rows(rows, columns, BLOCK_ROWS, BLOCK_COLUMNS)
     x = tl.load(x_ptr + place, mask=inside, other=-128).to(tl.int32)
     valid = valid_columns(valid_ptr, fault_ptr, row, column, inside, columns, n1, n2, v0, v1, v2, v3, MASKING)
-    B, S, D, S2, D2, f = _six_parameters(theta_ptr, (group_of(row, rows_per_group, ONE_GROUP) % heads) * 6)
+    theta_ptr += (group_of(row, rows_per_group, ONE_GROUP) % heads) * 6
+    B, S, D = tl.load(theta_ptr), tl.load(theta_ptr + 1), tl.load(theta_ptr + 2)
+    S2, D2, f = tl.load(theta_ptr + 3), tl.load(theta_ptr + 4), tl.load(theta_ptr + 5)
     if not ONE_GROUP:
         B, S, D, S2, D2, f = B[:, None], S[:, None], D[:, None], S2[:, None], D2[:, None], f[:, None]
     distance = tl.max(tl.where(valid, x, -128), axis=1)[:, None] - x

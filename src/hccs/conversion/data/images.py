@@ -1,4 +1,4 @@
-"""Images with a label: folders by class, saved `datasets`, and images in memory as a model reads them."""
+"""Images with a label: folders by class, and images in memory as a model reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 
 from hccs._extras import require
 from hccs._progress import track
-from hccs.conversion.data.reading import is_saved_dataset, named, open_saved
 from hccs.conversion.data.tasks import Examples
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.errors import DataError, FileError
@@ -70,18 +69,13 @@ def _in_rgb(pillow: Any, image: Any) -> Any:
 
 
 def read_images(path: Path, image: str, label: str, option: str) -> list[dict[str, Any]]:
-    """Rows of a folder with a folder of images for each class, or of saved `datasets`.
-
-    A class is named by its folder; labels of `datasets` by their names where they have any.
-    """
+    """Rows of a folder with a folder of images for each class, which names the class."""
     if not path.is_dir():
         raise FileError(
             f"a folder of images by class at {path}",
             "a file" if path.exists() else "none",
             f"Check {option}.",
         )
-    if is_saved_dataset(path):
-        return _saved(path, image, label)
     endings = {*require("PIL.Image", "hf", "to read images").registered_extensions()}
     rows, others = [], 0
     for folder in sorted(part for part in path.iterdir() if part.is_dir()):
@@ -95,16 +89,3 @@ def read_images(path: Path, image: str, label: str, option: str) -> list[dict[st
     if others:
         warnings.warn(f"{others} files in {path} are no images and were left out", stacklevel=2)
     return rows
-
-
-def _saved(path: Path, image: str, label: str) -> list[dict[str, Any]]:
-    """The rows of `datasets.Dataset.save_to_disk`."""
-    loaded = open_saved(path)
-    missing = [column for column in (image, label) if column not in loaded.column_names]
-    if missing:
-        raise DataError(
-            f"columns {image}, {label} in {path}",
-            f"no {', '.join(missing)} among {', '.join(loaded.column_names)}",
-            "Name the columns with --text and --label.",
-        )
-    return [{image: row[image], label: named(row[label], loaded.features[label])} for row in loaded]

@@ -11,8 +11,11 @@ from typing import Any
 from hccs._extras import require, require_distribution
 from hccs.conversion.data import labels
 from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, PROBLEMS, RERANK, TOKENS, VALUES
-from hccs.conversion.data.reading import Table, read_table, read_texts
-from hccs.errors import DataError, FileError, ParameterError
+from hccs.conversion.data.reading import Table, is_saved_dataset, read_table, read_texts
+from hccs.errors import DataError, FileError, ParameterError, require_one_of
+
+LONGEST = 64
+"""Tokens of the longest sequence, until the data is known; of images it stays."""
 
 LARGEST_DEV = 5000
 """Examples that are split off as the dev set of data that has none."""
@@ -63,10 +66,7 @@ class Task:
     unlabelled: bool = False
 
     def __post_init__(self) -> None:
-        if self.problem not in PROBLEMS:
-            raise ParameterError(
-                f"a problem among {', '.join(PROBLEMS)}", repr(self.problem), "Choose another --problem."
-            )
+        require_one_of("problem", self.problem, PROBLEMS, "Choose another --problem.")
         most = 1 if self.problem in (TOKENS, IMAGES) else 2
         if not 0 < len(self.text) <= most:
             raise ParameterError(
@@ -138,7 +138,7 @@ def custom_task(
     dev: str | None,
     text: Sequence[str],
     label: str,
-    n: int,
+    n: int = LONGEST,
     names: Sequence[str] = (),
     problem: str = CLASSIFICATION,
     *,
@@ -212,7 +212,7 @@ def load_file(path: str | Path, task: Task) -> Examples:
 
 
 def _read(path: Path, task: Task, option: str, other: str = "") -> Table:
-    if task.problem == IMAGES:
+    if task.problem == IMAGES and not is_saved_dataset(path):
         from hccs.conversion.data.images import read_images  # torch reads them, which tables do not need
 
         rows = read_images(path, task.text[0], task.label, option)

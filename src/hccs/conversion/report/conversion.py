@@ -10,10 +10,9 @@ from typing import Any
 from hccs._html import tag
 from hccs.conversion.certificate import read_certificate
 from hccs.conversion.converted import Converted
-from hccs.conversion.report.cost import OURS, Bench, read_bench, speed_against_float
+from hccs.conversion.report.cost import OURS, SHIPPED, Bench, read_bench, shipped, speed_against_float
 from hccs.conversion.report.write import chart, signed
 from hccs.conversion.results import Results
-from hccs.conversion.scores import Interval
 
 MOST_SHOWN = 20
 """Changed answers that the report lists."""
@@ -60,7 +59,7 @@ def conversion_page(folder: Path) -> dict[str, Any]:
         "sizes": _sizes(run),
         "bench": bench,
         "timings": bench and _timings(bench),
-        "contenders": bench and _contenders(bench),
+        "contenders": bench and (SHIPPED, shipped(bench)),
         "settings": list(_flattened(asdict(run.settings))),
     }
 
@@ -113,7 +112,8 @@ def _facts(run: Converted, bench: Bench | None) -> list[tuple[str, str, str]]:
     beside = results.reached(results.delivered)
     if beside is not None:
         points = f"{signed(100 * beside.against_float.value)} points"
-        found.append(("against float", points, f"95 %: {_span(beside.against_float.interval)}"))
+        low, high = (signed(100 * end) for end in beside.against_float.interval)
+        found.append(("against float", points, f"95 %: {low} to {high}"))
     if results.integer is not None and results.integer.reached is not None:
         sizes = results.integer
         found.append(("size", _mib(sizes.bytes), f"float32 {_mib(sizes.float32_bytes)}"))
@@ -158,10 +158,6 @@ def _steps(results: Results) -> list[list[Any]]:
         [*cells, chart("interval", measured[stage].value, measured[stage].interval, reach, base)]
         for stage, cells in results.rows.items()
     ]
-
-
-def _span(ends: Interval) -> str:
-    return f"{signed(100 * ends[0])} to {signed(100 * ends[1])}"
 
 
 def _confusion(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> list[list[Any]]:
@@ -222,19 +218,6 @@ def _timings(bench: Bench) -> dict[str, list[list[Any]]]:
             ]
         )
     return found
-
-
-def _contenders(bench: Bench) -> list[list[str]]:
-    return [
-        [
-            name,
-            f"{one.bytes / 2**20:.2f}",
-            f"{one.memory / 2**20:.0f}",
-            f"{one.first_answer:.2f}",
-            f"{100 * one.agreement:.1f}",
-        ]
-        for name, one in bench.contenders.items()
-    ]
 
 
 def _flattened(settings: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

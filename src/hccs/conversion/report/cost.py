@@ -51,6 +51,23 @@ class Bench:
     failed: dict[str, str] = field(default_factory=dict)
 
 
+SHIPPED = ("", "MiB on disk", "MiB resident", "s to first answer", "% answers as float")
+
+
+def shipped(bench: Bench) -> list[list[str]]:
+    """The rows of `SHIPPED`: what has to be shipped and held for every contender."""
+    return [
+        [
+            name,
+            f"{one.bytes / 2**20:.2f}",
+            f"{one.memory / 2**20:.0f}",
+            f"{one.first_answer:.2f}",
+            f"{100 * one.agreement:.1f}",
+        ]
+        for name, one in bench.contenders.items()
+    ]
+
+
 def read_bench(folder: Path) -> Bench | None:
     """What `hccs bench` found, if it was run; an altered file is refused."""
     path = folder / "bench.json"

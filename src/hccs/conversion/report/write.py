@@ -75,12 +75,12 @@ def chart(name: str, *values: Any) -> Any:
     return getattr(templates().get_template("parts.html").module, name)(*values)
 
 
-def signed(value: float, digits: int = 2) -> str:
+def signed(value: float) -> str:
     """A difference with its sign; what rounds to nothing has none.
 
     >>> ascii(signed(-0.5)), signed(0.001)
     ("'\\\\u22120.50'", '0.00')
     """
-    rounded = round(value, digits)
-    shown = f"{rounded:+.{digits}f}" if rounded else f"{0:.{digits}f}"
+    rounded = round(value, 2)
+    shown = f"{rounded:+.2f}" if rounded else "0.00"
     return shown.replace("-", "\N{MINUS SIGN}")

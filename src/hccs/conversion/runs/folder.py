@@ -19,7 +19,7 @@ from typing import Any
 
 import filelock
 
-from hccs.conversion.runs.processes import state
+from hccs.conversion.runs import state
 from hccs.conversion.runs.record import VERSION, StageRecord, read_json, require_version, write_json
 from hccs.errors import FileError
 

@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hccs._files import atomic
-from hccs.conversion.runs.processes import state
+from hccs.conversion.runs import state
 from hccs.errors import FileError
 
 VERSION = 1
@@ -44,7 +44,8 @@ class StageRecord:
         if name not in self.stages:
             began = time.perf_counter()
             result: Any = work()
-            self.stages[name] = _as_read_back(result)
+            # As JSON returns it, with lists for tuples.
+            self.stages[name] = json.loads(json.dumps(asdict(result))) if is_dataclass(result) else result
             self.seconds[name] = round(time.perf_counter() - began, 2)
             if state().is_main_process:
                 write_json(self.path, {"version": VERSION, "stages": self.stages, "seconds": self.seconds})
@@ -54,11 +55,6 @@ class StageRecord:
 
     def done(self, name: str) -> bool:
         return name in self.stages
-
-
-def _as_read_back(result: Any) -> Any:
-    """A dataclass as JSON returns it, with lists for tuples; anything else as it is."""
-    return json.loads(json.dumps(asdict(result))) if is_dataclass(result) else result  # type: ignore[arg-type]
 
 
 def require_version(content: dict[str, Any], path: Path) -> None:

@@ -136,20 +136,14 @@ def output_of(
 
 
 @triton.jit
-def store_sums(sum_ptr, g, query, Z, nq):
-    """Z of a block of queries; only the program of the first columns writes it."""
-    rows = tl.where(tl.program_id(1) == 0, nq, 0)
-    tl.store(sum_ptr + g.to(tl.int64) * nq + query, Z, mask=query < rows)
-
-
-@triton.jit
 def store_rows(
     out_ptr, sum_ptr, multiplier, shift, v_scale, g, query, column, sums, Z, nq, d,
     FULL: tl.constexpr, OUT: tl.constexpr, LONG: tl.constexpr, HOPPER: tl.constexpr,
 ):  # fmt: skip
     """The output of a block of queries."""
-    if OUT == PAIR:
-        store_sums(sum_ptr, g, query, Z, nq)
+    if OUT == PAIR:  # only the program of the first columns writes Z
+        rows = tl.where(tl.program_id(1) == 0, nq, 0)
+        tl.store(sum_ptr + g.to(tl.int64) * nq + query, Z, mask=query < rows)
     result = output_of(sums, Z, multiplier, shift, v_scale, out_ptr.dtype.element_ty, OUT, LONG, HOPPER)
     place = out_ptr + g.to(tl.int64) * nq * d + (query[:, None] * d + column[None, :])
     if FULL:
