@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hccs.errors import DataError, HccsError, ModelError, ParameterError, ShapeError
+from hccs.errors import DataError, DtypeError, HccsError, ModelError, ParameterError, ShapeError
 from hccs.executors.c.write import export_c_model
 from hccs.numbers.sampling import Sampling
 from hccs.ops.sampling import sample
@@ -261,6 +261,9 @@ def test_long_prompts_run_in_pieces(monkeypatch):
     ("prompts", "error"),
     [
         ([], DataError),
+        (None, DtypeError),
+        (7, DtypeError),
+        ("text", DtypeError),
         ([[]], ShapeError),
         ([[1], []], ShapeError),
         ([[WORDS]], DataError),

@@ -49,9 +49,8 @@ def row_of_tokens(program: Program, tokens: Any, number: int) -> NDArray[np.int6
             f"none of text {number}",
             "Begin with the model's token for the beginning of a text.",
         )
-    row: NDArray[np.int64] = program.embed.read(np.asarray(tokens)[None], None, None, program.longest).tokens[
-        0
-    ]
+    read = program.embed.read(np.asarray(tokens)[None], None, None, program.longest)
+    row: NDArray[np.int64] = read.tokens[0]
     return row
 
 

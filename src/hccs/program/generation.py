@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.errors import DataError, ModelError, ParameterError
+from hccs.errors import DataError, DtypeError, ModelError, ParameterError
 from hccs.numbers.arrays import require_integer
 from hccs.numbers.sampling import MOST_SCORES, SEEDS, Sampling, require_seed
 from hccs.ops.arguments import require_threads
@@ -53,12 +53,12 @@ class Request:
         model: IntegerModel,
         prompts: Any,
         *,
-        max_new_tokens: int,
-        temperature: float,
-        top_k: int | None,
-        top_p: float | None,
-        seed: int | Sequence[int] | None,
-        stop: int | Iterable[int],
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | Sequence[int] | None = None,
+        stop: int | Iterable[int] = (),
     ) -> Request:
         """The request; what the model cannot do is refused."""
         program = model.program
@@ -83,6 +83,8 @@ class Request:
 
 def _prompts(model: IntegerModel, prompts: Any) -> list[NDArray[np.int64]]:
     """Token ids of every prompt; one prompt by itself is a list of one."""
+    if not isinstance(prompts, Iterable):
+        raise DtypeError("prompts, lists of token ids", type(prompts).__name__, "Give a list of lists.")
     given = prompts if isinstance(prompts, np.ndarray) else list(prompts)
     if len(given) and np.ndim(given[0]) == 0:
         given = [given]

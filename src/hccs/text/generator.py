@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -11,6 +11,9 @@ from hccs.program.generation import Request, drained, generate
 from hccs.program.model import IntegerModel
 from hccs.program.program import GENERATE, TextSettings
 from hccs.text.text_model import TextModel, list_of_texts
+
+PRECEDING = 8
+"""Tokens of a prompt that its continuation is written after."""
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What a tokenizer writes for bytes that are no whole character yet."""
@@ -58,7 +61,7 @@ class Generator(TextModel):
         Texts end before the tokens that the file names, and before those of `stop`.
         """
         request = self._request([prompts] if isinstance(prompts, str) else list_of_texts(prompts), options)
-        pieces = [_Pieces(self._reader.decode) for _ in request.prompts]
+        pieces = [_Pieces(self._reader.decode, prompt) for prompt in request.prompts]
 
         def hear(number: int, token: int) -> None:
             piece = pieces[number].next(token)
@@ -77,7 +80,8 @@ class Generator(TextModel):
     def stream(self, prompt: str, *, threads: int | None = None, **options: Any) -> Iterator[str]:
         """The pieces of a prompt's continuation, each of whole characters, as soon as they are known."""
         request = self._request([prompt], options)
-        return _texts(generate(self.model, request, reference=False, threads=threads), self._reader.decode)
+        steps = generate(self.model, request, reference=False, threads=threads)
+        return _texts(steps, _Pieces(self._reader.decode, request.prompts[0]))
 
     def _request(self, prompts: list[str], options: dict[str, Any]) -> Request:
         encodings = self._reader.read(prompts)
@@ -88,18 +92,15 @@ class Generator(TextModel):
                     f"more in prompt {number}",
                     "Shorten it, or lower the model for more.",
                 )
-        defaults = {"max_new_tokens": 128, "temperature": 0.0, "top_k": None, "top_p": None, "seed": None}
         stop = {*_numbers(options.pop("stop", ())), *self._reader.tokens(self.settings.stop)}
-        given = {**defaults, **options, "stop": sorted(stop)}
-        return Request.of(self.model, [encoding.ids for encoding in encodings], **given)
+        return Request.of(self.model, [encoding.ids for encoding in encodings], stop=sorted(stop), **options)
 
 
 def _numbers(stop: Any) -> list[Any]:
     return [stop] if not hasattr(stop, "__iter__") else list(stop)
 
 
-def _texts(steps: Any, decode: Callable[[list[int]], str]) -> Iterator[str]:
-    pieces = _Pieces(decode)
+def _texts(steps: Any, pieces: _Pieces) -> Iterator[str]:
     for _, token in steps:
         if piece := pieces.next(token):
             yield piece
@@ -110,13 +111,14 @@ def _texts(steps: Any, decode: Callable[[list[int]], str]) -> Iterator[str]:
 class _Pieces:
     """The text of tokens that come one by one; bytes of a character wait until all of them are there.
 
-    Tokens are decoded together with a few before them: a tokenizer may write a token by what precedes it.
+    Tokens are decoded together with a few before them, the last of the prompt at first: a tokenizer may write
+    a token by what precedes it.
     """
 
-    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+    def __init__(self, decode: Callable[[list[int]], str], prompt: Sequence[int]) -> None:
         self._decode = decode
-        self._tokens: list[int] = []
-        self._before = self._said = 0
+        self._tokens = [int(token) for token in prompt[-PRECEDING:]]
+        self._before, self._said = 0, len(self._tokens)
         self.text = ""
 
     def next(self, token: int) -> str:
