@@ -278,9 +278,9 @@ def half_load(
             for share in (0.5, 0.99)
         )
         rows.append((p50, p99, p99 / p50, c99 / c50))
-    p50, p99, ratio, control = (statistics.median(column) for column in zip(*rows, strict=True))
+    p50, p99, ratio, unrest = (statistics.median(column) for column in zip(*rows, strict=True))
     calm = [row[2] for row in rows if row[3] <= 2]
-    found = {"p50": p50, "p99": p99, "ratio": ratio, "control": control, "turns": turns, "calm": len(calm)}
+    found = {"p50": p50, "p99": p99, "ratio": ratio, "control": unrest, "turns": turns, "calm": len(calm)}
     return {**found, "calm_ratio": statistics.median(calm)} if calm else found
 
 
