@@ -73,8 +73,9 @@ def softmax(
         out = empty(shape, dtype) if type(x) is ndarray else arguments.empty(x, shape, dtype.name)
     else:
         arguments.require_out(out, x, dtype)
-    arrays: tuple[Any, Any] = x, out
-    if device == "cpu" and type(x) is not ndarray:  # arrays share the memory of tensors, and need no gradient
-        arrays = arrays[0].numpy(), arrays[1].numpy()
-    backend("softmax", device).softmax(arrays[0], theta, mode, masking, valid, arrays[1], threads)
+    given: Any = x
+    filled: Any = out
+    if device == "cpu" and type(x) is not ndarray:
+        given, filled = given.numpy(), filled.numpy()  # they share memory; integers have no gradient
+    backend("softmax", device).softmax(given, theta, mode, masking, valid, filled, threads)
     return out
