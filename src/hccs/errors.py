@@ -1,6 +1,6 @@
 """Every refusal of the package. Each one says what was expected, what came, and what to do."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 
 class HccsError(Exception):
@@ -51,6 +51,6 @@ class MissingExtraError(HccsError, ImportError):
     """A part of the package whose optional dependency is not installed."""
 
 
-def require_one_of(name: str, value: object, choices: Iterable[str], hint: str) -> None:
+def require_one_of(name: str, value: object, choices: Collection[str], hint: str) -> None:
     if value not in choices:
         raise ParameterError(f"{name} to be one of {', '.join(choices)}", repr(value), hint)

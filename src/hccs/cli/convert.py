@@ -284,8 +284,15 @@ def _task(
             "Name one source of data.",
         )
     if not task:
-        files, kind = (unlabelled or train, dev or None), {"names": names, "problem": problem}
-        return tasks.custom_task(*files, columns, label, **kind, unlabelled=bool(unlabelled))
+        return tasks.custom_task(
+            unlabelled or train,
+            dev or None,
+            columns,
+            label,
+            names=names,
+            problem=problem,
+            unlabelled=bool(unlabelled),
+        )
     require_one_of("task", task, tasks.TASKS, "Or give --train FILE.")
     if problem != tasks.TASKS[task].problem:
         raise ParameterError(

@@ -73,8 +73,9 @@ def softmax(
         out = empty(shape, dtype) if type(x) is ndarray else arguments.empty(x, shape, dtype.name)
     else:
         arguments.require_out(out, x, dtype)
-    given, filled = x, out
+    given: Any = x
+    filled: Any = out
     if device == "cpu" and type(x) is not ndarray:
-        given, filled = x.numpy(), out.numpy()  # they share memory; integers have no gradient
+        given, filled = given.numpy(), filled.numpy()  # they share memory; integers have no gradient
     backend("softmax", device).softmax(given, theta, mode, masking, valid, filled, threads)
     return out

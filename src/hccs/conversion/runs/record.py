@@ -44,8 +44,9 @@ class StageRecord:
         if name not in self.stages:
             began = time.perf_counter()
             result: Any = work()
-            # As JSON returns it, with lists for tuples.
-            self.stages[name] = json.loads(json.dumps(asdict(result))) if is_dataclass(result) else result
+            if is_dataclass(result) and not isinstance(result, type):
+                result = json.loads(json.dumps(asdict(result)))  # as it is read back, with lists for tuples
+            self.stages[name] = result
             self.seconds[name] = round(time.perf_counter() - began, 2)
             if state().is_main_process:
                 write_json(self.path, {"version": VERSION, "stages": self.stages, "seconds": self.seconds})
