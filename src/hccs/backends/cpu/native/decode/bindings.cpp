@@ -18,7 +18,8 @@ using namespace arrays;
 const DecodeKernel& kernel_in_use() {
   const InstructionSet& set = in_use();
 #ifdef HCCS_X86
-  if (set.attention == &attention_avx512) return decode_avx512;
+  if (set.attention == &attention_avx512 || set.attention == &attention_amx || set.attention == &attention_amx_model)
+    return decode_avx512;
   if (set.attention == &attention_avx2) return decode_avx2;
 #endif
 #ifdef HCCS_NEON
