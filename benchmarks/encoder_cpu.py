@@ -23,13 +23,13 @@ peer that is not installed or fails is left out, and named.
 - where: where the time of ours goes, one thread: products at the peak of VNNI that this run measures, and
   what every kind of step takes beyond; at one token, bytes of weights per second over those of a copy.
 
-The grid can be run in pieces: cells and entries of `where` that the JSON file already has are kept, or replaced
-where they are measured again; a file of another processor is refused. --files keeps the models of all
-runtimes in a folder, and --prepare only makes them. --peers takes the peers whose names begin so; torchao and
-zentorch, which are compiled for every size and never came close, take part in the grid only if named.
+The grid can be run in pieces: what the JSON file already has of it is kept, or replaced where it is measured
+again; a file of another processor is refused. --files keeps the models of all runtimes in a folder, and
+--prepare only makes them. --peers takes the peers whose names begin so; torchao and zentorch, which are
+compiled for every size and never came close, take part in the grid only if named.
 
-LiteRT has a file for every size, which its converter takes a while for: it is no peer of the sorted sentences,
-and is installed by itself (pip install litert-torch).
+LiteRT has a file for every size, which its converter takes a while for: it is no peer of the sorted
+sentences, and is installed by itself (pip install litert-torch).
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ from hccs_lab.demo import MODEL as TINY
 PARTS = ("sizes", "tiny", "sentences", "threads", "first", "avx2", "grid", "where")
 COUNT, GROUP = 64, 8  # sentences, and how many of similar length peers take at a time
 SIZES = ("1x32", "1x64", "1x128", "8x128", "32x32", "1x512", "8x512")
-LONGEST = 512
 TURNS = 7
 SECONDS_PER_TURN = 0.08
 AVX2 = {
@@ -177,11 +176,12 @@ def time_sizes(variants: Variants, lengths: list[int], batches: list[int]) -> li
 def time_grid(options: argparse.Namespace, folder: Path, names: list[str]) -> list[dict[str, Any]]:
     """Every task of every shape, all sizes; each has a folder with the files of all runtimes."""
     found = []
+    longest = max(size_of(size)[1] for size in options.sizes)
     for shape in options.models:
         for task in options.tasks:
             here = folder / f"{shape}_{task}"
             here.mkdir(parents=True, exist_ok=True)
-            variants = Variants(encoder(None, shape, task), LONGEST, here, names)
+            variants = Variants(encoder(None, shape, task), longest, here, names)
             print(f"\n{shape}, {task}, one thread", flush=True)
             if options.prepare:
                 variants.calls([tokens(variants.base, 1, 32)])
@@ -272,7 +272,8 @@ def main() -> None:
         if {"sizes", "sentences", "threads"} & set(parts):
             sentences = real_sentences(options.sentences, options.count)
             longest = max(*lengths, *map(len, sentences))
-            variants = Variants(encoder(options.model), longest, Path(folder), names)
+            needed = names if {"sizes", "sentences"} & set(parts) else (WHOLE,)
+            variants = Variants(encoder(options.model), longest, Path(folder), needed)
         if "sizes" in parts:
             found["rows"] = time_sizes(variants, lengths, batches)
             show("held to AVX2" if options.held else "one thread", found["rows"])

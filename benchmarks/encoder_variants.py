@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import importlib.util
 import shutil
 from collections.abc import Callable, Sequence
@@ -228,8 +229,7 @@ class Variants:
         if "bfloat16" in name:
             model = model.bfloat16()
         if name.startswith("zentorch"):
-            import zentorch  # noqa: F401: registers itself
-
+            importlib.import_module("zentorch")  # registers itself
             return torch.compile(model, backend="zentorch")
         if "integer attention" in name:
             model = hccs.nn.attach(model, self.table, backend="integer")
