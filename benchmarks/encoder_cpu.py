@@ -3,7 +3,8 @@ with our attention inside torch, and all in integers.
 
     python benchmarks/encoder_cpu.py [--model FOLDER] [--lengths 64,128,512] [--batches 1,8]
         [--parts sizes,tiny,sentences,threads,first,avx2,grid,where] [--sentences FILE.tsv] [--json FILE]
-        [--shapes MiniLM-L6 ...] [--tasks classifier tokens vectors] [--grid 1x32 1x128 ...]
+        [--models MiniLM-L6 ...] [--tasks classifier tokens vectors] [--sizes 1x32 1x128 ...]
+        [--peers OpenVINO ...] [--files FOLDER] [--prepare]
 
 Without a folder the weights are random, of BERT-small's shape: they change no time. All variants of one size
 take turns, so that a busy moment of the machine hits all of them; the tables show the fastest turn of each. A
@@ -17,13 +18,18 @@ peer that is not installed or fails is left out, and named.
 - first: import, load and the first answer of the embedded BERT-tiny in a process of its own.
 - avx2: one thread in a process that is held to AVX2, with the peers that can be held.
 - grid: classifiers, models with an answer for every token and pooled vectors, of three shapes, one thread. A
-  classifier of ours computes only the first token behind the last attention; the others compute all.
+  classifier of ours computes only the first token after the last attention; the others compute all.
   CTranslate2 and llama.cpp have no heads: their pooled vectors stand for every token, too.
 - where: where the time of ours goes, one thread: products at the peak of VNNI that this run measures, and
   what every kind of step takes beyond; at one token, bytes of weights per second over those of a copy.
 
-LiteRT has a file for every size, which its converter takes a while for: it is no peer of the sorted sentences
-nor of the grid, and is installed by itself (pip install litert-torch).
+The grid can be run in pieces: what the JSON file already has of it is kept, or replaced where it is measured
+again; a file of another processor is refused. --files keeps the models of all runtimes in a folder, and
+--prepare only makes them. --peers takes the peers whose names begin so; torchao and zentorch, which are
+compiled for every size and never came close, take part in the grid only if named.
+
+LiteRT has a file for every size, which its converter takes a while for: it is no peer of the sorted
+sentences, and is installed by itself (pip install litert-torch).
 """
 
 from __future__ import annotations
@@ -43,6 +49,7 @@ from typing import Any
 
 import torch
 from encoder_variants import (
+    COMPILED,
     HELD,
     PARTLY,
     PEERS,
@@ -57,7 +64,7 @@ from encoder_variants import (
     padded,
     tokens,
 )
-from provenance import write_json
+from provenance import provenance, write_json
 from step_times import time_steps
 from turns import Call, Cell, cell, in_turns
 
@@ -69,6 +76,7 @@ from hccs_lab.demo import MODEL as TINY
 
 PARTS = ("sizes", "tiny", "sentences", "threads", "first", "avx2", "grid", "where")
 COUNT, GROUP = 64, 8  # sentences, and how many of similar length peers take at a time
+SIZES = ("1x32", "1x64", "1x128", "8x128", "32x32", "1x512", "8x512")
 TURNS = 7
 SECONDS_PER_TURN = 0.08
 AVX2 = {
@@ -165,25 +173,54 @@ def time_sizes(variants: Variants, lengths: list[int], batches: list[int]) -> li
     ]
 
 
-def time_grid(shapes: list[str], tasks: list[str], sizes: list[str], folder: Path) -> list[dict[str, Any]]:
-    """Every task of every shape, all sizes; each with its own files of all runtimes."""
+def time_grid(options: argparse.Namespace, folder: Path, names: list[str]) -> list[dict[str, Any]]:
+    """Every task of every shape, all sizes; each has a folder with the files of all runtimes."""
     found = []
-    names = [*(name for name in PEERS if not name.startswith("LiteRT")), WHOLE]
-    for shape in shapes:
-        for task in tasks:
+    longest = max(size_of(size)[1] for size in options.sizes)
+    for shape in options.models:
+        for task in options.tasks:
             here = folder / f"{shape}_{task}"
-            here.mkdir()
-            longest = max(size_of(size)[1] for size in sizes)
+            here.mkdir(parents=True, exist_ok=True)
             variants = Variants(encoder(None, shape, task), longest, here, names)
-            rows = []
-            for batch, n in map(size_of, sizes):
+            print(f"\n{shape}, {task}, one thread", flush=True)
+            if options.prepare:
+                variants.calls([tokens(variants.base, 1, 32)])
+            for batch, n in map(size_of, options.sizes):
                 given = [tokens(variants.base, batch, n)]
-                rows.append(row(f"{batch} x {n}", fastest(variants.calls(given)), n=n, batch=batch))
-            found.append({"shape": shape, "task": task, "rows": rows, "left_out": variants.left_out})
-            show(f"{shape}, {task}, one thread", rows)
+                if options.prepare:  # LiteRT's files are of one size, the others' of any
+                    variants.calls(given, names=[name for name in names if name.startswith("LiteRT")])
+                    continue
+                calls = variants.calls(given)
+                facts = {"shape": shape, "task": task, "n": n, "batch": batch}
+                found.append(row(f"{batch} x {n}", fastest(calls), **facts))
+                show_cell(found[-1])
+                if options.json:  # a piece that is cut short has not been in vain
+                    write_json(options.json, with_earlier({"grid": found}, options.json))
             for name, why in variants.left_out.items():
-                print(f"{name} is left out: {why}")
+                print(f"{name} is left out: {why}", flush=True)
     return found
+
+
+def show_cell(found: Cell) -> None:
+    seconds = found["seconds"]
+    print(f"{found['name']:>8}: {found['over']:.2f} times as fast as {found['fastest_peer']}", end="; ms: ")
+    print(", ".join(f"{name} {1e3 * seconds[name]:.3f}" for name in sorted(seconds, key=seconds.__getitem__)))
+    sys.stdout.flush()
+
+
+def with_earlier(found: dict[str, Any], file: Path) -> dict[str, Any]:
+    """What an earlier piece of the same measurement wrote, with what this one found."""
+    if not file.exists():
+        return found
+    earlier = json.loads(file.read_text())
+    if (cpu := earlier["provenance"]["cpu"]) != provenance()["cpu"]:
+        raise SystemExit(f"{file} was measured on another processor: {cpu}. Give another name.")
+    merged = {name: value for name, value in earlier.items() if name != "provenance"} | found
+    for part, keys in (("grid", ("shape", "task", "name")), ("where", ("shape", "size"))):
+        cells = [*earlier.get(part, []), *found.get(part, [])]
+        if cells:
+            merged[part] = list({tuple(cell[key] for key in keys): cell for cell in cells}.values())
+    return merged
 
 
 def size_of(given: str) -> tuple[int, int]:
@@ -212,9 +249,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT, help="how many of them")
     parser.add_argument("--quick", action="store_true", help="leave our attention in other runtimes out")
     parser.add_argument("--held", action="store_true", help="use AVX2: the environment must hold the peers")
-    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--grid", nargs="+", default=["1x32", "1x128", "32x32", "8x128", "1x512"])
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), metavar="BATCHxLENGTH")
+    parser.add_argument("--peers", nargs="+", help="of the grid: how their names begin")
+    parser.add_argument("--files", type=Path, help="a folder that keeps the grid's models of all runtimes")
+    parser.add_argument("--prepare", action="store_true", help="only make the files of the grid")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -232,7 +272,8 @@ def main() -> None:
         if {"sizes", "sentences", "threads"} & set(parts):
             sentences = real_sentences(options.sentences, options.count)
             longest = max(*lengths, *map(len, sentences))
-            variants = Variants(encoder(options.model), longest, Path(folder), names)
+            needed = names if {"sizes", "sentences"} & set(parts) else (WHOLE,)
+            variants = Variants(encoder(options.model), longest, Path(folder), needed)
         if "sizes" in parts:
             found["rows"] = time_sizes(variants, lengths, batches)
             show("held to AVX2" if options.held else "one thread", found["rows"])
@@ -254,15 +295,20 @@ def main() -> None:
             given = ["--lengths", options.lengths, "--batches", options.batches]
             found["avx2"] = held_to_avx2([*given, *(["--model", options.model] if options.model else [])])
         if "grid" in parts:
-            found["grid"] = time_grid(options.shapes, options.tasks, options.grid, Path(folder))
+            chosen = [
+                name
+                for name in PEERS
+                if (name.startswith(tuple(options.peers)) if options.peers else not name.startswith(COMPILED))
+            ]
+            found["grid"] = time_grid(options, options.files or Path(folder), [*chosen, WHOLE])
         if "where" in parts:
-            shapes = [None] if options.model else options.shapes
+            shapes = [None] if options.model else options.models
             models = {shape or "the model": encoder(options.model, shape, "tokens") for shape in shapes}
             found["where"] = [
-                entry for name, model in models.items() for entry in time_steps(model, name, options.grid)
+                entry for name, model in models.items() for entry in time_steps(model, name, options.sizes)
             ]
-    if options.json:
-        write_json(options.json, found)
+    if options.json and not options.prepare:
+        write_json(options.json, with_earlier(found, options.json))
 
 
 if __name__ == "__main__":

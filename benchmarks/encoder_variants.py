@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import importlib
 import importlib.util
 import shutil
 from collections.abc import Callable, Sequence
@@ -17,6 +19,7 @@ from embedding_peers import with_pooling
 
 import hccs
 import hccs.nn
+from hccs.program import IntegerModel
 from hccs_lab.bench.contenders import dynamic_int8_onnx, float_onnx, quietly, static_int8_openvino
 from hccs_lab.bench.runtimes import open_onnxruntime, torch_dynamic_int8
 from hccs_lab.demo import MODEL as TINY
@@ -26,6 +29,7 @@ PEERS = (
     "torch bfloat16",
     "torch dynamic int8",
     "torchao dynamic int8",
+    "zentorch bfloat16",
     "ONNX Runtime float32",
     "ONNX Runtime dynamic int8",
     "OpenVINO static int8",
@@ -47,11 +51,15 @@ NEEDS = {
     "OpenVINO": ("openvino", "nncf"),
     "LiteRT": ("litert_torch",),
     "torchao": ("torchao",),
+    "zentorch": ("zentorch",),
     "CTranslate2": ("ctranslate2",),
     "llama.cpp": ("xllamacpp", "gguf"),
 }
 POOLED_ONLY = ("CTranslate2", "llama.cpp")
 """They have no heads: their pooled vectors stand for answers for every token, too."""
+
+COMPILED = ("torchao", "zentorch")
+"""At their best behind torch.compile, which takes its time: for every size."""
 
 SHAPES = {
     name: {
@@ -131,7 +139,7 @@ def table_for(model: Any, n: int, lines: int = 1) -> hccs.ParamTable:
 
 
 class Variants:
-    """All variants of one model; files of other runtimes are made once and serve every size."""
+    """All variants of one model; files of other runtimes are made once in a folder and serve every size."""
 
     def __init__(self, model: Any, longest: int, folder: Path, names: Sequence[str]) -> None:
         self.longest, self.folder = longest, folder
@@ -142,28 +150,48 @@ class Variants:
         base = type(model) is transformers.BertModel
         if isinstance(model, transformers.BertForSequenceClassification):
             self.names = [name for name in self.names if not name.startswith(POOLED_ONLY)]
-        vector = hccs.nn.VectorHead("mean") if base else None
-        self.base = model.base_model
+        self.vector = hccs.nn.VectorHead("mean") if base else None
+        self.given, self.base = model, model.base_model
         self.model = with_pooling(model) if base else model
-        few = {name: value[:, :8] for name, value in tokens(model, 2, 16).items()}
-        sizes = [tokens(model, 2, n) for n in (max(longest // 2, 1), longest)]
-        self.table = table_for(model, longest)
-        self.whole = {WHOLE: hccs.nn.lower(model, self.table, sizes, vector=vector)}
-        if TWO_LINES in self.names:
-            two = table_for(model, longest, 2)
-            self.whole[TWO_LINES] = hccs.nn.lower(model, two, sizes, vector=vector)
+        self.sizes = [tokens(model, 2, n) for n in (max(longest // 2, 1), longest)]
+        self.whole = {
+            name: self._lowered(lines) for name, lines in ((WHOLE, 1), (TWO_LINES, 2)) if name in self.names
+        }
         self.files: dict[str, Path] = {}
         if any(name.startswith("ONNX Runtime") for name in self.names):
-            self.files["float"] = float_onnx(self.model, few, folder / "float.onnx")
-            self.files["int8"] = dynamic_int8_onnx(self.files["float"])
-        if "OpenVINO static int8" in self.names:
-            arrays = [{name: value.numpy() for name, value in batch.items()} for batch in sizes]
-            self.openvino = static_int8_openvino(self.model, arrays)
+            few = {name: value[:, :8] for name, value in tokens(model, 2, 16).items()}
+            exact = folder / "float.onnx"
+            self.files["float"] = exact if exact.exists() else float_onnx(self.model, few, exact)
+            small = exact.with_suffix(".int8.onnx")
+            self.files["int8"] = small if small.exists() else dynamic_int8_onnx(exact)
 
-    def calls(self, batches: Sequence[Batch], threads: int = 1, names: Sequence[str] = ()) -> dict[str, Call]:
+    @functools.cached_property
+    def table(self) -> hccs.ParamTable:
+        return table_for(self.given, self.longest)
+
+    def _lowered(self, lines: int) -> IntegerModel:
+        file = self.folder / f"{lines}_{self.longest}.hccs"
+        if not file.exists():
+            table = self.table if lines == 1 else table_for(self.given, self.longest, lines)
+            hccs.nn.lower(self.given, table, self.sizes, vector=self.vector).save(file)
+        return IntegerModel.load(file)
+
+    @functools.cached_property
+    def openvino(self) -> Any:
+        import openvino
+
+        file = self.folder / "openvino.xml"
+        if not file.exists():
+            arrays = [{name: value.numpy() for name, value in batch.items()} for batch in self.sizes]
+            openvino.save_model(static_int8_openvino(self.model, arrays), file, compress_to_fp16=False)
+        return openvino.Core().read_model(file)
+
+    def calls(
+        self, batches: Sequence[Batch], threads: int = 1, names: Sequence[str] | None = None
+    ) -> dict[str, Call]:
         """One call answers all batches, one after the other; of the variants that are named, or all."""
         found = {}
-        for name in [name for name in self.names if name in (names or self.names)]:
+        for name in [name for name in self.names if names is None or name in names]:
             try:
                 call = self._call(name, batches, threads)
                 call()
@@ -200,6 +228,9 @@ class Variants:
         model = copy.deepcopy(self.model)
         if "bfloat16" in name:
             model = model.bfloat16()
+        if name.startswith("zentorch"):
+            importlib.import_module("zentorch")  # registers itself
+            return torch.compile(model, backend="zentorch")
         if "integer attention" in name:
             model = hccs.nn.attach(model, self.table, backend="integer")
         if name.startswith("torch dynamic int8"):
@@ -208,6 +239,7 @@ class Variants:
             from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 
             quantize_(model, Int8DynamicActivationInt8WeightConfig())
+            return torch.compile(model)
         return model
 
     def _opened(self, name: str, threads: int) -> Callable[[Any], Any]:
@@ -222,7 +254,10 @@ class Variants:
                     shutil.copy(Path(TINY) / file, folder)
         contender = next(found for found in embedding_peers.CONTENDERS if found.name == name)
         if name not in self.files:
-            self.files[name] = contender.make(material)
+            made = self.folder / f"{name.split()[0]}.made"  # holds where the file is
+            if not made.exists():
+                made.write_text(str(contender.make(material)))
+            self.files[name] = Path(made.read_text())
         ids = contender.open(self.files[name], folder, threads, None).ids
         assert ids is not None
         return ids

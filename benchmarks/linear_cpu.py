@@ -1,7 +1,8 @@
 """What share of the processor's peak do the int8 linear kernels reach, with what follows them? One thread.
 
-The peak is that of VNNI, measured in the same run on sums that never leave their registers. Contenders of a
-line are timed in turns and keep their best times; packing of weights is not timed, as it is done once.
+The peak is that of VNNI, or of AMX where that is in use, measured in the same run on sums that never leave
+their registers. Contenders of a line are timed in turns and keep their best times; packing of weights is not
+timed, as it is done once.
 """
 
 from __future__ import annotations
@@ -36,17 +37,18 @@ BAR = 0.9
 SECONDS = 0.004  # of one contender's turn
 
 
-def vnni_peak() -> Callable[[], float] | None:
-    """Measures byte products per second; None without a compiler, or without the instruction."""
+def peak_of_products() -> Callable[[], float] | None:
+    """Measures byte products per second, AMX's where it is in use; None without a compiler or VNNI."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     cpuinfo = Path("/proc/cpuinfo")
     if not compiler or not cpuinfo.exists() or "avx512_vnni" not in cpuinfo.read_text():
         return None
     with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "vnni_peak.so"
-        source = Path(__file__).with_name("vnni_peak.cpp")
+        library = Path(folder) / "peak.so"
+        source = Path(__file__).with_name("products_peak.cpp")
         subprocess.run([compiler, "-O2", "-shared", "-fPIC", source, "-o", library], check=True)
-        function = ctypes.CDLL(str(library)).products_per_second
+        tiles = "tile_" if isa.info().isa == "amx" else ""
+        function = getattr(ctypes.CDLL(str(library)), f"{tiles}products_per_second")
     function.restype = ctypes.c_double
     return function
 
@@ -59,7 +61,7 @@ def ours(rows: int, inputs: int, outputs: int) -> dict[str, Callable[[], object]
     multiplier = rng.integers(20, 60, outputs).astype(np.int32)
     packed = _native.PackedLinear(weight, bias, multiplier)
     plain = np.clip(np.rint(rng.normal(0, 40, (rows, inputs))), -127, 127).astype(np.int8)
-    x = plain.view(np.uint8) ^ 0x80 if isa.info().isa == "avx512" else plain
+    x = plain.view(np.uint8) ^ 0x80 if isa.info().isa in ("avx512", "amx") else plain
     table = rng.integers(-127, 128, 256).astype(np.int8)
     stream = rng.integers(-20000, 20000, (rows, outputs)).astype(np.int16)
 
@@ -146,8 +148,8 @@ def main() -> None:
     arguments = parser.parse_args()
     isa.select(arguments.isa)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    peak = vnni_peak()
-    print(f"{isa.info().isa}; share of the VNNI peak" if peak else f"{isa.info().isa}; G products per second")
+    peak = peak_of_products()
+    print(f"{isa.info().isa}; share of the peak" if peak else f"{isa.info().isa}; G products per second")
     names = [*OUTPUTS, *onnx_runtime(1, 4, 4)]
     print(f"{'M x K x N':>16}" + "".join(f"{name:>18}" for name in names), flush=True)
     found = {}

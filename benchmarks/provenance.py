@@ -72,12 +72,16 @@ def _versions() -> dict[str, str]:
 
 
 def _cpu() -> str:
+    """The name that the system has for it; machines of one name differ by their family and model numbers."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     except OSError:
         lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if "model name" not in facts:
+        return platform.processor() or platform.machine()
+    numbers = [f"{key.removeprefix('cpu ')} {facts[key]}" for key in ("cpu family", "model") if key in facts]
+    return facts["model name"] + (f" ({', '.join(numbers)})" if numbers else "")
 
 
 def _git(*arguments: str) -> str:

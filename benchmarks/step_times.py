@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from encoder_variants import table_for, tokens
-from linear_cpu import vnni_peak
+from linear_cpu import peak_of_products
 from turns import seconds_of
 
 import hccs.nn
@@ -36,12 +36,12 @@ def products(step: Step, width: int, batch: int, n: int) -> int:
 
 
 def time_steps(model: Any, shape: str, sizes: list[str]) -> list[dict[str, Any]]:
-    """Seconds of every kind of step in the fastest turn, and of its products at the peak of VNNI."""
+    """Seconds of every kind of step in the fastest turn, and of its products at the peak of VNNI or AMX."""
     longest = max(int(size.split("x")[1]) for size in sizes)
     program = hccs.nn.lower(model, table_for(model, longest), [tokens(model, 2, longest)]).program
     planned = plan(program, cpu.TARGET)
     steps = [step for group in planned.groups for step in group]
-    engine, peak, found = cpu.compiled(program), vnni_peak(), []
+    engine, peak, found = cpu.compiled(program), peak_of_products(), []
     if engine is None:
         return []
     for size in ["1x1", *sizes]:

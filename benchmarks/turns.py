@@ -9,7 +9,8 @@ from typing import Any
 Call = Callable[[], Any]
 Cell = dict[str, Any]
 
-SLOW = 1.0  # seconds of a call after which two turns are enough
+SLOW = 1.0  # seconds of a call for which two turns are enough
+FAR = 4.0  # times the fastest call: so far behind two turns are enough, too
 
 
 def seconds_of(call: Call, repeats: int = 1) -> float:
@@ -27,11 +28,12 @@ def in_turns(
     for name, call in calls.items():
         call()
         repeats[name] = seconds_of(call)
-    if max(repeats.values(), default=0) > SLOW:
-        turns = min(turns, 2)
+    slow = min(SLOW, FAR * min(repeats.values(), default=0))
     found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(turns):
+    for turn in range(turns):
         for name, call in calls.items():
+            if turn >= 2 and repeats[name] > slow:
+                continue
             call()  # threads of the one before may still spin, and caches hold its data
             found[name].append(seconds_of(call, max(1, int(seconds / repeats[name]))))
     return {name: pick(times) for name, times in found.items()}

@@ -36,6 +36,10 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     isa.select("")
 
 
+with_amx_model = pytest.mark.parametrize("instruction_set", [*isa.available(), isa.MODEL], indirect=True)
+"""For tests of products that take that fixture: AMX too, on a model of its tiles."""
+
+
 @pytest.fixture(autouse=True)
 def _device_at_rest(request: pytest.FixtureRequest) -> Iterator[None]:
     """On a GPU: what goes wrong after its call has returned is told of the test that made the call."""

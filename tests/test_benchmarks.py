@@ -151,7 +151,7 @@ def test_encoder_cpu(run):
 
 def test_where_the_time_of_an_encoder_goes(run):
     pytest.importorskip("transformers")
-    found = run("encoder_cpu", "--model", str(EMBEDDED / "bert_tiny"), "--parts", "where", "--grid", "2x8")
+    found = run("encoder_cpu", "--model", str(EMBEDDED / "bert_tiny"), "--parts", "where", "--sizes", "2x8")
     assert [entry["size"] for entry in found["where"]] == ["1x1", "2x8"]
     for entry in found["where"]:
         assert {"linear", "attention", "LayerNorm", "embedding", "call"} <= set(entry["seconds"])

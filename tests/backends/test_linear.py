@@ -12,9 +12,9 @@ from hccs.backends.cpu import _native
 from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, LinearParams
 from hccs.reference.linear import add, linear
 from hccs.reference.table import look_up
-from tests.conftest import from_four_threads
+from tests.conftest import from_four_threads, with_amx_model
 
-pytestmark = pytest.mark.usefixtures("instruction_set")
+pytestmark = [pytest.mark.usefixtures("instruction_set"), with_amx_model]
 
 OUTPUTS = _native.LINEAR_OUTPUTS
 REQUANTISED = tuple(output for output in OUTPUTS if output != "int32")
@@ -114,7 +114,7 @@ def test_random_layers(output):
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_every_number_of_rows_and_of_outputs(output):
     rng = np.random.default_rng(1)
-    for count in range(1, 42):
+    for count in range(1, 68):
         check(rng, rows(rng, count, 20), random_layer(rng, output, 20, 64), output)
     for outputs in range(1, 67):
         check(rng, rows(rng, 5, 8), random_layer(rng, output, 8, outputs), output)

@@ -49,6 +49,7 @@ def programs(tmp_path_factory):
     for name in (
         "common/instruction_sets",
         "common/interruption",
+        "common/tiles",
         "float_logits/scalar",
         "softmax/run",
         "attention/run",
@@ -61,6 +62,7 @@ def programs(tmp_path_factory):
         "linear/scalar",
         "linear/neon",
         "linear/i8mm",
+        "linear/amx_model",
         "engine/scalar",
         "engine/neon",
         "top_k/scalar",
@@ -254,7 +256,7 @@ def linear_cases(tmp_path_factory):
     return path, cases
 
 
-@pytest.mark.parametrize(("isa", "cpu", "kernel"), PROCESSORS)
+@pytest.mark.parametrize(("isa", "cpu", "kernel"), [*PROCESSORS, ("amx-model", "max", "vector")])
 def test_replayed_linear_layers_agree(programs, linear_cases, isa, cpu, kernel):
     path, cases = linear_cases
     replay(programs / "replay_linear", path, isa, f"{cases} cases agree, {kernel}\n", cpu)

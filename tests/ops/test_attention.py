@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import hccs
 from hccs.backends.cpu import _native, codes
 from hccs.reference.attention import attention as slow_reference
-from tests.conftest import from_four_threads, logits, recalled, triples
+from tests.conftest import from_four_threads, logits, recalled, triples, with_amx_model
 
 reference_attention = recalled(slow_reference)
 
@@ -21,7 +21,7 @@ SHAPES = [
     (19, 257, 64), (2, 515, 16), (7, 40, 200), (1, 3, 1024), (20, 128, 31), (6, 48, 33),
 ]  # fmt: skip
 
-pytestmark = pytest.mark.usefixtures("instruction_set")
+pytestmark = [pytest.mark.usefixtures("instruction_set"), with_amx_model]
 
 
 def arrays(seed: int, lead: tuple[int, ...], nq: int, nk: int, d: int) -> list[np.ndarray]:

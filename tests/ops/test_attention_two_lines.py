@@ -10,13 +10,13 @@ import pytest
 import hccs
 from hccs.backends.cpu import _native, codes
 from hccs.reference.attention import attention as slow_reference
-from tests.conftest import recalled
+from tests.conftest import recalled, with_amx_model
 from tests.ops.test_attention import MODES, SHAPES, arrays, assert_same, scales
 from tests.ops.test_two_lines import drawn_theta
 
 reference_attention = recalled(slow_reference)
 
-pytestmark = pytest.mark.usefixtures("instruction_set")
+pytestmark = [pytest.mark.usefixtures("instruction_set"), with_amx_model]
 
 FORMS = {
     "uint8 scores": hccs.HeadParams([1023, 250], [3, 1], [53, 100], [39, 1], [21, 90], [2, 0]),

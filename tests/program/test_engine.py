@@ -21,6 +21,7 @@ from hccs.numbers.heads import HeadParams
 from hccs.numbers.layers import INT16_LIMIT, LinearParams, NormParams
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
+from tests.conftest import with_amx_model
 from tests.program.programs import (
     LONGEST,
     WORDS,
@@ -53,6 +54,7 @@ def random_case(seed, lines=1):
     return program, [(batch, model(*batch, reference=True).scores) for batch in batches]
 
 
+@with_amx_model
 @pytest.mark.parametrize("seed", range(56))
 def test_random_programs(seed, instruction_set):
     program, cases = random_case(seed)
@@ -61,6 +63,7 @@ def test_random_programs(seed, instruction_set):
         require_equal(model, batch, expected=expected)
 
 
+@with_amx_model
 @pytest.mark.parametrize("seed", range(10, 24))
 def test_random_programs_of_two_lines(seed, instruction_set):
     program, cases = random_case(seed, lines=2)
@@ -77,6 +80,7 @@ def random_embedding_case(seed):
     return program, [(batch, model(*batch, reference=True).scores) for batch in batches]
 
 
+@with_amx_model
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programs_that_embed(seed, instruction_set):
     program, cases = random_embedding_case(seed)
@@ -130,6 +134,7 @@ def values_that_nobody_reads(built):
     return built.narrow(x, 7)
 
 
+@with_amx_model
 @pytest.mark.parametrize("first", [False, True], ids=["per token", "first token"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
@@ -406,6 +411,7 @@ def test_rows_too_long_for_attention_are_explained():
         model(np.ones((2, 5), int))
 
 
+@with_amx_model
 def test_wide_sums_of_the_longest_rows(instruction_set):
     """Scores of 15 bits: sums far beyond those of one line, and int8 outputs whose products leave float32."""
     built = Builder(3)

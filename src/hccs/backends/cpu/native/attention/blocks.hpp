@@ -37,7 +37,9 @@ class AttentionRows {
     return static_cast<size_t>(AttentionRows(job, nullptr).memory_.used());
   }
   static void run(const AttentionJob& job, int64_t begin, int64_t end, std::byte* memory) {
+    if constexpr (Isa::kTiledRows != 0) Isa::begin();
     AttentionRows(job, memory).all_rows(begin, end);
+    if constexpr (Isa::kTiledRows != 0) Isa::end();
   }
 
  private:
@@ -174,28 +176,38 @@ class AttentionRows {
     const typename Isa::Factor factor(group_->requant->multiplier, group_->requant->shift);
     in_parts<Isa::kPanels>(head_.key_panels, [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
       if (panel * kLanes < keys)
-        in_parts<Isa::kRows>(rows, [&]<int kTileRows>(int64_t r)
-                                       HCCS_INLINE_LAMBDA { logits_tile<kTileRows, kGroup>(panel, r, factor); });
+        in_tiles<Isa>(rows, [&]<int kTileRows>(int64_t r)
+                                HCCS_INLINE_LAMBDA { logits_tile<kTileRows, kGroup>(panel, r, factor); });
     });
   }
   // Functions of their own: what the callers keep in registers would push sums out of them.
   template <int kTileRows, int kPanels>
   __attribute__((noinline)) void logits_tile(int64_t panel, int64_t first, const typename Isa::Factor& factor) {
-    Sums sums[kTileRows][kPanels];
+    alignas(64) Sums sums[kTileRows][kPanels];
+    Sums start[kPanels];
 #pragma GCC unroll 8
-    for (int c = 0; c < kPanels; ++c) {
-      const Sums start = Isa::kQueryOffset ? Isa::sums(head_.bias + (panel + c) * kLanes) : Isa::splat(0);
-#pragma GCC unroll 8
-      for (int r = 0; r < kTileRows; ++r) sums[r][c] = start;
-    }
+    for (int c = 0; c < kPanels; ++c)
+      start[c] = Isa::kQueryOffset ? Isa::sums(head_.bias + (panel + c) * kLanes) : Isa::splat(0);
     const int64_t panel_stride = head_.dim_steps * kVector, row_stride = head_.dim_steps * kStep;
-    tile<Isa>(sums, head_.keys + panel * panel_stride, panel_stride, queries_ + first * row_stride, row_stride,
-              head_.dim_steps);
+    const Element *const panels = head_.keys + panel * panel_stride, *const rows = queries_ + first * row_stride;
+    constexpr bool kInTiles = kTileRows == Isa::kTiledRows;
+    if constexpr (kInTiles) {
+      Isa::tile_products(sums, panels, panel_stride, rows, row_stride, head_.dim_steps);
+    } else {
+#pragma GCC unroll 8
+      for (int r = 0; r < kTileRows; ++r)
+#pragma GCC unroll 8
+        for (int c = 0; c < kPanels; ++c) sums[r][c] = start[c];
+      tile<Isa>(sums, panels, panel_stride, rows, row_stride, head_.dim_steps);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       Ints whole[kPanels];
 #pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c) whole[c] = Isa::whole(sums[r][c]);
+      for (int c = 0; c < kPanels; ++c) {
+        whole[c] = Isa::whole(sums[r][c]);
+        if constexpr (kInTiles) whole[c] = Isa::add(whole[c], start[c]);
+      }
       Isa::template store_bytes<kPanels>(whole, factor, false, x_ + (first + r) * columns_ + panel * kLanes);
     }
   }
@@ -310,7 +322,7 @@ class AttentionRows {
       chunk.last = begin + kSteps >= end;
       chunk.values = head_.values + begin * kVector;
       chunk.weights = weights + begin * kStep;
-      in_parts<Isa::kRows>(rows, [&]<int kTileRows>(int64_t r) HCCS_INLINE_LAMBDA {
+      in_tiles<Isa>(rows, [&]<int kTileRows>(int64_t r) HCCS_INLINE_LAMBDA {
         in_parts<Isa::kPanels>(head_.dim_panels, [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
           values_tile<kSink, kTileRows, kGroup>(chunk, r, panel);
         });
@@ -328,14 +340,18 @@ class AttentionRows {
   };
   template <Sink kSink, int kTileRows, int kPanels>
   __attribute__((noinline)) void values_tile(const Chunk& chunk, int64_t first, int64_t panel) {
-    Sums sums[kTileRows][kPanels];
+    alignas(64) Sums sums[kTileRows][kPanels];
     const int64_t panel_stride = head_.key_steps * kVector;
+    const Element *const panels = chunk.values + panel * panel_stride, *const rows = chunk.weights + first * columns_;
+    if constexpr (kTileRows == Isa::kTiledRows) {
+      Isa::tile_products(sums, panels, panel_stride, rows, columns_, chunk.steps);
+    } else {
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r)
+      for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::splat(0);
-    tile<Isa>(sums, chunk.values + panel * panel_stride, panel_stride, chunk.weights + first * columns_, columns_,
-              chunk.steps);
+        for (int c = 0; c < kPanels; ++c) sums[r][c] = Isa::splat(0);
+      tile<Isa>(sums, panels, panel_stride, rows, columns_, chunk.steps);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       int32_t* const products = chunk.products + (first + r) * width_ + panel * kLanes;

@@ -69,7 +69,9 @@ struct AttentionKernel {
   void (*rows)(const AttentionJob&, int64_t begin, int64_t end, std::byte* workspace);
 };
 
-extern const AttentionKernel attention_scalar, attention_avx2, attention_avx512, attention_neon, attention_i8mm;
+extern const AttentionKernel attention_scalar, attention_avx2, attention_avx512, attention_amx, attention_neon,
+    attention_i8mm;
+extern const AttentionKernel attention_amx_model;  // with a model of its tiles, for tests
 
 // Runs the kernel over all rows of the job, on up to `threads` threads.
 void run_attention(AttentionJob& job, const AttentionKernel& kernel, int threads, Interruption& interruption);

@@ -34,6 +34,14 @@ HCCS_INLINE void in_parts(int64_t count, const Action& action, int64_t first = 0
     if (first < count) in_parts<kSize / 2>(count, action, first);
 }
 
+// Calls action<size>(first) for rows as the products take them.
+template <class Isa, class Action>
+HCCS_INLINE void in_tiles(int rows, const Action& action) {
+  if constexpr (Isa::kTiledRows != 0)
+    if (rows == Isa::kTiledRows) return action.template operator()<Isa::kTiledRows>(0);
+  in_parts<Isa::kRows>(rows, action);
+}
+
 // kTileRows rows times kPanels panels, all their sums in registers.
 template <class Isa, int kTileRows, int kPanels>
 HCCS_INLINE void tile(typename Isa::Sums (&sums)[kTileRows][kPanels], const typename Isa::Element* panels,
@@ -62,8 +70,8 @@ class PackedHead {
 
  public:
   PackedHead(const AttentionJob& job, Allotment& memory)
-      : dim_steps(round_up(job.dim, kStep) / kStep),
-        key_steps(round_up(job.keys, kStep) / kStep),
+      : dim_steps(round_up(job.dim, Isa::kDepth) / kStep),
+        key_steps(round_up(job.keys, Isa::kDepth) / kStep),
         key_panels(round_up(job.keys, kLanes) / kLanes),
         dim_panels(round_up(job.dim, kLanes) / kLanes),
         width(dim_panels * kLanes),

@@ -17,6 +17,8 @@ struct PlainSteps {
   static constexpr int kLanes = kLaneCount, kStep = kStepSize;
   static constexpr int kQueryOffset = 0;             // staged queries are q + kQueryOffset
   static constexpr int kWeightOffset = 0;            // of probabilities and scores as elements
+  static constexpr int kDepth = kStepSize;           // rows of q and columns of v are zeros up to a multiple of it
+  static constexpr int kTiledRows = 0;               // rows that Isa::tile_products multiplies at a time
   static constexpr bool kOwnTile = false;            // its products are no sums of broadcast rows times panels
   static constexpr bool kWordScores = false;         // elements hold scores of 16 bits
   static constexpr int32_t kLargestSum = INT32_MAX;  // rows up to this Z are rounded to int8 by store_bytes

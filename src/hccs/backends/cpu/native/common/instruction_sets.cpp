@@ -7,6 +7,8 @@
 
 #include <atomic>
 
+#include "common/tiles.hpp"
+
 namespace hccs {
 namespace {
 
@@ -79,6 +81,25 @@ const std::vector<InstructionSet>& instruction_sets() {
       set.rows = row_kernels(set.name);
       set.dots = dot_rows(set.name);
     }
+    // Tests run the loops of AMX everywhere, on a model of its tiles.
+    InstructionSet model = found.front();
+    model.linear = &linear_amx_model;
+#ifdef HCCS_X86
+    if (vnni) {
+      InstructionSet amx = found.back();
+      amx.attention = &attention_amx_model;
+      amx.linear = &linear_amx_model_avx512;
+      model = amx;
+      amx.name = "amx";
+      amx.supported = may_use_tiles();
+      amx.attention = &attention_amx;
+      amx.linear = &linear_amx;
+      found.push_back(amx);
+    }
+#endif
+    model.name = "amx-model";
+    model.automatic = false;
+    found.push_back(model);
     return found;
   }();
   return all;
@@ -92,7 +113,7 @@ const InstructionSet& in_use() {
 const InstructionSet& use(const std::string& name) {
   const InstructionSet* found = chosen.load(std::memory_order_relaxed);
   for (const InstructionSet& set : instruction_sets())
-    if (set.supported && (name.empty() || name == set.name)) found = &set;
+    if (set.supported && (name.empty() ? set.automatic : name == set.name)) found = &set;
   chosen.store(found, std::memory_order_relaxed);
   return *found;
 }

@@ -15,13 +15,14 @@ namespace hccs {
 
 struct InstructionSet {
   const char* name;
-  bool supported;
+  bool supported;  // by this machine
   SoftmaxRows softmax;
   LogitsKernels logits;
   const AttentionKernel* attention;
   const LinearKernel* linear;
   const RowKernels* rows = nullptr;
   DotRows dots = dot_rows_scalar;
+  bool automatic = true;  // in use without being named, where it is the fastest
 };
 
 // Every instruction set of this build, the fastest last.

@@ -140,7 +140,8 @@ class DecodeWork : public PhasedWork {
 
 const DecodeKernel& decode_kernel_of([[maybe_unused]] const AttentionKernel& attention) {
 #ifdef HCCS_X86
-  if (&attention == &attention_avx512) return decode_avx512;
+  if (&attention == &attention_avx512 || &attention == &attention_amx || &attention == &attention_amx_model)
+    return decode_avx512;
   if (&attention == &attention_avx2) return decode_avx2;
 #endif
 #ifdef HCCS_NEON

@@ -16,6 +16,8 @@ class LinearRows {
   static constexpr int kLanes = Isa::kLanes, kStep = Isa::kStep, kPanels = Isa::kPanels, kRows = Isa::kRows;
   static constexpr int kWidth = kLanes * kPanels;    // outputs of a block
   static constexpr int64_t kChunkBytes = 96 * 1024;  // of x, beside which weights and outputs have room in the L2 cache
+  // Products of 16 rows at a time in the tiles of AMX, whose sums come back by way of memory.
+  static constexpr bool kInTiles = requires { Isa::kTiledRows; };
   using Block = Channels<kWidth>;
 
  public:
@@ -113,8 +115,10 @@ class LinearRows {
       if (!direct_)
         for (int64_t r = 0; r < rows; ++r) stage(row + r, staged_ + r * width_);
       const Element* const x = direct_ ? static_cast<const Element*>(job_.x) + row * job_.x_stride : staged_;
+      if constexpr (kInTiles) Isa::begin(rows);
       for (int64_t b = block; b < block_end; ++b)
         one_block<kOutput>(x, direct_ ? job_.x_stride : width_, row, rows, b, b == block);
+      if constexpr (kInTiles) Isa::end();
     }
   }
   void stage(int64_t row, Element* to) const {
@@ -172,7 +176,10 @@ class LinearRows {
   // Rows in tiles of kMost; what is left at the end is shared evenly, as a tile of few rows waits for its weights.
   template <LinearOutput kOutput, bool kCareful, bool kExponent>
   static void all_tiles(const Tiles& tiles, const Target<kOutput>& target, int64_t rows) {
-    constexpr int kMost = kCareful && kRows > 4 ? 4 : kRows, kHalf = kMost > 8 ? 8 : kMost;
+    constexpr int kVectorRows = fewest_tiled_rows() - 1;
+    if constexpr (kInTiles)
+      if (rows > kVectorRows) return tiled_rows<kOutput, kCareful, kExponent>(tiles, target, rows);
+    constexpr int kMost = kInTiles ? kVectorRows : kCareful && kRows > 4 ? 4 : kRows, kHalf = kMost > 8 ? 8 : kMost;
     for (int64_t row = 0, now; row < rows; row += now) {
       const int64_t left = rows - row;
       now = left == kMost || left >= 2 * kHalf ? kMost : left > kHalf ? (left + 1) / 2 : left;
@@ -185,42 +192,83 @@ class LinearRows {
     if constexpr (kTileRows > 1)
       tile_of<kOutput, kCareful, kExponent, kTileRows - 1 < 8 ? kTileRows - 1 : 8>(tiles, target, row, rows);
   }
+  template <int kTileRows>
+  using RowSums = typename Isa::Sums[kTileRows][kPanels];
+  template <LinearOutput kOutput>
+  static HCCS_INLINE Target<kOutput> from_row(Target<kOutput> target, int64_t row) {
+    target.out += row * target.stride;
+    if (adds_stream(kOutput)) target.stream += row * target.stream_stride;
+    return target;
+  }
+  template <bool kExponent>
+  static HCCS_INLINE const Block& channels_of(const Tiles& tiles, int64_t row) {
+    return kExponent ? tiles.channels[tiles.exponents[row * tiles.exponent_stride]] : *tiles.channels;
+  }
   // A function of its own: what the callers keep in registers would push sums out of them.
   template <LinearOutput kOutput, bool kCareful, bool kExponent, int kTileRows>
   static __attribute__((noinline)) void tile(const Tiles& tiles, const Target<kOutput>& all, int64_t row) {
-    Target<kOutput> target = all;
-    target.out += row * target.stride;
-    if (adds_stream(kOutput)) target.stream += row * target.stream_stride;
+    const Target<kOutput> target = from_row(all, row);
     const Element* const x = tiles.x + row * tiles.x_stride;
     typename Isa::Sums sums[kTileRows][kPanels];
-    const uint8_t* const exponents = kExponent ? tiles.exponents + row * tiles.exponent_stride : nullptr;
-    const auto channels = [&](int r) HCCS_INLINE_LAMBDA -> const Block& {
-      return kExponent ? tiles.channels[exponents[r * tiles.exponent_stride]] : *tiles.channels;
-    };
-    const auto bias = [&](int r) HCCS_INLINE_LAMBDA { return channels(r).bias; };
+    const auto bias = [&](int r) HCCS_INLINE_LAMBDA { return channels_of<kExponent>(tiles, row + r).bias; };
     Isa::products(sums, bias, tiles.weights, x, tiles.x_stride, tiles.padded, [&] HCCS_INLINE_LAMBDA {
-      // Every row of these outputs begins another line of the cache.
-      if constexpr (is_int32(kOutput) || adds_stream(kOutput))
-        for (int r = 0; r < kTileRows; ++r) {
-          __builtin_prefetch(target.out + r * target.stride, 1, 3);
-          if (is_int32(kOutput)) __builtin_prefetch(target.out + r * target.stride + 16, 1, 3);
-          if (adds_stream(kOutput)) __builtin_prefetch(target.stream + r * target.stream_stride, 0, 3);
-        }
+      prefetch_outputs(target, kTileRows);
       if (tiles.fresh) prefetch_rows(x + kTileRows * tiles.x_stride, tiles.x_stride, kTileRows, tiles.padded);
     });
+    finish_rows<kOutput, kCareful, kExponent>(sums, tiles, target, row);
+  }
+  template <LinearOutput kOutput, bool kCareful, bool kExponent, int kTileRows>
+  static HCCS_INLINE void finish_rows(const typename Isa::Sums (&sums)[kTileRows][kPanels], const Tiles& tiles,
+                                      Target<kOutput> target, int64_t row) {
     if constexpr (kExponent) {
       // Row by row: each has channels of its own.
 #pragma GCC unroll 16
       for (int r = 0; r < kTileRows; ++r) {
-        finish_tile<kOutput, kCareful>(reinterpret_cast<RowSums<1>&>(sums[r]), channels(r), tiles.have, target);
+        finish_tile<kOutput, kCareful>(reinterpret_cast<const RowSums<1>&>(sums[r]),
+                                       channels_of<kExponent>(tiles, row + r), tiles.have, target);
         target.out += target.stride;
       }
     } else {
       finish_tile<kOutput, kCareful>(sums, *tiles.channels, tiles.have, target);
     }
   }
-  template <int kTileRows>
-  using RowSums = typename Isa::Sums[kTileRows][kPanels];
+
+  static constexpr int fewest_tiled_rows() {
+    if constexpr (kInTiles) return Isa::kFewestRows;
+    return 1;
+  }
+  // Where fewer rows are left than a tile has, rows before them are multiplied once more.
+  template <LinearOutput kOutput, bool kCareful, bool kExponent>
+  static void tiled_rows(const Tiles& tiles, const Target<kOutput>& all, int64_t rows) {
+    constexpr int kTogether = 4;
+    alignas(64) typename Isa::Sums sums[kRows][kPanels];
+    const int64_t most = rows < Isa::kTiledRows ? rows : Isa::kTiledRows;
+    for (int64_t row = 0, end; row < rows; row = end) {
+      const bool pair = rows - row >= kRows;
+      const int64_t first = pair || row + most <= rows ? row : rows - most;
+      end = first + (pair ? kRows : most);
+      const Element* const x = tiles.x + first * tiles.x_stride;
+      prefetch_outputs(from_row(all, row), end - row);
+      if (tiles.fresh && end < rows)
+        prefetch_rows(x + kRows * tiles.x_stride, tiles.x_stride, rows - end < kRows ? rows - end : kRows,
+                      tiles.padded);
+      Isa::tile_products(sums, pair, tiles.weights, x, tiles.x_stride, tiles.padded);
+      for (; row + kTogether <= end; row += kTogether)
+        from_tiles<kOutput, kCareful, kExponent, kTogether>(sums + (row - first), tiles, all, row);
+      for (; row < end; ++row) from_tiles<kOutput, kCareful, kExponent, 1>(sums + (row - first), tiles, all, row);
+    }
+  }
+  template <LinearOutput kOutput, bool kCareful, bool kExponent, int kTileRows>
+  static HCCS_INLINE void from_tiles(const typename Isa::Sums (*products)[kPanels], const Tiles& tiles,
+                                     const Target<kOutput>& all, int64_t row) {
+    typename Isa::Sums sums[kTileRows][kPanels];
+#pragma GCC unroll 4
+    for (int r = 0; r < kTileRows; ++r)
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanels; ++c)
+        sums[r][c] = Isa::add(products[r][c], channels_of<kExponent>(tiles, row + r).bias + c * kLanes);
+    finish_rows<kOutput, kCareful, kExponent>(sums, tiles, from_row(all, row), row);
+  }
   template <LinearOutput kOutput, bool kCareful, int kTileRows>
   static HCCS_INLINE void finish_tile(const typename Isa::Sums (&sums)[kTileRows][kPanels], const Block& channels,
                                       int64_t have, const Target<kOutput>& target) {
@@ -229,7 +277,17 @@ class LinearRows {
     else
       finish_part<kOutput, kTileRows>(sums, channels, have, target);
   }
-  static HCCS_INLINE void prefetch_rows(const Element* x, int64_t stride, int rows, int64_t elements) {
+  // Every row of these outputs begins another line of the cache.
+  template <LinearOutput kOutput>
+  static HCCS_INLINE void prefetch_outputs(const Target<kOutput>& target, int64_t rows) {
+    if constexpr (is_int32(kOutput) || adds_stream(kOutput))
+      for (int64_t r = 0; r < rows; ++r) {
+        __builtin_prefetch(target.out + r * target.stride, 1, 3);
+        if (is_int32(kOutput)) __builtin_prefetch(target.out + r * target.stride + 16, 1, 3);
+        if (adds_stream(kOutput)) __builtin_prefetch(target.stream + r * target.stream_stride, 0, 3);
+      }
+  }
+  static HCCS_INLINE void prefetch_rows(const Element* x, int64_t stride, int64_t rows, int64_t elements) {
     for (int r = 0; r < rows; ++r, x += stride)
       for (int64_t i = 0; i < elements; i += 64 / sizeof(Element)) __builtin_prefetch(x + i, 0, 2);
   }

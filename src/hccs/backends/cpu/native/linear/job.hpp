@@ -35,9 +35,9 @@ struct LinearJob {
   int64_t inputs, outputs;
   bool row_exponents;  // rows of x have `inputs` bytes and an exponent; for kInt32, kInt8 and kInt16
   // Rows of `inputs` bytes; nothing beyond them is read. Strides count elements from row to row, any number >= 0 for x.
-  // Kernels that multiply bytes (AVX-512 VNNI: turned; NEON: plain) read x where it lies if it has their form and
-  // `inputs` is a multiple of 4. Otherwise, and always on AVX2 and in plain C++, which widen x, the workspace takes a
-  // copy of some rows at a time; that costs about one product in `outputs`.
+  // Kernels that multiply bytes (AVX-512 VNNI and AMX: turned; NEON: plain) read x where it lies if it has their form
+  // and `inputs` is a multiple of 4, of 64 for AMX. Otherwise, and always on AVX2 and in plain C++, which widen x, the
+  // workspace takes a copy of some rows at a time; that costs about one product in `outputs`.
   const void* x;
   int64_t x_stride;
   Bytes x_bytes;
@@ -70,7 +70,9 @@ struct LinearKernel {
   void (*run)(const LinearJob&, int64_t row, int64_t row_end, int64_t block, int64_t block_end, std::byte* workspace);
 };
 
-extern const LinearKernel linear_scalar, linear_avx2, linear_avx512, linear_neon, linear_i8mm;
+extern const LinearKernel linear_scalar, linear_avx2, linear_avx512, linear_amx, linear_neon, linear_i8mm;
+// AMX with a model of its tiles, for tests: all in plain C++, and with what is AVX-512's.
+extern const LinearKernel linear_amx_model, linear_amx_model_avx512;
 
 // Runs the kernel over all outputs of so many rows, on up to `threads` threads.
 void run_linear(const LinearJob& job, const LinearKernel& kernel, int64_t rows, int threads,

@@ -1,5 +1,6 @@
 // Portable C++: the fallback for machines without a kernel of their own. The compiler makes vectors of the products.
 #include "linear/blocks.hpp"
+#include "linear/portable.hpp"
 
 namespace hccs {
 namespace {
@@ -35,26 +36,11 @@ struct Scalar {
     }
   }
 
-  // clamp(rhe(acc * M / 2^shift), -limit, limit)
-  static HCCS_INLINE int32_t requantised(int32_t acc, int32_t multiplier, int shift, int32_t limit) {
-    const int64_t nearest = shifted_half_even(static_cast<int64_t>(acc) * multiplier, shift);
-    return static_cast<int32_t>(nearest < -limit ? -limit : nearest > limit ? limit : nearest);
-  }
   template <LinearOutput kOutput, bool, int kTileRows>
   static HCCS_INLINE void finish(const Sums (&sums)[kTileRows][kPanels], const Channels<kPanels>& channels,
                                  const Target<kOutput>& to) {
     for (int r = 0; r < kTileRows; ++r)
-      for (int c = 0; c < kPanels; ++c) {
-        const int32_t acc = sums[r][c];
-        int32_t y = acc;
-        if constexpr (kOutput != LinearOutput::kInt32)
-          y = requantised(acc, channels.multiplier[c], channels.shift, is_int8(kOutput) ? 127 : 32767);
-        if constexpr (kOutput == LinearOutput::kInt8Table) y = to.table[y + 128];
-        if constexpr (is_int8(kOutput)) y += to.offset;
-        if constexpr (adds_stream(kOutput)) y += to.stream[r * to.stream_stride + c];
-        if constexpr (kOutput == LinearOutput::kSumInt16) y = y < -32767 ? -32767 : y > 32767 ? 32767 : y;
-        to.out[r * to.stride + c] = static_cast<typename Target<kOutput>::Out>(y);
-      }
+      for (int c = 0; c < kPanels; ++c) finish_one(sums[r][c], channels, r, c, to);
   }
 };
 

@@ -1,0 +1,73 @@
+// AMX: one instruction adds 64 products of unsigned by signed bytes to each of 16 x 16 sums. Weights are packed as
+// `Vectors`, another instruction set, packs them, in whole tiles; it multiplies rows that are too few for tiles, and
+// makes outputs of all sums.
+#pragma once
+
+#include "common/tiles.hpp"
+#include "linear/blocks.hpp"
+
+namespace hccs {
+namespace {
+
+template <class Tiles, class Vectors>
+struct Amx : Vectors {
+  static_assert(Vectors::kLanes == 16 && Vectors::kPanels == 2 && Vectors::kStep == 4);
+  static constexpr int kStep = kTileWidth, kTiledRows = kTileHeight, kRows = 2 * kTiledRows;
+  static constexpr int kFewestRows = 4;  // below, vectors take as long for a line of weights as a tile does
+
+  static void stage(const uint8_t* from, int turn, int64_t inputs, uint8_t* to) {
+    Vectors::stage(from, turn, inputs, to);
+    for (int64_t i = inputs; i < whole(inputs, kStep); ++i) to[i] = 0;
+  }
+
+  // Sums of 32 rows by 32 outputs in tiles 0 to 3, of the first 16 rows in 0 and 1; rows in 4 and 5, weights in 6
+  // and 7.
+  static void begin(int64_t rows) {
+    TileConfiguration shapes;
+    for (int tile = 0; tile < kTileCount; ++tile) shapes.shape(tile, tile < 6 && rows < kTiledRows ? rows : kTiledRows);
+    Tiles::configure(shapes);
+  }
+  static void end() { Tiles::release(); }
+
+  using typename Vectors::Sums;
+  // Of 32 rows, or of the 16 or fewer that the tiles were configured for.
+  static HCCS_INLINE void tile_products(Sums (*sums)[2], bool pair, const uint8_t* weights, const uint8_t* x,
+                                        int64_t stride, int64_t padded) {
+    constexpr int64_t kSumsStride = 2 * sizeof(Sums), kWeightsStride = 2 * 64, kTileOfWeights = 16 * kWeightsStride;
+    Tiles::template zero<0>();
+    Tiles::template zero<1>();
+    if (pair) {
+      const uint8_t* const lower = x + kTiledRows * stride;
+      Tiles::template zero<2>();
+      Tiles::template zero<3>();
+      for (int64_t i = 0; i < padded; i += kStep, weights += kTileOfWeights) {
+        Tiles::template load<6>(weights, kWeightsStride);
+        Tiles::template load<4>(x + i, stride);
+        Tiles::template dot<0, 4, 6>();
+        Tiles::template load<7>(weights + 64, kWeightsStride);
+        Tiles::template dot<1, 4, 7>();
+        Tiles::template load<5>(lower + i, stride);
+        Tiles::template dot<2, 5, 6>();
+        Tiles::template dot<3, 5, 7>();
+      }
+      Tiles::template store<2>(sums[kTiledRows], kSumsStride);
+      Tiles::template store<3>(&sums[kTiledRows][1], kSumsStride);
+    } else {
+      for (int64_t i = 0; i < padded; i += kStep, weights += kTileOfWeights) {
+        // Few rows leave little time between one line of weights and the next.
+        for (int64_t line = 0; line < kTileOfWeights; line += 64)
+          __builtin_prefetch(weights + Vectors::kAhead + line, 0, 3);
+        Tiles::template load<6>(weights, kWeightsStride);
+        Tiles::template load<4>(x + i, stride);
+        Tiles::template dot<0, 4, 6>();
+        Tiles::template load<7>(weights + 64, kWeightsStride);
+        Tiles::template dot<1, 4, 7>();
+      }
+    }
+    Tiles::template store<0>(sums[0], kSumsStride);
+    Tiles::template store<1>(&sums[0][1], kSumsStride);
+  }
+};
+
+}  // namespace
+}  // namespace hccs
