@@ -73,11 +73,19 @@ def _versions() -> dict[str, str]:
 
 def _cpu() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        described = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+        described = ""
+    return cpu_named(described) or platform.processor() or platform.machine()
+
+
+def cpu_named(described: str) -> str:
+    """A processor's name and numbers from the text of /proc/cpuinfo: machines of one name differ by twice."""
+    lines = (line.partition(":") for line in described.partition("\n\n")[0].splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in lines}
+    numbers = ("cpu family", "model", "CPU implementer", "CPU part")
+    known = ", ".join(f"{name} {fields[name]}" for name in numbers if name in fields)
+    return " ".join(part for part in (fields.get("model name", ""), known and f"({known})") if part)
 
 
 def _git(*arguments: str) -> str:

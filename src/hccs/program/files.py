@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +83,8 @@ def find(path: str | os.PathLike[str]) -> Path:
     """
     given = Path(path)
     if not given.exists():
+        from importlib.metadata import entry_points  # its own imports take as long as a file's load
+
         installed = {entry.name: entry for entry in entry_points(group="hccs.models")}
         if str(path) in installed:
             return Path(installed[str(path)].load())

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from hccs.errors import HccsError
 from hccs.ops.arguments import require_threads
 from hccs.program import files, fingerprints
-from hccs.program.describe import as_html, describe
 from hccs.program.program import Program
 
 
@@ -123,7 +122,9 @@ class IntegerModel:
         return type(self), (self.program,)  # the engine is compiled where the model arrives
 
     def __repr__(self) -> str:
+        from hccs.program.describe import describe  # needed by people alone
+
         return describe(self.program)
 
     def _repr_html_(self) -> str:
-        return as_html(self.program)
+        return self.program._repr_html_()
