@@ -1,7 +1,7 @@
 """How fast do texts become vectors on a CPU? A sentence encoder in integers against every runtime installed.
 
     python benchmarks/embeddings_cpu.py --model FOLDER [--program FILE.hccs] [--texts FILE] [--threads 1]
-        [--parts texts,one,sizes,first,installed,rows] [--json FILE]
+        [--parts texts,one,sizes,first,installed,rows] [--folder FOLDER] [--json FILE]
 
 The folder is one of sentence-transformers with mean pooling and unit vectors, such as all-MiniLM-L6-v2; every
 runtime gets its weights, quantised by its own tools. Without a program the encoder is lowered here, with
@@ -111,7 +111,7 @@ class Field:
     def _take(self, contender: Contender) -> None:
         name = contender.name
         try:
-            self.paths[name] = contender.make(self.material)
+            self.paths[name] = self._made(contender)
             opened = self.open(name)
             cosines = (self._vectors(opened) * self.exact).sum(1)
         except Exception as error:  # whatever other people's converters raise
@@ -124,6 +124,13 @@ class Field:
             self.opened[name] = opened
         else:
             self.left_out[name] = f"its vectors are not {FLOAT}'s: least cosine {cosines.min():.3f}"
+
+    def _made(self, contender: Contender) -> Path:
+        """The contender's files: those of an earlier run with the same --folder, or new ones."""
+        kept = self.material.folder / f"{contender.name}.path"
+        if contender.name == OURS or not kept.exists():
+            kept.write_text(str(contender.make(self.material)), encoding="utf-8")
+        return Path(kept.read_text(encoding="utf-8"))
 
     def _vectors(self, opened: Opened) -> np.ndarray:
         vectors = opened.texts(self.material.texts, BATCH_SIZES[-1]).astype(np.float64)
@@ -288,6 +295,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", default=["1x128", "32x32"], help="sequences x tokens")
     parser.add_argument("--peers", nargs="+", default=[""], help="how the names of wanted peers begin")
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--folder", type=Path, help="keeps the peers' models here, and takes those it finds")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--json", type=Path)
@@ -302,8 +310,8 @@ def main() -> None:
     parts, turns = options.parts.split(","), options.turns
     shapes = [tuple(map(int, given.split("x"))) for given in options.sizes]
     texts = read_texts(options.texts, options.column, options.count)
-    with tempfile.TemporaryDirectory() as folder:
-        material = Material(options.model, texts, Path(folder), options.program)
+    with tempfile.TemporaryDirectory() as temporary:
+        material = Material(options.model, texts, options.folder or Path(temporary), options.program)
         field = Field(material, options.threads, options.peers, console)
         found: dict[str, Any] = {"isa": isa.info().isa, "threads": options.threads}
         if "llama.cpp Q8_0" in field.opened:
