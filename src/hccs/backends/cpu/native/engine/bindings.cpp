@@ -178,6 +178,7 @@ class PlannedEngine {
     require(channels <= 4096 && (bits == 8 || bits == 16 || bits == 32), "wrong channels");
     fits(x, bits / 8 * channels);
     fits(out, 2 * channels);
+    unit_channels_ = channels;
     engine_.add(std::make_unique<UnitStep>(*engine_.instructions().rows, at(x), at(out), channels, bits));
   }
   void sum(int a, int b, int out, int64_t channels, int limit) {
@@ -354,7 +355,10 @@ class PlannedEngine {
            nb::handle threads) {
     const Buffer out(scores, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     const bool per_token = engine_.scores().space == Space::kTokens;
-    const int64_t row = answer_bytes_;
+    // Unit vectors may be asked for with fewer channels than they have.
+    const int64_t dims = unit_channels_ && out.view().ndim == 2 ? out.view().shape[1] : unit_channels_;
+    require(dims <= unit_channels_ && (dims > 0 || !unit_channels_), "a vector has no such channels");
+    const int64_t row = answer_bytes_ - 2 * (unit_channels_ - dims);
     require(out.view().len == sequences * (per_token ? n : 1) * row, "scores have the wrong size");
     const Batch batch{sequences,
                       arena->starts[sequences],
@@ -362,7 +366,8 @@ class PlannedEngine {
                       arena->token.data(),
                       arena->position.data(),
                       arena->type.data(),
-                      images};
+                      images,
+                      dims};
     const int most = threads_of(threads);
     arena->seconds.assign(most == 1 ? seconds_.size() : 0, 0.0);
     run_interruptibly([&](Interruption& interruption) {
@@ -415,7 +420,7 @@ class PlannedEngine {
   EmbeddingConstants embedding_{};
   int64_t channels_ = 0, words_ = 0, positions_ = 0, types_ = 0;
   int64_t image_[3] = {}, image_tokens_ = 0;
-  int64_t answer_bytes_ = 0, longest_ = 0, first_position_ = 0;
+  int64_t answer_bytes_ = 0, unit_channels_ = 0, longest_ = 0, first_position_ = 0;
 };
 
 }  // namespace

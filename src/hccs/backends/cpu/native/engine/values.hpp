@@ -24,6 +24,7 @@ struct Batch {
   const int32_t* starts;                   // [sequences + 1]: the row of each sequence's first token
   const int32_t *token, *position, *type;  // of each row
   const uint8_t* images;                   // [sequences][channels][height][width]
+  int64_t dims;                            // first channels of which a unit vector is made
 
   int64_t rows(Space space) const { return space == Space::kTokens ? tokens : sequences; }
   int64_t length(int64_t sequence) const { return starts[sequence + 1] - starts[sequence]; }
