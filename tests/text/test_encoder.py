@@ -278,7 +278,7 @@ def test_an_encoder_is_described_by_its_vectors() -> None:
 def test_fewer_dims_share_the_packed_weights() -> None:
     rng = np.random.default_rng(0)
     for seed in range(12):
-        model = embedder(seed)
+        model = IntegerModel(random_embedder(seed))  # some of them have vectors per token
         ids = rng.integers(0, 40, (3, 7))
         for dims in {1, model.width // 2 or 1, model.width}:
             short = model.shortened(dims)

@@ -356,7 +356,7 @@ class PlannedEngine {
     const Buffer out(scores, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     const bool per_token = engine_.scores().space == Space::kTokens;
     // Unit vectors may be asked for with fewer channels than they have.
-    const int64_t dims = unit_channels_ && out.view().ndim == 2 ? out.view().shape[1] : unit_channels_;
+    const int64_t dims = unit_channels_ && out.view().ndim > 1 ? out.view().shape[out.view().ndim - 1] : unit_channels_;
     require(dims <= unit_channels_ && (dims > 0 || !unit_channels_), "a vector has no such channels");
     const int64_t row = answer_bytes_ - 2 * (unit_channels_ - dims);
     require(out.view().len == sequences * (per_token ? n : 1) * row, "scores have the wrong size");
