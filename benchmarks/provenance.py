@@ -74,14 +74,19 @@ def _versions() -> dict[str, str]:
 def _cpu() -> str:
     """The name that the system has for it; machines of one name differ by their family and model numbers."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+        described = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        lines = []
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    if "model name" not in facts:
-        return platform.processor() or platform.machine()
-    numbers = [f"{key.removeprefix('cpu ')} {facts[key]}" for key in ("cpu family", "model") if key in facts]
-    return facts["model name"] + (f" ({', '.join(numbers)})" if numbers else "")
+        described = ""
+    return cpu_named(described) or platform.processor() or platform.machine()
+
+
+def cpu_named(described: str) -> str:
+    """A processor's name and numbers from the text of /proc/cpuinfo: machines of one name differ by twice."""
+    lines = (line.partition(":") for line in described.partition("\n\n")[0].splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in lines}
+    numbers = ("cpu family", "model", "CPU implementer", "CPU part")
+    known = ", ".join(f"{name} {fields[name]}" for name in numbers if name in fields)
+    return " ".join(part for part in (fields.get("model name", ""), known and f"({known})") if part)
 
 
 def _git(*arguments: str) -> str:

@@ -38,18 +38,20 @@ def products(step: Step, width: int, batch: int, n: int) -> int:
 def time_steps(model: Any, shape: str, sizes: list[str]) -> list[dict[str, Any]]:
     """Seconds of every kind of step in the fastest turn, and of its products at the peak of VNNI or AMX."""
     longest = max(int(size.split("x")[1]) for size in sizes)
-    program = hccs.nn.lower(model, table_for(model, longest), [tokens(model, 2, longest)]).program
+    whole = hccs.nn.lower(model, table_for(model, longest), [tokens(model, 2, longest)])
+    program = whole.program
     planned = plan(program, cpu.TARGET)
     steps = [step for group in planned.groups for step in group]
     engine, peak, found = cpu.compiled(program), peak_of_products(), []
     if engine is None:
         return []
+    width = whole.width
     for size in ["1x1", *sizes]:
         batch, n = map(int, size.split("x"))
         ids = tokens(model, batch, n)["input_ids"].numpy()
 
         def call(ids: Any = ids) -> None:
-            engine.answer(ids, None, None, 1)
+            engine.answer(ids, None, None, 1, width)
 
         call()
         repeats = max(1, int(SECONDS / seconds_of(call)))

@@ -196,7 +196,10 @@ def test_embeddings_cpu_in_every_runtime_that_is_installed(run, tmp_path):
         file = model / name
         file.write_text(json.dumps({**json.loads(file.read_text()), **more}))
     small = ["--model", str(model), "--count", "6", "--turns", "1", "--sizes", "2x8"]
+    small += ["--folder", str(tmp_path)]
+    made = run("embeddings_cpu", *small, "--parts", "installed")
     found = run("embeddings_cpu", *small, "--parts", "texts")
+    assert found["cosines"] == made["cosines"]  # the second run takes the files of the first
     assert all(why.startswith("not installed") for why in found["left_out"].values()), found["left_out"]
     assert {"ONNX Runtime float32", "ONNX Runtime dynamic int8"} <= set(found["cells"][0]["seconds"])
 
@@ -347,3 +350,17 @@ def test_fidelity_of_embeddings(run, tmp_path):
     assert found["cranfield"]["float_model"] == 100 and found["stsb"]["pairs"] == 59
     assert found["conversion"]["processor_seconds"] > 0
     assert len(found["fingerprint"]) == 64 and all(map(math.isfinite, numbers(found)))
+    compared = ("--compare", str(tmp_path / "texts.txt"))
+    other = run("embeddings_fidelity", *given[:2], *given[4:], *compared)
+    assert other["cosine"]["texts"] == 60 and "stsb" not in other
+    assert other["fingerprint"] == found["fingerprint"]
+
+
+def test_the_name_of_a_processor_has_its_numbers(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from provenance import cpu_named
+
+    one = "processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n"
+    assert cpu_named(f"{one}\n{one.replace('26', '25')}") == "AMD EPYC (cpu family 26, model 2)"
+    assert cpu_named("processor\t: 0\nCPU part\t: 0xd4f\n") == "(CPU part 0xd4f)"
+    assert cpu_named("") == ""

@@ -20,7 +20,9 @@ from typer.testing import CliRunner
 import hccs
 from hccs.cli.app import app
 from hccs.conversion.certificate import Retrieval, compare_order, compare_vectors
+from hccs.conversion.converted import Converted
 from hccs.conversion.embeddings import BY_DISTANCE, ConvertedEncoder, EmbeddingSettings, convert_embeddings
+from hccs.conversion.evaluate import evaluate
 from hccs.conversion.metrics import kendall, metric_for
 from hccs.conversion.sentence_transformers import load_sentence_encoder
 from hccs.errors import DataError, FileError, HccsError, ModelError, ParameterError
@@ -292,6 +294,22 @@ def test_the_certificate_has_every_field(converted):
     assert written["retrieval"]["queries"] == 2 and written["retrieval"]["documents"] == 40
     assert 0 <= written["retrieval"]["overlap"] <= 1
     assert len(written["fingerprint"]) == 64 and written["versions"]["hccs"] == hccs.__version__
+
+
+def test_a_run_is_evaluated_on_pairs(converted, collection):
+    run, pairs = str(converted.folder), converted.certificate.pairs
+    found = evaluate(run, file=str(collection / "pairs.tsv"))
+    assert (found.metric, found.examples) == ("spearman", pairs.pairs)
+    assert found.scores == {"float": pairs.float_model / 100, "whole": pairs.integer_model / 100}
+    shown = CliRunner().invoke(app, ["evaluate", run, "--file", str(collection / "pairs.tsv")])
+    assert shown.exit_code == 0 and "all in integers" in shown.output and "points" in shown.output
+    with pytest.raises(ParameterError, match="sentence1, sentence2 and score"):
+        evaluate(run)
+    for more in ({"modes": ("i16_div",)}, {"metric": "accuracy"}, {"backend": "integer"}):
+        with pytest.raises(ParameterError, match="no mode, metric or backend"):
+            evaluate(run, file=str(collection / "pairs.tsv"), **more)
+    with pytest.raises(FileError, match="one of an encoder of sentences"):
+        Converted(converted.folder)
 
 
 def test_card_and_report_show_the_certificate(converted):

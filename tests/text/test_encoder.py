@@ -233,7 +233,8 @@ def test_installed_models_have_names(monkeypatch: pytest.MonkeyPatch, saved: Pat
         def load(self) -> Path:
             return saved
 
-    monkeypatch.setattr(files, "entry_points", lambda group: [Entry()] if group == "hccs.models" else [])
+    known = {"hccs.models": [Entry()]}
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: known.get(group, []))
     assert hccs.Encoder.load("a-model").fingerprint == ENCODER.fingerprint
     with pytest.raises(FileError, match=r"name of an installed model; got another\. Installed: a-model"):
         hccs.Encoder.load("another")
@@ -247,6 +248,9 @@ def test_what_is_no_file_is_refused(saved: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(FileError, match=match):
             hccs.Encoder.load(path)
+    for nothing in (None, 5, ""):
+        with pytest.raises(DtypeError, match="the path of a model"):
+            hccs.Encoder.load(nothing)
     content = saved.read_bytes()
     for size in (0, 100, len(content) // 2, len(content) - 1):
         saved.write_bytes(content[:size])
@@ -267,13 +271,29 @@ def test_half_a_surrogate_pair_is_refused() -> None:
         ENCODER.encode("a \ud800")
 
 
+def test_an_encoder_is_described_by_its_vectors() -> None:
+    assert f"vectors of {ENCODER.dims} channels" in repr(WIDE) and "labels" not in repr(WIDE)
+
+
+def test_fewer_dims_share_the_packed_weights() -> None:
+    rng = np.random.default_rng(0)
+    for seed in range(12):
+        model = IntegerModel(random_embedder(seed))  # some of them have vectors per token
+        ids = rng.integers(0, 40, (3, 7))
+        for dims in {1, model.width // 2 or 1, model.width}:
+            short = model.shortened(dims)
+            assert short._engine is model._engine and short.width == dims
+            assert np.array_equal(short(ids).scores, short(ids, reference=True).scores)
+        assert np.array_equal(model(ids).scores, model(ids, reference=True).scores)
+
+
 @pytest.mark.parametrize("dims", [0, -1, 10_000, 2.0, "3", True])
 def test_dims_lie_within_the_models(dims: object) -> None:
     with pytest.raises(ParameterError, match=f"dims from 1 to {ENCODER.dims}"):
         ENCODER.encode("a", dims=dims)
 
 
-OPTIONS = [("out", "float16"), ("batch_size", 0), ("batch_size", "3"), ("threads", 0)]
+OPTIONS = [("out", "float16"), ("batch_size", 0), ("batch_size", "3"), ("batch_size", True), ("threads", 0)]
 
 
 @pytest.mark.parametrize(("name", "value"), OPTIONS)

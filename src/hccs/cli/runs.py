@@ -18,7 +18,9 @@ Run = Annotated[Path, typer.Argument(help="The folder of a finished run.")]
 def evaluate(
     run: Run,
     mode: Annotated[Mode | None, typer.Option(help="One mode; all of them by default.")] = None,
-    file: Annotated[str, typer.Option(help="Another file with the columns of the task.")] = "",
+    file: Annotated[
+        str, typer.Option(help="Another file with the columns of the task; for embeddings, one of pairs.")
+    ] = "",
     metric: Annotated[str, typer.Option(help="Another metric than the run's, as in hccs convert.")] = "",
     backend: Annotated[
         Literal["float", "integer", "whole"],
@@ -39,7 +41,8 @@ def evaluate(
         found = score(run, modes, file or None, backend, metric or None)
     output.results({"metric": found.metric, "examples": found.examples, **found.scores})
     title = f"{found.metric} on {found.examples} examples"
-    against = {"integer": ["against float q, k, v, points"], "whole": ["points"]}.get(backend, [])
+    against = ["against float q, k, v, points"] if backend == "integer" else []
+    against = ["points"] if "whole" in found.scores else against
     labels = {"float": "float", "whole": "all in integers"}
     rows = []
     for name, value in found.scores.items():

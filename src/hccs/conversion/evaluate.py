@@ -10,10 +10,11 @@ import torch
 
 import hccs.nn
 from hccs._progress import track
-from hccs.conversion.data.problems import IGNORED
+from hccs.conversion.data.problems import EMBEDDINGS, IGNORED
 from hccs.conversion.data.tokens import TokenisedSet
 from hccs.conversion.metrics import Metric, metric_for, pearson
 from hccs.conversion.models import best_device, score
+from hccs.conversion.runs.record import problem_of
 from hccs.errors import ParameterError
 from hccs.nn.integer import NORMALISATION
 from hccs.numbers.modes import Mode
@@ -45,10 +46,19 @@ def evaluate(
 
     The metric is the run's own unless another is given.
     With `backend="integer"` each mode is scored on float q, k, v and, as "MODE integer", on int8 ones; with
-    "whole" the run's integer model takes the place of all modes.
+    "whole" the run's integer model takes the place of all modes. An encoder of sentences is scored on a file
+    of pairs (sentence1, sentence2, score), as "float" and as "whole".
     """
     from hccs.conversion.converted import Converted
 
+    if problem_of(Path(run)) == EMBEDDINGS:
+        if modes or metric is not None or backend == "integer":
+            raise ParameterError(
+                "no mode, metric or backend 'integer' for an encoder of sentences",
+                ", ".join([*modes, *([str(metric)] if metric is not None else []), backend]),
+                "Its integers are scored by Spearman's correlation on pairs: give a file alone.",
+            )
+        return _evaluate_pairs(Path(run), file)
     if backend == "whole" and modes:
         raise ParameterError(
             "no mode with the backend 'whole'",
@@ -70,6 +80,26 @@ def evaluate(
             attached = hccs.nn.attach(model, finished.table, mode, backend=backend)
             scores[f"{mode.value} integer"] = score(attached, dev, chosen)
     return Evaluation(chosen.name, len(dev), scores)
+
+
+def _evaluate_pairs(run: Path, file: str | None) -> Evaluation:
+    """Spearman's correlation of an encoder's float and integer cosines with the scores of a file of pairs."""
+    from hccs.conversion.certificate import FILE, score_pairs
+    from hccs.conversion.embeddings import ConvertedEncoder
+    from hccs.conversion.sentence_transformers import load_sentence_encoder
+
+    finished = ConvertedEncoder(run)
+    if file is None:
+        raise ParameterError(
+            "a file with the columns sentence1, sentence2 and score, to evaluate an encoder of sentences",
+            "none",
+            f"Give --file; {run / FILE} has the cosines of held-back texts.",
+        )
+    settings = finished.settings
+    theirs = load_sentence_encoder(settings.model, settings.pooling, settings.n)
+    found = score_pairs(file, theirs.encode, finished.encoder.encode)
+    both = {"float": found.float_model / 100, "whole": found.integer_model / 100}
+    return Evaluation("spearman", found.pairs, both)
 
 
 def _chosen(metric: Metric | str | None, finished: Converted) -> Metric:

@@ -9,8 +9,10 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from hccs.conversion.runs.record import REDO, StageRecord, finished, typed
+from hccs.conversion.data.problems import EMBEDDINGS
+from hccs.conversion.runs.record import REDO, StageRecord, finished, problem_of, typed
 from hccs.conversion.scores import Difference, Measured
+from hccs.errors import FileError
 
 STEPS = {
     "float_model": "float",
@@ -200,6 +202,12 @@ class Results:
     @classmethod
     def of(cls, folder: Path) -> Results:
         """The results of a finished run; an unfinished run and an altered file are refused."""
+        if problem_of(folder) == EMBEDDINGS:
+            raise FileError(
+                f"{folder} to be the run of a model with scores",
+                "one of an encoder of sentences",
+                "hccs.Encoder.load and hccs embed take it; hccs evaluate scores it on a file of pairs.",
+            )
         record = finished(folder, _REQUIRED, "Finish the run with hccs convert first.")
         seconds = typed(dict[str, float], record.seconds, record.path, REDO)
         return cls(**stages_of(record), seconds=seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,9 +91,9 @@ class LinearParams:
                 "The layer is too wide for int32: split it.",
             )
 
-    @property
+    @cached_property
     def _reach(self) -> NDArray[np.int64]:
-        magnitudes: NDArray[np.int64] = abs(self.weight.astype(np.int64)).sum(1)
+        magnitudes: NDArray[np.int64] = abs(self.weight).sum(1, dtype=np.int64)  # no weight is -128
         return self.input_limit * magnitudes + abs(self.bias.astype(np.int64))
 
     @property

@@ -74,15 +74,18 @@ def _rows(program: Program) -> list[tuple[str, ...]]:
 def _title(program: Program) -> str:
     return (
         f"integer model: {len(program.operators)} operators, up to {program.longest} tokens, "
-        f"labels {_shortened(program.labels)}"
+        f"{_answers(program)}"
     )
 
 
-def _shortened(labels: tuple[str, ...]) -> str:
-    """All labels, or the first and the last of a vocabulary."""
+def _answers(program: Program) -> str:
+    """All labels, or the first and the last of a vocabulary; of an encoder how long its vectors are."""
+    labels = program.labels
+    if not labels:
+        return f"vectors of {program.values[program.operators[-1].output].width} channels"
     if len(labels) <= 10:
-        return ", ".join(labels)
-    return f"{', '.join(labels[:3])} ... {labels[-1]}, {len(labels)} in all"
+        return f"labels {', '.join(labels)}"
+    return f"labels {', '.join(labels[:3])} ... {labels[-1]}, {len(labels)} in all"
 
 
 def _sums(program: Program) -> str:

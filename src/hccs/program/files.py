@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hccs._files.checked import Format
-from hccs.errors import FileError, HccsError
+from hccs.errors import DtypeError, FileError, HccsError
 from hccs.program.operators import OPERATORS
 from hccs.program.program import Program
 
@@ -82,8 +81,12 @@ def find(path: str | os.PathLike[str]) -> Path:
     A folder has a `model.hccs`, or one `.hccs` alone. Distributions name the models that they bring by entry
     points `hccs.models`.
     """
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise DtypeError("the path of a model, or a model's name", repr(path), "Pass a str or a Path.")
     given = Path(path)
     if not given.exists():
+        from importlib.metadata import entry_points  # its own imports take as long as a file's load
+
         installed = {entry.name: entry for entry in entry_points(group="hccs.models")}
         if str(path) in installed:
             return Path(installed[str(path)].load())

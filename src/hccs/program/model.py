@@ -15,7 +15,6 @@ from hccs.errors import DataError, HccsError, ShapeError
 from hccs.ops.arguments import require_threads
 from hccs.program import files, fingerprints
 from hccs.program.cache import Cache, row_of_tokens
-from hccs.program.describe import as_html, describe
 from hccs.program.generation import Generation, Request, drained, generate
 from hccs.program.operators import Batch
 from hccs.program.program import Program
@@ -78,6 +77,19 @@ class IntegerModel:
         """The fingerprint, by the engine and by the reference; HccsError unless it is the one in the file."""
         return fingerprints.verify(self)
 
+    def shortened(self, dims: int) -> IntegerModel:
+        """The model of the vectors' first `dims` channels, made to length 1; both share one engine."""
+        *before, last = self.program.operators
+        short = object.__new__(type(self))
+        short.program = replace(self.program, operators=(*before, replace(last, dims=dims)))  # type: ignore[call-arg]
+        short._engine = self._engine
+        return short
+
+    @property
+    def width(self) -> int:
+        """Numbers of an answer: scores, or channels of a vector."""
+        return self.program.values[self.program.operators[-1].output].width
+
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the scores, in order."""
@@ -103,7 +115,9 @@ class IntegerModel:
         given = (input_ids, attention_mask, token_type_ids)
         engine = None if reference else self._engine
         direct = engine is not None and engine.takes(*given)
-        scores: NDArray[np.int32] | None = engine.answer(*given, threads) if engine and direct else None
+        scores: NDArray[np.int32] | None = (
+            engine.answer(*given, threads, self.width) if engine and direct else None
+        )
         if scores is None:
             scores = self._converted(given, None if direct else engine, reference, threads)
         return Scores(scores, self.program.score_scale, self.labels)
@@ -117,10 +131,10 @@ class IntegerModel:
         batch = self.program.embed.read(*given, self.program.longest)
         scores: NDArray[np.int32] | None = None
         if engine is not None and self.program.embed.image is not None:
-            scores = engine.answer(batch.tokens, None, None, threads)
+            scores = engine.answer(batch.tokens, None, None, threads, self.width)
         elif engine is not None:
             mask = np.arange(batch.tokens.shape[1]) < batch.lengths[:, None]
-            scores = engine.answer(batch.tokens, mask, batch.types, threads)
+            scores = engine.answer(batch.tokens, mask, batch.types, threads, self.width)
         return run(self.program, batch, reference=reference) if scores is None else scores
 
     def cache(self, sequences: int = 1) -> Cache:
@@ -211,10 +225,12 @@ class IntegerModel:
         return type(self), (self.program,)  # the engine is compiled where the model arrives
 
     def __repr__(self) -> str:
+        from hccs.program.describe import describe  # needed by people alone
+
         return describe(self.program)
 
     def _repr_html_(self) -> str:
-        return as_html(self.program)
+        return self.program._repr_html_()
 
 
 def _new_rows(

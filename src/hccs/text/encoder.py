@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from hccs.program.program import EMBEDDINGS
 from hccs.text.text_model import TextModel, list_of_texts
 
 MOST_SIZES = 8
-"""Sizes of shorter vectors whose engines are kept."""
+"""Sizes of shorter vectors whose programs are kept."""
 
 OUTS = ("float32", "int16", "int8")
 
@@ -38,8 +37,7 @@ class Encoder(TextModel):
     @property
     def dims(self) -> int:
         """Channels of a vector."""
-        program = self.model.program
-        return program.values[program.operators[-1].output].width
+        return self.model.width
 
     def encode(
         self,
@@ -96,7 +94,7 @@ class Encoder(TextModel):
         return settings.prompts[name]
 
     def _model_of(self, dims: int | None) -> IntegerModel:
-        """The model whose vectors have so many channels; its engine is compiled once."""
+        """The model whose vectors have so many channels; its program is checked once."""
         dims = self.dims if dims is None else dims
         if not isinstance(dims, int | np.integer) or isinstance(dims, bool) or not 1 <= dims <= self.dims:
             raise ParameterError(f"dims from 1 to {self.dims}", repr(dims), "Leave it out for all.")
@@ -104,12 +102,7 @@ class Encoder(TextModel):
             if dims not in self._by_dims:
                 if len(self._by_dims) > MOST_SIZES:  # clients of a server may ask for all
                     del self._by_dims[next(kept for kept in self._by_dims if kept != self.dims)]
-                program = self.model.program
-                last: Any = program.operators[-1]  # vectors come from `Unit` alone
-                last = replace(last, dims=int(dims))
-                self._by_dims[dims] = IntegerModel(
-                    replace(program, operators=(*program.operators[:-1], last))
-                )
+                self._by_dims[dims] = self.model.shortened(int(dims))
             return self._by_dims[dims]
 
 

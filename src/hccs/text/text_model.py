@@ -100,9 +100,8 @@ class TextModel:
     ) -> Answers:
         """Rows for texts or pairs that are read as they stand: unit vectors in int16, or scores in int64."""
         model = self._model_of(dims)
-        last = model.program.values[model.program.operators[-1].output]
         found = Answers(
-            np.empty((len(texts), last.width), np.int16 if self.settings.kind == EMBEDDINGS else np.int64),
+            np.empty((len(texts), model.width), np.int16 if self.settings.kind == EMBEDDINGS else np.int64),
             np.empty(len(texts), np.int64),
             np.empty(len(texts), np.bool_),
         )
@@ -129,7 +128,8 @@ class TextModel:
         progress: bool = False,
     ) -> None:
         """Call `take` with the number, the encoding and the answer of every text, in any order."""
-        if batch_size is not None and (not isinstance(batch_size, int | np.integer) or batch_size < 1):
+        whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
+        if batch_size is not None and (not whole or batch_size < 1):
             raise ParameterError("batch_size, at least 1", repr(batch_size), "Leave it out.")
         if threads is not None:
             require_threads(threads)

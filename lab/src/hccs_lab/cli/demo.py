@@ -36,7 +36,11 @@ def _search(output: Output) -> None:
         output.say(f"\n{found.query!r}")
         for cosine, review in found.reviews:
             output.say(f"  {cosine:.3f}  {review}")
-    beside = "" if made.onnx_ms is None else f", the same in ONNX Runtime {made.onnx_ms:.1f} ms"
+    beside = (
+        ""
+        if made.onnx_ms is None
+        else f"; its ONNX export, same bits, in ONNX Runtime: {made.onnx_ms:.1f} ms"
+    )
     lines = [
         f"{made.reviews} reviews at {made.per_second:,.0f} per second",
         f"a query, text to vector: {made.query_ms:.1f} ms{beside}",

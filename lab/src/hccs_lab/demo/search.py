@@ -93,6 +93,7 @@ def _onnx_milliseconds(encoder: hccs.Encoder, query: str) -> float | None:
         write_onnx(encoder.model.program, path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
+        options.log_severity_level = 3
         session = onnxruntime.InferenceSession(str(path), options)
 
         def embed() -> Any:

@@ -21,7 +21,6 @@ class Engine(_native.Engine):
     which they run. Embeddings are read where they lie; weights are packed for the instruction set in use.
     """
 
-    _labels: int
     _dtype: Any
     _per_token: bool
     _images: bool
@@ -47,7 +46,7 @@ class Engine(_native.Engine):
         """
         self.finish(scores, labels, bytes_each, longest, first_position, causal)
         self._dtype = int32 if bytes_each == 4 else int16
-        self._labels, self._per_token, self._images = labels, per_token, images
+        self._per_token, self._images = per_token, images
         self._tokens_per_image, self._products = longest, products
 
     def takes(self, tokens: Any, mask: Any, types: Any) -> bool:
@@ -64,14 +63,18 @@ class Engine(_native.Engine):
                 return False
         return tokens is not None
 
-    def answer(self, tokens: Any, mask: Any, types: Any, threads: int | None) -> NDArray[Any] | None:
+    def answer(
+        self, tokens: Any, mask: Any, types: Any, threads: int | None, width: int
+    ) -> NDArray[Any] | None:
         """Scores or unit vectors of token ids [batch, n], masks and types alike or None; or of images.
+
+        Each answer has `width` numbers: all scores, or as many first channels of a vector as are wanted.
 
         None for ids, masks, types and sizes that the model does not take: the caller explains.
         """
         n = self._tokens_per_image if self._images else tokens.shape[1]
         batch = len(tokens)
-        scores = empty((batch, n, self._labels) if self._per_token else (batch, self._labels), self._dtype)
+        scores = empty((batch, n, width) if self._per_token else (batch, width), self._dtype)
         used = threads_for(batch * n * self._products, _WORK_PER_THREAD) if threads is None else threads
         if self._images:
             return scores if self.run_pixels(tokens, scores, used) else None

@@ -13,7 +13,7 @@ from hccs._files import atomic
 from hccs._progress import duration
 from hccs.conversion.converted import REPORT
 from hccs.conversion.data.problems import EMBEDDINGS
-from hccs.conversion.runs.record import read_json
+from hccs.conversion.runs.record import problem_of
 from hccs.errors import FileError
 
 HERE = Path(__file__).parent
@@ -36,15 +36,6 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     page = page_of(place)
     atomic.replace(path, templates().get_template("page.html").render(page).encode())
     return path
-
-
-def problem_of(folder: Path) -> str | None:
-    """The problem that the settings of a run name, where it is a kind of run of its own."""
-    begun = folder / "settings.json"
-    if not begun.exists():
-        return None
-    found = read_json(begun, "Repeat the command with another --out.").get("problem")
-    return found if isinstance(found, str) else None
 
 
 @cache

@@ -110,6 +110,15 @@ def finished(folder: Path, stages: Iterable[str], hint: str) -> StageRecord:
     return record
 
 
+def problem_of(folder: Path) -> str | None:
+    """The problem that the settings of a run name, where it is a kind of run of its own."""
+    begun = folder / "settings.json"
+    if not begun.exists():
+        return None
+    found = read_json(begun, "Repeat the command with another --out.").get("problem")
+    return found if isinstance(found, str) else None
+
+
 def typed(kind: Any, content: Any, path: Path, hint: str) -> Any:
     """A dataclass of the given type from its `asdict` form in a file; anything else is refused."""
     try:

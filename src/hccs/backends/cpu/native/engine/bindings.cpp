@@ -178,6 +178,7 @@ class PlannedEngine {
     require(channels <= 4096 && (bits == 8 || bits == 16 || bits == 32), "wrong channels");
     fits(x, bits / 8 * channels);
     fits(out, 2 * channels);
+    unit_channels_ = channels;
     engine_.add(std::make_unique<UnitStep>(*engine_.instructions().rows, at(x), at(out), channels, bits));
   }
   void sum(int a, int b, int out, int64_t channels, int limit) {
@@ -394,7 +395,10 @@ class PlannedEngine {
            nb::handle threads, const CachedRows* cache = nullptr) {
     const Buffer out(scores, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     const bool per_token = engine_.scores().space == Space::kTokens || (causal_ && cache == nullptr);
-    const int64_t row = answer_bytes_;
+    // Unit vectors may be asked for with fewer channels than they have.
+    const int64_t dims = unit_channels_ && out.view().ndim > 1 ? out.view().shape[out.view().ndim - 1] : unit_channels_;
+    require(dims <= unit_channels_ && (dims > 0 || !unit_channels_), "a vector has no such channels");
+    const int64_t row = answer_bytes_ - 2 * (unit_channels_ - dims);
     require(out.view().len == sequences * (per_token ? n : 1) * row, "scores have the wrong size");
     const Batch batch{sequences,
                       arena->starts[sequences],
@@ -403,6 +407,7 @@ class PlannedEngine {
                       arena->position.data(),
                       arena->type.data(),
                       images,
+                      dims,
                       !causal_           ? Chosen::kFirst
                       : cache == nullptr ? Chosen::kAll
                                          : Chosen::kLast,
@@ -459,7 +464,7 @@ class PlannedEngine {
   EmbeddingConstants embedding_{};
   int64_t channels_ = 0, words_ = 0, positions_ = 0, types_ = 0;
   int64_t image_[3] = {}, image_tokens_ = 0;
-  int64_t answer_bytes_ = 0, longest_ = 0, first_position_ = 0;
+  int64_t answer_bytes_ = 0, unit_channels_ = 0, longest_ = 0, first_position_ = 0;
   bool causal_ = false;
 };
 

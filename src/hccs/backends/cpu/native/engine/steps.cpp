@@ -200,7 +200,7 @@ void PoolStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_
   }
 }
 
-void UnitStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+void UnitStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
   const uint8_t turn = turn_of(x_);
   for (; row < row_end; ++row) {
     const auto* x = memory.at<int32_t>(x_, row);
@@ -208,10 +208,10 @@ void UnitStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_
       auto* const wide = reinterpret_cast<int32_t*>(memory.workspace);
       const auto* const words = memory.at<int16_t>(x_, row);
       const auto* const bytes = memory.at<uint8_t>(x_, row);
-      for (int64_t i = 0; i < channels_; ++i) wide[i] = bits_ == 16 ? words[i] : static_cast<int8_t>(bytes[i] ^ turn);
+      for (int64_t i = 0; i < batch.dims; ++i) wide[i] = bits_ == 16 ? words[i] : static_cast<int8_t>(bytes[i] ^ turn);
       x = wide;
     }
-    kernels_.unit(x, channels_, memory.at<int16_t>(out_, row));
+    kernels_.unit(x, batch.dims, memory.at<int16_t>(out_, row));
   }
 }
 

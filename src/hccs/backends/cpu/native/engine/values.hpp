@@ -34,6 +34,7 @@ struct Batch {
   const int32_t* starts;                   // [sequences + 1]: the row of each sequence's first token
   const int32_t *token, *position, *type;  // of each row
   const uint8_t* images;                   // [sequences][channels][height][width]
+  int64_t dims = 0;                        // first channels of which a unit vector is made
   Chosen chosen = Chosen::kFirst;
   const CachedRows* cache = nullptr;
 
