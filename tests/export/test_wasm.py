@@ -197,6 +197,17 @@ def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.wasm
+def test_the_package_passes_in_deno(small):
+    if shutil.which("deno") is None:
+        pytest.skip("not installed: deno (npm install deno)")
+    _, folder = small
+    done = subprocess.run(
+        ["deno", "test", "--allow-read", "test.mjs"], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.wasm
 def test_the_stack_of_zig_does_not_write_over_weights(tmp_path, monkeypatch):
     """Newer linkers put the stack at address 0: weights that lie there change while the model runs."""
     pytest.importorskip("ziglang")
@@ -262,14 +273,32 @@ def test_1_000_texts_have_the_same_bits_in_python_node_and_chromium(minilm):
             assert found == expected[start : start + 200]
 
 
+# Windows are no narrower than 500 points: a frame is.
+PHONE = """
+    const frame = document.createElement("iframe");
+    Object.assign(frame, { width: 360, height: 700, src: location.href });
+    document.body.append(frame);
+    await new Promise((loaded) => { frame.onload = loaded; });
+    while (!frame.contentWindow.finished) await new Promise((later) => setTimeout(later, 50));
+    const wide = frame.contentDocument.documentElement.scrollWidth;
+    frame.remove();
+    return wide <= 360;"""
+
+
 @pytest.mark.wasm
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_finds_what_python_finds(minilm, scheme):
     model, folder = minilm
-    flags = ["--force-dark-mode", "--enable-features=WebContentsForceDark"] if scheme == "dark" else []
-    with served(folder) as (url, asked), chromium(*flags) as browser:
+    flag = f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"
+    with served(folder) as (url, asked), chromium(flag) as browser:
         browser.open(url)
         browser.wait_for("globalThis.finished")
+        assert browser.run("return matchMedia('(prefers-color-scheme: dark)').matches") == (scheme == "dark")
+        ink, paper = (
+            sum(map(int, re.findall(r"\d+", browser.run(f"return getComputedStyle(document.body).{name}"))))
+            for name in ("color", "backgroundColor")
+        )
+        assert (ink > paper) == (scheme == "dark")
         for query in ("a slow film with beautiful pictures", "ghosts \U0001f47b & naïve children", ""):
             browser.run("document.getElementById('results').replaceChildren();")
             typed = "const box = document.getElementById('query'); box.value = given[0];"
@@ -285,9 +314,10 @@ def test_the_page_finds_what_python_finds(minilm, scheme):
         )
         assert here == python == model.fingerprint
         assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
-        browser.size(500, 800)
-        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert browser.run(PHONE)
         assert browser.log() == []
+        loaded = browser.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+        assert len(loaded) >= 5 and all(name.startswith((url, "data:")) for name in loaded)
         once = len(asked)
         browser.open(url)
         browser.wait_for("globalThis.finished")
