@@ -111,6 +111,12 @@ wasm: $(VENV)/.dev
 	@echo "== the shipped encoder as WebAssembly: 1,000 texts and the page, in node and in Chromium"
 	$(BIN)/python -m pytest -q -m wasm tests/export
 
+# HCCS_DATA names a folder of data sets (DIR/*.tsv), HCCS_GPT2 one with GPT-2's encoder.json and vocab.bpe.
+.PHONY: tokenizer
+tokenizer: $(VENV)/.dev
+	@echo "== tokenizers in C against the package tokenizers: every line of the data sets, 100,000 texts"
+	$(BIN)/python -m pytest -q -n 2 -m tokenizer tests/export
+
 .PHONY: fuzz
 fuzz: $(VENV)/.dev
 	@echo "== 100,000 damaged files: each loads or is refused"

@@ -3,11 +3,12 @@
     python benchmarks/wasm_embeddings.py --program FILE.hccs --npm FOLDER [--model FOLDER] [--turns 20]
         [--engines node,chromium] [--json FILE]
 
-`--npm` is a folder in which `npm install onnxruntime-web` was run. Its peers are made from `--model`, a
-folder of sentence-transformers with the same weights, by this project's ONNX exporter and ONNX Runtime's
-quantisation; or they are found in the folder `--peers`: float.onnx, int8_True.onnx, int8_False.onnx. All
-take turns in one process, and the median counts. Besides: the bytes that a page loads beside the weights, and
-the time from the start of a navigation to the page's first result.
+`--npm` is a folder in which `npm install onnxruntime-web @huggingface/transformers` was run. Its peers are
+made from `--model`, a folder of sentence-transformers with the same weights, by PyTorch's ONNX exporter and
+ONNX Runtime's quantisation; or they are found in the folder `--peers`: float.onnx, int8_True.onnx and
+int8_False.onnx. All take turns in one process, and the median counts. transformers.js runs in Chromium alone:
+in node it is native code. Besides: the bytes that a page loads beside the weights, and the time from the
+start of a navigation to the page's first result.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ PEERS = {
     "onnxruntime-web int8": "int8_False.onnx",
     "onnxruntime-web int8 per channel": "int8_True.onnx",
 }
+TRANSFORMERS = {
+    "library": "transformers.min.js",
+    "paths": {kind: f"ort-wasm-simd-threaded.asyncify.{kind}" for kind in ("mjs", "wasm")},
+    "model": "minilm",
+    "kinds": {"transformers.js float": "fp32", "transformers.js int8": "int8"},
+}
 CODE = ("index.js", "model.wasm")
 
 
@@ -58,7 +65,9 @@ def sentences(model: IntegerModel) -> list[dict[str, Any]]:
     return found
 
 
-def collected(folder: Path, exported: Path, npm: Path | None, peers: Path | None) -> dict[str, Any]:
+def collected(
+    folder: Path, exported: Path, npm: Path | None, peers: Path | None, model: Path | None
+) -> dict[str, Any]:
     """Everything in one folder, which node reads and Chromium is served; the contenders' settings."""
     shutil.copytree(exported, folder / "ours")
     for file in HERE.glob("*.*"):
@@ -73,7 +82,32 @@ def collected(folder: Path, exported: Path, npm: Path | None, peers: Path | None
             if (peers / file).exists():
                 shutil.copy(peers / file, folder)
                 settings["files"][name] = file
+        library = (
+            npm / "node_modules" / "@huggingface" / "transformers" / "dist" / str(TRANSFORMERS["library"])
+        )
+        if model is not None and library.exists():
+            for file in (library, *(dist / path for path in TRANSFORMERS["paths"].values())):
+                shutil.copy(file, folder)
+            (folder / "minilm" / "onnx").mkdir(parents=True)
+            for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+                shutil.copy(model / name, folder / "minilm")
+            for file, name in (("float.onnx", "model.onnx"), ("int8_True.onnx", "model_int8.onnx")):
+                shutil.copy(peers / file, folder / "minilm" / "onnx" / name)
+            settings["transformers"] = TRANSFORMERS
     return settings
+
+
+def versions(npm: Path | None) -> dict[str, str]:
+    """Of the engines, and of the peers' packages."""
+    found = {"node": ["node", "--version"], "chromium": ["chromium", "--version"]}
+    said = {
+        name: subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        for name, command in found.items()
+    }
+    for name in ("onnxruntime-web", "@huggingface/transformers") if npm else ():
+        file = npm / "node_modules" / name / "package.json"  # type: ignore[operator]
+        said[name] = json.loads(file.read_text())["version"] if file.exists() else "none"
+    return said
 
 
 def in_node(folder: Path, settings: dict[str, Any]) -> Any:
@@ -125,9 +159,9 @@ def main() -> None:
             make_peers(given.model, peers)
         exported = export_wasm(model, folder / "export", demo=True).folder
         (folder / "served").mkdir()
-        settings = collected(folder / "served", exported, given.npm, peers)
+        settings = collected(folder / "served", exported, given.npm, peers, given.model)
         settings |= {"turns": given.turns, "sentences": sentences(model)}
-        found: dict[str, Any] = {"engines": {}}
+        found: dict[str, Any] = {"versions": versions(given.npm), "engines": {}}
         for engine in given.engines.split(","):
             measured = (in_node if engine == "node" else in_chromium)(folder / "served", settings)
             found["engines"][engine] = measured

@@ -1,7 +1,7 @@
-// Times one sentence in whichever engine this runs: ours, and onnxruntime-web with each of its files.
+// Times one sentence in whichever engine this runs: ours, onnxruntime-web with each of its files, and transformers.js.
 // The same in node and in a browser: `read` and `importer` say where bytes and modules come from.
 
-export async function measure({ read, importer, ours, ort, wasm, files, sentences, turns }) {
+export async function measure({ read, importer, ours, ort, wasm, files, transformers, sentences, turns }) {
   const calls = {}; // by contender, then by length
   const { load } = await importer(ours);
   const model = await load();
@@ -10,6 +10,7 @@ export async function measure({ read, importer, ours, ort, wasm, files, sentence
     return [ids.length, async () => [...(await model.encode(text))]];
   }));
   if (ort) await addPeers(calls, { read, importer, ort, wasm, files, sentences });
+  if (transformers && globalThis.document) await addTransformers(calls, { importer, ...transformers, sentences });
   const found = {};
   for (const { ids } of sentences) {
     const times = Object.fromEntries(Object.keys(calls).map((name) => [name, []]));
@@ -46,5 +47,18 @@ async function addPeers(calls, { read, importer, ort, wasm, files, sentences }) 
       const given = Object.fromEntries(session.inputNames.map((input) => [input, feeds[input]]));
       return [ids.length, async () => [...Object.values(await session.run(given))[0].data]];
     }));
+  }
+}
+
+// From text, as its users call it. In node it runs native code in place of WebAssembly, so only browsers time it.
+async function addTransformers(calls, { importer, library, paths, model, kinds, sentences }) {
+  const { pipeline, env } = await importer(library);
+  Object.assign(env, { allowRemoteModels: false, allowLocalModels: true, localModelPath: "/" });
+  const at = (path) => new URL(`/${path}`, globalThis.location).href;
+  Object.assign(env.backends.onnx.wasm, { numThreads: 1, wasmPaths: { mjs: at(paths.mjs), wasm: at(paths.wasm) } });
+  for (const [name, dtype] of Object.entries(kinds)) {
+    const extract = await pipeline("feature-extraction", model, { dtype, device: "wasm" });
+    calls[name] = Object.fromEntries(sentences.map(({ ids, text }) =>
+      [ids.length, async () => [...(await extract(text)).data]]));
   }
 }

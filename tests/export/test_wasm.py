@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from hccs.errors import FileError, HccsError, MissingExtraError, ModelError
-from hccs.executors.wasm import build
+from hccs.executors.wasm import build, write
 from hccs.export import export_wasm
 from hccs.program import IntegerModel
 from hccs.text import Classifier, Encoder, Reranker
@@ -88,6 +89,8 @@ def test_scores_and_ranks_of_pairs_are_pythons(tmp_path):
     console.log(JSON.stringify([ranks.map((r) => r.index), await model.classify(given[2]), model.labels]));"""
     )
     ranks, labels, names = json.loads(node(script, folder, {}, passages))
+    done = subprocess.run(["node", "--test", "test.mjs"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
     assert ranks == [one.index for one in Reranker(model).rank("the cat", passages)]
     assert [one["label"] for one in labels] == [one.label for one in Classifier(model).predict(passages)]
     assert names == ["no", "yes"]
@@ -128,12 +131,19 @@ def changed(folder: Path, to: Path, file: str, content: bytes) -> Path:
         ("other module", "weights of this module|module of these weights"),
         ("cut module", "a whole module"),
         ("gone", "a file at"),
+        ("other facts", "the model.json of this module"),
+        ("no facts", "JSON at"),
     ],
 )
 def test_files_that_do_not_belong_together_are_refused(small, tmp_path, change, said):
     _, folder = small
     weights, module = (folder / "weights.bin").read_bytes(), (folder / "model.wasm").read_bytes()
-    if change in ("other weights", "other module"):
+    if change in ("other facts", "no facts"):
+        facts = (folder / "model.json").read_text()
+        checksum = json.loads(facts)["weights"]["checksum"]
+        other = facts.replace(checksum, checksum[::-1]) if change == "other facts" else "<!doctype html>"
+        broken = changed(folder, tmp_path / "broken", "model.json", other.encode())
+    elif change in ("other weights", "other module"):
         other = export_wasm(embedder(7), tmp_path / "other").folder
         file = "weights.bin" if change == "other weights" else "model.wasm"
         broken = changed(folder, tmp_path / "broken", file, (other / file).read_bytes())
@@ -186,6 +196,48 @@ def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.wasm
+def test_the_package_passes_in_deno(small):
+    if shutil.which("deno") is None:
+        pytest.skip("not installed: deno (npm install deno)")
+    _, folder = small
+    done = subprocess.run(
+        ["deno", "test", "--allow-read", "test.mjs"], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.wasm
+def test_the_stack_of_zig_does_not_write_over_weights(tmp_path, monkeypatch):
+    """Newer linkers put the stack at address 0: weights that lie there change while the model runs."""
+    pytest.importorskip("ziglang")
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    model = wide_embedder()
+    folder = export_wasm(model, tmp_path / "out").folder
+    done = subprocess.run(["node", "--test", "test.mjs"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert build.STACK <= write.FIRST_ADDRESS
+
+
+RELAXED = re.compile(r"relaxed|:\s+fd (8[0-9a-f]|9[0-3]) 02")
+
+
+@pytest.mark.parametrize("file", ["model.wasm", "model-plain.wasm"])
+def test_only_instructions_with_fixed_results(small, file):
+    """Relaxed SIMD has the opcodes 0x100 to 0x113 behind 0xfd: fd 80 02 to fd 93 02."""
+    _, folder = small
+    if shutil.which("llvm-objdump") is None:
+        pytest.skip("not installed: llvm")
+    said = subprocess.run(
+        ["llvm-objdump", "-d", "--mattr=+simd128,+relaxed-simd", file],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 0 and "i32.add" in said.stdout and not RELAXED.search(said.stdout)
+    assert ("i32x4.dot_i16x8_s" in said.stdout) == (file == "model.wasm")
+
+
 def test_a_compiler_that_fails_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "compiler", lambda: [["false"], ["false"]])
     with pytest.raises(HccsError, match="compile the model"):
@@ -221,14 +273,32 @@ def test_1_000_texts_have_the_same_bits_in_python_node_and_chromium(minilm):
             assert found == expected[start : start + 200]
 
 
+# Windows are no narrower than 500 points: a frame is.
+PHONE = """
+    const frame = document.createElement("iframe");
+    Object.assign(frame, { width: 360, height: 700, src: location.href });
+    document.body.append(frame);
+    await new Promise((loaded) => { frame.onload = loaded; });
+    while (!frame.contentWindow.finished) await new Promise((later) => setTimeout(later, 50));
+    const wide = frame.contentDocument.documentElement.scrollWidth;
+    frame.remove();
+    return wide <= 360;"""
+
+
 @pytest.mark.wasm
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_finds_what_python_finds(minilm, scheme):
     model, folder = minilm
-    flags = ["--force-dark-mode", "--enable-features=WebContentsForceDark"] if scheme == "dark" else []
-    with served(folder) as (url, asked), chromium(*flags) as browser:
+    flag = f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"
+    with served(folder) as (url, asked), chromium(flag) as browser:
         browser.open(url)
         browser.wait_for("globalThis.finished")
+        assert browser.run("return matchMedia('(prefers-color-scheme: dark)').matches") == (scheme == "dark")
+        ink, paper = (
+            sum(map(int, re.findall(r"\d+", browser.run(f"return getComputedStyle(document.body).{name}"))))
+            for name in ("color", "backgroundColor")
+        )
+        assert (ink > paper) == (scheme == "dark")
         for query in ("a slow film with beautiful pictures", "ghosts \U0001f47b & naïve children", ""):
             browser.run("document.getElementById('results').replaceChildren();")
             typed = "const box = document.getElementById('query'); box.value = given[0];"
@@ -244,9 +314,10 @@ def test_the_page_finds_what_python_finds(minilm, scheme):
         )
         assert here == python == model.fingerprint
         assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
-        browser.size(500, 800)
-        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert browser.run(PHONE)
         assert browser.log() == []
+        loaded = browser.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+        assert len(loaded) >= 5 and all(name.startswith((url, "data:")) for name in loaded)
         once = len(asked)
         browser.open(url)
         browser.wait_for("globalThis.finished")

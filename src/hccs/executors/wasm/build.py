@@ -21,6 +21,7 @@ SHARED = (
     "-Wl,--strip-all",
 )
 STACK = 65536
+"""Bytes. Newer linkers put the stack at address 0, older ones behind all data: nothing else may lie there."""
 
 
 def compiler() -> list[list[str]]:

@@ -21,7 +21,7 @@ from hccs.executors.c import model_source, text_source
 from hccs.executors.c.table import TARGET, Writing
 from hccs.executors.c.tokenizer import tables_of
 from hccs.executors.c.write import weights_header, weights_source
-from hccs.executors.wasm.build import modules
+from hccs.executors.wasm.build import STACK, modules
 from hccs.executors.wasm.demo import pages
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
@@ -38,12 +38,18 @@ TILE = 64
 """Rows that go through a group together: each tile reads all weights once."""
 
 PANEL = 8
-FIRST_ADDRESS = 1024
-"""Of the weights: below them C has no object."""
+FIRST_ADDRESS = STACK
+"""Of the weights: below them may lie the stack."""
 
 PAGE = 65536
 LONGEST_WORD = 32768
-TEXTS = ("A quiet film, well played.", "naïve FAÇADES, 42 % off!", "各国 한국어 😀 don't [MASK]", "")
+TEXTS = (
+    "A quiet film, well played.",
+    "naïve FAÇADES, 42 % off!",
+    "各国 한국어 😀 don't [MASK]",
+    "a\0b\x07",
+    "",
+)
 """What the package's own test compares."""
 
 

@@ -22,12 +22,12 @@ static uint8_t types[HCCS_MODEL_LONGEST];
 
 EXPORT("weights") void* hccs_wasm_weights(void) { return (void*)HCCS_WEIGHTS_AT; }
 
-/* Whether the weights are whole, and those of this model. */
-EXPORT("check") int hccs_wasm_check(void) {
+/* 0 where the weights are damaged or those of another model, 1 where model.json names another sum, in two halves. */
+EXPORT("check") int hccs_wasm_check(uint32_t low, uint32_t high) {
   const uint64_t* words = (const uint64_t*)HCCS_WEIGHTS_AT;
   uint64_t sum = HCCS_WEIGHTS_BYTES, i;
   for (i = 0; i < HCCS_WEIGHTS_BYTES / 8; ++i) sum += words[i] * (2 * i + 1);
-  return sum == HCCS_CHECKSUM;
+  return sum != HCCS_CHECKSUM ? 0 : sum != ((uint64_t)high << 32 | low) ? 1 : 2;
 }
 
 /* Room for the bytes of texts, or NULL where memory cannot grow. */

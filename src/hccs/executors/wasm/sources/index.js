@@ -66,9 +66,15 @@ export const hasSimd = () => WebAssembly.validate(SIMD);
  */
 export async function load(url = new URL("./", import.meta.url), { simd = hasSimd() } = {}) {
   const base = new URL(String(url).replace(/\/?$/, "/"), globalThis.location?.href ?? import.meta.url);
-  const facts = JSON.parse(new TextDecoder().decode(await read(new URL("model.json", base))));
-  if (facts.format !== "hccs.wasm" || facts.version !== 1) {
-    throw new HccsError("a model.json of hccs.wasm, version 1", `${facts.format} ${facts.version}`, "Export it again.");
+  let facts;
+  try {
+    facts = JSON.parse(new TextDecoder().decode(await read(new URL("model.json", base))));
+  } catch (error) {
+    if (error instanceof HccsError) throw error;
+    throw new HccsError(`JSON at ${new URL("model.json", base)}`, error.message, "Load it again, or correct the address.");
+  }
+  if (facts?.format !== "hccs.wasm" || facts.version !== 1) {
+    throw new HccsError("a model.json of hccs.wasm, version 1", `${facts?.format} ${facts?.version}`, "Export it again.");
   }
   const [code, weights] = await Promise.all([
     read(new URL(simd ? "model.wasm" : "model-plain.wasm", base)),
@@ -86,9 +92,14 @@ export async function load(url = new URL("./", import.meta.url), { simd = hasSim
     throw new HccsError("the module of these weights", "that of a smaller model", "Use the files of one export.");
   }
   new Uint8Array(memory.buffer, at, weights.length).set(weights);
-  if (!check()) {
+  const verdict = check(...[8, 0].map((start) => parseInt(facts.weights.checksum.slice(start, start + 8), 16)));
+  if (verdict === 0) {
+    await globalThis.caches?.delete(CACHE).catch(() => {}); // the next attempt fetches them again
     throw new HccsError("the weights of this module", "those of another model, or damaged ones",
-      "Use all files of one export.");
+      "Load them again, with all files of one export.");
+  }
+  if (verdict === 1) {
+    throw new HccsError("the model.json of this module", "that of another model", "Use all files of one export.");
   }
   return new Model(facts, instance.exports);
 }
@@ -130,10 +141,9 @@ export class Model {
   /** Integer scores of texts, or of pairs [first, second]: an Int32Array with one score for each label. */
   async scores(texts) {
     this.#require("classify", "scores");
-    const one = typeof texts === "string";
-    const found = await this.#each(one ? [texts] : list(texts, true), (text) => [text].flat(), () =>
+    const found = await this.#each(list(texts, true), (text) => [text].flat(), () =>
       new Int32Array(this.#wasm.memory.buffer, this.#wasm.answer(), this.#facts.labels.length).slice());
-    return one ? found[0] : found;
+    return typeof texts === "string" ? found[0] : found;
   }
 
   /** The best label of every text or pair, with its probability; of one string, one. */
@@ -150,6 +160,7 @@ export class Model {
 
   /** Passages in the order of their relevance to a query, by a model of pairs with one or two outputs. */
   async rank(query, passages) {
+    requireText(query);
     const texts = list(passages);
     const scores = await this.scores(texts.map((passage) => [query, passage]));
     const relevance = scores.map((row) => row[row.length - 1] - (row.length === 2 ? row[0] : 0));

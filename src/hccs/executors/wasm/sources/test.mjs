@@ -24,8 +24,13 @@ for (const simd of hasSimd() ? [true, false] : [false]) {
   });
 
   test(`bad input, SIMD128 ${simd}`, async () => {
-    for (const bad of ["half \ud800 a pair", 7, null, ["a", 7]]) await assert.rejects(answer(bad), HccsError);
-    assert.throws(() => model.tokenize("\udc00"), HccsError);
+    for (const bad of ["half \ud800 a pair", ["a", "\udc00"], 7, null, undefined, {}, ["a", 7], [null], new Set(["a"])]) {
+      await assert.rejects(answer(bad), HccsError);
+    }
+    for (const bad of ["\udc00", 7, undefined]) assert.throws(() => model.tokenize(bad), HccsError);
+    assert.deepEqual(await answer([]), []);
+    const [{ text, answer: expected }] = examples; // refused texts leave nothing behind
+    assert.deepEqual([...(await answer(text))], expected);
     if (model.kind === "embeddings") {
       await assert.rejects(model.scores("a"), HccsError);
       await assert.rejects(model.encode("a", { prompt: "no such prompt" }), HccsError);
