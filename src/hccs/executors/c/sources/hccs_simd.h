@@ -35,7 +35,7 @@ static inline void hccs_packed_rows(const hccs_linear* l, uint32_t first, const 
       for (o = panel * HCCS_PANEL; o < l->outputs && o < (panel + 1) * HCCS_PANEL; ++o) {
         const int32_t sum = sums[o % HCCS_PANEL] + (int32_t)hccs_shift_half_even(l->bias[o], (uint32_t)e);
         if (exponents) {
-          hccs_finish_row(l, o, sum, e, (size_t)row * l->outputs + o, y8, y16);
+          hccs_finish_row(l, o, sum, e, (size_t)row * l->outputs + o, y8, y16, y32);
         } else {
           hccs_finish(l, o, sum, (size_t)row * l->outputs + o, y8, y16, y32);
         }
@@ -161,7 +161,7 @@ static inline void hccs_store(v128_t low, v128_t high, uint32_t count, size_t at
 static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int exponents,
                            int8_t* y8, int16_t* y16, int32_t* y32) {
   const uint32_t inputs = l->inputs, pairs = (inputs + 1) / 2, columns = inputs + (exponents ? 1 : 0);
-  const v128_t limit = wasm_f64x2_splat(y16 != NULL ? 32767.0 : 127.0);
+  const v128_t limit = wasm_f64x2_splat(y32 != NULL ? (double)l->limit : y16 != NULL ? 32767.0 : 127.0);
   uint32_t panel, row, r;
   hccs_widen(x, columns, inputs, rows, hccs_wide);
   for (panel = first / HCCS_PANEL; panel * HCCS_PANEL < l->outputs; ++panel) {
@@ -169,7 +169,7 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
     const int8_t* w = l->weight + (size_t)panel * pairs * HCCS_PANEL_BYTES;
     const v128_t bias[2] = {wasm_v128_load(l->bias + o), wasm_v128_load(l->bias + o + 4)};
     v128_t multipliers[4] = {bias[0], bias[0], bias[0], bias[0]};
-    if (y32 == NULL) {
+    if (l->multiplier != NULL) {
       for (r = 0; r < 4; ++r) {
         multipliers[r] = wasm_f64x2_convert_low_i32x4(wasm_v128_load64_zero(l->multiplier + o + 2 * r));
       }
@@ -182,7 +182,7 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
         const uint32_t e = exponents ? (uint8_t)x[(size_t)(row + r) * columns + inputs] : 0;
         v128_t low = wasm_i32x4_add(sums[2 * r], hccs_bias(bias[0], e));
         v128_t high = wasm_i32x4_add(sums[2 * r + 1], hccs_bias(bias[1], e));
-        if (y32 == NULL) {
+        if (l->multiplier != NULL) {
           const v128_t power = hccs_power(exponents ? 23 - e : 16);
           low = hccs_requantised(low, multipliers, power, limit);
           high = hccs_requantised(high, multipliers + 2, power, limit);
@@ -335,11 +335,12 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
   static int32_t sums[HCCS_ROWS][HCCS_KEYS] __attribute__((aligned(16))), logits[HCCS_KEYS];
   static int16_t scores[HCCS_ROWS * HCCS_KEYS] __attribute__((aligned(16)));
   const uint32_t all = a->count * a->width, step = 3 * all, pairs = (a->width + 1) / 2;
+  const int partly = a->before < length || a->after < length || a->shared != a->count;
   uint32_t head, i, r, j, c;
   for (head = 0; head < a->count; ++head) {
     const hccs_attention_head* theta = a->heads + head;
     const int8_t* columns = qkv + (size_t)head * a->width;
-    if (a->causal || theta->logit_shift > 40) {
+    if (partly || theta->logit_shift > 40) {
       hccs_attend(a, qkv, length, queries, x, s, y);
       return;
     }
@@ -387,5 +388,6 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
 #define hccs_linear_of_exponents_8(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 1, y, NULL, NULL)
 #define hccs_linear_of_exponents_8_from(l, first, x, rows, y) hccs_packed_rows(l, first, x, rows, 1, y, NULL, NULL)
 #define hccs_linear_of_exponents_16(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 1, NULL, y, NULL)
+#define hccs_linear_of_exponents_32(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 1, NULL, NULL, y)
 
 #endif

@@ -40,13 +40,14 @@ std::byte* WeightMemory::take(size_t bytes) {
   return std::exchange(next_, next_ + bytes);
 }
 
-LinearStep::LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output,
+LinearStep::LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output, int32_t limit,
                        const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int8_t* table,
-                       int64_t inputs, int64_t outputs, bool row_exponents, WeightMemory& weights)
+                       int64_t inputs, int64_t outputs, int row_exponents, WeightMemory& weights)
     : kernel_(kernel),
       x_(x),
       out_(out),
       output_(output),
+      limit_(limit),
       inputs_(inputs),
       outputs_(outputs),
       row_exponents_(row_exponents),
@@ -66,6 +67,7 @@ void LinearStep::run(const Batch&, const Memory& memory, int64_t row, int64_t ro
   job.x_stride = x_.row_bytes;
   job.x_bytes = bytes_of(x_);
   job.output = output_;
+  job.limit = limit_;
   job.out = memory.at(out_, row);
   const bool bytes = output_ == LinearOutput::kInt8 || output_ == LinearOutput::kInt8Table;
   job.out_stride = out_.row_bytes / (bytes ? 1 : output_ == LinearOutput::kInt16 ? 2 : 4);
@@ -86,9 +88,10 @@ NormStep::NormStep(const RowKernels& kernels, const Constants& constants, NormSo
     real_gain_.push_back(std::ldexp(gain_[i], -(kXhatBits + constants.gain_bits)));
     real_bias_.push_back(std::ldexp(bias_[i], -constants.gain_bits));
   }
-  norm_ = {constants.channels,  constants.root, constants.root_shift, static_cast<uint64_t>(constants.epsilon),
-           constants.gain_bits, gain_.data(),   bias_.data(),         real_gain_.data(),
-           real_bias_.data()};
+  norm_ = {constants.channels,  constants.times,      constants.centred,
+           constants.root,      constants.root_shift, static_cast<uint64_t>(constants.epsilon),
+           constants.gain_bits, gain_.data(),         bias_.data(),
+           real_gain_.data(),   real_bias_.data()};
   job_.norm = &norm_;
   job_.source = source;
   job_.embedding = &embedding_;
@@ -173,9 +176,62 @@ void NarrowStep::run(const Batch&, const Memory& memory, int64_t row, int64_t ro
 }
 
 void NarrowRowStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end && long_rows_; ++row) {
+    const auto* const x = memory.at<int32_t>(x_, row);
+    kernels_.narrow_long_row(x, channels_, kernels_.largest(x, channels_), turn_of(out_), memory.at<int8_t>(out_, row));
+  }
   for (; row < row_end; ++row)
     kernels_.narrow_row(ramp_ ? &*ramp_ : nullptr, scale_.empty() ? nullptr : scale_.data(),
                         memory.at<int16_t>(x_, row), channels_, turn_of(out_), memory.at<int8_t>(out_, row));
+}
+
+RotateStep::RotateStep(const RowKernels& kernels, const Value& x, const Value& out, const RotateConstants& constants,
+                       int64_t first)
+    : kernels_(kernels),
+      x_(x),
+      out_(out),
+      multiplier_(constants.multiplier, constants.multiplier + constants.heads),
+      constants_(constants),
+      first_(first) {
+  for (const int32_t multiplier : multiplier_) factor_.push_back(std::ldexp(multiplier, -kRotateShift));
+  constants_.multiplier = multiplier_.data();
+  constants_.factor = factor_.data();
+}
+
+void RotateStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row) {
+    const int64_t at = (batch.position[row] - first_) * constants_.pairs;
+    kernels_.rotate(constants_, constants_.cosine + at, constants_.sine + at, memory.at<int16_t>(x_, row),
+                    turn_of(out_), memory.at<int8_t>(out_, row));
+  }
+}
+
+void MultiplyStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  constexpr int64_t kPart = 1024;  // channels whose ramp stays in the nearest cache
+  alignas(64) int16_t active[kPart];
+  const bool rows = output_ == Output::kRows;
+  const int64_t bytes = limit_ <= INT16_MAX ? sizeof(int16_t) : sizeof(int32_t);
+  for (; row < row_end; ++row) {
+    std::byte* const product = rows ? memory.workspace : memory.at(out_, row);
+    int32_t largest = 0;
+    for (int64_t begin = 0, count; begin < channels_; begin += count) {
+      count = std::min(kPart, channels_ - begin);
+      const int16_t* a = memory.at<int16_t>(a_, row) + begin;
+      if (ramp_) {
+        kernels_.ramp(*ramp_, a, count, active);
+        a = active;
+      }
+      const int16_t* const b = memory.at<int16_t>(b_, row) + begin;
+      largest = std::max(largest, kernels_.multiply(a, b, count, bits_, limit_, product + begin * bytes));
+    }
+    if (!rows) continue;
+    auto* const out = memory.at<int8_t>(out_, row);
+    if (limit_ > INT16_MAX)
+      kernels_.narrow_long_row(reinterpret_cast<const int32_t*>(product), channels_, largest, turn_of(out_), out);
+    else
+      kernels_.narrow_row(nullptr, scale_.empty() ? nullptr : scale_.data(), reinterpret_cast<const int16_t*>(product),
+                          channels_, turn_of(out_), out);
+  }
 }
 
 void RampStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
@@ -233,12 +289,15 @@ void TableStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row
   }
 }
 
-void FirstStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
-  for (; row < row_end; ++row) std::memcpy(memory.at(out_, row), memory.at(x_, batch.starts[row]), bytes_);
+void OneRowStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row) {
+    const int64_t from = last_ ? batch.starts[row + 1] - 1 : batch.starts[row];
+    std::memcpy(memory.at(out_, row), memory.at(x_, from), bytes_);
+  }
 }
 
 AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v,
-                             const Value& out, int64_t dim, bool causal, std::span<const Head> theta,
+                             const Value& out, int64_t group, int64_t dim, Reach reach, std::span<const Head> theta,
                              std::span<const WideHead> wide_theta, std::span<const int16_t> scores,
                              std::span<const Requant> requant)
     : kernel_(kernel),
@@ -246,13 +305,18 @@ AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, co
       k_(k),
       v_(v),
       out_(out),
+      group_(group),
       dim_(dim),
-      causal_(causal),
+      reach_(reach),
       theta_(theta.begin(), theta.end()),
       wide_theta_(wide_theta.begin(), wide_theta.end()),
       by_distance_(!scores.empty()),
       requant_(requant.begin(), requant.end()),
       tables_(by_distance_ ? requant.size() : wide_theta.size()) {
+  if (reach.before < kUnlimited) {
+    band_.assign(reach.before + reach.after + 2 * kWindowQueries - 1, 0);
+    std::fill_n(band_.begin() + kWindowQueries - 1, reach.before + reach.after + 1, 1);
+  }
   for (size_t i = 0; i < tables_.size(); ++i)
     if (by_distance_) {
       const int16_t* const own = &scores[i * kDistances];
@@ -276,7 +340,6 @@ AttentionJob AttentionStep::job_of(int64_t queries, int64_t keys) const {
   job.k_stride = k_.value.row_bytes;
   job.v_stride = v_.value.row_bytes;
   job.out_stride = out_.row_bytes;
-  job.causal = causal_;
   job.masking = Masking::kNone;
   job.output = AttentionOutput::kInt8;
   job.turned = out_.turned;
@@ -287,25 +350,56 @@ size_t AttentionStep::workspace(int64_t longest) const { return kernel_.workspac
 
 void AttentionStep::run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence,
                         int64_t head, int64_t head_end) const {
-  constexpr int64_t kAtOnce = 16;
-  AttentionGroup groups[kAtOnce];
-  const bool first_alone = out_.space == Space::kSequences;
   const int64_t start = batch.starts[sequence], length = batch.length(sequence);
-  // The first query of a causal model sees the first key alone.
-  AttentionJob job = job_of(first_alone ? 1 : length, first_alone && causal_ ? 1 : length);
+  const bool causal = reach_.after == 0;
+  AttentionJob job = job_of(length, length);
   job.interruption = &interruption;
+  if (out_.space == Space::kSequences) {  // the first query alone, which has no keys before it
+    job.queries = 1;
+    job.keys = std::min(length, reach_.after + 1);
+    run_heads(job, memory, sequence, start, 0, 0, head, head_end);
+    return;
+  }
+  if (reach_.before >= length - 1 && (causal || reach_.after >= length - 1)) {
+    job.causal = causal;
+    run_heads(job, memory, sequence, start, 0, 0, head, head_end);
+    return;
+  }
+  job.masking = Masking::kMask;
+  for (int64_t query = 0; query < length; query += kWindowQueries) {
+    job.queries = std::min(kWindowQueries, length - query);
+    const int64_t key = std::max(int64_t{0}, query - reach_.before);
+    job.keys = std::min(length, query + job.queries + reach_.after) - key;
+    // The mask of query i begins at the distance of the first key from it; that of the next one is a byte before.
+    const int64_t middle = reach_.before + kWindowQueries - 1;
+    job.valid.base = reinterpret_cast<const char*>(band_.data()) + middle + key - query;
+    job.valid.ndim = 2;
+    job.valid.shape[0] = kAtOnce;
+    job.valid.stride[0] = 0;
+    job.valid.shape[1] = job.queries;
+    job.valid.stride[1] = -1;
+    run_heads(job, memory, sequence, start, query, key, head, head_end);
+  }
+}
+
+void AttentionStep::run_heads(AttentionJob& job, const Memory& memory, int64_t sequence, int64_t start, int64_t query,
+                              int64_t key, int64_t head, int64_t head_end) const {
+  AttentionGroup groups[kAtOnce];
   job.groups = groups;
-  const auto row_of = [&](const Value& value) { return value.space == Space::kTokens ? start : sequence; };
+  const auto row_of = [&](const Value& value, int64_t row) {
+    return value.space == Space::kTokens ? start + row : sequence;
+  };
   for (; head < head_end; head += kAtOnce) {
     const int64_t count = std::min(kAtOnce, head_end - head);
     for (int64_t i = 0; i < count; ++i) {
-      const auto at = [&](const Operand& operand) {
-        return memory.at<int8_t>(operand.value, row_of(operand.value)) + operand.offset + (head + i) * dim_;
+      const auto at = [&](const Operand& operand, int64_t row, int64_t own) {
+        return memory.at<int8_t>(operand.value, row_of(operand.value, row)) + operand.offset + own * dim_;
       };
-      groups[i] = {at(q_),
-                   at(k_),
-                   at(v_),
-                   memory.at<int8_t>(out_, row_of(out_)) + (head + i) * dim_,
+      const int64_t shared = (head + i) / group_;
+      groups[i] = {at(q_, query, head + i),
+                   at(k_, key, shared),
+                   at(v_, key, shared),
+                   memory.at<int8_t>(out_, row_of(out_, query)) + (head + i) * dim_,
                    theta_.empty() ? nullptr : &theta_[head + i],
                    wide_theta_.empty() ? nullptr : &wide_theta_[head + i],
                    &requant_[head + i],

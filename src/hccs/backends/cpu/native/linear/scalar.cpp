@@ -43,12 +43,13 @@ struct Scalar {
   template <LinearOutput kOutput, bool, int kTileRows>
   static HCCS_INLINE void finish(const Sums (&sums)[kTileRows][kPanels], const Channels<kPanels>& channels,
                                  const Target<kOutput>& to) {
+    const int32_t limit = is_int8(kOutput) ? 127 : kOutput == LinearOutput::kLong ? to.limit : 32767;
     for (int r = 0; r < kTileRows; ++r)
       for (int c = 0; c < kPanels; ++c) {
         const int32_t acc = sums[r][c];
         int32_t y = acc;
         if constexpr (kOutput != LinearOutput::kInt32)
-          y = requantised(acc, channels.multiplier[c], channels.shift, is_int8(kOutput) ? 127 : 32767);
+          y = requantised(acc, channels.multiplier[c], channels.shift, limit);
         if constexpr (kOutput == LinearOutput::kInt8Table) y = to.table[y + 128];
         if constexpr (is_int8(kOutput)) y += to.offset;
         if constexpr (adds_stream(kOutput)) y += to.stream[r * to.stream_stride + c];
