@@ -118,7 +118,7 @@ class IntegerPlan:
         return cls(model, parts, table, replace(chosen, by_distance=looked_up))
 
     def lower(self, tokenizer: str = "") -> IntegerModel:
-        """The program of the model's weights as they are now."""
+        """The program of the model's weights as they are now; where its stream is mixed, as they were."""
         return IntegerModel(assemble(self.parts, self.table, self.scales, tokenizer))
 
     @contextmanager

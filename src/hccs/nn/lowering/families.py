@@ -216,7 +216,6 @@ def _gpt2_layer(layer: Any, config: Any) -> Layer:
 def _llama(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
     """The parts of a Llama or of a family that is one under another name."""
     base = getattr(model, model.base_model_prefix, model)
-    _require_fixed_angles(base.rotary_emb)
     layers = tuple(_llama_layer(layer, base.config, base.rotary_emb) for layer in base.layers)
     return _decoder(model, vector, Words(base.embed_tokens), layers, base.norm)
 
@@ -246,7 +245,7 @@ def _llama_layer(layer: Any, config: Any, rotary: Any) -> Layer:
         gate=wide.gate_proj,
         kv_heads=config.num_key_value_heads,
         window=_window(attention, config),
-        rotary=Rotary(rotary),
+        rotary=_rotary(rotary, attention.head_dim),
     )
 
 
@@ -258,21 +257,27 @@ def _window(attention: Any, config: Any) -> int | None:
     return None if window is None else int(window)
 
 
-def _require_fixed_angles(rotary: Any) -> None:
-    kinds = rotary.rope_type if isinstance(rotary.rope_type, dict) else {"": rotary.rope_type}
-    moving = [kind for kind in kinds.values() if kind in ("dynamic", "longrope")]
-    if moving:
+def _rotary(module: Any, head_dim: int, layer_type: str | None = None) -> Rotary:
+    """Positions whose angles are the same for every text, in all channels of a head."""
+    kind = module.rope_type if layer_type is None else module.rope_type[layer_type]
+    if kind in ("dynamic", "longrope"):
         raise ModelError(
             "rotary positions whose angles depend on nothing else",
-            f"rope_type {moving[0]!r}, by the length of the text",
+            f"rope_type {kind!r}, by the length of the text",
             "Keep its floats.",
         )
+    made = Rotary(module, layer_type)
+    turned = 2 * made.tables(1)[0].shape[1]
+    if turned != head_dim:
+        raise ModelError(
+            f"rotary positions in all {head_dim} channels of a head", f"in {turned}", "Keep its floats."
+        )
+    return made
 
 
 def _modernbert(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
     base = getattr(model, "model", model)
     config, rotary = base.config, base.rotary_emb
-    _require_fixed_angles(rotary)
     layers = tuple(_modernbert_layer(layer, config, rotary) for layer in base.layers)
     source = Words(base.embeddings.tok_embeddings, None, base.embeddings.norm)
     if vector is not None:
@@ -305,7 +310,7 @@ def _modernbert_layer(layer: Any, config: Any, rotary: Any) -> Layer:
         layer.mlp_norm,
         gate=gate,
         window=2 * config.sliding_window if kind == "sliding_attention" else None,
-        rotary=Rotary(rotary, kind),
+        rotary=_rotary(rotary, attention.head_dim, kind),
     )
 
 
