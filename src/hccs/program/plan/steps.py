@@ -124,7 +124,8 @@ def _runs_before(
     """Whether the first of its readers runs it: the others then read what that one writes of it."""
     rule = target.fusions.get(type(readers[0]), Fusion()) if readers else Fusion()
     shared = rule.writes_before and values[step.output].bits <= 16
-    return type(step) in rule.before and (shared or len(readers) == 1)
+    narrow = all(values[name].bits <= 16 for name in step.inputs)  # int32 streams are added by themselves
+    return type(step) in rule.before and narrow and (shared or len(readers) == 1)
 
 
 def _next(readers: Sequence[Operator], rule: Fusion) -> Operator | None:

@@ -523,6 +523,12 @@ static inline void hccs_add_16(const int16_t* x, const int16_t* z, uint32_t coun
   for (i = 0; i < count; ++i) y[i] = (int16_t)hccs_clamp((int32_t)x[i] + z[i], -limit, limit);
 }
 
+/* An int32 stream, which RMSNorm reads. */
+static inline void hccs_add_long(const int32_t* x, const int32_t* z, uint32_t count, int32_t limit, int32_t* y) {
+  uint32_t i;
+  for (i = 0; i < count; ++i) y[i] = hccs_clamp(x[i] + z[i], -limit, limit);
+}
+
 /* ---- "product", "last" ---- */
 
 /* clamp(rhe(x * z / 2^bits), -limit, limit) */

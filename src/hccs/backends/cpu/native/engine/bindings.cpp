@@ -241,9 +241,10 @@ class PlannedEngine {
     engine_.add(std::make_unique<UnitStep>(*engine_.instructions().rows, at(x), at(out), channels, bits));
   }
   void sum(int a, int b, int out, int64_t channels, int limit) {
-    fits(a, 2 * channels);
-    fits(b, 2 * channels);
-    fits(out, channels * (limit ? 2 : 4));
+    const int64_t bytes = limit > INT16_MAX ? 4 : 2;  // of what is added
+    fits(a, bytes * channels);
+    fits(b, bytes * channels);
+    fits(out, channels * (limit ? bytes : 4));
     engine_.add(std::make_unique<AddStep>(*engine_.instructions().rows, at(a), at(b), at(out), channels, limit));
   }
   void table(int x, int out, int64_t channels, nb::handle entries) {

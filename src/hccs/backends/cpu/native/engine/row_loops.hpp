@@ -318,6 +318,10 @@ void narrow_values(const int16_t* x, int64_t count, int bits, uint8_t turn, int8
   Norm::narrow(x, count, bits, turn, out);
 }
 
+void add_long_rows(const int32_t* a, const int32_t* b, int64_t count, int32_t limit, int32_t* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = clamp(a[i] + b[i], limit);
+}
+
 void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out) {
   if (limit) {
     auto* const to = static_cast<int16_t*>(out);
@@ -451,7 +455,7 @@ void unit_row(const int32_t* x, int64_t channels, int16_t* out) {
 template <class Norm>
 constexpr RowKernels kRowLoops{norm_rows<Norm>, embed_row, narrow_values<Norm>, narrow_row<Norm>, Norm::Row::ramp,
                                pool_tokens,     unit_row,  rotate_row,          multiply_rows,    narrow_long_row,
-                               largest_of_long, add_rows};
+                               largest_of_long, add_rows, add_long_rows};
 
 }  // namespace
 }  // namespace hccs

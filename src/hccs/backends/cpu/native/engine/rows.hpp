@@ -103,6 +103,8 @@ struct RowKernels {
   int32_t (*largest)(const int32_t* x, int64_t count);
   // int16 clamped to +-limit, or int32 where limit is 0.
   void (*add)(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out);
+  // int32 clamped to +-limit.
+  void (*add_long)(const int32_t* a, const int32_t* b, int64_t count, int32_t limit, int32_t* out);
 };
 
 extern const RowKernels rows_scalar, rows_avx2, rows_avx512, rows_neon;

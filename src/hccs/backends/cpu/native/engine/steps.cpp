@@ -272,7 +272,11 @@ void UnitStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_
 
 void AddStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
   for (; row < row_end; ++row)
-    kernels_.add(memory.at<int16_t>(a_, row), memory.at<int16_t>(b_, row), channels_, limit_, memory.at(out_, row));
+    if (limit_ > INT16_MAX)
+      kernels_.add_long(memory.at<int32_t>(a_, row), memory.at<int32_t>(b_, row), channels_, limit_,
+                        memory.at<int32_t>(out_, row));
+    else
+      kernels_.add(memory.at<int16_t>(a_, row), memory.at<int16_t>(b_, row), channels_, limit_, memory.at(out_, row));
 }
 
 TableStep::TableStep(const Value& x, const Value& out, int64_t channels, const int8_t* entries)
