@@ -406,7 +406,7 @@ void AttentionStep::append(const Batch& batch, const Memory& memory, int64_t seq
 void AttentionStep::decode(const Batch& batch, const Memory& memory, int64_t sequence, int64_t position,
                            int64_t queries, int64_t shared) const {
   const Keys from = keys_of(batch, memory, sequence, shared);
-  const int8_t* const q = memory.at<int8_t>(q_.value, row_of(batch, q_.value, sequence)) + q_.offset;
+  const int8_t* const q = memory.at<int8_t>(q_.value, query_row(batch, sequence)) + q_.offset;
   int8_t* const out = memory.at<int8_t>(out_, row_of(batch, out_, sequence));
   // Queries with a window begin at keys of their own.
   const int64_t at_once = reach_.before < kUnlimited ? 1 : queries;
@@ -439,7 +439,7 @@ void AttentionStep::decode(const Batch& batch, const Memory& memory, int64_t seq
 void AttentionStep::run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence,
                         int64_t head, int64_t head_end) const {
   const bool causal = reach_.after == 0;
-  const bool one = out_.space == Space::kSequences && batch.chosen != Chosen::kAll;
+  const bool one = has_one_query(batch);
   const int64_t length = batch.length(sequence), keys = batch.keys(sequence), past = keys - length;
   AttentionJob job = job_of(length, keys);
   job.interruption = &interruption;

@@ -378,6 +378,14 @@ class AttentionStep {
   int64_t row_of(const Batch& batch, const Value& value, int64_t sequence) const {
     return value.space == Space::kTokens || batch.chosen == Chosen::kAll ? batch.starts[sequence] : sequence;
   }
+  // Of one query per sequence, which may lie among those of all tokens.
+  bool has_one_query(const Batch& batch) const {
+    return out_.space == Space::kSequences && batch.chosen != Chosen::kAll;
+  }
+  int64_t query_row(const Batch& batch, int64_t sequence) const {
+    const bool among_all = q_.value.space == Space::kTokens && has_one_query(batch);
+    return among_all ? batch.token_row(sequence) : row_of(batch, q_.value, sequence);
+  }
 
   const AttentionKernel& kernel_;
   const DecodeKernel& decode_;
