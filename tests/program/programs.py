@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hccs.executors.numpy import run
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.layers import (
     INT8_LIMIT,
@@ -268,14 +269,17 @@ def random_embedder(seed: int) -> Program:
     return built.program(0)
 
 
-def random_decoder(seed: int) -> Program:
-    """RMSNorm, rotary positions, gated layers, shared keys, windows, a vocabulary's scores: random forms."""
+def random_decoder(seed: int, writes: bool = False) -> Program:
+    """RMSNorm, rotary positions, gated layers, shared keys, windows, a vocabulary's scores: random forms.
+
+    One that `writes` is causal, with scores of its own words for every token.
+    """
     built = Builder(seed, lines=1 + seed % 3)
     rng = built.rng
     kv_heads, group = int(rng.integers(1, 4)), int(rng.integers(1, 4))
     heads, dim = kv_heads * group, int(rng.choice([2, 3, 8, 12, 16, 32]))
     h, wide = max(int(rng.choice([3, 16, 24, 64, 70])), 2), int(rng.integers(1, 150))
-    causal, window = bool(seed & 1), int(rng.integers(1, 30)) if seed % 3 == 1 else None
+    causal, window = writes or bool(seed & 1), int(rng.integers(1, 30)) if seed % 3 == 1 else None
     limit = int(rng.choice([20000, INT16_LIMIT]))
 
     def rms(x: str) -> str:
@@ -318,17 +322,24 @@ def random_decoder(seed: int) -> Program:
         attended = built.attend(rotated(qkv), heads, causal, kv_heads if group > 1 else None, window)
         x = built.sum(x, built.linear(attended, h, INT16_LIMIT), limit)
         x = built.sum(x, linear(rows(gated(rows(rms(x)))), h), limit)
-    per_token = seed % 4 == 3
+    per_token = writes or seed % 4 == 3
     y = rows(rms(x))
     if not per_token:
         y = built.add([op.First, op.Last][seed // 3 % 2], (y,), h)
-    labels = int(rng.integers(1, 200))
+    labels = WORDS if writes else int(rng.integers(1, 200))
     linear(y, labels, INT32_LIMIT)
     return built.program(0)
 
 
 def language_model(seed: int) -> Program:
-    """A small causal program with scores of its own words, close enough to each other that draws differ."""
+    """A small causal program with scores of its own words, close enough to each other that draws differ.
+
+    Odd seeds have the operators of Llama, even ones those of GPT-2.
+    """
+    if seed % 2:
+        program = random_decoder(seed, writes=True)
+        batch = program.embed.read(np.arange(LONGEST)[None] % WORDS, None, None, LONGEST)
+        return replace(program, score_scale=1 / float(run(program, batch).std()))
     built = Builder(seed, lines=1 + seed % 3)
     heads, dim = int(built.rng.integers(1, 5)), int(built.rng.choice([3, 8, 16, 32]))
     h = heads * dim

@@ -17,10 +17,19 @@ from hccs.errors import DataError, DtypeError, HccsError, ModelError, ParameterE
 from hccs.executors.c.write import export_c_model
 from hccs.numbers.sampling import Sampling
 from hccs.ops.sampling import sample
-from hccs.program import IntegerModel
+from hccs.program import IntegerModel, Program
 from hccs.program.cache import is_causal, require_causal
-from tests.program.programs import LONGEST, WORDS, Builder, language_model, random_program, scores
+from tests.program.programs import (
+    LONGEST,
+    WORDS,
+    Builder,
+    language_model,
+    random_decoder,
+    random_program,
+    scores,
+)
 
+DECODERS = [seed for seed in range(60) if is_causal(random_decoder(seed))]
 CAUSAL = [
     (seed, lines) for seed in range(40) for lines in (1, 2, 3) if is_causal(random_program(seed, lines))
 ]
@@ -53,24 +62,28 @@ def cut_anyhow(model, texts, full, rng, **options):
     assert cache.lengths.tolist() == done
 
 
+def program_of(seed: int, lines: int | None) -> Program:
+    return random_decoder(seed) if lines is None else random_program(seed, lines)
+
+
 @functools.cache
 def whole_texts(seed, lines):
-    model, texts = IntegerModel(random_program(seed, lines)), texts_of(seed, 5)
+    model, texts = IntegerModel(program_of(seed, lines)), texts_of(seed, 5)
     return texts, [model(text[None], reference=True).scores[0] for text in texts]
 
 
-@pytest.mark.parametrize(("seed", "lines"), CAUSAL)
+@pytest.mark.parametrize(("seed", "lines"), [*CAUSAL, *((seed, None) for seed in DECODERS)])
 def test_pieces_have_the_scores_of_whole_texts(seed, lines, instruction_set):
     texts, full = whole_texts(seed, lines)
-    model, rng = IntegerModel(random_program(seed, lines)), np.random.default_rng(seed)
+    model, rng = IntegerModel(program_of(seed, lines)), np.random.default_rng(seed)
     for options in ({"threads": 1}, {"threads": 3}):
         cut_anyhow(model, texts, full, rng, **options)
 
 
-@pytest.mark.parametrize(("seed", "lines"), CAUSAL[::3])
+@pytest.mark.parametrize(("seed", "lines"), [*CAUSAL[::3], *((seed, None) for seed in DECODERS)])
 def test_pieces_in_numpy(seed, lines):
     texts, full = whole_texts(seed, lines)
-    model, rng = IntegerModel(random_program(seed, lines)), np.random.default_rng(seed)
+    model, rng = IntegerModel(program_of(seed, lines)), np.random.default_rng(seed)
     cut_anyhow(model, texts, full, rng, reference=True)
     model._engine = None
     cut_anyhow(model, texts, full, rng)
@@ -87,7 +100,7 @@ class InC:
 uint32_t draw(const int32_t* scores, uint32_t temperature, uint32_t top_k, uint32_t share, uint64_t seed,
               uint64_t position) {
   const hccs_sampling how = temperature ? hccs_model_sampling(temperature, top_k, share) : (hccs_sampling){0};
-  return hccs_sample(scores, HCCS_MODEL_LABELS, temperature ? &how : NULL, seed, position);
+  return hccs_sample(scores, HCCS_VOCABULARY, temperature ? &how : NULL, seed, position);
 }
 """
 
@@ -141,7 +154,7 @@ uint32_t draw(const int32_t* scores, uint32_t temperature, uint32_t top_k, uint3
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(6))
 def test_pieces_in_c(seed, tmp_path):
     model, rng = model_of(seed), np.random.default_rng(seed)
     in_c = InC(model, tmp_path)

@@ -26,7 +26,7 @@ def compiled(program: Program) -> Any | None:
         return None
     planned = plan(program, TARGET)
     engine = engines.Engine(planned.pools["arena"], planned.pools["local"])
-    building = Building(engine, planned, _numbers(engine, planned))
+    building = Building(engine, planned, program, _numbers(engine, planned))
     for group in planned.groups:
         engine.segment(group[0].all_rows)
         for step in group:
@@ -49,10 +49,11 @@ def compiled(program: Program) -> Any | None:
 
 @dataclass(frozen=True, eq=False)
 class Building:
-    """An engine to which steps are being added, and its number of every value."""
+    """An engine to which the steps of a program are being added, and its number of every value."""
 
     engine: Any
     plan: ProgramPlan
+    program: Program
     numbers: dict[str, int]
 
     def number(self, name: str, step: Step) -> int:
@@ -70,8 +71,9 @@ class Building:
 def _numbers(engine: Any, planned: ProgramPlan) -> dict[str, int]:
     """The engine's number of every value. Bytes that are read across rows are not turned."""
     steps = [step for group in planned.groups for step in group]
-    plain = {name for step in steps if step.main.mixes_rows for name in step.reads}
-    plain |= {step.writes[0] for step in steps if step.main.takes_first_row and step.reads[0] in plain}
+    mixing = [step for step in steps if step.main.mixes_rows and not step.main.copies_row]
+    plain = {name for step in mixing for name in step.reads}
+    plain |= {step.writes[0] for step in steps if step.main.copies_row and step.reads[0] in plain}
     return {
         name: engine.value(
             slot.all_rows,
@@ -99,7 +101,8 @@ def _linear(building: Building, step: Step, linear: op.Linear) -> None:
     factors = None if p.multiplier is None else p.multiplier[rows]
     weight = np.ascontiguousarray(p.weight[rows])
     table = getattr(step.after, "entries", None)
-    exponents = building.plan.values[step.reads[0]].exponents > 0
+    largest = building.plan.values[step.reads[0]].exponents
+    exponents = largest + 1 if largest else 0
     building.engine.linear(*building.places(step), weight, p.bias[rows], factors, p.limit, table, exponents)
 
 
@@ -112,7 +115,7 @@ BEFORE_NORM: dict[type[op.Operator], Callable[[Building, Any], tuple[str, int]]]
     op.Embed: _norm_of_embedding,
     op.Add: lambda building, add: ("sum", add.limit or 0),
 }
-"""What a LayerNorm computes before itself: the source's name, and the limit of its sum."""
+"""What LayerNorm and RMSNorm compute before themselves: the source's name, and the limit of its sum."""
 
 
 ROW_EXPONENT = -1
@@ -121,10 +124,10 @@ AFTER_NORM: dict[type[Any], Callable[[Any], int]] = {
     op.NarrowRows: lambda narrow: ROW_EXPONENT,
     type(None): lambda nothing: 0,
 }
-"""By how many bits a LayerNorm narrows what it writes; each row by its own where it has exponents."""
+"""By how many bits they narrow what they write; each row by its own where it has exponents."""
 
 
-def _layer_norm(building: Building, step: Step, norm: op.LayerNorm) -> None:
+def _norm(building: Building, step: Step, norm: op.LayerNorm | op.RmsNorm) -> None:
     a, b = (*(building.numbers[name] for name in step.reads), -1, -1)[:2]
     if step.before is None:
         source, limit = f"int{building.plan.values[step.reads[0]].bits}", 0
@@ -134,25 +137,47 @@ def _layer_norm(building: Building, step: Step, norm: op.LayerNorm) -> None:
     clamped, out, narrowed = (building.number(name, step) for name in outputs)
     p, h = norm.params, norm.params.channels
     building.engine.norm(
-        p.gain, p.bias, p.gain_bits, p.epsilon, root_of(h), root_shift(h),
+        p.gain, getattr(p, "bias", None), p.gain_bits, p.epsilon, root_of(h), root_shift(h),
         source, a, b, limit, clamped, out, narrowed, AFTER_NORM[type(step.after)](step.after),
         getattr(step.after, "scale", None),
     )  # fmt: skip
 
 
 def _attention(building: Building, step: Step, attention: op.Attention) -> None:
-    width, heads = building.width(step), attention.heads
+    width, heads, shared = building.width(step), attention.heads, attention.shared_heads
+    dim = width // heads
+    before, after = (op.UNLIMITED if far >= building.program.rows else far for far in attention.reach)
     requant = np.ascontiguousarray(np.broadcast_to(attention.requant.packed, (heads, 5)))
     *_, out = numbers = building.places(step)
     q, kv, k_offset = (*numbers[:2], 0) if len(step.reads) == 2 else (numbers[0], numbers[0], width)
     building.engine.attention(
-        q, 0, kv, k_offset, k_offset + width, out, heads, width // heads, attention.causal,
+        q, 0, kv, k_offset, k_offset + shared * dim, out, heads, shared, dim, before, after,
         attention.theta.packed, requant,
     )  # fmt: skip
 
 
+def _one_row(building: Building, step: Step, last: bool) -> None:
+    bytes_each = building.plan.values[step.writes[0]].bytes_per_row
+    building.engine.one_row(*building.places(step), bytes_each, last)
+
+
 def _ramp(ramp: Any) -> tuple[Any, int]:
     return (None, 0) if ramp is None else (ramp.pieces, ramp.params.bits)
+
+
+def _rotate(building: Building, step: Step, rotate: op.Rotate) -> None:
+    p = rotate.params
+    building.engine.rotate(
+        *building.places(step), building.width(step), p.cosine, p.sine, p.multiplier, p.heads + p.kv_heads,
+        building.program.embed.first_position,
+    )  # fmt: skip
+
+
+def _multiply(building: Building, step: Step, multiply: op.Multiply) -> None:
+    building.engine.multiply(
+        *building.places(step), building.width(step), *_ramp(step.before), multiply.bits, multiply.limit,
+        step.after is not None, getattr(step.after, "scale", None),
+    )  # fmt: skip
 
 
 CODE: dict[type[op.Operator], Callable[[Building, Step, Any], None]] = {
@@ -163,10 +188,15 @@ CODE: dict[type[op.Operator], Callable[[Building, Step, Any], None]] = {
     op.PlacePatches: lambda to, step, place: to.engine.place(
         *to.places(step), place.params.special, place.params.positions
     ),
-    op.LayerNorm: _layer_norm,
+    op.LayerNorm: _norm,
+    op.RmsNorm: _norm,
     op.Narrow: lambda to, step, narrow: to.engine.narrow(*to.places(step), to.width(step), narrow.bits),
     op.NarrowRows: lambda to, step, narrow: to.engine.narrow_rows(
-        *to.places(step), to.width(step), *_ramp(step.before), narrow.scale
+        *to.places(step),
+        to.width(step),
+        to.plan.values[step.reads[0]].bits,
+        *_ramp(step.before),
+        narrow.scale,
     ),
     op.Ramp: lambda to, step, ramp: to.engine.ramp(*to.places(step), to.width(step), *_ramp(ramp)),
     op.Pool: lambda to, step, pool: to.engine.pool(
@@ -176,21 +206,25 @@ CODE: dict[type[op.Operator], Callable[[Building, Step, Any], None]] = {
         *to.places(step), unit.dims, to.plan.values[step.reads[0]].bits
     ),
     op.Linear: _linear,
+    op.Rotate: _rotate,
     op.Attention: _attention,
     op.Table: lambda to, step, table: to.engine.table(*to.places(step), to.width(step), table.entries),
     op.Add: lambda to, step, add: to.engine.sum(*to.places(step), to.width(step), add.limit or 0),
-    op.First: lambda to, step, first: to.engine.first(
-        *to.places(step), to.plan.values[step.writes[0]].bytes_per_row
-    ),
+    op.Multiply: _multiply,
+    op.First: lambda to, step, first: _one_row(to, step, last=False),
+    op.Last: lambda to, step, last: _one_row(to, step, last=True),
 }
 """How the step of an operator is added to the engine."""
 
+NORM = Fusion(before=tuple(BEFORE_NORM), after=(op.Narrow, op.NarrowRows), keeps=True)
 TARGET = Target(
     name="the CPU engine",
     operators=CODE,
     fusions={
-        op.LayerNorm: Fusion(before=tuple(BEFORE_NORM), after=(op.Narrow, op.NarrowRows), keeps=True),
+        op.LayerNorm: NORM,
+        op.RmsNorm: NORM,
         op.NarrowRows: Fusion(before=(op.Ramp,), writes_before=False),
+        op.Multiply: Fusion(before=(op.Ramp,), after=(op.NarrowRows,), writes_before=False),
         op.Linear: Fusion(after=(op.Table,)),
     },
     batched=True,

@@ -39,7 +39,8 @@ INT8_LIMIT = 127
 
 INT16_LIMIT = 32767
 
-INT32_LIMIT = 2**31 - 1
+INT32_LIMIT = 2**30 - 1
+"""int32 scores stay within it: float64 holds every product that is not clamped, as sum * M < 2^53."""
 
 LONG_STREAM_LIMIT = 2**17
 """An int32 stream, which RMSNorm reads, stays within it: 4,096 squares, each times 2^16, add up to 2^62."""
@@ -50,7 +51,7 @@ class LinearParams:
     """y = rq(W x + b): int8 weights [outputs, inputs], int32 bias and multipliers per output channel.
 
     Without multipliers y is the int32 accumulator itself: a model's scores. `limit` is 127 for int8 outputs,
-    32767 for int16 ones and 2^31 - 1 for scores of one step in all rows. Construction refuses weights whose
+    32767 for int16 ones and 2^30 - 1 for scores of one step in all rows. Construction refuses weights whose
     accumulator could leave int32 for any input of magnitude `input_limit`: 127, or 128 after attention.
     """
 

@@ -77,7 +77,7 @@ class Engine:
         multiplier: Any,
         limit: int,
         table: Any,
-        row_exponents: bool,
+        row_exponents: int,
     ) -> None: ...
     def embedding(self, words: Any, positions: Any, types: Any, shift: int, limit: int) -> None: ...
     def embed(self, out: int) -> None: ...
@@ -97,15 +97,42 @@ class Engine:
         out: int,
         narrowed: int,
         bits: int,
+        scale: Any,
     ) -> None: ...
     def narrow(self, x: int, out: int, channels: int, bits: int) -> None: ...
-    def narrow_rows(self, x: int, out: int, channels: int, ramp: Any, bits: int) -> None: ...
+    def narrow_rows(
+        self, x: int, out: int, channels: int, x_bits: int, ramp: Any, bits: int, scale: Any
+    ) -> None: ...
+    def rotate(
+        self,
+        x: int,
+        out: int,
+        channels: int,
+        cosine: Any,
+        sine: Any,
+        multiplier: Any,
+        turned: int,
+        first: int,
+    ) -> None: ...
+    def multiply(
+        self,
+        a: int,
+        b: int,
+        out: int,
+        channels: int,
+        ramp: Any,
+        ramp_bits: int,
+        bits: int,
+        limit: int,
+        rows: bool,
+        scale: Any,
+    ) -> None: ...
     def ramp(self, x: int, out: int, channels: int, ramp: Any, bits: int) -> None: ...
     def pool(self, x: int, out: int, channels: int, pooling: str, divided: bool) -> None: ...
     def unit(self, x: int, out: int, channels: int, bits: int) -> None: ...
     def sum(self, a: int, b: int, out: int, channels: int, limit: int) -> None: ...
     def table(self, x: int, out: int, channels: int, entries: Any) -> None: ...
-    def first(self, x: int, out: int, bytes: int) -> None: ...
+    def one_row(self, x: int, out: int, bytes: int, last: bool) -> None: ...
     def attention(
         self,
         q: int,
@@ -115,8 +142,10 @@ class Engine:
         v_offset: int,
         out: int,
         heads: int,
+        kv_heads: int,
         dim: int,
-        causal: bool,
+        before: int,
+        after: int,
         theta: Any,
         requant: Any,
     ) -> None: ...

@@ -44,6 +44,7 @@ def header(writing: Writing) -> str:
 extern "C" {{
 #endif
 
+#define HCCS_VOCABULARY {program.scores} /* scores of the next token */
 #define HCCS_CACHE_ROW_BYTES {row_bytes} /* of the cache for each token of a text */
 #define HCCS_GENERATE_ARENA_BYTES {arena} /* of RAM beside it */
 
@@ -53,7 +54,7 @@ typedef struct {{
   uint32_t capacity, length;
 }} hccs_cache;
 
-/* Appends `count` token ids, from 1 on, to a text, and writes the scores [HCCS_MODEL_LABELS] of what comes
+/* Appends `count` token ids, from 1 on, to a text, and writes the scores [HCCS_VOCABULARY] of what comes
  * next. A text in one piece or in many has the same scores. HCCS_MODEL_BAD_LENGTH where there is no room: the
  * cache is as it was. */
 hccs_model_status hccs_model_extend(hccs_cache* cache, const int32_t* tokens, uint32_t count,

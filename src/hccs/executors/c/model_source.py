@@ -25,6 +25,7 @@ def header(writing: Writing) -> str:
         "LONGEST": program.rows,
         "ARENA_BYTES": arena_bytes(writing.plan),
     }
+    verb = "are" if answer.name == "scores" else "is"
     macros = "\n".join(f"#define HCCS_MODEL_{name} {value}" for name, value in counts.items())
     return f"""/* A whole model in integers, written by `hccs export c`: {_kinds(program)}
  * The arena is static: one call at a time. */
@@ -39,7 +40,7 @@ extern "C" {{
 
 {macros} /* of RAM, beside less than a kilobyte of stack */
 
-/* What was wrong with a call; the {answer.name} {"are" if program.labels else "is"} then untouched. */
+/* What was wrong with a call; the {answer.name} {verb} then untouched. */
 typedef enum {{
   HCCS_MODEL_OK,
   HCCS_MODEL_BAD_LENGTH,
@@ -59,7 +60,7 @@ typedef enum {{
 def _kinds(program: Program) -> str:
     """What goes in and what comes out."""
     given = "token ids" if program.embed.image is None else "an image"
-    if not program.labels:
+    if program.values[program.operators[-1].output].bits != 32:
         return f"{given} in, a unit vector out.\n *\n * The number 32767 stands for 1."
     step = f"One step of a score is worth {program.score_scale:.9g} of the float model's logits."
     return f"{given} in, scores out.\n *\n * {step}"
@@ -68,7 +69,10 @@ def _kinds(program: Program) -> str:
 def _promises(writing: Writing) -> str:
     """The functions of the interface, with what they take."""
     program, answer = writing.program, writing.answer
-    named, count = ("Scores" if program.labels else "The unit vector"), f"[HCCS_MODEL_{answer.count}]"
+    named, count = (
+        ("Scores" if answer.name == "scores" else "The unit vector"),
+        f"[HCCS_MODEL_{answer.count}]",
+    )
     per = f" [length]{count}" if program.per_token else f" {count}"
     if program.embed.image is not None:
         channels, height, width = program.embed.image

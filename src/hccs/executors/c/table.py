@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hccs.executors.c.literals import array, as_bytes, numbers_of
 from hccs.executors.c.tokenizer import Tables
 from hccs.numbers.heads import NAMES
-from hccs.numbers.layers import LinearParams
+from hccs.numbers.layers import INT16_LIMIT, LinearParams
 from hccs.numbers.score_tables import DISTANCES, ScoreTable
 from hccs.program import operators as op
 from hccs.program.plan import ProgramPlan, Step, Target, require_known
@@ -39,10 +39,11 @@ class Answer:
 
 
 def answer_of(program: Program) -> Answer:
-    """Scores, each with a label, or a vector."""
+    """Scores, or a vector."""
     last = program.operators[-1]
     kind = f"int{program.values[last.output].bits}_t"
-    return Answer("scores", kind, "LABELS") if last.labelled else Answer("vector", kind, "DIMS")
+    name = "scores" if program.values[last.output].bits == 32 else "vector"
+    return Answer(name, kind, "LABELS" if last.labelled else "DIMS")
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,13 +176,15 @@ def _embed_constants(writing: Writing, step: op.Embed) -> Iterator[str]:
     p, name, kept = step.params, writing.name(step), writing.kept
     words = p.words if kept is None else p.words[kept]
     yield writing.array(f"{name}_words", words)
-    yield writing.array(
-        f"{name}_positions", p.positions[step.first_position : step.first_position + writing.program.rows]
-    )
-    yield writing.array(f"{name}_types", p.types)
+    if p.positions is not None:
+        used = p.positions[step.first_position : step.first_position + writing.program.rows]
+        yield writing.array(f"{name}_positions", used)
+    if p.types is not None:
+        yield writing.array(f"{name}_types", p.types)
     if kept is not None:
         yield writing.array(f"{name}_kept", kept)
-    tables = [as_bytes(f"{name}_words"), f"{name}_positions", f"{name}_types"]
+    added = {f"{name}_positions": p.positions, f"{name}_types": p.types}
+    tables = [as_bytes(f"{name}_words"), *("NULL" if part is None else name for name, part in added.items())]
     ids = "NULL" if kept is None else f"{name}_kept"
     yield structure("hccs_embedding", name, [*tables, ids, len(words), words.shape[1], p.shift])
 
@@ -189,7 +192,8 @@ def _embed_constants(writing: Writing, step: op.Embed) -> Iterator[str]:
 def _embed_size(writing: Writing, step: op.Embed) -> tuple[int, int]:
     p, kept = step.params, writing.kept
     words = p.words.nbytes if kept is None else len(kept) * p.words.shape[1] + kept.nbytes
-    return words, writing.program.rows * p.positions[0].nbytes + p.types.nbytes
+    positions = 0 if p.positions is None else writing.program.rows * p.positions[0].nbytes
+    return words, positions + (0 if p.types is None else p.types.nbytes)
 
 
 def _embed_call(call: Call) -> str:
@@ -207,7 +211,8 @@ def _linear_parts(writing: Writing, name: str, layer: LinearParams) -> Generator
         yield writing.array(f"{name}_multiplier", layer.multiplier)
     multiplier = "NULL" if layer.multiplier is None else f"{name}_multiplier"
     outputs, inputs = layer.weight.shape
-    return f"{{{as_bytes(f'{name}_weight')}, {name}_bias, {multiplier}, {inputs}, {outputs}}}"
+    numbers = f"{inputs}, {outputs}, {layer.limit}"
+    return f"{{{as_bytes(f'{name}_weight')}, {name}_bias, {multiplier}, {numbers}}}"
 
 
 def _linear_constants(writing: Writing, step: op.Linear) -> Iterator[str]:
@@ -236,13 +241,33 @@ def _patch_scratch(step: op.EmbedPatches, rows: int, tile: int) -> Iterable[tupl
     return [("pixels", 8, tile * step.params.projection.weight.shape[1])]
 
 
-def _norm_constants(writing: Writing, step: op.LayerNorm) -> Iterator[str]:
+def _norm_constants(writing: Writing, step: op.LayerNorm | op.RmsNorm) -> Iterator[str]:
     p, name = step.params, writing.name(step)
+    bias = getattr(p, "bias", None)
     yield writing.array(f"{name}_gain", p.gain)
-    yield writing.array(f"{name}_bias", p.bias)
+    if bias is not None:
+        yield writing.array(f"{name}_bias", bias)
     wide = [f"UINT64_C({number})" for number in (p.epsilon, root_of(p.channels))]
     numbers = [root_shift(p.channels), p.gain_bits, p.channels]
-    yield structure("hccs_norm", name, [f"{name}_gain", f"{name}_bias", *wide, *numbers])
+    biases = "NULL" if bias is None else f"{name}_bias"
+    yield structure("hccs_norm", name, [f"{name}_gain", biases, *wide, *numbers])
+
+
+def _rotate_constants(writing: Writing, step: op.Rotate) -> Iterator[str]:
+    p, name = step.params, writing.name(step)
+    parts = {"cosine": p.cosine, "sine": p.sine}
+    for part, angles in parts.items():
+        yield writing.array(f"{name}_{part}", angles[: writing.program.rows])
+    yield writing.array(f"{name}_multiplier", p.multiplier)
+    width = writing.program.values[step.output].width // p.all_heads
+    numbers = [p.all_heads, p.heads + p.kv_heads, width, p.pairs]
+    yield structure("hccs_rotation", name, [f"{name}_{part}" for part in (*parts, "multiplier")] + numbers)
+
+
+def _rotate_size(writing: Writing, step: op.Rotate) -> tuple[int, int]:
+    p = step.params
+    rows = min(writing.program.rows, p.positions)
+    return 0, 2 * rows * p.cosine[0].nbytes + p.multiplier.nbytes
 
 
 def _norm_call(call: Call) -> str:
@@ -266,7 +291,8 @@ def _attention_constants(writing: Writing, step: op.Attention) -> Iterator[str]:
     )
     yield f"static const hccs_attention_head {name}_heads[{len(heads)}] = {{\n{rows}}};\n"
     width = writing.program.values[step.output].width // step.heads
-    yield structure("hccs_attention_heads", name, [f"{name}_heads", step.heads, width, int(step.causal)])
+    numbers = [step.heads, step.shared_heads, width, *step.reach]
+    yield structure("hccs_attention_heads", name, [f"{name}_heads", *numbers])
 
 
 def _attention_call(call: Call) -> str:
@@ -286,7 +312,26 @@ def _table_constants(writing: Writing, step: op.Table) -> Iterator[str]:
 def _add_call(call: Call) -> str:
     limit = call.step.main.limit  # type: ignore[attr-defined]
     clamped = "" if limit is None else f"{limit}, "
-    return f"hccs_add_{call.bits}({call.read(0)}, {call.read(1)}, {call.count}, {clamped}{call.out})"
+    kind = "long" if limit is not None and limit > INT16_LIMIT else call.bits
+    return f"hccs_add_{kind}({call.read(0)}, {call.read(1)}, {call.count}, {clamped}{call.out})"
+
+
+def _multiply_call(call: Call) -> str:
+    step: Any = call.step.main
+    numbers = f"{call.count}, {step.bits}, {step.limit}"
+    return f"hccs_multiply_{call.bits}({call.read(0)}, {call.read(1)}, {numbers}, {call.out})"
+
+
+def _last_call(call: Call) -> str:
+    rows, out = call.place(call.step.reads[0]), call.place(call.step.main.output)
+    return f"hccs_last_{call.bits}({rows}, length, {call.given().columns}, {out})"
+
+
+def _narrow_rows_call(call: Call) -> str:
+    numbers = f"{call.read()}, {call.width}, rows, {call.out}"
+    if call.given().bits == 32:
+        return f"hccs_narrow_long_rows({numbers})"
+    return f"hccs_narrow_rows(&{call.name}, {numbers})"
 
 
 def _narrow_rows_constants(writing: Writing, step: op.NarrowRows) -> Iterator[str]:
@@ -328,10 +373,13 @@ CODE: dict[type[op.Operator], Code] = {
     ),
     op.LayerNorm: Code(_norm_call, "hccs_norm {}", _norm_constants),
     op.Narrow: Code(_narrow_call),
-    op.NarrowRows: Code(
-        lambda c: f"hccs_narrow_rows(&{c.name}, {c.read()}, {c.width}, rows, {c.out})",
-        "hccs_scales {}",
-        _narrow_rows_constants,
+    op.RmsNorm: Code(_norm_call, "hccs_norm {}", _norm_constants),
+    op.NarrowRows: Code(_narrow_rows_call, "hccs_scales {}", _narrow_rows_constants),
+    op.Rotate: Code(
+        lambda c: f"hccs_rotate(&{c.name}, {c.read()}, {c.position}, rows, {c.out})",
+        "hccs_rotation {}",
+        _rotate_constants,
+        size=_rotate_size,
     ),
     op.Linear: Code(_linear_call, "hccs_linear {}", _linear_constants),
     op.Attention: Code(
@@ -353,6 +401,8 @@ CODE: dict[type[op.Operator], Code] = {
         _ramp_constants,
     ),
     op.Add: Code(_add_call),
+    op.Multiply: Code(_multiply_call),
+    op.Last: Code(_last_call),
     op.First: Code(lambda c: ""),  # a plan reads first rows where all rows lie
     op.Pool: Code(_pool_call),
     op.Unit: Code(_unit_call),

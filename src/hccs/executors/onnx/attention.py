@@ -30,13 +30,18 @@ _BEYOND = 256
 
 
 def attention(graph: Graph, x: str, step: Attention, tokens: Tokens, width: int, longest: int) -> str:
-    """uint8 rows of q, k and v side by side, [m, 3 * heads * d], to rows of the heads' outputs.
+    """uint8 rows of q, k and v side by side to rows of the heads' outputs.
 
     No row has more than `longest` columns.
     """
-    heads, d = step.heads, width // (3 * step.heads)
+    heads, shared = step.heads, step.shared_heads
+    d = width // (heads + 2 * shared)
     by_head = graph("Concat", tokens.sizes, shape(heads, d), axis=0)
-    q, k, v = graph.several("Split", 3, x, axis=1, num_outputs=3)
+    q, k, v = graph.several("Split", 3, x, shape(heads * d, shared * d, shared * d), axis=1)
+    if shared != heads:
+        of_keys = graph("Concat", tokens.sizes, shape(shared, d), axis=0)
+        own = np.arange(heads) // (heads // shared)
+        k, v = (graph("Gather", graph("Reshape", part, of_keys), own, axis=2) for part in (k, v))
     q = graph("Transpose", graph("Reshape", q, by_head), perm=[0, 2, 1, 3])
     k = graph("Transpose", graph("Reshape", k, by_head), perm=[0, 2, 3, 1])
     valid = graph.cast(tokens.mask, np.bool_)

@@ -6,11 +6,13 @@ Values are integers in float64.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hccs.executors.onnx.graph import ZERO_POINT, Building, Graph, Tokens, shape
 from hccs.executors.onnx.linear import bits_beyond, clamped, linear
-from hccs.numbers.layers import INT16_LIMIT
-from hccs.program.operators import Embed, EmbedPatches, Pool, Ramp, Unit
+from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT
+from hccs.numbers.rotary import ROTATE_SHIFT
+from hccs.program.operators import UNLIMITED, Embed, EmbedPatches, Last, Multiply, Pool, Ramp, Rotate, Unit
 from hccs.reference.pooling import UNIT_BITS
 from hccs.reference.table import ramp as reference_ramp
 
@@ -29,21 +31,38 @@ def embed(building: Building, step: Embed) -> str:
     graph.place = step.output
     for name in ("input_ids", "attention_mask"):
         building.add_input(name, np.int64, ["batch", "length"])
-    # One type for all where none are given; its sizes have names of their own, since a default has one shape.
-    types = "token_type_ids"
-    building.defaults.append(graph.onnx.numpy_helper.from_array(np.zeros((1, 1), np.int64), types))
-    if len(params.types) > 1:
-        building.add_input(types, np.int64, ["typed_batch", "typed_length"])
     words = graph.cast(graph("Gather", params.words, "input_ids"), np.float64)
-    first = shape(step.first_position)
-    length = graph("Slice", sizes, shape(1), shape(2))
-    rows = graph("Slice", params.positions, first, graph("Add", length, first), shape(0))
-    kinds = graph("Gather", graph.cast(graph.constant(params.types), np.float64), types)
+    added = []
+    if params.types is not None:
+        added.append(_types(building, params.types))
+    if params.positions is not None:
+        added.append(positioned(building, params.positions, step.first_position))
+    total = graph("Mul", words, np.float64(2.0**params.shift))
     # Types first: they may be one row for all, and then both additions of whole rows are one.
-    places = graph("Add", kinds, graph.cast(rows, np.float64))
-    total = graph("Add", graph("Mul", words, np.float64(2.0**params.shift)), places)
+    if added:
+        total = graph("Add", total, added[0] if len(added) == 1 else graph("Add", *added))
     flat = graph("Reshape", total, shape(-1, params.words.shape[1]))
     return flat if step.limit is None else clamped(graph, flat, step.limit)
+
+
+def _types(building: Building, table: NDArray[np.int16]) -> str:
+    """The rows of token types: of one type for all where none are given.
+
+    Its sizes have names of their own, since a default has one shape.
+    """
+    graph, types = building.graph, "token_type_ids"
+    building.defaults.append(graph.onnx.numpy_helper.from_array(np.zeros((1, 1), np.int64), types))
+    if len(table) > 1:
+        building.add_input(types, np.int64, ["typed_batch", "typed_length"])
+    return graph("Gather", graph.cast(graph.constant(table), np.float64), types)
+
+
+def positioned(building: Building, table: NDArray[np.int16], first: int = 0) -> str:
+    """The rows of a table of positions that a sequence has, from the position `first` on, as float64."""
+    graph = building.graph
+    length = graph("Slice", building.tokens.sizes, shape(1), shape(2))
+    rows = graph("Slice", table, shape(first), graph("Add", length, shape(first)), shape(0))
+    return graph.cast(rows, np.float64)
 
 
 def embed_patches(building: Building, step: EmbedPatches) -> str:
@@ -67,11 +86,14 @@ def embed_patches(building: Building, step: EmbedPatches) -> str:
     return graph("Reshape", clamped(graph, total, INT16_LIMIT), shape(-1, w))
 
 
-def causal(graph: Graph, tokens: Tokens) -> Tokens:
-    """The same tokens, each of which attends to none after itself."""
+def within(graph: Graph, tokens: Tokens, before: int, after: int) -> Tokens:
+    """The same tokens, each of which attends to none further before and after itself."""
     length = graph("Squeeze", graph("Slice", tokens.sizes, shape(1), shape(2)))
     order = graph("Range", np.int64(0), length, np.int64(1))
-    seen = graph("LessOrEqual", order, graph("Unsqueeze", order, shape(1)))
+    distance = graph("Sub", order, graph("Unsqueeze", order, shape(1)))
+    seen = graph("LessOrEqual", distance, np.int64(after))
+    if before < UNLIMITED:
+        seen = graph("And", seen, graph("GreaterOrEqual", distance, np.int64(-before)))
     return Tokens(tokens.sizes, graph("Where", seen, tokens.mask, np.uint8(0)))
 
 
@@ -82,6 +104,58 @@ def ramp(building: Building, step: Ramp) -> str:
     index = graph.cast(graph("Reshape", building.made[name], shape(1, -1)), np.int32)
     found = graph("GatherElements", reference_ramp(x, step.params)[None], index, axis=1)
     return graph.cast(graph("Reshape", found, shape(-1, building.width(name))), np.float64)
+
+
+def multiply(building: Building, step: Multiply) -> str:
+    """clamp(rhe(a * b / 2^bits)): products of 30 bits."""
+    graph = building.graph
+    product = graph("Mul", *(building.made[name] for name in step.inputs))
+    return clamped(graph, graph("Round", graph("Mul", product, np.float64(0.5**step.bits))), step.limit)
+
+
+def rotate(building: Building, step: Rotate) -> str:
+    """16-bit rows of q, k and v to uint8: products a * M below 2^53 are exact, larger ones are clamped."""
+    graph, p, (name,) = building.graph, step.params, step.inputs
+    d, turned = building.width(name) // p.all_heads, p.heads + p.kv_heads
+    heads = graph("Concat", building.tokens.sizes, shape(p.all_heads, d), axis=0)
+    x = graph("Reshape", building.made[name], heads)
+    cosine, sine = (
+        graph("Unsqueeze", positioned(building, part), shape(1)) for part in (p.cosine, p.sine)
+    )  # [n, 1, pairs]
+
+    def part(of: str, begin: int, end: int, axis: int = 3) -> str:
+        return graph("Slice", of, shape(begin), shape(end), shape(axis))
+
+    def straight(of: str) -> str:
+        return graph("Mul", of, np.float64(INT16_LIMIT))
+
+    qk = part(x, 0, turned, axis=2)
+    first, second = part(qk, 0, p.pairs), part(qk, p.pairs, 2 * p.pairs)
+    parts = [
+        graph("Sub", graph("Mul", first, cosine), graph("Mul", second, sine)),
+        graph("Add", graph("Mul", second, cosine), graph("Mul", first, sine)),
+    ]
+    if d > 2 * p.pairs:
+        parts.append(straight(part(qk, 2 * p.pairs, d)))
+    v = straight(part(x, turned, p.all_heads, axis=2))
+    a = graph("Concat", graph("Concat", *parts, axis=3), v, axis=2)
+    factor = (p.multiplier / 2.0**ROTATE_SHIFT)[:, None]
+    y = clamped(graph, graph("Round", graph("Mul", a, factor)), INT8_LIMIT)
+    y = graph.cast(graph("Add", y, np.float64(ZERO_POINT)), np.uint8)
+    return graph("Reshape", y, shape(-1, building.width(name)))
+
+
+def last(building: Building, step: Last) -> str:
+    """The last row of every sequence, and its exponent."""
+    graph, tokens, (name,) = building.graph, building.tokens, step.inputs
+    lengths = graph("ReduceSum", graph.cast(tokens.mask, np.int64), _LAST, keepdims=0)  # [batch, 1, 1]
+    one_each = graph("Concat", graph("Slice", tokens.sizes, shape(0), shape(1)), shape(1), axis=0)
+    index = graph("Expand", graph("Sub", graph("Squeeze", lengths, shape(2)), np.int64(1)), one_each)
+    if name in building.exponents:
+        e = graph("Reshape", building.exponents[name], tokens.sizes)
+        building.exponents[step.output] = graph("GatherND", e, index, batch_dims=1)
+    rows = graph("Concat", tokens.sizes, shape(building.width(name)), axis=0)
+    return graph("GatherND", graph("Reshape", building.made[name], rows), index, batch_dims=1)
 
 
 def pool(building: Building, step: Pool) -> str:

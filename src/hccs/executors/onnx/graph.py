@@ -128,7 +128,8 @@ class Building:
         self.exponents: dict[str, str] = {}
         """The exponents of values whose rows have them: int64, one per row."""
         self.tokens = Tokens("", "")
-        self.causal_tokens: Tokens | None = None
+        self.tokens_within: dict[tuple[int, int], Tokens] = {}
+        """The tokens of attention that sees so far before and after itself."""
         self.inputs: list[Any] = []
         self.defaults: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""LayerNorm by float64 and int64 operators that lose no bit.
+"""LayerNorm and RMSNorm by float64 and int64 operators that lose no bit.
 
 The law computes d = h*v - S, Q = sum d^2 + epsilon, r = floor(root / isqrt(Q * 4^t)) and rounds d * r / 2^e,
 a product of up to 58 bits. Row by row (a few numbers each) everything is int64 or an exact float64. Value by
@@ -13,6 +13,7 @@ value, four things make float64 enough:
 - xhat * G + B * 2^20 stays below 2^52.
 
 Where `odd` is larger, r is cut in two and the rounding of their sum is corrected by its own exact remainder.
+RMSNorm has no sum: d * r is v * r, of 48 bits, times 2^8.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from hccs.executors.onnx.graph import Graph, shape
 from hccs.executors.onnx.linear import clamped
 from hccs.numbers.layers import INT16_LIMIT, XHAT_BITS, NormParams
+from hccs.numbers.rms_norm import RMS_BITS, RmsParams
 from hccs.reference.layer_norm import root_of, root_shift
 
 LARGEST_ODD = 16
@@ -41,6 +43,17 @@ def layer_norm(graph: Graph, v: str, params: NormParams) -> str:
     gain = params.gain / 2.0 ** (XHAT_BITS + params.gain_bits)
     scaled = graph("Add", graph("Mul", xhat, gain), params.bias / 2.0**params.gain_bits)
     return clamped(graph, graph("Round", scaled), INT16_LIMIT)
+
+
+def rms_norm(graph: Graph, v: str, params: RmsParams) -> str:
+    """RMSNorm of the same rows."""
+    squares = graph.cast(graph("ReduceSum", graph("Mul", v, v), _LAST), np.int64)
+    Q = graph("Add", graph("Mul", squares, np.int64(4**RMS_BITS)), np.int64(params.epsilon))
+    r, scale = _inverse_root(graph, Q, params.channels)
+    factor = graph("Mul", graph("Mul", graph.cast(r, np.float64), scale), np.float64(2.0**RMS_BITS))
+    xhat = graph("Round", graph("Mul", v, factor))
+    gain = params.gain / 2.0 ** (XHAT_BITS + params.gain_bits)
+    return clamped(graph, graph("Round", graph("Mul", xhat, gain)), INT16_LIMIT)
 
 
 def _Q(graph: Graph, v: str, total: str, params: NormParams) -> str:

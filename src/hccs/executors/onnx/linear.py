@@ -5,9 +5,9 @@ products below 2^24 are exact there, and larger ones mean |y| >= 256, which is c
 law to -127: one `Clip`, or a table whose first two entries are equal, makes up for that. 16-bit outputs are
 computed in float64, which holds every product that is not clamped exactly.
 
-Where rows have exponents e, int64 [m], shifts by e are look-ups by row: the nine biases rhe(b / 2^e) of a
-layer are constants, and powers of two are exact factors. A product sum * M below 2^53 is exact in float64,
-and a larger one is clamped.
+Where rows have exponents e, int64 [m], shifts by e are look-ups by row: the biases rhe(b / 2^e) of a layer
+for every e are constants, and powers of two are exact factors. A product sum * M below 2^53 is exact in
+float64, and a larger one is clamped.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from hccs.program.operators import Linear, NarrowRows
 from hccs.reference.linear import shift_half_even
 
 _ONE = np.float32(1)
-EXPONENTS = np.arange(9)
 _LAST = shape(-1)
 
 
 def linear(graph: Graph, x: str, layer: LinearParams, *, clamp: bool = True) -> str:
-    """rq(W x + b) of uint8 rows [m, inputs]: uint8, or float64 for 16 bits, or the int32 sums.
+    """rq(W x + b) of uint8 rows [m, inputs]: uint8, or float64 for more bits, or the int32 sums.
 
     Without `clamp` an 8-bit output may be 0, which stands for -128, where the law says -127.
     """
@@ -75,18 +74,23 @@ def without_128(graph: Graph, x: str) -> str:
 
 
 def narrow_rows(building: Building, step: NarrowRows) -> str:
-    """16-bit rows to uint8 rows: float32 holds them, and `QuantizeLinear` rounds half to even."""
-    graph = building.graph
+    """16-bit or 24-bit rows to uint8 rows: float32 holds them, and `QuantizeLinear` rounds half to even."""
+    graph, exponents = building.graph, _exponents(building, step.output)
     x = building.made[step.inputs[0]]
     if step.scale is not None:  # below 2^31: exact in float64
         scaled = graph("Mul", graph.cast(x, np.float64), step.scale / 2.0**15)
         x = graph("Floor", graph("Add", scaled, np.float64(0.5)))
     x = graph.cast(x, np.float32)
     largest = graph.cast(graph("ReduceMax", graph("Abs", x), _LAST), np.float64)
-    e = bits_beyond(graph, largest, 7, len(EXPONENTS) - 1)
+    e = bits_beyond(graph, largest, 7, len(exponents) - 1)
     building.exponents[step.output] = graph("Squeeze", e, _LAST)
-    factor = graph("Gather", (0.5**EXPONENTS).astype(np.float32), e)
+    factor = graph("Gather", (0.5**exponents).astype(np.float32), e)
     return without_128(graph, graph("QuantizeLinear", graph("Mul", x, factor), np.float32(1), ZERO_POINT))
+
+
+def _exponents(building: Building, name: str) -> NDArray[np.int64]:
+    """All exponents that the rows of a value may have."""
+    return np.arange(building.program.values[name].exponents + 1)
 
 
 def bits_beyond(graph: Graph, largest: str, bits: int, most: int) -> str:
@@ -96,13 +100,16 @@ def bits_beyond(graph: Graph, largest: str, bits: int, most: int) -> str:
 
 
 def linear_rows(building: Building, step: Linear) -> str:
-    """clamp(rhe((W x + rhe(b / 2^e)) * M / 2^(23 - e))): uint8, or float64 for 16 bits."""
+    """clamp(rhe((W x + rhe(b / 2^e)) * M / 2^(23 - e))): uint8, or float64 for more bits."""
     graph, layer, (name,) = building.graph, step.params, step.inputs
+    exponents = _exponents(building, name)
     e = building.exponents[name]
-    sums = graph("Add", _products(graph, building.made[name], layer), graph("Gather", _biases(layer), e))
+    sums = graph(
+        "Add", _products(graph, building.made[name], layer), graph("Gather", _biases(layer, exponents), e)
+    )
     assert layer.multiplier is not None
     scaled = graph("Mul", graph.cast(sums, np.float64), layer.multiplier / 2.0**ROW_SHIFT)
-    raised = graph("Mul", scaled, graph("Unsqueeze", graph("Gather", 2.0**EXPONENTS, e), shape(1)))
+    raised = graph("Mul", scaled, graph("Unsqueeze", graph("Gather", 2.0**exponents, e), shape(1)))
     nearest = clamped(graph, graph("Round", raised), layer.limit)
     if layer.limit != INT8_LIMIT:
         return nearest
@@ -115,7 +122,6 @@ def _products(graph: Graph, x: str, layer: LinearParams) -> str:
     return graph("MatMulInteger", x, weight, ZERO_POINT)
 
 
-def _biases(layer: LinearParams) -> np.ndarray:
-    """rhe(b / 2^e) of every exponent: int32 [9, outputs]."""
-    shifted: np.ndarray = shift_half_even(layer.bias.astype(np.int64), EXPONENTS[:, None]).astype(np.int32)
-    return shifted
+def _biases(layer: LinearParams, exponents: NDArray[np.int64]) -> NDArray[np.int32]:
+    """rhe(b / 2^e) of every exponent: int32 [exponents, outputs]."""
+    return shift_half_even(layer.bias.astype(np.int64), exponents[:, None]).astype(np.int32)

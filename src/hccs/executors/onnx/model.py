@@ -18,13 +18,23 @@ from hccs._extras import require
 from hccs._files import atomic
 from hccs.errors import HccsError, ModelError
 from hccs.executors.onnx.attention import attention
-from hccs.executors.onnx.embedding import causal, embed, embed_patches, pool, ramp, unit
+from hccs.executors.onnx.embedding import (
+    embed,
+    embed_patches,
+    last,
+    multiply,
+    pool,
+    ramp,
+    rotate,
+    unit,
+    within,
+)
 from hccs.executors.onnx.graph import MICROSOFT, OPSET, Building, shape
-from hccs.executors.onnx.layer_norm import layer_norm
+from hccs.executors.onnx.layer_norm import layer_norm, rms_norm
 from hccs.executors.onnx.linear import clamped, linear, linear_rows, narrow, narrow_rows, table
 from hccs.program import IntegerModel
 from hccs.program import operators as op
-from hccs.program.plan import require_known, require_old_forms
+from hccs.program.plan import require_known
 from hccs.program.program import Program
 
 IR_VERSION = 10
@@ -66,7 +76,6 @@ def onnx_program(program: Program) -> Any:
     building = Building(program)
     for step in program.operators:
         require_known(step, CODE, "ONNX")
-        require_old_forms(step, program.values, "ONNX")
         building.graph.place = step.output
         building.made[step.output] = CODE[type(step)](building, step)
     _end(building)
@@ -85,9 +94,11 @@ def _linear(building: Building, step: op.Linear) -> str:
 
 def _attention(building: Building, step: op.Attention) -> str:
     tokens, (name,) = building.tokens, step.inputs
-    if step.causal:
-        building.causal_tokens = tokens = building.causal_tokens or causal(building.graph, tokens)
-    rows = building.program.embed.most_rows  # there are no positions for more
+    if step.reach != (op.UNLIMITED, op.UNLIMITED):
+        if step.reach not in building.tokens_within:
+            building.tokens_within[step.reach] = within(building.graph, tokens, *step.reach)
+        tokens = building.tokens_within[step.reach]
+    rows = building.program.embed.most_rows or step.theta.max_columns  # there are no positions for more
     return attention(building.graph, building.made[name], step, tokens, building.width(name), rows)
 
 
@@ -115,14 +126,18 @@ CODE: dict[type[op.Operator], Callable[[Building, Any], str]] = {
     op.Embed: embed,
     op.EmbedPatches: embed_patches,
     op.LayerNorm: lambda to, step: layer_norm(to.graph, to.made[step.inputs[0]], step.params),
+    op.RmsNorm: lambda to, step: rms_norm(to.graph, to.made[step.inputs[0]], step.params),
     op.Narrow: lambda to, step: narrow(to.graph, to.made[step.inputs[0]], step.bits),
     op.NarrowRows: narrow_rows,
     op.Linear: _linear,
+    op.Rotate: rotate,
     op.Attention: _attention,
     op.Table: _table,
     op.Ramp: ramp,
     op.Add: _add,
+    op.Multiply: multiply,
     op.First: _first,
+    op.Last: last,
     op.Pool: pool,
     op.Unit: unit,
 }
@@ -134,7 +149,7 @@ CLAMPS_INPUT = frozenset({op.Table})
 
 def _outputs(program: Program) -> tuple[tuple[str, Any], tuple[str, Any]]:
     """The names and types of the answer in integers and in float32."""
-    if program.labels:
+    if program.values[program.operators[-1].output].bits == 32:
         return ("scores", np.int32), ("logits", np.float32)
     return ("vectors", np.int16), ("embeddings", np.float32)
 

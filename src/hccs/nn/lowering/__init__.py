@@ -112,17 +112,24 @@ class IntegerPlan:
             raise ParameterError(
                 "row exponents for rotary positions and gated layers", "row_exponents=False", "Leave it out."
             )
-        chosen = scales_for(model, parts, table, batches, scales, ranges, split_outliers, rows)
+        apart = split_outliers and not needed
+        chosen = scales_for(model, parts, table, batches, scales, ranges, apart, rows)
         looked_up = vector is not None or needed if by_distance is None else by_distance
         return cls(model, parts, table, replace(chosen, by_distance=looked_up))
 
     def lower(self, tokenizer: str = "") -> IntegerModel:
-        """The program of the model's weights as they are now."""
+        """The program of the model's weights as they are now; where its stream is mixed, as they were."""
         return IntegerModel(assemble(self.parts, self.table, self.scales, tokenizer))
 
     @contextmanager
     def training(self) -> Iterator[IntegerPlan]:
         """Inside, the model's forward pass is that of the program that `lower` returns."""
+        self.require_trainable()
+        with quantised_forward(self.model, self.parts, self.table, self.scales):
+            yield self
+
+    def require_trainable(self) -> None:
+        """Refuse a model whose forward pass cannot be its program's."""
         if isinstance(self.parts, PreNorm) and self.scales.row_exponents:
             raise ModelError(
                 "a model whose integers can be trained: LayerNorm, no rotary positions, no gated layers",
@@ -142,8 +149,6 @@ class IntegerPlan:
                 str(narrow),
                 "model.float() makes them.",
             )
-        with quantised_forward(self.model, self.parts, self.table, self.scales):
-            yield self
 
 
 @contextmanager

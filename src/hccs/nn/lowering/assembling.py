@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from hccs.nn.lowering.parts import (
     FIRST,
     LAST,
     MEAN,
-    Block,
     Dense,
     Encoder,
     Layer,
@@ -84,12 +83,11 @@ def _post_norm(build: Builder, encoder: Encoder, table: ParamTable) -> tuple[int
         stream = "x0"
     heads = rows_of_table(encoder)
     for i, layer in enumerate(encoder.layers):
-        modules = (layer.query, layer.key, layer.value)
-        build.attention(i, layer, modules, build.narrowed(stream), table, row=heads[i])
+        build.attention(i, layer, build.narrowed(stream), table, row=heads[i])
         build.residual(f"context{i}", layer.attention_output, stream, f"attended{i}", input_limit=128)
         middle = build.norm(f"attended{i}", layer.attention_norm, f"y{i}")
         build.between_norms(i, layer, build.narrowed(middle), middle, f"summed{i}")
-        stream = build.norm(f"summed{i}", layer.output_norm, f"x{i + 1}")
+        stream = build.norm(f"summed{i}", layer.wide_norm, f"x{i + 1}")
     longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
     if encoder.vector is not None:
         build.vector(encoder.vector, stream)
@@ -117,7 +115,7 @@ def _pre_norm(build: Builder, model: PreNorm, table: ParamTable) -> tuple[int, s
     for i, layer in enumerate(model.layers):
         stream, middle = f"x{i}", f"y{i}"
         x = build.narrowed(build.norm(stream, layer.attention_norm, f"a{i}"))
-        build.attention(i, layer, layer.qkv, x, table, longest, model.causal, i)
+        build.attention(i, layer, x, table, i, longest, model.causal)
         build.residual(f"context{i}", layer.attention_output, stream, middle, input_limit=128, limit=limit)
         read = build.narrowed(build.norm(middle, layer.wide_norm, f"b{i}"))
         build.between_norms(i, layer, read, middle, f"x{i + 1}", limit=limit)
@@ -145,12 +143,12 @@ def _patches(source: Patches, step: float) -> PatchParams:
     return PatchParams(projection, special, positions, source.patch, source.image)
 
 
-def head_steps(scales: Scales, name: str, i: int, layer: Layer | Block) -> NDArray[np.float64]:
+def head_steps(scales: Scales, name: str, i: int, layer: Layer) -> NDArray[np.float64]:
     return np.repeat(scales.steps[f"{name}{i}"], layer.width // layer.heads)
 
 
 def requant_of(
-    i: int, layer: Layer | Block, table: ParamTable, scales: Scales, row: int, longest: int = 0
+    i: int, layer: Layer, table: ParamTable, scales: Scales, row: int, longest: int = 0
 ) -> Requant:
     q, k, v = (scales.steps[f"{name}{i}"] for name in ("query", "key", "value"))
     shared = len(q) // len(k)
@@ -387,22 +385,21 @@ class Builder:
     def attention(
         self,
         i: int,
-        layer: Layer | Block,
-        modules: Sequence[Dense],
+        layer: Layer,
         source: str,
         table: ParamTable,
+        row: int,
         longest: int = 0,
         causal: bool = False,
-        row: int = 0,
     ) -> None:
         """The dense layers that write q, k and v as one, and integer attention on them."""
-        names, rotary = ("query", "key", "value"), getattr(layer, "rotary", None)
+        names, rotary = ("query", "key", "value"), layer.rotary
         steps = np.concatenate([head_steps(self.scales, name, i, layer) for name in names])
         finer = 1.0 if rotary is None else TURNED_STEP
         params = quantise_linear(
-            np.concatenate([as_numbers(weight_of(module)) for module in modules])
+            np.concatenate([as_numbers(weight_of(module)) for module in layer.qkv])
             * self.rows.get(source, 1.0),
-            np.concatenate([as_numbers(bias_of(module)) for module in modules]),
+            np.concatenate([as_numbers(bias_of(module)) for module in layer.qkv]),
             in_scale=self.steps[source],
             out_scale=steps * finer,
             limit=INT8_LIMIT if rotary is None else INT16_LIMIT,
@@ -420,8 +417,7 @@ class Builder:
             self.add(op.Rotate((f"qkv{i}",), read, turn))
         requant = requant_of(i, layer, table, self.scales, row, longest)
         theta = self.scales.heads(row, table, longest)[0]
-        shared = {"kv_heads": getattr(layer, "kv_heads", None), "window": getattr(layer, "window", None)}
-        self.add(op.Attention((read,), f"context{i}", theta, requant, causal, **shared))
+        self.add(op.Attention((read,), f"context{i}", theta, requant, causal, layer.kv_heads, layer.window))
 
     def residual(
         self,
@@ -446,17 +442,16 @@ class Builder:
         self.add(op.Add((stream, f"{output}_part"), output, limit), like=stream)
 
     def between_norms(
-        self, i: int, layer: Layer | Block, source: str, stream: str, output: str, limit: int | None = None
+        self, i: int, layer: Layer, source: str, stream: str, output: str, limit: int | None = None
     ) -> None:
         """Wide layer, activation and narrow layer onto the stream; outliers by a path of their own."""
         wide, active = f"wide{i}", f"active{i}"
         if self.scales.row_exponents:
             self.linear(source, layer.wide, wide, limit=INT16_LIMIT)
-            gate = getattr(layer, "gate", None)
-            if gate is None:
+            if layer.gate is None:
                 self.ramp(wide, layer.activation, active)
             else:
-                self.linear(source, gate, f"gate{i}", limit=INT16_LIMIT)
+                self.linear(source, layer.gate, f"gate{i}", limit=INT16_LIMIT)
                 self.ramp(f"gate{i}", layer.activation, f"ramp{i}")
                 bits = self.scales.bits[active]
                 self.add(op.Multiply((f"ramp{i}", wide), active, bits, LONG_ROW_LIMIT))

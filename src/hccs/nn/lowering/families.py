@@ -18,7 +18,6 @@ from hccs.nn.lowering.parts import (
     FIRST,
     LAST,
     MEAN,
-    Block,
     Encoder,
     Layer,
     NormedHead,
@@ -104,9 +103,8 @@ def _albert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
 def _albert_layer(layer: Any) -> Layer:
     attention = layer.attention
     return Layer(
-        attention.query,
-        attention.key,
-        attention.value,
+        (attention.query, attention.key, attention.value),
+        attention.num_attention_heads,
         attention.scaling,
         attention.dense,
         attention.LayerNorm,
@@ -114,6 +112,7 @@ def _albert_layer(layer: Any) -> Layer:
         layer.activation,
         layer.ffn_output,
         layer.full_layer_layer_norm,
+        norm_first=False,
     )
 
 
@@ -125,9 +124,8 @@ def _labels(model: Any, vector: VectorHead | None) -> tuple[str, ...]:
 def _bert_layer(layer: Any, config: Any) -> Layer:
     attention = layer.attention.self
     return Layer(
-        attention.query,
-        attention.key,
-        attention.value,
+        (attention.query, attention.key, attention.value),
+        config.num_attention_heads,
         attention.scaling,
         layer.attention.output.dense,
         layer.attention.output.LayerNorm,
@@ -135,6 +133,7 @@ def _bert_layer(layer: Any, config: Any) -> Layer:
         layer.intermediate.intermediate_act_fn,
         layer.output.dense,
         layer.output.LayerNorm,
+        norm_first=False,
     )
 
 
@@ -160,9 +159,8 @@ def _distilbert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
 def _distilbert_layer(layer: Any, config: Any) -> Layer:
     attention = layer.attention
     return Layer(
-        attention.q_lin,
-        attention.k_lin,
-        attention.v_lin,
+        (attention.q_lin, attention.k_lin, attention.v_lin),
+        config.n_heads,
         attention.attention_head_size**-0.5,
         attention.out_lin,
         layer.sa_layer_norm,
@@ -170,6 +168,7 @@ def _distilbert_layer(layer: Any, config: Any) -> Layer:
         layer.ffn.activation,
         layer.ffn.lin2,
         layer.output_layer_norm,
+        norm_first=False,
     )
 
 
@@ -182,7 +181,7 @@ def _gpt2(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
 
 
 def _decoder(
-    model: Any, vector: VectorHead | None, source: Words, layers: tuple[Block, ...], norm: nn.Module
+    model: Any, vector: VectorHead | None, source: Words, layers: tuple[Layer, ...], norm: nn.Module
 ) -> PreNorm:
     """A causal stack: a language model, or a classifier by the last token."""
     classifier, score = getattr(model, "lm_head", None), getattr(model, "score", None)
@@ -200,29 +199,28 @@ def _decoder(
     return PreNorm(source, layers, norm, score, _labels(model, None), True, LAST)
 
 
-def _gpt2_layer(layer: Any, config: Any) -> Block:
-    return Block(
-        layer.ln_1,
+def _gpt2_layer(layer: Any, config: Any) -> Layer:
+    return Layer(
         slices(layer.attn.c_attn, 3),  # type: ignore[arg-type]
         layer.attn.num_heads,
         layer.attn.scaling,
         layer.attn.c_proj,
-        layer.ln_2,
+        layer.ln_1,
         layer.mlp.c_fc,
         layer.mlp.act,
         layer.mlp.c_proj,
+        layer.ln_2,
     )
 
 
 def _llama(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
     """The parts of a Llama or of a family that is one under another name."""
     base = getattr(model, model.base_model_prefix, model)
-    _require_fixed_angles(base.rotary_emb)
     layers = tuple(_llama_layer(layer, base.config, base.rotary_emb) for layer in base.layers)
     return _decoder(model, vector, Words(base.embed_tokens), layers, base.norm)
 
 
-def _llama_layer(layer: Any, config: Any, rotary: Any) -> Block:
+def _llama_layer(layer: Any, config: Any, rotary: Any) -> Layer:
     attention, wide = layer.self_attn, layer.mlp
     if getattr(attention, "q_norm", None) is not None:
         raise ModelError(
@@ -234,20 +232,20 @@ def _llama_layer(layer: Any, config: Any, rotary: Any) -> Block:
             type(layer).__name__,
             "Keep its floats.",
         )
-    return Block(
-        layer.input_layernorm,
+    return Layer(
         (attention.q_proj, attention.k_proj, attention.v_proj),
         config.num_attention_heads,
         attention.scaling,
         attention.o_proj,
-        layer.post_attention_layernorm,
+        layer.input_layernorm,
         wide.up_proj,
         wide.act_fn,
         wide.down_proj,
-        wide.gate_proj,
-        config.num_key_value_heads,
-        _window(attention, config),
-        Rotary(rotary),
+        layer.post_attention_layernorm,
+        gate=wide.gate_proj,
+        kv_heads=config.num_key_value_heads,
+        window=_window(attention, config),
+        rotary=_rotary(rotary, attention.head_dim),
     )
 
 
@@ -259,21 +257,27 @@ def _window(attention: Any, config: Any) -> int | None:
     return None if window is None else int(window)
 
 
-def _require_fixed_angles(rotary: Any) -> None:
-    kinds = rotary.rope_type if isinstance(rotary.rope_type, dict) else {"": rotary.rope_type}
-    moving = [kind for kind in kinds.values() if kind in ("dynamic", "longrope")]
-    if moving:
+def _rotary(module: Any, head_dim: int, layer_type: str | None = None) -> Rotary:
+    """Positions whose angles are the same for every text, in all channels of a head."""
+    kind = module.rope_type if layer_type is None else module.rope_type[layer_type]
+    if kind in ("dynamic", "longrope"):
         raise ModelError(
             "rotary positions whose angles depend on nothing else",
-            f"rope_type {moving[0]!r}, by the length of the text",
+            f"rope_type {kind!r}, by the length of the text",
             "Keep its floats.",
         )
+    made = Rotary(module, layer_type)
+    turned = 2 * made.tables(1)[0].shape[1]
+    if turned != head_dim:
+        raise ModelError(
+            f"rotary positions in all {head_dim} channels of a head", f"in {turned}", "Keep its floats."
+        )
+    return made
 
 
 def _modernbert(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
     base = getattr(model, "model", model)
     config, rotary = base.config, base.rotary_emb
-    _require_fixed_angles(rotary)
     layers = tuple(_modernbert_layer(layer, config, rotary) for layer in base.layers)
     source = Words(base.embeddings.tok_embeddings, None, base.embeddings.norm)
     if vector is not None:
@@ -291,23 +295,22 @@ def _modernbert(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
     return PreNorm(source, layers, base.final_norm, classifier, labels, False, reads, normed)
 
 
-def _modernbert_layer(layer: Any, config: Any, rotary: Any) -> Block:
+def _modernbert_layer(layer: Any, config: Any, rotary: Any) -> Layer:
     attention, mlp, kind = layer.attn, layer.mlp, layer.attention_type
     gate, wide = slices(mlp.Wi, 2)
-    return Block(
-        layer.attn_norm,
+    return Layer(
         slices(attention.Wqkv, 3),  # type: ignore[arg-type]
         config.num_attention_heads,
         attention.head_dim**-0.5,
         attention.Wo,
-        layer.mlp_norm,
+        layer.attn_norm,
         wide,
         mlp.act,
         mlp.Wo,
-        gate,
-        None,
-        2 * config.sliding_window if kind == "sliding_attention" else None,
-        Rotary(rotary, kind),
+        layer.mlp_norm,
+        gate=gate,
+        window=2 * config.sliding_window if kind == "sliding_attention" else None,
+        rotary=_rotary(rotary, attention.head_dim, kind),
     )
 
 
@@ -386,18 +389,18 @@ def pixels_of(given: Any, channels: int) -> PixelScaling:
     return PixelScaling(tuple(mean), tuple(std), float(factor))
 
 
-def _vit_layer(layer: Any, config: Any) -> Block:
+def _vit_layer(layer: Any, config: Any) -> Layer:
     attention = layer.attention if hasattr(layer.attention, "scaling") else layer.attention.attention
-    return Block(
-        layer.layernorm_before,
+    return Layer(
         tuple(_part(attention, new, old) for new, old in _QKV),
         config.num_attention_heads,
         attention.scaling,
         _part(layer, "attention.o_proj", "attention.output.dense"),
-        layer.layernorm_after,
+        layer.layernorm_before,
         _part(layer, "mlp.fc1", "intermediate.dense"),
         _part(layer, "mlp.activation_fn", "intermediate.intermediate_act_fn"),
         _part(layer, "mlp.fc2", "output.dense"),
+        layer.layernorm_after,
     )
 
 
@@ -419,7 +422,7 @@ class KnownLayer:
     """A layer as the model calls it, and its parts."""
 
     module: nn.Module
-    parts: Layer | Block
+    parts: Layer
 
 
 @dataclass(frozen=True)
@@ -428,7 +431,7 @@ class Family:
     """Of a model, how its pixels are scaled, and how its vectors are pooled."""
     layers: Callable[[Any], Any] | None = None
     """The layers of a base model, where weights of one layer can be corrected by itself."""
-    layer: Callable[[Any, Any], Layer | Block] | None = None
+    layer: Callable[[Any, Any], Layer] | None = None
     """The modules of one layer, and the model's configuration."""
 
 

@@ -49,7 +49,7 @@ def mixing_matrix(width: int) -> NDArray[np.float64]:
 
 def mixed(model: nn.Module, take_apart: Any) -> nn.Module:
     """A copy of a model, whose parts `can_be_mixed`, with its stream in another basis."""
-    made = copy.deepcopy(model)
+    made = copy.deepcopy(model).float()  # half precision would round the new basis
     parts = take_apart(made)
     words = parts.source.words
     Q = torch.tensor(mixing_matrix(words.embedding_dim))

@@ -44,26 +44,47 @@ def module_of(layer: Dense) -> nn.Module:
 
 
 @dataclass(frozen=True)
+class Rotary:
+    """Rotary positions: the module that computes angles, and the layer type that it asks for, if any."""
+
+    module: Any
+    layer_type: str | None = None
+
+    def tables(self, positions: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Cosines and sines [positions, pairs] of channels i and i + pairs."""
+        kind = () if self.layer_type is None else (self.layer_type,)
+        with torch.no_grad():
+            found = self.module(torch.zeros(1), torch.arange(positions)[None], *kind)
+        cosine, sine = (as_numbers(part[0]) for part in found)
+        return cosine[:, : cosine.shape[1] // 2], sine[:, : sine.shape[1] // 2]
+
+
+@dataclass(frozen=True)
 class Layer:
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
+    """Attention and a feed-forward part. Its norms are those of each sum with the stream, or stand first."""
+
+    qkv: tuple[Dense, Dense, Dense]
+    heads: int
     scaling: float
-    attention_output: nn.Linear
-    attention_norm: nn.LayerNorm
-    wide: nn.Linear
+    attention_output: Dense
+    attention_norm: nn.Module
+    """LayerNorm, RMSNorm, or the identity in front of a first layer whose input is normalised already."""
+    wide: Dense
     activation: Any
-    narrow: nn.Linear
-    output_norm: nn.LayerNorm
+    narrow: Dense
+    wide_norm: nn.Module
+    norm_first: bool = True
+    gate: Dense | None = None
+    """Of a gated layer, whose `narrow` reads activation(gate) * wide."""
+    kv_heads: int | None = None
+    """Heads of k and v, where several heads of q share them."""
+    window: int | None = None
+    """The keys around a query, or up to it, that it sees; all by default."""
+    rotary: Rotary | None = None
 
     @property
     def width(self) -> int:
-        return self.query.out_features
-
-    @property
-    def heads(self) -> int:
-        """How many: q.k is scaled by d^-1/2."""
-        return round(self.query.out_features * self.scaling**2)
+        return outputs_of(self.qkv[0])
 
 
 @dataclass(frozen=True)
@@ -142,47 +163,6 @@ def outputs_of(layer: Dense) -> int:
 
 
 @dataclass(frozen=True)
-class Rotary:
-    """Rotary positions: the module that computes angles, and the layer type that it asks for, if any."""
-
-    module: Any
-    layer_type: str | None = None
-
-    def tables(self, positions: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Cosines and sines [positions, pairs] of channels i and i + pairs."""
-        kind = () if self.layer_type is None else (self.layer_type,)
-        with torch.no_grad():
-            found = self.module(torch.zeros(1), torch.arange(positions)[None], *kind)
-        cosine, sine = (as_numbers(part[0]) for part in found)
-        return cosine[:, : cosine.shape[1] // 2], sine[:, : sine.shape[1] // 2]
-
-
-@dataclass(frozen=True)
-class Block:
-    attention_norm: nn.Module
-    """LayerNorm, RMSNorm, or the identity in front of a first layer whose input is normalised already."""
-    qkv: tuple[Dense, Dense, Dense]
-    heads: int
-    scaling: float
-    attention_output: Dense
-    wide_norm: nn.Module
-    wide: Dense
-    activation: Any
-    narrow: Dense
-    gate: Dense | None = None
-    """Of a gated layer, whose `narrow` reads activation(gate) * wide."""
-    kv_heads: int | None = None
-    """Heads of k and v, where several heads of q share them."""
-    window: int | None = None
-    """The keys around a query, or up to it, that it sees; all by default."""
-    rotary: Rotary | None = None
-
-    @property
-    def width(self) -> int:
-        return outputs_of(self.qkv[0])
-
-
-@dataclass(frozen=True)
 class Words:
     """Token ids: the sum of a word's and a position's row is the stream, or is normalised first."""
 
@@ -255,7 +235,7 @@ class PreNorm:
     """A stack of pre-norm layers between an embedding and a head."""
 
     source: Words | Patches
-    layers: tuple[Block, ...]
+    layers: tuple[Layer, ...]
     final_norm: nn.Module
     classifier: Dense | None
     labels: tuple[str, ...]

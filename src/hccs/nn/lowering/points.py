@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hccs.nn.lowering.parts import Block, Dense, Encoder, PreNorm, Slice, module_of
+from hccs.nn.lowering.parts import Dense, Encoder, Layer, PreNorm, Slice, module_of
 
 Visit = Callable[["Point", torch.Tensor], None]
 """Sees the tensor at a point."""
@@ -52,12 +52,9 @@ def points(encoder: Encoder | PreNorm) -> list[Point]:
         return _pre_norm_points(encoder)
     found = [Point("x0", (encoder.embedding_norm,), is_int16=True)]
     for i, layer in enumerate(encoder.layers):
-        heads = layer.heads
         found += [
-            Point(f"x{i}_int8", (layer.query, layer.key, layer.value), at_input=True),
-            Point(f"query{i}", (layer.query,), heads=heads),
-            Point(f"key{i}", (layer.key,), heads=heads),
-            Point(f"value{i}", (layer.value,), heads=heads),
+            Point(f"x{i}_int8", modules_of(layer.qkv), at_input=True),
+            *_heads(i, layer),
             Point(f"context{i}", (layer.attention_output,), at_input=True),
             Point(f"attended{i}_part", (layer.attention_output,), is_int16=True),
             Point(f"y{i}", (layer.attention_norm,), is_int16=True),
@@ -65,7 +62,7 @@ def points(encoder: Encoder | PreNorm) -> list[Point]:
             Point(f"wide{i}", (layer.wide,)),
             Point(f"active{i}", (layer.narrow,), at_input=True),
             Point(f"summed{i}_part", (layer.narrow,), is_int16=True),
-            Point(f"x{i + 1}", (layer.output_norm,), is_int16=True),
+            Point(f"x{i + 1}", (layer.wide_norm,), is_int16=True),
         ]
     if encoder.projection is not None:
         found[:1] = [
@@ -121,7 +118,7 @@ def _pre_norm_points(model: PreNorm) -> list[Point]:
     ]
 
 
-def _heads(i: int, layer: Block) -> list[Point]:
+def _heads(i: int, layer: Layer) -> list[Point]:
     """q, k and v as attention reads them."""
     shared, turns = layer.kv_heads or layer.heads, layer.rotary is not None
     q, k, v = layer.qkv

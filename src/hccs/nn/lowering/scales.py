@@ -120,7 +120,7 @@ def channel_scales(
     found = {}
     for i, layer in enumerate(encoder.layers):
         for name, source, readers in (
-            ("x", f"x{i}_int8", (layer.query, layer.key, layer.value)),
+            ("x", f"x{i}_int8", layer.qkv),
             ("y", f"y{i}_int8", (layer.wide,)),
             ("active", f"active{i}", (layer.narrow,)),
         ):

@@ -1,7 +1,7 @@
 """The operators of integer programs, one module each. `OPERATORS` names those that files may hold."""
 
 from hccs.program.operators.add import Add
-from hccs.program.operators.attention import Attention
+from hccs.program.operators.attention import UNLIMITED, Attention
 from hccs.program.operators.embed import Embed
 from hccs.program.operators.embed_patches import CutPixels, EmbedPatches, PlacePatches
 from hccs.program.operators.first import First
@@ -44,6 +44,7 @@ OPERATORS: dict[str, type[Operator]] = {
 
 __all__ = [
     "OPERATORS",
+    "UNLIMITED",
     "Add",
     "Attention",
     "Batch",

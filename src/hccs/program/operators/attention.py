@@ -84,8 +84,9 @@ class Attention(Operator):
 
     def attend(self, function: Callable[..., Any], rows: NDArray[np.int8], batch: Batch) -> NDArray[np.int8]:
         """Rows through an attention function of the signature of `hccs.attention`."""
-        count, n, _ = rows.shape
-        heads = rows.reshape(count, n, self.heads + 2 * self.shared_heads, -1).transpose(0, 2, 1, 3)
+        count, n, width = rows.shape
+        all_heads = self.heads + 2 * self.shared_heads
+        heads = rows.reshape(count, n, all_heads, width // all_heads).transpose(0, 2, 1, 3)
         q, k, v = np.split(heads, [self.heads, self.heads + self.shared_heads], axis=1)
         causal, keys = self.causal, batch.lengths[:, None, None]
         if batch.cache is not None:
@@ -101,7 +102,8 @@ class Attention(Operator):
             seen = (distance >= -before) & (distance <= after) & (key < keys[..., None])
             valid = np.broadcast_to(seen, (count, self.heads, n, len(key)))
         out = function(q, k, v, self.theta, self.requant, valid=valid, causal=causal, out="int8")
-        return np.ascontiguousarray(out.transpose(0, 2, 1, 3)).reshape(count, n, -1)
+        rows_of_heads = np.ascontiguousarray(out.transpose(0, 2, 1, 3))
+        return rows_of_heads.reshape(count, n, self.heads * (width // all_heads))
 
     def own_row_channels(self, width: int) -> int:
         # The queries; keys and values are read in every row.

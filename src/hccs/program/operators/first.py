@@ -16,6 +16,7 @@ class First(Operator):
     output: str
 
     takes_first_row = True
+    copies_row = True
 
     def written(self, given: Sequence[Value]) -> Value:
         self.require_rows_of(given[0], (8, 16), given[0].width, tokens=True, exponents=True)

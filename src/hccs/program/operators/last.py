@@ -18,6 +18,7 @@ class Last(Operator):
     output: str
 
     mixes_rows = True
+    copies_row = True
 
     def written(self, given: Sequence[Value]) -> Value:
         self.require_rows_of(given[0], (8, 16), given[0].width, tokens=True, exponents=True)

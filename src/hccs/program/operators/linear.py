@@ -25,7 +25,7 @@ BITS = {INT8_LIMIT: 8, INT16_LIMIT: 16, LONG_STREAM_LIMIT: 32, INT32_LIMIT: 32}
 class Linear(Operator):
     """rq(W x + b); without multipliers the int32 sums themselves, which end a program.
 
-    So does a limit of 2^31 - 1: a vocabulary's scores, of one step in all rows and without names. With a
+    So does a limit of 2^30 - 1: a vocabulary's scores, of one step in all rows and without names. With a
     limit of 2^17 it writes what is added to an int32 stream.
     Where its input has exponents it follows their rule, and its bias counts steps of 2^-7 as much.
     """
@@ -48,7 +48,7 @@ class Linear(Operator):
     def written(self, given: Sequence[Value]) -> Value:
         p = self.params
         outputs, inputs = p.weight.shape
-        self.require(p.limit in tuple(BITS), "a limit of 127, 32767, 2^17 or 2^31 - 1", repr(p.limit))
+        self.require(p.limit in tuple(BITS), "a limit of 127, 32767, 2^17 or 2^30 - 1", repr(p.limit))
         self.require(p.input_limit in (127, 128), "an input limit of 127 or 128", repr(p.input_limit))
         self.require(outputs >= 1, "at least one output", outputs)
         self.require_rows_of(given[0], (8,), inputs, exponents=p.multiplier is not None)

@@ -102,6 +102,8 @@ class Operator:
     """Whether a row of its output depends on other rows of the sequence."""
     takes_first_row: ClassVar[bool] = False
     """Whether its output is the first row of its input, and nothing else."""
+    copies_row: ClassVar[bool] = False
+    """Whether its output is one row of its input, the first or another, and nothing else."""
     separable: ClassVar[bool] = False
     """Whether a range of its output channels can be computed alone."""
     overwrites: ClassVar[bool] = False

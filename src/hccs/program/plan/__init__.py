@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from hccs.program.operators import Operator, Value
 from hccs.program.plan.placement import Slot, placed
 from hccs.program.plan.rows import grouped, over_needed_rows
-from hccs.program.plan.steps import Fusion, Step, Target, fused, require_known, require_old_forms
+from hccs.program.plan.steps import Fusion, Step, Target, fused, require_known
 from hccs.program.program import Program
 
-__all__ = ["Fusion", "ProgramPlan", "Slot", "Step", "Target", "plan", "require_known", "require_old_forms"]
+__all__ = ["Fusion", "ProgramPlan", "Slot", "Step", "Target", "plan", "require_known"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,6 @@ def _known(program: Program, target: Target) -> tuple[list[Operator], dict[str, 
     operators: list[Operator] = []
     values = dict(program.values)
     for step in program.operators:
-        require_old_forms(step, values, target.name)
         if type(step) in target.operators or not step.parts():
             require_known(step, target.operators, target.name)
             operators.append(step)

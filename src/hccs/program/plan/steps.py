@@ -80,27 +80,6 @@ def require_known(step: Operator, operators: Container[type[Operator]], executor
         )
 
 
-def require_old_forms(step: Operator, values: Mapping[str, Value], executor: str) -> None:
-    """Refuse forms of operators that an executor has no code for yet."""
-    read = [values[name] for name in step.inputs]
-    limits = (getattr(step, "limit", 0), getattr(getattr(step, "params", None), "limit", 0))
-    newer = {
-        "shared keys and values": getattr(step, "kv_heads", None) is not None,
-        "a window": getattr(step, "window", None) is not None,
-        "int32 rows with exponents": any(value.exponents > 8 for value in [*read, values[step.output]]),
-        "scores of one step in all rows": step.ends_program and 2**31 - 1 in limits,
-        "no positions, or no types": step.embeds
-        and any(getattr(getattr(step, "params", None), name, 0) is None for name in ("positions", "types")),
-    }
-    found = [name for name, there in newer.items() if there]
-    if found:
-        raise ModelError(
-            f"operators that {executor} runs",
-            f"{type(step).__name__} ({step.output!r}) with {', '.join(found)}",
-            f"Add it to the table of {executor}, or run it in NumPy.",
-        )
-
-
 def fused(operators: Sequence[Operator], values: Mapping[str, Value], target: Target) -> list[Step]:
     """Steps in their order. What reads a first row reads the value itself, at first rows."""
     source = {step.output: step.inputs[0] for step in operators if step.takes_first_row}
@@ -111,7 +90,10 @@ def fused(operators: Sequence[Operator], values: Mapping[str, Value], target: Ta
         for name in reads[step.output]:
             readers[name].append(step)
     before = {
-        step.output: step for step in running if _runs_before(step, readers[step.output], values, target)
+        step.output: step
+        for step in running
+        if _runs_before(step, readers[step.output], values, target)
+        and reads[readers[step.output][0].output][0] == step.output
     }
     after: set[str] = set()
     steps = []
@@ -131,7 +113,7 @@ def fused(operators: Sequence[Operator], values: Mapping[str, Value], target: Ta
             writes.append(step.output)
         if last is not None:
             writes.append(last.output)
-        taken = reads[(first or step).output]
+        taken = reads[step.output] if first is None else reads[first.output] + reads[step.output][1:]
         steps.append(Step(step, taken, tuple(writes), first, last))
     return steps
 
@@ -142,7 +124,8 @@ def _runs_before(
     """Whether the first of its readers runs it: the others then read what that one writes of it."""
     rule = target.fusions.get(type(readers[0]), Fusion()) if readers else Fusion()
     shared = rule.writes_before and values[step.output].bits <= 16
-    return type(step) in rule.before and (shared or len(readers) == 1)
+    narrow = all(values[name].bits <= 16 for name in step.inputs)  # int32 streams are added by themselves
+    return type(step) in rule.before and narrow and (shared or len(readers) == 1)
 
 
 def _next(readers: Sequence[Operator], rule: Fusion) -> Operator | None:

@@ -18,7 +18,8 @@ typedef char hccs_shifts_round_down[(-3 >> 1) == -2 ? 1 : -1];
 #define HCCS_ONCE
 #endif
 
-/* words[token] << shift, positions, types; `kept` are the ids of the words in ascending order, or all where NULL. */
+/* words[token] << shift, positions, types, each NULL where a model has none; `kept` are the ids of the words in
+ * ascending order, or all where NULL. */
 typedef struct {
   const int8_t* words;
   const int16_t* positions;
@@ -29,13 +30,14 @@ typedef struct {
   uint32_t shift;
 } hccs_embedding;
 
-/* weight [outputs][inputs]; no multipliers where the sums themselves are the result. */
+/* weight [outputs][inputs]; no multipliers where the sums themselves are the result. `limit` is that of int32. */
 typedef struct {
   const int8_t* weight;
   const int32_t* bias;
   const int32_t* multiplier;
   uint32_t inputs;
   uint32_t outputs;
+  int32_t limit;
 } hccs_linear;
 
 /* A linear layer of patches of side `patch`, behind `specials` rows of their own. */
@@ -50,7 +52,7 @@ typedef struct {
   uint32_t width;
 } hccs_patches;
 
-/* `root` is sqrt(channels) * 2^root_shift, rounded down. */
+/* `root` is sqrt(channels) * 2^root_shift, rounded down. Without a bias it is RMSNorm. */
 typedef struct {
   const int32_t* gain;
   const int32_t* bias;
@@ -60,6 +62,18 @@ typedef struct {
   uint32_t gain_bits;
   uint32_t channels;
 } hccs_norm;
+
+/* Cosines and sines [positions][pairs], 32767 stands for 1; multipliers of the heads of q, k and v, of which the first
+ * `turned` turn. */
+typedef struct {
+  const int16_t* cosine;
+  const int16_t* sine;
+  const int32_t* multiplier;
+  uint32_t heads;
+  uint32_t turned;
+  uint32_t width; /* of one head */
+  uint32_t pairs;
+} hccs_rotation;
 
 /* max(x, 0) - r(|x|): r where each of 64 pieces of 2^bits steps starts, and its rise over the piece. */
 typedef struct {
@@ -91,11 +105,14 @@ typedef struct {
   const int16_t* scores;
 } hccs_attention_head;
 
+/* `count` heads of q, `shared` of k and v. A query sees keys so far before and after itself, at most. */
 typedef struct {
   const hccs_attention_head* heads;
   uint32_t count;
+  uint32_t shared;
   uint32_t width; /* of one head */
-  int causal;
+  uint32_t before;
+  uint32_t after;
 } hccs_attention_heads;
 
 /* Cores with Arm's DSP instructions (Cortex-M4, M7, M33, ...) multiply two pairs of 16 bits at once: the same sums. */
@@ -199,10 +216,12 @@ static inline void hccs_embed(const hccs_embedding* e, const int32_t* tokens, co
   uint32_t row, i;
   for (row = 0; row < rows; ++row) {
     const int8_t* word = e->words + (size_t)hccs_word_of(e, tokens[row]) * width;
-    const int16_t* position = e->positions + (size_t)(first + row) * width;
-    const int16_t* type = e->types + (size_t)(types == NULL ? 0 : types[row]) * width;
+    const int16_t* position = e->positions == NULL ? NULL : e->positions + (size_t)(first + row) * width;
+    const int16_t* type = e->types == NULL ? NULL : e->types + (size_t)(types == NULL ? 0 : types[row]) * width;
     for (i = 0; i < width; ++i) {
-      const int32_t sum = word[i] * ((int32_t)1 << e->shift) + position[i] + type[i];
+      int32_t sum = word[i] * ((int32_t)1 << e->shift);
+      if (position != NULL) sum += position[i];
+      if (type != NULL) sum += type[i];
       if (y32 != NULL) {
         *y32++ = sum;
       } else {
@@ -228,7 +247,7 @@ static inline void hccs_embed_16(const hccs_embedding* e, const int32_t* tokens,
 static inline void hccs_finish(const hccs_linear* l, uint32_t output, int32_t sum, size_t at, int8_t* y8, int16_t* y16,
                                int32_t* y32) {
   if (y32 != NULL) {
-    y32[at] = sum;
+    y32[at] = l->multiplier == NULL ? sum : hccs_requantise(sum, l->multiplier[output], l->limit);
   } else if (y16 != NULL) {
     y16[at] = (int16_t)hccs_requantise(sum, l->multiplier[output], 32767);
   } else {
@@ -330,11 +349,29 @@ static inline void hccs_narrow_rows(const hccs_scales* p, const int16_t* x, uint
   }
 }
 
+/* The same of int32 rows. */
+static inline void hccs_narrow_long_rows(const int32_t* x, uint32_t width, uint32_t rows, int8_t* y) {
+  uint32_t row, i;
+  for (row = 0; row < rows; ++row) {
+    uint32_t largest = 127, e;
+    for (i = 0; i < width; ++i) {
+      const uint32_t magnitude = (uint32_t)(x[i] < 0 ? -x[i] : x[i]);
+      if (magnitude > largest) largest = magnitude;
+    }
+    e = hccs_leading_bit(largest) - 6;
+    for (i = 0; i < width; ++i) y[i] = (int8_t)hccs_clamp(hccs_shift_half_even(x[i], e), -127, 127);
+    y[width] = (int8_t)e;
+    x += width, y += width + 1;
+  }
+}
+
 /* clamp(rhe(sum * M / 2^(23 - e)), -limit, limit), in the width of whichever output there is. */
 static inline void hccs_finish_row(const hccs_linear* l, uint32_t output, int32_t sum, int32_t e, size_t at, int8_t* y8,
-                                   int16_t* y16) {
+                                   int16_t* y16, int32_t* y32) {
   const int64_t nearest = hccs_shift_half_even((int64_t)sum * l->multiplier[output], (uint32_t)(23 - e));
-  if (y16 != NULL) {
+  if (y32 != NULL) {
+    y32[at] = hccs_clamp(nearest, -l->limit, l->limit);
+  } else if (y16 != NULL) {
     y16[at] = (int16_t)hccs_clamp(nearest, -32767, 32767);
   } else {
     y8[at] = (int8_t)hccs_clamp(nearest, -127, 127);
@@ -344,7 +381,7 @@ static inline void hccs_finish_row(const hccs_linear* l, uint32_t output, int32_
 /* A linear layer of rows with exponents, its outputs from `first` on, two rows and two outputs at a time:
  * sum = W x + rhe(b / 2^e). */
 HCCS_ONCE static void hccs_linear_of_exponents(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows,
-                                               int8_t* y8, int16_t* y16) {
+                                               int8_t* y8, int16_t* y16, int32_t* y32) {
   const uint32_t inputs = l->inputs, outputs = l->outputs;
   uint32_t row, o;
   for (row = 0; row < rows; row += 2) {
@@ -360,26 +397,30 @@ HCCS_ONCE static void hccs_linear_of_exponents(const hccs_linear* l, uint32_t fi
       sums[2] = (int32_t)hccs_shift_half_even(l->bias[o], (uint32_t)e1);
       sums[3] = (int32_t)hccs_shift_half_even(l->bias[next], (uint32_t)e1);
       hccs_products(x0, x1, w0, w1, inputs, sums);
-      hccs_finish_row(l, o, sums[0], e0, (size_t)row * outputs + o, y8, y16);
-      hccs_finish_row(l, next, sums[1], e0, (size_t)row * outputs + next, y8, y16);
-      hccs_finish_row(l, o, sums[2], e1, (size_t)next_row * outputs + o, y8, y16);
-      hccs_finish_row(l, next, sums[3], e1, (size_t)next_row * outputs + next, y8, y16);
+      hccs_finish_row(l, o, sums[0], e0, (size_t)row * outputs + o, y8, y16, y32);
+      hccs_finish_row(l, next, sums[1], e0, (size_t)row * outputs + next, y8, y16, y32);
+      hccs_finish_row(l, o, sums[2], e1, (size_t)next_row * outputs + o, y8, y16, y32);
+      hccs_finish_row(l, next, sums[3], e1, (size_t)next_row * outputs + next, y8, y16, y32);
     }
   }
 }
 
 static inline void hccs_linear_of_exponents_8(const hccs_linear* l, const int8_t* x, uint32_t rows, int8_t* y) {
-  hccs_linear_of_exponents(l, 0, x, rows, y, NULL);
+  hccs_linear_of_exponents(l, 0, x, rows, y, NULL, NULL);
 }
 
 /* The same where nobody reads the outputs before `first`. */
 static inline void hccs_linear_of_exponents_8_from(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows,
                                                    int8_t* y) {
-  hccs_linear_of_exponents(l, first, x, rows, y, NULL);
+  hccs_linear_of_exponents(l, first, x, rows, y, NULL, NULL);
 }
 
 static inline void hccs_linear_of_exponents_16(const hccs_linear* l, const int8_t* x, uint32_t rows, int16_t* y) {
-  hccs_linear_of_exponents(l, 0, x, rows, NULL, y);
+  hccs_linear_of_exponents(l, 0, x, rows, NULL, y, NULL);
+}
+
+static inline void hccs_linear_of_exponents_32(const hccs_linear* l, const int8_t* x, uint32_t rows, int32_t* y) {
+  hccs_linear_of_exponents(l, 0, x, rows, NULL, NULL, y);
 }
 
 /* ---- "patches" ---- */
@@ -408,31 +449,32 @@ static inline void hccs_embed_patches(const hccs_patches* p, const uint8_t* imag
   }
 }
 
-/* ---- "LayerNorm" ---- */
+/* ---- "LayerNorm", "RMSNorm" ---- */
 
 /* Of int32 sums, or of the int16 stream itself: whichever is not NULL. Exact mean and variance, one square root and
  * one division per row. */
 static inline void hccs_layer_norm(const hccs_norm* p, const int32_t* v32, const int16_t* v16, uint32_t rows,
                                    int16_t* y) {
   const uint32_t h = p->channels;
+  const int32_t times = p->bias == NULL ? 256 : (int32_t)h;
   uint32_t row, i;
   for (row = 0; row < rows; ++row) {
     int32_t sum = 0;
     uint64_t Q = p->epsilon;
     uint32_t t, shift;
     int32_t r;
-    for (i = 0; i < h; ++i) sum += v32 != NULL ? v32[i] : v16[i];
+    for (i = 0; i < h && p->bias != NULL; ++i) sum += v32 != NULL ? v32[i] : v16[i];
     for (i = 0; i < h; ++i) {
-      const int32_t d = (int32_t)h * (v32 != NULL ? v32[i] : v16[i]) - sum;
+      const int32_t d = times * (v32 != NULL ? v32[i] : v16[i]) - sum;
       Q += (uint64_t)((int64_t)d * d);
     }
     t = (63 - hccs_leading_bit(Q)) / 2;
     r = (int32_t)(p->root / hccs_integer_root(Q << (2 * t)));
     shift = p->root_shift - t - 20;
     for (i = 0; i < h; ++i) {
-      const int32_t d = (int32_t)h * (v32 != NULL ? v32[i] : v16[i]) - sum;
+      const int32_t d = times * (v32 != NULL ? v32[i] : v16[i]) - sum;
       const int64_t xhat = hccs_shift_half_even((int64_t)d * r, shift);
-      const int64_t scaled = xhat * p->gain[i] + p->bias[i] * ((int64_t)1 << 20);
+      const int64_t bias = p->bias == NULL ? 0 : p->bias[i] * ((int64_t)1 << 20), scaled = xhat * p->gain[i] + bias;
       y[i] = (int16_t)hccs_clamp(hccs_shift_half_even(scaled, 20 + p->gain_bits), -32767, 32767);
     }
     y += h;
@@ -479,6 +521,66 @@ static inline void hccs_add_32(const int16_t* x, const int16_t* z, uint32_t coun
 static inline void hccs_add_16(const int16_t* x, const int16_t* z, uint32_t count, int32_t limit, int16_t* y) {
   uint32_t i;
   for (i = 0; i < count; ++i) y[i] = (int16_t)hccs_clamp((int32_t)x[i] + z[i], -limit, limit);
+}
+
+/* An int32 stream, which RMSNorm reads. */
+static inline void hccs_add_long(const int32_t* x, const int32_t* z, uint32_t count, int32_t limit, int32_t* y) {
+  uint32_t i;
+  for (i = 0; i < count; ++i) y[i] = hccs_clamp(x[i] + z[i], -limit, limit);
+}
+
+/* ---- "product", "last" ---- */
+
+/* clamp(rhe(x * z / 2^bits), -limit, limit) */
+static inline int32_t hccs_product(int16_t x, int16_t z, uint32_t bits, int32_t limit) {
+  return hccs_clamp(hccs_shift_half_even((int32_t)x * z, bits), -limit, limit);
+}
+
+static inline void hccs_multiply_16(const int16_t* x, const int16_t* z, uint32_t count, uint32_t bits, int32_t limit,
+                                    int16_t* y) {
+  uint32_t i;
+  for (i = 0; i < count; ++i) y[i] = (int16_t)hccs_product(x[i], z[i], bits, limit);
+}
+
+static inline void hccs_multiply_32(const int16_t* x, const int16_t* z, uint32_t count, uint32_t bits, int32_t limit,
+                                    int32_t* y) {
+  uint32_t i;
+  for (i = 0; i < count; ++i) y[i] = hccs_product(x[i], z[i], bits, limit);
+}
+
+/* The last of `length` rows. */
+static inline void hccs_last_8(const int8_t* x, uint32_t length, uint32_t columns, int8_t* y) {
+  uint32_t i;
+  for (i = 0; i < columns; ++i) y[i] = x[(size_t)(length - 1) * columns + i];
+}
+
+static inline void hccs_last_16(const int16_t* x, uint32_t length, uint32_t columns, int16_t* y) {
+  uint32_t i;
+  for (i = 0; i < columns; ++i) y[i] = x[(size_t)(length - 1) * columns + i];
+}
+
+/* ---- "Rotary positions" ---- */
+
+static inline int8_t hccs_rotated(int32_t a, int32_t multiplier) {
+  return (int8_t)hccs_clamp(hccs_shift_half_even((int64_t)a * multiplier, 38), -127, 127);
+}
+
+/* int16 rows of q, k and v at the positions first, first + 1, ... to int8. */
+static inline void hccs_rotate(const hccs_rotation* p, const int16_t* x, uint32_t first, uint32_t rows, int8_t* y) {
+  uint32_t row, head, i;
+  for (row = first; row < first + rows; ++row) {
+    const int16_t *cosine = p->cosine + (size_t)row * p->pairs, *sine = p->sine + (size_t)row * p->pairs;
+    for (head = 0; head < p->heads; ++head, x += p->width, y += p->width) {
+      const uint32_t pairs = head < p->turned ? p->pairs : 0;
+      const int32_t M = p->multiplier[head];
+      for (i = 0; i < pairs; ++i) {
+        const int32_t x1 = x[i], x2 = x[i + pairs], c = cosine[i], s = sine[i];
+        y[i] = hccs_rotated(x1 * c - x2 * s, M);
+        y[i + pairs] = hccs_rotated(x2 * c + x1 * s, M);
+      }
+      for (i = 2 * pairs; i < p->width; ++i) y[i] = hccs_rotated((int32_t)x[i] * 32767, M);
+    }
+  }
 }
 
 /* ---- "Ramps" ---- */
@@ -659,22 +761,23 @@ static inline void hccs_weighted(const hccs_attention_head* head, const int16_t*
   }
 }
 
-/* Rows of q, k and v of all heads side by side, [length][3][heads][width], to the heads' outputs
+/* Rows of all heads of q, of k and of v side by side, [length][heads + 2 * shared][width], to the heads' outputs
  * [queries][heads][width]; normalisation is deferred to the output. `x` and `s` have room for one row of logits and of
  * scores. */
 static inline void hccs_attend(const hccs_attention_heads* a, const int8_t* qkv, uint32_t length, uint32_t queries,
                                int8_t* x, int16_t* s, int8_t* y) {
-  const uint32_t all = a->count * a->width, step = 3 * all;
+  const uint32_t all = a->count * a->width, of_keys = a->shared * a->width, step = all + 2 * of_keys;
   uint32_t i, head;
   for (i = 0; i < queries; ++i) {
-    const uint32_t keys = a->causal ? i + 1 : length;
+    const uint32_t first = i > a->before ? i - a->before : 0;
+    const uint32_t keys = (length - 1 - i > a->after ? i + a->after + 1 : length) - first;
     for (head = 0; head < a->count; ++head) {
       const hccs_attention_head* theta = a->heads + head;
-      const int8_t* columns = qkv + (size_t)head * a->width;
-      const int32_t m = hccs_logits(theta, columns + (size_t)i * step, columns + all, step, a->width, keys, x);
+      const int8_t* q = qkv + (size_t)i * step + (size_t)head * a->width;
+      const int8_t* k = qkv + (size_t)first * step + all + (size_t)(head / (a->count / a->shared)) * a->width;
+      const int32_t m = hccs_logits(theta, q, k, step, a->width, keys, x);
       const int32_t Z = hccs_scores(theta, x, m, keys, s);
-      hccs_weighted(theta, s, Z, columns + 2 * (size_t)all, step, a->width, keys,
-                    y + (size_t)i * all + (size_t)head * a->width);
+      hccs_weighted(theta, s, Z, k + of_keys, step, a->width, keys, y + (size_t)i * all + (size_t)head * a->width);
     }
   }
 }
@@ -684,23 +787,24 @@ static inline void hccs_attend(const hccs_attention_heads* a, const int8_t* qkv,
 static inline void hccs_attend_cached(const hccs_attention_heads* a, const int8_t* qkv, uint32_t rows,
                                       uint32_t position, int8_t* cache, uint32_t capacity, int8_t* x, int16_t* s,
                                       int8_t* y) {
-  const uint32_t all = a->count * a->width;
-  const size_t head_bytes = (size_t)capacity * a->width;
+  const uint32_t group = a->count / a->shared, width = a->width;
+  const size_t step = (size_t)(a->count + 2 * a->shared) * width, head_bytes = (size_t)capacity * width;
   uint32_t i, head, c;
   for (i = 0; i < rows; ++i) {
-    const uint32_t keys = position + i + 1;
+    const uint32_t last = position + i, first = last < a->before ? 0 : last - a->before, keys = last - first + 1;
+    const int8_t* row = qkv + i * step;
+    for (head = 0; head < a->shared; ++head) {
+      const int8_t *k = row + (size_t)(a->count + head) * width, *v = k + (size_t)a->shared * width;
+      int8_t *to = cache + head * head_bytes + (size_t)last * width, *v_to = to + a->shared * head_bytes;
+      for (c = 0; c < width; ++c) to[c] = k[c], v_to[c] = v[c];
+    }
     for (head = 0; head < a->count; ++head) {
       const hccs_attention_head* theta = a->heads + head;
-      const int8_t* columns = qkv + (size_t)i * 3 * all + (size_t)head * a->width;
-      int8_t *k = cache + head * head_bytes, *v = k + a->count * head_bytes;
-      int32_t m, Z;
-      for (c = 0; c < a->width; ++c) {
-        k[(size_t)(keys - 1) * a->width + c] = columns[all + c];
-        v[(size_t)(keys - 1) * a->width + c] = columns[2 * (size_t)all + c];
-      }
-      m = hccs_logits(theta, columns, k, a->width, a->width, keys, x);
-      Z = hccs_scores(theta, x, m, keys, s);
-      hccs_weighted(theta, s, Z, v, a->width, a->width, keys, y + (size_t)i * all + (size_t)head * a->width);
+      const int8_t* k = cache + head / group * head_bytes + (size_t)first * width;
+      const int32_t m = hccs_logits(theta, row + (size_t)head * width, k, width, width, keys, x);
+      const int32_t Z = hccs_scores(theta, x, m, keys, s);
+      hccs_weighted(theta, s, Z, k + a->shared * head_bytes, width, width, keys,
+                    y + (size_t)i * a->count * width + (size_t)head * width);
     }
   }
 }

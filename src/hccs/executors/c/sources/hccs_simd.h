@@ -11,6 +11,7 @@
 #define HCCS_PANEL 8
 #define HCCS_PANEL_BYTES 16 /* of a pair of inputs */
 #define HCCS_ROWS 4         /* that go through a panel together */
+#define HCCS_EXPONENTS 17   /* 0 to 16 */
 
 /* ---- without SIMD128 ---- */
 
@@ -35,7 +36,7 @@ static inline void hccs_packed_rows(const hccs_linear* l, uint32_t first, const 
       for (o = panel * HCCS_PANEL; o < l->outputs && o < (panel + 1) * HCCS_PANEL; ++o) {
         const int32_t sum = sums[o % HCCS_PANEL] + (int32_t)hccs_shift_half_even(l->bias[o], (uint32_t)e);
         if (exponents) {
-          hccs_finish_row(l, o, sum, e, (size_t)row * l->outputs + o, y8, y16);
+          hccs_finish_row(l, o, sum, e, (size_t)row * l->outputs + o, y8, y16, y32);
         } else {
           hccs_finish(l, o, sum, (size_t)row * l->outputs + o, y8, y16, y32);
         }
@@ -213,10 +214,11 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
                            int8_t* y8, int16_t* y16, int32_t* y32) {
   static int16_t wide[HCCS_PANEL * HCCS_INPUTS] __attribute__((aligned(16))); /* a panel's weights */
   const uint32_t inputs = l->inputs, pairs = (inputs + 1) / 2, columns = inputs + (exponents ? 1 : 0);
-  hccs_exponent of[9];
+  hccs_exponent of[HCCS_EXPONENTS];
   uint32_t panel, row, r, e, used = exponents ? 0 : 1;
-  for (e = 0; e < 9; ++e) {
-    const double one = hccs_power(exponents ? 23 - (int32_t)e : 16), limit = (y16 != NULL ? 32767.0 : 127.0) * one;
+  for (e = 0; e < HCCS_EXPONENTS; ++e) {
+    const double one = hccs_power(exponents ? 23 - (int32_t)e : 16);
+    const double limit = (y32 != NULL ? (double)l->limit : y16 != NULL ? 32767.0 : 127.0) * one;
     of[e].least = wasm_f64x2_splat(-limit), of[e].most = wasm_f64x2_splat(limit);
     of[e].rounder = wasm_f64x2_splat(HCCS_ROUNDER * one);
   }
@@ -226,13 +228,13 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
     const uint32_t o = panel * HCCS_PANEL, count = l->outputs - o < HCCS_PANEL ? l->outputs - o : HCCS_PANEL;
     const int8_t* w = l->weight + (size_t)panel * pairs * HCCS_PANEL_BYTES;
     v128_t multipliers[4];
-    for (e = 0; e < 9; ++e) {
+    for (e = 0; e < HCCS_EXPONENTS; ++e) {
       if ((used >> e & 1) == 0) continue;
       of[e].bias[0] = hccs_bias(wasm_v128_load(l->bias + o), e);
       of[e].bias[1] = hccs_bias(wasm_v128_load(l->bias + o + 4), e);
     }
     for (r = 0; r < 4; ++r) {
-      const int32_t* two = y32 == NULL ? l->multiplier + o + 2 * r : l->bias; /* unused */
+      const int32_t* two = l->multiplier != NULL ? l->multiplier + o + 2 * r : l->bias; /* unused */
       multipliers[r] = wasm_f64x2_convert_low_i32x4(wasm_v128_load64_zero(two));
     }
     for (row = 0; row < rows; row += HCCS_ROWS) {
@@ -242,7 +244,7 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
       for (r = 0; r < some; ++r) {
         const hccs_exponent* by = of + (exponents ? x[(size_t)(row + r) * columns + inputs] : 0);
         v128_t low = wasm_i32x4_add(sums[2 * r], by->bias[0]), high = wasm_i32x4_add(sums[2 * r + 1], by->bias[1]);
-        if (y32 == NULL) {
+        if (l->multiplier != NULL) {
           low = hccs_requantised(low, multipliers, by);
           high = hccs_requantised(high, multipliers + 2, by);
         }
@@ -460,11 +462,12 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
   static int32_t sums[HCCS_ROWS][HCCS_KEYS] __attribute__((aligned(16))), logits[HCCS_KEYS];
   static int16_t scores[HCCS_ROWS * HCCS_KEYS] __attribute__((aligned(16)));
   const uint32_t all = a->count * a->width, step = 3 * all, pairs = a->width / 2, key_pairs = (length + 1) / 2;
+  const int partly = a->before < length || a->after < length || a->shared != a->count;
   uint32_t head, i, r, j, c;
   for (head = 0; head < a->count; ++head) {
     const hccs_attention_head* theta = a->heads + head;
     const int8_t* columns = qkv + (size_t)head * a->width;
-    if (a->causal || a->width % HCCS_PANEL != 0 || theta->logit_shift > 40) {
+    if (partly || a->width % HCCS_PANEL != 0 || theta->logit_shift > 40) {
       hccs_attend(a, qkv, length, queries, x, s, y);
       return;
     }
@@ -514,5 +517,6 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
 #define hccs_linear_of_exponents_8(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 1, y, NULL, NULL)
 #define hccs_linear_of_exponents_8_from(l, first, x, rows, y) hccs_packed_rows(l, first, x, rows, 1, y, NULL, NULL)
 #define hccs_linear_of_exponents_16(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 1, NULL, y, NULL)
+#define hccs_linear_of_exponents_32(l, x, rows, y) hccs_packed_rows(l, 0, x, rows, 1, NULL, NULL, y)
 
 #endif

@@ -62,7 +62,7 @@ struct Avx2Norm : PlainNorm {
   template <int kRows>
   static HCCS_INLINE void normalise(const NormConstants& norm, const NormRow* rows) {
     const __m256d rounder = _mm256_set1_pd(kRounder), most = _mm256_set1_pd(32767), least = _mm256_set1_pd(-32767);
-    const __m256d h = _mm256_set1_pd(static_cast<double>(norm.channels));
+    const __m256d times = _mm256_set1_pd(static_cast<double>(norm.times));
     const double *const gain = norm.real_gain, *const bias = norm.real_bias;
     const int64_t channels = norm.channels;
     __m256d sum[kRows], factor[kRows];
@@ -77,7 +77,7 @@ struct Avx2Norm : PlainNorm {
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const auto rounded = [&](int half) HCCS_INLINE_LAMBDA {
-          const __m256d d = _mm256_fmsub_pd(_mm256_loadu_pd(rows[r].v + i + 4 * half), h, sum[r]);
+          const __m256d d = _mm256_fmsub_pd(_mm256_loadu_pd(rows[r].v + i + 4 * half), times, sum[r]);
           const __m256d xhat = _mm256_sub_pd(_mm256_fmadd_pd(d, factor[r], rounder), rounder);
           const __m256d y = _mm256_fmadd_pd(xhat, gains[half], biases[half]);
           return _mm256_castpd_ps(_mm256_add_pd(_mm256_max_pd(_mm256_min_pd(y, most), least), rounder));

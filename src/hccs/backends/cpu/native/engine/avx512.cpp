@@ -95,7 +95,7 @@ struct Avx512Norm {
     alignas(64) static constexpr uint16_t kLowest[32] = {0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60};
     const __m512i lowest = _mm512_load_si512(kLowest);  // words of two vectors' float64
     const __m512d rounder = _mm512_set1_pd(kRounder), most = _mm512_set1_pd(32767), least = _mm512_set1_pd(-32767);
-    const __m512d h = _mm512_set1_pd(static_cast<double>(norm.channels));
+    const __m512d times = _mm512_set1_pd(static_cast<double>(norm.times));
     const double *const gain = norm.real_gain, *const bias = norm.real_bias;
     const int64_t channels = norm.channels;
     __m512d sum[kRows], factor[kRows];
@@ -110,7 +110,7 @@ struct Avx512Norm {
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const auto rounded = [&](int half) HCCS_INLINE_LAMBDA {
-          const __m512d d = _mm512_fmsub_pd(_mm512_loadu_pd(rows[r].v + i + 8 * half), h, sum[r]);
+          const __m512d d = _mm512_fmsub_pd(_mm512_loadu_pd(rows[r].v + i + 8 * half), times, sum[r]);
           const __m512d xhat = _mm512_sub_pd(_mm512_fmadd_pd(d, factor[r], rounder), rounder);
           const __m512d y = _mm512_fmadd_pd(xhat, gains[half], biases[half]);
           return _mm512_castpd_si512(_mm512_add_pd(_mm512_max_pd(_mm512_min_pd(y, most), least), rounder));

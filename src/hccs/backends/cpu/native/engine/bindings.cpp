@@ -64,7 +64,7 @@ class PlannedEngine {
   void segment(bool tokens) { engine_.begin_segment(tokens ? Space::kTokens : Space::kSequences); }
 
   void linear(int x, int out, nb::handle weight, nb::handle bias, nb::handle multiplier, int limit, nb::handle table,
-              bool row_exponents) {
+              int row_exponents) {
     const Buffer rows(weight, PyBUF_C_CONTIGUOUS), biases(bias, PyBUF_C_CONTIGUOUS);
     require(rows.view().ndim == 2 && rows.view().itemsize == 1, "weights are int8 [outputs, inputs]");
     const int64_t outputs = rows.view().shape[0], inputs = rows.view().shape[1];
@@ -78,29 +78,41 @@ class PlannedEngine {
       entries.emplace(table, PyBUF_C_CONTIGUOUS);
       require(entries->view().itemsize == 1 && entries->elements() == 256, "a table is int8 [256]");
     }
-    const LinearOutput output = !factors       ? LinearOutput::kInt32
-                                : limit != 127 ? LinearOutput::kInt16
-                                : entries      ? LinearOutput::kInt8Table
-                                               : LinearOutput::kInt8;
+    const LinearOutput output = !factors            ? LinearOutput::kInt32
+                                : limit > INT16_MAX ? LinearOutput::kLong
+                                : limit != 127      ? LinearOutput::kInt16
+                                : entries           ? LinearOutput::kInt8Table
+                                                    : LinearOutput::kInt8;
     require(!row_exponents || !entries, "a table follows no row exponents");
-    fits(x, inputs + row_exponents);
-    fits(out, outputs * (output == LinearOutput::kInt32 ? 4 : output == LinearOutput::kInt16 ? 2 : 1));
+    require(row_exponents >= 0 && row_exponents <= kMostExponents, "too many row exponents");
+    fits(x, inputs + (row_exponents > 0));
+    const bool int32 = output == LinearOutput::kInt32 || output == LinearOutput::kLong;
+    fits(out, outputs * (int32 ? 4 : output == LinearOutput::kInt16 ? 2 : 1));
     engine_.add(std::make_unique<LinearStep>(
-        *engine_.instructions().linear, at(x), at(out), output, rows.data<int8_t>(), biases.data<int32_t>(),
+        *engine_.instructions().linear, at(x), at(out), output, limit, rows.data<int8_t>(), biases.data<int32_t>(),
         factors ? factors->data<int32_t>() : nullptr, entries ? entries->data<int8_t>() : nullptr, inputs, outputs,
         row_exponents, engine_.weights()));
   }
 
   void embedding(nb::handle words, nb::handle positions, nb::handle types, int shift, int limit) {
-    const Buffer &w = keep(words), &p = keep(positions), &t = keep(types);
-    require(w.view().itemsize == 1 && p.view().itemsize == 2 && t.view().itemsize == 2, "wrong embeddings");
-    require(shift >= 0 && shift < 16 && limit >= 0, "wrong embeddings");
+    const Buffer& w = keep(words);
+    require(w.view().itemsize == 1 && shift >= 0 && shift < 16 && limit >= 0, "wrong embeddings");
     channels_ = columns_of(w);
-    require(columns_of(p) == channels_ && columns_of(t) == channels_, "wrong embeddings");
-    embedding_ = {w.data<int8_t>(), p.data<int16_t>(), t.data<int16_t>(), shift, limit};
+    no_embedding_.assign(channels_, 0);
+    embedding_ = {w.data<int8_t>(), no_embedding_.data(), no_embedding_.data(), 0, 0, shift, limit};
     words_ = w.view().shape[0];
-    positions_ = p.view().shape[0];
-    types_ = t.view().shape[0];
+    positions_ = INT32_MAX;
+    types_ = 1;
+    const auto take = [&](nb::handle table, const int16_t*& rows, int64_t& stride, int64_t& count) {
+      if (table.is_none()) return;
+      const Buffer& given = keep(table);
+      require(given.view().itemsize == 2 && columns_of(given) == channels_, "wrong embeddings");
+      rows = given.data<int16_t>();
+      stride = channels_;
+      count = given.view().shape[0];
+    };
+    take(positions, embedding_.positions, embedding_.position_stride, positions_);
+    take(types, embedding_.types, embedding_.type_stride, types_);
   }
   void embed(int out) {
     fits(out, channels_ * (embedding_.limit ? 2 : 4));
@@ -108,13 +120,20 @@ class PlannedEngine {
   }
 
   // `a` and `b` are the numbers of what is read, `clamped`, `out` and `narrowed` of what is written; -1: none.
+  // Without a bias it is RMSNorm.
   void norm(nb::handle gain, nb::handle bias, int gain_bits, int64_t epsilon, uint64_t root, int root_shift,
             const char* source, int a, int b, int limit, int clamped, int out, int narrowed, int bits,
             nb::handle scale) {
-    const Buffer gains(gain, PyBUF_C_CONTIGUOUS), biases(bias, PyBUF_C_CONTIGUOUS);
+    const Buffer gains(gain, PyBUF_C_CONTIGUOUS);
     const int64_t h = gains.elements();
-    require(gains.view().itemsize == 4 && biases.view().itemsize == 4 && biases.elements() == h && h <= 1024,
-            "gain and bias are int32, at most 1024");
+    const bool centred = !bias.is_none();
+    require(gains.view().itemsize == 4 && h <= (centred ? 1024 : 4096), "gains are int32, at most 1024 or 4096");
+    std::vector<int32_t> biases(h);
+    if (centred) {
+      const Buffer given(bias, PyBUF_C_CONTIGUOUS);
+      require(given.view().itemsize == 4 && given.elements() == h, "biases are int32, one per channel");
+      std::copy_n(given.data<int32_t>(), h, biases.begin());
+    }
     require(bits >= kRowExponent && bits < 32 && root > 0 && epsilon > 0, "wrong constants");
     const NormSource from = !std::strcmp(source, "int32")   ? NormSource::kInt32
                             : !std::strcmp(source, "int16") ? NormSource::kInt16
@@ -130,10 +149,11 @@ class PlannedEngine {
     };
     const NormStep::Places places{a < 0 ? nullptr : &at(a), b < 0 ? nullptr : &at(b), place(clamped, 2 * h),
                                   place(out, 2 * h), place(narrowed, h + (bits == kRowExponent))};
-    engine_.add(std::make_unique<NormStep>(
-        *engine_.instructions().rows,
-        NormStep::Constants{h, gains.data<int32_t>(), biases.data<int32_t>(), gain_bits, epsilon, root, root_shift},
-        from, places, limit, embedding_, bits, scales_of(scale, h)));
+    engine_.add(
+        std::make_unique<NormStep>(*engine_.instructions().rows,
+                                   NormStep::Constants{h, centred ? h : kRmsTimes, centred, gains.data<int32_t>(),
+                                                       biases.data(), gain_bits, epsilon, root, root_shift},
+                                   from, places, limit, embedding_, bits, scales_of(scale, h)));
   }
   void narrow(int x, int out, int64_t channels, int bits) {
     require(bits >= 0 && bits < 32, "wrong bits");
@@ -149,13 +169,14 @@ class PlannedEngine {
     return {values.data<const int16_t>(), values.data<const int16_t>() + channels};
   }
   // A ramp as knots and slopes, int16 [2, 64]; None: of x itself.
-  void narrow_rows(int x, int out, int64_t channels, nb::handle ramp, int bits, nb::handle scale) {
-    require(channels <= kMostActive, "too many channels");
-    fits(x, 2 * channels);
+  void narrow_rows(int x, int out, int64_t channels, int x_bits, nb::handle ramp, int bits, nb::handle scale) {
+    require(channels <= kMostActive && (x_bits == 16 || x_bits == 32), "too many channels");
+    require(x_bits == 16 || (ramp.is_none() && scale.is_none()), "ramps and scales are those of int16");
+    fits(x, x_bits / 8 * channels);
     fits(out, channels + 1);
     std::optional<RampConstants> constants;
     if (!ramp.is_none()) constants = ramp_of(ramp, bits);
-    engine_.add(std::make_unique<NarrowRowStep>(*engine_.instructions().rows, at(x), at(out), channels,
+    engine_.add(std::make_unique<NarrowRowStep>(*engine_.instructions().rows, at(x), at(out), channels, x_bits == 32,
                                                 constants ? &*constants : nullptr, scales_of(scale, channels)));
   }
   void ramp(int x, int out, int64_t channels, nb::handle ramp, int bits) {
@@ -163,6 +184,45 @@ class PlannedEngine {
     fits(out, 2 * channels);
     engine_.add(
         std::make_unique<RampStep>(*engine_.instructions().rows, at(x), at(out), channels, ramp_of(ramp, bits)));
+  }
+  // Tables int16 [positions, pairs]; multipliers int32 of the heads of q, k and v, of which the first `turned` turn.
+  // Tables begin at the position `first`.
+  void rotate(int x, int out, int64_t channels, nb::handle cosine, nb::handle sine, nb::handle multiplier,
+              int64_t turned, int64_t first) {
+    const Buffer &c = keep(cosine), &s = keep(sine);
+    const Buffer multipliers(multiplier, PyBUF_C_CONTIGUOUS);
+    const int64_t heads = multipliers.elements(), pairs = columns_of(c);
+    require(c.view().itemsize == 2 && s.view().itemsize == 2 && c.elements() == s.elements() &&
+                multipliers.view().itemsize == 4 && heads > 0 && channels % heads == 0 && turned <= heads &&
+                2 * pairs <= channels / heads,
+            "wrong rotation");
+    fits(x, 2 * channels);
+    fits(out, channels);
+    require(at(x).space == Space::kTokens && at(out).space == Space::kTokens, "rows of tokens have a position");
+    positions_ = std::min<int64_t>(positions_, c.view().shape[0] + first);
+    engine_.add(std::make_unique<RotateStep>(*engine_.instructions().rows, at(x), at(out),
+                                             RotateConstants{heads, turned, channels / heads, pairs, c.data<int16_t>(),
+                                                             s.data<int16_t>(), multipliers.data<int32_t>(), nullptr},
+                                             first));
+  }
+  // a may be a ramp's values of what is read; with `rows` int8 rows with exponents are written.
+  void multiply(int a, int b, int out, int64_t channels, nb::handle ramp, int ramp_bits, int bits, int limit, bool rows,
+                nb::handle scale) {
+    require(bits >= 0 && bits <= 30 && limit > 0 && (!rows || channels <= kMostActive), "wrong product");
+    require(scale.is_none() || (rows && limit <= INT16_MAX), "scales are those of int16 rows");
+    fits(a, 2 * channels);
+    fits(b, 2 * channels);
+    const bool int32 = limit > INT16_MAX;
+    fits(out, rows ? channels + 1 : channels * (int32 ? 4 : 2));
+    std::optional<RampConstants> constants;
+    if (!ramp.is_none()) constants = ramp_of(ramp, ramp_bits);
+    using Output = MultiplyStep::Output;
+    engine_.add(std::make_unique<MultiplyStep>(*engine_.instructions().rows, at(a), at(b), at(out), channels,
+                                               constants ? &*constants : nullptr, bits, limit,
+                                               rows    ? Output::kRows
+                                               : int32 ? Output::kInt32
+                                                       : Output::kInt16,
+                                               scales_of(scale, channels)));
   }
   void pool(int x, int out, int64_t channels, const char* pooling, bool divided) {
     const auto* const known = std::find_if(std::begin(kPoolingNames), std::end(kPoolingNames),
@@ -182,9 +242,10 @@ class PlannedEngine {
     engine_.add(std::make_unique<UnitStep>(*engine_.instructions().rows, at(x), at(out), channels, bits));
   }
   void sum(int a, int b, int out, int64_t channels, int limit) {
-    fits(a, 2 * channels);
-    fits(b, 2 * channels);
-    fits(out, channels * (limit ? 2 : 4));
+    const int64_t bytes = limit > INT16_MAX ? 4 : 2;  // of what is added
+    fits(a, bytes * channels);
+    fits(b, bytes * channels);
+    fits(out, channels * (limit ? bytes : 4));
     engine_.add(std::make_unique<AddStep>(*engine_.instructions().rows, at(a), at(b), at(out), channels, limit));
   }
   void table(int x, int out, int64_t channels, nb::handle entries) {
@@ -194,14 +255,15 @@ class PlannedEngine {
     fits(out, channels);
     engine_.add(std::make_unique<TableStep>(at(x), at(out), channels, values.data<int8_t>()));
   }
-  void first(int x, int out, int64_t bytes) {
+  // The first row of every sequence, or the last.
+  void one_row(int x, int out, int64_t bytes, bool last) {
     fits(x, bytes);
     fits(out, bytes);
     require(at(x).turned == at(out).turned && at(x).space == Space::kTokens, "wrong values");
-    engine_.add(std::make_unique<FirstStep>(at(x), at(out), bytes));
+    engine_.add(std::make_unique<OneRowStep>(at(x), at(out), bytes, last));
   }
   void attention(int q, int64_t q_offset, int kv, int64_t k_offset, int64_t v_offset, int out, int64_t heads,
-                 int64_t dim, bool causal, nb::handle theta, nb::handle requant) {
+                 int64_t kv_heads, int64_t dim, int64_t before, int64_t after, nb::handle theta, nb::handle requant) {
     const Buffer thetas(theta, PyBUF_C_CONTIGUOUS), factors(requant, PyBUF_C_CONTIGUOUS);
     const bool by_distance = thetas.view().itemsize == 2;
     const bool wide = !by_distance && holds(thetas.view(), 6);
@@ -209,13 +271,14 @@ class PlannedEngine {
     require((by_distance || wide || holds(thetas.view(), 3)) && thetas.elements() == numbers * heads, "wrong theta");
     require(holds(factors.view(), 5) && factors.elements() == 5 * heads, "wrong requant");
     const int64_t width = heads * dim;
+    require(kv_heads > 0 && heads % kv_heads == 0 && before >= 0 && after >= 0, "wrong heads");
     fits(q, q_offset + width);
-    fits(kv, std::max(k_offset, v_offset) + width);
+    fits(kv, std::max(k_offset, v_offset) + kv_heads * dim);
     fits(out, width);
     require(!at(q).turned && !at(kv).turned, "attention reads plain bytes");
     using Operand = AttentionStep::Operand;
     engine_.add(AttentionStep(*engine_.instructions().attention, Operand{at(q), q_offset}, Operand{at(kv), k_offset},
-                              Operand{at(kv), v_offset}, at(out), dim, causal,
+                              Operand{at(kv), v_offset}, at(out), heads / kv_heads, dim, {before, after},
                               std::span(thetas.data<const Head>(), by_distance || wide ? 0 : heads),
                               std::span(thetas.data<const WideHead>(), wide ? heads : 0),
                               std::span(thetas.data<const int16_t>(), by_distance ? heads * kDistances : 0),
@@ -462,6 +525,7 @@ class PlannedEngine {
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::vector<double> seconds_;  // of steps; empty: they are not timed
   EmbeddingConstants embedding_{};
+  std::vector<int16_t> no_embedding_;  // a row of zeros, for models without positions or types
   int64_t channels_ = 0, words_ = 0, positions_ = 0, types_ = 0;
   int64_t image_[3] = {}, image_tokens_ = 0;
   int64_t answer_bytes_ = 0, unit_channels_ = 0, longest_ = 0, first_position_ = 0;
@@ -478,27 +542,33 @@ void bind_engine(nb::module_& m) {
       .def("segment", &PlannedEngine::segment, nb::arg("tokens"))
       .def("linear", &PlannedEngine::linear, nb::arg("x"), nb::arg("out"), nb::arg("weight"), nb::arg("bias"),
            nb::arg("multiplier").none(), nb::arg("limit"), nb::arg("table").none(), nb::arg("row_exponents"))
-      .def("embedding", &PlannedEngine::embedding, nb::arg("words"), nb::arg("positions"), nb::arg("types"),
-           nb::arg("shift"), nb::arg("limit"))
+      .def("embedding", &PlannedEngine::embedding, nb::arg("words"), nb::arg("positions").none(),
+           nb::arg("types").none(), nb::arg("shift"), nb::arg("limit"))
       .def("embed", &PlannedEngine::embed, nb::arg("out"))
-      .def("norm", &PlannedEngine::norm, nb::arg("gain"), nb::arg("bias"), nb::arg("gain_bits"), nb::arg("epsilon"),
-           nb::arg("root"), nb::arg("root_shift"), nb::arg("source"), nb::arg("a"), nb::arg("b"), nb::arg("limit"),
-           nb::arg("clamped"), nb::arg("out"), nb::arg("narrowed"), nb::arg("bits"), nb::arg("scale").none())
+      .def("norm", &PlannedEngine::norm, nb::arg("gain"), nb::arg("bias").none(), nb::arg("gain_bits"),
+           nb::arg("epsilon"), nb::arg("root"), nb::arg("root_shift"), nb::arg("source"), nb::arg("a"), nb::arg("b"),
+           nb::arg("limit"), nb::arg("clamped"), nb::arg("out"), nb::arg("narrowed"), nb::arg("bits"),
+           nb::arg("scale").none())
       .def("narrow", &PlannedEngine::narrow, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("bits"))
       .def("narrow_rows", &PlannedEngine::narrow_rows, nb::arg("x"), nb::arg("out"), nb::arg("channels"),
-           nb::arg("ramp").none(), nb::arg("bits"), nb::arg("scale").none())
+           nb::arg("x_bits"), nb::arg("ramp").none(), nb::arg("bits"), nb::arg("scale").none())
       .def("ramp", &PlannedEngine::ramp, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("ramp"),
            nb::arg("bits"))
+      .def("rotate", &PlannedEngine::rotate, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("cosine"),
+           nb::arg("sine"), nb::arg("multiplier"), nb::arg("turned"), nb::arg("first"))
+      .def("multiply", &PlannedEngine::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("channels"),
+           nb::arg("ramp").none(), nb::arg("ramp_bits"), nb::arg("bits"), nb::arg("limit"), nb::arg("rows"),
+           nb::arg("scale").none())
       .def("pool", &PlannedEngine::pool, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("pooling"),
            nb::arg("divided"))
       .def("unit", &PlannedEngine::unit, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("bits"))
       .def("sum", &PlannedEngine::sum, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("channels"),
            nb::arg("limit"))
       .def("table", &PlannedEngine::table, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("entries"))
-      .def("first", &PlannedEngine::first, nb::arg("x"), nb::arg("out"), nb::arg("bytes"))
+      .def("one_row", &PlannedEngine::one_row, nb::arg("x"), nb::arg("out"), nb::arg("bytes"), nb::arg("last"))
       .def("attention", &PlannedEngine::attention, nb::arg("q"), nb::arg("q_offset"), nb::arg("kv"),
-           nb::arg("k_offset"), nb::arg("v_offset"), nb::arg("out"), nb::arg("heads"), nb::arg("dim"),
-           nb::arg("causal"), nb::arg("theta"), nb::arg("requant"))
+           nb::arg("k_offset"), nb::arg("v_offset"), nb::arg("out"), nb::arg("heads"), nb::arg("kv_heads"),
+           nb::arg("dim"), nb::arg("before"), nb::arg("after"), nb::arg("theta"), nb::arg("requant"))
       .def("pixels", &PlannedEngine::pixels, nb::arg("out"), nb::arg("special"), nb::arg("patch"), nb::arg("channels"),
            nb::arg("height"), nb::arg("width"))
       .def("place", &PlannedEngine::place, nb::arg("x"), nb::arg("out"), nb::arg("special"), nb::arg("positions"))

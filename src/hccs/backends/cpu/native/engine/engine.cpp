@@ -70,7 +70,8 @@ class Run : public PhasedWork {
     const int64_t rows = batch_.rows(phase.segment->space);
     Memory memory = memory_of(worker);
     if (const auto& attention = phase.segment->attention) {
-      const int64_t per_sequence = phase.pieces, each = parts_of(attention->heads(), per_sequence);
+      const int64_t per_sequence = phase.pieces;
+      const int64_t each = parts_of(attention->shared_heads(), per_sequence) * attention->group();
       const int64_t head = part % per_sequence * each, sequence = part / per_sequence;
       const int64_t head_end = std::min(head + each, attention->heads());
       timed(phase.number, [&] { attention->run(batch_, memory, interruption_, sequence, head, head_end); });
@@ -104,9 +105,9 @@ class Run : public PhasedWork {
     if (segment.attention) {
       // A sequence's heads together where there are sequences enough to share, or no one to share them with.
       const bool together = threads_ == 1 || batch_.sequences >= 4 * threads_;
-      const int64_t pieces = together ? 1 : std::min<int64_t>(segment.attention->heads(), 64);
-      const int64_t each = parts_of(segment.attention->heads(), pieces);
-      const int64_t per_sequence = parts_of(segment.attention->heads(), each);
+      const int64_t heads = segment.attention->shared_heads();
+      const int64_t pieces = together ? 1 : std::min<int64_t>(heads, 64);
+      const int64_t per_sequence = parts_of(heads, parts_of(heads, pieces));
       arena_.phases.push_back({&segment, nullptr, 0, per_sequence, batch_.sequences * per_sequence, number});
     } else if (threads_ > 1 && rows < threads_ * kRowsPerThread && rows <= block) {
       for (const auto& step : segment.steps) {

@@ -29,8 +29,8 @@ constexpr bool kFused = false;
 using Kept = std::conditional_t<kFused, double, int32_t>;
 
 constexpr int kXhatBits = 20;
-constexpr int64_t kMostChannels = 1024;
-constexpr int kTogether = 4;  // rows whose roots and divisions overlap, and which share gains and biases
+constexpr int64_t kMostKept = 4096;  // values of rows at hand, the widest of which stands alone
+constexpr int kTogether = 4;         // rows whose roots and divisions overlap, and which share gains and biases
 
 // Adding it to |x| <= 2^51 rounds x to the nearest integer, ties to the even one, in the last bits of the sum.
 constexpr double kRounder = 0x1.8p52;
@@ -76,9 +76,10 @@ struct InverseRoot {
 };
 
 HCCS_INLINE InverseRoot inverse_root(const NormConstants& norm, const RowStatistics& row) {
-  const int64_t h = norm.channels, sum = row.sum;
-  // sum((h v - sum)^2) = h * (h * sum(v^2) - sum^2)
-  const uint64_t Q = static_cast<uint64_t>(h * (h * static_cast<int64_t>(row.squares) - sum * sum)) + norm.epsilon;
+  const int64_t times = norm.times, sum = row.sum;
+  // sum((h v - sum)^2) = h * (h * sum(v^2) - sum^2); RMSNorm has no sum
+  const int64_t squares = times * (times * static_cast<int64_t>(row.squares) - sum * sum);
+  const uint64_t Q = static_cast<uint64_t>(squares) + norm.epsilon;
   const int t = __builtin_clzll(Q) / 2;
   const uint64_t x = Q << (2 * t);
   // Of 64 bits float64 keeps 53: the root may be one off.
@@ -123,11 +124,11 @@ struct PlainNorm {
     const Kept* const v = row.v;
     int16_t* const out = row.out;
     if constexpr (kFused) {
-      const double h = static_cast<double>(channels), sum = row.statistics.sum, factor = row.by.factor();
+      const double times = static_cast<double>(norm.times), sum = row.statistics.sum, factor = row.by.factor();
       const double *const gain = norm.real_gain, *const bias = norm.real_bias;
 #pragma omp simd
       for (int64_t i = begin; i < channels; ++i) {
-        const double d = __builtin_fma(h, v[i], -sum);
+        const double d = __builtin_fma(times, v[i], -sum);
         const double xhat = __builtin_fma(d, factor, kRounder) - kRounder;
         double y = __builtin_fma(xhat, gain[i], bias[i]);
         y = y < -32767.0 ? -32767.0 : y;
@@ -137,7 +138,7 @@ struct PlainNorm {
     } else {
       const int64_t r = row.by.reciprocal;
       for (int64_t i = begin; i < channels; ++i) {
-        const int64_t d = channels * static_cast<int64_t>(v[i]) - row.statistics.sum;
+        const int64_t d = norm.times * static_cast<int64_t>(v[i]) - row.statistics.sum;
         const int64_t bias = int64_t{norm.bias[i]} * (1 << kXhatBits);
         const int64_t scaled = shifted_half_even(d * r, row.by.shift) * norm.gain[i] + bias;
         const int64_t y = shifted_half_even(scaled, kXhatBits + norm.gain_bits);
@@ -249,10 +250,10 @@ HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, Kept* v) 
                   job.limit);
     case NormSource::kEmbedding: {
       const EmbeddingConstants& e = *job.embedding;
-      return load(
-          EmbeddingOf{e.words + job.tokens.token[row] * channels, e.positions + job.tokens.position[row] * channels,
-                      e.types + job.tokens.type[row] * channels, e.shift},
-          e.limit);
+      return load(EmbeddingOf{e.words + job.tokens.token[row] * channels,
+                              e.positions + job.tokens.position[row] * e.position_stride,
+                              e.types + job.tokens.type[row] * e.type_stride, e.shift},
+                  e.limit);
     }
   }
   return {};
@@ -261,15 +262,21 @@ HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, Kept* v) 
 template <class Norm>
 void norm_rows(const NormJob& job, int64_t rows) {
   const NormConstants& norm = *job.norm;
-  alignas(64) Kept v[kTogether][kMostChannels];
-  alignas(64) int16_t unwanted[kTogether][kMostChannels];
-  for (int64_t first = 0; first < rows; first += kTogether) {
-    const int count = static_cast<int>(rows - first < kTogether ? rows - first : kTogether);
+  alignas(64) Kept kept[kMostKept];
+  alignas(64) int16_t unwanted[kMostKept];
+  const int64_t width = (norm.channels + 31) / 32 * 32;
+  const int64_t together = kMostKept / width < kTogether ? kMostKept / width : kTogether;
+  for (int64_t first = 0; first < rows; first += together) {
+    const int count = static_cast<int>(rows - first < together ? rows - first : together);
     NormRow at_hand[kTogether];
     for (int r = 0; r < count; ++r) {
       auto* const out = reinterpret_cast<char*>(job.out) + (first + r) * job.out_stride;
-      at_hand[r] = {
-          load_source<Norm>(job, first + r, v[r]), {}, v[r], job.out ? reinterpret_cast<int16_t*>(out) : unwanted[r]};
+      Kept* const v = kept + r * width;
+      at_hand[r] = {load_source<Norm>(job, first + r, v),
+                    {},
+                    v,
+                    job.out ? reinterpret_cast<int16_t*>(out) : unwanted + r * width};
+      if (!norm.centred) at_hand[r].statistics.sum = 0;
     }
     for (int r = 0; r < count; ++r) at_hand[r].by = inverse_root(norm, at_hand[r].statistics);
     if (count == kTogether)
@@ -280,7 +287,7 @@ void norm_rows(const NormJob& job, int64_t rows) {
       const int64_t row = first + r;
       if (job.clamped) {
         auto* const to = reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.clamped) + row * job.clamped_stride);
-        for (int64_t i = 0; i < norm.channels; ++i) to[i] = static_cast<int16_t>(v[r][i]);
+        for (int64_t i = 0; i < norm.channels; ++i) to[i] = static_cast<int16_t>(at_hand[r].v[i]);
       }
       if (job.narrowed == nullptr) continue;
       int8_t* const to = job.narrowed + row * job.narrowed_stride;
@@ -295,7 +302,7 @@ void norm_rows(const NormJob& job, int64_t rows) {
 void embed_row(const EmbeddingConstants& e, int32_t token, int32_t position, int32_t type, int64_t channels,
                void* out) {
   const int8_t* const word = e.words + token * channels;
-  const int16_t *const p = e.positions + position * channels, *const t = e.types + type * channels;
+  const int16_t *const p = e.positions + position * e.position_stride, *const t = e.types + type * e.type_stride;
   const int32_t factor = 1 << e.shift;
   for (int64_t i = 0; i < channels; ++i) {
     const int32_t v = word[i] * factor + p[i] + t[i];
@@ -311,6 +318,10 @@ void narrow_values(const int16_t* x, int64_t count, int bits, uint8_t turn, int8
   Norm::narrow(x, count, bits, turn, out);
 }
 
+void add_long_rows(const int32_t* a, const int32_t* b, int64_t count, int32_t limit, int32_t* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = clamp(a[i] + b[i], limit);
+}
+
 void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out) {
   if (limit) {
     auto* const to = static_cast<int16_t*>(out);
@@ -319,6 +330,76 @@ void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, 
     auto* const to = static_cast<int32_t*>(out);
     for (int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
   }
+}
+
+// clamp(rhe(a * M / 2^38), -127, 127) of one head's channels.
+HCCS_INLINE int8_t rotated(int32_t a, int32_t multiplier, double factor, uint8_t turn) {
+  int32_t y;
+  if constexpr (kFused)  // |y| < 2^17, in the last bits of the sum
+    y = static_cast<int32_t>(std::bit_cast<int64_t>(__builtin_fma(static_cast<double>(a), factor, kRounder)));
+  else
+    y = static_cast<int32_t>(shifted_half_even(static_cast<int64_t>(a) * multiplier, kRotateShift));
+  return static_cast<int8_t>(clamp(y, 127) ^ turn);
+}
+
+void rotate_row(const RotateConstants& constants, const int16_t* cosine, const int16_t* sine, const int16_t* x,
+                uint8_t turn, int8_t* out) {
+  const int64_t dim = constants.dim;
+  for (int64_t head = 0; head < constants.heads; ++head, x += dim, out += dim) {
+    const int64_t pairs = head < constants.turned ? constants.pairs : 0;
+    const int32_t multiplier = constants.multiplier[head];
+    const double factor = constants.factor[head];
+    const int16_t* const second = x + pairs;
+    int8_t* const second_out = out + pairs;
+#pragma omp simd
+    for (int64_t i = 0; i < pairs; ++i) {
+      const int32_t c = cosine[i], s = sine[i];
+      out[i] = rotated(x[i] * c - second[i] * s, multiplier, factor, turn);
+      second_out[i] = rotated(second[i] * c + x[i] * s, multiplier, factor, turn);
+    }
+#pragma omp simd
+    for (int64_t i = 2 * pairs; i < dim; ++i) out[i] = rotated(x[i] * 32767, multiplier, factor, turn);
+  }
+}
+
+template <class Out>
+HCCS_INLINE int32_t multiply_as(const int16_t* a, const int16_t* b, int64_t count, int bits, int32_t limit, Out* out) {
+  const int32_t mask = (1 << bits) - 1, half = bits ? 1 << (bits - 1) : 1;
+  int32_t most = 0;
+#pragma omp simd reduction(max : most)
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t product = a[i] * b[i], floor = product >> bits;
+    const int32_t rest = (product & mask) + (floor & 1);
+    const int32_t y = clamp(floor + (rest > half ? 1 : 0), limit), magnitude = y < 0 ? -y : y;
+    most = magnitude > most ? magnitude : most;
+    out[i] = static_cast<Out>(y);
+  }
+  return most;
+}
+int32_t multiply_rows(const int16_t* a, const int16_t* b, int64_t count, int bits, int32_t limit, void* out) {
+  return limit <= INT16_MAX ? multiply_as(a, b, count, bits, limit, static_cast<int16_t*>(out))
+                            : multiply_as(a, b, count, bits, limit, static_cast<int32_t*>(out));
+}
+
+int32_t largest_of_long(const int32_t* x, int64_t count) {
+  int32_t most = 0;
+#pragma omp simd reduction(max : most)
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t magnitude = x[i] < 0 ? -x[i] : x[i];
+    most = magnitude > most ? magnitude : most;
+  }
+  return most;
+}
+
+void narrow_long_row(const int32_t* x, int64_t count, int32_t largest, uint8_t turn, int8_t* out) {
+  const int width = std::bit_width(static_cast<uint32_t>(largest)), exponent = width > 7 ? width - 7 : 0;
+  const int32_t mask = (1 << exponent) - 1, half = exponent ? 1 << (exponent - 1) : 1;
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t floor = x[i] >> exponent, rest = (x[i] & mask) + (floor & 1);
+    out[i] = static_cast<int8_t>(clamp(floor + (rest > half ? 1 : 0), 127) ^ turn);
+  }
+  out[count] = static_cast<int8_t>(exponent);
 }
 
 void pool_tokens(Pooling pooling, const int16_t* x, int64_t stride, int64_t tokens, int64_t channels, int32_t* out) {
@@ -372,9 +453,9 @@ void unit_row(const int32_t* x, int64_t channels, int16_t* out) {
 }
 
 template <class Norm>
-constexpr RowKernels kRowLoops{norm_rows<Norm>,  embed_row,       narrow_values<Norm>,
-                               narrow_row<Norm>, Norm::Row::ramp, pool_tokens,
-                               unit_row,         add_rows};
+constexpr RowKernels kRowLoops{norm_rows<Norm>, embed_row, narrow_values<Norm>, narrow_row<Norm>, Norm::Row::ramp,
+                               pool_tokens,     unit_row,  rotate_row,          multiply_rows,    narrow_long_row,
+                               largest_of_long, add_rows, add_long_rows};
 
 }  // namespace
 }  // namespace hccs

@@ -6,9 +6,11 @@
 
 namespace hccs {
 
-// The constants of a LayerNorm, in both forms in which kernels take them.
+// The constants of a LayerNorm or RMSNorm, in both forms in which kernels take them.
 struct NormConstants {
   int64_t channels;
+  int64_t times;  // d = times * v, less the sum where it is centred: LayerNorm's channels, RMSNorm's 2^8
+  bool centred;
   uint64_t root;  // sqrt(channels) * 2^root_shift, in [2^61, 2^62)
   int root_shift;
   uint64_t epsilon;
@@ -21,6 +23,7 @@ struct NormConstants {
 struct EmbeddingConstants {
   const int8_t* words;
   const int16_t *positions, *types;
+  int64_t position_stride, type_stride;  // 0 where a model has none: a row of zeros
   int shift;
   int32_t limit;
 };
@@ -57,6 +60,16 @@ struct NormJob {
   uint8_t turn;
 };
 constexpr int kRowExponent = -1;
+
+// Heads of q, then of k, then of v, `dim` channels each; the first 2 * pairs of those of q and k turn.
+struct RotateConstants {
+  int64_t heads, turned, dim, pairs;  // of q, k and v; of q and k
+  const int16_t *cosine, *sine;       // [positions][pairs], 32767 stands for 1
+  const int32_t* multiplier;          // of each head, 1 to 2^24 - 1
+  const double* factor;               // the same over 2^38
+};
+constexpr int kRotateShift = 38;
+constexpr int64_t kRmsTimes = 1 << 8;
 constexpr int64_t kMostActive = 8192;  // channels of a row that is narrowed with an exponent
 
 // What becomes of the tokens of a sequence.
@@ -79,8 +92,19 @@ struct RowKernels {
   void (*pool)(Pooling pooling, const int16_t* x, int64_t stride, int64_t tokens, int64_t channels, int32_t* out);
   // Unit vectors in Q15 of int32 rows.
   void (*unit)(const int32_t* x, int64_t channels, int16_t* out);
+  // clamp(rhe(a * M / 2^38), -127, 127) ^ turn of one row, with a the row turned by cosine and sine [pairs].
+  void (*rotate)(const RotateConstants& constants, const int16_t* cosine, const int16_t* sine, const int16_t* x,
+                 uint8_t turn, int8_t* out);
+  // clamp(rhe(a * b / 2^bits), -limit, limit) as int16, or as int32 with a limit above 32767; returns the largest
+  // magnitude.
+  int32_t (*multiply)(const int16_t* a, const int16_t* b, int64_t count, int bits, int32_t limit, void* out);
+  // narrow_row of int32 within 2^23, whose largest magnitude is known.
+  void (*narrow_long_row)(const int32_t* x, int64_t count, int32_t largest, uint8_t turn, int8_t* out);
+  int32_t (*largest)(const int32_t* x, int64_t count);
   // int16 clamped to +-limit, or int32 where limit is 0.
   void (*add)(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out);
+  // int32 clamped to +-limit.
+  void (*add_long)(const int32_t* a, const int32_t* b, int64_t count, int32_t limit, int32_t* out);
 };
 
 extern const RowKernels rows_scalar, rows_avx2, rows_avx512, rows_neon;

@@ -16,7 +16,6 @@ namespace hccs {
 namespace {
 
 constexpr int kXhatBits = 20;
-constexpr int64_t kFewQueries = 4;  // below packed keys and values are worth their packing
 
 uint8_t turn_of(const Value& value) { return value.turned ? 0x80 : 0; }
 Bytes bytes_of(const Value& value) { return value.turned ? Bytes::kTurned : Bytes::kPlain; }
@@ -41,13 +40,14 @@ std::byte* WeightMemory::take(size_t bytes) {
   return std::exchange(next_, next_ + bytes);
 }
 
-LinearStep::LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output,
+LinearStep::LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output, int32_t limit,
                        const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int8_t* table,
-                       int64_t inputs, int64_t outputs, bool row_exponents, WeightMemory& weights)
+                       int64_t inputs, int64_t outputs, int row_exponents, WeightMemory& weights)
     : kernel_(kernel),
       x_(x),
       out_(out),
       output_(output),
+      limit_(limit),
       inputs_(inputs),
       outputs_(outputs),
       row_exponents_(row_exponents),
@@ -67,6 +67,7 @@ void LinearStep::run(const Batch&, const Memory& memory, int64_t row, int64_t ro
   job.x_stride = x_.row_bytes;
   job.x_bytes = bytes_of(x_);
   job.output = output_;
+  job.limit = limit_;
   job.out = memory.at(out_, row);
   const bool bytes = output_ == LinearOutput::kInt8 || output_ == LinearOutput::kInt8Table;
   job.out_stride = out_.row_bytes / (bytes ? 1 : output_ == LinearOutput::kInt16 ? 2 : 4);
@@ -87,9 +88,10 @@ NormStep::NormStep(const RowKernels& kernels, const Constants& constants, NormSo
     real_gain_.push_back(std::ldexp(gain_[i], -(kXhatBits + constants.gain_bits)));
     real_bias_.push_back(std::ldexp(bias_[i], -constants.gain_bits));
   }
-  norm_ = {constants.channels,  constants.root, constants.root_shift, static_cast<uint64_t>(constants.epsilon),
-           constants.gain_bits, gain_.data(),   bias_.data(),         real_gain_.data(),
-           real_bias_.data()};
+  norm_ = {constants.channels,  constants.times,      constants.centred,
+           constants.root,      constants.root_shift, static_cast<uint64_t>(constants.epsilon),
+           constants.gain_bits, gain_.data(),         bias_.data(),
+           real_gain_.data(),   real_bias_.data()};
   job_.norm = &norm_;
   job_.source = source;
   job_.embedding = &embedding_;
@@ -174,9 +176,62 @@ void NarrowStep::run(const Batch&, const Memory& memory, int64_t row, int64_t ro
 }
 
 void NarrowRowStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end && long_rows_; ++row) {
+    const auto* const x = memory.at<int32_t>(x_, row);
+    kernels_.narrow_long_row(x, channels_, kernels_.largest(x, channels_), turn_of(out_), memory.at<int8_t>(out_, row));
+  }
   for (; row < row_end; ++row)
     kernels_.narrow_row(ramp_ ? &*ramp_ : nullptr, scale_.empty() ? nullptr : scale_.data(),
                         memory.at<int16_t>(x_, row), channels_, turn_of(out_), memory.at<int8_t>(out_, row));
+}
+
+RotateStep::RotateStep(const RowKernels& kernels, const Value& x, const Value& out, const RotateConstants& constants,
+                       int64_t first)
+    : kernels_(kernels),
+      x_(x),
+      out_(out),
+      multiplier_(constants.multiplier, constants.multiplier + constants.heads),
+      constants_(constants),
+      first_(first) {
+  for (const int32_t multiplier : multiplier_) factor_.push_back(std::ldexp(multiplier, -kRotateShift));
+  constants_.multiplier = multiplier_.data();
+  constants_.factor = factor_.data();
+}
+
+void RotateStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row) {
+    const int64_t at = (batch.position[row] - first_) * constants_.pairs;
+    kernels_.rotate(constants_, constants_.cosine + at, constants_.sine + at, memory.at<int16_t>(x_, row),
+                    turn_of(out_), memory.at<int8_t>(out_, row));
+  }
+}
+
+void MultiplyStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  constexpr int64_t kPart = 1024;  // channels whose ramp stays in the nearest cache
+  alignas(64) int16_t active[kPart];
+  const bool rows = output_ == Output::kRows;
+  const int64_t bytes = limit_ <= INT16_MAX ? sizeof(int16_t) : sizeof(int32_t);
+  for (; row < row_end; ++row) {
+    std::byte* const product = rows ? memory.workspace : memory.at(out_, row);
+    int32_t largest = 0;
+    for (int64_t begin = 0, count; begin < channels_; begin += count) {
+      count = std::min(kPart, channels_ - begin);
+      const int16_t* a = memory.at<int16_t>(a_, row) + begin;
+      if (ramp_) {
+        kernels_.ramp(*ramp_, a, count, active);
+        a = active;
+      }
+      const int16_t* const b = memory.at<int16_t>(b_, row) + begin;
+      largest = std::max(largest, kernels_.multiply(a, b, count, bits_, limit_, product + begin * bytes));
+    }
+    if (!rows) continue;
+    auto* const out = memory.at<int8_t>(out_, row);
+    if (limit_ > INT16_MAX)
+      kernels_.narrow_long_row(reinterpret_cast<const int32_t*>(product), channels_, largest, turn_of(out_), out);
+    else
+      kernels_.narrow_row(nullptr, scale_.empty() ? nullptr : scale_.data(), reinterpret_cast<const int16_t*>(product),
+                          channels_, turn_of(out_), out);
+  }
 }
 
 void RampStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
@@ -217,7 +272,11 @@ void UnitStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_
 
 void AddStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
   for (; row < row_end; ++row)
-    kernels_.add(memory.at<int16_t>(a_, row), memory.at<int16_t>(b_, row), channels_, limit_, memory.at(out_, row));
+    if (limit_ > INT16_MAX)
+      kernels_.add_long(memory.at<int32_t>(a_, row), memory.at<int32_t>(b_, row), channels_, limit_,
+                        memory.at<int32_t>(out_, row));
+    else
+      kernels_.add(memory.at<int16_t>(a_, row), memory.at<int16_t>(b_, row), channels_, limit_, memory.at(out_, row));
 }
 
 TableStep::TableStep(const Value& x, const Value& out, int64_t channels, const int8_t* entries)
@@ -234,12 +293,15 @@ void TableStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row
   }
 }
 
-void FirstStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
-  for (; row < row_end; ++row) std::memcpy(memory.at(out_, row), memory.at(x_, batch.token_row(row)), bytes_);
+void OneRowStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  for (; row < row_end; ++row) {
+    const int64_t from = last_ ? batch.starts[row + 1] - 1 : batch.token_row(row);
+    std::memcpy(memory.at(out_, row), memory.at(x_, from), bytes_);
+  }
 }
 
 AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v,
-                             const Value& out, int64_t dim, bool causal, std::span<const Head> theta,
+                             const Value& out, int64_t group, int64_t dim, Reach reach, std::span<const Head> theta,
                              std::span<const WideHead> wide_theta, std::span<const int16_t> scores,
                              std::span<const Requant> requant)
     : kernel_(kernel),
@@ -248,14 +310,19 @@ AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, co
       k_(k),
       v_(v),
       out_(out),
+      group_(group),
       dim_(dim),
-      causal_(causal),
+      reach_(reach),
       theta_(theta.begin(), theta.end()),
       wide_theta_(wide_theta.begin(), wide_theta.end()),
       by_distance_(!scores.empty()),
       requant_(requant.begin(), requant.end()),
       tables_(by_distance_ ? requant.size() : wide_theta.size()),
       scores_(requant.size()) {
+  if (reach.before < kUnlimited) {
+    band_.assign(reach.before + reach.after + 2 * kWindowQueries - 1, 0);
+    std::fill_n(band_.begin() + kWindowQueries - 1, reach.before + reach.after + 1, 1);
+  }
   for (size_t i = 0; i < tables_.size(); ++i)
     if (by_distance_) {
       const int16_t* const own = &scores[i * kDistances];
@@ -289,16 +356,15 @@ AttentionJob AttentionStep::job_of(int64_t queries, int64_t keys) const {
   job.k_stride = k_.value.row_bytes;
   job.v_stride = v_.value.row_bytes;
   job.out_stride = out_.row_bytes;
-  job.causal = causal_;
   job.masking = Masking::kNone;
   job.output = AttentionOutput::kInt8;
   job.turned = out_.turned;
   return job;
 }
 
-DecodeJob AttentionStep::few_queries(int64_t queries, int64_t keys) const {
+DecodeJob AttentionStep::few_queries(int64_t rows, int64_t keys) const {
   DecodeJob job{};
-  job.rows = queries;
+  job.rows = rows;
   job.keys = keys;
   job.dim = job.k_stride = job.v_stride = dim_;
   job.output = AttentionOutput::kInt8;
@@ -306,84 +372,129 @@ DecodeJob AttentionStep::few_queries(int64_t queries, int64_t keys) const {
 }
 
 size_t AttentionStep::workspace(int64_t longest) const {
-  return std::max(kernel_.workspace(job_of(longest, longest)), decode_workspace(few_queries(kFewQueries, longest)));
+  const DecodeJob few = few_queries(kFewQueries * std::min(group_, kAtOnce), longest);
+  return std::max(kernel_.workspace(job_of(longest, longest)), decode_workspace(few));
 }
 
-AttentionStep::Cached AttentionStep::cached(const CachedRows& cache, int64_t sequence, int64_t head) const {
+AttentionStep::Keys AttentionStep::new_keys(const Batch& batch, const Memory& memory, int64_t sequence,
+                                            int64_t shared) const {
+  const auto at = [&](const Operand& operand) {
+    return memory.at<int8_t>(operand.value, row_of(batch, operand.value, sequence)) + operand.offset + shared * dim_;
+  };
+  return {at(k_), at(v_)};
+}
+
+AttentionStep::Keys AttentionStep::keys_of(const Batch& batch, const Memory& memory, int64_t sequence,
+                                           int64_t shared) const {
+  if (!batch.cache) return new_keys(batch, memory, sequence, shared);
+  const CachedRows& cache = *batch.cache;
   const int64_t rows = cache.texts * cache.capacity;
   int8_t* const k =
-      cache.memory + cached_before_ * rows + (cache.text[sequence] * heads() + head) * cache.capacity * dim_;
-  return {k, k + heads() * dim_ * rows};
+      cache.memory + cached_before_ * rows + (cache.text[sequence] * shared_heads() + shared) * cache.capacity * dim_;
+  return {k, k + shared_heads() * dim_ * rows};
 }
 
-void AttentionStep::append(const Batch& batch, const Memory& memory, int64_t sequence, int64_t head) const {
-  const Cached to = cached(*batch.cache, sequence, head);
+void AttentionStep::append(const Batch& batch, const Memory& memory, int64_t sequence, int64_t shared) const {
+  const Keys from = new_keys(batch, memory, sequence, shared), to = keys_of(batch, memory, sequence, shared);
   const int64_t past = batch.cache->past[sequence], length = batch.length(sequence);
-  const auto copy = [&](const Operand& operand, int8_t* rows) {
-    const int8_t* const from =
-        memory.at<int8_t>(operand.value, row_of(batch, operand.value, sequence)) + operand.offset + head * dim_;
-    for (int64_t i = 0; i < length; ++i)
-      std::memcpy(rows + (past + i) * dim_, from + i * operand.value.row_bytes, dim_);
-  };
-  copy(k_, to.k);
-  copy(v_, to.v);
+  for (int64_t i = 0; i < length; ++i) {
+    std::memcpy(to.k + (past + i) * dim_, from.k + i * k_.value.row_bytes, dim_);
+    std::memcpy(to.v + (past + i) * dim_, from.v + i * v_.value.row_bytes, dim_);
+  }
 }
 
-// A head of up to kFewQueries queries, over keys and values in the cache.
-void AttentionStep::decode(const Batch& batch, const Memory& memory, int64_t sequence, int64_t queries,
-                           int64_t head) const {
-  const int64_t keys = batch.keys(sequence);
-  const DecodeJob job = few_queries(queries, keys);
-  const int8_t* const q = memory.at<int8_t>(q_.value, row_of(batch, q_.value, sequence)) + q_.offset + head * dim_;
-  int8_t* const out = memory.at<int8_t>(out_, row_of(batch, out_, sequence)) + head * dim_;
-  DecodeRow rows[kFewQueries];
-  for (int64_t i = 0; i < queries; ++i)
-    rows[i] = {q + i * q_.value.row_bytes,
-               out + i * out_.row_bytes,
-               nullptr,
-               nullptr,
-               &scores_[head],
-               &requant_[head],
-               keys - queries + i + 1,
-               nullptr};
-  const Cached from = cached(*batch.cache, sequence, head);
-  decode_group(job, decode_, DecodeGroup{from.k, from.v, rows}, memory.workspace);
+void AttentionStep::decode(const Batch& batch, const Memory& memory, int64_t sequence, int64_t position,
+                           int64_t queries, int64_t shared) const {
+  const Keys from = keys_of(batch, memory, sequence, shared);
+  const int8_t* const q = memory.at<int8_t>(q_.value, query_row(batch, sequence)) + q_.offset;
+  int8_t* const out = memory.at<int8_t>(out_, row_of(batch, out_, sequence));
+  // Queries with a window begin at keys of their own.
+  const int64_t at_once = reach_.before < kUnlimited ? 1 : queries;
+  DecodeRow rows[kFewQueries * kAtOnce];
+  for (int64_t query = 0; query < queries; query += at_once)
+    for (int64_t first = shared * group_; first < (shared + 1) * group_; first += kAtOnce) {
+      const int64_t heads = std::min(kAtOnce, (shared + 1) * group_ - first);
+      const int64_t key = std::max(int64_t{0}, position + query - reach_.before);
+      DecodeRow* row = rows;
+      for (int64_t head = first; head < first + heads; ++head)
+        for (int64_t i = query; i < query + at_once; ++i)
+          *row++ = {q + i * q_.value.row_bytes + head * dim_,
+                    out + i * out_.row_bytes + head * dim_,
+                    nullptr,
+                    nullptr,
+                    &scores_[head],
+                    &requant_[head],
+                    position + i + 1 - key,
+                    nullptr};
+      const DecodeJob job = few_queries(heads * at_once, position + query + at_once - key);
+      decode_group(job, decode_, DecodeGroup{from.k + key * dim_, from.v + key * dim_, rows}, memory.workspace);
+    }
   if (!out_.turned) return;
-  for (int64_t i = 0; i < queries; ++i)
-    for (int64_t c = 0; c < dim_; ++c) out[i * out_.row_bytes + c] ^= static_cast<int8_t>(0x80);
+  for (int64_t i = 0; i < queries; ++i) {
+    int8_t* const own = out + i * out_.row_bytes + shared * group_ * dim_;
+    for (int64_t c = 0; c < group_ * dim_; ++c) own[c] ^= static_cast<int8_t>(0x80);
+  }
 }
 
 void AttentionStep::run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence,
                         int64_t head, int64_t head_end) const {
-  constexpr int64_t kAtOnce = 16;
-  AttentionGroup groups[kAtOnce];
-  const bool one = out_.space == Space::kSequences && batch.chosen != Chosen::kAll;
-  const int64_t queries = one ? 1 : batch.length(sequence);
-  // The first query of a causal model sees the first key alone.
-  const int64_t keys = one && causal_ && batch.chosen == Chosen::kFirst ? 1 : batch.keys(sequence);
-  AttentionJob job = job_of(queries, keys);
+  const bool causal = reach_.after == 0;
+  const bool one = has_one_query(batch);
+  const int64_t length = batch.length(sequence), keys = batch.keys(sequence), past = keys - length;
+  AttentionJob job = job_of(length, keys);
   job.interruption = &interruption;
-  job.groups = groups;
   if (batch.cache) {
     job.k_stride = job.v_stride = dim_;
-    for (int64_t i = head; i < head_end; ++i) append(batch, memory, sequence, i);
-    if (queries <= kFewQueries) {
-      for (; head < head_end; ++head) decode(batch, memory, sequence, queries, head);
-      return;
+    const int64_t queries = one ? 1 : length;
+    for (int64_t shared = head / group_; shared < head_end / group_; ++shared) {
+      append(batch, memory, sequence, shared);
+      if (queries <= kFewQueries) decode(batch, memory, sequence, keys - queries, queries, shared);
     }
+    if (queries <= kFewQueries) return;
   }
+  if (one) {  // the first query alone, which has no keys before it
+    job.queries = 1;
+    job.keys = std::min(length, reach_.after + 1);
+    run_heads(job, batch, memory, sequence, 0, 0, head, head_end);
+    return;
+  }
+  if (reach_.before >= keys - 1 && (causal || reach_.after >= keys - 1)) {
+    job.causal = causal;
+    run_heads(job, batch, memory, sequence, 0, 0, head, head_end);
+    return;
+  }
+  job.masking = Masking::kMask;
+  for (int64_t query = 0; query < length; query += kWindowQueries) {
+    const int64_t position = past + query, key = std::max(int64_t{0}, position - reach_.before);
+    job.queries = std::min(kWindowQueries, length - query);
+    job.keys = std::min(keys, position + job.queries + reach_.after) - key;
+    // The mask of query i begins at the distance of the first key from it; that of the next one is a byte before.
+    const int64_t middle = reach_.before + kWindowQueries - 1;
+    job.valid.base = reinterpret_cast<const char*>(band_.data()) + middle + key - position;
+    job.valid.ndim = 2;
+    job.valid.shape[0] = kAtOnce;
+    job.valid.stride[0] = 0;
+    job.valid.shape[1] = job.queries;
+    job.valid.stride[1] = -1;
+    run_heads(job, batch, memory, sequence, query, key, head, head_end);
+  }
+}
+
+void AttentionStep::run_heads(AttentionJob& job, const Batch& batch, const Memory& memory, int64_t sequence,
+                              int64_t query, int64_t key, int64_t head, int64_t head_end) const {
+  AttentionGroup groups[kAtOnce];
+  job.groups = groups;
   for (; head < head_end; head += kAtOnce) {
     const int64_t count = std::min(kAtOnce, head_end - head);
     for (int64_t i = 0; i < count; ++i) {
-      const auto at = [&](const Operand& operand) {
-        return memory.at<int8_t>(operand.value, row_of(batch, operand.value, sequence)) + operand.offset +
-               (head + i) * dim_;
+      const Keys from = keys_of(batch, memory, sequence, (head + i) / group_);
+      const auto row = [&](const Value& value) {
+        return memory.at<int8_t>(value, row_of(batch, value, sequence)) + query * value.row_bytes;
       };
-      const Cached from = batch.cache ? cached(*batch.cache, sequence, head + i) : Cached{at(k_), at(v_)};
-      groups[i] = {at(q_),
-                   from.k,
-                   from.v,
-                   memory.at<int8_t>(out_, row_of(batch, out_, sequence)) + (head + i) * dim_,
+      groups[i] = {row(q_.value) + q_.offset + (head + i) * dim_,
+                   from.k + key * job.k_stride,
+                   from.v + key * job.v_stride,
+                   row(out_) + (head + i) * dim_,
                    theta_.empty() ? nullptr : &theta_[head + i],
                    wide_theta_.empty() ? nullptr : &wide_theta_[head + i],
                    &requant_[head + i],

@@ -58,9 +58,9 @@ class Step {
 
 class LinearStep : public Step {
  public:
-  LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output, const int8_t* weight,
-             const int32_t* bias, const int32_t* multiplier, const int8_t* table, int64_t inputs, int64_t outputs,
-             bool row_exponents, WeightMemory& weights);
+  LinearStep(const LinearKernel& kernel, const Value& x, const Value& out, LinearOutput output, int32_t limit,
+             const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int8_t* table, int64_t inputs,
+             int64_t outputs, int row_exponents, WeightMemory& weights);
   size_t workspace() const override { return kernel_.workspace(inputs_); }
   int64_t pieces() const override { return (outputs_ + kernel_.block_outputs - 1) / kernel_.block_outputs; }
   void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
@@ -70,17 +70,19 @@ class LinearStep : public Step {
   const LinearKernel& kernel_;
   const Value x_, out_;
   const LinearOutput output_;
+  const int32_t limit_;
   const int64_t inputs_, outputs_;
-  const bool row_exponents_;
+  const int row_exponents_;  // how many there are; 0: none
   std::vector<int8_t> table_;
   std::byte* const packed_;
 };
 
-// LayerNorm of what it reads, with what is added before and narrowed behind it.
+// LayerNorm or RMSNorm of what it reads, with what is added before and narrowed behind it.
 class NormStep : public Step {
  public:
   struct Constants {
-    int64_t channels;
+    int64_t channels, times;  // as in NormConstants
+    bool centred;
     const int32_t *gain, *bias;
     int gain_bits;
     int64_t epsilon;
@@ -166,9 +168,14 @@ class NarrowStep : public Step {
 // int8 rows with an exponent of their own, of x or of a ramp's values of it, times scales of channels.
 class NarrowRowStep : public Step {
  public:
-  NarrowRowStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels,
+  NarrowRowStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels, bool long_rows,
                 const RampConstants* ramp, std::span<const int16_t> scale)
-      : kernels_(kernels), x_(x), out_(out), channels_(channels), scale_(scale.begin(), scale.end()) {
+      : kernels_(kernels),
+        x_(x),
+        out_(out),
+        channels_(channels),
+        long_rows_(long_rows),
+        scale_(scale.begin(), scale.end()) {
     if (ramp) ramp_ = *ramp;
   }
   void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
@@ -178,6 +185,58 @@ class NarrowRowStep : public Step {
   const RowKernels& kernels_;
   const Value x_, out_;
   const int64_t channels_;
+  const bool long_rows_;  // x is int32: there is no ramp, and no scale
+  const std::vector<int16_t> scale_;
+  std::optional<RampConstants> ramp_;
+};
+
+// q, k and v of every row to int8, q and k turned by the row's position.
+class RotateStep : public Step {
+ public:
+  // The tables are read where they lie.
+  RotateStep(const RowKernels& kernels, const Value& x, const Value& out, const RotateConstants& constants,
+             int64_t first);
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  const Value x_, out_;
+  const std::vector<int32_t> multiplier_;
+  std::vector<double> factor_;
+  RotateConstants constants_;
+  const int64_t first_;  // position of the tables
+};
+
+// The product of two values, the first of them a ramp's of what is read or not: int16, int32, or int8 rows with an
+// exponent each.
+class MultiplyStep : public Step {
+ public:
+  enum class Output { kInt16, kInt32, kRows };
+  MultiplyStep(const RowKernels& kernels, const Value& a, const Value& b, const Value& out, int64_t channels,
+               const RampConstants* ramp, int bits, int32_t limit, Output output, std::span<const int16_t> scale)
+      : kernels_(kernels),
+        a_(a),
+        b_(b),
+        out_(out),
+        channels_(channels),
+        bits_(bits),
+        limit_(limit),
+        output_(output),
+        scale_(scale.begin(), scale.end()) {
+    if (ramp) ramp_ = *ramp;
+  }
+  size_t workspace() const override { return output_ == Output::kRows ? channels_ * sizeof(int32_t) : 0; }
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  const Value a_, b_, out_;
+  const int64_t channels_;
+  const int bits_;
+  const int32_t limit_;
+  const Output output_;
   const std::vector<int16_t> scale_;
   std::optional<RampConstants> ramp_;
 };
@@ -254,16 +313,18 @@ class TableStep : public Step {
   int8_t entries_[256];  // by the byte as it is stored
 };
 
-// The chosen rows of every sequence.
-class FirstStep : public Step {
+// The first row of every sequence, or the last; of a causal plan the chosen ones.
+class OneRowStep : public Step {
  public:
-  FirstStep(const Value& x, const Value& out, int64_t bytes) : x_(x), out_(out), bytes_(bytes) {}
+  OneRowStep(const Value& x, const Value& out, int64_t bytes, bool last)
+      : x_(x), out_(out), bytes_(bytes), last_(last) {}
   void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
            int64_t piece_end) const override;
 
  private:
   const Value x_, out_;
   const int64_t bytes_;
+  const bool last_;
 };
 
 // Attention mixes rows, so it stands alone: over sequences and heads, of all queries or of each sequence's chosen one.
@@ -274,36 +335,65 @@ class AttentionStep {
     Value value;
     int64_t offset;  // of the first head in a row
   };
+  // How far before and after its own position a query sees.
+  struct Reach {
+    int64_t before, after;  // kUnlimited: any distance
+  };
+  static constexpr int64_t kUnlimited = INT32_MAX;
   AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v, const Value& out,
-                int64_t dim, bool causal, std::span<const Head> theta, std::span<const WideHead> wide_theta,
-                std::span<const int16_t> scores, std::span<const Requant> requant);
+                int64_t group, int64_t dim, Reach reach, std::span<const Head> theta,
+                std::span<const WideHead> wide_theta, std::span<const int16_t> scores,
+                std::span<const Requant> requant);
   int64_t heads() const { return static_cast<int64_t>(requant_.size()); }
+  int64_t group() const { return group_; }
+  int64_t shared_heads() const { return heads() / group_; }
   size_t workspace(int64_t longest) const;
   // Of the keys and values of one token; those of `before` bytes lie before them.
-  int64_t cache_bytes() const { return 2 * heads() * dim_; }
+  int64_t cache_bytes() const { return 2 * shared_heads() * dim_; }
   void set_cached_before(int64_t before) { cached_before_ = before; }
+  // Whole groups of heads that share keys and values.
   void run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence, int64_t head,
            int64_t head_end) const;
 
  private:
-  struct Cached {
+  static constexpr int64_t kAtOnce = 16;         // heads
+  static constexpr int64_t kWindowQueries = 64;  // that share the keys in reach of any of them
+  static constexpr int64_t kFewQueries = 4;      // more of them are worth packing keys and values for
+
+  struct Keys {
     int8_t *k, *v;
   };
   AttentionJob job_of(int64_t queries, int64_t keys) const;
-  DecodeJob few_queries(int64_t queries, int64_t keys) const;
-  Cached cached(const CachedRows& cache, int64_t sequence, int64_t head) const;
-  void append(const Batch& batch, const Memory& memory, int64_t sequence, int64_t head) const;
-  void decode(const Batch& batch, const Memory& memory, int64_t sequence, int64_t queries, int64_t head) const;
+  DecodeJob few_queries(int64_t rows, int64_t keys) const;
+  // The first key and value of a sequence, for the heads that share them: in the cache, or in the batch.
+  Keys keys_of(const Batch& batch, const Memory& memory, int64_t sequence, int64_t shared) const;
+  Keys new_keys(const Batch& batch, const Memory& memory, int64_t sequence, int64_t shared) const;
+  void append(const Batch& batch, const Memory& memory, int64_t sequence, int64_t shared) const;
+  // Queries from `position` of the text on, of the heads that share keys in the cache.
+  void decode(const Batch& batch, const Memory& memory, int64_t sequence, int64_t position, int64_t queries,
+              int64_t shared) const;
+  // The job's queries, from `query` on in the batch's rows of their sequence, over its keys from `key` on.
+  void run_heads(AttentionJob& job, const Batch& batch, const Memory& memory, int64_t sequence, int64_t query,
+                 int64_t key, int64_t head, int64_t head_end) const;
   int64_t row_of(const Batch& batch, const Value& value, int64_t sequence) const {
     return value.space == Space::kTokens || batch.chosen == Chosen::kAll ? batch.starts[sequence] : sequence;
+  }
+  // Of one query per sequence, which may lie among those of all tokens.
+  bool has_one_query(const Batch& batch) const {
+    return out_.space == Space::kSequences && batch.chosen != Chosen::kAll;
+  }
+  int64_t query_row(const Batch& batch, int64_t sequence) const {
+    const bool among_all = q_.value.space == Space::kTokens && has_one_query(batch);
+    return among_all ? batch.token_row(sequence) : row_of(batch, q_.value, sequence);
   }
 
   const AttentionKernel& kernel_;
   const DecodeKernel& decode_;
   const Operand q_, k_, v_;
   const Value out_;
-  const int64_t dim_;
-  const bool causal_;
+  const int64_t group_, dim_;  // heads that share keys and values; channels of a head
+  const Reach reach_;
+  std::vector<uint8_t> band_;  // ones for the keys in reach of a query, by their distance from it
   std::vector<Head> theta_;
   std::vector<WideHead> wide_theta_;  // in its place
   bool by_distance_;                  // scores are the tables', whatever theta says

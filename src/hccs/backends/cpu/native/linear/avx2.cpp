@@ -101,18 +101,19 @@ struct Avx2 {
     const __m256 clamped = _mm256_min_ps(_mm256_max_ps(product, _mm256_set1_ps(-127)), _mm256_set1_ps(127));
     return _mm256_cvttps_epi32(_mm256_round_ps(clamped, kNearest));
   }
-  // clamp(rhe(acc * M / 2^16), -32767, 32767), the same in float64.
-  static HCCS_INLINE __m256i to_int16(Sums acc, const float* factor) {
+  // clamp(rhe(acc * M / 2^16), -limit, limit), the same in float64.
+  static HCCS_INLINE __m256i to_int32(Sums acc, const float* factor, int32_t limit) {
     const __m256i sums = reinterpret_cast<__m256i>(acc);
-    const __m128i low = to_int16(_mm256_castsi256_si128(sums), _mm_load_ps(factor));
-    const __m128i high = to_int16(_mm256_extracti128_si256(sums, 1), _mm_load_ps(factor + 4));
+    const __m128i low = to_int32(_mm256_castsi256_si128(sums), _mm_load_ps(factor), limit);
+    const __m128i high = to_int32(_mm256_extracti128_si256(sums, 1), _mm_load_ps(factor + 4), limit);
     return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
   }
-  static HCCS_INLINE __m128i to_int16(__m128i acc, __m128 factor) {
+  static HCCS_INLINE __m128i to_int32(__m128i acc, __m128 factor, int32_t limit) {
     const __m256d product = _mm256_mul_pd(_mm256_cvtepi32_pd(acc), _mm256_cvtps_pd(factor));
-    const __m256d clamped = _mm256_min_pd(_mm256_max_pd(product, _mm256_set1_pd(-32767)), _mm256_set1_pd(32767));
+    const __m256d clamped = _mm256_min_pd(_mm256_max_pd(product, _mm256_set1_pd(-limit)), _mm256_set1_pd(limit));
     return _mm256_cvttpd_epi32(_mm256_round_pd(clamped, kNearest));
   }
+  static HCCS_INLINE __m256i to_int16(Sums acc, const float* factor) { return to_int32(acc, factor, 32767); }
   // 16 integers as words, in order.
   static HCCS_INLINE __m256i words(__m256i first, __m256i second) {
     return _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0b11011000);
@@ -133,6 +134,8 @@ struct Avx2 {
       const int16_t* const stream = adds_stream(kOutput) ? to.stream + r * to.stream_stride : nullptr;
       if constexpr (kOutput == LinearOutput::kInt32) {
         for (int c = 0; c < 2; ++c) store(out + 8 * c, reinterpret_cast<__m256i>(sums[r][c]));
+      } else if constexpr (kOutput == LinearOutput::kLong) {
+        for (int c = 0; c < 2; ++c) store(out + 8 * c, to_int32(sums[r][c], factor + 8 * c, to.limit));
       } else if constexpr (kOutput == LinearOutput::kInt8) {
         const __m128i turn = _mm_set1_epi8(static_cast<char>(to.offset));  // 0 or 0x80
         _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_xor_si128(bytes(sums[r], factor), turn));

@@ -69,6 +69,19 @@ struct Avx512 : DotProducts<Avx512> {
     return _mm512_cvtpd_ps(_mm512_roundscale_pd(clamped, kNearest));
   }
 
+  // clamp(rhe(acc * M / 2^16), -limit, limit) of 16 outputs as int32, as `wide` has it.
+  static HCCS_INLINE __m512i as_long(Sums sums, const Rounding& by, int panel, int32_t limit) {
+    const __m512i acc = reinterpret_cast<__m512i>(sums);
+    const __m256i low = as_long(_mm512_castsi512_si256(acc), _mm512_castps512_ps256(by.factor[panel]), limit);
+    const __m256i high = as_long(_mm512_extracti64x4_epi64(acc, 1), _mm512_extractf32x8_ps(by.factor[panel], 1), limit);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  }
+  static HCCS_INLINE __m256i as_long(__m256i acc, __m256 factor, int32_t limit) {
+    const __m512d product = _mm512_mul_round_pd(_mm512_cvtepi32_pd(acc), _mm512_cvtps_pd(factor), kNearest);
+    const __m512d clamped = _mm512_min_pd(_mm512_max_pd(product, _mm512_set1_pd(-limit)), _mm512_set1_pd(limit));
+    return _mm512_cvt_roundpd_epi32(clamped, kNearest);
+  }
+
   // The low bytes, and the low words, of 32 integers.
   static HCCS_INLINE __m256i low_bytes(__m512 first, __m512 second) {
     alignas(64) static constexpr auto kEvery4th = [] {
@@ -103,6 +116,8 @@ struct Avx512 : DotProducts<Avx512> {
       auto* const out = to.out + r * to.stride;
       if constexpr (kOutput == LinearOutput::kInt32) {
         for (int c = 0; c < 2; ++c) _mm512_storeu_si512(out + 16 * c, reinterpret_cast<__m512i>(sums[r][c]));
+      } else if constexpr (kOutput == LinearOutput::kLong) {
+        for (int c = 0; c < 2; ++c) _mm512_storeu_si512(out + 16 * c, as_long(sums[r][c], by, c, to.limit));
       } else if constexpr (kOutput == LinearOutput::kInt8) {
         const __m256i y = low_bytes(rounded(sums[r][0], by, 0), rounded(sums[r][1], by, 1));
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), y);

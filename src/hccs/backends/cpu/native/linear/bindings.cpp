@@ -46,10 +46,10 @@ class PackedLinear {
       return array.view().itemsize == 4 && array.elements() == outputs_;
     };
     require(per_output(b) && (!m || per_output(*m)), "bias and multiplier must be int32, one per output");
-    memory_.reset(static_cast<std::byte*>(
-        ::operator new[](kernel_.packed_bytes(inputs_, outputs_, false), std::align_val_t{64})));
+    memory_.reset(
+        static_cast<std::byte*>(::operator new[](kernel_.packed_bytes(inputs_, outputs_, 0), std::align_val_t{64})));
     const nb::gil_scoped_release release;
-    kernel_.pack(w.data<int8_t>(), b.data<int32_t>(), m ? m->data<int32_t>() : nullptr, inputs_, outputs_, false,
+    kernel_.pack(w.data<int8_t>(), b.data<int32_t>(), m ? m->data<int32_t>() : nullptr, inputs_, outputs_, 0,
                  memory_.get());
   }
 
@@ -62,7 +62,9 @@ class PackedLinear {
     job.inputs = inputs_;
     job.outputs = outputs_;
     job.output = static_cast<LinearOutput>(output);
-    const bool int32 = job.output == LinearOutput::kInt32 || job.output == LinearOutput::kSumInt32;
+    job.limit = (1 << 30) - 1;
+    const bool int32 = job.output == LinearOutput::kInt32 || job.output == LinearOutput::kSumInt32 ||
+                       job.output == LinearOutput::kLong;
     const bool int8 = job.output == LinearOutput::kInt8 || job.output == LinearOutput::kInt8Table;
     const bool adds = job.output == LinearOutput::kSumInt32 || job.output == LinearOutput::kSumInt16;
     require(requantises_ || job.output == LinearOutput::kInt32, "a layer without multipliers gives int32");

@@ -24,11 +24,11 @@ class LinearRows {
   static constexpr LinearKernel kernel() { return {Isa::kBytes, kRows, kWidth, packed_bytes, pack, workspace, run}; }
 
  private:
-  static size_t packed_bytes(int64_t inputs, int64_t outputs, bool exponents) noexcept {
+  static size_t packed_bytes(int64_t inputs, int64_t outputs, int exponents) noexcept {
     return static_cast<size_t>((outputs + kWidth - 1) / kWidth * block_bytes(inputs, exponents));
   }
   static void pack(const int8_t* weight, const int32_t* bias, const int32_t* multiplier, int64_t inputs,
-                   int64_t outputs, bool exponents, std::byte* packed) noexcept {
+                   int64_t outputs, int exponents, std::byte* packed) noexcept {
     for (int64_t c = 0; c < outputs; c += kWidth, packed += block_bytes(inputs, exponents))
       pack_block(weight + c * inputs, bias + c, multiplier ? multiplier + c : nullptr, inputs,
                  outputs - c < kWidth ? outputs - c : kWidth, exponents, packed);
@@ -48,6 +48,7 @@ class LinearRows {
       case LinearOutput::kInt16: return as.template operator()<LinearOutput::kInt16>();
       case LinearOutput::kSumInt32: return as.template operator()<LinearOutput::kSumInt32>();
       case LinearOutput::kSumInt16: return as.template operator()<LinearOutput::kSumInt16>();
+      case LinearOutput::kLong: return as.template operator()<LinearOutput::kLong>();
     }
   }
 
@@ -69,8 +70,8 @@ class LinearRows {
     return whole(kWidth * whole(inputs, kStep) * static_cast<int64_t>(sizeof(Element)), 64);
   }
   // Behind the weights: the channels, with row exponents once for each.
-  static int64_t block_bytes(int64_t inputs, bool exponents) {
-    return weight_bytes(inputs) + static_cast<int64_t>(sizeof(Block)) * (exponents ? kExponents : 1);
+  static int64_t block_bytes(int64_t inputs, int exponents) {
+    return weight_bytes(inputs) + static_cast<int64_t>(sizeof(Block)) * (exponents ? exponents : 1);
   }
   static int64_t chunk_rows(int64_t inputs) {
     const int64_t tiles = kChunkBytes / (kRows * (staged_width(inputs) + 1) * static_cast<int64_t>(sizeof(Element)));
@@ -78,11 +79,11 @@ class LinearRows {
   }
 
   static void pack_block(const int8_t* weight, const int32_t* bias, const int32_t* multiplier, int64_t inputs,
-                         int64_t have, bool exponents, std::byte* packed) {
+                         int64_t have, int exponents, std::byte* packed) {
     std::memset(packed, 0, static_cast<size_t>(block_bytes(inputs, exponents)));
     Element* const elements = reinterpret_cast<Element*>(packed);
     Block* const channels = reinterpret_cast<Block*>(packed + weight_bytes(inputs));
-    const int forms = exponents ? kExponents : 1;
+    const int forms = exponents ? exponents : 1;
     for (int e = 0; e < forms; ++e) {
       channels[e].shift = exponents ? kRowShift - e : kShift;
       channels[e].small = 1;
@@ -157,11 +158,12 @@ class LinearRows {
                            nullptr,
                            job_.stream_stride,
                            job_.table,
-                           job_.out_bytes == Bytes::kTurned ? 128 : 0};
+                           job_.out_bytes == Bytes::kTurned ? 128 : 0,
+                           job_.limit};
     if (adds_stream(kOutput)) target.stream = job_.stream + row * job_.stream_stride + column;
     // Sums that float32 might not hold, and incomplete blocks, are rare. int8 does not mind large sums: what they give
-    // is clipped.
-    constexpr bool kMinds = kOutput != LinearOutput::kInt32 && !is_int8(kOutput);
+    // is clipped; nor does int32, which comes from float64.
+    constexpr bool kMinds = kOutput != LinearOutput::kInt32 && kOutput != LinearOutput::kLong && !is_int8(kOutput);
     const auto tiled = [&]<bool kExponent> {
       if (left < kWidth || (kMinds && !tiles.channels->small))
         all_tiles<kOutput, true, kExponent>(tiles, target, rows);
@@ -300,7 +302,7 @@ class LinearRows {
     if (adds_stream(kOutput))
       for (int r = 0; r < kTileRows; ++r)
         std::memcpy(stream[r], target.stream + r * target.stream_stride, have * sizeof(int16_t));
-    const Target<kOutput> here{out[0], kWidth, stream[0], kWidth, target.table, target.offset};
+    const Target<kOutput> here{out[0], kWidth, stream[0], kWidth, target.table, target.offset, target.limit};
     Isa::template finish<kOutput, true>(sums, channels, here);
     for (int r = 0; r < kTileRows; ++r) std::memcpy(target.out + r * target.stride, out[r], have * sizeof(out[r][0]));
   }

@@ -32,10 +32,11 @@ constexpr bool adds_stream(LinearOutput output) {
   return output == LinearOutput::kSumInt32 || output == LinearOutput::kSumInt16;
 }
 constexpr bool may_have_exponents(LinearOutput output) {
-  return output == LinearOutput::kInt32 || output == LinearOutput::kInt8 || output == LinearOutput::kInt16;
+  return output == LinearOutput::kInt32 || output == LinearOutput::kInt8 || output == LinearOutput::kInt16 ||
+         output == LinearOutput::kLong;
 }
 constexpr bool is_int32(LinearOutput output) {
-  return output == LinearOutput::kInt32 || output == LinearOutput::kSumInt32;
+  return output == LinearOutput::kInt32 || output == LinearOutput::kSumInt32 || output == LinearOutput::kLong;
 }
 
 // Where a tile's outputs go, and what they pass on the way.
@@ -47,7 +48,8 @@ struct Target {
   const int16_t* stream;
   int64_t stream_stride;
   const int8_t* table;
-  int offset;  // 128 for turned bytes, otherwise 0
+  int offset;     // 128 for turned bytes, otherwise 0
+  int32_t limit;  // of kLong
 };
 
 }  // namespace

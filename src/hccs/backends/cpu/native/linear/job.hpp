@@ -23,17 +23,20 @@ enum class LinearOutput {
   kInt16,      // clamp(rhe(acc * M / 2^16), -32767, 32767)
   kSumInt32,   // that + stream
   kSumInt16,   // clamp(that + stream, -32767, 32767)
+  kLong,       // clamp(rhe(acc * M / 2^16), -limit, limit) as int32
 };
-constexpr const char* kLinearOutputNames[] = {"int32", "int8", "int8_table", "int16", "sum_int32", "sum_int16"};
+constexpr const char* kLinearOutputNames[] = {"int32", "int8", "int8_table", "int16", "sum_int32", "sum_int16", "long"};
 
-// Rows may carry an exponent e, 0 to 8, in one more byte: x stands for x * 2^e, and
+// Rows may carry an exponent e, 0 to 16, in one more byte: x stands for x * 2^e, and
 //   acc = W x + rhe(b / 2^e), multiplied by M / 2^(23 - e) instead of M / 2^16.
-constexpr int kExponents = 9, kRowShift = 23, kShift = 16;
+constexpr int kMostExponents = 17, kRowShift = 23, kShift = 16;
 
 struct LinearJob {
   const std::byte* packed;  // by the same kernel
   int64_t inputs, outputs;
-  bool row_exponents;  // rows of x have `inputs` bytes and an exponent; for kInt32, kInt8 and kInt16
+  // Rows of x have `inputs` bytes and one of so many exponents, at most kMostExponents; 0: none. Not with tables and
+  // streams.
+  int row_exponents;
   // Rows of `inputs` bytes; nothing beyond them is read. Strides count elements from row to row, any number >= 0 for x.
   // Kernels that multiply bytes (AVX-512 VNNI and AMX: turned; NEON: plain) read x where it lies if it has their form
   // and `inputs` is a multiple of 4, of 64 for AMX. Otherwise, and always on AVX2 and in plain C++, which widen x, the
@@ -41,11 +44,12 @@ struct LinearJob {
   const void* x;
   int64_t x_stride;
   Bytes x_bytes;
-  // Rows of `outputs` elements: int32 for kInt32 and kSumInt32, int16 for kInt16 and kSumInt16, bytes otherwise.
+  // Rows of `outputs` elements: int32 for kInt32, kSumInt32 and kLong, int16 for kInt16 and kSumInt16, bytes otherwise.
   LinearOutput output;
   void* out;
   int64_t out_stride;
   Bytes out_bytes;        // of the int8 outputs
+  int32_t limit;          // kLong: up to 2^30 - 1, so that float64 holds every product that is not clamped
   const int8_t* table;    // kInt8Table: 256 plain entries
   const int16_t* stream;  // kSum*: rows of `outputs`; may be `out` itself for kSumInt16
   int64_t stream_stride;
@@ -57,12 +61,12 @@ struct LinearKernel {
   int block_outputs;  // outputs go in blocks of so many; the last of the ceil(outputs / block_outputs) may be
                       // incomplete
   // Bytes that a packed layer takes; they start at a multiple of 64.
-  size_t (*packed_bytes)(int64_t inputs, int64_t outputs, bool row_exponents);
+  size_t (*packed_bytes)(int64_t inputs, int64_t outputs, int row_exponents);
   // weight [outputs][inputs], -127..127; bias and multiplier [outputs]. The multiplier, 1 to 2^24 - 1, may be null if
   // only kInt32 is asked for; with row exponents it is 2^7 or more, so that int8 clips what float32 does not hold.
   // |acc| must stay below 2^31 for every x, as LinearParams sees to.
   void (*pack)(const int8_t* weight, const int32_t* bias, const int32_t* multiplier, int64_t inputs, int64_t outputs,
-               bool row_exponents, std::byte* packed);
+               int row_exponents, std::byte* packed);
   // Bytes of working memory for one thread; it starts at a multiple of 64. It does not depend on the number of rows.
   size_t (*workspace)(int64_t inputs);
   // Computes rows row..row_end-1 of the outputs of blocks block..block_end-1. No allocation, no exceptions, safe on

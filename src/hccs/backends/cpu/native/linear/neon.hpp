@@ -30,10 +30,14 @@ struct NeonOutputs {
   }
   // clamp(rhe(acc * M / 2^shift), -32767, 32767) of 4 outputs, in integers of 64 bits.
   static HCCS_INLINE int16x4_t to_int16(Sums acc, const int32_t* multiplier, int shift) {
+    return vmax_s16(vqmovn_s32(saturated(acc, multiplier, shift)), vdup_n_s16(-32767));
+  }
+  // rhe(acc * M / 2^shift) in int32.
+  static HCCS_INLINE int32x4_t saturated(Sums acc, const int32_t* multiplier, int shift) {
     const int32x4_t by = vld1q_s32(multiplier);
     const int32x2_t low = nearest(vmull_s32(vget_low_s32(acc), vget_low_s32(by)), shift);
     const int32x2_t high = nearest(vmull_s32(vget_high_s32(acc), vget_high_s32(by)), shift);
-    return vmax_s16(vqmovn_s32(vcombine_s32(low, high)), vdup_n_s16(-32767));
+    return vcombine_s32(low, high);
   }
   static HCCS_INLINE int32x2_t nearest(int64x2_t product, int shift) {
     const int64x2_t by = vdupq_n_s64(-shift), below_half = vdupq_n_s64((int64_t{1} << (shift - 1)) - 1);
@@ -55,6 +59,12 @@ struct NeonOutputs {
         for (int c = 0; c < 4; ++c) {
           if constexpr (kOutput == LinearOutput::kInt32) {
             vst1q_s32(out + 4 * c, sums[r][c]);
+            continue;
+          }
+          if constexpr (kOutput == LinearOutput::kLong) {
+            const int32x4_t y = saturated(sums[r][c], channels.multiplier + 4 * c, channels.shift);
+            const int32x4_t most = vdupq_n_s32(to.limit);
+            vst1q_s32(out + 4 * c, vmaxq_s32(vminq_s32(y, most), vnegq_s32(most)));
             continue;
           }
           const int16x4_t y = to_int16(sums[r][c], channels.multiplier + 4 * c, channels.shift);
