@@ -41,6 +41,9 @@ INT16_LIMIT = 32767
 INT32_LIMIT = 2**30 - 1
 """int32 scores stay within it: float64 holds every product that is not clamped, as sum * M < 2^53."""
 
+LONG_STREAM_LIMIT = 2**17
+"""An int32 stream, which RMSNorm reads, stays within it: 4,096 squares, each times 2^16, add up to 2^62."""
+
 
 @dataclass(frozen=True, eq=False)
 class LinearParams:

@@ -296,7 +296,8 @@ def _table_constants(writing: Writing, step: op.Table) -> Iterator[str]:
 def _add_call(call: Call) -> str:
     limit = call.step.main.limit  # type: ignore[attr-defined]
     clamped = "" if limit is None else f"{limit}, "
-    return f"hccs_add_{call.bits}({call.read(0)}, {call.read(1)}, {call.count}, {clamped}{call.out})"
+    kind = "long" if call.given().bits == 32 else call.bits
+    return f"hccs_add_{kind}({call.read(0)}, {call.read(1)}, {call.count}, {clamped}{call.out})"
 
 
 def _multiply_call(call: Call) -> str:

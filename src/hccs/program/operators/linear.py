@@ -7,18 +7,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, INT32_LIMIT, ROW_MULTIPLIER, LinearParams
+from hccs.numbers.layers import (
+    INT8_LIMIT,
+    INT16_LIMIT,
+    INT32_LIMIT,
+    LONG_STREAM_LIMIT,
+    ROW_MULTIPLIER,
+    LinearParams,
+)
 from hccs.program.operators.operator import Array, Batch, Operator, Value
 from hccs.reference.linear import linear, linear_rows
 
-BITS = {INT8_LIMIT: 8, INT16_LIMIT: 16, INT32_LIMIT: 32}
+BITS = {INT8_LIMIT: 8, INT16_LIMIT: 16, LONG_STREAM_LIMIT: 32, INT32_LIMIT: 32}
 
 
 @dataclass(frozen=True, eq=False)
 class Linear(Operator):
     """rq(W x + b); without multipliers the int32 sums themselves, which end a program.
 
-    So does a limit of 2^30 - 1: a vocabulary's scores, of one step in all rows and without names.
+    So does a limit of 2^30 - 1: a vocabulary's scores, of one step in all rows and without names. With a
+    limit of 2^17 it writes what is added to an int32 stream.
     Where its input has exponents it follows their rule, and its bias counts steps of 2^-7 as much.
     """
 
@@ -40,7 +48,7 @@ class Linear(Operator):
     def written(self, given: Sequence[Value]) -> Value:
         p = self.params
         outputs, inputs = p.weight.shape
-        self.require(p.limit in tuple(BITS), "a limit of 127, 32767 or 2^30 - 1", repr(p.limit))
+        self.require(p.limit in tuple(BITS), "a limit of 127, 32767, 2^17 or 2^30 - 1", repr(p.limit))
         self.require(p.input_limit in (127, 128), "an input limit of 127 or 128", repr(p.input_limit))
         self.require(outputs >= 1, "at least one output", outputs)
         self.require_rows_of(given[0], (8,), inputs, exponents=p.multiplier is not None)

@@ -1,11 +1,11 @@
-"""`RmsNorm`: an int32 sum, or the int16 stream itself, to int16."""
+"""`RmsNorm`: an int32 sum, or the stream itself, int16 or int32, to int16."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hccs.numbers.layers import INT16_LIMIT, LARGEST_INPUT, MAX_GAIN_BITS
+from hccs.numbers.layers import INT16_LIMIT, LONG_STREAM_LIMIT, MAX_GAIN_BITS
 from hccs.numbers.rms_norm import LEAST_GAIN_BITS, RmsParams
 from hccs.program.operators.operator import Array, Batch, Operator, Value
 from hccs.reference.layer_norm import rms_norm
@@ -26,7 +26,7 @@ class RmsNorm(Operator):
         self.require_integer("epsilon", self.params.epsilon, 1, 2**62 - 1)
         self.require_rows_of(given[0], (16, 32), self.params.channels)
         largest = given[0].largest
-        self.require(largest <= LARGEST_INPUT, f"to read magnitudes up to {LARGEST_INPUT}", largest)
+        self.require(largest <= LONG_STREAM_LIMIT, f"to read magnitudes up to {LONG_STREAM_LIMIT}", largest)
         return Value(16, self.params.channels, INT16_LIMIT, given[0].per_token)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
