@@ -67,6 +67,7 @@ def other_constant(program: Program, rng: np.random.Generator) -> Program:
             "heads",
         )
         if hasattr(getattr(step, "params", None), name)
+        and not (isinstance(step, op.Rotate) and name == "multiplier")  # which it cannot be without
     ]
     if own and (not inner or rng.random() < 0.5):
         name = pick(rng, own)
