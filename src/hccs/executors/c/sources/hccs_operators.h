@@ -517,7 +517,7 @@ static inline void hccs_add_32(const int16_t* x, const int16_t* z, uint32_t coun
   for (i = 0; i < count; ++i) y[i] = (int32_t)x[i] + z[i];
 }
 
-/* The same where the stream itself goes on: clamped to +-limit. */
+/* The sum of two int16 streams where the stream itself goes on: clamped to +-limit. */
 static inline void hccs_add_16(const int16_t* x, const int16_t* z, uint32_t count, int32_t limit, int16_t* y) {
   uint32_t i;
   for (i = 0; i < count; ++i) y[i] = (int16_t)hccs_clamp((int32_t)x[i] + z[i], -limit, limit);
