@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,9 +79,9 @@ class IntegerModel:
 
     def shortened(self, dims: int) -> IntegerModel:
         """The model of the vectors' first `dims` channels, made to length 1; both share one engine."""
-        *before, last = self.program.operators
+        before, last = self.program.operators[:-1], cast(Any, self.program.operators[-1])
         short = object.__new__(type(self))
-        short.program = replace(self.program, operators=(*before, replace(last, dims=dims)))  # type: ignore[call-arg]
+        short.program = replace(self.program, operators=(*before, replace(last, dims=dims)))
         short._engine = self._engine
         return short
 
