@@ -19,6 +19,7 @@ from hccs.errors import FileError, HccsError, MissingExtraError, ModelError
 from hccs.executors.wasm import build, write
 from hccs.export import export_wasm
 from hccs.program import IntegerModel
+from hccs.reference.layer_norm import root_of, root_shift
 from hccs.text import Classifier, Encoder, Reranker
 from tests.export.c_tokenizer import MINILM, random_inputs
 from tests.text.models import embedder, random_texts, scorer, wide_embedder, with_texts
@@ -217,6 +218,24 @@ def test_the_stack_of_zig_does_not_write_over_weights(tmp_path, monkeypatch):
     done = subprocess.run(["node", "--test", "test.mjs"], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert build.STACK <= write.FIRST_ADDRESS
+
+
+@pytest.mark.parametrize("channels", [4, 384, 1024])
+def test_vectors_compute_what_plain_c_computes(channels, tmp_path):
+    """Float64 in place of wide integers: LayerNorm and row exponents on extreme rows, halves among them."""
+    require_compiler()
+    flags = [flag for flag in build.SHARED if flag != "-Wl,--strip-all"]
+    sources = resources.files("hccs.executors.c") / "sources"
+    command = [*build.compiler()[0], *flags, f"-I{sources}", "-o", tmp_path / "check.wasm"]
+    subprocess.run([*command, Path(__file__).with_name("simd_check.c")], check=True)
+    script = """
+    const { readFile } = await import("node:fs/promises");
+    const { instance } = await WebAssembly.instantiate(await readFile(given[0]), {});
+    const { norms, narrowed } = instance.exports;
+    const wrong = norms(20000, given[1], given[2], BigInt(given[3]));
+    console.log(wrong, narrowed(20000, Math.max(given[1], 8)));"""
+    found = node(script, tmp_path / "check.wasm", channels, root_shift(channels), str(root_of(channels)))
+    assert found.split() == ["0", "0"]
 
 
 RELAXED = re.compile(r"relaxed|:\s+fd (8[0-9a-f]|9[0-3]) 02")
