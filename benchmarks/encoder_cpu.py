@@ -191,7 +191,7 @@ def time_grid(options: argparse.Namespace, folder: Path, names: list[str]) -> li
                     variants.calls(given, names=[name for name in names if name.startswith("LiteRT")])
                     continue
                 calls = variants.calls(given)
-                facts = {"shape": shape, "task": task, "n": n, "batch": batch}
+                facts = {"shape": shape, "task": task, "n": n, "batch": batch, "left_out": variants.left_out}
                 found.append(row(f"{batch} x {n}", fastest(calls), **facts))
                 show_cell(found[-1])
                 if options.json:  # a piece that is cut short has not been in vain
