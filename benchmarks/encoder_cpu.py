@@ -26,7 +26,7 @@ peer that is not installed or fails is left out, and named.
 The grid can be run in pieces: what the JSON file already has of it is kept, or replaced where it is measured
 again; a file of another processor is refused. --files keeps the models of all runtimes in a folder, and
 --prepare only makes them. --peers takes the peers whose names begin so; torchao and zentorch, which are
-compiled for every size and never came close, take part in the grid only if named.
+compiled for every size and take a minute for that, take part in the grid only if named.
 
 LiteRT has a file for every size, which its converter takes a while for: it is no peer of the sorted
 sentences, and is installed by itself (pip install litert-torch).
@@ -191,7 +191,7 @@ def time_grid(options: argparse.Namespace, folder: Path, names: list[str]) -> li
                     variants.calls(given, names=[name for name in names if name.startswith("LiteRT")])
                     continue
                 calls = variants.calls(given)
-                facts = {"shape": shape, "task": task, "n": n, "batch": batch}
+                facts = {"shape": shape, "task": task, "n": n, "batch": batch, "left_out": variants.left_out}
                 found.append(row(f"{batch} x {n}", fastest(calls), **facts))
                 show_cell(found[-1])
                 if options.json:  # a piece that is cut short has not been in vain

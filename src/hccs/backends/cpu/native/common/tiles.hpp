@@ -11,6 +11,12 @@
 
 namespace hccs {
 
+// Whether this process may use the tiles of this processor for bytes. Linux asks for a request, which it may refuse.
+bool may_use_tiles();
+
+// Internal linkage, for the reason given in softmax/rows.hpp.
+namespace {
+
 constexpr int kTileCount = 8, kTileHeight = 16, kTileWidth = 64;
 
 // What LDTILECFG reads: the shape of every tile.
@@ -27,11 +33,6 @@ struct alignas(64) TileConfiguration {
   }
 };
 static_assert(sizeof(TileConfiguration) == 64);
-
-// Whether this process may use the tiles of this processor for bytes. Linux asks for a request, which it may refuse.
-bool may_use_tiles();
-
-namespace {
 
 #if defined(__x86_64__)
 // Written as assembly: compilers' intrinsics do not say that a load reads memory.
