@@ -207,7 +207,7 @@ def test_what_images_and_decoders_refuse():
         whole(batches[0]["pixel_values"].numpy())
     with pytest.raises(ShapeError, match="Resize"):
         whole(np.zeros((1, 3, 12, 12), np.uint8))
-    with pytest.raises(ModelError, match="GPT-2 as a language model"):
-        take_apart(transformers.GPT2ForSequenceClassification(gpt2().config))
+    with pytest.raises(ModelError, match="a language model, or a classifier of sequences"):
+        take_apart(transformers.GPT2ForTokenClassification(gpt2().config))
     with pytest.raises(ModelError, match="an image classifier"):
         take_apart(transformers.ViTModel(model.config), PIXELS)

@@ -123,8 +123,8 @@ def test_what_has_no_vectors_is_refused():
     model, table, batches = made()
     with pytest.raises(ParameterError, match="row exponents"):
         hccs.nn.lower(model, table, batches, vector=hccs.nn.VectorHead(), split_outliers=True)
-    config = transformers.GPT2Config(vocab_size=60, n_embd=32, n_layer=1, n_head=4)
-    with pytest.raises(ModelError, match="post-norm encoder"):
-        hccs.nn.lower(transformers.GPT2Model(config), table, batches, vector=hccs.nn.VectorHead())
+    config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+    with pytest.raises(ModelError, match="a model of texts for embeddings"):
+        hccs.nn.lower(transformers.ViTModel(config), table, batches, vector=hccs.nn.VectorHead())
     with pytest.raises(ModelError, match="VectorHead"):
         hccs.nn.lower(model, table, batches)

@@ -56,8 +56,8 @@ def streams(model, layer, batches):
             ),
         )
 
-    post_norm = hasattr(parts, "output_norm")
-    first = parts.query if post_norm else parts.attention_norm
+    post_norm = not parts.norm_first
+    first = parts.qkv[0] if post_norm else parts.attention_norm
     second = parts.wide if post_norm else parts.wide_norm
     handles = [
         parts.attention_output.register_forward_pre_hook(keep("c")),

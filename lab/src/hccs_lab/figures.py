@@ -23,6 +23,7 @@ DECODER_STYLES = {
     "two lines, int16, fitted scale and outputs, integer q, k, v": "d--",
     "IndexSoftmax": "^-",
     "I-BERT": "v-",
+    "all integers": "*-",
 }
 
 RATIOS = (1, 1.2, 1.5, 2, 3, 5, 10)

@@ -197,6 +197,7 @@ def score_untrained(run: Run) -> Untrained:
     """The float weights all in integers: the score of the model that is trained, before its training."""
     try:
         plan = plan_whole(run.model, run.table, run.sets["calibration"])
+        plan.require_trainable()
         plan.lower()
     except HccsError as error:
         hccs.nn.detach(run.model)
@@ -330,8 +331,13 @@ def _lower_untrained(run: Run) -> Verdict | None:
     plan.lower()  # refuses before any weight is corrected
     verdict = None
     if run.settings.reconstructs:
-        with plan.training():
-            verdict = correct_weights(model, run.model, run.correction_share, run.judge)
+        try:
+            plan.require_trainable()
+        except HccsError as error:
+            run.say(f"  weights stay as they are: {error}")
+        else:
+            with plan.training():
+                verdict = correct_weights(model, run.model, run.correction_share, run.judge)
     _write(plan.lower(), run)
     return verdict
 

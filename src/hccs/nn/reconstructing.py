@@ -23,7 +23,7 @@ from hccs.nn.batches import call, listed, unwrapped
 from hccs.nn.collecting import distributed
 from hccs.nn.interface import NAME
 from hccs.nn.lowering.families import KnownLayer, known_layers
-from hccs.nn.lowering.parts import Block, Dense, Layer, bias_of, weight_of
+from hccs.nn.lowering.parts import Dense, Layer, bias_of, weight_of
 from hccs.nn.lowering.quantised import computes_integers
 from hccs.nn.ridge import Chosen, RidgeFit, RidgeSums, choose
 from hccs.nn.rounding import round_weights
@@ -238,9 +238,9 @@ def _solve_layers(
         attention, narrow = _fit(parts.attention_output), _fit(parts.narrow)
         tokens = sum(state.student.shape[:2].numel() for state in states)
         keeps = 4 * tokens * weight_of(parts.narrow).shape[1] <= KEPT
-        rounds = parts if compensate and isinstance(parts, Layer) else None
+        rounds = parts if compensate and not parts.norm_first else None
         if rounds is not None:
-            _round((rounds.query, rounds.key, rounds.value), states, "student")
+            _round(rounds.qkv, states, "student")
         for state in track(states, total=len(states), description=f"layer {i}: attention"):
             attended = _run_teacher(their, state)
             state.context = _context(layer, state)
@@ -260,7 +260,7 @@ def _solve_layers(
             _add(narrow, state, parts.narrow, active, state.summed - state.attended)
             state.context = state.summed = None
             # In integers a pre-norm layer adds to the stream that its LayerNorm has read last.
-            state.active = active if keeps and isinstance(parts, Layer) else None
+            state.active = active if keeps and not parts.norm_first else None
         found.append(_solve(parts.narrow, narrow, i, "narrow"))
         if rounds is not None:
             round_weights(rounds.narrow, _sums(narrow))
@@ -273,25 +273,23 @@ def _solve_layers(
     return tuple(found)
 
 
-def _after_attention(parts: Layer | Block, stream: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+def _after_attention(parts: Layer, stream: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
     """The stream that the feed-forward part reads, from the stream before and the heads' output."""
-    if isinstance(parts, Layer):
+    if not parts.norm_first:
         return parts.attention_norm(parts.attention_output(context) + stream)  # type: ignore[no-any-return]
     parts.attention_norm(stream)  # in integers the output layer adds to what this LayerNorm has read last
     return parts.attention_output(context) + stream  # type: ignore[no-any-return]
 
 
-def _active(parts: Layer | Block, stream: torch.Tensor) -> torch.Tensor:
+def _active(parts: Layer, stream: torch.Tensor) -> torch.Tensor:
     """What the second matrix of the feed-forward part reads."""
-    read = stream if isinstance(parts, Layer) else parts.wide_norm(stream)
+    read = parts.wide_norm(stream) if parts.norm_first else stream
     return parts.activation(parts.wide(read))  # type: ignore[no-any-return]
 
 
-def _after_layer(
-    parts: Layer | Block, stream: torch.Tensor, active: torch.Tensor | None = None
-) -> torch.Tensor:
+def _after_layer(parts: Layer, stream: torch.Tensor, active: torch.Tensor | None = None) -> torch.Tensor:
     total = parts.narrow(_active(parts, stream) if active is None else active) + stream
-    return parts.output_norm(total) if isinstance(parts, Layer) else total  # type: ignore[no-any-return]
+    return total if parts.norm_first else parts.wide_norm(total)  # type: ignore[no-any-return]
 
 
 def _require_parts(layer: KnownLayer, state: _State) -> None:
@@ -312,8 +310,8 @@ def _run_teacher(layer: KnownLayer, state: _State) -> torch.Tensor:
     """The teacher's stream after attention; its stream after the layer goes into the state."""
     parts = layer.parts
     kept: dict[str, torch.Tensor] = {}
-    if isinstance(parts, Layer):
-        readers = {"attended": parts.attention_norm, "summed": parts.output_norm}
+    if not parts.norm_first:
+        readers = {"attended": parts.attention_norm, "summed": parts.wide_norm}
     else:
         readers = {"attended": parts.wide_norm}
     with ExitStack() as stack:

@@ -73,7 +73,10 @@ HCCS = {
     f"{TWO}, integer q, k, v": Method(backend="integer"),
     f"{LONG}, integer q, k, v": Method(fitted=True, objective="output", backend="integer"),
 }
-METHODS = (SOFTMAX, *HCCS, *SURROGATES)
+WHOLE = "all integers"
+"""The program of `hccs.nn.lower`: no float from token ids to scores."""
+
+METHODS = (SOFTMAX, *HCCS, *SURROGATES, WHOLE)
 
 
 @dataclass(frozen=True)
@@ -188,22 +191,34 @@ class AtContext:
 
     def measured(self, method: str) -> dict[str, Any]:
         """The perplexity with a method, and the mean loss of every window."""
-        with self.attached(method):
-            losses = list(self._losses())
+        if method == WHOLE:
+            losses = list(self._losses(self._whole()))
+        else:
+            with self.attached(method):
+                losses = list(self._losses(lambda ids: self.model(ids).logits))
         return {
             "perplexity": math.exp(statistics.fmean(losses)),
             "losses": [round(loss, 5) for loss in losses],
             "tokens": len(losses) * self.context,
         }
 
-    def _losses(self) -> Iterator[float]:
+    def _whole(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The logits of token ids by a program for this context, calibrated as the tables are."""
+        import hccs.nn
+
+        plan = self.work.plan
+        windows = self.work.windows(plan.calibration_text, self.context, plan.calibration_tokens)
+        whole = hccs.nn.lower(self.model, self._search(HCCS[LONG]).table, windows)
+        return lambda ids: torch.from_numpy(whole(ids.numpy()).logits)
+
+    def _losses(self, answers: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[float]:
         from torch.nn.functional import cross_entropy
 
         plan = self.work.plan
         for batch in self.work.windows(plan.text, self.context, plan.tokens):
             ids = batch["input_ids"]
             with torch.no_grad():
-                logits = self.model(ids).logits[:, :-1]
+                logits = answers(ids)[:, :-1]
             each = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
             yield from each.reshape(len(ids), -1).double().mean(1).tolist()
 

@@ -14,10 +14,11 @@ from hccs.errors import DataError, ModelError, ParameterError
 from hccs.nn.batches import listed, unwrapped
 from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.families import take_apart
+from hccs.nn.lowering.mixing import can_be_mixed, mixed
 from hccs.nn.lowering.parts import Encoder, PreNorm, VectorHead
 from hccs.nn.lowering.quantised import quantised as quantised_forward
 from hccs.nn.lowering.ranges import METHODS, ValueRanges, magnitudes, measured
-from hccs.nn.lowering.scales import Scales, channel_scales, choose_scales, cut_ranges
+from hccs.nn.lowering.scales import Scales, channel_scales, choose_scales, cut_ranges, loud_products
 from hccs.numbers.table import ParamTable
 from hccs.program.model import IntegerModel
 
@@ -55,7 +56,8 @@ def lower(
     With a `vector` head the answer is a unit vector per text: embeddings. `row_exponents` give every token a
     power of two of its own in front of linear layers, every channel a scale, and GELU int16 inputs; with
     `by_distance` attention looks scores up in a table of exponentials, and of the table's parameters the
-    logit scales alone are used. Both are the default for embeddings.
+    logit scales alone are used. Both are the default for embeddings and for models with rotary positions or
+    gated layers.
 
     >>> import torch, transformers, hccs.nn
     >>> config = transformers.BertConfig(
@@ -101,18 +103,45 @@ class IntegerPlan:
         model = unwrapped(model)
         parts = take_apart(model, pixels, vector)
         _require_finite(model)
-        rows = vector is not None if row_exponents is None else row_exponents
-        chosen = scales_for(model, parts, table, batches, scales, ranges, split_outliers, rows)
-        looked_up = vector is not None if by_distance is None else by_distance
+        if ranges is None and can_be_mixed(parts):
+            model = mixed(model, take_apart)
+            parts = take_apart(model)
+        needed = isinstance(parts, PreNorm) and parts.is_modern
+        rows = vector is not None or needed if row_exponents is None else row_exponents
+        if needed and not rows:
+            raise ParameterError(
+                "row exponents for rotary positions and gated layers", "row_exponents=False", "Leave it out."
+            )
+        apart = split_outliers and not needed
+        chosen = scales_for(model, parts, table, batches, scales, ranges, apart, rows)
+        looked_up = vector is not None or needed if by_distance is None else by_distance
         return cls(model, parts, table, replace(chosen, by_distance=looked_up))
 
     def lower(self, tokenizer: str = "") -> IntegerModel:
-        """The program of the model's weights as they are now."""
+        """The program of the model's weights as they are now; where its stream is mixed, as they were."""
         return IntegerModel(assemble(self.parts, self.table, self.scales, tokenizer))
 
     @contextmanager
     def training(self) -> Iterator[IntegerPlan]:
         """Inside, the model's forward pass is that of the program that `lower` returns."""
+        self.require_trainable()
+        with quantised_forward(self.model, self.parts, self.table, self.scales):
+            yield self
+
+    def require_trainable(self) -> None:
+        """Refuse a model whose forward pass cannot be its program's."""
+        if isinstance(self.parts, PreNorm) and self.scales.row_exponents:
+            raise ModelError(
+                "a model whose integers can be trained: LayerNorm, no rotary positions, no gated layers",
+                type(self.model).__name__,
+                "Train it with hccs.nn.attach, then lower it.",
+            )
+        if isinstance(self.parts, Encoder) and self.parts.projection is not None:
+            raise ModelError(
+                "a model whose integers can be trained: embeddings as wide as its layers",
+                f"{type(self.model).__name__} with a projection behind the embeddings",
+                "Train it with hccs.nn.attach, then lower it.",
+            )
         narrow = next((p.dtype for p in self.model.parameters() if p.dtype.itemsize < 4), None)
         if narrow is not None:
             raise ModelError(
@@ -120,8 +149,6 @@ class IntegerPlan:
                 str(narrow),
                 "model.float() makes them.",
             )
-        with quantised_forward(self.model, self.parts, self.table, self.scales):
-            yield self
 
 
 @contextmanager
@@ -171,10 +198,10 @@ def scales_for(
     split_outliers: bool = False,
     row_exponents: bool = False,
 ) -> Scales:
-    if row_exponents and (split_outliers or isinstance(parts, PreNorm)):
+    if row_exponents and split_outliers:
         raise ParameterError(
-            "row exponents of a post-norm encoder, without outliers apart",
-            f"split_outliers={split_outliers}, {type(parts).__name__}",
+            "row exponents without outliers apart",
+            "split_outliers=True",
             "Row exponents make split_outliers unnecessary; leave it out.",
         )
     if method not in METHODS:
@@ -186,8 +213,9 @@ def scales_for(
     chosen = replace(choose_scales(parts, found, row_exponents), outliers=cut)
     if not row_exponents:
         return chosen
-    assert isinstance(parts, Encoder)
     loud = {name: value.largest for name, value in ranges.values.items()}
+    if isinstance(parts, PreNorm):
+        return loud_products(parts, chosen, loud)
     return replace(chosen, channels=channel_scales(parts, loud))
 
 

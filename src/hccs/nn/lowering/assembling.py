@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,23 +12,31 @@ from torch import nn
 
 from hccs.errors import ModelError
 from hccs.nn.lowering.parts import (
-    Block,
+    EVERY,
+    FIRST,
+    LAST,
+    MEAN,
     Dense,
     Encoder,
     Layer,
+    NormedHead,
     Patches,
     PreNorm,
     VectorHead,
     Words,
     as_numbers,
     bias_of,
+    eps_of,
+    is_rms,
     outputs_of,
     weight_of,
 )
-from hccs.nn.lowering.scales import ROW_BITS, Scales
+from hccs.nn.lowering.scales import ROW_BITS, TURNED_STEP, Scales
 from hccs.numbers.layers import (
     INT8_LIMIT,
     INT16_LIMIT,
+    INT32_LIMIT,
+    LONG_ROW_LIMIT,
     EmbeddingParams,
     NormParams,
     PatchParams,
@@ -37,6 +45,8 @@ from hccs.numbers.layers import (
     quantise_scores,
 )
 from hccs.numbers.requant import Requant
+from hccs.numbers.rms_norm import RmsParams
+from hccs.numbers.rotary import RotateParams
 from hccs.numbers.table import ParamTable
 from hccs.program import Program
 from hccs.program import operators as op
@@ -45,10 +55,9 @@ from hccs.reference.table import table as function_table
 
 def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, tokenizer: str = "") -> Program:
     """The program of an encoder with the table's HCCS parameters."""
-    if len(encoder.layers) != table.shape[0]:
-        raise ModelError(
-            f"a table of {len(encoder.layers)} layers", str(table.shape[0]), "Calibrate on this model."
-        )
+    wanted = max(rows_of_table(encoder)) + 1
+    if wanted != table.shape[0]:
+        raise ModelError(f"a table of {wanted} layers", str(table.shape[0]), "Calibrate on this model.")
     build = Builder(scales)
     if isinstance(encoder, PreNorm):
         longest, read = _pre_norm(build, encoder, table)
@@ -58,20 +67,27 @@ def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, toke
         build.scores(read, encoder.classifier)
     step = build.steps[build.operators[-1].output]
     facts = {"table": dict(table.provenance)}
-    return Program(tuple(build.operators), encoder.labels, longest, step, build.steps, tokenizer, facts)
+    labels = encoder.labels if build.operators[-1].labelled else ()
+    return Program(tuple(build.operators), labels, longest, step, build.steps, tokenizer, facts)
 
 
 def _post_norm(build: Builder, encoder: Encoder, table: ParamTable) -> tuple[int, str | None]:
     """Everything but the scores: the longest input, and what scores are computed from, if there are any."""
     tables = (as_numbers(part) for part in encoder.embedding_tables)
     build.add(op.Embed("embedded", build.embedding(*tables), encoder.first_position))
-    stream = build.norm("embedded", encoder.embedding_norm, "x0")
+    if encoder.projection is None:
+        stream = build.norm("embedded", encoder.embedding_norm, "x0")
+    else:
+        normed = build.narrowed(build.norm("embedded", encoder.embedding_norm, "normed"))
+        build.linear(normed, encoder.projection, "x0", limit=INT16_LIMIT)
+        stream = "x0"
+    heads = rows_of_table(encoder)
     for i, layer in enumerate(encoder.layers):
-        build.attention(i, layer, (layer.query, layer.key, layer.value), build.narrowed(stream), table)
+        build.attention(i, layer, build.narrowed(stream), table, row=heads[i])
         build.residual(f"context{i}", layer.attention_output, stream, f"attended{i}", input_limit=128)
         middle = build.norm(f"attended{i}", layer.attention_norm, f"y{i}")
         build.between_norms(i, layer, build.narrowed(middle), middle, f"summed{i}")
-        stream = build.norm(f"summed{i}", layer.output_norm, f"x{i + 1}")
+        stream = build.norm(f"summed{i}", layer.wide_norm, f"x{i + 1}")
     longest = min(table.n, encoder.positions.num_embeddings - encoder.first_position)
     if encoder.vector is not None:
         build.vector(encoder.vector, stream)
@@ -85,35 +101,34 @@ def _post_norm(build: Builder, encoder: Encoder, table: ParamTable) -> tuple[int
     return longest, read
 
 
+def rows_of_table(encoder: Encoder | PreNorm) -> list[int]:
+    """Which row of a table belongs to each layer: layers that share their attention share one."""
+    outputs = [layer.attention_output for layer in encoder.layers]
+    distinct = list(dict.fromkeys(outputs))
+    return [distinct.index(output) for output in outputs]
+
+
 def _pre_norm(build: Builder, model: PreNorm, table: ParamTable) -> tuple[int, str | None]:
-    """As `_post_norm`, of a stack whose stream goes on without a LayerNorm."""
-    if isinstance(model.source, Words):
-        longest = min(table.n, model.source.positions.num_embeddings)
-        words, positions = (as_numbers(part.weight) for part in (model.source.words, model.source.positions))
-        params = build.embedding(words, positions, np.zeros((1, words.shape[1])))
-        build.add(op.Embed("x0", params, limit=INT16_LIMIT))
-    else:
-        patches = _patches(model.source, build.scales.step("stream"))
-        longest = patches.tokens
-        if longest > table.n:
-            raise ModelError(
-                f"a table for the {longest} tokens of an image", f"n = {table.n}", "Calibrate with that n."
-            )
-        build.add(op.EmbedPatches("x0", patches))
+    """As `_post_norm`, of a stack whose stream goes on without a norm."""
+    longest = build.source(model.source, table)
+    limit = build.scales.stream_limit
     for i, layer in enumerate(model.layers):
         stream, middle = f"x{i}", f"y{i}"
         x = build.narrowed(build.norm(stream, layer.attention_norm, f"a{i}"))
-        build.attention(i, layer, layer.qkv, x, table, model.causal)
-        build.residual(
-            f"context{i}", layer.attention_output, stream, middle, input_limit=128, limit=INT16_LIMIT
-        )
+        build.attention(i, layer, x, table, i, longest, model.causal)
+        build.residual(f"context{i}", layer.attention_output, stream, middle, input_limit=128, limit=limit)
         read = build.narrowed(build.norm(middle, layer.wide_norm, f"b{i}"))
-        build.between_norms(i, layer, read, middle, f"x{i + 1}", limit=INT16_LIMIT)
-    read = build.narrowed(build.norm(f"x{len(model.layers)}", model.final_norm, "final"))
-    if model.first_only:
-        build.add(op.First((read,), "first"), like=read)
-        read = "first"
-    return longest, read
+        build.between_norms(i, layer, read, middle, f"x{i + 1}", limit=limit)
+    final = build.norm(f"x{len(model.layers)}", model.final_norm, "final")
+    if model.vector is not None:
+        build.vector(model.vector, final)
+        return longest, None
+    if model.head is not None:
+        return longest, build.normed_head(model.head, model.reads, final)
+    if model.reads == EVERY and build.scales.row_exponents:
+        build.vocabulary(build.narrowed(final), model.classifier)
+        return longest, None
+    return longest, build.one_row(build.narrowed(final, rows=False), model.reads)
 
 
 def _patches(source: Patches, step: float) -> PatchParams:
@@ -128,20 +143,27 @@ def _patches(source: Patches, step: float) -> PatchParams:
     return PatchParams(projection, special, positions, source.patch, source.image)
 
 
-def head_steps(scales: Scales, name: str, i: int, layer: Layer | Block) -> NDArray[np.float64]:
+def head_steps(scales: Scales, name: str, i: int, layer: Layer) -> NDArray[np.float64]:
     return np.repeat(scales.steps[f"{name}{i}"], layer.width // layer.heads)
 
 
-def requant_of(i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> Requant:
+def requant_of(
+    i: int, layer: Layer, table: ParamTable, scales: Scales, row: int, longest: int = 0
+) -> Requant:
+    q, k, v = (scales.steps[f"{name}{i}"] for name in ("query", "key", "value"))
+    shared = len(q) // len(k)
     return Requant.from_scales(
-        q_scale=scales.steps[f"query{i}"],
-        k_scale=scales.steps[f"key{i}"],
-        v_scale=scales.steps[f"value{i}"],
-        logit_scale=scales.heads(i, table)[1],
+        q_scale=q,
+        k_scale=np.repeat(k, shared),
+        v_scale=np.repeat(v, shared),
+        logit_scale=scales.heads(row, table, longest)[1],
         scaling=layer.scaling,
         out_scale=scales.step(f"context{i}"),
     )
 
+
+SCORE_BITS = 6
+"""A step of a vocabulary's scores is this much finer than one of the product with its loudest word."""
 
 TANH_REACH = 8.0
 """An activation behind pooling is constant, or the identity, beyond it."""
@@ -202,17 +224,82 @@ class Builder:
         if step is not None and np.ndim(step) == 0:
             self.steps[operator.output] = float(step)
 
-    def norm(self, source: str, module: nn.LayerNorm, output: str) -> str:
-        params = NormParams.from_float(
-            as_numbers(module.weight),
-            as_numbers(module.bias),
-            module.eps,
-            in_scale=self.steps[source],
-            out_scale=self.scales.step(output),
-        )
-        self.add(op.LayerNorm((source,), output, params))
-        self.width = params.channels
+    def norm(self, source: str, module: Any, output: str) -> str:
+        """LayerNorm or RMSNorm; the identity is no operator."""
+        if isinstance(module, nn.Identity):
+            return source
+        gamma, scales = as_numbers(module.weight), (self.steps[source], self.scales.step(output))
+        made: op.Operator
+        if is_rms(module):
+            rms = RmsParams.from_float(gamma, eps_of(module), in_scale=scales[0], out_scale=scales[1])
+            made = op.RmsNorm((source,), output, rms)
+        else:
+            beta = np.zeros_like(gamma) if module.bias is None else as_numbers(module.bias)
+            params = NormParams.from_float(gamma, beta, module.eps, in_scale=scales[0], out_scale=scales[1])
+            made = op.LayerNorm((source,), output, params)
+        self.add(made)
+        self.width = gamma.size
         return output
+
+    def source(self, source: Words | Patches, table: ParamTable) -> int:
+        """What writes x0; returns the longest input."""
+        if isinstance(source, Patches):
+            patches = _patches(source, self.scales.step("stream"))
+            if patches.tokens > table.n:
+                raise ModelError(
+                    f"a table for the {patches.tokens} tokens of an image",
+                    f"n = {table.n}",
+                    "Calibrate with that n.",
+                )
+            self.add(op.EmbedPatches("x0", patches))
+            return patches.tokens
+        words = as_numbers(source.words.weight)
+        if source.norm is not None:
+            self.add(op.Embed("embedded", self.embedding(words, None, None)))
+            self.norm("embedded", source.norm, "x0")
+            return table.n
+        limit = INT16_LIMIT if self.scales.stream_limit == INT16_LIMIT else None  # None: int32
+        if source.positions is None:
+            self.add(op.Embed("x0", self.embedding(words, None, None), limit=limit))
+            return table.n
+        params = self.embedding(words, as_numbers(source.positions.weight), np.zeros((1, words.shape[1])))
+        self.add(op.Embed("x0", params, limit=limit))
+        return min(table.n, source.positions.num_embeddings)
+
+    def one_row(self, source: str, reads: str) -> str:
+        """The row that a sequence's scores are computed from, or all rows."""
+        if reads == EVERY:
+            return source
+        taken = {FIRST: op.First, LAST: op.Last}[reads]
+        self.add(taken((source,), reads), like=source)
+        return reads
+
+    def normed_head(self, head: NormedHead, reads: str, final: str) -> str:
+        """Pooling, a dense layer, an activation and LayerNorm: what scores are computed from."""
+        if reads == MEAN:
+            self.add(op.Pool((final,), MEAN, "mean", divided=True), like=final)
+            self.steps[MEAN] = self.steps[final]
+        read = self.narrowed(MEAN if reads == MEAN else self.one_row(final, reads), rows=True)
+        self.linear(read, head.dense, "dense", limit=INT16_LIMIT)
+        self.ramp("dense", head.activation, "active")
+        return self.narrowed(self.norm("active", head.norm, "normed"), rows=False)
+
+    def ramp(self, source: str, activation: Any, output: str) -> None:
+        """An activation on int16, in one step."""
+        params = RampParams.from_function(real_function(activation), self.steps[source])
+        self.add(op.Ramp((source,), output, params))
+        self.steps[output] = self.steps[source]
+
+    def vocabulary(self, source: str, module: Dense) -> None:
+        """int32 scores of one step in all rows, whatever their exponents."""
+        weight, bias = as_numbers(weight_of(module)), as_numbers(bias_of(module))
+        loudest = float(abs(weight).max()) / INT8_LIMIT
+        step = self.steps[source] * loudest / 2.0**SCORE_BITS
+        params = quantise_linear(
+            weight, bias, in_scale=self.steps[source], out_scale=step, limit=INT32_LIMIT, row_exponents=True
+        )
+        self.add(op.Linear((source,), "scores", params))
+        self.steps["scores"] = step
 
     def embedding(self, words: Any, positions: Any, types: Any) -> EmbeddingParams:
         return EmbeddingParams.from_float(
@@ -289,7 +376,7 @@ class Builder:
             as_numbers(weight_of(module))[every] * self.rows.get(source, 1.0),
             as_numbers(bias_of(module))[every],
             in_scale=self.steps[source],
-            out_scale=self.scales.step(output),
+            out_scale=self.scales.steps[output],
             limit=limit,
             row_exponents=source in self.rows,
         )
@@ -298,25 +385,39 @@ class Builder:
     def attention(
         self,
         i: int,
-        layer: Layer | Block,
-        modules: Sequence[Dense],
+        layer: Layer,
         source: str,
         table: ParamTable,
+        row: int,
+        longest: int = 0,
         causal: bool = False,
     ) -> None:
         """The dense layers that write q, k and v as one, and integer attention on them."""
-        names = ("query", "key", "value")
+        names, rotary = ("query", "key", "value"), layer.rotary
+        steps = np.concatenate([head_steps(self.scales, name, i, layer) for name in names])
+        finer = 1.0 if rotary is None else TURNED_STEP
         params = quantise_linear(
-            np.concatenate([as_numbers(weight_of(module)) for module in modules])
+            np.concatenate([as_numbers(weight_of(module)) for module in layer.qkv])
             * self.rows.get(source, 1.0),
-            np.concatenate([as_numbers(bias_of(module)) for module in modules]),
+            np.concatenate([as_numbers(bias_of(module)) for module in layer.qkv]),
             in_scale=self.steps[source],
-            out_scale=np.concatenate([head_steps(self.scales, name, i, layer) for name in names]),
+            out_scale=steps * finer,
+            limit=INT8_LIMIT if rotary is None else INT16_LIMIT,
             row_exponents=source in self.rows,
         )
         self.add(op.Linear((source,), f"qkv{i}", params))
-        requant = requant_of(i, layer, table, self.scales)
-        self.add(op.Attention((f"qkv{i}",), f"context{i}", self.scales.heads(i, table)[0], requant, causal))
+        read = f"qkv{i}"
+        if rotary is not None:
+            heads = np.concatenate([self.scales.steps[f"{name}{i}"] for name in names])
+            cosine, sine = rotary.tables(longest)
+            turn = RotateParams.from_float(
+                cosine, sine, in_scale=heads * finer, out_scale=heads, heads=layer.heads
+            )
+            read = f"turned{i}"
+            self.add(op.Rotate((f"qkv{i}",), read, turn))
+        requant = requant_of(i, layer, table, self.scales, row, longest)
+        theta = self.scales.heads(row, table, longest)[0]
+        self.add(op.Attention((read,), f"context{i}", theta, requant, causal, layer.kv_heads, layer.window))
 
     def residual(
         self,
@@ -333,7 +434,7 @@ class Builder:
             as_numbers(bias_of(module)),
             in_scale=self.steps[source],
             out_scale=self.steps[stream],
-            limit=INT16_LIMIT,
+            limit=limit or INT16_LIMIT,
             input_limit=input_limit,
             row_exponents=source in self.rows,
         )
@@ -341,14 +442,19 @@ class Builder:
         self.add(op.Add((stream, f"{output}_part"), output, limit), like=stream)
 
     def between_norms(
-        self, i: int, layer: Layer | Block, source: str, stream: str, output: str, limit: int | None = None
+        self, i: int, layer: Layer, source: str, stream: str, output: str, limit: int | None = None
     ) -> None:
         """Wide layer, activation and narrow layer onto the stream; outliers by a path of their own."""
         wide, active = f"wide{i}", f"active{i}"
         if self.scales.row_exponents:
             self.linear(source, layer.wide, wide, limit=INT16_LIMIT)
-            ramp = RampParams.from_function(real_function(layer.activation), self.steps[wide])
-            self.add(op.Ramp((wide,), active, ramp))
+            if layer.gate is None:
+                self.ramp(wide, layer.activation, active)
+            else:
+                self.linear(source, layer.gate, f"gate{i}", limit=INT16_LIMIT)
+                self.ramp(f"gate{i}", layer.activation, f"ramp{i}")
+                bits = self.scales.bits[active]
+                self.add(op.Multiply((f"ramp{i}", wide), active, bits, LONG_ROW_LIMIT))
             self.residual(self.narrowed(active), layer.narrow, stream, output, limit=limit)
             return
         if i not in self.scales.outliers:

@@ -13,7 +13,22 @@ from torch import nn
 
 from hccs.errors import ModelError, ParameterError
 from hccs.nn.batches import device_of, unwrapped
-from hccs.nn.lowering.parts import Block, Encoder, Layer, Patches, PixelScaling, PreNorm, VectorHead, Words
+from hccs.nn.lowering.parts import (
+    EVERY,
+    FIRST,
+    LAST,
+    MEAN,
+    Encoder,
+    Layer,
+    NormedHead,
+    Patches,
+    PixelScaling,
+    PreNorm,
+    Rotary,
+    VectorHead,
+    Words,
+    slices,
+)
 
 SUPPORTED_HEADS = (
     "Load it with AutoModelForSequenceClassification or AutoModelForTokenClassification; for embeddings pass "
@@ -27,12 +42,6 @@ AS_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 def _bert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
     base = getattr(model, model.base_model_prefix, model)
     head = getattr(model, "classifier", None)
-    if hasattr(base, "embeddings_project"):
-        raise ModelError(
-            "embeddings of the hidden width",
-            "a projection behind the embeddings",
-            "Use a model without one.",
-        )
     if base.config.is_decoder or getattr(base.config, "position_embedding_type", "absolute") != "absolute":
         raise ModelError("an encoder with absolute positions", type(model).__name__, "Keep its floats.")
     if vector is not None:
@@ -61,6 +70,49 @@ def _bert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
         classifier,
         _labels(model, vector),
         vector,
+        getattr(base, "embeddings_project", None),
+    )
+
+
+def _albert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
+    """The parts of an ALBERT, whose layers share their modules."""
+    base = getattr(model, "albert", model)
+    head = getattr(model, "classifier", None)
+    if vector is None and not isinstance(head, nn.Linear):
+        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+    pooled = vector is None and getattr(base, "pooler", None) is not None
+    stack, config = base.encoder, base.config
+    groups, per_group = stack.albert_layer_groups, config.num_hidden_layers / config.num_hidden_groups
+    chosen = [groups[int(i / per_group)] for i in range(config.num_hidden_layers)]
+    return Encoder(
+        base.embeddings.word_embeddings,
+        base.embeddings.position_embeddings,
+        base.embeddings.token_type_embeddings,
+        0,
+        base.embeddings.LayerNorm,
+        tuple(_albert_layer(layer) for group in chosen for layer in group.albert_layers),
+        base.pooler if pooled else None,
+        base.pooler_activation if pooled else None,
+        head if vector is None else None,
+        _labels(model, vector),
+        vector,
+        stack.embedding_hidden_mapping_in,
+    )
+
+
+def _albert_layer(layer: Any) -> Layer:
+    attention = layer.attention
+    return Layer(
+        (attention.query, attention.key, attention.value),
+        attention.num_attention_heads,
+        attention.scaling,
+        attention.dense,
+        attention.LayerNorm,
+        layer.ffn,
+        layer.activation,
+        layer.ffn_output,
+        layer.full_layer_layer_norm,
+        norm_first=False,
     )
 
 
@@ -72,9 +124,8 @@ def _labels(model: Any, vector: VectorHead | None) -> tuple[str, ...]:
 def _bert_layer(layer: Any, config: Any) -> Layer:
     attention = layer.attention.self
     return Layer(
-        attention.query,
-        attention.key,
-        attention.value,
+        (attention.query, attention.key, attention.value),
+        config.num_attention_heads,
         attention.scaling,
         layer.attention.output.dense,
         layer.attention.output.LayerNorm,
@@ -82,6 +133,7 @@ def _bert_layer(layer: Any, config: Any) -> Layer:
         layer.intermediate.intermediate_act_fn,
         layer.output.dense,
         layer.output.LayerNorm,
+        norm_first=False,
     )
 
 
@@ -107,9 +159,8 @@ def _distilbert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
 def _distilbert_layer(layer: Any, config: Any) -> Layer:
     attention = layer.attention
     return Layer(
-        attention.q_lin,
-        attention.k_lin,
-        attention.v_lin,
+        (attention.q_lin, attention.k_lin, attention.v_lin),
+        config.n_heads,
         attention.attention_head_size**-0.5,
         attention.out_lin,
         layer.sa_layer_norm,
@@ -117,50 +168,156 @@ def _distilbert_layer(layer: Any, config: Any) -> Layer:
         layer.ffn.activation,
         layer.ffn.lin2,
         layer.output_layer_norm,
+        norm_first=False,
     )
 
 
 def _gpt2(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
-    """The parts of a GPT-2 language model; the labels of its scores are the token ids."""
-    _require_no_vector(model, vector)
-    if type(model).__name__ != "GPT2LMHeadModel":
-        raise ModelError(
-            "GPT-2 as a language model",
-            type(model).__name__,
-            "Load it as GPT2LMHeadModel: a program has scores of the first token or of every token, and the "
-            "other heads read the last.",
-        )
-    base = model.transformer
+    base = getattr(model, "transformer", model)
     if base.config.add_cross_attention:
         raise ModelError("a decoder by itself", "cross-attention to an encoder", "Keep its floats.")
-    return PreNorm(
-        Words(base.wte, base.wpe),
-        tuple(_gpt2_layer(layer, base.config) for layer in base.h),
-        base.ln_f,
-        model.lm_head,
-        tuple(map(str, range(model.lm_head.out_features))),
-        causal=True,
-        first_only=False,
-    )
+    layers = tuple(_gpt2_layer(layer, base.config) for layer in base.h)
+    return _decoder(model, vector, Words(base.wte, base.wpe), layers, base.ln_f)
 
 
-def _gpt2_layer(layer: Any, config: Any) -> Block:
-    return Block(
-        layer.ln_1,
-        (layer.attn.c_attn,),
+def _decoder(
+    model: Any, vector: VectorHead | None, source: Words, layers: tuple[Layer, ...], norm: nn.Module
+) -> PreNorm:
+    """A causal stack: a language model, or a classifier by the last token."""
+    classifier, score = getattr(model, "lm_head", None), getattr(model, "score", None)
+    if vector is not None:
+        return PreNorm(source, layers, norm, None, (), True, EVERY, None, vector)
+    if isinstance(classifier, nn.Linear):
+        ids = tuple(map(str, range(classifier.out_features)))
+        return PreNorm(source, layers, norm, classifier, ids, True, EVERY)
+    if not isinstance(score, nn.Linear) or not hasattr(model.config, "id2label"):
+        raise ModelError(
+            "a language model, or a classifier of sequences by one linear layer",
+            type(model).__name__,
+            "Load it with AutoModelForCausalLM or AutoModelForSequenceClassification.",
+        )
+    return PreNorm(source, layers, norm, score, _labels(model, None), True, LAST)
+
+
+def _gpt2_layer(layer: Any, config: Any) -> Layer:
+    return Layer(
+        slices(layer.attn.c_attn, 3),  # type: ignore[arg-type]
         layer.attn.num_heads,
         layer.attn.scaling,
         layer.attn.c_proj,
-        layer.ln_2,
+        layer.ln_1,
         layer.mlp.c_fc,
         layer.mlp.act,
         layer.mlp.c_proj,
+        layer.ln_2,
+    )
+
+
+def _llama(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
+    """The parts of a Llama or of a family that is one under another name."""
+    base = getattr(model, model.base_model_prefix, model)
+    layers = tuple(_llama_layer(layer, base.config, base.rotary_emb) for layer in base.layers)
+    return _decoder(model, vector, Words(base.embed_tokens), layers, base.norm)
+
+
+def _llama_layer(layer: Any, config: Any, rotary: Any) -> Layer:
+    attention, wide = layer.self_attn, layer.mlp
+    if getattr(attention, "q_norm", None) is not None:
+        raise ModelError(
+            "q and k without a norm of their own", "norms of each head's q and k", "Keep its floats."
+        )
+    if not hasattr(wide, "gate_proj") or not hasattr(attention, "q_proj"):
+        raise ModelError(
+            "layers of q_proj, k_proj and v_proj, gate_proj, up_proj and down_proj",
+            type(layer).__name__,
+            "Keep its floats.",
+        )
+    return Layer(
+        (attention.q_proj, attention.k_proj, attention.v_proj),
+        config.num_attention_heads,
+        attention.scaling,
+        attention.o_proj,
+        layer.input_layernorm,
+        wide.up_proj,
+        wide.act_fn,
+        wide.down_proj,
+        layer.post_attention_layernorm,
+        gate=wide.gate_proj,
+        kv_heads=config.num_key_value_heads,
+        window=_window(attention, config),
+        rotary=_rotary(rotary, attention.head_dim),
+    )
+
+
+def _window(attention: Any, config: Any) -> int | None:
+    """Mistral's layers all have the configuration's window; others say it of each layer."""
+    window = attention.sliding_window if hasattr(attention, "sliding_window") else None
+    if window is None and config.model_type == "mistral":
+        window = getattr(config, "sliding_window", None)
+    return None if window is None else int(window)
+
+
+def _rotary(module: Any, head_dim: int, layer_type: str | None = None) -> Rotary:
+    """Positions whose angles are the same for every text, in all channels of a head."""
+    kind = module.rope_type if layer_type is None else module.rope_type[layer_type]
+    if kind in ("dynamic", "longrope"):
+        raise ModelError(
+            "rotary positions whose angles depend on nothing else",
+            f"rope_type {kind!r}, by the length of the text",
+            "Keep its floats.",
+        )
+    made = Rotary(module, layer_type)
+    turned = 2 * made.tables(1)[0].shape[1]
+    if turned != head_dim:
+        raise ModelError(
+            f"rotary positions in all {head_dim} channels of a head", f"in {turned}", "Keep its floats."
+        )
+    return made
+
+
+def _modernbert(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
+    base = getattr(model, "model", model)
+    config, rotary = base.config, base.rotary_emb
+    layers = tuple(_modernbert_layer(layer, config, rotary) for layer in base.layers)
+    source = Words(base.embeddings.tok_embeddings, None, base.embeddings.norm)
+    if vector is not None:
+        return PreNorm(source, layers, base.final_norm, None, (), False, EVERY, None, vector)
+    head, classifier = getattr(model, "head", None), getattr(model, "classifier", None)
+    known = {
+        "ModernBertForSequenceClassification": {"cls": FIRST, "mean": MEAN}[config.classifier_pooling],
+        "ModernBertForTokenClassification": EVERY,
+    }
+    reads = known.get(type(model).__name__)
+    if head is None or reads is None:
+        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+    normed = NormedHead(head.dense, head.act, head.norm)
+    labels = _labels(model, None)
+    return PreNorm(source, layers, base.final_norm, classifier, labels, False, reads, normed)
+
+
+def _modernbert_layer(layer: Any, config: Any, rotary: Any) -> Layer:
+    attention, mlp, kind = layer.attn, layer.mlp, layer.attention_type
+    gate, wide = slices(mlp.Wi, 2)
+    return Layer(
+        slices(attention.Wqkv, 3),  # type: ignore[arg-type]
+        config.num_attention_heads,
+        attention.head_dim**-0.5,
+        attention.Wo,
+        layer.attn_norm,
+        wide,
+        mlp.act,
+        mlp.Wo,
+        layer.mlp_norm,
+        gate=gate,
+        window=2 * config.sliding_window if kind == "sliding_attention" else None,
+        rotary=_rotary(rotary, attention.head_dim, kind),
     )
 
 
 def _vit(model: Any, pixels: Any, vector: VectorHead | None) -> PreNorm:
     """The parts of an image classifier; `pixels` is its image processor, or says what that would."""
-    _require_no_vector(model, vector)
+    if vector is not None:
+        raise ModelError("a model of texts for embeddings", type(model).__name__, "Keep its floats.")
     head = getattr(model, "classifier", None)
     if not isinstance(head, nn.Linear):
         raise ModelError(
@@ -190,7 +347,7 @@ def _vit(model: Any, pixels: Any, vector: VectorHead | None) -> PreNorm:
         head,
         tuple(model.config.id2label[i] for i in range(model.config.num_labels)),
         causal=False,
-        first_only=True,
+        reads=FIRST,
     )
 
 
@@ -232,18 +389,18 @@ def pixels_of(given: Any, channels: int) -> PixelScaling:
     return PixelScaling(tuple(mean), tuple(std), float(factor))
 
 
-def _vit_layer(layer: Any, config: Any) -> Block:
+def _vit_layer(layer: Any, config: Any) -> Layer:
     attention = layer.attention if hasattr(layer.attention, "scaling") else layer.attention.attention
-    return Block(
-        layer.layernorm_before,
+    return Layer(
         tuple(_part(attention, new, old) for new, old in _QKV),
         config.num_attention_heads,
         attention.scaling,
         _part(layer, "attention.o_proj", "attention.output.dense"),
-        layer.layernorm_after,
+        layer.layernorm_before,
         _part(layer, "mlp.fc1", "intermediate.dense"),
         _part(layer, "mlp.activation_fn", "intermediate.intermediate_act_fn"),
         _part(layer, "mlp.fc2", "output.dense"),
+        layer.layernorm_after,
     )
 
 
@@ -265,26 +422,17 @@ class KnownLayer:
     """A layer as the model calls it, and its parts."""
 
     module: nn.Module
-    parts: Layer | Block
+    parts: Layer
 
 
 @dataclass(frozen=True)
 class Family:
     parts: Callable[[Any, Any, VectorHead | None], Encoder | PreNorm]
     """Of a model, how its pixels are scaled, and how its vectors are pooled."""
-    layers: Callable[[Any], Any]
-    """The layers of a base model."""
-    layer: Callable[[Any, Any], Layer | Block]
+    layers: Callable[[Any], Any] | None = None
+    """The layers of a base model, where weights of one layer can be corrected by itself."""
+    layer: Callable[[Any, Any], Layer] | None = None
     """The modules of one layer, and the model's configuration."""
-
-
-def _require_no_vector(model: Any, vector: VectorHead | None) -> None:
-    if vector is not None:
-        raise ModelError(
-            "a post-norm encoder (BERT, RoBERTa, DistilBERT and their kin) for embeddings",
-            type(model).__name__,
-            "Keep its floats.",
-        )
 
 
 _BERT = Family(_bert, lambda base: base.encoder.layer, _bert_layer)
@@ -296,6 +444,9 @@ FAMILIES = {
     "gpt2": Family(_gpt2, lambda base: base.h, _gpt2_layer),
     "vit": _VIT,
     "deit": _VIT,
+    "albert": Family(_albert),
+    "modernbert": Family(_modernbert),
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "mistral"), Family(_llama)),
 }
 
 
@@ -320,9 +471,11 @@ def known_layers(model: Any) -> list[KnownLayer]:
     model = unwrapped(model)
     config = getattr(model, "config", None)
     kind = getattr(config, "model_type", type(model).__name__)
-    if kind not in FAMILIES:
+    family = FAMILIES.get(kind)
+    if family is None or family.layers is None or family.layer is None:
+        known = [name for name, family in FAMILIES.items() if family.layers is not None]
         raise ModelError(
-            f"a model of the families {', '.join(FAMILIES)}, whose layers are known",
+            f"a model of the families {', '.join(known)}, whose layers are known",
             str(kind),
             "Its weights stay as they are: calibrate, refine or retrain it.",
         )
@@ -344,7 +497,7 @@ def known_layers(model: Any) -> list[KnownLayer]:
                 f"{name}, whose weight is computed by a parametrization",
                 "torch.nn.utils.parametrize.remove_parametrizations makes it a weight.",
             )
-    family, base = FAMILIES[kind], getattr(model, model.base_model_prefix, model)
+    base = getattr(model, model.base_model_prefix, model)
     return [KnownLayer(layer, family.layer(layer, base.config)) for layer in family.layers(base)]
 
 
@@ -374,13 +527,9 @@ def _is_known(hook: Any) -> bool:
 
 
 FLOAT_ONLY = {
-    "RMSNorm": r"RMSNorm|T5LayerNorm",
-    "rotary positions": r"Rotary",
     "relative positions": r"RelativePosition|Disentangled|relative_attention_bias",
-    "gated activations": r"GatedAct|GLU|gate_proj|gate_up_proj",
     "convolutions": r"Conv[123]d$",
     "batch or group normalisation": r"(Batch|Group|Instance)Norm",
-    "a projection behind the embeddings": r"embeddings_project|embedding_hidden_mapping_in",
     "experts": r"Expert|MoE|SparseMoe",
     "cross-attention": r"crossattention|cross_attn|encoder_attn",
     "layer scale": r"LayerScale|lambda_1",
@@ -390,7 +539,7 @@ FLOAT_ONLY = {
 
 
 def _float_only(model: Any) -> str:
-    """ " with RMSNorm, rotary positions, which have no integer operator", or nothing."""
+    """ " with convolutions, experts, which have no integer operator", or nothing."""
     if not isinstance(model, nn.Module):
         return ""
     names = {type(module).__name__ for module in model.modules()}

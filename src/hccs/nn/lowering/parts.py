@@ -1,8 +1,8 @@
 """Models taken apart into their modules, whatever their family: post-norm encoders and pre-norm stacks.
 
-In a pre-norm stack, ViT, GPT-2 and their like, LayerNorm stands in front of attention and of the wide layer,
-and the residual stream goes on without one: the stream itself is int16, in one step for all layers, and what
-LayerNorm makes of it is read by dense layers alone.
+In a pre-norm stack, ViT, GPT-2, Llama and their like, a norm stands in front of attention and of the wide
+layer, and the residual stream goes on without one: the stream has one step for all layers, and what the norm
+makes of it is read by dense layers alone.
 """
 
 from __future__ import annotations
@@ -18,30 +18,73 @@ from torch import nn
 from hccs.errors import ModelError
 
 Dense = Any
-"""A module with a weight of two dimensions and, perhaps, a bias."""
+"""A module with a weight of two dimensions and, perhaps, a bias; or a `Slice` of one."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One of `count` equal runs of a dense module's outputs: q of a layer that writes q, k and v."""
+
+    module: nn.Module
+    index: int
+    count: int
+
+    def of(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Its own channels of the module's outputs."""
+        return outputs.chunk(self.count, -1)[self.index]
+
+
+def slices(module: nn.Module, count: int) -> tuple[Slice, ...]:
+    return tuple(Slice(module, index, count) for index in range(count))
+
+
+def module_of(layer: Dense) -> nn.Module:
+    """The module that computes a dense layer."""
+    return layer.module if isinstance(layer, Slice) else layer  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions: the module that computes angles, and the layer type that it asks for, if any."""
+
+    module: Any
+    layer_type: str | None = None
+
+    def tables(self, positions: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Cosines and sines [positions, pairs] of channels i and i + pairs."""
+        kind = () if self.layer_type is None else (self.layer_type,)
+        with torch.no_grad():
+            found = self.module(torch.zeros(1), torch.arange(positions)[None], *kind)
+        cosine, sine = (as_numbers(part[0]) for part in found)
+        return cosine[:, : cosine.shape[1] // 2], sine[:, : sine.shape[1] // 2]
 
 
 @dataclass(frozen=True)
 class Layer:
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
+    """Attention and a feed-forward part. Its norms are those of each sum with the stream, or stand first."""
+
+    qkv: tuple[Dense, Dense, Dense]
+    heads: int
     scaling: float
-    attention_output: nn.Linear
-    attention_norm: nn.LayerNorm
-    wide: nn.Linear
+    attention_output: Dense
+    attention_norm: nn.Module
+    """LayerNorm, RMSNorm, or the identity in front of a first layer whose input is normalised already."""
+    wide: Dense
     activation: Any
-    narrow: nn.Linear
-    output_norm: nn.LayerNorm
+    narrow: Dense
+    wide_norm: nn.Module
+    norm_first: bool = True
+    gate: Dense | None = None
+    """Of a gated layer, whose `narrow` reads activation(gate) * wide."""
+    kv_heads: int | None = None
+    """Heads of k and v, where several heads of q share them."""
+    window: int | None = None
+    """The keys around a query, or up to it, that it sees; all by default."""
+    rotary: Rotary | None = None
 
     @property
     def width(self) -> int:
-        return self.query.out_features
-
-    @property
-    def heads(self) -> int:
-        """How many: q.k is scaled by d^-1/2."""
-        return round(self.query.out_features * self.scaling**2)
+        return outputs_of(self.qkv[0])
 
 
 @dataclass(frozen=True)
@@ -70,6 +113,8 @@ class Encoder:
     classifier: nn.Linear | None
     labels: tuple[str, ...]
     vector: VectorHead | None = None
+    projection: nn.Linear | None = None
+    """From embeddings to the width of the layers."""
 
     @property
     def embedding_tables(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -82,8 +127,19 @@ def as_numbers(tensor: torch.Tensor) -> NDArray[np.float64]:
     return tensor.detach().double().cpu().numpy()  # type: ignore[no-any-return]
 
 
+def is_rms(norm: nn.Module) -> bool:
+    """Whether a norm takes no mean away: the families name its epsilon `variance_epsilon`."""
+    return hasattr(norm, "variance_epsilon")
+
+
+def eps_of(norm: Any) -> float:
+    return float(norm.variance_epsilon if is_rms(norm) else norm.eps)
+
+
 def weight_of(layer: Dense) -> torch.Tensor:
     """[outputs, inputs]; gradients reach the layer's own parameter."""
+    if isinstance(layer, Slice):
+        return weight_of(layer.module).chunk(layer.count)[layer.index]
     weight = getattr(layer, "weight", None)
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         raise ModelError(
@@ -96,6 +152,8 @@ def weight_of(layer: Dense) -> torch.Tensor:
 
 def bias_of(layer: Dense) -> torch.Tensor:
     """[outputs]; zeros where the layer has none."""
+    if isinstance(layer, Slice):
+        return bias_of(layer.module).chunk(layer.count)[layer.index]
     bias: torch.Tensor | None = getattr(layer, "bias", None)
     return weight_of(layer).new_zeros(outputs_of(layer)) if bias is None else bias
 
@@ -105,29 +163,12 @@ def outputs_of(layer: Dense) -> int:
 
 
 @dataclass(frozen=True)
-class Block:
-    attention_norm: nn.LayerNorm
-    qkv: tuple[Dense, ...]
-    """Three layers, or one whose outputs are q, k and v side by side."""
-    heads: int
-    scaling: float
-    attention_output: Dense
-    wide_norm: nn.LayerNorm
-    wide: Dense
-    activation: Any
-    narrow: Dense
-
-    @property
-    def width(self) -> int:
-        return outputs_of(self.qkv[0]) // (3 if len(self.qkv) == 1 else 1)
-
-
-@dataclass(frozen=True)
 class Words:
-    """Token ids: the sum of a word's and a position's row is the stream."""
+    """Token ids: the sum of a word's and a position's row is the stream, or is normalised first."""
 
     words: nn.Embedding
-    positions: nn.Embedding
+    positions: nn.Embedding | None = None
+    norm: nn.LayerNorm | None = None
 
 
 @dataclass(frozen=True)
@@ -178,22 +219,42 @@ class Patches:
 
 
 @dataclass(frozen=True)
+class NormedHead:
+    """Between pooling and the classifier: dense layer, activation, LayerNorm."""
+
+    dense: Dense
+    activation: Any
+    norm: nn.LayerNorm
+
+
+EVERY, FIRST, LAST, MEAN = "every", "first", "last", "mean"
+
+
+@dataclass(frozen=True)
 class PreNorm:
-    """A stack of pre-norm layers between an embedding and a head of one linear layer."""
+    """A stack of pre-norm layers between an embedding and a head."""
 
     source: Words | Patches
-    layers: tuple[Block, ...]
-    final_norm: nn.LayerNorm
-    classifier: Dense
+    layers: tuple[Layer, ...]
+    final_norm: nn.Module
+    classifier: Dense | None
     labels: tuple[str, ...]
     causal: bool
-    first_only: bool
-    """Scores of the first token alone, not of each."""
+    reads: str
+    """The tokens that scores are computed from: every one, the first, the last, or their mean."""
+    head: NormedHead | None = None
+    vector: VectorHead | None = None
+    """With one, it has no classifier."""
 
     @property
-    def streams(self) -> list[tuple[str, nn.LayerNorm]]:
-        """The states of the stream in order, each with the LayerNorm that reads it."""
-        found: list[tuple[str, nn.LayerNorm]] = []
+    def is_modern(self) -> bool:
+        """Whether a layer has a part that is computed from rows with exponents alone."""
+        return any(layer.rotary is not None or layer.gate is not None for layer in self.layers)
+
+    @property
+    def streams(self) -> list[tuple[str, nn.Module]]:
+        """The states of the stream in order, each with the norm that reads it."""
+        found: list[tuple[str, nn.Module]] = []
         for i, layer in enumerate(self.layers):
             found += [(f"x{i}", layer.attention_norm), (f"y{i}", layer.wide_norm)]
         return [*found, (f"x{len(self.layers)}", self.final_norm)]

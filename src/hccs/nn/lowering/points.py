@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hccs.nn.lowering.parts import Encoder, PreNorm
+from hccs.nn.lowering.parts import Dense, Encoder, Layer, PreNorm, Slice, module_of
 
 Visit = Callable[["Point", torch.Tensor], None]
 """Sees the tensor at a point."""
@@ -31,12 +31,19 @@ class Point:
     """q, k and v have a scale per head."""
     is_int16: bool = False
     """The residual stream and what is added to it; all others are int8."""
-    third: int | None = None
-    """Of a layer that writes q, k and v side by side, which of them."""
+    part: Slice | None = None
+    """Of a layer that writes several values side by side, which of them."""
+    turns: bool = False
+    """Rotary positions turn the pairs of a head's channels, which then reach as far as the pair is long."""
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The point's own channels of what its modules read or write."""
-        return tensor if self.third is None else tensor.chunk(3, -1)[self.third]
+        own = tensor if self.part is None else self.part.of(tensor)
+        if not self.turns:
+            return own
+        first, second = own.unflatten(-1, (self.heads, 2, -1)).unbind(-2)
+        length = torch.hypot(first, second)
+        return torch.stack([length, length], -2).flatten(-3)
 
 
 def points(encoder: Encoder | PreNorm) -> list[Point]:
@@ -45,12 +52,9 @@ def points(encoder: Encoder | PreNorm) -> list[Point]:
         return _pre_norm_points(encoder)
     found = [Point("x0", (encoder.embedding_norm,), is_int16=True)]
     for i, layer in enumerate(encoder.layers):
-        heads = layer.heads
         found += [
-            Point(f"x{i}_int8", (layer.query, layer.key, layer.value), at_input=True),
-            Point(f"query{i}", (layer.query,), heads=heads),
-            Point(f"key{i}", (layer.key,), heads=heads),
-            Point(f"value{i}", (layer.value,), heads=heads),
+            Point(f"x{i}_int8", modules_of(layer.qkv), at_input=True),
+            *_heads(i, layer),
             Point(f"context{i}", (layer.attention_output,), at_input=True),
             Point(f"attended{i}_part", (layer.attention_output,), is_int16=True),
             Point(f"y{i}", (layer.attention_norm,), is_int16=True),
@@ -58,7 +62,13 @@ def points(encoder: Encoder | PreNorm) -> list[Point]:
             Point(f"wide{i}", (layer.wide,)),
             Point(f"active{i}", (layer.narrow,), at_input=True),
             Point(f"summed{i}_part", (layer.narrow,), is_int16=True),
-            Point(f"x{i + 1}", (layer.output_norm,), is_int16=True),
+            Point(f"x{i + 1}", (layer.wide_norm,), is_int16=True),
+        ]
+    if encoder.projection is not None:
+        found[:1] = [
+            Point("normed", (encoder.embedding_norm,), is_int16=True),
+            Point("normed_int8", (encoder.projection,), at_input=True),
+            Point("x0", (encoder.projection,), is_int16=True),
         ]
     last = f"x{len(encoder.layers)}_int8"
     if encoder.vector is not None:
@@ -77,35 +87,56 @@ def points(encoder: Encoder | PreNorm) -> list[Point]:
 def _pre_norm_points(model: PreNorm) -> list[Point]:
     found: list[Point] = []
     for i, layer in enumerate(model.layers):
-        fused = len(layer.qkv) == 1
         found += [
             Point(f"x{i}", (layer.attention_norm,), at_input=True, is_int16=True),
             Point(f"a{i}", (layer.attention_norm,), is_int16=True),
-            Point(f"a{i}_int8", layer.qkv, at_input=True),
-            *(
-                Point(
-                    f"{name}{i}",
-                    layer.qkv if fused else (layer.qkv[part],),
-                    heads=layer.heads,
-                    third=part if fused else None,
-                )
-                for part, name in enumerate(("query", "key", "value"))
-            ),
+            Point(f"a{i}_int8", modules_of(layer.qkv), at_input=True),
+            *_heads(i, layer),
             Point(f"context{i}", (layer.attention_output,), at_input=True),
             Point(f"y{i}_part", (layer.attention_output,), is_int16=True),
             Point(f"y{i}", (layer.wide_norm,), at_input=True, is_int16=True),
             Point(f"b{i}", (layer.wide_norm,), is_int16=True),
-            Point(f"b{i}_int8", (layer.wide,), at_input=True),
-            Point(f"wide{i}", (layer.wide,)),
+            Point(f"b{i}_int8", (module_of(layer.wide),), at_input=True),
+            *(_written(f"gate{i}", gate) for gate in (layer.gate,) if gate is not None),
+            _written(f"wide{i}", layer.wide),
             Point(f"active{i}", (layer.narrow,), at_input=True),
             Point(f"x{i + 1}_part", (layer.narrow,), is_int16=True),
         ]
-    return [
-        *found,
+    found += [
         Point(f"x{len(model.layers)}", (model.final_norm,), at_input=True, is_int16=True),
         Point("final", (model.final_norm,), is_int16=True),
-        Point("final_int8", (model.classifier,), at_input=True),
     ]
+    if model.vector is not None:
+        return found
+    if model.head is None:
+        return [*found, Point("final_int8", (model.classifier,), at_input=True)]
+    return [
+        *found,
+        Point("dense", (model.head.dense,)),
+        Point("normed", (model.head.norm,), is_int16=True),
+        Point("normed_int8", (model.classifier,), at_input=True),
+    ]
+
+
+def _heads(i: int, layer: Layer) -> list[Point]:
+    """q, k and v as attention reads them."""
+    shared, turns = layer.kv_heads or layer.heads, layer.rotary is not None
+    q, k, v = layer.qkv
+    return [
+        _written(f"query{i}", q, heads=layer.heads, turns=turns),
+        _written(f"key{i}", k, heads=shared, turns=turns),
+        _written(f"value{i}", v, heads=shared),
+    ]
+
+
+def _written(name: str, layer: Dense, **options: Any) -> Point:
+    part = layer if isinstance(layer, Slice) else None
+    return Point(name, (module_of(layer),), part=part, **options)
+
+
+def modules_of(layers: Sequence[Dense]) -> tuple[nn.Module, ...]:
+    """The modules of dense layers, each once."""
+    return tuple(dict.fromkeys(module_of(layer) for layer in layers))
 
 
 @contextmanager

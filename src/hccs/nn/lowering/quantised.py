@@ -7,7 +7,7 @@ Nothing is dropped, for a program drops nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -36,7 +36,6 @@ from hccs.nn.lowering.integers import (
     scores_integers,
 )
 from hccs.nn.lowering.parts import (
-    Block,
     Dense,
     Encoder,
     Layer,
@@ -46,6 +45,7 @@ from hccs.nn.lowering.parts import (
     outputs_of,
     weight_of,
 )
+from hccs.nn.lowering.points import modules_of
 from hccs.nn.lowering.scales import NORM_BITS, UNSCALED, Scales
 from hccs.nn.slots import AttentionInputs, AttentionSlot
 from hccs.nn.training import straight
@@ -80,8 +80,7 @@ def quantised(
         )
     with ExitStack() as stack:
         stack.enter_context(unchanged(model))
-        layers: Sequence[Layer | Block] = encoder.layers
-        slots = [IntegerHeads(i, layer, table, scales) for i, layer in enumerate(layers)]
+        slots = [IntegerHeads(i, layer, table, scales) for i, layer in enumerate(encoder.layers)]
         fill(dict(zip(table.layers or attention_layers(model), slots, strict=True)), model)
         for module, forward in _forwards(encoder, scales, stack):
             stack.enter_context(_patched(module, forward))
@@ -102,9 +101,10 @@ class IntegerHeads(AttentionSlot):
     theta: torch.Tensor
     logit_scale: torch.Tensor
 
-    def __init__(self, i: int, layer: Layer | Block, table: ParamTable, scales: Scales) -> None:
+    def __init__(self, i: int, layer: Layer, table: ParamTable, scales: Scales) -> None:
         super().__init__()
-        (self.heads, logit_scale), self.requant = scales.heads(i, table), requant_of(i, layer, table, scales)
+        self.heads, logit_scale = scales.heads(i, table)
+        self.requant = requant_of(i, layer, table, scales, i)
         self.step = scales.step(f"context{i}")
         steps = np.stack([scales.steps[f"{name}{i}"] for name in ("query", "key", "value")])
         constants = {
@@ -149,7 +149,7 @@ def _forwards(
         yield part, _embedding(part, step("embedded"), INT16_LIMIT)
     yield encoder.embedding_norm, _norm(encoder.embedding_norm, step("embedded"), step("x0"))
     for i, layer in enumerate(encoder.layers):
-        for name, module in (("query", layer.query), ("key", layer.key), ("value", layer.value)):
+        for name, module in zip(("query", "key", "value"), layer.qkv, strict=True):
             steps = torch.tensor(head_steps(scales, name, i, layer))
             yield (
                 module,
@@ -168,7 +168,7 @@ def _forwards(
         )
         yield layer.attention_norm, _norm(layer.attention_norm, step(f"x{i}"), step(f"y{i}"))
         yield from _between_norms(i, layer, scales, step(f"y{i}"), scales.bits[f"y{i}"], step(f"y{i}"))
-        yield layer.output_norm, _norm(layer.output_norm, step(f"y{i}"), step(f"x{i + 1}"))
+        yield layer.wide_norm, _norm(layer.wide_norm, step(f"y{i}"), step(f"x{i + 1}"))
     last = f"x{len(encoder.layers)}"
     if encoder.vector is not None:
         return
@@ -188,12 +188,14 @@ def _pre_norm_forwards(
         yield model.source.module, _patches(model.source, stream)
     else:
         yield model.source.words, _embedding(model.source.words, scales.word_step, INT8_LIMIT)
+        assert model.source.positions is not None
         yield model.source.positions, _embedding(model.source.positions, stream, INT16_LIMIT)
     for i, layer in enumerate(model.layers):
         steps = [torch.tensor(head_steps(scales, name, i, layer)) for name in ("query", "key", "value")]
-        steps = steps if len(layer.qkv) == 3 else [torch.cat(steps)]
+        modules = modules_of(layer.qkv)
+        steps = steps if len(modules) == 3 else [torch.cat(steps)]
         yield layer.attention_norm, _norm(layer.attention_norm, stream, step(f"a{i}"))
-        for module, out in zip(layer.qkv, steps, strict=True):
+        for module, out in zip(modules, steps, strict=True):
             yield module, _linear(module, step(f"a{i}"), out, bits=NORM_BITS)
         part = _linear(layer.attention_output, step(f"context{i}"), stream, limit=INT16_LIMIT)
         yield layer.attention_output, _onto_stream(part, layer.attention_norm, stream, stack)
@@ -207,7 +209,7 @@ def _pre_norm_forwards(
 
 
 def _between_norms(
-    i: int, layer: Layer | Block, scales: Scales, in_step: float, bits: int, out_step: float
+    i: int, layer: Layer, scales: Scales, in_step: float, bits: int, out_step: float
 ) -> Iterator[tuple[nn.Module, Forward]]:
     """The wide layer, the activation and the narrow layer; some channels may have a path of their own."""
     if scales.row_exponents:

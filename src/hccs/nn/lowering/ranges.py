@@ -98,7 +98,8 @@ class ValueRanges:
         }
         if self.stream is not None:
             largest = max(float(v.reach.max()) for n, v in self.values.items() if is_stream(n))
-            found["stream"] = np.array([self.stream.best(largest, self.layers + 1) if least else largest])
+            clips = least and self.stream.inverse_variance > 0
+            found["stream"] = np.array([self.stream.best(largest, self.layers + 1) if clips else largest])
         return found
 
 
@@ -159,7 +160,8 @@ def measured(
     require_batches(batches)
     pre_norm = isinstance(encoder, PreNorm)
     found = ValueRanges({}, StreamErrors() if pre_norm else None, len(encoder.layers) if pre_norm else 0)
-    readers = {name: norm for name, norm in encoder.streams} if isinstance(encoder, PreNorm) else {}
+    streams = encoder.streams if isinstance(encoder, PreNorm) else ()
+    readers = {name: norm for name, norm in streams if isinstance(norm, nn.LayerNorm)}
     every, real, ran = points(encoder), None, 0
 
     def visit(point: Point, value: torch.Tensor) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.nn.lowering.parts import Encoder, PreNorm, Words, as_numbers, weight_of
+from hccs.nn.lowering.parts import EVERY, Encoder, PreNorm, Words, as_numbers, is_rms, weight_of
 from hccs.nn.lowering.ranges import ValueRanges, is_stream
 from hccs.numbers.heads import HeadParams
-from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, MAX_WORD_SHIFT, word_step
-from hccs.numbers.modes import MAX_DISTANCE
+from hccs.numbers.layers import (
+    INT8_LIMIT,
+    INT16_LIMIT,
+    LONG_ROW_LIMIT,
+    LONG_STREAM_LIMIT,
+    MAX_WORD_SHIFT,
+    word_step,
+)
+from hccs.numbers.modes import MAX_DISTANCE, WIDE_MAX
 from hccs.numbers.score_tables import ScoreTable
 from hccs.numbers.table import ParamTable
 
@@ -40,22 +47,31 @@ class Scales:
     """Whether rows have exponents in front of linear layers, and activations are ramps on int16."""
     channels: Mapping[str, NDArray[np.int16]] = field(default_factory=dict)
     """Of streams and activations that rows with exponents are made of: the scale of every channel in Q15."""
+    loudness: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Of gated products and attention's outputs: what the step of every channel is multiplied by."""
     by_distance: bool = False
     """Whether attention looks scores up by distance, in the place of the table's lines."""
+    stream_limit: int = INT16_LIMIT
+    """How many steps a stream without norms reaches."""
 
     def step(self, name: str) -> float:
         return float(self.steps[name])
 
     def columns(self, name: str) -> NDArray[np.float64] | float:
         """What the columns of a layer's weights are multiplied by, whose inputs are scaled before it."""
+        if name in self.loudness:
+            return self.loudness[name]
         return UNSCALED / self.channels[name] if name in self.channels else 1.0
 
-    def heads(self, i: int, table: ParamTable) -> tuple[HeadParams | ScoreTable, NDArray[np.float64]]:
+    def heads(
+        self, i: int, table: ParamTable, longest: int = 0
+    ) -> tuple[HeadParams | ScoreTable, NDArray[np.float64]]:
         """What makes scores of the logits of a layer's heads, and the step of these logits."""
         if not self.by_distance:
             return table.layer(i), table.scale[i]
+        largest = LARGEST_SCORE if not longest else min(LARGEST_LONG_SCORE, WIDE_MAX // longest)
         scale = np.maximum(table.scale[i], SCORES_REACH / MAX_DISTANCE)
-        return ScoreTable.of_exponentials(scale, LARGEST_SCORE), scale
+        return ScoreTable.of_exponentials(scale, largest), scale
 
     def of_channels(self, name: str, i: int, count: int) -> NDArray[np.float64]:
         """The steps of the channels of a layer's "wide" or "active" value."""
@@ -78,11 +94,20 @@ LOUDNESS = {"x": 1.0, "y": 0.75, "active": 0.65}
 difference; at 0 their weights are equally large. Chosen by the vectors of MiniLM-L6, on other texts than
 those that results are reported on."""
 
+PRODUCT_LOUDNESS = 0.5
+"""The same for gated products, chosen by the perplexity of SmolLM2-135M."""
+
 QUIET = 0.25
 """The share of channels that are not scaled: int16 has few bits to spare."""
 
 LARGEST_SCORE = 1023
 """Of scores by distance: sums of 128 keys stay exact in float32, times a value of eight bits."""
+
+LARGEST_LONG_SCORE = 16383
+"""Of scores by distance in causal rows, which may be long: a thousand far keys must not weigh as one."""
+
+TURNED_STEP = 1.5 * INT8_LIMIT / INT16_LIMIT
+"""q, k and v in int16, before rotary positions: their steps, over those of int8 after them."""
 
 SCORES_REACH = 8.0
 """Up to this distance, in units of logits, scores fall: exp(-8) of 1023 is less than one."""
@@ -95,18 +120,22 @@ def channel_scales(
     found = {}
     for i, layer in enumerate(encoder.layers):
         for name, source, readers in (
-            ("x", f"x{i}_int8", (layer.query, layer.key, layer.value)),
+            ("x", f"x{i}_int8", layer.qkv),
             ("y", f"y{i}_int8", (layer.wide,)),
             ("active", f"active{i}", (layer.narrow,)),
         ):
             weights = np.concatenate([abs(as_numbers(weight_of(module))) for module in readers]).max(0)
-            loud = np.maximum(largest[source].astype(np.float64), 1e-6)
-            power = LOUDNESS[name]
-            spread = loud**power / np.maximum(weights, 1e-6) ** (1 - power)
+            spread = _spread(largest[source].astype(np.float64), weights, LOUDNESS[name])
             least = np.quantile(spread, QUIET)
             scale = np.rint((UNSCALED - 1) * least / np.maximum(spread, least))
             found[f"{name}{i}"] = np.maximum(scale, 1).astype(np.int16)
     return found
+
+
+def _spread(loud: NDArray[np.float64], weights: NDArray[np.float64], power: float) -> NDArray[np.float64]:
+    """How much each channel asks for: by its own loudness, against that of the weights that read it."""
+    made: NDArray[np.float64] = np.maximum(loud, 1e-6) ** power / np.maximum(weights, 1e-6) ** (1 - power)
+    return made
 
 
 def choose_scales(
@@ -114,7 +143,7 @@ def choose_scales(
 ) -> Scales:
     """127 steps, or 32767 finer ones, reach the largest magnitudes."""
     if isinstance(encoder, PreNorm):
-        return _pre_norm_scales(encoder, largest)
+        return (_modern_scales if row_exponents else _pre_norm_scales)(encoder, largest)
     if row_exponents:
         return _row_scales(encoder, largest)
     steps = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
@@ -127,6 +156,8 @@ def choose_scales(
                 steps[stream] = steps[added] = steps[reads] / 2.0 ** bits[stream]
     step, shift = word_step(*(as_numbers(part) for part in encoder.embedding_tables))
     steps["embedded"] = np.float64(step / 2**shift)
+    if encoder.projection is not None:
+        steps["normed"], bits["normed"] = steps["normed_int8"] / 2.0**NORM_BITS, NORM_BITS
     return Scales(steps, bits, step, shift)
 
 
@@ -146,6 +177,8 @@ def _row_scales(encoder: Encoder, largest: Mapping[str, NDArray[Any]]) -> Scales
                 steps[f"{stream}_int8"] = steps[stream] * 2**ROW_BITS
         if f"wide{i}" in largest:
             steps[f"wide{i}"] = steps[f"active{i}"] = int16(f"wide{i}")
+    if encoder.projection is not None:
+        steps["normed"] = int16("normed")
     step, shift = word_step(*(as_numbers(part) for part in encoder.embedding_tables))
     steps["embedded"] = np.float64(step / 2**shift)
     return Scales(steps, bits, step, shift, row_exponents=True)
@@ -167,6 +200,57 @@ def _pre_norm_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Sca
     steps |= {name: np.float64(stream) for name in steps if name == "stream" or is_stream(name)}
     steps |= {name: steps[f"{name}_int8"] / 2.0**NORM_BITS for name in norms}
     return Scales(steps, dict.fromkeys(norms, NORM_BITS), stream * 2**shift, shift)
+
+
+def _modern_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scales:
+    """int16 wherever a row has an exponent of its own; the stream that RMSNorm reads has more bits.
+
+    In the step of the stream words fill int8, and their shift is a whole number.
+    """
+    steps = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
+    limit = LONG_STREAM_LIMIT if all(is_rms(norm) for _, norm in model.streams) else INT16_LIMIT
+    stream, word, shift = MARGIN * float(largest["stream"]) / limit, 0.0, 0
+    if isinstance(model.source, Words):
+        words = float(abs(as_numbers(model.source.words.weight)).max())
+        if model.source.norm is not None:
+            word, shift = word_step(as_numbers(model.source.words.weight), None, None)
+            steps["embedded"] = np.float64(word / 2**shift)
+        else:
+            word = words / INT8_LIMIT
+            shift = int(np.clip(np.floor(np.log2(word / stream)), 0, MAX_WORD_SHIFT))
+            stream = max(stream, word / 2**shift)
+    steps |= {name: np.float64(stream) for name in steps if name == "stream" or is_stream(name)}
+    per_layer = (f"{kind}{i}" for kind in ("a", "b", "gate", "wide") for i in range(len(model.layers)))
+    for name in ("final", "dense", *per_layer):
+        if name in largest:
+            steps[name] = np.asarray(MARGIN * largest[name] / INT16_LIMIT)
+    bits: dict[str, int] = {}
+    if model.head is not None or model.reads != EVERY:  # a classifier whose scores have names reads int8
+        read = "final" if model.head is None else "normed"
+        steps[read], bits[read] = steps[f"{read}_int8"] / 2.0**NORM_BITS, NORM_BITS
+    return Scales(steps, bits, word, shift, row_exponents=True, stream_limit=limit)
+
+
+def loud_products(model: PreNorm, scales: Scales, loud: Mapping[str, NDArray[np.float32]]) -> Scales:
+    """Scales whose gated products have a step for every channel.
+
+    A channel of the wide layer may have any step, and the columns of the narrow one take it back: so loud
+    channels of their product leave the others room, at no cost.
+    """
+    steps, bits, loudness = dict(scales.steps), dict(scales.bits), {}
+    for i, layer in enumerate(model.layers):
+        if layer.gate is None:
+            continue
+        name, seen = f"active{i}", loud[f"active{i}"].astype(np.float64)
+        spread = _spread(seen, abs(as_numbers(weight_of(layer.narrow))).max(0), PRODUCT_LOUDNESS)
+        loudness[name] = spread / np.minimum(spread, np.quantile(spread, QUIET))
+        wide = MARGIN * max(float((loud[f"wide{i}"] / loudness[name]).max()), 1e-6) / INT16_LIMIT
+        steps[f"wide{i}"] = wide * loudness[name]
+        product = float(steps[f"gate{i}"]) * wide
+        reach = MARGIN * max(float((seen / loudness[name]).max()), 1e-6) / product
+        bits[name] = max(0, int(np.ceil(np.log2(reach / LONG_ROW_LIMIT))))
+        steps[name] = np.float64(product * 2.0 ** bits[name])
+    return replace(scales, steps=steps, bits=bits, loudness={**scales.loudness, **loudness})
 
 
 def _stream_bits(largest: Mapping[str, NDArray[Any]], stream: str, added: str, reads: str) -> int:

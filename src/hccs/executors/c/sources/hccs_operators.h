@@ -517,16 +517,16 @@ static inline void hccs_add_32(const int16_t* x, const int16_t* z, uint32_t coun
   for (i = 0; i < count; ++i) y[i] = (int32_t)x[i] + z[i];
 }
 
-/* The sum of two int32 streams, clamped to +-limit. */
-static inline void hccs_add_long(const int32_t* x, const int32_t* z, uint32_t count, int32_t limit, int32_t* y) {
-  uint32_t i;
-  for (i = 0; i < count; ++i) y[i] = hccs_clamp((int64_t)x[i] + z[i], -limit, limit);
-}
-
-/* The sum of two int16 streams where the stream itself goes on: clamped to +-limit. */
+/* The same where the stream itself goes on: clamped to +-limit. */
 static inline void hccs_add_16(const int16_t* x, const int16_t* z, uint32_t count, int32_t limit, int16_t* y) {
   uint32_t i;
   for (i = 0; i < count; ++i) y[i] = (int16_t)hccs_clamp((int32_t)x[i] + z[i], -limit, limit);
+}
+
+/* An int32 stream, which RMSNorm reads. */
+static inline void hccs_add_long(const int32_t* x, const int32_t* z, uint32_t count, int32_t limit, int32_t* y) {
+  uint32_t i;
+  for (i = 0; i < count; ++i) y[i] = hccs_clamp(x[i] + z[i], -limit, limit);
 }
 
 /* ---- "product", "last" ---- */
