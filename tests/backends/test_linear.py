@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hccs.backends.cpu import _native
-from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, LinearParams
+from hccs.numbers.layers import INT8_LIMIT, INT16_LIMIT, INT32_LIMIT, LinearParams
 from hccs.reference.linear import add, linear
 from hccs.reference.table import look_up
 from tests.conftest import from_four_threads, with_amx_model
@@ -33,12 +33,14 @@ class PackedLinear:
 
     def __call__(self, x, *, table=None, stream=None, clamped=False, out=None, threads=1):
         output = "int32" if self._layer.multiplier is None else "int16"
-        if output == "int16" and self._layer.limit == INT8_LIMIT:
+        if output == "int16" and self._layer.limit == INT32_LIMIT:
+            output = "long"
+        elif output == "int16" and self._layer.limit == INT8_LIMIT:
             output = "int8" if table is None else "int8_table"
         elif stream is not None:
             output = "sum_int16" if clamped else "sum_int32"
         if out is None:
-            kind = output.removeprefix("sum_").removesuffix("_table")
+            kind = output.removeprefix("sum_").removesuffix("_table").replace("long", "int32")
             out = np.empty((*x.shape[:-1], self.outputs), kind)
         streamed = None if stream is None else stream.reshape(-1, self.outputs)
         rows = x.reshape(int(np.prod(x.shape[:-1])), self.inputs)
@@ -49,9 +51,13 @@ class PackedLinear:
         return out
 
 
+def limit_of(output):
+    return INT8_LIMIT if output.startswith("int8") else INT32_LIMIT if output == "long" else INT16_LIMIT
+
+
 def layer_for(output, weight, bias, multiplier, input_limit=128):
     """The layer whose outputs are of this kind."""
-    limit = INT8_LIMIT if output.startswith("int8") else INT16_LIMIT
+    limit = limit_of(output)
     return LinearParams(weight, bias, None if output == "int32" else multiplier, limit, input_limit)
 
 
@@ -60,7 +66,8 @@ def random_layer(rng, output, inputs, outputs):
     weight = rng.integers(-127, 128, (outputs, inputs)).astype(np.int8)
     bias = rng.integers(-(2 ** rng.integers(1, 24)), 2 ** rng.integers(1, 24), outputs).astype(np.int32)
     spread = 20 * 74 * max(inputs, 1) ** 0.5  # about that of the sums of such products
-    wanted = (60 if output.startswith("int8") else 20000) * rng.uniform(0.1, 3, outputs)
+    largest = 60 if output.startswith("int8") else 2**29 if output == "long" else 20000
+    wanted = largest * rng.uniform(0.1, 3, outputs)
     multiplier = np.clip(np.rint(2**16 * wanted / spread), 1, 2**24 - 1).astype(np.int32)
     return layer_for(output, weight, bias, multiplier)
 
@@ -147,7 +154,7 @@ def magnitudes(rng, output, channels):
     """One weight of 1: the sum is x + bias, so that biases choose what is requantised."""
     multiplier = (2 ** rng.uniform(0, 24, channels)).astype(np.int32)
     # Half of the channels are near a whole output, its half, or the output's limit, where x is small.
-    limit = INT8_LIMIT if output.startswith("int8") else INT16_LIMIT
+    limit = limit_of(output)
     y = rng.integers(-limit - 2, limit + 3, channels) + rng.choice([0, 0.5], channels)
     anywhere = rng.normal(0, 2.0 ** rng.uniform(0, 30, channels))
     bias = np.where(rng.random(channels) < 0.5, y * 2**16 / multiplier, anywhere)
@@ -165,7 +172,7 @@ def test_requantisation_of_every_magnitude(output):
 def test_ties_go_to_the_even_neighbour(output):
     """acc * M / 2^16 = k + 1/2 for every k in reach, with all ways to share the factors between acc and M."""
     rng = np.random.default_rng(5)
-    limit = INT8_LIMIT if output.startswith("int8") else INT16_LIMIT
+    limit = min(limit_of(output), INT16_LIMIT)
     halves = np.concatenate(
         [np.arange(-200, 200), np.arange(limit - 60, limit + 60), np.arange(-limit - 60, 60 - limit)]
     )

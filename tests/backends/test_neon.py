@@ -246,9 +246,9 @@ def linear_cases(tmp_path_factory):
             x = test_linear.rows(rng, count, layer.weight.shape[1])
             record_linear(file, rng, x, layer, output, forms)
             cases += 1
-            if output in ("int32", "int8", "int16"):
+            if output in ("int32", "int8", "int16", "long"):
                 large = layer if layer.multiplier is None else enlarged(layer)
-                exponents = rng.integers(0, 9, (count, 1)).astype(np.int8)
+                exponents = rng.integers(0, 17, (count, 1)).astype(np.int8)
                 record_linear(file, rng, np.concatenate([x, exponents], axis=1), large, output, forms)
                 cases += 1
     path = tmp_path_factory.mktemp("linear") / "cases"

@@ -225,7 +225,9 @@ class InOnnx:
     def building(self, bits: int, width: int) -> Any:
         from hccs.executors.onnx.graph import Building, Tokens
 
-        made = Building(SimpleNamespace(values={"x": op.Value(bits, width, 0)}))  # type: ignore[arg-type]
+        rows = op.Value(8, width, 127, exponents=8)
+        values = {"x": rows if bits == 8 else op.Value(bits, width, 0), "y": rows}
+        made = Building(SimpleNamespace(values=values))  # type: ignore[arg-type]
         made.made["x"], made.tokens = "x", Tokens("sizes", "mask")
         return made
 

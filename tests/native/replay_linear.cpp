@@ -25,8 +25,9 @@ bool replay(std::FILE* file, const hccs::LinearKernel& kernel) {
   const int64_t rows = header[kRows], inputs = header[kInputs], outputs = header[kOutputs];
   const auto weight = read_array<int8_t>(file, outputs * inputs);
   const auto bias = read_array<int32_t>(file, outputs), multiplier = read_array<int32_t>(file, outputs);
-  const bool exponents = header[kRowExponents] != 0;  // in one more byte of each row
-  const auto x = read_array<int8_t>(file, rows * (inputs + exponents));
+  const int exponents = header[kRowExponents] ? hccs::kMostExponents : 0;  // one of them in one more byte of each row
+  const int64_t columns = inputs + (exponents > 0);
+  const auto x = read_array<int8_t>(file, rows * columns);
   const auto table = read_array<int8_t>(file, header[kTable] ? 256 : 0);
   const auto stream = read_array<int16_t>(file, header[kStream] ? rows * outputs : 0);
   const auto expected = read_array<char>(file, header[kOutputBytes]);
@@ -42,7 +43,7 @@ bool replay(std::FILE* file, const hccs::LinearKernel& kernel) {
   job.packed = packed[0].bytes;
   job.inputs = inputs;
   job.row_exponents = exponents;
-  job.x_stride = inputs + exponents;
+  job.x_stride = columns;
   job.outputs = job.out_stride = job.stream_stride = outputs;
   job.x = x.data();
   job.x_bytes = header[kXTurned] ? hccs::Bytes::kTurned : hccs::Bytes::kPlain;
@@ -50,6 +51,7 @@ bool replay(std::FILE* file, const hccs::LinearKernel& kernel) {
   job.out = out.data();
   job.out_bytes = header[kOutTurned] ? hccs::Bytes::kTurned : hccs::Bytes::kPlain;
   job.table = table.data();
+  job.limit = (1 << 30) - 1;
   job.stream = stream.data();
   hccs::Interruption never;
   hccs::run_linear(job, kernel, rows, 1, never);

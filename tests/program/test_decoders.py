@@ -124,7 +124,7 @@ def test_a_projection_after_the_embeddings():
 @pytest.mark.parametrize("seed", range(6))
 def test_c_runs_every_form(seed, tmp_path):
     written = export_c_model(IntegerModel(random_decoder(seed)), tmp_path / "c")
-    require_pass(make(written.folder, "sanitize", "CC=gcc"), 12)
+    require_pass(make(written.folder, "sanitize", "CC=gcc"), 12, "values")
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -236,6 +236,13 @@ def test_longer_sequences_than_the_tables_are_refused():
     assert model(np.zeros((1, 7), np.int64)).scores.any()
     with pytest.raises(HccsError, match="at most 7 positions"):
         model(np.zeros((1, 8), np.int64))
+
+
+def test_no_sequences_have_no_scores():
+    program = random_decoder(1)
+    empty = np.zeros((0, 5), np.int64)
+    found = run(program, op.Batch(empty, np.zeros(0, np.int64), empty))
+    assert found.shape[0] == 0
 
 
 def test_embeddings_without_positions_take_any_length():

@@ -38,12 +38,10 @@ def narrow(x: NDArray[np.int16], bits: int) -> NDArray[np.int8]:
 
 def add(x: NDArray[Any], y: NDArray[Any], limit: int | None = None) -> NDArray[Any]:
     """The residual x + y: int32, or clamped to +-limit as int16; with a limit above 32767 as int32."""
-    total = x.astype(np.int32) + y
-    return (
-        total
-        if limit is None
-        else np.clip(total, -limit, limit).astype(np.int16 if limit <= INT16_LIMIT else np.int32)
-    )
+    total: NDArray[np.int32] = x.astype(np.int32) + y
+    if limit is None:
+        return total
+    return np.clip(total, -limit, limit).astype(np.int16 if limit <= INT16_LIMIT else np.int32)
 
 
 def multiply(x: NDArray[np.int16], y: NDArray[np.int16], bits: int, limit: int) -> NDArray[Any]:

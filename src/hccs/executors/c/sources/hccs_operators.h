@@ -327,6 +327,9 @@ static inline void hccs_linear_32(const hccs_linear* l, const int8_t* x, uint32_
 
 /* ---- "Row exponents" ---- */
 
+/* Bits beyond 7 of a row's largest magnitude, which counts as 127 or more. */
+static inline uint32_t hccs_exponent(uint32_t largest) { return hccs_leading_bit(largest) - 6; }
+
 static inline int32_t hccs_scaled(const hccs_scales* p, const int16_t* x, uint32_t i) {
   return p->scale == NULL ? x[i] : (x[i] * p->scale[i] + (1 << 14)) >> 15;
 }
@@ -342,7 +345,7 @@ static inline void hccs_narrow_rows(const hccs_scales* p, const int16_t* x, uint
       const uint32_t magnitude = (uint32_t)(v < 0 ? -v : v);
       if (magnitude > largest) largest = magnitude;
     }
-    e = hccs_leading_bit(largest) - 6;
+    e = hccs_exponent(largest);
     for (i = 0; i < width; ++i) y[i] = (int8_t)hccs_clamp(hccs_shift_half_even(hccs_scaled(p, x, i), e), -127, 127);
     y[width] = (int8_t)e;
     x += width, y += width + 1;
@@ -358,7 +361,7 @@ static inline void hccs_narrow_long_rows(const int32_t* x, uint32_t width, uint3
       const uint32_t magnitude = (uint32_t)(x[i] < 0 ? -x[i] : x[i]);
       if (magnitude > largest) largest = magnitude;
     }
-    e = hccs_leading_bit(largest) - 6;
+    e = hccs_exponent(largest);
     for (i = 0; i < width; ++i) y[i] = (int8_t)hccs_clamp(hccs_shift_half_even(x[i], e), -127, 127);
     y[width] = (int8_t)e;
     x += width, y += width + 1;
