@@ -86,8 +86,9 @@ class Attention(Operator):
         self, function: Callable[..., Any], rows: NDArray[np.int8], lengths: NDArray[np.int64]
     ) -> NDArray[np.int8]:
         """Rows through an attention function of the signature of `hccs.attention`."""
-        batch, n, _ = rows.shape
-        heads = rows.reshape(batch, n, self.heads + 2 * self.shared_heads, -1).transpose(0, 2, 1, 3)
+        batch, n, width = rows.shape
+        all_heads = self.heads + 2 * self.shared_heads
+        heads = rows.reshape(batch, n, all_heads, width // all_heads).transpose(0, 2, 1, 3)
         q, k, v = np.split(heads, [self.heads, self.heads + self.shared_heads], axis=1)
         valid: NDArray[Any] = np.broadcast_to(lengths[:, None, None], (batch, self.heads, n))
         if self.window is not None:
@@ -97,7 +98,7 @@ class Attention(Operator):
             seen = seen & (np.arange(n) < lengths[:, None, None])
             valid = np.broadcast_to(seen[:, None], (batch, self.heads, n, n))
         out = function(q, k, v, self.theta, self.requant, valid=valid, causal=self.causal, out="int8")
-        return np.ascontiguousarray(out.transpose(0, 2, 1, 3)).reshape(batch, n, -1)
+        return np.ascontiguousarray(out.transpose(0, 2, 1, 3)).reshape(batch, n, width * self.heads // all_heads)
 
     def own_row_channels(self, width: int) -> int:
         # The queries; keys and values are read in every row.
