@@ -188,8 +188,9 @@ def require_same_texts(number: int, in_c: InC | None) -> None:
     options = OPTIONS[number % len(OPTIONS)]
     prompts = [rng.integers(0, WORDS, int(rng.integers(1, 30))) for _ in range(8)]
     seeds = [int(seed) for seed in rng.integers(0, 2**64, 8, dtype=np.uint64)]
-    place, count = int(rng.integers(8)), int(rng.integers(1, 14))
+    place = int(rng.integers(8))
     prompt, seed = prompts[place], seeds[place]
+    count = min(int(rng.integers(1, 14)), LONGEST + 1 - len(prompt))
     alone = model.generate([prompt], max_new_tokens=count, seed=seed, threads=1, **options)
     assert len(alone.tokens[0]) == count and alone.seeds == [seed]
     for threads in (1, 2, 3, 4):

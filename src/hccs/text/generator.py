@@ -61,7 +61,7 @@ class Generator(TextModel):
         Texts end before the tokens that the file names, and before those of `stop`.
         """
         request = self._request([prompts] if isinstance(prompts, str) else list_of_texts(prompts), options)
-        pieces = [_Pieces(self._reader.decode, prompt) for prompt in request.prompts]
+        pieces = [_Pieces(self._reader.decode, prompt.tolist()) for prompt in request.prompts]
 
         def hear(number: int, token: int) -> None:
             piece = pieces[number].next(token)
@@ -81,7 +81,7 @@ class Generator(TextModel):
         """The pieces of a prompt's continuation, each of whole characters, as soon as they are known."""
         request = self._request([prompt], options)
         steps = generate(self.model, request, reference=False, threads=threads)
-        return _texts(steps, _Pieces(self._reader.decode, request.prompts[0]))
+        return _texts(steps, _Pieces(self._reader.decode, request.prompts[0].tolist()))
 
     def _request(self, prompts: list[str], options: dict[str, Any]) -> Request:
         encodings = self._reader.read(prompts)
@@ -117,7 +117,7 @@ class _Pieces:
 
     def __init__(self, decode: Callable[[list[int]], str], prompt: Sequence[int]) -> None:
         self._decode = decode
-        self._tokens = [int(token) for token in prompt[-PRECEDING:]]
+        self._tokens = list(prompt[-PRECEDING:])
         self._before, self._said = 0, len(self._tokens)
         self.text = ""
 
