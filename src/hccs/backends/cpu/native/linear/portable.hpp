@@ -17,8 +17,7 @@ template <LinearOutput kOutput, int kWidth>
 HCCS_INLINE void finish_one(int32_t acc, const Channels<kWidth>& channels, int r, int c, const Target<kOutput>& to) {
   const int32_t limit = is_int8(kOutput) ? 127 : kOutput == LinearOutput::kLong ? to.limit : 32767;
   int32_t y = acc;
-  if constexpr (kOutput != LinearOutput::kInt32)
-    y = requantised(acc, channels.multiplier[c], channels.shift, limit);
+  if constexpr (kOutput != LinearOutput::kInt32) y = requantised(acc, channels.multiplier[c], channels.shift, limit);
   if constexpr (kOutput == LinearOutput::kInt8Table) y = to.table[y + 128];
   if constexpr (is_int8(kOutput)) y += to.offset;
   if constexpr (adds_stream(kOutput)) y += to.stream[r * to.stream_stride + c];
