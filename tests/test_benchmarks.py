@@ -157,6 +157,9 @@ def test_where_the_time_of_an_encoder_goes(run):
         assert {"linear", "attention", "LayerNorm", "embedding", "call"} <= set(entry["seconds"])
         assert sum(entry["seconds"].values()) == pytest.approx(entry["all"])
         assert sum(entry["floor"].values()) < entry["all"]
+    # Another piece of the measurement joins what the file has.
+    found = run("encoder_cpu", "--model", str(EMBEDDED / "bert_tiny"), "--parts", "where", "--sizes", "3x4")
+    assert [entry["size"] for entry in found["where"]] == ["1x1", "2x8", "3x4"]
 
 
 def test_encoder_cpu_with_openvino(run):
