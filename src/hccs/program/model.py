@@ -177,7 +177,7 @@ class IntegerModel:
         with cache.extending(self.program, texts, counts):
             scores: NDArray[np.int32] | None = None
             if engine is not None:
-                scores = engine.extend(tokens, counts, texts, cache, threads)
+                scores = engine.extend(tokens, counts, texts, cache, threads, self.width)
             if scores is None:
                 from hccs.executors.numpy import run  # executors know programs
 

@@ -81,13 +81,13 @@ class Engine(_native.Engine):
         return scores if self.run(tokens, mask, types, scores, used) else None
 
     def extend(
-        self, tokens: Any, counts: Any, texts: Any, cache: Any, threads: int | None
+        self, tokens: Any, counts: Any, texts: Any, cache: Any, threads: int | None, width: int
     ) -> NDArray[int32] | None:
-        """Scores [texts, labels] after the last of `counts` new tokens of each text of a causal program.
+        """Scores [texts, `width`] after the last of `counts` new tokens of each text of a causal program.
 
         Their keys and values are appended to the cache, whose room and numbers the caller has checked.
         """
-        scores = empty((len(texts), self._labels), int32)
+        scores = empty((len(texts), width), int32)
         used = threads_for(len(tokens) * self._products, _WORK_PER_THREAD) if threads is None else threads
         done = self.run_new_rows(
             tokens,

@@ -67,12 +67,12 @@ class Layer:
     heads: int
     scaling: float
     attention_output: Dense
-    attention_norm: nn.Module
+    attention_norm: Any
     """LayerNorm, RMSNorm, or the identity in front of a first layer whose input is normalised already."""
     wide: Dense
     activation: Any
     narrow: Dense
-    wide_norm: nn.Module
+    wide_norm: Any
     norm_first: bool = True
     gate: Dense | None = None
     """Of a gated layer, whose `narrow` reads activation(gate) * wide."""
@@ -236,8 +236,8 @@ class PreNorm:
 
     source: Words | Patches
     layers: tuple[Layer, ...]
-    final_norm: nn.Module
-    classifier: Dense | None
+    final_norm: Any
+    classifier: Any
     labels: tuple[str, ...]
     causal: bool
     reads: str
