@@ -7,7 +7,7 @@ Nothing is dropped, for a program drops nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -192,7 +192,7 @@ def _pre_norm_forwards(
         yield model.source.positions, _embedding(model.source.positions, stream, INT16_LIMIT)
     for i, layer in enumerate(model.layers):
         steps = [torch.tensor(head_steps(scales, name, i, layer)) for name in ("query", "key", "value")]
-        modules = modules_of(layer.qkv)
+        modules: Sequence[Any] = modules_of(layer.qkv)
         steps = steps if len(modules) == 3 else [torch.cat(steps)]
         yield layer.attention_norm, _norm(layer.attention_norm, stream, step(f"a{i}"))
         for module, out in zip(modules, steps, strict=True):
