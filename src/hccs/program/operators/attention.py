@@ -98,7 +98,9 @@ class Attention(Operator):
             seen = seen & (np.arange(n) < lengths[:, None, None])
             valid = np.broadcast_to(seen[:, None], (batch, self.heads, n, n))
         out = function(q, k, v, self.theta, self.requant, valid=valid, causal=self.causal, out="int8")
-        return np.ascontiguousarray(out.transpose(0, 2, 1, 3)).reshape(batch, n, width * self.heads // all_heads)
+        return np.ascontiguousarray(out.transpose(0, 2, 1, 3)).reshape(
+            batch, n, width * self.heads // all_heads
+        )
 
     def own_row_channels(self, width: int) -> int:
         # The queries; keys and values are read in every row.
