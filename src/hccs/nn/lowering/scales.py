@@ -251,7 +251,7 @@ def loud_products(model: PreNorm, scales: Scales, loud: Mapping[str, NDArray[np.
         steps[f"wide{i}"] = wide * loudness[name]
         product = float(steps[f"gate{i}"]) * wide
         reach = MARGIN * max(float((seen / loudness[name]).max()), 1e-6) / product
-        # The next layer's multipliers start at 2^7: a product in finer steps would cost its weights their bits.
+        # Multipliers behind rows start at 2^7: finer products would cost the next weights their bits.
         weights = abs(as_numbers(weight_of(layer.narrow)) * loudness[name]).max(1)
         unit = product * 2.0**23 * max(float(weights.min()), 1e-12) / INT8_LIMIT / float(steps["stream"])
         coarse = min(np.log2(LEAST_MULTIPLIER / unit), np.log2(reach / INT16_LIMIT))
