@@ -97,6 +97,9 @@ those that results are reported on."""
 PRODUCT_LOUDNESS = 0.5
 """The same for gated products, chosen by the perplexity of SmolLM2-135M."""
 
+LEAST_MULTIPLIER = 2.0**10
+"""Multipliers behind gated products are this large where int16 has the room."""
+
 QUIET = 0.25
 """The share of channels that are not scaled: int16 has few bits to spare."""
 
@@ -248,7 +251,11 @@ def loud_products(model: PreNorm, scales: Scales, loud: Mapping[str, NDArray[np.
         steps[f"wide{i}"] = wide * loudness[name]
         product = float(steps[f"gate{i}"]) * wide
         reach = MARGIN * max(float((seen / loudness[name]).max()), 1e-6) / product
-        bits[name] = max(0, int(np.ceil(np.log2(reach / LONG_ROW_LIMIT))))
+        # Multipliers behind rows start at 2^7: finer products would cost the next weights their bits.
+        weights = abs(as_numbers(weight_of(layer.narrow)) * loudness[name]).max(1)
+        unit = product * 2.0**23 * max(float(weights.min()), 1e-12) / INT8_LIMIT / float(steps["stream"])
+        coarse = min(np.log2(LEAST_MULTIPLIER / unit), np.log2(reach / INT16_LIMIT))
+        bits[name] = max(0, int(np.ceil(max(np.log2(reach / LONG_ROW_LIMIT), coarse))))
         steps[name] = np.float64(product * 2.0 ** bits[name])
     return replace(scales, steps=steps, bits=bits, loudness={**scales.loudness, **loudness})
 
