@@ -25,6 +25,8 @@ bool replay(std::FILE* file, const hccs::RowKernels& kernels) {
     real_bias.push_back(std::ldexp(bias[i], -gain_bits));
   }
   const hccs::NormConstants norm{h,
+                                 h,
+                                 true,
                                  static_cast<uint64_t>(header[kRoot]),
                                  static_cast<int>(header[kRootShift]),
                                  static_cast<uint64_t>(header[kEpsilon]),

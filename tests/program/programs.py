@@ -14,6 +14,7 @@ from hccs.numbers.layers import (
     INT16_LIMIT,
     INT32_LIMIT,
     LONG_ROW_LIMIT,
+    LONG_STREAM_LIMIT,
     EmbeddingParams,
     LinearParams,
     NormParams,
@@ -37,7 +38,7 @@ class Builder:
     """Operators one after the other; each method returns the name of what it wrote."""
 
     def __init__(self, seed: int, lines: int = 1) -> None:
-        self.lines = lines
+        self.lines, self.longest = lines, LONGEST
         self.rng = np.random.default_rng(seed)
         self.operators: list[op.Operator] = []
         self.widths: dict[str, int] = {}
@@ -71,7 +72,7 @@ class Builder:
         """With `bare` there may be no positions, and no types."""
         first = int(self.rng.integers(3))
         words = self.integers(-127, 127, (WORDS, h), np.int8)
-        positions = self.integers(-20000, 20000, (LONGEST + first, h), np.int16)
+        positions = self.integers(-20000, 20000, (self.longest + first, h), np.int16)
         types = self.integers(-9000, 9000, (2, h), np.int16)
         shift = int(self.rng.integers(8))
         if bare and self.rng.random() < 0.7:
@@ -106,13 +107,24 @@ class Builder:
         )
         return self.add(op.LayerNorm, (x,), h, params)
 
+    def rms(self, x: str) -> str:
+        h, bits = self.widths[x], int(self.rng.integers(7, 10))
+        gain = np.rint(self.rng.normal(0, 4000 * 2**bits, h)).clip(-(2**23) + 1, 2**23 - 1)
+        epsilon = int(self.rng.integers(1, 2 ** int(self.rng.integers(1, 40))))
+        return self.add(op.RmsNorm, (x,), h, RmsParams(gain.astype(np.int32), bits, epsilon))
+
     def narrow(self, x: str, bits: int | None = None) -> str:
         return self.add(
             op.Narrow, (x,), self.widths[x], int(self.rng.integers(5, 9)) if bits is None else bits
         )
 
-    def linear(self, x: str, outputs: int, limit: int = INT8_LIMIT) -> str:
-        return self.add(op.Linear, (x,), outputs, self.layer(outputs, self.widths[x], limit))
+    def linear(self, x: str, outputs: int, limit: int = INT8_LIMIT, rows: bool = False) -> str:
+        """With `rows` those of x have exponents."""
+        layer = self.layer(outputs, self.widths[x], min(limit, 4 * INT16_LIMIT))
+        if rows:
+            multiplier = np.clip(layer.multiplier.astype(np.int64) * 2, 128, 2**24 - 1).astype(np.int32)
+            layer = replace(layer, bias=layer.bias * 16, multiplier=multiplier)
+        return self.add(op.Linear, (x,), outputs, replace(layer, limit=limit))
 
     def table(self, x: str) -> str:
         return self.add(op.Table, (x,), self.widths[x], self.integers(-127, 127, 256, np.int8))
@@ -155,7 +167,7 @@ class Builder:
         return ScoreTable(np.ascontiguousarray(falls + 1).astype(np.int16))
 
     def program(self, labels: int) -> Program:
-        return Program(tuple(self.operators), tuple(f"label {i}" for i in range(labels)), LONGEST, 0.01)
+        return Program(tuple(self.operators), tuple(f"label {i}" for i in range(labels)), self.longest, 0.01)
 
 
 def scores(built: Builder, x: str, labels: int) -> Program:
@@ -236,10 +248,7 @@ def random_embedder(seed: int) -> Program:
         return built.add(op.NarrowRows, (x,), width, scale)
 
     def linear(x: str, outputs: int, limit: int = INT8_LIMIT) -> str:
-        layer = built.layer(outputs, built.widths[x], limit)
-        multiplier = np.clip(layer.multiplier.astype(np.int64) * 2, 128, 2**24 - 1).astype(np.int32)
-        layer = LinearParams(layer.weight, layer.bias * 16, multiplier, limit, 128)
-        return built.add(op.Linear, (x,), outputs, layer)
+        return built.linear(x, outputs, limit, rows=True)
 
     def ramp(x: str) -> str:
         function = [gelu, silu][seed // 2 % 2]
@@ -280,22 +289,14 @@ def random_decoder(seed: int, writes: bool = False) -> Program:
     heads, dim = kv_heads * group, int(rng.choice([2, 3, 8, 12, 16, 32]))
     h, wide = max(int(rng.choice([3, 16, 24, 64, 70])), 2), int(rng.integers(1, 150))
     causal, window = writes or bool(seed & 1), int(rng.integers(1, 30)) if seed % 3 == 1 else None
-    limit = int(rng.choice([20000, INT16_LIMIT]))
-
-    def rms(x: str) -> str:
-        bits = int(rng.integers(7, 10))
-        gain = np.rint(rng.normal(0, 4000 * 2**bits, built.widths[x])).clip(-(2**23) + 1, 2**23 - 1)
-        epsilon = int(rng.integers(1, 2 ** int(rng.integers(1, 40))))
-        return built.add(op.RmsNorm, (x,), built.widths[x], RmsParams(gain.astype(np.int32), bits, epsilon))
+    limit = int(rng.choice([20000, INT16_LIMIT, LONG_STREAM_LIMIT]))
+    added = max(limit, INT16_LIMIT)
 
     def rows(x: str) -> str:
         return built.add(op.NarrowRows, (x,), built.widths[x])
 
     def linear(x: str, outputs: int, limit: int = INT16_LIMIT) -> str:
-        layer = built.layer(outputs, built.widths[x], min(limit, INT16_LIMIT))
-        multiplier = np.clip(layer.multiplier.astype(np.int64) * 2, 128, 2**24 - 1).astype(np.int32)
-        layer = LinearParams(layer.weight, layer.bias * 16, multiplier, limit, 128)
-        return built.add(op.Linear, (x,), outputs, layer)
+        return built.linear(x, outputs, limit, rows=x in built.exponents())
 
     def rotated(x: str) -> str:
         all_heads, pairs = heads + 2 * kv_heads, int(rng.integers(1, dim // 2 + 1))
@@ -311,19 +312,16 @@ def random_decoder(seed: int, writes: bool = False) -> Program:
         largest, bits = [(INT16_LIMIT, 14), (LONG_ROW_LIMIT, 6), (2**18, 9)][int(rng.integers(3))]
         return built.add(op.Multiply, (gate, linear(x, wide)), wide, bits, largest)
 
-    x = built.embed(h, limit, bare=True)
+    x = built.embed(h, None if limit > INT16_LIMIT else limit, bare=True)
     for _ in range(int(rng.integers(1, 3))):
-        normed = rms(x)
+        normed = built.rms(x)
         y = rows(normed) if rng.random() < 0.7 else built.narrow(normed)
-        if y in built.exponents():
-            qkv = linear(y, (heads + 2 * kv_heads) * dim)
-        else:
-            qkv = built.linear(y, (heads + 2 * kv_heads) * dim, INT16_LIMIT)
+        qkv = linear(y, (heads + 2 * kv_heads) * dim)
         attended = built.attend(rotated(qkv), heads, causal, kv_heads if group > 1 else None, window)
-        x = built.sum(x, built.linear(attended, h, INT16_LIMIT), limit)
-        x = built.sum(x, linear(rows(gated(rows(rms(x)))), h), limit)
+        x = built.sum(x, linear(attended, h, added), limit)
+        x = built.sum(x, linear(rows(gated(rows(built.rms(x)))), h, added), limit)
     per_token = writes or seed % 4 == 3
-    y = rows(rms(x))
+    y = rows(built.rms(x))
     if not per_token:
         y = built.add([op.First, op.Last][seed // 3 % 2], (y,), h)
     labels = WORDS if writes else int(rng.integers(1, 200))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
 import warnings
 from dataclasses import replace
 
@@ -9,19 +11,134 @@ import numpy as np
 import pytest
 
 from hccs.errors import DataError, HccsError
+from hccs.executors.c.write import export_c_model
+from hccs.executors.cpu import TARGET
 from hccs.executors.numpy import run
 from hccs.numbers.heads import HeadParams
+from hccs.numbers.layers import INT16_LIMIT, LONG_STREAM_LIMIT, RampParams
 from hccs.numbers.requant import FixedPoint, Requant
 from hccs.numbers.score_tables import ScoreTable
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
+from hccs.program.plan import plan
 from hccs.reference.attention import attention
-from tests.program.programs import LONGEST, random_batch, random_decoder
+from tests.export.test_freestanding import make, require_pass
+from tests.program.programs import LONGEST, Builder, gelu, random_batch, random_decoder, scores
+
+THREADS = (1, 2, 3)
+
+
+@functools.cache
+def random_case(seed: int):
+    """A program, and batches with what the reference answers: once for all instruction sets."""
+    program = random_decoder(seed)
+    sizes = [(None, None), (1, 1), (1, LONGEST), (2, LONGEST), (40, 3)][: 5 if seed < 12 else 1]
+    batches = [random_batch(program, seed, *size) for size in sizes]
+    model = IntegerModel(program)
+    return program, [(batch, model(*batch, reference=True).scores) for batch in batches]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_engine_runs_every_form_on_every_instruction_set(seed, instruction_set):
+    program, cases = random_case(seed)
+    model = IntegerModel(program)
+    assert model._engine is not None
+    for batch, expected in cases:
+        for threads in THREADS:
+            np.testing.assert_array_equal(model(*batch, threads=threads).scores, expected)
+
+
+@pytest.mark.parametrize("h", [2, 31, 576, 1024, 1025, 2048, 2049, 4096])
+@pytest.mark.parametrize("limit", [None, INT16_LIMIT, LONG_STREAM_LIMIT])
+def test_rms_norm_of_any_width_alone_and_after_sums(h, limit, instruction_set):
+    """Of the embedding, of a sum, with the stream beside it, narrowed in both ways and not at all."""
+    built = Builder(h)
+    x = built.embed(h, limit if limit == INT16_LIMIT else None)
+    if limit is not None:
+        y = built.rms(x)
+        part = built.linear(built.narrow(y), h, max(limit, INT16_LIMIT))
+        x = built.sum(x, part, limit)
+        part = built.linear(
+            built.add(op.NarrowRows, (built.rms(x),), h), h, max(limit, INT16_LIMIT), rows=True
+        )
+        x = built.sum(x, part, limit)
+    program = scores(built, built.narrow(built.rms(x), 8), 5)
+    model, batch = IntegerModel(program), random_batch(program, h, 3, 11)
+    expected = model(*batch, reference=True).scores
+    np.testing.assert_array_equal(model(*batch).scores, expected)
+
+
+@pytest.mark.parametrize("window", [1, 2, 63, 64, 65, 127, 130, 400])
+@pytest.mark.parametrize("causal", [False, True])
+def test_windows_around_the_blocks_of_the_engine(window, causal, instruction_set):
+    """Sequences of several blocks of queries, and of one key less and more than a window."""
+    built = Builder(window, lines=2 + window % 2)
+    built.longest = 300
+    qkv = built.linear(built.narrow(built.embed(24, INT16_LIMIT)), 5 * 8)
+    y = built.linear(built.attend(qkv, 3, causal, 1, window), 24)
+    program = scores(built, y, 3)
+    model = IntegerModel(program)
+    for n in (1, 64, 65, 200, 300):
+        batch = random_batch(program, n, 2, n)
+        expected = run(program, program.embed.read(*batch, program.longest))
+        for threads in (1, 2):
+            np.testing.assert_array_equal(model(*batch, threads=threads).scores, expected)
+
+
+def test_ramp_product_and_rows_run_as_one_step():
+    program = next(p for p in map(random_decoder, range(9)) if not p.per_token)
+    planned = plan(program, TARGET)
+    steps = [step for group in planned.groups for step in group]
+    gates = [step for step in steps if isinstance(step.main, op.Multiply)]
+    assert gates
+    for step in gates:
+        assert isinstance(step.before, op.Ramp) and isinstance(step.after, op.NarrowRows)
+        assert len(step.reads) == 2 and step.writes == (step.after.output,)
+
+
+def test_a_ramp_that_is_the_second_factor_or_both_runs_too():
+    built = Builder(3)
+    x = built.norm(built.embed(16, INT16_LIMIT))
+    params = RampParams.from_function(gelu, 8 / 32767)
+    active = built.add(op.Ramp, (x,), 16, params)
+    product = built.add(op.Multiply, (x, active), 16, 12, INT16_LIMIT)
+    square = built.add(op.Multiply, (active, active), 16, 12, INT16_LIMIT)
+    program = scores(built, built.narrow(built.sum(product, square, INT16_LIMIT), 7), 4)
+    model, batch = IntegerModel(program), random_batch(program, 3)
+    np.testing.assert_array_equal(model(*batch).scores, model(*batch, reference=True).scores)
+
+
+def test_a_projection_after_the_embeddings():
+    """ALBERT and small ELECTRA: narrow embeddings, their norm, and a layer to the stream's width."""
+    built = Builder(5)
+    x = built.linear(built.narrow(built.norm(built.embed(12, None))), 32, INT16_LIMIT)
+    attended = built.attend(built.linear(built.narrow(x), 96), 4, causal=False)
+    x = built.norm(built.sum(x, built.linear(attended, 32, INT16_LIMIT)))
+    program = scores(built, built.add(op.First, (built.narrow(x),), 32), 3)
+    model, batch = IntegerModel(program), random_batch(program, 5)
+    assert model._engine is not None
+    np.testing.assert_array_equal(model(*batch).scores, model(*batch, reference=True).scores)
+
+
+@pytest.mark.skipif(not shutil.which("gcc") or not shutil.which("make"), reason="no C compiler, or no make")
+@pytest.mark.parametrize("seed", range(6))
+def test_c_runs_every_form(seed, tmp_path):
+    written = export_c_model(IntegerModel(random_decoder(seed)), tmp_path / "c")
+    require_pass(make(written.folder, "sanitize", "CC=gcc"), 12, "values")
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_onnx_runs_every_form(seed):
+    pytest.importorskip("onnxruntime")
+    from hccs.executors.onnx.model import equal_scores, onnx_program
+
+    program = random_decoder(seed)
+    assert equal_scores(onnx_program(program).SerializeToString(), IntegerModel(program)) == 32
 
 
 def model_of(program: Program) -> IntegerModel:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("error")
         return IntegerModel(program)
 
 
@@ -33,7 +150,7 @@ def test_every_form_runs_alike_in_numpy_and_by_the_reference(seed, tmp_path):
     assert expected.dtype == np.int32 and expected.any()
     np.testing.assert_array_equal(run(program, program.embed.read(*batch, program.longest)), expected)
     model.save(tmp_path / "model.hccs")
-    loaded = IntegerModel.load(tmp_path / "model.hccs") if model._engine else model_of(program)
+    loaded = IntegerModel.load(tmp_path / "model.hccs")
     np.testing.assert_array_equal(loaded(*batch, reference=True).scores, expected)
     assert "Rotate" in repr(model) and "RmsNorm" in repr(model)
 
@@ -119,6 +236,13 @@ def test_longer_sequences_than_the_tables_are_refused():
     assert model(np.zeros((1, 7), np.int64)).scores.any()
     with pytest.raises(HccsError, match="at most 7 positions"):
         model(np.zeros((1, 8), np.int64))
+
+
+def test_no_sequences_have_no_scores():
+    program = random_decoder(1)
+    empty = np.zeros((0, 5), np.int64)
+    found = run(program, op.Batch(empty, np.zeros(0, np.int64), empty))
+    assert found.shape[0] == 0
 
 
 def test_embeddings_without_positions_take_any_length():

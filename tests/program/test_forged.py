@@ -53,7 +53,7 @@ def test_first_positions_lie_among_the_positions(first):
 
 @pytest.mark.parametrize("limit", [0, 1, -1, 126, 128, 32766, 32768, None, "127"])
 def test_limits_of_layers_are_those_of_int8_and_int16(limit):
-    with pytest.raises(DataError, match=r"a limit of 127, 32767 or 2\^30 - 1"):
+    with pytest.raises(DataError, match=r"a limit of 127, 32767, 2\^17 or 2\^30 - 1"):
         changed_params("qkv", limit=limit)
 
 

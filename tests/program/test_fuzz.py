@@ -21,7 +21,7 @@ from hccs.numbers.requant import Requant
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 from tests.export.test_freestanding import make
-from tests.program.programs import random_batch, random_embedder, random_program
+from tests.program.programs import random_batch, random_decoder, random_embedder, random_program
 
 ODD = (-(10**7), -3, -1, 0, 1, 2, 7, 126, 127, 128, 129, 32766, 32767, 32768, 10**9, None, "7", 1.0, True)
 POOLINGS = ("mean", "last", "max", "first", "", None)
@@ -30,6 +30,8 @@ NAMES = ("", "v1.first", "v3.q", "v3.kv", "v0.pixels", "v4.logits", "v2", "a nam
 
 @lru_cache(300)
 def program_of(seed: int) -> Program:
+    if seed % 3 == 1:
+        return random_decoder(seed)
     return random_embedder(seed) if seed % 3 == 0 else random_program(seed, lines=1 + seed % 2)
 
 
@@ -48,12 +50,24 @@ def other_constant(program: Program, rng: np.random.Generator) -> Program:
     own = [
         field.name
         for field in fields(step)
-        if field.name in ("first_position", "limit", "bits", "causal", "pooling", "divided", "dims")
+        if field.name
+        in ("first_position", "limit", "bits", "causal", "kv_heads", "window", "pooling", "divided", "dims")
     ]
     inner = [
         name
-        for name in ("limit", "input_limit", "multiplier", "epsilon", "gain_bits", "shift", "patch", "bits")
+        for name in (
+            "limit",
+            "input_limit",
+            "multiplier",
+            "epsilon",
+            "gain_bits",
+            "shift",
+            "patch",
+            "bits",
+            "heads",
+        )
         if hasattr(getattr(step, "params", None), name)
+        and not (isinstance(step, op.Rotate) and name == "multiplier")  # which it cannot be without
     ]
     if own and (not inner or rng.random() < 0.5):
         name = pick(rng, own)

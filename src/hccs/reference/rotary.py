@@ -25,7 +25,8 @@ def rotate(x: NDArray[np.int16], positions: NDArray[Any], params: RotateParams) 
     >>> rotate(rows, np.arange(2), by).tolist()  # not at all, then by 90 degrees; steps of 8
     [[100, 2, 100, 2, 100, 2], [-2, 100, -2, 100, 100, 2]]
     """
-    heads = x.reshape(*x.shape[:-1], params.all_heads, -1).astype(np.int64)
+    width = x.shape[-1] // params.all_heads
+    heads = x.reshape(*x.shape[:-1], params.all_heads, width).astype(np.int64)
     pairs, turned = params.pairs, params.heads + params.kv_heads
     c, s = (part.astype(np.int64)[positions][..., None, :] for part in (params.cosine, params.sine))
     a = heads * INT16_LIMIT

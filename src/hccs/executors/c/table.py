@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hccs.executors.c.literals import array, as_bytes, numbers_of
 from hccs.executors.c.tokenizer import Tables
 from hccs.numbers.heads import NAMES
-from hccs.numbers.layers import INT16_LIMIT, LinearParams
+from hccs.numbers.layers import LinearParams
 from hccs.numbers.score_tables import DISTANCES, ScoreTable
 from hccs.program import operators as op
 from hccs.program.plan import ProgramPlan, Step, Target, require_known
@@ -312,7 +312,7 @@ def _table_constants(writing: Writing, step: op.Table) -> Iterator[str]:
 def _add_call(call: Call) -> str:
     limit = call.step.main.limit  # type: ignore[attr-defined]
     clamped = "" if limit is None else f"{limit}, "
-    kind = "long" if limit is not None and limit > INT16_LIMIT else call.bits
+    kind = "long" if call.given().bits == 32 else call.bits
     return f"hccs_add_{kind}({call.read(0)}, {call.read(1)}, {call.count}, {clamped}{call.out})"
 
 

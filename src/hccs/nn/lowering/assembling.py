@@ -278,7 +278,6 @@ class Builder:
         """Pooling, a dense layer, an activation and LayerNorm: what scores are computed from."""
         if reads == MEAN:
             self.add(op.Pool((final,), MEAN, "mean", divided=True), like=final)
-            self.steps[MEAN] = self.steps[final]
         read = self.narrowed(MEAN if reads == MEAN else self.one_row(final, reads), rows=True)
         self.linear(read, head.dense, "dense", limit=INT16_LIMIT)
         self.ramp("dense", head.activation, "active")

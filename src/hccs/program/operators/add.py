@@ -25,13 +25,17 @@ class Add(Operator):
 
     def written(self, given: Sequence[Value]) -> Value:
         first, second = given
+        if self.limit is not None:
+            self.require_integer("a limit", self.limit, 1, LONG_STREAM_LIMIT)
         long = self.limit is not None and self.limit > INT16_LIMIT
         for value in given:
             self.require_rows_of(value, (32,) if long else (16,), first.width)
+            self.require(
+                value.largest <= LONG_STREAM_LIMIT, f"to read up to {LONG_STREAM_LIMIT}", value.largest
+            )
         self.require(first.per_token == second.per_token, "to add like to like", "a token and a sequence")
         if self.limit is None:
             return Value(32, first.width, first.largest + second.largest, first.per_token)
-        self.require_integer("a limit", self.limit, 1, LONG_STREAM_LIMIT)
         return Value(32 if long else 16, first.width, self.limit, first.per_token)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:

@@ -33,7 +33,7 @@ class ProgramPlan:
 def plan(program: Program, target: Target) -> ProgramPlan:
     """The plan of a program; an operator that the executor has no code for is refused by its name."""
     operators, values = _known(program, target)
-    steps = over_needed_rows(fused(operators, values, target), values, program, target)
+    steps = over_needed_rows(fused(operators, target), values, program, target)
     groups = grouped(steps)
     tile = min(target.tile or program.rows, program.rows)
     slots, pools = placed(groups, values, program, target, tile)

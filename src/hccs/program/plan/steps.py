@@ -6,15 +6,15 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hccs.errors import ModelError
-from hccs.program.operators import Operator, Value
+from hccs.program.operators import Operator
 
 
 @dataclass(frozen=True)
 class Fusion:
     """What an executor runs together with one kind of operator.
 
-    It takes the kinds `before` it, whose values of 16 bits or less it writes too unless it cannot (then no
-    other reads them), and the kinds `after` it.
+    It takes the kinds `before` it, whose values it writes too unless it cannot (then no other reads them),
+    and the kinds `after` it.
     With `keeps` it writes its own value beside that of the operator after it; without, no other reads it.
     """
 
@@ -80,7 +80,7 @@ def require_known(step: Operator, operators: Container[type[Operator]], executor
         )
 
 
-def fused(operators: Sequence[Operator], values: Mapping[str, Value], target: Target) -> list[Step]:
+def fused(operators: Sequence[Operator], target: Target) -> list[Step]:
     """Steps in their order. What reads a first row reads the value itself, at first rows."""
     source = {step.output: step.inputs[0] for step in operators if step.takes_first_row}
     reads = {step.output: tuple(source.get(name, name) for name in step.inputs) for step in operators}
@@ -92,7 +92,7 @@ def fused(operators: Sequence[Operator], values: Mapping[str, Value], target: Ta
     before = {
         step.output: step
         for step in running
-        if _runs_before(step, readers[step.output], values, target)
+        if _runs_before(step, readers[step.output], target)
         and reads[readers[step.output][0].output][0] == step.output
     }
     after: set[str] = set()
@@ -107,8 +107,7 @@ def fused(operators: Sequence[Operator], values: Mapping[str, Value], target: Ta
         last = _next(readers[step.output], rule)
         if last is not None:
             after.add(last.output)
-        stream = first is not None and rule.writes_before and values[first.output].bits <= 16
-        writes = [first.output] if first is not None and stream else []
+        writes = [first.output] if first is not None and rule.writes_before else []
         if last is None or rule.keeps:
             writes.append(step.output)
         if last is not None:
@@ -118,14 +117,10 @@ def fused(operators: Sequence[Operator], values: Mapping[str, Value], target: Ta
     return steps
 
 
-def _runs_before(
-    step: Operator, readers: Sequence[Operator], values: Mapping[str, Value], target: Target
-) -> bool:
+def _runs_before(step: Operator, readers: Sequence[Operator], target: Target) -> bool:
     """Whether the first of its readers runs it: the others then read what that one writes of it."""
     rule = target.fusions.get(type(readers[0]), Fusion()) if readers else Fusion()
-    shared = rule.writes_before and values[step.output].bits <= 16
-    narrow = all(values[name].bits <= 16 for name in step.inputs)  # int32 streams are added by themselves
-    return type(step) in rule.before and narrow and (shared or len(readers) == 1)
+    return type(step) in rule.before and (rule.writes_before or len(readers) == 1)
 
 
 def _next(readers: Sequence[Operator], rule: Fusion) -> Operator | None:

@@ -12,6 +12,9 @@ struct Avx2Norm : PlainNorm {
   static HCCS_INLINE __m256i widened(const int16_t* from) {
     return _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
+  static HCCS_INLINE __m256i widened(const int32_t* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  }
   static HCCS_INLINE __m128i upper(__m256i x) { return _mm256_extracti128_si256(x, 1); }
   static HCCS_INLINE __m128i lower(__m256i x) { return _mm256_castsi256_si128(x); }
   static HCCS_INLINE double total(__m256d x) {
@@ -24,7 +27,8 @@ struct Avx2Norm : PlainNorm {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(of.a + i));
   }
   static HCCS_INLINE __m256i values(const Int16Of& of, int64_t i) { return widened(of.a + i); }
-  static HCCS_INLINE __m256i values(const SumOf& of, int64_t i) {
+  template <class T>
+  static HCCS_INLINE __m256i values(const SumOf<T>& of, int64_t i) {
     return _mm256_add_epi32(widened(of.a + i), widened(of.b + i));
   }
   static HCCS_INLINE __m256i values(const EmbeddingOf& of, int64_t i) {

@@ -50,13 +50,15 @@ struct Avx512Norm {
   static HCCS_INLINE __m512i widened(const int16_t* from) {
     return _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
+  static HCCS_INLINE __m512i widened(const int32_t* from) { return _mm512_loadu_si512(from); }
   static HCCS_INLINE __m256i upper(__m512i x) { return _mm512_extracti64x4_epi64(x, 1); }
   static HCCS_INLINE __m256i lower(__m512i x) { return _mm512_castsi512_si256(x); }
 
   // v_i to v_(i + 15)
   static HCCS_INLINE __m512i values(const Int32Of& of, int64_t i) { return _mm512_loadu_si512(of.a + i); }
   static HCCS_INLINE __m512i values(const Int16Of& of, int64_t i) { return widened(of.a + i); }
-  static HCCS_INLINE __m512i values(const SumOf& of, int64_t i) {
+  template <class T>
+  static HCCS_INLINE __m512i values(const SumOf<T>& of, int64_t i) {
     return _mm512_add_epi32(widened(of.a + i), widened(of.b + i));
   }
   static HCCS_INLINE __m512i values(const EmbeddingOf& of, int64_t i) {

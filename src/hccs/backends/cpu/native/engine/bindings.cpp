@@ -139,16 +139,19 @@ class PlannedEngine {
                             : !std::strcmp(source, "int16") ? NormSource::kInt16
                             : !std::strcmp(source, "sum")   ? NormSource::kSum
                                                             : NormSource::kEmbedding;
-    if (from != NormSource::kEmbedding) fits(a, h * (from == NormSource::kInt32 ? 4 : 2));
-    if (from == NormSource::kSum) fits(b, 2 * h);
+    const bool sums = from == NormSource::kSum, long_sum = sums && limit > INT16_MAX;
+    if (from != NormSource::kEmbedding) fits(a, h * (from == NormSource::kInt32 || long_sum ? 4 : 2));
+    if (sums) fits(b, h * (long_sum ? 4 : 2));
+    const int most = sums ? limit : embedding_.limit;
     require(from != NormSource::kEmbedding || channels_ == h, "wrong channels");
     const auto place = [&](int number, int64_t bytes) -> const Value* {
       if (number < 0) return nullptr;
       fits(number, bytes);
       return &at(number);
     };
-    const NormStep::Places places{a < 0 ? nullptr : &at(a), b < 0 ? nullptr : &at(b), place(clamped, 2 * h),
-                                  place(out, 2 * h), place(narrowed, h + (bits == kRowExponent))};
+    const NormStep::Places places{a < 0 ? nullptr : &at(a), b < 0 ? nullptr : &at(b),
+                                  place(clamped, h * (most && most <= INT16_MAX ? 2 : 4)), place(out, 2 * h),
+                                  place(narrowed, h + (bits == kRowExponent))};
     engine_.add(
         std::make_unique<NormStep>(*engine_.instructions().rows,
                                    NormStep::Constants{h, centred ? h : kRmsTimes, centred, gains.data<int32_t>(),
@@ -241,7 +244,7 @@ class PlannedEngine {
     engine_.add(std::make_unique<UnitStep>(*engine_.instructions().rows, at(x), at(out), channels, bits));
   }
   void sum(int a, int b, int out, int64_t channels, int limit) {
-    const int64_t bytes = limit > INT16_MAX ? 4 : 2;  // of what is added
+    const int64_t bytes = limit > INT16_MAX ? 4 : 2;
     fits(a, bytes * channels);
     fits(b, bytes * channels);
     fits(out, channels * (limit ? bytes : 4));

@@ -51,8 +51,9 @@ struct Int16Of {
   const int16_t* a;
   HCCS_INLINE int32_t operator()(int64_t i) const { return a[i]; }
 };
+template <class T>
 struct SumOf {
-  const int16_t *a, *b;
+  const T *a, *b;
   HCCS_INLINE int32_t operator()(int64_t i) const { return a[i] + b[i]; }
 };
 struct EmbeddingOf {
@@ -244,10 +245,14 @@ HCCS_INLINE RowStatistics load_source(const NormJob& job, int64_t row, Kept* v) 
       return Norm::load(Int32Of{reinterpret_cast<const int32_t*>(at(job.a, job.a_stride))}, 0, channels, v);
     case NormSource::kInt16:
       return Norm::load(Int16Of{reinterpret_cast<const int16_t*>(at(job.a, job.a_stride))}, 0, channels, v);
-    case NormSource::kSum:
-      return load(SumOf{reinterpret_cast<const int16_t*>(at(job.a, job.a_stride)),
-                        reinterpret_cast<const int16_t*>(at(job.b, job.b_stride))},
-                  job.limit);
+    case NormSource::kSum: {
+      const auto sum = [&]<class T> {
+        return load(SumOf<T>{reinterpret_cast<const T*>(at(job.a, job.a_stride)),
+                             reinterpret_cast<const T*>(at(job.b, job.b_stride))},
+                    job.limit);
+      };
+      return job.limit > INT16_MAX ? sum.template operator()<int32_t>() : sum.template operator()<int16_t>();
+    }
     case NormSource::kEmbedding: {
       const EmbeddingConstants& e = *job.embedding;
       return load(EmbeddingOf{e.words + job.tokens.token[row] * channels,
@@ -286,8 +291,12 @@ void norm_rows(const NormJob& job, int64_t rows) {
     for (int r = 0; r < count; ++r) {
       const int64_t row = first + r;
       if (job.clamped) {
-        auto* const to = reinterpret_cast<int16_t*>(reinterpret_cast<char*>(job.clamped) + row * job.clamped_stride);
-        for (int64_t i = 0; i < norm.channels; ++i) to[i] = static_cast<int16_t>(at_hand[r].v[i]);
+        char* const to = static_cast<char*>(job.clamped) + row * job.clamped_stride;
+        const auto keep = [&](auto* stream) HCCS_INLINE_LAMBDA {
+          using Kind = std::remove_pointer_t<decltype(stream)>;
+          for (int64_t i = 0; i < norm.channels; ++i) stream[i] = static_cast<Kind>(at_hand[r].v[i]);
+        };
+        job.clamped_long ? keep(reinterpret_cast<int32_t*>(to)) : keep(reinterpret_cast<int16_t*>(to));
       }
       if (job.narrowed == nullptr) continue;
       int8_t* const to = job.narrowed + row * job.narrowed_stride;
@@ -316,10 +325,6 @@ void embed_row(const EmbeddingConstants& e, int32_t token, int32_t position, int
 template <class Norm>
 void narrow_values(const int16_t* x, int64_t count, int bits, uint8_t turn, int8_t* out) {
   Norm::narrow(x, count, bits, turn, out);
-}
-
-void add_long_rows(const int32_t* a, const int32_t* b, int64_t count, int32_t limit, int32_t* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = clamp(a[i] + b[i], limit);
 }
 
 void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out) {
@@ -402,6 +407,10 @@ void narrow_long_row(const int32_t* x, int64_t count, int32_t largest, uint8_t t
   out[count] = static_cast<int8_t>(exponent);
 }
 
+void add_long_rows(const int32_t* a, const int32_t* b, int64_t count, int32_t limit, int32_t* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = clamp(a[i] + b[i], limit);
+}
+
 void pool_tokens(Pooling pooling, const int16_t* x, int64_t stride, int64_t tokens, int64_t channels, int32_t* out) {
   const auto token = [&](int64_t t) {
     return reinterpret_cast<const int16_t*>(reinterpret_cast<const char*>(x) + t * stride);
@@ -455,7 +464,7 @@ void unit_row(const int32_t* x, int64_t channels, int16_t* out) {
 template <class Norm>
 constexpr RowKernels kRowLoops{norm_rows<Norm>, embed_row, narrow_values<Norm>, narrow_row<Norm>, Norm::Row::ramp,
                                pool_tokens,     unit_row,  rotate_row,          multiply_rows,    narrow_long_row,
-                               largest_of_long, add_rows, add_long_rows};
+                               largest_of_long, add_rows,  add_long_rows};
 
 }  // namespace
 }  // namespace hccs

@@ -44,12 +44,13 @@ struct RampConstants {
 struct NormJob {
   const NormConstants* norm;
   NormSource source;
-  const void *a, *b;  // int32 or int16 rows; kSum: v = a + b, both int16
+  const void *a, *b;  // int32 or int16 rows; kSum: v = a + b, both int16, or int32 with a limit beyond
   int64_t a_stride, b_stride;
   int32_t limit;  // kSum: clamps v to +-limit unless it is 0
   const EmbeddingConstants* embedding;
   EmbeddedTokens tokens;
-  int16_t* clamped;  // receives v where it is clamped: the stream that goes on; null: not wanted
+  void* clamped;      // receives v, the stream that goes on; null: not wanted
+  bool clamped_long;  // as int32
   int64_t clamped_stride;
   int16_t* out;  // null: not wanted
   int64_t out_stride;
@@ -103,7 +104,7 @@ struct RowKernels {
   int32_t (*largest)(const int32_t* x, int64_t count);
   // int16 clamped to +-limit, or int32 where limit is 0.
   void (*add)(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, void* out);
-  // int32 clamped to +-limit.
+  // Of int32, clamped to +-limit.
   void (*add_long)(const int32_t* a, const int32_t* b, int64_t count, int32_t limit, int32_t* out);
 };
 

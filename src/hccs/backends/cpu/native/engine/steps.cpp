@@ -96,6 +96,8 @@ NormStep::NormStep(const RowKernels& kernels, const Constants& constants, NormSo
   job_.source = source;
   job_.embedding = &embedding_;
   job_.limit = limit;
+  const int32_t most = source == NormSource::kEmbedding ? embedding.limit : limit;
+  job_.clamped_long = most == 0 || most > INT16_MAX;
   job_.bits = bits;
   job_.scale = scale_.empty() ? nullptr : scale_.data();
   const auto take = [](const Value* place, Value& value, int64_t& stride) {
@@ -116,7 +118,7 @@ void NormStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_
   if (job.a_stride) job.a = memory.at(a_, row);
   if (job.b_stride) job.b = memory.at(b_, row);
   if (job.source == NormSource::kEmbedding) job.tokens = {batch.token + row, batch.position + row, batch.type + row};
-  if (job.clamped_stride) job.clamped = memory.at<int16_t>(clamped_, row);
+  if (job.clamped_stride) job.clamped = memory.at(clamped_, row);
   if (job.out_stride) job.out = memory.at<int16_t>(out_, row);
   if (job.narrowed_stride) job.narrowed = memory.at<int8_t>(narrowed_, row);
   kernels_.norm(job, row_end - row);
