@@ -167,17 +167,17 @@ typedef struct {
   v128_t most;
   v128_t rounder;
   v128_t bias[2];
-} hccs_exponent;
+} hccs_by_exponent;
 
 /* clamp(rhe(x * multiplier / 2^bits)) of two numbers, as the low halves of two words. Where the product is not exact it
  * is beyond every limit. */
-static inline v128_t hccs_rounded(v128_t x, v128_t multiplier, const hccs_exponent* by) {
+static inline v128_t hccs_rounded(v128_t x, v128_t multiplier, const hccs_by_exponent* by) {
   const v128_t y = wasm_f64x2_mul(wasm_f64x2_convert_low_i32x4(x), multiplier);
   return wasm_f64x2_add(wasm_f64x2_pmax(by->least, wasm_f64x2_pmin(by->most, y)), by->rounder);
 }
 
 /* Four sums, requantised by four multipliers. */
-static inline v128_t hccs_requantised(v128_t sums, const v128_t* multipliers, const hccs_exponent* by) {
+static inline v128_t hccs_requantised(v128_t sums, const v128_t* multipliers, const hccs_by_exponent* by) {
   const v128_t low = hccs_rounded(sums, multipliers[0], by);
   const v128_t high = hccs_rounded(wasm_i32x4_shuffle(sums, sums, 2, 3, 2, 3), multipliers[1], by);
   return wasm_i32x4_shuffle(low, high, 0, 2, 4, 6);
@@ -214,7 +214,7 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
                            int8_t* y8, int16_t* y16, int32_t* y32) {
   static int16_t wide[HCCS_PANEL * HCCS_INPUTS] __attribute__((aligned(16))); /* a panel's weights */
   const uint32_t inputs = l->inputs, pairs = (inputs + 1) / 2, columns = inputs + (exponents ? 1 : 0);
-  hccs_exponent of[HCCS_EXPONENTS];
+  hccs_by_exponent of[HCCS_EXPONENTS];
   uint32_t panel, row, r, e, used = exponents ? 0 : 1;
   for (e = 0; e < HCCS_EXPONENTS; ++e) {
     const double one = hccs_power(exponents ? 23 - (int32_t)e : 16);
@@ -242,7 +242,7 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
       v128_t sums[2 * HCCS_ROWS];
       hccs_multiply_rows(some, hccs_wide + (size_t)row * pairs * 2, row == 0 ? w : NULL, wide, pairs, sums);
       for (r = 0; r < some; ++r) {
-        const hccs_exponent* by = of + (exponents ? x[(size_t)(row + r) * columns + inputs] : 0);
+        const hccs_by_exponent* by = of + (exponents ? x[(size_t)(row + r) * columns + inputs] : 0);
         v128_t low = wasm_i32x4_add(sums[2 * r], by->bias[0]), high = wasm_i32x4_add(sums[2 * r + 1], by->bias[1]);
         if (l->multiplier != NULL) {
           low = hccs_requantised(low, multipliers, by);
