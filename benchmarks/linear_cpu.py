@@ -66,7 +66,13 @@ def ours(rows: int, inputs: int, outputs: int) -> dict[str, Callable[[], object]
     stream = rng.integers(-20000, 20000, (rows, outputs)).astype(np.int16)
 
     def call(output: str) -> Callable[[], object]:
-        dtype = np.int32 if output.endswith("int32") else np.int16 if output.endswith("int16") else np.int8
+        dtype = (
+            np.int32
+            if output.endswith(("int32", "long"))
+            else np.int16
+            if output.endswith("int16")
+            else np.int8
+        )
         out = np.empty((rows, outputs), dtype)
         number = OUTPUTS.index(output)
         return lambda: packed.run(x, number, table, stream, out, 1)

@@ -85,6 +85,12 @@ def test_generation(run, tmp_path):
     assert all(number > 0 and math.isfinite(number) for number in numbers(found["rows"]))
 
 
+def test_modernbert(run):
+    pytest.importorskip("openvino")
+    found = run("modernbert_cpu", "--layers", "2", "--sizes", "1x16", "--turns", "1")
+    assert all(row["ratio"] > 0 for row in found["rows"])
+
+
 def test_every_benchmark_is_run_here():
     source = Path(__file__).read_text(encoding="utf-8")
     scripts = {path.stem for path in BENCHMARKS.glob("*.py")} - PARTS

@@ -73,7 +73,7 @@ def texts():
     """(file, text) of every string of the pipeline and the commands, and of every `raise` elsewhere."""
     for path in sorted(ROOT.rglob("*.py")):
         tree = ast.parse(path.read_text())
-        everywhere = path.relative_to(ROOT).parts[0] in ("pipeline", "cli")
+        everywhere = path.relative_to(ROOT).parts[0] in ("conversion", "cli")
         for node in [tree] if everywhere else [n for n in ast.walk(tree) if isinstance(n, ast.Raise)]:
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Constant) and isinstance(inner.value, str):

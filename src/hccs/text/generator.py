@@ -32,8 +32,8 @@ class Generated:
 class Generator(TextModel):
     """Texts by a causal language model in integers: a prompt, the options and a seed name one text.
 
-    >>> generator = Generator.load("model.hccs")                                              # doctest: +SKIP
-    >>> generator.generate("Once upon a time", temperature=0.8, seed=7).text                  # doctest: +SKIP
+    `Generator.load("model.hccs").generate("Once upon a time", temperature=0.8, seed=7).text` is the same text
+    on every machine.
     """
 
     kinds = (GENERATE,)

@@ -38,6 +38,9 @@ REFUSED: dict[type[op.Operator], str] = {
     op.Embed: "look-ups",
     op.EmbedPatches: "cutting an image and adding its positions with saturation",
     op.LayerNorm: "an int16 or int32 sum in, int16 out: aie4ml's LayerNorm takes and returns int8",
+    op.RmsNorm: "a root of the mean square: aie4ml has none",
+    op.Rotate: "products with the cosines and sines of a row's position: aie4ml has none",
+    op.Multiply: "products of two values: aie4ml multiplies by weights alone",
     op.Narrow: "an int16 stream to int8: aie4ml requantises behind products alone",
     op.Attention: (
         "logits by a 24-bit factor per head, rounded half up, and a division per row behind the sum: aie4ml "
@@ -48,6 +51,7 @@ REFUSED: dict[type[op.Operator], str] = {
     op.Ramp: "pieces of a line on int16: aie4ml knows ReLU alone",
     op.Add: "two int16 to an int32 sum or a clamped int16: aie4ml's Add keeps one type",
     op.First: "one row of many: the host takes it",
+    op.Last: "one row of many: the host takes it",
     op.Pool: "sums, maxima or the last of a sequence's rows: the host takes them",
     op.Unit: "a division by the length of a row",
 }
