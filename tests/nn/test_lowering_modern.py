@@ -180,6 +180,24 @@ def test_massive_activations_keep_quiet_tokens_exact():
     assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.98
 
 
+@pytest.mark.parametrize("loud", [1.0, 1e4])
+def test_words_count_in_the_steps_of_the_stream(loud):
+    """Also where massive values make these steps coarser than int8 words would need."""
+    torch.manual_seed(0)
+    model = MODELS["llama"]().eval()
+    with torch.no_grad():
+        model.model.layers[-1].mlp.down_proj.weight[3] *= loud
+    batches = [padded_with_zeros(sentences(seed=seed, count=12)) for seed in range(2)]
+    table = hccs.calibrate(hccs.nn.collect(model, batches, n=32), n=32)
+    plan = IntegerPlan.measured(model, table, batches)
+    program, words = plan.lower().program, plan.parts.source.words.weight.detach().double().numpy()
+    ids, seen = np.arange(3, 19)[None], {}
+    run(program, program.embed.read(ids, None, None, program.longest), watch=seen.__setitem__)
+    step, enough = program.scales["x0"], abs(words).max() / 127
+    assert (step > enough) == (loud > 1)
+    assert abs(seen["x0"][0] * step - words[ids[0]]).max() <= max(step, enough) / 2 * 1.001
+
+
 def test_refusals_name_what_has_no_operator():
     qwen3 = hf.Qwen3ForCausalLM(hf.Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=8))
     with pytest.raises(ModelError, match="norms of each head's q and k"):
