@@ -12,7 +12,7 @@ import transformers as hf
 
 import hccs
 import hccs.nn
-from hccs.errors import ModelError, ParameterError
+from hccs.errors import FileError, ModelError, ParameterError
 from hccs.executors.numpy import run
 from hccs.nn.lowering import IntegerPlan, take_apart
 from hccs.nn.lowering.mixing import can_be_mixed, mixed, mixing_matrix
@@ -178,6 +178,41 @@ def test_massive_activations_keep_quiet_tokens_exact():
     on = batch["attention_mask"].numpy().astype(bool)
     found, wanted = (scores.scores * scores.scale)[on], answers(model, batch)[on]
     assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("loud", [1.0, 1e4])
+def test_words_count_in_the_steps_of_the_stream(loud):
+    """Also where massive values make these steps coarser than int8 words would need."""
+    torch.manual_seed(0)
+    model = MODELS["llama"]().eval()
+    with torch.no_grad():
+        model.model.layers[-1].mlp.down_proj.weight[3] *= loud
+    batches = [padded_with_zeros(sentences(seed=seed, count=12)) for seed in range(2)]
+    table = hccs.calibrate(hccs.nn.collect(model, batches, n=32), n=32)
+    plan = IntegerPlan.measured(model, table, batches)
+    program, words = plan.lower().program, plan.parts.source.words.weight.detach().double().numpy()
+    ids, seen = np.arange(3, 19)[None], {}
+    run(program, program.embed.read(ids, None, None, program.longest), watch=seen.__setitem__)
+    step, enough = program.scales["x0"], abs(words).max() / 127
+    assert (step > enough) == (loud > 1)
+    assert abs(seen["x0"][0] * step - words[ids[0]]).max() <= max(step, enough) / 2 * 1.001
+
+
+@pytest.mark.parametrize(("ends", "names"), [(2, ["[CLS]"]), ([2, 3, 90], ["[CLS]", "[SEP]"]), (None, None)])
+def test_files_name_the_tokens_at_which_a_language_model_ends(ends, names):
+    pytest.importorskip("tokenizers")
+    from tests.text.models import tokenizer
+
+    torch.manual_seed(0)
+    model = MODELS["llama"]().eval()
+    model.generation_config.eos_token_id = ends
+    batches = [padded_with_zeros(sentences(seed=0, count=12))]
+    table = hccs.calibrate(hccs.nn.collect(model, batches, n=32), n=32)
+    text = hccs.nn.lower(model, table, batches, tokenizer=tokenizer()).program.text
+    assert (text and text.stop) == names
+    if ends:
+        with pytest.raises(FileError, match=r"tokenizer\.json"):
+            hccs.nn.lower(model, table, batches, tokenizer="{}")
 
 
 def test_refusals_name_what_has_no_operator():

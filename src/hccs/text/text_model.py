@@ -241,6 +241,10 @@ class Reader:
             raise FileError("stop tokens of the file's tokenizer", f"{unknown}", "Lower the model again.")
         return list(found.values())
 
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """The tokens of ids, without those that the tokenizer does not have."""
+        return [name for token in ids if (name := self._tokenizer.id_to_token(token)) is not None]
+
     def warn_of_cut(self, cut: int, count: int) -> None:
         """Tell how many of so many texts were cut, the first time that some were."""
         with self._lock:

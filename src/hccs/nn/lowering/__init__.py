@@ -21,6 +21,8 @@ from hccs.nn.lowering.ranges import METHODS, ValueRanges, magnitudes, measured
 from hccs.nn.lowering.scales import Scales, channel_scales, choose_scales, cut_ranges, loud_products
 from hccs.numbers.table import ParamTable
 from hccs.program.model import IntegerModel
+from hccs.program.program import GENERATE, TextSettings
+from hccs.text.text_model import Reader
 
 __all__ = [
     "IntegerPlan",
@@ -119,7 +121,12 @@ class IntegerPlan:
 
     def lower(self, tokenizer: str = "") -> IntegerModel:
         """The program of the model's weights as they are now; where its stream is mixed, as they were."""
-        return IntegerModel(assemble(self.parts, self.table, self.scales, tokenizer))
+        program = assemble(self.parts, self.table, self.scales, tokenizer)
+        if tokenizer and (ends := _ends_of_texts(self.model)):
+            stop = Reader(program, program.longest).names(ends)
+            text = TextSettings(GENERATE, program.longest, stop=stop).as_json()
+            program = replace(program, facts={**program.facts, "text": text})
+        return IntegerModel(program)
 
     @contextmanager
     def training(self) -> Iterator[IntegerPlan]:
@@ -217,6 +224,13 @@ def scales_for(
     if isinstance(parts, PreNorm):
         return loud_products(parts, chosen, loud)
     return replace(chosen, channels=channel_scales(parts, loud))
+
+
+def _ends_of_texts(model: nn.Module) -> list[int]:
+    """The tokens that a language model of transformers ends its texts with; none of any other model."""
+    generation = getattr(model, "generation_config", None)  # of models that can generate
+    ends = getattr(generation, "eos_token_id", None)
+    return [ends] if isinstance(ends, int) else list(ends or ())
 
 
 def _require_finite(model: nn.Module) -> None:

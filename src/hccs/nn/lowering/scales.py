@@ -208,7 +208,7 @@ def _pre_norm_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Sca
 def _modern_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scales:
     """int16 wherever a row has an exponent of its own; the stream that RMSNorm reads has more bits.
 
-    In the step of the stream words fill int8, and their shift is a whole number.
+    A step of words is that of the stream times a power of two: words fill int8 where the stream is as fine.
     """
     steps = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
     limit = LONG_STREAM_LIMIT if all(is_rms(norm) for _, norm in model.streams) else INT16_LIMIT
@@ -219,9 +219,9 @@ def _modern_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scale
             word, shift = word_step(as_numbers(model.source.words.weight), None, None)
             steps["embedded"] = np.float64(word / 2**shift)
         else:
-            word = words / INT8_LIMIT
-            shift = int(np.clip(np.floor(np.log2(word / stream)), 0, MAX_WORD_SHIFT))
-            stream = max(stream, word / 2**shift)
+            word = max(words / INT8_LIMIT, stream)  # a stream of massive values may have the coarser step
+            shift = min(int(np.floor(np.log2(word / stream))), MAX_WORD_SHIFT)
+            stream = word / 2**shift
     steps |= {name: np.float64(stream) for name in steps if name == "stream" or is_stream(name)}
     per_layer = (f"{kind}{i}" for kind in ("a", "b", "gate", "wide") for i in range(len(model.layers)))
     for name in ("final", "dense", *per_layer):
