@@ -72,7 +72,6 @@ def _versions() -> dict[str, str]:
 
 
 def _cpu() -> str:
-    """The name that the system has for it; machines of one name differ by their family and model numbers."""
     try:
         described = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -88,7 +88,7 @@ class IntegerModel:
     @property
     def width(self) -> int:
         """Numbers of an answer: scores, or channels of a vector."""
-        return self.program.values[self.program.operators[-1].output].width
+        return self.program.scores
 
     @property
     def labels(self) -> tuple[str, ...]:
