@@ -1,0 +1,13 @@
+"""Operators of integer programs in Triton, over the packed rows of many sequences.
+
+A value is a tensor [rows, step] with steps of whole cache lines; an exponent lies behind the channels of its
+row. There is room for a class of rows, and the number of rows that there are lies in device memory: what a
+launch says depends on the class alone, so that a CUDA graph serves all of it.
+"""
+
+from hccs.backends.triton.program.attention import attention
+from hccs.backends.triton.program.linear import linear
+from hccs.backends.triton.program.rows import Epilogue, Source, norm, rows
+from hccs.backends.triton.program.sequences import cut_pixels, pool, unit
+
+__all__ = ["Epilogue", "Source", "attention", "cut_pixels", "linear", "norm", "pool", "rows", "unit"]

@@ -1,0 +1,203 @@
+"""Attention over packed sequences: scores by lines or by a table of distances, int8 in and out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from hccs.backends.triton.devices import FUSED
+from hccs.numbers.heads import NAMES, HeadParams
+from hccs.numbers.modes import MAX_DISTANCE
+from hccs.numbers.requant import Requant
+from hccs.numbers.score_tables import DISTANCES, ScoreTable
+
+_FACTORS = tl.constexpr(12)
+_DISTANCES = tl.constexpr(DISTANCES)
+_FAR = tl.constexpr(MAX_DISTANCE)
+_LOWEST = tl.constexpr(-(2**25))
+_DIGIT_BITS = tl.constexpr(10)
+_DIGIT = tl.constexpr(1023)
+_MOST_KEYS = 128
+"""128 * 128 * 1023 < 2^24: float32 adds the products of a block's digits with its values exactly."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """The constants of an attention on a device: twelve integers of each head, or its scores besides."""
+
+    factors: torch.Tensor
+    scores: torch.Tensor | None
+    digits: int
+    heads: int
+    shared: int
+    dim: int
+    before: int
+    after: int
+
+
+def heads_on(
+    theta: HeadParams | ScoreTable, requant: Requant, shared: int, dim: int, reach: tuple[int, int],
+    device: torch.device,
+) -> Heads:  # fmt: skip
+    """`reach` counts the keys before and after its own position that a query sees at most."""
+    count = theta.shape[0]
+    five = np.broadcast_to(requant.packed, (count, 5)).astype(np.int64)
+    multiplier, shift = five[:, 0], five[:, 1]
+    half = np.int64(1) << (shift - 1)
+    # Beyond these accumulators every logit is -128, or 127.
+    low = (-127 * 2 * half - half - 1) // multiplier
+    high = -((half - 127 * 2 * half) // multiplier)
+    bounds = [part.clip(-(2**24), 2**24) for part in (low, high)]
+    lines = np.zeros((6, count), np.int64)
+    scores = None
+    if isinstance(theta, ScoreTable):
+        scores = torch.tensor(theta.packed, device=device)
+    else:
+        lines[:] = [np.broadcast_to(getattr(theta, name), (count,)) for name in NAMES]
+    factors = np.stack([*bounds, multiplier, shift, five[:, 2], five[:, 3], *lines], axis=1)
+    return Heads(
+        torch.tensor(factors.astype(np.int32), device=device), scores,
+        1 if theta.max_score <= _DIGIT.value else 2, count, shared, dim, *reach,
+    )  # fmt: skip
+
+
+@triton.jit
+def _logits(acc, factor_ptr):
+    """Accumulators to int8 logits by their head's factor: round half up, saturate."""
+    acc = tl.minimum(tl.maximum(acc, tl.load(factor_ptr)), tl.load(factor_ptr + 1))
+    shift = tl.load(factor_ptr + 3).to(tl.int64)
+    half = (shift * 0 + 1) << (shift - 1)
+    wide = (acc.to(tl.int64) * tl.load(factor_ptr + 2).to(tl.int64) + half) >> shift
+    return tl.minimum(tl.maximum(wide.to(tl.int32), -128), 127)
+
+
+@triton.jit
+def _scores(distance, factor_ptr, scores_ptr, BY_TABLE: tl.constexpr):
+    if BY_TABLE:
+        s = tl.load(scores_ptr + distance).to(tl.int32)
+    else:
+        B, S, D = tl.load(factor_ptr + 6), tl.load(factor_ptr + 7), tl.load(factor_ptr + 8)
+        S2, D2, f = tl.load(factor_ptr + 9), tl.load(factor_ptr + 10), tl.load(factor_ptr + 11)
+        s = (B - S * tl.minimum(distance, D) - S2 * tl.minimum(distance, D2)) >> f
+    return s
+
+
+@triton.jit
+def _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM: tl.constexpr):
+    """q.k of a block of keys, far below all others where a query does not see the key; and what it sees."""
+    inside = (key < length)[:, None] & (column < DIM)[None, :]
+    k = tl.load(k_rows + key.to(tl.int64)[:, None] * kv_step + column[None, :], mask=inside, other=0)
+    acc = tl.dot(q, tl.trans(k), out_dtype=tl.int32)
+    far = key[None, :] - query[:, None]
+    seen = (key < length)[None, :] & (far >= -before) & (far <= after)
+    return tl.where(seen, acc, _LOWEST), seen
+
+
+@triton.jit
+def _added(
+    N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
+    DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr,
+):  # fmt: skip
+    """N and Z with a block of keys: scores of 15 bits are multiplied as digits of ten."""
+    distance = tl.minimum(tl.maximum(largest[:, None] - _logits(acc, factor_ptr), 0), _FAR)
+    s = tl.where(seen, _scores(distance, factor_ptr, scores_ptr, BY_TABLE), 0)
+    inside = (key < length)[:, None] & (column < DIM)[None, :]
+    v = tl.load(v_rows + key.to(tl.int64)[:, None] * kv_step + column[None, :], mask=inside, other=0)
+    v = v.to(tl.float16)
+    N += tl.dot((s & _DIGIT).to(tl.float16), v, out_dtype=tl.float32).to(tl.int32)
+    if DIGITS == 2:
+        upper = tl.dot((s >> _DIGIT_BITS).to(tl.float16), v, out_dtype=tl.float32).to(tl.int32)
+        N += upper << _DIGIT_BITS
+    return N, Z + tl.sum(s, axis=1)
+
+
+@triton.jit
+def _attention(
+    q_ptr, k_ptr, v_ptr, out_ptr, factor_ptr, scores_ptr, q_starts_ptr, k_starts_ptr,
+    heads, sharing, q_step, kv_step, out_step, before, after,
+    DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr, ONE_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """A block of queries of one head. ONE_BLOCK holds all keys; more pass two times, first for the maximum.
+
+    A factor is positive, so that the largest accumulator gives the largest logit.
+    """
+    sequence, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    q_start = tl.load(q_starts_ptr + sequence)
+    queries = tl.load(q_starts_ptr + sequence + 1) - q_start
+    first = tl.program_id(1) * ROWS
+    if first < queries:
+        k_start = tl.load(k_starts_ptr + sequence).to(tl.int64)
+        length = tl.load(k_starts_ptr + sequence + 1) - k_start.to(tl.int32)
+        factor_ptr += head * _FACTORS
+        if BY_TABLE:
+            scores_ptr += head * _DISTANCES
+        query, column = first + tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
+        there = (query < queries)[:, None] & (column < DIM)[None, :]
+        q_row = (q_start + query).to(tl.int64)[:, None]
+        q = tl.load(q_ptr + q_row * q_step + (head * DIM + column)[None, :], mask=there, other=0)
+        k_rows = k_ptr + k_start * kv_step + (head // sharing) * DIM
+        v_rows = v_ptr + k_start * kv_step + (head // sharing) * DIM
+        N = tl.zeros([ROWS, BLOCK_D], tl.int32)
+        Z = tl.zeros([ROWS], tl.int32)
+        if ONE_BLOCK:
+            key = tl.arange(0, KEYS)
+            acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM)
+            largest = _logits(tl.max(acc, axis=1), factor_ptr)
+            N, Z = _added(
+                N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
+                DIM, BY_TABLE, DIGITS,
+            )  # fmt: skip
+        else:
+            begin = tl.maximum(first - before, 0) // KEYS * KEYS
+            end = tl.minimum(length, first + (ROWS + after))
+            peaks = tl.full([ROWS], _LOWEST, tl.int32)
+            for start in tl.range(begin, end, KEYS):
+                key = start + tl.arange(0, KEYS)
+                acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM)
+                peaks = tl.maximum(peaks, tl.max(acc, axis=1))
+            largest = _logits(peaks, factor_ptr)
+            for start in tl.range(begin, end, KEYS):
+                key = start + tl.arange(0, KEYS)
+                acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM)
+                N, Z = _added(
+                    N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
+                    DIM, BY_TABLE, DIGITS,
+                )  # fmt: skip
+        Z = tl.maximum(Z, 1)
+        bits = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # Z < 2^24 is exact in float32
+        multiplier = (tl.load(factor_ptr + 4).to(tl.int64) << bits.to(tl.int64)) // Z.to(tl.int64)
+        shift = tl.minimum(tl.load(factor_ptr + 5) + bits, 62).to(tl.int64)
+        half = (tl.zeros_like(shift) + 1) << (shift - 1)
+        wide = (N.to(tl.int64) * multiplier[:, None] + half[:, None]) >> shift[:, None]
+        result = tl.minimum(tl.maximum(wide, -128), 127).to(tl.int8)
+        tl.store(out_ptr + q_row * out_step + (head * DIM + column)[None, :], result, mask=there)
+
+
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, q_starts: torch.Tensor,
+    k_starts: torch.Tensor, heads: Heads, longest: int,
+) -> None:  # fmt: skip
+    """`out` rows of the heads of q, k and v rows; no sequence has more than `longest` keys.
+
+    Query i of a sequence stands at its position i.
+    """
+    sequences = len(q_starts) - 1
+    keys = min(max(triton.next_power_of_2(longest), 16), _MOST_KEYS)
+    block_d = max(triton.next_power_of_2(heads.dim), 32)
+    rows = min(max(triton.next_power_of_2(longest), 16), 64)
+    if block_d > 128:
+        keys, rows = min(keys, 32), min(rows, 32)
+    room = min(longest, len(q)) if q_starts is k_starts else 1
+    kernel: Any = _attention
+    kernel[(sequences * heads.heads, triton.cdiv(room, rows))](
+        q, k, v, out, heads.factors, heads.scores, q_starts, k_starts,
+        heads.heads, heads.heads // heads.shared, q.stride(0), k.stride(0), out.stride(0),
+        heads.before, heads.after, DIM=heads.dim, BY_TABLE=heads.scores is not None, DIGITS=heads.digits,
+        ONE_BLOCK=longest <= keys, ROWS=rows, KEYS=keys, BLOCK_D=block_d, num_warps=4, num_stages=2, **FUSED,
+    )  # fmt: skip

@@ -1,0 +1,43 @@
+"""Exact integer arithmetic of docs/spec.md: rounding shifts, leading bits, square roots, division."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LARGEST_ROOT = tl.constexpr(4294967295.0)
+
+
+@triton.jit
+def shift_half_even(a, bits):
+    """rhe(a / 2^bits) of int64, 0 <= bits <= 62: the nearest integer, ties to the even one."""
+    floor = a >> bits
+    rest = a - (floor << bits)
+    whole = (tl.zeros_like(a) + 1) << bits
+    return floor + (2 * rest + (floor & 1) > whole).to(tl.int64)
+
+
+@triton.jit
+def clamped(a, limit):
+    return tl.minimum(tl.maximum(a, -limit), limit)
+
+
+@triton.jit
+def leading_bit(a):
+    """floor(log2(a)) of int64 from 1 on. Its float64 may be rounded up, to a power of two at most."""
+    k = (a.to(tl.float64).to(tl.int64, bitcast=True) >> 52) - 1023
+    return k - ((a >> k) == 0).to(tl.int64)
+
+
+@triton.jit
+def square_root(a):
+    """floor(sqrt(a)) of uint64. That of the nearest float64 is off by one at most."""
+    s = tl.minimum(tl.sqrt(a.to(tl.float64)), LARGEST_ROOT).to(tl.int64).to(tl.uint64)
+    s = s - (s * s > a).to(tl.uint64)
+    return s + (a - s * s > s + s).to(tl.uint64)
+
+
+@triton.jit
+def floor_divide(a, b, MOST: tl.constexpr):
+    """floor(a / b), b > 0 and |a| <= MOST * b. Triton divides towards zero, so the dividend is moved up."""
+    return (a + b * MOST) // b - MOST
