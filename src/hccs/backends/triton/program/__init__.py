@@ -5,9 +5,47 @@ row. There is room for a class of rows, and the number of rows that there are li
 launch says depends on the class alone, so that a CUDA graph serves all of it.
 """
 
-from hccs.backends.triton.program.attention import attention
-from hccs.backends.triton.program.linear import linear
-from hccs.backends.triton.program.rows import Epilogue, Source, norm, rows
+from hccs.backends.triton.devices import INTERPRETED
+from hccs.backends.triton.program.attention import attention, heads_on
+from hccs.backends.triton.program.linear import LINE, layer_on, linear
+from hccs.backends.triton.program.rows import (
+    COPY,
+    EMBEDDING,
+    MULTIPLY,
+    NARROW,
+    NARROW_ROWS,
+    PATCHES,
+    ROTATE,
+    SUM,
+    TABLE,
+    Epilogue,
+    Source,
+    norm,
+    rows,
+)
 from hccs.backends.triton.program.sequences import cut_pixels, pool, unit
 
-__all__ = ["Epilogue", "Source", "attention", "cut_pixels", "linear", "norm", "pool", "rows", "unit"]
+__all__ = [
+    "COPY",
+    "EMBEDDING",
+    "INTERPRETED",
+    "LINE",
+    "MULTIPLY",
+    "NARROW",
+    "NARROW_ROWS",
+    "PATCHES",
+    "ROTATE",
+    "SUM",
+    "TABLE",
+    "Epilogue",
+    "Source",
+    "attention",
+    "cut_pixels",
+    "heads_on",
+    "layer_on",
+    "linear",
+    "norm",
+    "pool",
+    "rows",
+    "unit",
+]

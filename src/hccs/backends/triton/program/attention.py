@@ -118,7 +118,7 @@ def _added(
 
 @triton.jit
 def _attention(
-    q_ptr, k_ptr, v_ptr, out_ptr, factor_ptr, scores_ptr, q_starts_ptr, k_starts_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, factor_ptr, scores_ptr, q_starts_ptr, k_starts_ptr, out_starts_ptr,
     heads, sharing, q_step, kv_step, out_step, before, after,
     DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr, ONE_BLOCK: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -128,8 +128,8 @@ def _attention(
     A factor is positive, so that the largest accumulator gives the largest logit.
     """
     sequence, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    q_start = tl.load(q_starts_ptr + sequence)
-    queries = tl.load(q_starts_ptr + sequence + 1) - q_start
+    out_start = tl.load(out_starts_ptr + sequence)
+    queries = tl.load(out_starts_ptr + sequence + 1) - out_start
     first = tl.program_id(1) * ROWS
     if first < queries:
         k_start = tl.load(k_starts_ptr + sequence).to(tl.int64)
@@ -139,7 +139,7 @@ def _attention(
             scores_ptr += head * _DISTANCES
         query, column = first + tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
         there = (query < queries)[:, None] & (column < DIM)[None, :]
-        q_row = (q_start + query).to(tl.int64)[:, None]
+        q_row = (tl.load(q_starts_ptr + sequence) + query).to(tl.int64)[:, None]
         q = tl.load(q_ptr + q_row * q_step + (head * DIM + column)[None, :], mask=there, other=0)
         k_rows = k_ptr + k_start * kv_step + (head // sharing) * DIM
         v_rows = v_ptr + k_start * kv_step + (head // sharing) * DIM
@@ -176,27 +176,29 @@ def _attention(
         half = (tl.zeros_like(shift) + 1) << (shift - 1)
         wide = (N.to(tl.int64) * multiplier[:, None] + half[:, None]) >> shift[:, None]
         result = tl.minimum(tl.maximum(wide, -128), 127).to(tl.int8)
-        tl.store(out_ptr + q_row * out_step + (head * DIM + column)[None, :], result, mask=there)
+        out_row = (out_start + query).to(tl.int64)[:, None]
+        tl.store(out_ptr + out_row * out_step + (head * DIM + column)[None, :], result, mask=there)
 
 
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, q_starts: torch.Tensor,
-    k_starts: torch.Tensor, heads: Heads, longest: int,
+    k_starts: torch.Tensor, out_starts: torch.Tensor, heads: Heads, longest: int,
 ) -> None:  # fmt: skip
     """`out` rows of the heads of q, k and v rows; no sequence has more than `longest` keys.
 
-    Query i of a sequence stands at its position i.
+    Starts say where the rows of a sequence lie, and those of `out` how many there are: query i of a sequence
+    stands at its position i.
     """
-    sequences = len(q_starts) - 1
+    sequences = len(out_starts) - 1
     keys = min(max(triton.next_power_of_2(longest), 16), _MOST_KEYS)
     block_d = max(triton.next_power_of_2(heads.dim), 32)
     rows = min(max(triton.next_power_of_2(longest), 16), 64)
     if block_d > 128:
         keys, rows = min(keys, 32), min(rows, 32)
-    room = min(longest, len(q)) if q_starts is k_starts else 1
+    queries = longest if out_starts is k_starts else 1
     kernel: Any = _attention
-    kernel[(sequences * heads.heads, triton.cdiv(room, rows))](
-        q, k, v, out, heads.factors, heads.scores, q_starts, k_starts,
+    kernel[(sequences * heads.heads, triton.cdiv(queries, rows))](
+        q, k, v, out, heads.factors, heads.scores, q_starts, k_starts, out_starts,
         heads.heads, heads.heads // heads.shared, q.stride(0), k.stride(0), out.stride(0),
         heads.before, heads.after, DIM=heads.dim, BY_TABLE=heads.scores is not None, DIGITS=heads.digits,
         ONE_BLOCK=longest <= keys, ROWS=rows, KEYS=keys, BLOCK_D=block_d, num_warps=4, num_stages=2, **FUSED,

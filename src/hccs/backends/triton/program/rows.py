@@ -19,7 +19,7 @@ from hccs.numbers.rms_norm import RMS_BITS
 from hccs.numbers.rotary import ROTATE_SHIFT
 
 VALUE, SUM, EMBEDDING, PATCHES = (tl.constexpr(number) for number in range(4))
-COPY, RAMP, MULTIPLY, TABLE, ROTATE = (tl.constexpr(number) for number in range(5))
+COPY, MULTIPLY, TABLE, ROTATE = (tl.constexpr(number) for number in range(4))
 AS_IS, NARROW, NARROW_ROWS = (tl.constexpr(number) for number in range(3))
 
 _XHAT_BITS = tl.constexpr(XHAT_BITS)
@@ -188,7 +188,7 @@ def _ramp(x, pieces_ptr, BITS: tl.constexpr):
 @triton.jit
 def _rotated(
     x, a_ptr, cosine_ptr, sine_ptr, multiplier_ptr, positions_ptr, a_step, row, column, there, width, dim,
-    turned, PAIRS: tl.constexpr, FIRST: tl.constexpr,
+    turned, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """q and k turned by their position, then q, k and v in int8."""
     head, channel = column // dim, column % dim
@@ -196,7 +196,7 @@ def _rotated(
     lower = channel < PAIRS
     other = tl.where(lower, column + PAIRS, column - PAIRS)
     mask = there & turns[None, :]
-    place = (tl.load(positions_ptr + row).to(tl.int64) - FIRST)[:, None] * PAIRS + (channel % PAIRS)[None, :]
+    place = tl.load(positions_ptr + row).to(tl.int64)[:, None] * PAIRS + (channel % PAIRS)[None, :]
     cosine = tl.load(cosine_ptr + place, mask=mask, other=0).to(tl.int64)
     sine = tl.load(sine_ptr + place, mask=mask, other=0).to(tl.int64)
     partner = tl.load(a_ptr + row.to(tl.int64)[:, None] * a_step + other[None, :], mask=mask, other=0)
@@ -213,8 +213,7 @@ def _rows(
     narrow_ptr, scale_ptr, count_ptr, width, other_step, out_step, narrow_step, bits, dim, turned,
     SOURCE: tl.constexpr, SHIFT: tl.constexpr, SPECIAL: tl.constexpr, BOUND: tl.constexpr,
     MAIN: tl.constexpr, RAMP_BITS: tl.constexpr, PRODUCT_BITS: tl.constexpr, LIMIT: tl.constexpr,
-    PAIRS: tl.constexpr, FIRST: tl.constexpr,
-    AFTER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    PAIRS: tl.constexpr, AFTER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Any other operator that needs no more than its row. RAMP_BITS, from 0 on, is a ramp in front of it."""
     count = tl.load(count_ptr)
@@ -238,7 +237,7 @@ def _rows(
         elif MAIN == ROTATE:
             x = _rotated(
                 x, a_ptr, first_ptr, second_ptr, third_ptr, positions_ptr, a_step, row, column, there, width,
-                dim, turned, PAIRS, FIRST,
+                dim, turned, PAIRS,
             )  # fmt: skip
         if out_ptr is not None:
             tl.store(out_ptr + line * out_step + column[None, :], x.to(out_ptr.dtype.element_ty), mask=there)
@@ -272,7 +271,7 @@ def rows(
     source: Source, out: torch.Tensor | None, epilogue: Epilogue, count: torch.Tensor, room: int, width: int,
     *, main: int = COPY.value, other: torch.Tensor | None = None,
     constants: tuple[torch.Tensor, ...] = (), ramp_bits: int = -1, product_bits: int = 0, limit: int = 0,
-    dim: int = 1, turned: int = 0, pairs: int = 1, first_position: int = 0,
+    dim: int = 1, turned: int = 0, pairs: int = 1,
 ) -> None:  # fmt: skip
     """Copies, sums, embeddings, ramps, products, look-ups and rotations, by `main` and its constants."""
     tile = _tile(width, room, whole=epilogue.kind == NARROW_ROWS.value)
@@ -282,5 +281,5 @@ def rows(
         *source.arguments(), other, first, second, third, out, epilogue.out, epilogue.scale, count, width,
         _step(other), _step(out), _step(epilogue.out), epilogue.bits, dim, turned, **source.options(),
         MAIN=main, RAMP_BITS=ramp_bits, PRODUCT_BITS=product_bits, LIMIT=limit, PAIRS=pairs,
-        FIRST=first_position, AFTER=epilogue.kind, **tile, **FUSED,
+        AFTER=epilogue.kind, **tile, **FUSED,
     )  # fmt: skip
