@@ -34,35 +34,42 @@ class Scores:
     @property
     def logits(self) -> NDArray[np.float32]:
         """The scores in the units of the float model's logits."""
+        if not isinstance(self.scores, np.ndarray):  # a tensor on CUDA stays there
+            return (self.scores.double() * self.scale).float()
         return (self.scores * self.scale).astype(np.float32)
 
     @property
     def labels(self) -> list[Any]:
         """The name of the largest score of each row; a list of them per sequence where tokens have scores."""
-        names: list[Any] = np.asarray(self.names, object)[self.scores.argmax(-1)].tolist()
+        best = np.asarray(self.scores.argmax(-1).tolist())
+        names: list[Any] = np.asarray(self.names, object)[best].tolist()
         return names
 
 
 class IntegerModel:
     """An encoder in integers, from token ids to class scores.
 
-    The native engine runs it, with the integers of `hccs.reference`; without native code NumPy does.
+    The native engine runs it, with the integers of `hccs.reference`; without native code NumPy does. On the
+    device "cuda" Triton kernels do, and tensors that lie there are answered by tensors there.
     """
 
-    def __init__(self, program: Program) -> None:
-        from hccs.executors import cpu  # executors know programs
+    def __init__(self, program: Program, device: str = "cpu") -> None:
+        from hccs.executors import cpu, cuda  # executors know programs
 
-        self.program = program
-        self._engine = None
+        self.program, self.device = program, str(device)
+        self._engine: Any = None
+        if self.device != "cpu":
+            self._engine = cuda.compiled(program, self.device)
+            return
         try:
             self._engine = cpu.compiled(program)
         except HccsError as error:
             warnings.warn(f"NumPy runs this model, slowly: {error}", RuntimeWarning, stacklevel=2)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> IntegerModel:
+    def load(cls, path: str | os.PathLike[str], device: str = "cpu") -> IntegerModel:
         """The model in a file that `save` wrote; damaged and foreign files are refused."""
-        return cls(files.load(path))
+        return cls(files.load(path), device)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one file, its fingerprint included; it replaces an old one only once it is complete."""
@@ -82,7 +89,7 @@ class IntegerModel:
         before, last = self.program.operators[:-1], cast(Any, self.program.operators[-1])
         short = object.__new__(type(self))
         short.program = replace(self.program, operators=(*before, replace(last, dims=dims)))
-        short._engine = self._engine
+        short._engine, short.device = self._engine, self.device
         return short
 
     @property
@@ -221,8 +228,8 @@ class IntegerModel:
         )
         return drained(generate(self, request, reference=reference, threads=threads), on_token)
 
-    def __reduce__(self) -> tuple[type[IntegerModel], tuple[Program]]:
-        return type(self), (self.program,)  # the engine is compiled where the model arrives
+    def __reduce__(self) -> tuple[type[IntegerModel], tuple[Program, str]]:
+        return type(self), (self.program, self.device)  # the engine is compiled where the model arrives
 
     def __repr__(self) -> str:
         from hccs.program.describe import describe  # needed by people alone

@@ -73,9 +73,9 @@ class TextModel:
         return model.program.text
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The model in a `.hccs` file, or in a folder with one: a run, say."""
-        return cls(IntegerModel.load(find(path)))
+    def load(cls, path: str | os.PathLike[str], device: str = "cpu") -> Self:
+        """The model in a `.hccs` file, or in a folder with one: a run, say. `device` may be "cuda"."""
+        return cls(IntegerModel.load(find(path), device))
 
     @property
     def max_length(self) -> int:

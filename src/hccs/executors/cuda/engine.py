@@ -176,8 +176,8 @@ class Engine:
             run()
             count = tokens if self._program.per_token else sequences
             found = run.space[self._answer][:count, :width].clone()
-            if self._device.type == "cuda":
-                found.record_stream(torch.cuda.current_stream(self._device))
+        if self._device.type == "cuda":  # its memory is the engine's stream's until the caller has read it
+            found.record_stream(torch.cuda.current_stream(self._device))
         return found
 
     def _on_stream(self) -> AbstractContextManager[Any]:

@@ -1,0 +1,63 @@
+"""Whole integer programs on the CUDA executor, in Triton's interpreter: the reference's integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hccs.program import IntegerModel
+from tests.program.programs import (
+    BY_DISTANCE,
+    language_model,
+    random_batch,
+    random_decoder,
+    random_embedder,
+    random_program,
+)
+
+
+def require_equal(program, batch):
+    model = IntegerModel(program, device="cuda")
+    expected = model(*batch, reference=True).scores
+    found = model(*batch).scores
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("lines", (1, 2, BY_DISTANCE))
+@pytest.mark.parametrize("seed", range(8))
+def test_random_programs(seed, lines):
+    program = random_program(seed, lines)
+    require_equal(program, random_batch(program, seed, 3))
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_random_embedders(seed):
+    program = random_embedder(seed)
+    require_equal(program, random_batch(program, seed, 3))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_decoders(seed):
+    program = random_decoder(seed)
+    require_equal(program, random_batch(program, seed, 2))
+
+
+@pytest.mark.parametrize("seed", (0, 1))
+def test_scores_of_every_token_of_a_causal_program(seed):
+    program = language_model(seed)
+    require_equal(program, random_batch(program, seed, 2))
+
+
+@pytest.mark.parametrize("seed", (1, 5))
+def test_tensors_come_back_as_tensors(seed):
+    program = random_program(seed)
+    model = IntegerModel(program, device="cuda")
+    ids, mask, types = random_batch(program, seed, 3)
+    found = model(*map(torch.from_numpy, (ids, mask, types)))
+    expected = model(ids, mask, types, reference=True)
+    assert isinstance(found.scores, torch.Tensor)
+    np.testing.assert_array_equal(found.scores.numpy(), expected.scores)
+    np.testing.assert_array_equal(found.logits.numpy(), expected.logits)
+    assert found.labels == expected.labels
