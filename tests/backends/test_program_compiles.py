@@ -1,0 +1,102 @@
+"""Every kernel of integer programs compiles for NVIDIA's GPUs, down to machine code, on a machine without one.
+
+The launches of whole programs are recorded in place of being started, so that what is compiled is what would run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+from triton.runtime.jit import JITFunction  # noqa: E402
+
+from hccs.backends.triton import program as kernels  # noqa: E402
+from hccs.executors.cuda import Engine  # noqa: E402
+from tests.program.programs import (  # noqa: E402
+    BY_DISTANCE,
+    language_model,
+    random_batch,
+    random_decoder,
+    random_embedder,
+    random_program,
+)
+
+TYPES = {
+    torch.int8: "*i8", torch.uint8: "*u8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64"
+}  # fmt: skip
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+
+
+def ptxas() -> bool:
+    try:
+        from triton.backends.nvidia.compiler import get_ptxas
+
+        return bool(get_ptxas(90))
+    except Exception:  # missing packages and missing programs alike
+        return False
+
+
+def recorded(monkeypatch, program, batch):
+    """The launches of a program on a batch: kernel, arguments by name, options."""
+    found = {}
+
+    def note(self, *args, grid, warmup, **named):
+        given = {**dict(zip(self.arg_names, args, strict=False)), **named}
+        options = {name: given.pop(name) for name in OPTIONS if name in given}
+        constants = {param.name for param in self.params if param.is_constexpr}
+        signature, constexprs = {}, {}
+        for name in self.arg_names:
+            value = given[name]
+            if name in constants or value is None:
+                signature[name], constexprs[name] = "constexpr", value
+            elif isinstance(value, torch.Tensor):
+                signature[name] = TYPES[value.dtype]
+            else:
+                signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+        key = self.fn.__name__, tuple(signature.items()), tuple(constexprs.items()), tuple(options.items())
+        found[key] = (self, signature, constexprs, options)
+
+    monkeypatch.setattr(JITFunction, "run", note)
+    engine = Engine(program, kernels, torch.device("cpu"))
+    read = program.embed.read(*batch, *[None] * (3 - len(batch)), program.longest)
+    if program.embed.image is not None:
+        engine.answer(read.tokens, None, None, None, program.scores)
+    else:
+        mask = np.arange(read.tokens.shape[1]) < read.lengths[:, None]
+        engine.answer(read.tokens, mask, read.types, None, program.scores)
+    return found
+
+
+PROGRAMS = {
+    "classifier": lambda: random_program(0),
+    "two lines": lambda: random_program(5, 2),
+    "images": lambda: random_program(3, BY_DISTANCE),
+    "mean": lambda: random_embedder(0),
+    "max": lambda: random_embedder(3),
+    "tokens": lambda: random_embedder(4),
+    "decoder": lambda: random_decoder(1),
+    "windows": lambda: random_decoder(4),
+    "language model": lambda: language_model(1),
+}
+
+
+@pytest.mark.skipif(not ptxas(), reason="no ptxas: the wheel of Triton from PyPI has it")
+@pytest.mark.parametrize("capability", (80, 90))
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_become_machine_code(name, capability, monkeypatch):
+    program = PROGRAMS[name]()
+    launches = recorded(monkeypatch, program, random_batch(program, 1, 3))
+    monkeypatch.undo()
+    assert launches
+    for kernel, signature, constexprs, options in launches.values():
+        source = ASTSource(kernel, signature, constexprs={(kernel.arg_names.index(k),): v for k, v in constexprs.items()})
+        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        assert f"sm_{capability}" in made.asm["ptx"]
+        assert made.asm["cubin"]
+        if kernel.fn.__name__ == "_linear":
+            assert "s32.s8.s8" in made.asm["ptx"]  # the tensor cores' product
