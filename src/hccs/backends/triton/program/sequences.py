@@ -88,7 +88,7 @@ def _pixels(
     if row < tl.load(count_ptr):
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         inside = column < CHANNELS * PATCH * PATCH
-        patch = tl.load(positions_ptr + row) - SPECIAL
+        patch = tl.zeros_like(column) + tl.load(positions_ptr + row) - SPECIAL
         down, right = patch // (across // PATCH), patch % (across // PATCH)
         channel, i, j = column // (PATCH * PATCH), column // PATCH % PATCH, column % PATCH
         image = tl.load(sequences_ptr + row).to(tl.int64) * (CHANNELS * height * across)
