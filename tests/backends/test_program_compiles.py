@@ -1,6 +1,6 @@
 """Every kernel of integer programs compiles for NVIDIA's GPUs, down to machine code, on a machine without one.
 
-The launches of whole programs are recorded in place of being started, so that what is compiled is what would run.
+The launches of whole programs are recorded instead of started: what is compiled is what would run.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
-from triton.runtime.jit import JITFunction  # noqa: E402
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
 
-from hccs.backends.triton import program as kernels  # noqa: E402
-from hccs.executors.cuda import Engine  # noqa: E402
-from tests.program.programs import (  # noqa: E402
+from hccs.backends.triton import program as kernels
+from hccs.executors.cuda import Engine
+from tests.program.programs import (
     BY_DISTANCE,
     language_model,
     random_batch,
@@ -94,7 +94,9 @@ def test_kernels_become_machine_code(name, capability, monkeypatch):
     monkeypatch.undo()
     assert launches
     for kernel, signature, constexprs, options in launches.values():
-        source = ASTSource(kernel, signature, constexprs={(kernel.arg_names.index(k),): v for k, v in constexprs.items()})
+        source = ASTSource(
+            kernel, signature, constexprs={(kernel.arg_names.index(k),): v for k, v in constexprs.items()}
+        )
         made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
         assert f"sm_{capability}" in made.asm["ptx"]
         assert made.asm["cubin"]

@@ -100,9 +100,7 @@ def _norm(to: Building, step: Step, norm: op.LayerNorm | op.RmsNorm) -> Launch:
         kept = at[before] if before in step.writes else None
         out = at[norm.output] if norm.output in step.writes else None
         after = epilogue(at[narrowed]) if narrowed else epilogue(None)
-        kernels.norm(
-            kernels.Source(**given, clamped=kept), out, after, *at.rows(step), gain, bias, numbers
-        )
+        kernels.norm(kernels.Source(**given, clamped=kept), out, after, *at.rows(step), gain, bias, numbers)
 
     return launch
 

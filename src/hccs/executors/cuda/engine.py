@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hccs._extras import require
 from hccs.errors import DataError, ModelError, ParameterError
@@ -29,7 +28,9 @@ def compiled(program: Program, device: str) -> Engine:
     try:
         where = torch.device(device)
     except RuntimeError as error:
-        raise ParameterError("a device: cpu, cuda or cuda:<number>", repr(device), "See torch.device.") from error
+        raise ParameterError(
+            "a device: cpu, cuda or cuda:<number>", repr(device), "See torch.device."
+        ) from error
     if kernels.INTERPRETED:  # Triton's interpreter runs kernels on the host
         return Engine(program, kernels, torch.device("cpu"))
     if not torch.cuda.is_available() or (where.index or 0) >= torch.cuda.device_count():
@@ -141,10 +142,12 @@ class Engine:
             refused, tokens, most = torch.stack([bad.long(), lengths.sum(), lengths.max()]).tolist()
             fits = not refused
         if not fits:
-            host = [None if part is None else part.cpu().numpy() for part in plain]
-            embed.read(*host, self._program.longest)  # explains what is wrong
+            first, second, third = (None if part is None else part.cpu().numpy() for part in plain)
+            embed.read(first, second, third, self._program.longest)  # explains what is wrong
             raise DataError(
-                f"at most {self._longest} tokens", str(tuple(ids.shape)), "Truncate, or lower the model for more."
+                f"at most {self._longest} tokens",
+                str(tuple(ids.shape)),
+                "Truncate, or lower the model for more.",
             )
 
         def fill(space: Any) -> None:
@@ -187,7 +190,8 @@ class Engine:
         import torch
 
         if self._stream is None:
-            self._stream = torch.cuda.Stream(self._device)
+            stream: Any = torch.cuda.Stream
+            self._stream = stream(self._device)
         return OnStream(self._stream)
 
     def _known(self, room: Any, width: int) -> Any:
@@ -250,7 +254,7 @@ class OnStream:
         import torch
 
         self._stream, self._caller = stream, torch.cuda.current_stream(stream.device)
-        self._inside = torch.cuda.stream(stream)
+        self._inside: Any = torch.cuda.stream(stream)
 
     def __enter__(self) -> None:
         self._stream.wait_stream(self._caller)

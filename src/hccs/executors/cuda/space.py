@@ -74,7 +74,8 @@ class Space:
         }  # fmt: skip
         ends = np.cumsum(list(sizes.values()))
         self._places = {
-            name: slice(int(end) - size, int(end)) for (name, size), end in zip(sizes.items(), ends, strict=True)
+            name: slice(int(end) - size, int(end))
+            for (name, size), end in zip(sizes.items(), ends, strict=True)
         }
         self._inputs = torch.zeros(int(ends[-1]), dtype=torch.int32, device=device)
         parts = {name: self._inputs[place] for name, place in self._places.items()}
@@ -129,5 +130,7 @@ class Space:
         self.starts[1 : count + 1] = ends
         self.starts[count + 1 :] = ends[-1]
         self.lasts[:count] = ends - 1
-        self._inputs[self._places["ones"]] = torch.arange(len(self.starts), device=mask.device).clamp(max=count)
+        self._inputs[self._places["ones"]] = torch.arange(len(self.starts), device=mask.device).clamp(
+            max=count
+        )
         self.counts[0], self.counts[1] = ends[-1], count

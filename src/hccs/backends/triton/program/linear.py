@@ -61,7 +61,9 @@ def layer_on(
 
 
 @triton.jit
-def _nearest(acc, multiplier, reach, exponent, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr, LONG: tl.constexpr):
+def _nearest(
+    acc, multiplier, reach, exponent, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr, LONG: tl.constexpr
+):
     """clamp(rhe(acc * M / 2^16)), with a row's exponent e clamp(rhe(acc * M / 2^(23 - e)))."""
     if not LONG:
         most = reach

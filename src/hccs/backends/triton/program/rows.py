@@ -169,7 +169,9 @@ def _norm(
             y += tl.load(bias_ptr + column, mask=inside, other=0).to(tl.int64)[None, :] << _XHAT_BITS
         y = clamped(shift_half_even(y, (tl.zeros_like(y) + _XHAT_BITS) + gain_bits), 32767)
         if out_ptr is not None:
-            tl.store(out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :], y.to(tl.int16), mask=there)
+            tl.store(
+                out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :], y.to(tl.int16), mask=there
+            )
         if AFTER != AS_IS:
             _narrowed(y, narrow_ptr, scale_ptr, narrow_step, row, column, there, width, bits, AFTER)
 
