@@ -1,4 +1,4 @@
-"""Every kernel of integer programs compiles for NVIDIA's GPUs, down to machine code, on a machine without one.
+"""Every kernel of integer programs compiles to machine code for NVIDIA's GPUs, on a machine without one.
 
 The launches of whole programs are recorded instead of started: what is compiled is what would run.
 """

@@ -1,4 +1,4 @@
-"""`Engine`: a program's plan on CUDA, compiled once, then run on any batch; one graph per class of batches."""
+"""`Engine`: a program's plan on CUDA, compiled once, then run on any batch; a graph per class of batches."""
 
 from __future__ import annotations
 

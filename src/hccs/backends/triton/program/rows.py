@@ -259,7 +259,7 @@ def norm(
     source: Source, out: torch.Tensor | None, epilogue: Epilogue, count: torch.Tensor, room: int,
     gain: torch.Tensor, bias: torch.Tensor | None, numbers: tuple[int, int, int, int],
 ) -> None:  # fmt: skip
-    """LayerNorm, or RMSNorm without a bias; `numbers` are epsilon, the constant root, its shift, gain bits."""
+    """LayerNorm, or RMSNorm without a bias; `numbers`: epsilon, the constant root, its shift, gain bits."""
     tile = _tile(len(gain), room, whole=True)
     kernel: Any = _norm
     kernel[(triton.cdiv(room, tile["ROWS"]),)](

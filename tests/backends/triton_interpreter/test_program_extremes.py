@@ -1,0 +1,163 @@
+"""The kernels of integer programs at the ends of their ranges: the reference's integers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hccs.backends.triton import program as kernels
+from hccs.errors import HccsError, ModelError
+from hccs.numbers.layers import LinearParams, NormParams
+from hccs.numbers.rms_norm import RmsParams
+from hccs.program import IntegerModel
+from hccs.reference import linear as reference
+from hccs.reference.layer_norm import layer_norm, rms_norm, root_of, root_shift
+from hccs.reference.pooling import pool, unit
+from tests.program.programs import language_model, random_program
+
+MINILM = Path(__file__).parents[3] / "models/minilm-l6/src/hccs_minilm_l6/all-MiniLM-L6-v2.hccs"
+
+
+def one(count):
+    return torch.tensor([count], dtype=torch.int32)
+
+
+def edges(rng, low, high, shape):
+    """Ends of a range, their neighbours, small integers and anything between."""
+    ends = np.array([low, low + 1, high - 1, high, -1, 0, 1, 2])
+    return np.where(rng.random(shape) < 0.5, rng.choice(ends, shape), rng.integers(low, high + 1, shape))
+
+
+@pytest.mark.parametrize("epsilon", (1, 2**62 - 1))
+@pytest.mark.parametrize("h", (2, 3, 100, 1024))
+def test_norms(h, epsilon):
+    rng = np.random.default_rng(h)
+    x = edges(rng, -(2**16), 2**16, (5, h)).astype(np.int32)
+    x[0], x[1], x[2] = 0, 2**16, np.where(np.arange(h) % 2, 2**16, -(2**16))
+    gain = edges(rng, 1 - 2**23, 2**23 - 1, h).astype(np.int32)
+    bias = edges(rng, -(2**31), 2**31 - 1, h).astype(np.int32)
+    for params, expected in (
+        (NormParams(gain, bias, 0, epsilon), layer_norm),
+        (NormParams(gain, bias, 16, epsilon), layer_norm),
+        (RmsParams(gain, 7, epsilon), rms_norm),
+    ):
+        out = torch.zeros((16, h), dtype=torch.int16)
+        given = torch.zeros((16, h), dtype=torch.int32)
+        given[:5] = torch.from_numpy(x)
+        numbers = epsilon, root_of(h), root_shift(h), params.gain_bits
+        own = getattr(params, "bias", None)
+        kernels.norm(
+            kernels.Source(a=given), out, kernels.Epilogue(), one(5), 16, torch.tensor(gain),
+            None if own is None else torch.tensor(own), numbers,
+        )  # fmt: skip
+        np.testing.assert_array_equal(out[:5].numpy(), expected(x, params))
+        assert not out[5:].any()
+
+
+@pytest.mark.parametrize("exponents", (False, True))
+@pytest.mark.parametrize("limit", (127, 32767, 2**17, 2**30 - 1))
+def test_linear(limit, exponents):
+    rng = np.random.default_rng(limit)
+    rows, inputs, outputs = 13, 77, 37
+    weight = edges(rng, -127, 127, (outputs, inputs)).astype(np.int8)
+    weight[0] = 127
+    most = 2**31 - 1 - 128 * 127 * inputs
+    bias = edges(rng, -most, most, outputs).astype(np.int32)
+    multiplier = edges(rng, 128, 2**24 - 1, outputs).clip(128).astype(np.int32)
+    params = LinearParams(weight, bias, multiplier, limit, 128)
+    x = edges(rng, -128, 127, (rows, inputs + 1)).astype(np.int8)
+    x[:, -1] = rng.integers(0, 17, rows)
+    x[0, :-1] = 127
+    given = torch.zeros((16, 128), dtype=torch.int8)
+    given[:rows, : inputs + 1] = torch.from_numpy(x)
+    dtype = {127: torch.int8, 32767: torch.int16}.get(limit, torch.int32)
+    out = torch.zeros((16, 64), dtype=dtype)
+    layer = kernels.layer_on(params, slice(None), None, exponents, torch.device("cpu"))
+    kernels.linear(given, out, one(rows), layer)
+    expected = reference.linear_rows(x, params) if exponents else reference.linear(x[:, :-1], params)
+    np.testing.assert_array_equal(out[:rows, :outputs].numpy(), expected)
+
+
+def test_unit_vectors():
+    rng = np.random.default_rng(0)
+    for bits, dims in ((8, 1), (16, 5), (32, 384), (32, 4096)):
+        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        x = edges(rng, low, high, (6, dims)).astype(f"int{bits}")
+        x[0], x[1], x[2] = 0, low, high
+        given = torch.zeros((16, dims), dtype=getattr(torch, f"int{bits}"))
+        given[:6] = torch.from_numpy(x)
+        out = torch.zeros((16, dims), dtype=torch.int16)
+        kernels.unit(given, out, one(6), 16, dims, dims)
+        expected = np.stack([unit(row.astype(np.int32)) for row in x])
+        np.testing.assert_array_equal(out[:6].numpy(), expected)
+
+
+@pytest.mark.parametrize("pooling", ("mean", "last", "max"))
+@pytest.mark.parametrize("divided", (False, True))
+def test_pooling(pooling, divided):
+    rng = np.random.default_rng(1)
+    lengths, h = [1, 17, 40], 21
+    x = edges(rng, -32767, 32767, (sum(lengths), h)).astype(np.int16)
+    x[1:18] = -32767
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    given = torch.zeros((64, 32), dtype=torch.int16)
+    given[: len(x), :h] = torch.from_numpy(x)
+    out = torch.zeros((3, 32), dtype=torch.int16 if divided else torch.int32)
+    kernels.pool(given, out, torch.tensor(starts, dtype=torch.int32), one(3), h, pooling, divided)
+    parts = [x[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+    expected = np.stack([pool(part, pooling, divided=divided) for part in parts])
+    np.testing.assert_array_equal(out[:, :h].numpy(), expected)
+
+
+def test_square_roots_and_leading_bits():
+    import triton
+    import triton.language as tl
+
+    from hccs.backends.triton.program.integers import leading_bit, square_root
+
+    @triton.jit
+    def both(x_ptr, root_ptr, bit_ptr, COUNT: tl.constexpr):
+        place = tl.arange(0, COUNT)
+        x = tl.load(x_ptr + place)
+        tl.store(root_ptr + place, square_root(x.to(tl.uint64)).to(tl.int64))
+        tl.store(bit_ptr + place, leading_bit(x))
+
+    powers = [2**k + d for k in range(1, 63) for d in (-1, 0, 1)]
+    squares = [(2**k + d) ** 2 + e for k in range(2, 32) for d in (-1, 0) for e in (-1, 0, 1)]
+    values = [v for v in (*powers, *squares, 2**63 - 1) if 1 <= v < 2**63]
+    values += [1] * (512 - len(values))
+    x = torch.tensor(values, dtype=torch.int64)
+    root, bit = torch.zeros_like(x), torch.zeros_like(x)
+    both[(1,)](x, root, bit, COUNT=512)
+    assert root.tolist() == [math.isqrt(v) for v in values]
+    assert bit.tolist() == [v.bit_length() - 1 for v in values]
+
+
+@pytest.mark.skipif(not MINILM.exists(), reason="the shipped model is not here")
+def test_the_shipped_encoder():
+    on_cpu = IntegerModel.load(MINILM)
+    model = IntegerModel(on_cpu.program, device="cuda")
+    ids = np.random.default_rng(0).integers(0, on_cpu.program.embed.vocabulary, (3, 9))
+    mask = np.arange(9) < np.array([[9], [1], [5]])
+    np.testing.assert_array_equal(model(ids, mask).scores, on_cpu(ids, mask).scores)
+    short = model.shortened(100)(ids, mask).scores
+    np.testing.assert_array_equal(short, on_cpu.shortened(100)(ids, mask).scores)
+
+
+def test_refusals():
+    model = IntegerModel(random_program(0), device="cuda")
+    for ids, mask in (
+        (torch.full((2, 3), 10**6), None),
+        (torch.zeros((2, 3)), None),
+        (torch.zeros((2, 1000), dtype=torch.int64), None),
+        (torch.zeros((2, 3), dtype=torch.int64), torch.tensor([[1, 0, 1], [1, 1, 1]])),
+    ):
+        with pytest.raises(HccsError):
+            model(ids, mask)
+    writer = IntegerModel(language_model(0), device="cuda")
+    with pytest.raises(ModelError, match="on the CPU to continue texts"):
+        writer.generate([[1, 2]], max_new_tokens=1)
