@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from hccs.backends.triton import program as kernels
+from hccs.backends.triton.program.integers import leading_bit, square_root
 from hccs.errors import HccsError, ModelError
 from hccs.numbers.layers import LinearParams, NormParams
 from hccs.numbers.rms_norm import RmsParams
@@ -108,31 +112,27 @@ def test_pooling(pooling, divided):
     given[: len(x), :h] = torch.from_numpy(x)
     out = torch.zeros((3, 32), dtype=torch.int16 if divided else torch.int32)
     kernels.pool(given, out, torch.tensor(starts, dtype=torch.int32), one(3), h, pooling, divided)
-    parts = [x[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+    parts = [x[a:b] for a, b in itertools.pairwise(starts)]
     expected = np.stack([pool(part, pooling, divided=divided) for part in parts])
     np.testing.assert_array_equal(out[:, :h].numpy(), expected)
 
 
+@triton.jit
+def roots_and_bits(x_ptr, root_ptr, bit_ptr, COUNT: tl.constexpr):
+    place = tl.arange(0, COUNT)
+    x = tl.load(x_ptr + place)
+    tl.store(root_ptr + place, square_root(x.to(tl.uint64)).to(tl.int64))
+    tl.store(bit_ptr + place, leading_bit(x))
+
+
 def test_square_roots_and_leading_bits():
-    import triton
-    import triton.language as tl
-
-    from hccs.backends.triton.program.integers import leading_bit, square_root
-
-    @triton.jit
-    def both(x_ptr, root_ptr, bit_ptr, COUNT: tl.constexpr):
-        place = tl.arange(0, COUNT)
-        x = tl.load(x_ptr + place)
-        tl.store(root_ptr + place, square_root(x.to(tl.uint64)).to(tl.int64))
-        tl.store(bit_ptr + place, leading_bit(x))
-
     powers = [2**k + d for k in range(1, 63) for d in (-1, 0, 1)]
     squares = [(2**k + d) ** 2 + e for k in range(2, 32) for d in (-1, 0) for e in (-1, 0, 1)]
     values = [v for v in (*powers, *squares, 2**63 - 1) if 1 <= v < 2**63]
     values += [1] * (512 - len(values))
     x = torch.tensor(values, dtype=torch.int64)
     root, bit = torch.zeros_like(x), torch.zeros_like(x)
-    both[(1,)](x, root, bit, COUNT=512)
+    roots_and_bits[(1,)](x, root, bit, COUNT=512)
     assert root.tolist() == [math.isqrt(v) for v in values]
     assert bit.tolist() == [v.bit_length() - 1 for v in values]
 
