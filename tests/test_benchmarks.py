@@ -323,6 +323,20 @@ def test_softmax_gpu(run):
     assert found["rows"] and all(row["ms"] > 0 for row in found["rows"])
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_encoder_gpu_without_a_gpu(run):
+    with pytest.raises(SystemExit, match="needs a CUDA device"):
+        run("encoder_gpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_encoder_gpu(run):
+    found = run("encoder_gpu", "--models", "MiniLM-L6", "--sizes", "2x16", "--sentences", "300")
+    assert found["sentences"]["bits_equal"] and found["sentences"]["ratio"] > 0
+    assert all(row["bits_equal"] and row["ratio"] > 0 for row in found["cells"])
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_attention_gpu(run):

@@ -1,0 +1,168 @@
+"""How long does a whole encoder take on a GPU, all in integers, against torch in half precision?
+
+    python benchmarks/encoder_gpu.py [--models MiniLM-L6 BERT-base] [--sizes 256x128 1024x32 64x512 32x128]
+        [--sentences 65536] [--json FILE]
+
+Mean-pooled vectors of models with random weights, which change no time. Both sides run as CUDA graphs: ours
+are those of the engine, torch's are captured here, eager and behind torch.compile, in float16 and bfloat16
+with SDPA, and torchao's int8 where it is installed. A peer that fails is left out, and named. Every size is
+compared with the CPU engine, bit for bit, before it is timed.
+
+Sentences are those of embedding_texts.txt, as often as needed and in random order, tokenised before: the
+shipped MiniLM against a float16 model of its shape, sorted by length, in batches of 256.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from provenance import write_json
+
+MOST_CHECKED = 32
+"""Rows of a size that the CPU computes, too."""
+
+
+def peers(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, Callable[[], Any]]:
+    """How to make each of torch's models; those that another package makes may fail."""
+
+    def half(dtype: torch.dtype, compiled: bool) -> Any:
+        made = model.to("cuda", dtype)
+        return torch.compile(made, mode="max-autotune-no-cudagraphs") if compiled else made
+
+    def torchao() -> Any:
+        from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+        made = model.to("cuda", torch.bfloat16)
+        quantize_(made, Int8DynamicActivationInt8WeightConfig())
+        return torch.compile(made, mode="max-autotune-no-cudagraphs")
+
+    return {
+        "torch float16": lambda: half(torch.float16, False),
+        "torch.compile float16": lambda: half(torch.float16, True),
+        "torch.compile bfloat16": lambda: half(torch.bfloat16, True),
+        "torchao int8": torchao,
+    }
+
+
+def graph_ms(work: Callable[[], Any]) -> float:
+    import triton
+
+    work()
+    return float(triton.testing.do_bench_cudagraph(work, rep=60, return_mode="median"))
+
+
+def cell(name: str, batch: int, n: int, folder: Path) -> dict[str, Any]:
+    """One size of one model: milliseconds of all, and ours over the fastest."""
+    import copy
+
+    import triton
+    from embedding_peers import with_pooling
+    from encoder_variants import WHOLE, Variants, encoder, tokens
+
+    from hccs.program import IntegerModel
+
+    plain = encoder(None, name, "vectors")
+    on_cpu = Variants(plain, n, folder, [WHOLE]).whole[WHOLE]
+    given = {key: value.cuda() for key, value in tokens(plain, batch, n).items()}
+    ours = IntegerModel(on_cpu.program, device="cuda")
+    own = ours(given["input_ids"]).scores
+    few = given["input_ids"][:MOST_CHECKED].cpu().numpy()
+    equal = bool(np.array_equal(own[:MOST_CHECKED].cpu().numpy(), on_cpu(few).scores))
+    # The engine captures its own graph: its call is timed as a user makes it.
+    ms = {
+        "hccs": float(triton.testing.do_bench(lambda: ours(given["input_ids"]), rep=60, return_mode="median"))
+    }
+    left_out = {}
+    pooled = with_pooling(plain)
+    for peer, make in peers(copy.deepcopy(pooled), given).items():
+        try:
+            model = make()
+            with torch.inference_mode():
+                ms[peer] = graph_ms(lambda model=model: model(**given))
+        except Exception as error:  # whatever compilers raise
+            left_out[peer] = f"{type(error).__name__}: {str(error)[:200]}"
+    fastest = min((value for key, value in ms.items() if key != "hccs"), default=float("nan"))
+    return {
+        "model": name, "batch": batch, "n": n, "ms": ms, "ratio": fastest / ms["hccs"], "bits_equal": equal,
+        "left_out": left_out,
+    }  # fmt: skip
+
+
+def sentences(count: int) -> dict[str, Any]:
+    """Sentences per second of the shipped model and of a float16 one; all bits against the CPU."""
+    from embedding_peers import with_pooling
+    from encoder_variants import encoder, padded
+    from hccs_minilm_l6 import path as shipped
+
+    from hccs.program import IntegerModel
+    from hccs.text.text_model import Reader
+
+    on_cpu = IntegerModel.load(shipped())
+    ours = IntegerModel(on_cpu.program, device="cuda")
+    lines = (Path(__file__).parent / "embedding_texts.txt").read_text(encoding="utf-8").splitlines()
+    reader = Reader(on_cpu.program, 256)
+    order = np.random.default_rng(0).integers(0, len(lines), count)
+    known = [encoding.ids for encoding in reader.read(lines)]
+    rows = sorted((known[i] for i in order), key=len)
+    batches = [padded(rows[i : i + 256]) for i in range(0, count, 256)]
+    half = with_pooling(encoder(None, "MiniLM-L6", "vectors")).to("cuda", torch.float16)
+
+    def run(answer: Callable[[dict[str, torch.Tensor]], Any]) -> float:
+        for _ in range(2):  # the first time compiles and captures
+            begin = time.perf_counter()
+            with torch.inference_mode():
+                for batch in batches:
+                    answer({key: value.cuda(non_blocking=True) for key, value in batch.items()})
+            torch.cuda.synchronize()
+        return count / (time.perf_counter() - begin)
+
+    fast = run(lambda b: ours(b["input_ids"], b["attention_mask"]))
+    slow = run(lambda b: half(**b))
+    equal = all(
+        np.array_equal(
+            ours(b["input_ids"].numpy(), b["attention_mask"].numpy()).scores,
+            on_cpu(b["input_ids"].numpy(), b["attention_mask"].numpy()).scores,
+        )
+        for b in batches
+    )
+    return {"count": count, "hccs": fast, "torch float16": slow, "ratio": fast / slow, "bits_equal": equal}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=["MiniLM-L6", "BERT-base"])
+    parser.add_argument("--sizes", nargs="+", default=["256x128", "1024x32", "64x512", "32x128"])
+    parser.add_argument("--sentences", type=int, default=65536)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("encoder_gpu.py needs a CUDA device: torch finds none.")
+    found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "cells": []}
+    for name in given.models:
+        for size in given.sizes:
+            with tempfile.TemporaryDirectory() as folder:
+                row = cell(name, *map(int, size.split("x")), Path(folder))
+            found["cells"].append(row)
+            print(
+                f"{name} {size}: {row['ms']['hccs']:.3f} ms, {row['ratio']:.2f}x, equal: {row['bits_equal']}"
+            )
+            for peer, why in row["left_out"].items():
+                print(f"  without {peer}: {why}")
+    if given.sentences:
+        found["sentences"] = row = sentences(given.sentences)
+        print(f"sentences: {row['hccs']:.0f}/s, {row['ratio']:.2f}x, equal: {row['bits_equal']}")
+    if given.json:
+        write_json(given.json, found)
+
+
+if __name__ == "__main__":
+    main()
