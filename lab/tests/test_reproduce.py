@@ -1,5 +1,4 @@
 import json
-import random
 import re
 import shutil
 from dataclasses import replace
@@ -14,21 +13,18 @@ transformers = pytest.importorskip("transformers")
 from typer.testing import CliRunner
 
 import hccs.nn
-from hccs.calibration import two_lines
 from hccs.cli.app import app
 from hccs.conversion import training
 from hccs.conversion.data import tasks
 from hccs.conversion.training import Recipe
-from hccs.errors import DataError, FileError, HccsError, ParameterError
+from hccs.errors import FileError, HccsError, ParameterError
 from hccs.numbers.modes import Mode
 from hccs_lab import surrogates as surrogates_registry
 from hccs_lab.compare.entries import parse
 from hccs_lab.demo import MODEL
 from hccs_lab.figures import surrogates_figure
 from hccs_lab.reproduce import (
-    documents,
     experiment,
-    long,
     plan,
     run,
     stages,
@@ -302,64 +298,6 @@ def test_dev_chooses_nothing(data, small, tmp_path):
     assert one["accuracy"] == pytest.approx(1 - other["accuracy"])
     assert one["history"] == other["history"]
     assert all(torch.equal(weights[name], others[name]) for name in weights)
-
-
-def test_documents_and_long_rows(data, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "LENGTHS", (160, 192))
-    monkeypatch.setattr(documents, "COUNTS", {"train": 16, "held": 8, "dev": 12})
-    monkeypatch.setattr(documents, "CALIBRATION_TOKENS", 960)
-    monkeypatch.setattr(long, "MODELS", ("tiny",))
-    monkeypatch.setattr(long, "RECIPE", SHORT)
-    monkeypatch.setattr(two_lines, "LONG_ROWS", 160)
-    said = []
-    own = plan.Plan(data, tmp_path / "out", tmp_path / "work")
-    long.run(own, list(long.experiments(["tiny"], 1)), say=said.append)
-    record = json.loads((own.out / "long" / "cells" / "tiny-sst2-0.json").read_text())["stages"]
-    assert list(record) == ["float", "192", "160"]
-    for n in ("160", "192"):
-        assert sum(record[n]["two lines"]["kl"]) < sum(record[n]["one line"]["kl"])
-        assert record[n]["examples"]["documents"] == 12
-    assert [record[n]["two lines"]["objective"] for n in ("160", "192")] == ["kl_i16", "output"]
-    others = [record["192"][form] for form in long.MEASURED if form != "two lines"]
-    assert {form["objective"] for form in others} == {"kl_i16"}
-    begun = own.out / "long" / "settings.json"
-    before = {k: v for k, v in json.loads(begun.read_text()).items() if k != "fitting"}
-    begun.write_text(json.dumps(before))
-    with pytest.raises(FileError, match="other values of fitting"):  # an earlier version's
-        long.run(own, list(long.experiments(["tiny"], 1)), say=said.append)
-    first = documents.prepared(data, tmp_path / "a").read_bytes()
-    assert first == documents.prepared(data, tmp_path / "b").read_bytes()
-
-
-def test_a_document_needs_all_of_its_sentences():
-    pool = documents.Pool(([[1, 1, 1]] * 60, [[2, 2, 2]] * 60), [[3, 3, 3, 3]] * 60)
-    draw = random.Random(1)
-    labels = []
-    for _ in range(50):
-        ids, label = documents.document(pool, 96, draw)
-        votes = [ids.count(1) // 3, ids.count(2) // 3]
-        labels.append(label)
-        assert votes[label] >= 0.6 * sum(votes) and sum(votes) >= 3
-        assert min(votes) >= 1 or sum(votes) == 3
-        assert 48 <= len(ids) <= 94 and ids.count(3) > 0
-    assert 0 < sum(labels) < 50
-    with pytest.raises(DataError, match="sentences for documents of n = 96"):
-        documents.document(documents.Pool(([[1]], [[2]]), [[3]]), 96, draw)
-
-
-def test_positions_are_extended_by_themselves():
-    config = transformers.BertConfig(
-        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-        max_position_embeddings=16,
-    )  # fmt: skip
-    model = transformers.BertForSequenceClassification(config).eval()
-    ids = torch.randint(20, (2, 16))
-    before = model(input_ids=ids).logits
-    long.extend_positions(model, 40)
-    assert torch.equal(model(input_ids=ids).logits, before)
-    assert model(input_ids=torch.randint(20, (2, 40))).logits.isfinite().all()
-    table = model.bert.embeddings.position_embeddings.weight
-    assert torch.equal(table[16:32], table[:16]) and torch.equal(table[32:], table[:8])
 
 
 def test_names_are_checked_before_anything_is_done(data, small, tmp_path):

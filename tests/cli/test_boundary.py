@@ -61,7 +61,7 @@ def test_version():
 @pytest.mark.parametrize(
     "command",
     [[], ["convert"], ["evaluate"], ["demo"], ["compare"], ["calibrate"], ["info"], ["show"], ["export", "c"],
-     ["export", "onnx"], ["reproduce", "run"], ["reproduce", "long"],
+     ["export", "onnx"], ["reproduce", "run"],
      ["reproduce", "tables"]],
 )  # fmt: skip
 def test_commands_are_registered(command):

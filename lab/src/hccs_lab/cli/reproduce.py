@@ -58,25 +58,6 @@ def run(
 
 
 @app.command()
-def long(
-    data: Data,
-    out: Out,
-    work: Work = None,
-    models: Annotated[str, typer.Option(help="Encoders, separated by commas.")] = "small,minilm",
-    seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
-    jobs: Jobs = 1,
-) -> None:
-    """KL and accuracy of long rows on documents: n = 128, 256, 512 and 1024, without training."""
-    require_models()
-    from hccs_lab.reproduce import long as rows
-    from hccs_lab.reproduce import plan as plans
-
-    plans.require_known("models", _names(models), dict.fromkeys(rows.MODELS))
-    chosen = list(rows.experiments(_names(models), seeds))
-    rows.run(plans.Plan(plans.parent_of_tasks(data), out, work or out), chosen, jobs, typer.echo)
-
-
-@app.command()
 def tables(
     out: Annotated[Path, typer.Argument(help="A folder of results.")],
     page: Annotated[

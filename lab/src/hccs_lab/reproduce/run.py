@@ -58,7 +58,7 @@ def run_each(work: Callable[[Experiment], None], chosen: Sequence[Experiment], j
 def opened(plan: Plan, chosen: Sequence[Experiment]) -> Iterator[None]:
     """Hold the results folder, made for these experiments; folders of other settings are refused."""
     require_data(plan.data, [name for e in chosen for name in (e.task, ENCODERS[e.model].folder)])
-    with RunFolder(plan.out, settings(), marker="long"):
+    with RunFolder(plan.out, settings()):
         require_same_data(plan, [e.task for e in chosen], [e.model for e in chosen], plan.out)
         (plan.out / "cells").mkdir(exist_ok=True)
         yield

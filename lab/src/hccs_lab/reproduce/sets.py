@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -19,25 +19,16 @@ PARTS = ("train", "held", "dev")
 
 def prepared(task: str, data: Path, work: Path) -> Path:
     """The file of a task's token ids, written if it is not there; another vocabulary or data has another."""
-
-    def parts() -> Iterator[tuple[str, TokenisedSet]]:
-        known = tasks.load(tasks.TASKS[task], data / task)
-        tokenizer = load_tokenizer(str(data), data / "vocab.txt")
-        for part, examples in zip(PARTS, (*hold_out(known.train), known.dev), strict=True):
-            yield part, tokenise(examples, tokenizer, known.task.n)
-
-    return kept(work, task, digest([data / "vocab.txt", *sorted((data / task).glob("*.tsv"))]), parts)
-
-
-def kept(
-    work: Path, name: str, made_of: str, parts: Callable[[], Iterable[tuple[str, TokenisedSet]]]
-) -> Path:
-    """The file of some sets, by what they are made of; they are made if it is not there."""
-    path = work / "tokens" / f"{name}-{made_of}.safetensors"
+    files = [data / "vocab.txt", *sorted((data / task).glob("*.tsv"))]
+    path = work / "tokens" / f"{task}-{digest(files)}.safetensors"
     if not path.exists():
         from safetensors.torch import save
 
-        columns = {column: value for part, made in parts() for column, value in packed(part, made).items()}
+        known = tasks.load(tasks.TASKS[task], data / task)
+        tokenizer = load_tokenizer(str(data), data / "vocab.txt")
+        columns: dict[str, torch.Tensor] = {}
+        for part, examples in zip(PARTS, (*hold_out(known.train), known.dev), strict=True):
+            columns |= packed(part, tokenise(examples, tokenizer, known.task.n))
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.replace(path, save(columns))
     return path
@@ -65,9 +56,9 @@ def opened(path: Path, device: torch.device) -> dict[str, TokenisedSet]:
     return found
 
 
-def digest(files: Iterable[Path], settings: str = "") -> str:
-    """Settings and the contents of files, in order, in a few letters."""
-    found = hashlib.sha256(settings.encode())
+def digest(files: Iterable[Path]) -> str:
+    """The contents of files, in order, in a few letters."""
+    found = hashlib.sha256()
     for file in files:
         found.update(file.read_bytes())
     return found.hexdigest()[:12]

@@ -43,11 +43,6 @@ def hold_out(examples: Examples, most: int = HOLDOUT_LIMIT, seed: int = 0) -> tu
     return examples.at(rest), examples.at(sorted(chosen))
 
 
-def uncontained(examples: Examples) -> Examples:
-    """The examples whose text is part of no other's: the sentences of SST-2 without their phrases."""
-    return examples.at(sorted(group[0] for group in _related(examples)))
-
-
 def _related(examples: Examples) -> list[list[int]]:
     """The places of examples, together where the longer text of one contains that of the other."""
     by_text: dict[tuple[str, ...], list[int]] = defaultdict(list)
