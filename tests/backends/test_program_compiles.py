@@ -20,6 +20,7 @@ from hccs.executors.cuda import Engine
 from tests.program.programs import (
     BY_DISTANCE,
     language_model,
+    long_program,
     random_batch,
     random_decoder,
     random_embedder,
@@ -82,6 +83,8 @@ PROGRAMS = {
     "decoder": lambda: random_decoder(1),
     "windows": lambda: random_decoder(4),
     "language model": lambda: language_model(1),
+    "many keys": lambda: long_program(BY_DISTANCE, False, None),
+    "many keys by lines": lambda: long_program(2, True, 150),
 }
 
 
@@ -90,7 +93,9 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_become_machine_code(name, capability, monkeypatch):
     program = PROGRAMS[name]()
-    launches = recorded(monkeypatch, program, random_batch(program, 1, 3))
+    launches = recorded(
+        monkeypatch, program, random_batch(program, 1, 3, 300 if name.startswith("many keys") else None)
+    )
     monkeypatch.undo()
     assert launches
     for kernel, signature, constexprs, options in launches.values():
