@@ -63,7 +63,8 @@ def recorded(monkeypatch, program, batch):
                 signature[name] = TYPES[value.dtype]
             else:
                 signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-        key = self.fn.__name__, tuple(signature.items()), tuple(constexprs.items()), tuple(attributes), tuple(options.items())
+        parts = signature, constexprs, options
+        key = self.fn.__name__, tuple(attributes), *(tuple(part.items()) for part in parts)
         found[key] = (self, signature, constexprs, attributes, options)
 
     monkeypatch.setattr(JITFunction, "run", note)
@@ -99,8 +100,6 @@ def test_kernels_become_machine_code(name, capability, monkeypatch):
     program = PROGRAMS[name]()
     length = 300 if name.startswith("many keys") else None
     launches = recorded(monkeypatch, program, random_batch(program, 1, 3, length))
-        monkeypatch, program, random_batch(program, 1, 3, 300 if name.startswith("many keys") else None)
-    )
     monkeypatch.undo()
     assert launches
     for kernel, signature, constexprs, attributes, options in launches.values():
