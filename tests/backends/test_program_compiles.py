@@ -20,6 +20,7 @@ from hccs.executors.cuda import Engine
 from tests.program.programs import (
     BY_DISTANCE,
     language_model,
+    long_program,
     random_batch,
     random_decoder,
     random_embedder,
@@ -49,17 +50,22 @@ def recorded(monkeypatch, program, batch):
         given = {**dict(zip(self.arg_names, args, strict=False)), **named}
         options = {name: given.pop(name) for name in OPTIONS if name in given}
         constants = {param.name for param in self.params if param.is_constexpr}
-        signature, constexprs = {}, {}
-        for name in self.arg_names:
+        signature, constexprs, attributes = {}, {}, {}
+        for place, name in enumerate(self.arg_names):
             value = given[name]
+            known = value.data_ptr() if isinstance(value, torch.Tensor) else value
             if name in constants or value is None:
-                signature[name], constexprs[name] = "constexpr", value
-            elif isinstance(value, torch.Tensor):
+                signature[name], constexprs[(place,)] = "constexpr", value
+                continue
+            if known % 16 == 0:  # as Triton's launch specialises
+                attributes[(place,)] = [["tt.divisibility", 16]]
+            if isinstance(value, torch.Tensor):
                 signature[name] = TYPES[value.dtype]
             else:
                 signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-        key = self.fn.__name__, tuple(signature.items()), tuple(constexprs.items()), tuple(options.items())
-        found[key] = (self, signature, constexprs, options)
+        parts = signature, constexprs, options
+        key = self.fn.__name__, tuple(attributes), *(tuple(part.items()) for part in parts)
+        found[key] = (self, signature, constexprs, attributes, options)
 
     monkeypatch.setattr(JITFunction, "run", note)
     engine = Engine(program, kernels, torch.device("cpu"))
@@ -82,6 +88,8 @@ PROGRAMS = {
     "decoder": lambda: random_decoder(1),
     "windows": lambda: random_decoder(4),
     "language model": lambda: language_model(1),
+    "many keys": lambda: long_program(BY_DISTANCE, False, None),
+    "many keys by lines": lambda: long_program(2, True, 150),
 }
 
 
@@ -90,13 +98,12 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_become_machine_code(name, capability, monkeypatch):
     program = PROGRAMS[name]()
-    launches = recorded(monkeypatch, program, random_batch(program, 1, 3))
+    length = 300 if name.startswith("many keys") else None
+    launches = recorded(monkeypatch, program, random_batch(program, 1, 3, length))
     monkeypatch.undo()
     assert launches
-    for kernel, signature, constexprs, options in launches.values():
-        source = ASTSource(
-            kernel, signature, constexprs={(kernel.arg_names.index(k),): v for k, v in constexprs.items()}
-        )
+    for kernel, signature, constexprs, attributes, options in launches.values():
+        source = ASTSource(kernel, signature, constexprs, attributes)
         made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
         assert f"sm_{capability}" in made.asm["ptx"]
         assert made.asm["cubin"]

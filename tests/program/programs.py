@@ -222,6 +222,14 @@ def random_program(seed: int, lines: int = 1) -> Program:
     return scores(built, y, labels)
 
 
+def long_program(lines: int, causal: bool, window: int | None) -> Program:
+    """One attention of two heads over up to 300 tokens, and scores of every token."""
+    built = Builder(lines, lines)
+    built.longest = 300
+    x = built.narrow(built.norm(built.embed(32, None)))
+    return scores(built, built.attend(built.linear(x, 96), 2, causal, window=window), 3)
+
+
 def random_batch(program: Program, seed: int, count: int | None = None, n: int | None = None):
     """What the program takes: ids, masks of random lengths and types; or images alone."""
     rng = np.random.default_rng(seed)

@@ -9,7 +9,9 @@ import torch
 from hccs.program import IntegerModel
 from tests.program.programs import (
     BY_DISTANCE,
+    WORDS,
     language_model,
+    long_program,
     random_batch,
     random_decoder,
     random_embedder,
@@ -61,3 +63,15 @@ def test_tensors_come_back_as_tensors(seed):
     np.testing.assert_array_equal(found.scores.numpy(), expected.scores)
     np.testing.assert_array_equal(found.logits.numpy(), expected.logits)
     assert found.labels == expected.labels
+
+
+@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("lines", (1, 2, BY_DISTANCE))
+def test_attention_on_many_keys(lines, kind):
+    """More keys than one block holds, which pass through a program twice; scores of 15 bits and of fewer."""
+    causal, window = [(False, None), (True, None), (False, 31), (True, 150)][kind]
+    program = long_program(lines, causal, window)
+    rng = np.random.default_rng(kind)
+    ids = rng.integers(0, WORDS, (2, 300))
+    mask = np.arange(300) < np.array([[300], [129]])
+    require_equal(program, (ids, mask))

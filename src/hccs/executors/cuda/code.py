@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hccs.executors import cpu
 from hccs.program import operators as op
-from hccs.program.plan import Fusion, ProgramPlan, Step, Target
+from hccs.program.plan import ProgramPlan, Step, Target
 from hccs.program.program import Program
 from hccs.reference.layer_norm import root_of, root_shift
 
@@ -258,17 +259,6 @@ CODE: dict[type[op.Operator], Callable[[Building, Step, Any], Launch]] = {
 }
 """How the step of an operator is launched."""
 
-NORM = Fusion(before=(op.Embed, op.Add), after=tuple(AFTER), keeps=True)
 TARGET = Target(
-    name="the CUDA executor",
-    operators=CODE,
-    fusions={
-        op.LayerNorm: NORM,
-        op.RmsNorm: NORM,
-        op.NarrowRows: Fusion(before=(op.Ramp,), writes_before=False),
-        op.Multiply: Fusion(before=(op.Ramp,), after=(op.NarrowRows,), writes_before=False),
-        op.Linear: Fusion(after=(op.Table,)),
-    },
-    batched=True,
-    alignment=64,
+    name="the CUDA executor", operators=CODE, fusions=cpu.TARGET.fusions, batched=True, alignment=64
 )
