@@ -253,6 +253,22 @@ def _norm_constants(writing: Writing, step: op.LayerNorm | op.RmsNorm) -> Iterat
     yield structure("hccs_norm", name, [f"{name}_gain", biases, *wide, *numbers])
 
 
+def _norm_heads_constants(writing: Writing, step: op.NormHeads) -> Iterator[str]:
+    name, d = writing.name(step), step.gain.shape[1]
+    yield writing.array(f"{name}_gain", step.gain)
+    rows = ",\n".join(
+        f"    {{{name}_gain + {number * d}, NULL, UINT64_C({head.epsilon}), UINT64_C({root_of(d)}), "
+        f"{root_shift(d)}, {head.gain_bits}, {d}}}"
+        for number, head in enumerate(step.heads)
+    )
+    yield f"const hccs_norm {name}[{len(step.gain)}] = {{\n{rows}}};\n"
+
+
+def _norm_heads_call(call: Call) -> str:
+    heads = len(call.step.main.gain)  # type: ignore[attr-defined]
+    return f"hccs_norm_heads({call.name}, {heads}, {call.width}, {call.read()}, rows, {call.out})"
+
+
 def _rotate_constants(writing: Writing, step: op.Rotate) -> Iterator[str]:
     p, name = step.params, writing.name(step)
     parts = {"cosine": p.cosine, "sine": p.sine}
@@ -375,6 +391,7 @@ CODE: dict[type[op.Operator], Code] = {
     op.Narrow: Code(_narrow_call),
     op.RmsNorm: Code(_norm_call, "hccs_norm {}", _norm_constants),
     op.NarrowRows: Code(_narrow_rows_call, "hccs_scales {}", _narrow_rows_constants),
+    op.NormHeads: Code(_norm_heads_call, "hccs_norm {}[]", _norm_heads_constants),
     op.Rotate: Code(
         lambda c: f"hccs_rotate(&{c.name}, {c.read()}, {c.position}, rows, {c.out})",
         "hccs_rotation {}",
