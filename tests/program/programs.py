@@ -327,7 +327,9 @@ def random_decoder(seed: int, writes: bool = False) -> Program:
         normed = built.rms(x)
         y = rows(normed) if rng.random() < 0.7 else built.narrow(normed)
         qkv = linear(y, (heads + 2 * kv_heads) * dim)
-        attended = built.attend(rotated(normed_heads(qkv)), heads, causal, kv_heads if group > 1 else None, window)
+        attended = built.attend(
+            rotated(normed_heads(qkv)), heads, causal, kv_heads if group > 1 else None, window
+        )
         x = built.sum(x, linear(attended, h, added), limit)
         x = built.sum(x, linear(rows(gated(rows(built.rms(x)))), h, added), limit)
     per_token = writes or seed % 4 == 3

@@ -414,18 +414,14 @@ class Builder:
             q_norm, k_norm = layer.head_norms
             norms = [q_norm] * layer.heads + [k_norm] * (layer.kv_heads or layer.heads)
             each = [
-                RmsParams.from_float(
-                    as_numbers(norm.weight), eps_of(norm), in_scale=before, out_scale=after
-                )
+                RmsParams.from_float(as_numbers(norm.weight), eps_of(norm), in_scale=before, out_scale=after)
                 for norm, before, after in zip(norms, written, finer, strict=False)  # v has no norm
             ]
             read = f"normed{i}"
             self.add(op.NormHeads.stacked(f"qkv{i}", read, each))
         if rotary is not None:
             cosine, sine = rotary.tables(longest)
-            turn = RotateParams.from_float(
-                cosine, sine, in_scale=finer, out_scale=heads, heads=layer.heads
-            )
+            turn = RotateParams.from_float(cosine, sine, in_scale=finer, out_scale=heads, heads=layer.heads)
             self.add(op.Rotate((read,), f"turned{i}", turn))
             read = f"turned{i}"
         requant = requant_of(i, layer, table, self.scales, row, longest)
