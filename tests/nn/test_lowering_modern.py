@@ -13,9 +13,11 @@ import transformers as hf
 import hccs
 import hccs.nn
 from hccs.errors import FileError, ModelError, ParameterError
+from hccs.executors.c.write import export_c_model
 from hccs.executors.numpy import run
 from hccs.nn.lowering import IntegerPlan, take_apart
 from hccs.nn.lowering.mixing import can_be_mixed, mixed, mixing_matrix
+from hccs.program import IntegerModel
 from hccs.program import operators as op
 from tests.nn.conftest import VOCABULARY, sentences
 
@@ -241,3 +243,15 @@ def test_rotary_positions_need_row_exponents():
     model, table, batches, _ = made("llama")
     with pytest.raises(ParameterError, match="row exponents for rotary"):
         IntegerPlan.measured(model, table, batches, row_exponents=False)
+
+
+def test_layers_share_rotary_tables_in_memory_in_files_and_in_c(tmp_path):
+    _, _, _, whole = made("qwen3")
+    whole.save(tmp_path / "model.hccs")
+    loaded = IntegerModel.load(tmp_path / "model.hccs")
+    assert loaded.fingerprint() == whole.fingerprint()
+    for model in (whole, loaded):
+        turns = [step.params for step in model.program.operators if isinstance(step, op.Rotate)]
+        assert len(turns) > 1 and all(turn.cosine is turns[0].cosine for turn in turns)
+    export_c_model(whole, tmp_path / "c")
+    assert (tmp_path / "c" / "hccs_weights.c").read_text().count("_cosine[") == 1

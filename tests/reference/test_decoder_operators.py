@@ -275,7 +275,7 @@ def test_scores_of_one_step_in_all_rows():
     ("heads", "d", "rows"), [(3, 64, 20_000), (16, 8, 2_500), (1, 1, 500), (2, 128, 500)]
 )
 def test_each_head_is_normalised_by_itself_within_one_step(heads, d, rows):
-    """100,000 heads of every size of value and steps of their own, extreme ones among them; the rest stays."""
+    """100,000 heads with values of every size, extreme ones among them, and steps of their own."""
     rng = np.random.default_rng(d)
     x = rng.normal(0, 1, (rows, heads, d)) * 2.0 ** rng.uniform(-1, 16, (rows, heads, 1))
     x[:12] = extreme_rows(d, 32767)[:, None]

@@ -270,19 +270,31 @@ def _norm_heads_call(call: Call) -> str:
 
 
 def _rotate_constants(writing: Writing, step: op.Rotate) -> Iterator[str]:
-    p, name = step.params, writing.name(step)
+    p, name, owner = step.params, writing.name(step), _first_with_tables(writing, step)
     parts = {"cosine": p.cosine, "sine": p.sine}
-    for part, angles in parts.items():
-        yield writing.array(f"{name}_{part}", angles[: writing.program.rows])
+    if owner is step:
+        for part, angles in parts.items():
+            yield writing.array(f"{name}_{part}", angles[: writing.program.rows])
     yield writing.array(f"{name}_multiplier", p.multiplier)
     width = writing.program.values[step.output].width // p.all_heads
     numbers = [p.all_heads, p.heads + p.kv_heads, width, p.pairs]
-    yield structure("hccs_rotation", name, [f"{name}_{part}" for part in (*parts, "multiplier")] + numbers)
+    tables = [f"{writing.name(owner)}_{part}" for part in parts]
+    yield structure("hccs_rotation", name, [*tables, f"{name}_multiplier", *numbers])
+
+
+def _first_with_tables(writing: Writing, step: op.Rotate) -> op.Rotate:
+    """The first rotation with the same tables: C has them once."""
+    p = step.params
+    return next(
+        other
+        for other in writing.program.operators
+        if type(other) is type(step) and other.params.cosine is p.cosine and other.params.sine is p.sine
+    )
 
 
 def _rotate_size(writing: Writing, step: op.Rotate) -> tuple[int, int]:
     p = step.params
-    rows = min(writing.program.rows, p.positions)
+    rows = min(writing.program.rows, p.positions) * (_first_with_tables(writing, step) is step)
     return 0, 2 * rows * p.cosine[0].nbytes + p.multiplier.nbytes
 
 

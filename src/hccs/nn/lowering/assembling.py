@@ -22,6 +22,7 @@ from hccs.nn.lowering.parts import (
     NormedHead,
     Patches,
     PreNorm,
+    Rotary,
     VectorHead,
     Words,
     as_numbers,
@@ -46,7 +47,7 @@ from hccs.numbers.layers import (
 )
 from hccs.numbers.requant import Requant
 from hccs.numbers.rms_norm import RmsParams
-from hccs.numbers.rotary import RotateParams
+from hccs.numbers.rotary import RotateParams, rotary_table
 from hccs.numbers.table import ParamTable
 from hccs.program import Program
 from hccs.program import operators as op
@@ -216,6 +217,8 @@ class Builder:
         self.steps: dict[str, float] = {}
         self.rows: dict[str, NDArray[np.float64] | float] = {}
         """Values whose rows have exponents, and what the columns of weights that read them are scaled by."""
+        self.turns: dict[Rotary, list[NDArray[np.int16]]] = {}
+        """Cosines and sines, which layers share."""
 
     def add(self, operator: op.Operator, like: str | None = None) -> None:
         """Append; the output's step is that of the point of its name, or of the value `like`."""
@@ -420,7 +423,9 @@ class Builder:
             read = f"normed{i}"
             self.add(op.NormHeads.stacked(f"qkv{i}", read, each))
         if rotary is not None:
-            cosine, sine = rotary.tables(longest)
+            if rotary not in self.turns:
+                self.turns[rotary] = [rotary_table(part) for part in rotary.tables(longest)]
+            cosine, sine = self.turns[rotary]
             turn = RotateParams.from_float(cosine, sine, in_scale=finer, out_scale=heads, heads=layer.heads)
             self.add(op.Rotate((read,), f"turned{i}", turn))
             read = f"turned{i}"

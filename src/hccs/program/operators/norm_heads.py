@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class NormHeads(Operator):
     """The integer RMSNorm of every head of the first channels; the channels behind them stay as they are.
 
-    `gain` is int32 [heads, channels], `gain_bits` and `epsilon` are int64 [heads]: a head has steps of its own.
-    It is no form of `RmsNorm`, because executors run that as one with the sums around it.
+    `gain` is int32 [heads, channels], `gain_bits` and `epsilon` are int64 [heads]: a head has steps of its
+    own. It is no form of `RmsNorm`, because executors run that as one with the sums around it.
     """
 
     inputs: tuple[str]
