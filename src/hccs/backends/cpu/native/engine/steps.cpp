@@ -145,8 +145,8 @@ NormHeadsStep::NormHeadsStep(const RowKernels& kernels, const Value& x, const Va
 }
 
 void NormHeadsStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
-  const auto *x = memory.at<int16_t>(x_, row);
-  auto *out = memory.at<int16_t>(out_, row);
+  const auto* x = memory.at<int16_t>(x_, row);
+  auto* out = memory.at<int16_t>(out_, row);
   NormJob job{};
   job.source = NormSource::kInt16;
   job.a_stride = x_.row_bytes;
