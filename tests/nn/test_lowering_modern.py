@@ -13,9 +13,11 @@ import transformers as hf
 import hccs
 import hccs.nn
 from hccs.errors import FileError, ModelError, ParameterError
+from hccs.executors.c.write import export_c_model
 from hccs.executors.numpy import run
 from hccs.nn.lowering import IntegerPlan, take_apart
 from hccs.nn.lowering.mixing import can_be_mixed, mixed, mixing_matrix
+from hccs.program import IntegerModel
 from hccs.program import operators as op
 from tests.nn.conftest import VOCABULARY, sentences
 
@@ -40,6 +42,10 @@ MODELS = {
         hf.Qwen2Config(
             **SHAPE, num_key_value_heads=2, use_sliding_window=True, sliding_window=5, max_window_layers=1
         )
+    ),
+    "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=12)),
+    "qwen3, last token": lambda: hf.Qwen3ForSequenceClassification(
+        hf.Qwen3Config(**SHAPE, num_key_value_heads=1, head_dim=8, pad_token_id=0)
     ),
     "mistral": lambda: hf.MistralForCausalLM(
         hf.MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=6)
@@ -97,7 +103,7 @@ def test_programs_are_close_to_the_float_model_and_equal_everywhere(name):
     assert np.corrcoef(scores.ravel(), wanted.ravel())[0, 1] > 0.99
 
 
-@pytest.mark.parametrize("name", ["modernbert", "llama, last token"])
+@pytest.mark.parametrize("name", ["modernbert", "llama, last token", "qwen3"])
 @pytest.mark.parametrize("pooling", ["mean", "first", "last"])
 def test_vectors(name, pooling):
     model, table, batches, _ = made(name)
@@ -216,9 +222,6 @@ def test_files_name_the_tokens_at_which_a_language_model_ends(ends, names):
 
 
 def test_refusals_name_what_has_no_operator():
-    qwen3 = hf.Qwen3ForCausalLM(hf.Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=8))
-    with pytest.raises(ModelError, match="norms of each head's q and k"):
-        take_apart(qwen3)
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
     with pytest.raises(ModelError, match="'dynamic', by the length of the text"):
         take_apart(hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPE, rope_parameters=rope)))
@@ -226,7 +229,7 @@ def test_refusals_name_what_has_no_operator():
         take_apart(hf.ModernBertForMaskedLM(hf.ModernBertConfig(**MODERN)))
 
 
-@pytest.mark.parametrize("name", ["llama", "modernbert", "albert", "electra"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "modernbert", "albert", "electra"])
 def test_training_what_is_deployed_is_refused_by_name(name):
     model, table, batches, _ = made(name)
     with (
@@ -240,3 +243,15 @@ def test_rotary_positions_need_row_exponents():
     model, table, batches, _ = made("llama")
     with pytest.raises(ParameterError, match="row exponents for rotary"):
         IntegerPlan.measured(model, table, batches, row_exponents=False)
+
+
+def test_layers_share_rotary_tables_in_memory_in_files_and_in_c(tmp_path):
+    _, _, _, whole = made("qwen3")
+    whole.save(tmp_path / "model.hccs")
+    loaded = IntegerModel.load(tmp_path / "model.hccs")
+    assert loaded.fingerprint() == whole.fingerprint()
+    for model in (whole, loaded):
+        turns = [step.params for step in model.program.operators if isinstance(step, op.Rotate)]
+        assert len(turns) > 1 and all(turn.cosine is turns[0].cosine for turn in turns)
+    export_c_model(whole, tmp_path / "c")
+    assert (tmp_path / "c" / "hccs_weights.c").read_text().count("_cosine[") == 1

@@ -314,6 +314,16 @@ def random_decoder(seed: int, writes: bool = False) -> Program:
             op.Rotate, (x,), built.widths[x], RotateParams(cosine, sine, multiplier, heads=heads)
         )
 
+    def normed_heads(x: str) -> str:
+        """Of half of all seeds, from another generator: the programs of the others stay as they were."""
+        if seed // 2 % 2:
+            return x
+        own = np.random.default_rng(seed)
+        count = heads + kv_heads + (kv_heads if seed % 8 == 0 else 0)  # no channels behind the heads
+        gain = own.integers(-(2**20), 2**20, (count, dim)).astype(np.int32)
+        bits, epsilon = own.integers(7, 17, count), own.integers(1, 2**40, count)
+        return built.add(op.NormHeads, (x,), built.widths[x], gain, bits, epsilon)
+
     def gated(x: str) -> str:
         active = RampParams.from_function([gelu, silu][seed // 2 % 2], float(rng.uniform(2, 40)) / 32767)
         gate = built.add(op.Ramp, (linear(x, wide),), wide, active)
@@ -325,7 +335,9 @@ def random_decoder(seed: int, writes: bool = False) -> Program:
         normed = built.rms(x)
         y = rows(normed) if rng.random() < 0.7 else built.narrow(normed)
         qkv = linear(y, (heads + 2 * kv_heads) * dim)
-        attended = built.attend(rotated(qkv), heads, causal, kv_heads if group > 1 else None, window)
+        attended = built.attend(
+            rotated(normed_heads(qkv)), heads, causal, kv_heads if group > 1 else None, window
+        )
         x = built.sum(x, linear(attended, h, added), limit)
         x = built.sum(x, linear(rows(gated(rows(built.rms(x)))), h, added), limit)
     per_token = writes or seed % 4 == 3

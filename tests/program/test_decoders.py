@@ -250,6 +250,17 @@ def test_embeddings_without_positions_take_any_length():
     assert program.embed.most_rows is None and program.longest == LONGEST
 
 
+def heads(gain=None, bits=None, epsilon=None) -> op.NormHeads:
+    """Two heads of two channels."""
+    return op.NormHeads(
+        ("a",),
+        "y",
+        np.ones((2, 2), np.int32) if gain is None else gain,
+        np.full(2, 8) if bits is None else bits,
+        np.ones(2, np.int64) if epsilon is None else epsilon,
+    )
+
+
 @pytest.mark.parametrize(
     ("step", "given", "match"),
     [
@@ -267,9 +278,37 @@ def test_embeddings_without_positions_take_any_length():
             (op.Value(32, 4, 9),),
             "int16 rows where channels",
         ),
+        (heads(gain=np.zeros(4, np.int32)), (op.Value(16, 4, 9),), r"gains \[heads, channels\]"),
+        (heads(bits=np.array([8], np.int64)), (op.Value(16, 4, 9),), "gain bits, int64 of 2 heads"),
+        (heads(epsilon=np.ones(2, np.int32)), (op.Value(16, 4, 9),), "epsilons, int64 of 2 heads"),
+        (heads(), (op.Value(16, 3, 9),), "at least 4 channels"),
+        (heads(), (op.Value(32, 4, 9),), "to read int16 rows of 4"),
         (op.Last(("a",), "y"), (op.Value(16, 4, 9, False),), "to read int8 or int16 rows"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(step, given, match):
     with pytest.raises(DataError, match=match):
         step.written(list(given))
+
+
+@pytest.mark.parametrize(("bits", "epsilon"), [(6, 1), (17, 1), (8, 0), (8, 2**62)])
+def test_constants_of_heads_are_those_of_rms_norm(bits, epsilon):
+    with pytest.raises(HccsError):
+        heads(bits=np.array([8, bits]), epsilon=np.array([1, epsilon])).written([op.Value(16, 4, 9)])
+
+
+@pytest.mark.parametrize("dim", [1, 2, 15, 16, 17, 64, 128])
+@pytest.mark.parametrize("rest", [0, 1, 40])
+def test_norms_of_heads_of_any_width(dim, rest, instruction_set):
+    """Around the width of a vector, with and without channels behind the heads, and behind a sum."""
+    built = Builder(dim)
+    width = 3 * dim + rest
+    x = built.embed(width, INT16_LIMIT)
+    x = built.sum(x, built.linear(built.narrow(built.norm(x)), width, INT16_LIMIT), INT16_LIMIT)
+    gain = built.integers(-(2**20), 2**20, (3, dim))
+    y = built.add(op.NormHeads, (x,), width, gain, np.array([7, 9, 16]), np.array([1, 999, 2**50]))
+    program = scores(built, built.narrow(y, 8), 5)
+    model, batch = IntegerModel(program), random_batch(program, dim, 3, 11)
+    expected = model(*batch, reference=True).scores
+    for threads in THREADS:
+        np.testing.assert_array_equal(model(*batch, threads=threads).scores, expected)

@@ -11,7 +11,7 @@ from hccs.errors import DataError, HccsError, ParameterError, ShapeError
 from hccs.numbers.layers import LONG_ROW_LIMIT, LinearParams
 from hccs.numbers.rms_norm import RmsParams
 from hccs.numbers.rotary import RotateParams
-from hccs.reference.layer_norm import rms_norm
+from hccs.reference.layer_norm import norm_heads, rms_norm
 from hccs.reference.linear import linear, linear_rows, multiply, narrow_rows
 from hccs.reference.rotary import rotate
 
@@ -269,3 +269,28 @@ def test_scores_of_one_step_in_all_rows():
     plain = linear(rows[:, :-1], layer)  # without exponents M counts steps of 2^-16
     assert plain.dtype == np.int32
     assert np.array_equal(plain, rows[:, :-1].astype(np.int64) @ weight.T.astype(np.int64))
+
+
+@pytest.mark.parametrize(
+    ("heads", "d", "rows"), [(3, 64, 20_000), (16, 8, 2_500), (1, 1, 500), (2, 128, 500)]
+)
+def test_each_head_is_normalised_by_itself_within_one_step(heads, d, rows):
+    """100,000 heads with values of every size, extreme ones among them, and steps of their own."""
+    rng = np.random.default_rng(d)
+    x = rng.normal(0, 1, (rows, heads, d)) * 2.0 ** rng.uniform(-1, 16, (rows, heads, 1))
+    x[:12] = extreme_rows(d, 32767)[:, None]
+    x = np.clip(x, -32767, 32767).astype(np.int16)
+    rest = rng.integers(-32767, 32768, (rows, 5)).astype(np.int16)
+    gamma, eps = rng.normal(1, 0.5, (heads, d)), 10 ** rng.uniform(-8, -4)
+    in_scale, out_scale = (10 ** rng.uniform(-4, -2, heads) for _ in range(2))
+    params = [
+        RmsParams.from_float(gamma[i], eps, in_scale=in_scale[i], out_scale=out_scale[i])
+        for i in range(heads)
+    ]
+    found = norm_heads(np.concatenate([x.reshape(rows, -1), rest], axis=1), params)
+    assert found.dtype == np.int16
+    np.testing.assert_array_equal(found[:, heads * d :], rest)
+    for i, head in enumerate(params):
+        taken = head.epsilon * in_scale[i] ** 2 / d / 2**16
+        real = np.clip(real_rms(x[:, i], gamma[i], taken, in_scale[i], out_scale[i]), -32767, 32767)
+        assert abs(found[:, i * d : (i + 1) * d] - real).max() <= 1.0

@@ -143,6 +143,14 @@ def _norm(building: Building, step: Step, norm: op.LayerNorm | op.RmsNorm) -> No
     )  # fmt: skip
 
 
+def _norm_heads(building: Building, step: Step, norm: op.NormHeads) -> None:
+    d = norm.gain.shape[1]
+    building.engine.norm_heads(
+        *building.places(step), building.width(step), norm.gain, norm.gain_bits, norm.epsilon, root_of(d),
+        root_shift(d),
+    )  # fmt: skip
+
+
 def _attention(building: Building, step: Step, attention: op.Attention) -> None:
     width, heads, shared = building.width(step), attention.heads, attention.shared_heads
     dim = width // heads
@@ -206,6 +214,7 @@ CODE: dict[type[op.Operator], Callable[[Building, Step, Any], None]] = {
         *to.places(step), unit.dims, to.plan.values[step.reads[0]].bits
     ),
     op.Linear: _linear,
+    op.NormHeads: _norm_heads,
     op.Rotate: _rotate,
     op.Attention: _attention,
     op.Table: lambda to, step, table: to.engine.table(*to.places(step), to.width(step), table.entries),

@@ -72,15 +72,12 @@ class RotateParams:
 
     @classmethod
     def from_float(cls, cosine: Any, sine: Any, *, in_scale: Any, out_scale: Any, heads: int) -> RotateParams:
-        """The constants of tables [positions, pairs] between scales.
+        """The constants of tables [positions, pairs] between scales; int16 tables are taken as they are.
 
         `in_scale` of the int16 input and `out_scale` of the int8 output: one value, or one for every head of
         q, k and v; `out_scale` has the number of heads.
         """
-        angles = [np.asarray(part, np.float64) for part in (cosine, sine)]
-        if not all(np.isfinite(part).all() and (abs(part) <= 1).all() for part in angles):
-            raise DataError("cosines and sines within 1", "others", "Attention factors go into a scale.")
-        tables = [np.rint(part * INT16_LIMIT).astype(np.int16) for part in angles]
+        tables = [rotary_table(part) for part in (cosine, sine)]
         factor = np.asarray(in_scale, np.float64) / (INT16_LIMIT * np.asarray(out_scale, np.float64))
         multiplier = np.rint(factor * 2.0**ROTATE_SHIFT)
         if not ((multiplier >= 1) & (multiplier < MULTIPLIER_LIMIT)).all():
@@ -90,3 +87,13 @@ class RotateParams:
                 "A scale is wrong by orders of magnitude.",
             )
         return cls(tables[0], tables[1], multiplier.astype(np.int32), heads)
+
+
+def rotary_table(real: Any) -> NDArray[np.int16]:
+    """Cosines or sines, 32767 standing for 1; int16 ones are returned as they are."""
+    if isinstance(real, np.ndarray) and real.dtype == np.int16:
+        return real
+    table = np.asarray(real, np.float64)
+    if not (np.isfinite(table).all() and (abs(table) <= 1).all()):
+        raise DataError("cosines and sines within 1", "others", "Attention factors go into a scale.")
+    return np.rint(table * INT16_LIMIT).astype(np.int16)

@@ -27,12 +27,22 @@ _TOKENIZER = "tokenizer.json"
 
 
 def save(program: Program, path: str | os.PathLike[str]) -> None:
-    """Write the program; the file replaces an old one only once it is complete."""
+    """Write the program; the file replaces an old one only once it is complete.
+
+    An array that several operators share, as layers do rotary tables, is stored once.
+    """
     arrays: dict[str, NDArray[Any]] = {}
+    names: dict[int, str] = {}
+    shared: dict[str, str] = {}
     listed = []
     for number, step in enumerate(program.operators):
         constants, numbers = step.constants()
-        arrays.update({f"{number}.{name}": array for name, array in constants.items()})
+        for name, array in constants.items():
+            first = names.setdefault(id(array), f"{number}.{name}")
+            if first in arrays:
+                shared[f"{number}.{name}"] = first
+            else:
+                arrays[first] = array
         listed.append({"kind": type(step).__name__, "inputs": step.inputs, "output": step.output, **numbers})
     if program.tokenizer:
         arrays[_TOKENIZER] = np.frombuffer(program.tokenizer.encode(), np.uint8)
@@ -44,6 +54,7 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
             "score_scale": program.score_scale,
             "scales": dict(program.scales),
             "facts": dict(program.facts),
+            **({"shared": shared} if shared else {}),
         }
     )
     FORMAT.save(path, arrays, {"program": described})
@@ -59,6 +70,7 @@ def load(path: str | os.PathLike[str]) -> Program:
         content = json.loads(metadata["program"])
         listed = content.pop("operators")
         tokenizer = arrays.pop(_TOKENIZER, np.empty(0, np.uint8)).tobytes().decode()
+        arrays |= {name: arrays[first] for name, first in content.pop("shared", {}).items()}
         constants: list[dict[str, NDArray[Any]]] = [{} for _ in listed]
         for full_name, array in arrays.items():
             number, _, name = full_name.partition(".")

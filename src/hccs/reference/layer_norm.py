@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ def layer_norm(v: NDArray[np.int32], params: NormParams) -> NDArray[np.int16]:
     return np.clip(y, -32767, 32767).astype(np.int16)
 
 
-def rms_norm(v: NDArray[np.int32], params: RmsParams) -> NDArray[np.int16]:
+def rms_norm(v: NDArray[np.int16] | NDArray[np.int32], params: RmsParams) -> NDArray[np.int16]:
     """RMSNorm of int16 or int32 rows [..., h], |v| <= 2^16, as int16: LayerNorm without a mean and a bias.
 
     >>> unchanged = RmsParams(np.array([2**7, 2**7], np.int32), 7, 1)
@@ -34,6 +35,21 @@ def rms_norm(v: NDArray[np.int32], params: RmsParams) -> NDArray[np.int16]:
     d = v.astype(np.int64) << RMS_BITS
     y = shift_half_even(_xhat(d, params.epsilon) * params.gain, XHAT_BITS + params.gain_bits)
     return np.clip(y, -32767, 32767).astype(np.int16)
+
+
+def norm_heads(x: NDArray[np.int16], heads: Sequence[RmsParams]) -> NDArray[np.int16]:
+    """RMSNorm of each head of int16 rows [..., channels], one after the other; channels behind them stay.
+
+    >>> unchanged = RmsParams(np.array([2**7, 2**7], np.int32), 7, 1)
+    >>> norm_heads(np.array([[30, -40, 3, -4, 9]], np.int16), [unchanged, unchanged]).tolist()
+    [[1, -1, 1, -1, 9]]
+    """
+    y: NDArray[np.int16] = x.copy()
+    d = heads[0].channels
+    for number, head in enumerate(heads):
+        own = slice(number * d, (number + 1) * d)
+        y[..., own] = rms_norm(x[..., own], head)
+    return y
 
 
 def _xhat(d: NDArray[np.int64], epsilon: int) -> NDArray[np.int64]:

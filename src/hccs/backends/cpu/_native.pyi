@@ -103,6 +103,17 @@ class Engine:
     def narrow_rows(
         self, x: int, out: int, channels: int, x_bits: int, ramp: Any, bits: int, scale: Any
     ) -> None: ...
+    def norm_heads(
+        self,
+        x: int,
+        out: int,
+        channels: int,
+        gain: Any,
+        gain_bits: Any,
+        epsilon: Any,
+        root: int,
+        root_shift: int,
+    ) -> None: ...
     def rotate(
         self,
         x: int,

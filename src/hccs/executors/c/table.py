@@ -253,20 +253,48 @@ def _norm_constants(writing: Writing, step: op.LayerNorm | op.RmsNorm) -> Iterat
     yield structure("hccs_norm", name, [f"{name}_gain", biases, *wide, *numbers])
 
 
+def _norm_heads_constants(writing: Writing, step: op.NormHeads) -> Iterator[str]:
+    name, d = writing.name(step), step.gain.shape[1]
+    yield writing.array(f"{name}_gain", step.gain)
+    rows = ",\n".join(
+        f"    {{{name}_gain + {number * d}, NULL, UINT64_C({head.epsilon}), UINT64_C({root_of(d)}), "
+        f"{root_shift(d)}, {head.gain_bits}, {d}}}"
+        for number, head in enumerate(step.heads)
+    )
+    yield f"const hccs_norm {name}[{len(step.gain)}] = {{\n{rows}}};\n"
+
+
+def _norm_heads_call(call: Call) -> str:
+    heads = len(call.step.main.gain)  # type: ignore[attr-defined]
+    return f"hccs_norm_heads({call.name}, {heads}, {call.width}, {call.read()}, rows, {call.out})"
+
+
 def _rotate_constants(writing: Writing, step: op.Rotate) -> Iterator[str]:
-    p, name = step.params, writing.name(step)
+    p, name, owner = step.params, writing.name(step), _first_with_tables(writing, step)
     parts = {"cosine": p.cosine, "sine": p.sine}
-    for part, angles in parts.items():
-        yield writing.array(f"{name}_{part}", angles[: writing.program.rows])
+    if owner is step:
+        for part, angles in parts.items():
+            yield writing.array(f"{name}_{part}", angles[: writing.program.rows])
     yield writing.array(f"{name}_multiplier", p.multiplier)
     width = writing.program.values[step.output].width // p.all_heads
     numbers = [p.all_heads, p.heads + p.kv_heads, width, p.pairs]
-    yield structure("hccs_rotation", name, [f"{name}_{part}" for part in (*parts, "multiplier")] + numbers)
+    tables = [f"{writing.name(owner)}_{part}" for part in parts]
+    yield structure("hccs_rotation", name, [*tables, f"{name}_multiplier", *numbers])
+
+
+def _first_with_tables(writing: Writing, step: op.Rotate) -> op.Rotate:
+    """The first rotation with the same tables: C has them once."""
+    p = step.params
+    return next(
+        other
+        for other in writing.program.operators
+        if type(other) is type(step) and other.params.cosine is p.cosine and other.params.sine is p.sine
+    )
 
 
 def _rotate_size(writing: Writing, step: op.Rotate) -> tuple[int, int]:
     p = step.params
-    rows = min(writing.program.rows, p.positions)
+    rows = min(writing.program.rows, p.positions) * (_first_with_tables(writing, step) is step)
     return 0, 2 * rows * p.cosine[0].nbytes + p.multiplier.nbytes
 
 
@@ -375,6 +403,7 @@ CODE: dict[type[op.Operator], Code] = {
     op.Narrow: Code(_narrow_call),
     op.RmsNorm: Code(_norm_call, "hccs_norm {}", _norm_constants),
     op.NarrowRows: Code(_narrow_rows_call, "hccs_scales {}", _narrow_rows_constants),
+    op.NormHeads: Code(_norm_heads_call, "hccs_norm {}[]", _norm_heads_constants),
     op.Rotate: Code(
         lambda c: f"hccs_rotate(&{c.name}, {c.read()}, {c.position}, rows, {c.out})",
         "hccs_rotation {}",

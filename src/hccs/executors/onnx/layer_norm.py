@@ -18,6 +18,8 @@ RMSNorm has no sum: d * r is v * r, of 48 bits, times 2^8.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hccs.executors.onnx.graph import Graph, shape
@@ -54,6 +56,19 @@ def rms_norm(graph: Graph, v: str, params: RmsParams) -> str:
     xhat = graph("Round", graph("Mul", v, factor))
     gain = params.gain / 2.0 ** (XHAT_BITS + params.gain_bits)
     return clamped(graph, graph("Round", graph("Mul", xhat, gain)), INT16_LIMIT)
+
+
+def norm_heads(graph: Graph, x: str, heads: Sequence[RmsParams], width: int) -> str:
+    """RMSNorm of each head of float64 rows [m, width]; the channels behind the heads stay."""
+    d = heads[0].channels
+
+    def part(begin: int, end: int) -> str:
+        return graph("Slice", x, shape(begin), shape(end), _LAST)
+
+    parts = [rms_norm(graph, part(d * i, d * (i + 1)), head) for i, head in enumerate(heads)]
+    if d * len(heads) < width:
+        parts.append(part(d * len(heads), width))
+    return graph("Concat", *parts, axis=-1)
 
 
 def _Q(graph: Graph, v: str, total: str, params: NormParams) -> str:

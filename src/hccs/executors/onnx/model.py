@@ -30,7 +30,7 @@ from hccs.executors.onnx.embedding import (
     within,
 )
 from hccs.executors.onnx.graph import MICROSOFT, OPSET, Building, shape
-from hccs.executors.onnx.layer_norm import layer_norm, rms_norm
+from hccs.executors.onnx.layer_norm import layer_norm, norm_heads, rms_norm
 from hccs.executors.onnx.linear import clamped, linear, linear_rows, narrow, narrow_rows, table
 from hccs.program import IntegerModel
 from hccs.program import operators as op
@@ -130,6 +130,9 @@ CODE: dict[type[op.Operator], Callable[[Building, Any], str]] = {
     op.Narrow: lambda to, step: narrow(to.graph, to.made[step.inputs[0]], step.bits),
     op.NarrowRows: narrow_rows,
     op.Linear: _linear,
+    op.NormHeads: lambda to, step: norm_heads(
+        to.graph, to.made[step.inputs[0]], step.heads, to.width(step.inputs[0])
+    ),
     op.Rotate: rotate,
     op.Attention: _attention,
     op.Table: _table,

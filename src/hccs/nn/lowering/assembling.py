@@ -22,6 +22,7 @@ from hccs.nn.lowering.parts import (
     NormedHead,
     Patches,
     PreNorm,
+    Rotary,
     VectorHead,
     Words,
     as_numbers,
@@ -46,7 +47,7 @@ from hccs.numbers.layers import (
 )
 from hccs.numbers.requant import Requant
 from hccs.numbers.rms_norm import RmsParams
-from hccs.numbers.rotary import RotateParams
+from hccs.numbers.rotary import RotateParams, rotary_table
 from hccs.numbers.table import ParamTable
 from hccs.program import Program
 from hccs.program import operators as op
@@ -216,6 +217,8 @@ class Builder:
         self.steps: dict[str, float] = {}
         self.rows: dict[str, NDArray[np.float64] | float] = {}
         """Values whose rows have exponents, and what the columns of weights that read them are scaled by."""
+        self.turns: dict[Rotary, list[NDArray[np.int16]]] = {}
+        """Cosines and sines, which layers share."""
 
     def add(self, operator: op.Operator, like: str | None = None) -> None:
         """Append; the output's step is that of the point of its name, or of the value `like`."""
@@ -393,27 +396,39 @@ class Builder:
     ) -> None:
         """The dense layers that write q, k and v as one, and integer attention on them."""
         names, rotary = ("query", "key", "value"), layer.rotary
-        steps = np.concatenate([head_steps(self.scales, name, i, layer) for name in names])
-        finer = 1.0 if rotary is None else TURNED_STEP
+        heads = np.concatenate([self.scales.steps[f"{name}{i}"] for name in names])
+        finer = heads * (1.0 if rotary is None else TURNED_STEP)
+        written = finer.copy()
+        if layer.head_norms is not None:
+            raw = np.concatenate([self.scales.steps[f"{name}{i}"] for name in ("raw_query", "raw_key")])
+            written[: len(raw)] = raw
         params = quantise_linear(
             np.concatenate([as_numbers(weight_of(module)) for module in layer.qkv])
             * self.rows.get(source, 1.0),
             np.concatenate([as_numbers(bias_of(module)) for module in layer.qkv]),
             in_scale=self.steps[source],
-            out_scale=steps * finer,
+            out_scale=np.repeat(written, layer.width // layer.heads),
             limit=INT8_LIMIT if rotary is None else INT16_LIMIT,
             row_exponents=source in self.rows,
         )
         self.add(op.Linear((source,), f"qkv{i}", params))
         read = f"qkv{i}"
+        if layer.head_norms is not None:
+            q_norm, k_norm = layer.head_norms
+            norms = [q_norm] * layer.heads + [k_norm] * (layer.kv_heads or layer.heads)
+            each = [
+                RmsParams.from_float(as_numbers(norm.weight), eps_of(norm), in_scale=before, out_scale=after)
+                for norm, before, after in zip(norms, written, finer, strict=False)  # v has no norm
+            ]
+            read = f"normed{i}"
+            self.add(op.NormHeads.stacked(f"qkv{i}", read, each))
         if rotary is not None:
-            heads = np.concatenate([self.scales.steps[f"{name}{i}"] for name in names])
-            cosine, sine = rotary.tables(longest)
-            turn = RotateParams.from_float(
-                cosine, sine, in_scale=heads * finer, out_scale=heads, heads=layer.heads
-            )
+            if rotary not in self.turns:
+                self.turns[rotary] = [rotary_table(part) for part in rotary.tables(longest)]
+            cosine, sine = self.turns[rotary]
+            turn = RotateParams.from_float(cosine, sine, in_scale=finer, out_scale=heads, heads=layer.heads)
+            self.add(op.Rotate((read,), f"turned{i}", turn))
             read = f"turned{i}"
-            self.add(op.Rotate((f"qkv{i}",), read, turn))
         requant = requant_of(i, layer, table, self.scales, row, longest)
         theta = self.scales.heads(row, table, longest)[0]
         self.add(op.Attention((read,), f"context{i}", theta, requant, causal, layer.kv_heads, layer.window))

@@ -222,10 +222,6 @@ def _llama(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
 
 def _llama_layer(layer: Any, config: Any, rotary: Any) -> Layer:
     attention, wide = layer.self_attn, layer.mlp
-    if getattr(attention, "q_norm", None) is not None:
-        raise ModelError(
-            "q and k without a norm of their own", "norms of each head's q and k", "Keep its floats."
-        )
     if not hasattr(wide, "gate_proj") or not hasattr(attention, "q_proj"):
         raise ModelError(
             "layers of q_proj, k_proj and v_proj, gate_proj, up_proj and down_proj",
@@ -246,6 +242,7 @@ def _llama_layer(layer: Any, config: Any, rotary: Any) -> Layer:
         kv_heads=config.num_key_value_heads,
         window=_window(attention, config),
         rotary=_rotary(rotary, attention.head_dim),
+        head_norms=(attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None,
     )
 
 

@@ -81,6 +81,8 @@ class Layer:
     window: int | None = None
     """The keys around a query, or up to it, that it sees; all by default."""
     rotary: Rotary | None = None
+    head_norms: tuple[Any, Any] | None = None
+    """RMSNorm of each head of q, and of k, in front of rotary positions."""
 
     @property
     def width(self) -> int:

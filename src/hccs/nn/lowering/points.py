@@ -39,6 +39,8 @@ class Point:
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The point's own channels of what its modules read or write."""
         own = tensor if self.part is None else self.part.of(tensor)
+        if own.ndim == 4:  # a norm of heads writes them apart: [batch, n, heads, channels]
+            own = own.flatten(-2)
         if not self.turns:
             return own
         first, second = own.unflatten(-1, (self.heads, 2, -1)).unbind(-2)
@@ -122,7 +124,12 @@ def _heads(i: int, layer: Layer) -> list[Point]:
     """q, k and v as attention reads them."""
     shared, turns = layer.kv_heads or layer.heads, layer.rotary is not None
     q, k, v = layer.qkv
+    raw: list[Point] = []
+    if layer.head_norms is not None:
+        raw = [_written(f"raw_query{i}", q, heads=layer.heads), _written(f"raw_key{i}", k, heads=shared)]
+        q, k = layer.head_norms
     return [
+        *raw,
         _written(f"query{i}", q, heads=layer.heads, turns=turns),
         _written(f"key{i}", k, heads=shared, turns=turns),
         _written(f"value{i}", v, heads=shared),

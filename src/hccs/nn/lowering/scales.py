@@ -205,6 +205,10 @@ def _pre_norm_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Sca
     return Scales(steps, dict.fromkeys(norms, NORM_BITS), stream * 2**shift, shift)
 
 
+INT16_KINDS = ("a", "b", "gate", "wide", "raw_query", "raw_key")
+"""Of values of a layer that are int16 in modern models."""
+
+
 def _modern_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scales:
     """int16 wherever a row has an exponent of its own; the stream that RMSNorm reads has more bits.
 
@@ -223,7 +227,7 @@ def _modern_scales(model: PreNorm, largest: Mapping[str, NDArray[Any]]) -> Scale
             shift = min(int(np.floor(np.log2(word / stream))), MAX_WORD_SHIFT)
             stream = word / 2**shift
     steps |= {name: np.float64(stream) for name in steps if name == "stream" or is_stream(name)}
-    per_layer = (f"{kind}{i}" for kind in ("a", "b", "gate", "wide") for i in range(len(model.layers)))
+    per_layer = (f"{kind}{i}" for kind in INT16_KINDS for i in range(len(model.layers)))
     for name in ("final", "dense", *per_layer):
         if name in largest:
             steps[name] = np.asarray(MARGIN * largest[name] / INT16_LIMIT)

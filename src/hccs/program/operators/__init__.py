@@ -11,6 +11,7 @@ from hccs.program.operators.linear import Linear
 from hccs.program.operators.multiply import Multiply
 from hccs.program.operators.narrow import Narrow
 from hccs.program.operators.narrow_rows import NarrowRows
+from hccs.program.operators.norm_heads import NormHeads
 from hccs.program.operators.operator import Batch, Embedding, Operator, Value
 from hccs.program.operators.pool import Pool
 from hccs.program.operators.ramp import Ramp
@@ -29,6 +30,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Narrow,
         NarrowRows,
         Linear,
+        NormHeads,
         Rotate,
         Attention,
         Table,
@@ -59,6 +61,7 @@ __all__ = [
     "Multiply",
     "Narrow",
     "NarrowRows",
+    "NormHeads",
     "Operator",
     "PlacePatches",
     "Pool",

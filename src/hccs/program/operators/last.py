@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from hccs.program.operators.operator import Array, Batch, Operator, Value
+from hccs.program.operators.operator import Array, Batch, OneRow
 
 
 @dataclass(frozen=True, eq=False)
-class Last(Operator):
+class Last(OneRow):
     """Rows of all tokens to the row of each sequence's last token."""
 
     inputs: tuple[str]
     output: str
 
     mixes_rows = True
-    copies_row = True
-
-    def written(self, given: Sequence[Value]) -> Value:
-        self.require_rows_of(given[0], (8, 16), given[0].width, tokens=True, exponents=True)
-        return replace(given[0], per_token=False)
 
     def run(self, given: Sequence[Array], batch: Batch) -> Array:
         return given[0][np.arange(len(given[0])), batch.lengths - 1]

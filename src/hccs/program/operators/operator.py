@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -217,6 +217,16 @@ class Operator:
 
 def _fields_of(made: Any) -> dict[str, Any]:
     return {field.name: getattr(made, field.name) for field in fields(made)}
+
+
+class OneRow(Operator):
+    """An operator whose output is one row of its input, per sequence."""
+
+    copies_row = True
+
+    def written(self, given: Sequence[Value]) -> Value:
+        self.require_rows_of(given[0], (8, 16), given[0].width, tokens=True, exponents=True)
+        return replace(given[0], per_token=False)
 
 
 class Embedding(Operator):

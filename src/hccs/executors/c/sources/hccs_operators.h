@@ -497,6 +497,17 @@ static inline void hccs_layer_norm_16(const hccs_norm* p, const int16_t* v, uint
   hccs_layer_norm(p, NULL, v, rows, y);
 }
 
+/* Each of `heads` heads of int16 rows by its own norm; the other of `width` channels stay. */
+static inline void hccs_norm_heads(const hccs_norm* p, uint32_t heads, uint32_t width, const int16_t* x, uint32_t rows,
+                                   int16_t* y) {
+  const uint32_t dim = p->channels;
+  uint32_t row, i;
+  for (row = 0; row < rows; ++row, x += width, y += width) {
+    for (i = 0; i < heads; ++i) hccs_layer_norm_16(p + i, x + i * dim, 1, y + i * dim);
+    for (i = heads * dim; i < width; ++i) y[i] = x[i];
+  }
+}
+
 /* ---- "narrow", "table", "residual" ---- */
 
 /* The int16 stream to int8: clamp(rhe(x / 2^bits), -127, 127). */

@@ -158,6 +158,25 @@ class PlannedEngine {
                                                        biases.data(), gain_bits, epsilon, root, root_shift},
                                    from, places, limit, embedding_, bits, scales_of(scale, h)));
   }
+  // Gains int32 [heads, dim], bits and epsilons int64 [heads]: the other channels of int16 rows stay.
+  void norm_heads(int x, int out, int64_t channels, nb::handle gain, nb::handle gain_bits, nb::handle epsilon,
+                  uint64_t root, int root_shift) {
+    const Buffer gains(gain, PyBUF_C_CONTIGUOUS), bits(gain_bits, PyBUF_C_CONTIGUOUS),
+        epsilons(epsilon, PyBUF_C_CONTIGUOUS);
+    const int64_t dim = columns_of(gains), heads = gains.view().shape[0];
+    require(gains.view().itemsize == 4 && dim <= 4096 && heads * dim <= channels, "gains are int32 [heads, dim]");
+    require(bits.view().itemsize == 8 && bits.elements() == heads && epsilons.view().itemsize == 8 &&
+                epsilons.elements() == heads && root > 0,
+            "bits and epsilons are int64, one per head");
+    fits(x, 2 * channels);
+    fits(out, 2 * channels);
+    const auto span = [](const Buffer& of, auto kind) {
+      return std::span(of.data<const decltype(kind)>(), static_cast<size_t>(of.elements()));
+    };
+    engine_.add(std::make_unique<NormHeadsStep>(*engine_.instructions().rows, at(x), at(out), channels, dim,
+                                                span(gains, int32_t{}), span(bits, int64_t{}),
+                                                span(epsilons, int64_t{}), root, root_shift));
+  }
   void narrow(int x, int out, int64_t channels, int bits) {
     require(bits >= 0 && bits < 32, "wrong bits");
     fits(x, 2 * channels);
@@ -552,6 +571,8 @@ void bind_engine(nb::module_& m) {
            nb::arg("epsilon"), nb::arg("root"), nb::arg("root_shift"), nb::arg("source"), nb::arg("a"), nb::arg("b"),
            nb::arg("limit"), nb::arg("clamped"), nb::arg("out"), nb::arg("narrowed"), nb::arg("bits"),
            nb::arg("scale").none())
+      .def("norm_heads", &PlannedEngine::norm_heads, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("gain"),
+           nb::arg("gain_bits"), nb::arg("epsilon"), nb::arg("root"), nb::arg("root_shift"))
       .def("narrow", &PlannedEngine::narrow, nb::arg("x"), nb::arg("out"), nb::arg("channels"), nb::arg("bits"))
       .def("narrow_rows", &PlannedEngine::narrow_rows, nb::arg("x"), nb::arg("out"), nb::arg("channels"),
            nb::arg("x_bits"), nb::arg("ramp").none(), nb::arg("bits"), nb::arg("scale").none())

@@ -124,6 +124,47 @@ void NormStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_
   kernels_.norm(job, row_end - row);
 }
 
+NormHeadsStep::NormHeadsStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels, int64_t dim,
+                             std::span<const int32_t> gain, std::span<const int64_t> gain_bits,
+                             std::span<const int64_t> epsilon, uint64_t root, int root_shift)
+    : kernels_(kernels),
+      x_(x),
+      out_(out),
+      channels_(channels),
+      gain_(gain.begin(), gain.end()),
+      bias_(dim),
+      real_gain_(gain.size()),
+      real_bias_(dim) {
+  for (size_t head = 0; head < gain_bits.size(); ++head) {
+    const auto bits = static_cast<int>(gain_bits[head]);
+    const size_t first = head * dim;
+    for (size_t i = first; i < first + dim; ++i) real_gain_[i] = std::ldexp(gain_[i], -(kXhatBits + bits));
+    heads_.push_back({dim, kRmsTimes, false, root, root_shift, static_cast<uint64_t>(epsilon[head]), bits,
+                      &gain_[first], bias_.data(), &real_gain_[first], real_bias_.data()});
+  }
+}
+
+void NormHeadsStep::run(const Batch&, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
+  const auto* x = memory.at<int16_t>(x_, row);
+  auto* out = memory.at<int16_t>(out_, row);
+  NormJob job{};
+  job.source = NormSource::kInt16;
+  job.a_stride = x_.row_bytes;
+  job.out_stride = out_.row_bytes;
+  for (const NormConstants& head : heads_) {
+    job.norm = &head;
+    job.a = x;
+    job.out = out;
+    kernels_.norm(job, row_end - row);
+    x += head.channels;
+    out += head.channels;
+  }
+  const int64_t normed = x - memory.at<int16_t>(x_, row);
+  for (; row < row_end; ++row)
+    std::memcpy(memory.at<int16_t>(out_, row) + normed, memory.at<int16_t>(x_, row) + normed,
+                (channels_ - normed) * sizeof(int16_t));
+}
+
 void EmbedStep::run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t, int64_t) const {
   for (; row < row_end; ++row)
     kernels_.embed(embedding_, batch.token[row], batch.position[row], batch.type[row], channels_, memory.at(out_, row));

@@ -108,6 +108,26 @@ class NormStep : public Step {
   Value a_, b_, clamped_, out_, narrowed_;
 };
 
+// RMSNorm of each of the first heads of int16 rows; the channels behind them are copied.
+class NormHeadsStep : public Step {
+ public:
+  // Gains [heads][dim], bits and epsilons of every head; `root` and `root_shift` as in NormConstants.
+  NormHeadsStep(const RowKernels& kernels, const Value& x, const Value& out, int64_t channels, int64_t dim,
+                std::span<const int32_t> gain, std::span<const int64_t> gain_bits, std::span<const int64_t> epsilon,
+                uint64_t root, int root_shift);
+  void run(const Batch& batch, const Memory& memory, int64_t row, int64_t row_end, int64_t piece,
+           int64_t piece_end) const override;
+
+ private:
+  const RowKernels& kernels_;
+  const Value x_, out_;
+  const int64_t channels_;
+  const std::vector<int32_t> gain_, bias_;  // biases are zeros, of one head
+  std::vector<double> real_gain_;
+  const std::vector<double> real_bias_;
+  std::vector<NormConstants> heads_;
+};
+
 class EmbedStep : public Step {
  public:
   EmbedStep(const RowKernels& kernels, const EmbeddingConstants& embedding, int64_t channels, const Value& out)
