@@ -182,19 +182,19 @@ def test_a_run_ends_with_the_model_all_in_integers(interrupted, data):
 
 
 def test_a_model_without_an_integer_form_is_delivered_all_the_same(data, tmp_path):
-    config = transformers.Qwen3Config(  # norms of each head's q and k cannot be lowered
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-        intermediate_size=16, vocab_size=30522, pad_token_id=0,
+    config = transformers.LlamaConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=30522,
+        pad_token_id=0, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
     )  # fmt: skip
-    transformers.Qwen3ForSequenceClassification(config).save_pretrained(tmp_path / "qwen3")
-    load_classifier(str(MODEL), ("negative", "positive")).tokenizer.save_pretrained(tmp_path / "qwen3")
-    chosen = settings(data, model=str(tmp_path / "qwen3"), labels=("negative", "positive"), retraining=None)
+    transformers.LlamaForSequenceClassification(config).save_pretrained(tmp_path / "llama")
+    load_classifier(str(MODEL), ("negative", "positive")).tokenizer.save_pretrained(tmp_path / "llama")
+    chosen = settings(data, model=str(tmp_path / "llama"), labels=("negative", "positive"), retraining=None)
     said = []
     refused = convert(chosen, tmp_path / "run", said.append).results.integer.refused
-    assert "norms of each head's q and k" in refused
+    assert "by the length of the text" in refused
     assert f"  not all in integers: {refused}" in said
     assert not (tmp_path / "run" / "model.hccs").exists()
-    with pytest.raises(FileError, match="norms of each head's q and k"):
+    with pytest.raises(FileError, match="by the length of the text"):
         evaluate(tmp_path / "run", backend="whole")
 
 

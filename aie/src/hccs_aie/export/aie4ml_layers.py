@@ -39,6 +39,7 @@ REFUSED: dict[type[op.Operator], str] = {
     op.EmbedPatches: "cutting an image and adding its positions with saturation",
     op.LayerNorm: "an int16 or int32 sum in, int16 out: aie4ml's LayerNorm takes and returns int8",
     op.RmsNorm: "a root of the mean square: aie4ml has none",
+    op.NormHeads: "a root of the mean square of each head: aie4ml has none",
     op.Rotate: "products with the cosines and sines of a row's position: aie4ml has none",
     op.Multiply: "products of two values: aie4ml multiplies by weights alone",
     op.Narrow: "an int16 stream to int8: aie4ml requantises behind products alone",

@@ -106,6 +106,13 @@ def _norm(to: Building, step: Step, norm: op.LayerNorm | op.RmsNorm) -> Launch:
     return launch
 
 
+def _norm_heads(to: Building, step: Step, norm: op.NormHeads) -> Launch:
+    heads = tuple(to.on_device(part) for part in (norm.gain, norm.gain_bits, norm.epsilon))
+    (x,), (out,), width, h = step.reads, step.writes, to.width(step), norm.gain.shape[1]
+    numbers = root_of(h), root_shift(h)
+    return lambda at: to.kernels.norm_heads(at[x], at[out], *at.rows(step), width, heads, numbers)
+
+
 def _source_alone(to: Building, step: Step, main: op.Operator) -> Launch:
     """An embedding or a sum that no norm takes."""
     source, width, (out,) = BEFORE[type(main)](to, main), to.width(step), step.writes
@@ -241,6 +248,7 @@ CODE: dict[type[op.Operator], Callable[[Building, Step, Any], Launch]] = {
     op.PlacePatches: _place_patches,
     op.LayerNorm: _norm,
     op.RmsNorm: _norm,
+    op.NormHeads: _norm_heads,
     op.Narrow: lambda to, step, narrow: _of_value(to, step, narrow),
     op.NarrowRows: lambda to, step, narrow: _of_value(to, step, narrow),
     op.Ramp: lambda to, step, ramp: _of_value(to, step, **_ramp_of(to, ramp)),

@@ -21,6 +21,7 @@ from hccs.backends.triton.program.rows import (
     Epilogue,
     Source,
     norm,
+    norm_heads,
     rows,
 )
 from hccs.backends.triton.program.sequences import cut_pixels, pool, unit
@@ -45,6 +46,7 @@ __all__ = [
     "layer_on",
     "linear",
     "norm",
+    "norm_heads",
     "pool",
     "rows",
     "unit",

@@ -135,6 +135,16 @@ def _narrowed(
 
 
 @triton.jit
+def _xhat(d, epsilon, root, root_shift):
+    """d / sqrt((sum(d^2) + epsilon) / h) of rows of h channels, with 20 fraction bits."""
+    Q = tl.sum(d * d, axis=1) + epsilon
+    up = (63 - leading_bit(Q)) // 2
+    s = square_root(Q.to(tl.uint64) << (2 * up).to(tl.uint64)).to(tl.int64)
+    reciprocal = (tl.zeros_like(s) + root) // s
+    return shift_half_even(d * reciprocal[:, None], (root_shift - _XHAT_BITS - up)[:, None])
+
+
+@triton.jit
 def _norm(
     a_ptr, b_ptr, index_ptr, ids_ptr, types_ptr, positions_ptr, words_ptr, type_table_ptr, position_table_ptr,
     clamped_ptr, a_step, b_step, clamped_step, gain_ptr, bias_ptr, out_ptr, narrow_ptr, scale_ptr, count_ptr,
@@ -159,11 +169,7 @@ def _norm(
             d = tl.where(inside[None, :], x * width - tl.sum(x, axis=1)[:, None], 0)
         else:
             d = x << _RMS_BITS
-        Q = tl.sum(d * d, axis=1) + epsilon
-        up = (63 - leading_bit(Q)) // 2
-        s = square_root(Q.to(tl.uint64) << (2 * up).to(tl.uint64)).to(tl.int64)
-        reciprocal = (tl.zeros_like(s) + root) // s
-        xhat = shift_half_even(d * reciprocal[:, None], (root_shift - _XHAT_BITS - up)[:, None])
+        xhat = _xhat(d, epsilon, root, root_shift)
         y = xhat * gain
         if bias_ptr is not None:
             y += tl.load(bias_ptr + column, mask=inside, other=0).to(tl.int64)[None, :] << _XHAT_BITS
@@ -174,6 +180,28 @@ def _norm(
             )
         if AFTER != AS_IS:
             _narrowed(y, narrow_ptr, scale_ptr, narrow_step, row, column, there, width, bits, AFTER)
+
+
+@triton.jit
+def _norm_heads(
+    x_ptr, out_ptr, gain_ptr, gain_bits_ptr, epsilon_ptr, count_ptr, x_step, out_step, width, dim, heads,
+    root, root_shift, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """RMSNorm of one head of rows; the channels behind all heads are copied."""
+    count = tl.load(count_ptr)
+    first, head = tl.program_id(0) * ROWS, tl.program_id(1)
+    if first < count:
+        row, channel = first + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+        column = head * dim + channel
+        inside = (channel < dim) & (column < width)
+        there = (row < count)[:, None] & inside[None, :]
+        line = row.to(tl.int64)[:, None]
+        y = tl.load(x_ptr + line * x_step + column[None, :], mask=there, other=0).to(tl.int64)
+        if head < heads:
+            gain = tl.load(gain_ptr + column, mask=inside, other=0).to(tl.int64)[None, :]
+            y = _xhat(y << _RMS_BITS, tl.load(epsilon_ptr + head), root, root_shift) * gain
+            y = clamped(shift_half_even(y, _XHAT_BITS + tl.load(gain_bits_ptr + head)), 32767)
+        tl.store(out_ptr + line * out_step + column[None, :], y.to(tl.int16), mask=there)
 
 
 @triton.jit
@@ -266,6 +294,21 @@ def norm(
         *source.arguments(), gain, bias, out, epilogue.out, epilogue.scale, count, len(gain), *numbers,
         _step(out), _step(epilogue.out), epilogue.bits, **source.options(), AFTER=epilogue.kind, **tile,
         **FUSED,
+    )  # fmt: skip
+
+
+def norm_heads(
+    x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, room: int, width: int,
+    heads: tuple[torch.Tensor, torch.Tensor, torch.Tensor], numbers: tuple[int, int],
+) -> None:  # fmt: skip
+    """RMSNorm of each head; `heads`: gains, gain bits, epsilons; `numbers`: the constant root, its shift."""
+    gain, gain_bits, epsilon = heads
+    count_of_heads, dim = gain.shape
+    tile = _tile(dim, room, whole=True)
+    kernel: Any = _norm_heads
+    kernel[(triton.cdiv(room, tile["ROWS"]), triton.cdiv(width, dim))](
+        x, out, gain, gain_bits, epsilon, count, _step(x), _step(out), width, dim, count_of_heads, *numbers,
+        **tile, **FUSED,
     )  # fmt: skip
 
 
