@@ -2,8 +2,8 @@
 
 import ast
 import json
-import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -279,18 +279,17 @@ def test_folders_that_cannot_be_written(monkeypatch, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["few.tsv", "file", "x.npy"]
 
 
-def test_a_full_disk_is_one_line(tmp_path):
+def test_a_full_disk_is_one_line(monkeypatch, tmp_path):
     """A limit on the size of files stands for it: every writer meets it, ours and those of others."""
     pytest.importorskip("transformers")
-    program = (
-        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, -1));"
-        "import hccs.cli; hccs.cli.main()"
-    )
-    convert = ["convert", *few_examples(tmp_path), "--out", str(tmp_path / "run")]
-    command = [sys.executable, "-c", program, *convert]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert re.search(r"could not be written|too large|space", done.stderr.splitlines()[-1], re.I)
+    convert = ["convert", *few_examples(tmp_path), "--out", tmp_path / "run"]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        said = one_line(outcome(monkeypatch, *convert))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert re.search(r"could not be written|too large|space", said, re.I)
 
 
 def test_errors_of_other_packages_in_one_line():
@@ -326,26 +325,23 @@ def noisy(logits, labels):
 """
 
 
-def test_a_metric_that_raises_is_one_line_and_one_that_prints_leaves_json_alone(tmp_path):
+def test_a_metric_that_raises_is_one_line_and_one_that_prints_leaves_json_alone(monkeypatch, capfd, tmp_path):
     pytest.importorskip("transformers")
     (tmp_path / "own_metric.py").write_text(BROKEN_METRIC)
-    command = [sys.executable, "-m", "hccs.cli", "convert", *few_examples(tmp_path), "--n", "16", "--json"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    asked = {"capture_output": True, "text": True, "check": False, "env": environment}
-    failed = subprocess.run(
-        [*command, "--metric", "own_metric:broken", "--out", str(tmp_path / "failed")], **asked
-    )
-    assert failed.returncode == 1 and "Traceback" not in failed.stderr, failed.stderr
-    assert re.search(r"^hccs: .*metric broken.*KeyError: 'nothing'", failed.stderr, re.MULTILINE)
-    done = subprocess.run(
-        [*command, "--metric", "own_metric:noisy", "--out", str(tmp_path / "done")], **asked
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["stages"]["float_model"]["metric"] == "noisy" and "a metric that prints" in done.stderr
-    evaluated = [sys.executable, "-m", "hccs.cli", "evaluate", str(tmp_path / "done"), "--json"]
-    again = subprocess.run([*evaluated, "--mode", "i16_div"], **asked)
-    assert json.loads(again.stdout)["metric"] == "noisy", again.stderr
+    monkeypatch.syspath_prepend(tmp_path)
+    convert = ["convert", *few_examples(tmp_path), "--n", "16", "--json"]
+    failed = outcome(monkeypatch, *convert, "--metric", "own_metric:broken", "--out", tmp_path / "failed")
+    assert re.search(r"^hccs: .*metric broken.*KeyError: 'nothing'", one_line(failed))
+    capfd.readouterr()
+    for command in (
+        [*convert, "--metric", "own_metric:noisy", "--out", tmp_path / "done"],
+        ["evaluate", tmp_path / "done", "--json", "--mode", "i16_div"],
+    ):
+        assert outcome(monkeypatch, *command) == 0
+        said = capfd.readouterr()
+        found = json.loads(said.out)
+        assert (found if "metric" in found else found["stages"]["float_model"])["metric"] == "noisy"
+        assert "a metric that prints" in said.err
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,9 @@ from hccs.program import operators as op
 from hccs.reference.linear import linear_rows, narrow_rows
 from hccs.reference.pooling import pool, unit
 from hccs.reference.table import ramp
-from tests.export.test_freestanding import COMPILERS, make, require_pass
+from tests.export.compilers import COMPILERS, in_c, make, require_pass
 from tests.program.programs import Builder, gelu, random_batch, random_embedder
 
-in_c = pytest.mark.skipif(not COMPILERS, reason="no C compiler, or no make")
 SOURCES = Path(c_write.__file__).parent / "sources"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 

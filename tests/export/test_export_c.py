@@ -16,10 +16,9 @@ import hccs
 from hccs import ParamTable
 from hccs.errors import FileError, ParameterError
 from hccs.export import c, export_c, run_table
+from tests.export.compilers import COMPILERS, SANITIZED, in_c, make
 
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion"]
-SANITIZED = ["-O1", "-g", "-fsanitize=undefined,address", "-fno-sanitize-recover=all"]
-COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 
 TABLE = ParamTable(
     B=[[444, 511, 4], [500, 300, 256]],
@@ -81,7 +80,7 @@ def test_two_lines_pass_as_well(tmp_path: Path, compiler: str, flags: tuple[str,
     assert re.fullmatch(r"330 rows, 0 outputs differ: PASS\n", done.stdout), done.stdout + done.stderr
 
 
-@pytest.mark.skipif(not COMPILERS, reason="no C compiler")
+@in_c
 def test_the_check_notices_a_wrong_output_and_a_wrong_parameter(project: Path, tmp_path: Path) -> None:
     lines = (project / "vectors.txt").read_text().splitlines()
     assert lines[1] == "0 0 i16_div 64 64 0"
@@ -102,7 +101,7 @@ def test_the_check_notices_a_wrong_output_and_a_wrong_parameter(project: Path, t
     assert run(compiled(other, COMPILERS[0]), other / "vectors.txt").returncode == 1
 
 
-@pytest.mark.skipif(not COMPILERS, reason="no C compiler")
+@in_c
 def test_bad_calls_are_refused_and_leave_the_output_alone(project: Path, tmp_path: Path) -> None:
     source = tmp_path / "refusals.c"
     source.write_text(
@@ -155,10 +154,9 @@ def test_the_header_names_every_value(project: Path) -> None:
     assert " *   1 encoder.1" in header
 
 
+@in_c
 def test_makefile_checks(project: Path) -> None:
-    if shutil.which("make") is None:
-        pytest.skip("no make")
-    done = subprocess.run(["make", "-s", "-C", project], capture_output=True, text=True, check=False)
+    done = make(project)
     assert done.returncode == 0 and "PASS" in done.stdout, done.stdout + done.stderr
 
 
@@ -223,15 +221,14 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.skipif(not COMPILERS or shutil.which("make") is None, reason="no C compiler or no make")
+@in_c
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_layers_name_stays_in_its_comment(name: str, tmp_path: Path) -> None:
     folder = export_c(with_layer_names([name, "encoder.layers[1]:self"]), tmp_path / "c")
     header = (folder / "hccs_parameters.h").read_bytes()
     assert b" *   1 encoder.layers[1]:self\n */\n" in header
     assert all(byte == 10 or 32 <= byte < 127 for byte in header)
-    command = ["make", "-s", "-C", folder, "CFLAGS=-trigraphs -Werror -include stdio.h"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = make(folder, "CFLAGS=-trigraphs -Werror -include stdio.h")
     assert done.returncode == 0 and "PASS" in done.stdout, done.stdout + done.stderr
     assert not (folder / "canary").exists()
 

@@ -20,28 +20,12 @@ from hccs.numbers.layers import EmbeddingParams
 from hccs.numbers.requant import FixedPoint, Requant
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
+from tests.export.compilers import COMPILERS, in_c, make, require_pass
 from tests.export.programs import random_program
 from tests.program.test_program import small_program
 from tests.program.test_values import H, decoder, patches
 
-COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
-pytestmark = pytest.mark.skipif(not COMPILERS or not shutil.which("make"), reason="no C compiler, or no make")
-
-
-def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["make", "-s", "-C", folder, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-
-
-def require_pass(done: subprocess.CompletedProcess[str], examples: int, values: str = "scores") -> None:
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{examples} examples, 0 {values} differ: PASS" in done.stdout
-    assert done.stderr == ""
+pytestmark = in_c
 
 
 @pytest.mark.parametrize("seed", range(4))

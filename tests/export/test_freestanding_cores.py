@@ -13,7 +13,7 @@ from hccs.export import export_c_model
 from hccs.program import IntegerModel, TextSettings
 from hccs.program.files import load
 from tests.export.c_tokenizer import MINILM
-from tests.export.test_freestanding import make, require_pass
+from tests.export.compilers import make, require_pass
 
 pytest.importorskip("transformers")
 

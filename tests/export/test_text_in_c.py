@@ -23,10 +23,10 @@ from tests.export.c_tokenizer import (
     random_inputs,
     tokenizer_json,
 )
-from tests.export.test_freestanding import make, require_pass
+from tests.export.compilers import in_c, make, require_pass
 from tests.text.models import embedder, scorer, tokenizer, with_texts
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: install gcc or clang")
+pytestmark = in_c
 DATA = Path(os.environ.get("HCCS_DATA", Path(__file__).parents[3] / "shared" / "data"))
 MOST_FLASH = 24 * 1024
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import warnings
 from dataclasses import replace
 
@@ -22,7 +21,7 @@ from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
 from hccs.program.plan import plan
 from hccs.reference.attention import attention
-from tests.export.test_freestanding import make, require_pass
+from tests.export.compilers import in_c, make, require_pass
 from tests.program.programs import LONGEST, Builder, gelu, random_batch, random_decoder, scores
 
 THREADS = (1, 2, 3)
@@ -120,11 +119,11 @@ def test_a_projection_after_the_embeddings():
     np.testing.assert_array_equal(model(*batch).scores, model(*batch, reference=True).scores)
 
 
-@pytest.mark.skipif(not shutil.which("gcc") or not shutil.which("make"), reason="no C compiler, or no make")
+@in_c
 @pytest.mark.parametrize("seed", range(6))
 def test_c_runs_every_form(seed, tmp_path):
     written = export_c_model(IntegerModel(random_decoder(seed)), tmp_path / "c")
-    require_pass(make(written.folder, "sanitize", "CC=gcc"), 12, "values")
+    require_pass(make(written.folder, "sanitize"), 12, "values")
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from hccs.executors.c.write import export_c_model
 from hccs.executors.onnx import model as onnx_model
 from hccs.program import IntegerModel, Program
 from hccs.program import operators as op
-from tests.export.test_freestanding import make, require_pass
+from tests.export.compilers import in_c, make, require_pass
 from tests.program.test_program import batch, small_program
 
 SOURCES = Path(op.__file__).parents[2]
@@ -113,10 +112,10 @@ def test_a_new_operator_runs_everywhere(known, tmp_path):
     np.testing.assert_array_equal(loaded(*batch()).scores, expected)
 
 
-@pytest.mark.skipif(not shutil.which("gcc") or not shutil.which("make"), reason="no C compiler, or no make")
+@in_c
 def test_a_new_operator_is_written_as_c(known, tmp_path):
     written = export_c_model(IntegerModel(with_clamps()), tmp_path / "c")
-    require_pass(make(written.folder, "sanitize", "CC=gcc"), 12)
+    require_pass(make(written.folder, "sanitize"), 12)
 
 
 def test_a_new_operator_is_written_as_onnx(known, tmp_path):
