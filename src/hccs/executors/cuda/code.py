@@ -144,7 +144,8 @@ def _of_value(to: Building, step: Step, after: op.Operator | None = None, **main
 
 
 def _ramp_of(to: Building, ramp: Any) -> dict[str, Any]:
-    return {"constants": (to.on_device(ramp.pieces),), "ramp_bits": ramp.params.bits}
+    words = (ramp.params.slope.astype(np.int32) << 16) | ramp.params.knot.view(np.uint16)
+    return {"constants": (to.on_device(words),), "ramp_bits": ramp.params.bits}
 
 
 def _multiply(to: Building, step: Step, multiply: op.Multiply) -> Launch:

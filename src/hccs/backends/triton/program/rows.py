@@ -220,13 +220,11 @@ def _norm_heads(
 
 @triton.jit
 def _ramp(x, pieces_ptr, BITS: tl.constexpr):
-    """max(x, 0) - r(|x|): knots, then slopes, of 64 pieces."""
-    distance = tl.minimum(tl.maximum(x, -x), (64 << BITS) - 1)
-    piece = distance >> BITS
-    rest = (distance - (piece << BITS)) << (15 - BITS)
-    knot = tl.load(pieces_ptr + piece).to(tl.int32)
-    slope = tl.load(pieces_ptr + 64 + piece).to(tl.int32)
-    return tl.maximum(x, 0) - (knot + ((slope * rest + 16384) >> 15))
+    """max(x, 0) - r(|x|); 64 pieces are words of a knot below a slope."""
+    distance = tl.minimum(tl.abs(x), (64 << BITS) - 1)
+    rest = (distance & ((1 << BITS) - 1)) << (15 - BITS)
+    piece = tl.load(pieces_ptr + (distance >> BITS))
+    return tl.maximum(x, 0) - (((piece << 16) >> 16) + (((piece >> 16) * rest + 16384) >> 15))
 
 
 @triton.jit
