@@ -104,11 +104,17 @@ def _as_half(digit):
 @triton.jit
 def _added(
     N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
-    DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr, NVIDIA: tl.constexpr,
+    DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr, WINDOW: tl.constexpr,
+    NVIDIA: tl.constexpr,
 ):  # fmt: skip
     """N and Z with a block of keys: scores of 15 bits are multiplied as digits of ten."""
     distance = tl.minimum(largest[:, None] - _logits(acc, factor_ptr, NVIDIA), _FAR)
-    s = tl.where(seen, _scores(distance, factor_ptr, scores_ptr, BY_TABLE, NVIDIA), 0)
+    s = _scores(distance, factor_ptr, scores_ptr, BY_TABLE, NVIDIA)
+    if WINDOW:
+        s = tl.where(seen, s, 0)
+    else:  # keys behind the last have values of zero, and the score of the farthest logit
+        behind = tl.maximum(tl.max(key, axis=0) + 1 - length, 0)
+        Z -= behind * _scores(tl.minimum(largest + 128, _FAR), factor_ptr, scores_ptr, BY_TABLE, NVIDIA)
     inside = (key < length)[:, None] & (column < DIM)[None, :]
     v = tl.load(v_rows + key.to(tl.int64)[:, None] * kv_step + column[None, :], mask=inside, other=0)
     v = as_halves(v, NVIDIA)
@@ -156,7 +162,7 @@ def _attention(
             largest = _logits(tl.max(acc, axis=1), factor_ptr, NVIDIA)
             N, Z = _added(
                 N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
-                DIM, BY_TABLE, DIGITS, NVIDIA,
+                DIM, BY_TABLE, DIGITS, WINDOW, NVIDIA,
             )  # fmt: skip
         else:
             begin = tl.maximum(first - before, 0) // KEYS * KEYS
@@ -176,7 +182,7 @@ def _attention(
                 )
                 N, Z = _added(
                     N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
-                    DIM, BY_TABLE, DIGITS, NVIDIA,
+                    DIM, BY_TABLE, DIGITS, WINDOW, NVIDIA,
                 )  # fmt: skip
         Z = tl.maximum(Z, 1)
         bits = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # Z < 2^24 is exact in float32

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import FUSED, capability
+from hccs.backends.triton.devices import FUSED, capability, multiprocessors
 from hccs.backends.triton.program.integers import (
     clamped,
     exact_float,
@@ -28,6 +28,9 @@ LINE = 64
 """Rows of values and of weights are whole numbers of so many bytes."""
 
 MOST_COLUMNS = 256
+
+PROGRAMS = 2
+FLATTEN = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,24 +101,26 @@ def _linear(
     x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, out_ptr, count_ptr, outputs, x_step, out_step,
     INPUTS: tl.constexpr, WEIGHT_STEP: tl.constexpr, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr,
     SMALL: tl.constexpr, NVIDIA: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
     """A tile of outputs: clamp(rhe(acc * M / 2^16)), with row exponents clamp(rhe(acc * M / 2^(23 - e))).
 
     Constants reach to the end of the tile; what x holds behind the last input meets weights of zero.
     """
     count = tl.load(count_ptr)
-    first = tl.program_id(1) * ROWS
-    if first < count:
-        row = first + tl.arange(0, ROWS)
-        column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-        step = tl.arange(0, DEPTH)
+    across = tl.cdiv(outputs, COLUMNS)
+    tiles = tl.cdiv(count, ROWS) * across
+    steps = WEIGHT_STEP // DEPTH
+    step = tl.arange(0, DEPTH)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLATTEN):
+        row = tile // across * ROWS + tl.arange(0, ROWS)
+        column = tile % across * COLUMNS + tl.arange(0, COLUMNS)
         x_rows = x_ptr + row.to(tl.int64)[:, None] * x_step
         weight = weight_ptr + column.to(tl.int64)[None, :] * WEIGHT_STEP
         acc = tl.zeros([ROWS, COLUMNS], tl.int32)
-        for start in tl.range(0, WEIGHT_STEP, DEPTH):
-            x = tl.load(x_rows + (start + step)[None, :])
-            w = tl.load(weight + (start + step)[:, None])
+        for k in tl.range(0, steps):
+            x = tl.load(x_rows + (k * DEPTH + step)[None, :])
+            w = tl.load(weight + (k * DEPTH + step)[:, None])
             acc = tl.dot(x, w, acc, out_dtype=tl.int32)
         bias = tl.load(bias_ptr + column)[None, :]
         if EXPONENTS:
@@ -159,8 +164,9 @@ def linear(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, layer: Layer
     outputs, depth = layer.outputs, layer.weight.shape[1]
     tile = tile_of(len(x), outputs, depth)
     kernel: Any = _linear
-    kernel[(triton.cdiv(outputs, tile["COLUMNS"]), triton.cdiv(len(x), tile["ROWS"]))](
+    tiles = triton.cdiv(outputs, tile["COLUMNS"]) * triton.cdiv(len(x), tile["ROWS"])
+    kernel[(min(tiles, PROGRAMS * multiprocessors(x.device)),)](
         x, layer.weight, layer.bias, layer.multiplier, layer.table, out, count, outputs, x.stride(0),
         out.stride(0), INPUTS=layer.inputs, WEIGHT_STEP=depth, LIMIT=layer.limit, EXPONENTS=layer.exponents,
-        SMALL=layer.small, NVIDIA=capability(x.device) > (0, 0), **tile, **FUSED,
+        SMALL=layer.small, NVIDIA=capability(x.device) > (0, 0), FLATTEN=FLATTEN, **tile, **FUSED,
     )  # fmt: skip

@@ -36,7 +36,7 @@ AS_IS, NARROW, NARROW_ROWS = (tl.constexpr(number) for number in range(3))
 _XHAT_BITS = tl.constexpr(XHAT_BITS)
 _RMS_BITS = tl.constexpr(RMS_BITS)
 _ROTATE_SHIFT = tl.constexpr(ROTATE_SHIFT)
-_TILE = 2048
+_TILE = 4096
 """Integers of a program's rows, where one row has no more."""
 
 
@@ -340,16 +340,17 @@ def _rows(
 
 def _tile(width: int, room: int, whole: bool) -> dict[str, int]:
     """Rows of a program, the parts of a row and their columns; `whole` rows where something is found out."""
-    columns = triton.next_power_of_2(width)
+    columns, parts = triton.next_power_of_2(width), 1
     if columns * 3 == width * 4 and width >= 96:
-        columns //= 4
-        parts = 3 if whole else 1
-    else:
-        columns, parts = columns if whole else min(columns, _TILE), 1
-    rows = max(min(_TILE // (columns * parts), room, 16), 1)
+        columns, parts = columns // 4, 3
+    if not whole:
+        columns, parts = min(columns, _TILE), 1
+    held = columns * parts
+    rows = 1 if held > 1024 else min(_TILE // columns // parts, room, 4 if held > 256 else 16)
     return {
-        "ROWS": triton.next_power_of_2(rows + 1) // 2, "PARTS": parts, "COLUMNS": columns,
-        "EXACT": width % columns == 0, "num_warps": 8 if columns >= 4096 else 4,
+        "ROWS": 1 << (rows.bit_length() - 1), "PARTS": parts, "COLUMNS": columns,
+        "EXACT": width % columns == 0,
+        "num_warps": min(1 << max((held // 512).bit_length() - 1, 1), 8) if rows == 1 else 4,
     }  # fmt: skip
 
 
