@@ -14,7 +14,7 @@ from hccs.errors import DataError, DtypeError, ModelError, ParameterError
 from hccs.numbers.arrays import require_integer
 from hccs.numbers.sampling import MOST_SCORES, SEEDS, Sampling, require_seed
 from hccs.ops.arguments import require_threads
-from hccs.ops.sampling import sample
+from hccs.ops.sampling import on_host, sample
 from hccs.program.cache import require_causal, row_of_tokens
 
 if TYPE_CHECKING:
@@ -158,7 +158,9 @@ def _prefill(
         if pieces:
             texts, rows = np.array([text for text, _ in pieces]), [piece for _, piece in pieces]
             counts = np.array([len(row) for row in rows])
-            scores[texts] = model.extended(cache, np.concatenate(rows), counts, texts, reference, threads)
+            scores[texts] = on_host(
+                model.extended(cache, np.concatenate(rows), counts, texts, reference, threads)
+            )
         pieces.clear()
 
     for text, prompt in enumerate(prompts):
