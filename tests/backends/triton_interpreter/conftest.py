@@ -47,6 +47,31 @@ if not collect_ignore_glob:
         folded = zip(found, given, strict=True)
         return [self.to_tensor(x.handle.data.reshape(shape), of.dtype) for x, of in folded]
 
+    def fused(a, b, c):
+        """a * b + c of float64, rounded once: the sum of all errors is rounded to odd before the last sum."""
+        product = a * b
+        error = (np.longdouble(a) * b - product).astype(np.float64)  # below 2^64 in all
+
+        def two_sum(x, y):
+            total = x + y
+            part = total - x
+            return total, (x - (total - part)) + (y - part)
+
+        low, rest = two_sum(c, error)
+        high, lower = two_sum(product, low)
+        odd, lost = two_sum(rest, lower)
+        even = odd.view(np.int64) & 1 == 0
+        odd = np.where((lost != 0) & even, np.nextafter(odd, np.copysign(np.inf, lost)), odd)
+        return high + odd
+
+    create_fma = interpreter.InterpreterBuilder.create_fma
+
+    def fma(self, a, b, c):
+        if a.data.dtype != np.float64:
+            return create_fma(self, a, b, c)
+        return interpreter.TensorHandle(fused(a.data, b.data, c.data), a.dtype.scalar)
+
+    interpreter.InterpreterBuilder.create_fma = fma
     interpreter._patch_lang_tensor, interpreter._patch_lang = with_index, patched_once
     interpreter.ReduceOps.generic_reduce = reduce_by_slices
     watched(interpreter)

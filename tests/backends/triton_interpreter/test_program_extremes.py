@@ -53,11 +53,8 @@ def test_norms(h, epsilon):
         given = torch.zeros((16, h), dtype=torch.int32)
         given[:5] = torch.from_numpy(x)
         numbers = epsilon, root_of(h), root_shift(h), params.gain_bits
-        own = getattr(params, "bias", None)
-        kernels.norm(
-            kernels.Source(a=given), out, kernels.Epilogue(), one(5), 16, torch.tensor(gain),
-            None if own is None else torch.tensor(own), numbers,
-        )  # fmt: skip
+        constants = kernels.gain_and_bias_on(params, torch.device("cpu"))
+        kernels.norm(kernels.Source(a=given), out, kernels.Epilogue(), one(5), 16, *constants, numbers)
         np.testing.assert_array_equal(out[:5].numpy(), expected(x, params))
         assert not out[5:].any()
 
@@ -80,7 +77,7 @@ def test_linear(limit, exponents):
     given[:rows, : inputs + 1] = torch.from_numpy(x)
     dtype = {127: torch.int8, 32767: torch.int16}.get(limit, torch.int32)
     out = torch.zeros((16, 64), dtype=dtype)
-    layer = kernels.layer_on(params, slice(None), None, exponents, torch.device("cpu"))
+    layer = kernels.layer_on(params, slice(None), None, 16 * exponents, torch.device("cpu"))
     kernels.linear(given, out, one(rows), layer)
     expected = reference.linear_rows(x, params) if exponents else reference.linear(x[:, :-1], params)
     np.testing.assert_array_equal(out[:rows, :outputs].numpy(), expected)

@@ -101,7 +101,7 @@ def _norm(to: Building, step: Step, norm: op.LayerNorm | op.RmsNorm) -> Launch:
     source = BEFORE[type(step.before)](to, step.before)
     before = getattr(step.before, "output", "")
     narrowed, epilogue = to.epilogue(step.after if getattr(step.after, "output", "") in step.writes else None)
-    gain, bias = to.on_device(p.gain), to.on_device(getattr(p, "bias", None))
+    gain, bias = kernels.gain_and_bias_on(p, to.device)
     numbers = p.epsilon, root_of(h), root_shift(h), p.gain_bits
 
     def launch(at: Space) -> None:
@@ -152,7 +152,8 @@ def _of_value(to: Building, step: Step, after: op.Operator | None = None, **main
 
 
 def _ramp_of(to: Building, ramp: Any) -> dict[str, Any]:
-    return {"constants": (to.on_device(ramp.pieces),), "ramp_bits": ramp.params.bits}
+    words = (ramp.params.slope.astype(np.int32) << 16) | ramp.params.knot.view(np.uint16)
+    return {"constants": (to.on_device(words),), "ramp_bits": ramp.params.bits}
 
 
 def _multiply(to: Building, step: Step, multiply: op.Multiply) -> Launch:
@@ -179,7 +180,7 @@ def _rotate(to: Building, step: Step, rotate: op.Rotate) -> Launch:
 def _linear(to: Building, step: Step, linear: op.Linear) -> Launch:
     (x,), (out,) = step.reads, step.writes
     table = getattr(step.after, "entries", None)
-    exponents = to.plan.values[x].exponents > 0
+    exponents = to.plan.values[x].exponents
     layer = to.kernels.layer_on(linear.params, step.outputs or slice(None), table, exponents, to.device)
     return lambda at: to.kernels.linear(at[x], at[out], at.rows(step)[0], layer)
 

@@ -10,13 +10,14 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import FUSED
+from hccs.backends.triton.attention.packed_logits import round_half_up
+from hccs.backends.triton.devices import FUSED, capability
 from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE
 from hccs.numbers.requant import Requant
 from hccs.numbers.score_tables import DISTANCES, ScoreTable
 
-_FACTORS = tl.constexpr(12)
+_FACTORS = tl.constexpr(10)
 _DISTANCES = tl.constexpr(DISTANCES)
 _FAR = tl.constexpr(MAX_DISTANCE)
 _LOWEST = tl.constexpr(-(2**25))
@@ -28,7 +29,7 @@ _MOST_KEYS = 128
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """The constants of an attention on a device: twelve integers of each head, or its scores besides."""
+    """The constants of an attention on a device: ten integers of each head, or its scores besides."""
 
     factors: torch.Tensor
     scores: torch.Tensor | None
@@ -47,19 +48,13 @@ def heads_on(
     """`reach` counts the keys before and after its own position that a query sees at most."""
     count = theta.shape[0]
     five = np.broadcast_to(requant.packed, (count, 5)).astype(np.int64)
-    multiplier, shift = five[:, 0], five[:, 1]
-    half = np.int64(1) << (shift - 1)
-    # Beyond these accumulators every logit is -128, or 127.
-    low = (-127 * 2 * half - half - 1) // multiplier
-    high = -((half - 127 * 2 * half) // multiplier)
-    bounds = [part.clip(-(2**24), 2**24) for part in (low, high)]
     lines = np.zeros((6, count), np.int64)
     scores = None
     if isinstance(theta, ScoreTable):
         scores = torch.tensor(theta.packed, device=device)
     else:
         lines[:] = [np.broadcast_to(getattr(theta, name), (count,)) for name in NAMES]
-    factors = np.stack([*bounds, multiplier, shift, five[:, 2], five[:, 3], *lines], axis=1)
+    factors = np.concatenate([five[:, :4], lines.T], axis=1)
     return Heads(
         torch.tensor(factors.astype(np.int32), device=device), scores,
         1 if theta.max_score <= _DIGIT.value else 2, count, shared, dim, *reach,
@@ -67,13 +62,9 @@ def heads_on(
 
 
 @triton.jit
-def _logits(acc, factor_ptr):
-    """Accumulators to int8 logits by their head's factor: round half up, saturate."""
-    acc = tl.minimum(tl.maximum(acc, tl.load(factor_ptr)), tl.load(factor_ptr + 1))
-    shift = tl.load(factor_ptr + 3).to(tl.int64)
-    half = (shift * 0 + 1) << (shift - 1)
-    wide = (acc.to(tl.int64) * tl.load(factor_ptr + 2).to(tl.int64) + half) >> shift
-    return tl.minimum(tl.maximum(wide.to(tl.int32), -128), 127)
+def _logits(acc, factor_ptr, NVIDIA: tl.constexpr):
+    """Accumulators, which float32 holds, to int8 logits by their head's factor."""
+    return round_half_up(acc.to(tl.float32), tl.load(factor_ptr), tl.load(factor_ptr + 1), NVIDIA)
 
 
 @triton.jit
@@ -81,30 +72,34 @@ def _scores(distance, factor_ptr, scores_ptr, BY_TABLE: tl.constexpr):
     if BY_TABLE:
         s = tl.load(scores_ptr + distance).to(tl.int32)
     else:
-        B, S, D = tl.load(factor_ptr + 6), tl.load(factor_ptr + 7), tl.load(factor_ptr + 8)
-        S2, D2, f = tl.load(factor_ptr + 9), tl.load(factor_ptr + 10), tl.load(factor_ptr + 11)
+        B, S, D = tl.load(factor_ptr + 4), tl.load(factor_ptr + 5), tl.load(factor_ptr + 6)
+        S2, D2, f = tl.load(factor_ptr + 7), tl.load(factor_ptr + 8), tl.load(factor_ptr + 9)
         s = (B - S * tl.minimum(distance, D) - S2 * tl.minimum(distance, D2)) >> f
     return s
 
 
 @triton.jit
-def _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM: tl.constexpr):
+def _products(
+    q, k_rows, key, column, length, query, kv_step, before, after, DIM: tl.constexpr, WINDOW: tl.constexpr
+):  # fmt: skip
     """q.k of a block of keys, far below all others where a query does not see the key; and what it sees."""
     inside = (key < length)[:, None] & (column < DIM)[None, :]
     k = tl.load(k_rows + key.to(tl.int64)[:, None] * kv_step + column[None, :], mask=inside, other=0)
     acc = tl.dot(q, tl.trans(k), out_dtype=tl.int32)
-    far = key[None, :] - query[:, None]
-    seen = (key < length)[None, :] & (far >= -before) & (far <= after)
+    seen = (key < length)[None, :]
+    if WINDOW:
+        far = key[None, :] - query[:, None]
+        seen = seen & (far >= -before) & (far <= after)
     return tl.where(seen, acc, _LOWEST), seen
 
 
 @triton.jit
 def _added(
     N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
-    DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr,
+    DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr, NVIDIA: tl.constexpr,
 ):  # fmt: skip
     """N and Z with a block of keys: scores of 15 bits are multiplied as digits of ten."""
-    distance = tl.minimum(tl.maximum(largest[:, None] - _logits(acc, factor_ptr), 0), _FAR)
+    distance = tl.minimum(tl.maximum(largest[:, None] - _logits(acc, factor_ptr, NVIDIA), 0), _FAR)
     s = tl.where(seen, _scores(distance, factor_ptr, scores_ptr, BY_TABLE), 0)
     inside = (key < length)[:, None] & (column < DIM)[None, :]
     v = tl.load(v_rows + key.to(tl.int64)[:, None] * kv_step + column[None, :], mask=inside, other=0)
@@ -121,7 +116,7 @@ def _attention(
     q_ptr, k_ptr, v_ptr, out_ptr, factor_ptr, scores_ptr, q_starts_ptr, k_starts_ptr, out_starts_ptr,
     heads, sharing, q_step, kv_step, out_step, before, after,
     DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr, ONE_BLOCK: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
+    WINDOW: tl.constexpr, NVIDIA: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """A block of queries of one head. ONE_BLOCK holds all keys; more pass two times, first for the maximum.
 
@@ -147,11 +142,11 @@ def _attention(
         Z = tl.zeros([ROWS], tl.int32)
         if ONE_BLOCK:
             key = tl.arange(0, KEYS)
-            acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM)
-            largest = _logits(tl.max(acc, axis=1), factor_ptr)
+            acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM, WINDOW)
+            largest = _logits(tl.max(acc, axis=1), factor_ptr, NVIDIA)
             N, Z = _added(
                 N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
-                DIM, BY_TABLE, DIGITS,
+                DIM, BY_TABLE, DIGITS, NVIDIA,
             )  # fmt: skip
         else:
             begin = tl.maximum(first - before, 0) // KEYS * KEYS
@@ -159,20 +154,24 @@ def _attention(
             peaks = tl.full([ROWS], _LOWEST, tl.int32)
             for start in tl.range(begin, end, KEYS):
                 key = start + tl.arange(0, KEYS)
-                acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM)
+                acc, seen = _products(
+                    q, k_rows, key, column, length, query, kv_step, before, after, DIM, WINDOW
+                )
                 peaks = tl.maximum(peaks, tl.max(acc, axis=1))
-            largest = _logits(peaks, factor_ptr)
+            largest = _logits(peaks, factor_ptr, NVIDIA)
             for start in tl.range(begin, end, KEYS):
                 key = start + tl.arange(0, KEYS)
-                acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM)
+                acc, seen = _products(
+                    q, k_rows, key, column, length, query, kv_step, before, after, DIM, WINDOW
+                )
                 N, Z = _added(
                     N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
-                    DIM, BY_TABLE, DIGITS,
+                    DIM, BY_TABLE, DIGITS, NVIDIA,
                 )  # fmt: skip
         Z = tl.maximum(Z, 1)
         bits = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # Z < 2^24 is exact in float32
-        multiplier = (tl.load(factor_ptr + 4).to(tl.int64) << bits.to(tl.int64)) // Z.to(tl.int64)
-        shift = tl.minimum(tl.load(factor_ptr + 5) + bits, 62).to(tl.int64)
+        multiplier = (tl.load(factor_ptr + 2).to(tl.int64) << bits.to(tl.int64)) // Z.to(tl.int64)
+        shift = tl.minimum(tl.load(factor_ptr + 3) + bits, 62).to(tl.int64)
         half = (tl.zeros_like(shift) + 1) << (shift - 1)
         wide = (N.to(tl.int64) * multiplier[:, None] + half[:, None]) >> shift[:, None]
         result = tl.minimum(tl.maximum(wide, -128), 127).to(tl.int8)
@@ -201,5 +200,7 @@ def attention(
         q, k, v, out, heads.factors, heads.scores, q_starts, k_starts, out_starts,
         heads.heads, heads.heads // heads.shared, q.stride(0), k.stride(0), out.stride(0),
         heads.before, heads.after, DIM=heads.dim, BY_TABLE=heads.scores is not None, DIGITS=heads.digits,
-        ONE_BLOCK=longest <= keys, ROWS=rows, KEYS=keys, BLOCK_D=block_d, num_warps=4, num_stages=2, **FUSED,
+        ONE_BLOCK=longest <= keys, WINDOW=min(heads.before, heads.after) < longest,
+        NVIDIA=capability(q.device) > (0, 0), ROWS=rows, KEYS=keys, BLOCK_D=block_d, num_warps=4,
+        num_stages=2, **FUSED,
     )  # fmt: skip

@@ -6,15 +6,45 @@ import triton
 import triton.language as tl
 
 LARGEST_ROOT = tl.constexpr(4294967295.0)
+_INTEGERS = tl.constexpr(1.5 * 2**52)
+"""Added to a float64 it leaves the nearest integer, ties to the even one, in the lower bits."""
+_SMALL_INTEGERS = tl.constexpr(1.5 * 2**23)
 
 
 @triton.jit
 def shift_half_even(a, bits):
-    """rhe(a / 2^bits) of int64, 0 <= bits <= 62: the nearest integer, ties to the even one."""
+    """rhe(a / 2^bits), where 2^bits has the type of a: the nearest integer, ties to the even one."""
     floor = a >> bits
     rest = a - (floor << bits)
     whole = (tl.zeros_like(a) + 1) << bits
-    return floor + (2 * rest + (floor & 1) > whole).to(tl.int64)
+    return floor + (2 * rest + (floor & 1) > whole).to(a.dtype)
+
+
+@triton.jit
+def nearest_float(a, b):
+    """rhe(a * b) of float64 and as one, by one rounding: however many bits the product has."""
+    a, b = tl.broadcast(a, b)
+    return tl.fma(a, b, tl.zeros_like(a) + _INTEGERS) - _INTEGERS
+
+
+@triton.jit
+def nearest(a, b):
+    """rhe(a * b) of float64 as int32, where it fits."""
+    a, b = tl.broadcast(a, b)
+    return tl.fma(a, b, tl.zeros_like(a) + _INTEGERS).to(tl.int64, bitcast=True).to(tl.int32)
+
+
+@triton.jit
+def power_of_2(exponent):
+    """As float64, from 2^-1022 to 2^1023."""
+    return ((tl.full([], 1023, tl.int64) + exponent) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def nearest_byte(a):
+    """clamp(rhe(a), -127, 127) of float32."""
+    a = tl.minimum(tl.maximum(a, -127.0), 127.0) + _SMALL_INTEGERS
+    return a.to(tl.int32, bitcast=True).to(tl.int8)
 
 
 @triton.jit

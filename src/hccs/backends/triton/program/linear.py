@@ -11,14 +11,18 @@ import triton
 import triton.language as tl
 
 from hccs.backends.triton.devices import FUSED
-from hccs.backends.triton.program.integers import clamped, shift_half_even
-from hccs.numbers.layers import INT16_LIMIT, MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams
+from hccs.backends.triton.program.integers import (
+    clamped,
+    nearest,
+    nearest_byte,
+    nearest_float,
+    power_of_2,
+)
+from hccs.numbers.layers import MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams
 
 LINE = 64
 """Rows of values and of weights are whole numbers of so many bytes."""
 
-_SHIFT = tl.constexpr(MULTIPLIER_SHIFT)
-_ROW_SHIFT = tl.constexpr(ROW_SHIFT)
 _NO_CLAMP = 2**31 - 2
 
 
@@ -27,7 +31,7 @@ class Layer:
     """A layer's constants on a device.
 
     `reach` says from which |sum| on a channel's output is clamped for certain. Sums are clamped to it before
-    they are multiplied, and what the product is shifted to then fits 32 bits.
+    they are multiplied, and their outputs then fit 32 bits; without it outputs are clamped in float64.
     """
 
     weight: torch.Tensor
@@ -37,49 +41,50 @@ class Layer:
     table: torch.Tensor | None
     inputs: int
     limit: int
-    exponents: bool
+    exponents: int
+    shift: int
 
 
 def layer_on(
-    params: LinearParams, outputs: slice, table: Any | None, exponents: bool, device: torch.device
+    params: LinearParams, outputs: slice, table: Any | None, exponents: int, device: torch.device
 ) -> Layer:
     """The constants of some output channels; weights end in zeros up to whole lines."""
     chosen = params.weight[outputs]
     weight = np.zeros((len(chosen), -(-chosen.shape[1] // LINE) * LINE), np.int8)
     weight[:, : chosen.shape[1]] = chosen
     multiplier = reach = None
+    shift = ROW_SHIFT if exponents else MULTIPLIER_SHIFT
     if params.multiplier is not None:
         multiplier = torch.tensor(params.multiplier[outputs], device=device)
-        wide = np.int64(params.limit + 1) << (ROW_SHIFT if exponents else MULTIPLIER_SHIFT)
-        most = -(-wide // params.multiplier[outputs].astype(np.int64))
-        reach = torch.tensor(np.minimum(most, _NO_CLAMP).astype(np.int32), device=device)
+        if (params.limit + 1) << exponents <= 2**30:
+            most = -(-(np.int64(params.limit + 1) << shift) // params.multiplier[outputs].astype(np.int64))
+            reach = torch.tensor(np.minimum(most, _NO_CLAMP).astype(np.int32), device=device)
     return Layer(
         torch.tensor(weight, device=device), torch.tensor(params.bias[outputs], device=device), multiplier,
         reach, None if table is None else torch.tensor(table, device=device), chosen.shape[1], params.limit,
-        exponents,
+        exponents, shift,
     )  # fmt: skip
 
 
 @triton.jit
-def _nearest(
-    acc, multiplier, reach, exponent, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr, LONG: tl.constexpr
-):
+def _output(
+    acc, multiplier_ptr, reach_ptr, column, exponent,
+    LIMIT: tl.constexpr, EXPONENTS: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
     """clamp(rhe(acc * M / 2^16)), with a row's exponent e clamp(rhe(acc * M / 2^(23 - e)))."""
-    if not LONG:
-        most = reach
-        if EXPONENTS:
-            most = (reach >> exponent) + 1
-        acc = tl.minimum(tl.maximum(acc, -most), most)
-    product = acc.to(tl.int64) * multiplier
-    shift = _SHIFT
-    if EXPONENTS:
-        shift = _ROW_SHIFT - exponent
-    # The shift is 7 or more: half a step may be added first.
-    half = (tl.zeros_like(product) + 1) << (shift - 1)
-    nearest = (product + (half - 1) + ((product >> shift) & 1)) >> shift
-    if not LONG:
-        nearest = nearest.to(tl.int32)
-    return clamped(nearest, LIMIT).to(tl.int32)
+    multiplier = tl.load(multiplier_ptr + column)
+    if LIMIT == 127 and not EXPONENTS:
+        # Products below 2^24 are exact in float32, and larger ones are clamped.
+        acc = nearest_byte(acc.to(tl.float32) * (multiplier.to(tl.float32) * 0.5**SHIFT)[None, :])
+    else:
+        step = multiplier.to(tl.float64)[None, :] * power_of_2(exponent - SHIFT)
+        if reach_ptr is None:
+            acc = clamped(nearest_float(acc.to(tl.float64), step), LIMIT).to(tl.int32)
+        else:
+            most = tl.load(reach_ptr + column)[None, :]
+            acc = tl.minimum(tl.maximum(acc, -most), most)
+            acc = clamped(nearest(acc.to(tl.float64), step), LIMIT)
+    return acc
 
 
 @triton.jit
@@ -87,7 +92,7 @@ def _linear(
     x_ptr, weight_ptr, bias_ptr, multiplier_ptr, reach_ptr, table_ptr, out_ptr, count_ptr,
     outputs, x_step, out_step,
     INPUTS: tl.constexpr, WEIGHT_STEP: tl.constexpr, LIMIT: tl.constexpr, MULTIPLIED: tl.constexpr,
-    EXPONENTS: tl.constexpr, TABLE: tl.constexpr, LONG: tl.constexpr,
+    EXPONENTS: tl.constexpr, SHIFT: tl.constexpr, TABLE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """A tile of outputs. Weights behind the last input are zeros: what x holds there does not count."""
@@ -107,18 +112,15 @@ def _linear(
             w = tl.load(weight + (start + step)[:, None])
             acc = tl.dot(x, w, acc, out_dtype=tl.int32)
         bias = tl.load(bias_ptr + read)[None, :]
-        exponent = tl.zeros([ROWS, 1], tl.int32)
+        exponent = 0
         if EXPONENTS:
             exponent = tl.load(x_rows + INPUTS).to(tl.int32)
-            wide = tl.zeros([ROWS, COLUMNS], tl.int64) + bias
-            bias = shift_half_even(wide, exponent.to(tl.int64)).to(tl.int32)
+            bias = nearest(bias.to(tl.float64), power_of_2(-exponent))
         acc += bias
         if MULTIPLIED:
-            multiplier = tl.load(multiplier_ptr + read).to(tl.int64)[None, :]
-            reach = tl.load(reach_ptr + read)[None, :]
-            acc = _nearest(acc, multiplier, reach, exponent, LIMIT, EXPONENTS, LONG)
+            acc = _output(acc, multiplier_ptr, reach_ptr, read, exponent, LIMIT, EXPONENTS, SHIFT)
         if TABLE:
-            acc = tl.load(table_ptr + (acc + 128))
+            acc = tl.load(table_ptr + (acc.to(tl.int32) + 128))
         place = out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :]
         tl.store(place, acc.to(out_ptr.dtype.element_ty), mask=(row < count)[:, None] & inside[None, :])
 
@@ -141,6 +143,6 @@ def linear(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, layer: Layer
     kernel[(triton.cdiv(outputs, tile["COLUMNS"]), triton.cdiv(len(x), tile["ROWS"]))](
         x, layer.weight, layer.bias, layer.multiplier, layer.reach, layer.table, out, count,
         outputs, x.stride(0), out.stride(0), INPUTS=layer.inputs, WEIGHT_STEP=depth, LIMIT=layer.limit,
-        MULTIPLIED=layer.multiplier is not None, EXPONENTS=layer.exponents, TABLE=layer.table is not None,
-        LONG=layer.limit > INT16_LIMIT, **tile, **FUSED,
+        MULTIPLIED=layer.multiplier is not None, EXPONENTS=layer.exponents > 0, TABLE=layer.table is not None,
+        SHIFT=layer.shift, **tile, **FUSED,
     )  # fmt: skip

@@ -13,9 +13,18 @@ import triton
 import triton.language as tl
 
 from hccs.backends.triton.devices import FUSED
-from hccs.backends.triton.program.integers import clamped, leading_bit, shift_half_even, square_root
-from hccs.numbers.layers import XHAT_BITS
-from hccs.numbers.rms_norm import RMS_BITS
+from hccs.backends.triton.program.integers import (
+    clamped,
+    leading_bit,
+    nearest,
+    nearest_byte,
+    nearest_float,
+    power_of_2,
+    shift_half_even,
+    square_root,
+)
+from hccs.numbers.layers import XHAT_BITS, NormParams
+from hccs.numbers.rms_norm import RMS_BITS, RmsParams
 from hccs.numbers.rotary import ROTATE_SHIFT
 
 VALUE, SUM, EMBEDDING, PATCHES = (tl.constexpr(number) for number in range(4))
@@ -79,12 +88,12 @@ def _source(
     clamped_ptr, a_step, b_step, clamped_step, row, column, there, width,
     SOURCE: tl.constexpr, SHIFT: tl.constexpr, SPECIAL: tl.constexpr, BOUND: tl.constexpr,
 ):  # fmt: skip
-    """int64 rows of a source; clamped and stored where someone else reads them."""
+    """int32 rows of a source; clamped and stored where someone else reads them."""
     known = there.to(tl.int1)
     line = row.to(tl.int64)[:, None]
     if SOURCE == EMBEDDING:
         word = tl.load(ids_ptr + row).to(tl.int64)[:, None]
-        x = tl.load(words_ptr + word * width + column[None, :], mask=known, other=0).to(tl.int64) << SHIFT
+        x = tl.load(words_ptr + word * width + column[None, :], mask=known, other=0).to(tl.int32) << SHIFT
         if position_table_ptr is not None:
             position = tl.load(positions_ptr + row).to(tl.int64)[:, None]
             x += tl.load(position_table_ptr + position * width + column[None, :], mask=known, other=0)
@@ -94,15 +103,15 @@ def _source(
     elif SOURCE == PATCHES:  # words are the rows of special tokens
         position = tl.load(positions_ptr + row).to(tl.int64)[:, None]
         special = known & (position < SPECIAL)
-        x = tl.load(a_ptr + line * a_step + column[None, :], mask=known, other=0).to(tl.int64)
+        x = tl.load(a_ptr + line * a_step + column[None, :], mask=known, other=0).to(tl.int32)
         own = tl.load(words_ptr + position * width + column[None, :], mask=special, other=0)
-        x = tl.where(special, own.to(tl.int64), x)
+        x = tl.where(special, own.to(tl.int32), x)
         x += tl.load(position_table_ptr + position * width + column[None, :], mask=known, other=0)
     else:
         read = line
         if index_ptr is not None:
             read = tl.load(index_ptr + row).to(tl.int64)[:, None]
-        x = tl.load(a_ptr + read * a_step + column[None, :], mask=known, other=0).to(tl.int64)
+        x = tl.load(a_ptr + read * a_step + column[None, :], mask=known, other=0).to(tl.int32)
         if SOURCE == SUM:
             x += tl.load(b_ptr + line * b_step + column[None, :], mask=known, other=0)
     if BOUND:
@@ -117,31 +126,37 @@ def _source(
 def _narrowed(
     y, narrow_ptr, scale_ptr, narrow_step, row, column, there, width, bits, AFTER: tl.constexpr,
 ):  # fmt: skip
-    """int8 of int64 rows: by so many bits, or by each row's own, which lie behind it."""
+    """int8 of int32 rows of 24 bits: by so many bits, or by each row's own, which lie behind it."""
     line = narrow_ptr + row.to(tl.int64)[:, None] * narrow_step
     if AFTER == NARROW:
-        small = shift_half_even(y, bits)
+        exponent = bits
     else:
         if scale_ptr is not None:
             scale = tl.load(scale_ptr + column, mask=column < width, other=0).to(tl.int64)
-            y = (y * scale[None, :] + 16384) >> 15
-        y = tl.where(there, y, 0)
-        largest = tl.max(tl.maximum(y, -y), axis=1)
-        exponent = tl.where(largest > 127, leading_bit(tl.maximum(largest, 1)) - 6, 0)
-        small = shift_half_even(y, exponent[:, None])
+            y = ((y * scale[None, :] + 16384) >> 15).to(tl.int32)
+        largest = tl.max(tl.where(there, tl.abs(y), 0), axis=1)
+        # Up to 2^23 they are float32, whose exponent is that of their leading bit.
+        leading = (largest.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+        exponent = tl.maximum(leading - 6, 0)[:, None]
         known = tl.max(there.to(tl.int32), axis=1)[:, None] > 0
-        tl.store(line + width, exponent.to(tl.int8)[:, None], mask=known)
-    tl.store(line + column[None, :], clamped(small, 127).to(tl.int8), mask=there)
+        tl.store(line + width, exponent.to(tl.int8), mask=known)
+    step = ((tl.full([], 127, tl.int32) - exponent) << 23).to(tl.float32, bitcast=True)
+    tl.store(line + column[None, :], nearest_byte(y.to(tl.float32) * step), mask=there)
 
 
 @triton.jit
 def _xhat(d, epsilon, root, root_shift):
-    """d / sqrt((sum(d^2) + epsilon) / h) of rows of h channels, with 20 fraction bits."""
-    Q = tl.sum(d * d, axis=1) + epsilon
+    """d / sqrt((sum(d^2) + epsilon) / h) of int32 rows of h channels, with 20 fraction bits, as float64."""
+    Q = tl.sum(d.to(tl.int64) * d.to(tl.int64), axis=1) + epsilon
     up = (63 - leading_bit(Q)) // 2
     s = square_root(Q.to(tl.uint64) << (2 * up).to(tl.uint64)).to(tl.int64)
-    reciprocal = (tl.zeros_like(s) + root) // s
-    return shift_half_even(d * reciprocal[:, None], (root_shift - _XHAT_BITS - up)[:, None])
+    # The quotient of float64 has 31 bits in front of the point, and is off by far less than one.
+    whole = tl.zeros_like(s) + root
+    reciprocal = (whole.to(tl.float64) / s.to(tl.float64)).to(tl.int64)
+    rest = whole - reciprocal * s
+    reciprocal += (rest >= s).to(tl.int64) - (rest < 0).to(tl.int64)
+    step = reciprocal.to(tl.float64) * power_of_2(up + (_XHAT_BITS - root_shift))
+    return nearest_float(d.to(tl.float64), step[:, None])
 
 
 @triton.jit
@@ -164,16 +179,15 @@ def _norm(
             SOURCE, SHIFT, SPECIAL, BOUND,
         )  # fmt: skip
         inside = column < width
-        gain = tl.load(gain_ptr + column, mask=inside, other=0).to(tl.int64)[None, :]
+        gain = tl.load(gain_ptr + column, mask=inside, other=0).to(tl.float64)[None, :]
         if bias_ptr is not None:
             d = tl.where(inside[None, :], x * width - tl.sum(x, axis=1)[:, None], 0)
         else:
             d = x << _RMS_BITS
-        xhat = _xhat(d, epsilon, root, root_shift)
-        y = xhat * gain
-        if bias_ptr is not None:
-            y += tl.load(bias_ptr + column, mask=inside, other=0).to(tl.int64)[None, :] << _XHAT_BITS
-        y = clamped(shift_half_even(y, (tl.zeros_like(y) + _XHAT_BITS) + gain_bits), 32767)
+        y = _xhat(d, epsilon, root, root_shift) * gain
+        if bias_ptr is not None:  # together below 2^52
+            y += tl.load(bias_ptr + column, mask=inside, other=0)[None, :]
+        y = clamped(nearest(y, power_of_2(-_XHAT_BITS - gain_bits)), 32767)
         if out_ptr is not None:
             tl.store(
                 out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :], y.to(tl.int16), mask=there
@@ -196,23 +210,21 @@ def _norm_heads(
         inside = (channel < dim) & (column < width)
         there = (row < count)[:, None] & inside[None, :]
         line = row.to(tl.int64)[:, None]
-        y = tl.load(x_ptr + line * x_step + column[None, :], mask=there, other=0).to(tl.int64)
+        y = tl.load(x_ptr + line * x_step + column[None, :], mask=there, other=0).to(tl.int32)
         if head < heads:
-            gain = tl.load(gain_ptr + column, mask=inside, other=0).to(tl.int64)[None, :]
+            gain = tl.load(gain_ptr + column, mask=inside, other=0).to(tl.float64)[None, :]
             y = _xhat(y << _RMS_BITS, tl.load(epsilon_ptr + head), root, root_shift) * gain
-            y = clamped(shift_half_even(y, _XHAT_BITS + tl.load(gain_bits_ptr + head)), 32767)
+            y = clamped(nearest(y, power_of_2(-_XHAT_BITS - tl.load(gain_bits_ptr + head))), 32767)
         tl.store(out_ptr + line * out_step + column[None, :], y.to(tl.int16), mask=there)
 
 
 @triton.jit
 def _ramp(x, pieces_ptr, BITS: tl.constexpr):
-    """max(x, 0) - r(|x|): knots, then slopes, of 64 pieces."""
-    distance = tl.minimum(tl.maximum(x, -x), (64 << BITS) - 1)
-    piece = distance >> BITS
-    rest = (distance - (piece << BITS)) << (15 - BITS)
-    knot = tl.load(pieces_ptr + piece).to(tl.int64)
-    slope = tl.load(pieces_ptr + 64 + piece).to(tl.int64)
-    return tl.maximum(x, 0) - (knot + ((slope * rest + 16384) >> 15))
+    """max(x, 0) - r(|x|); 64 pieces are words of a knot below a slope."""
+    distance = tl.minimum(tl.abs(x), (64 << BITS) - 1)
+    rest = (distance & ((1 << BITS) - 1)) << (15 - BITS)
+    piece = tl.load(pieces_ptr + (distance >> BITS))
+    return tl.maximum(x, 0) - (((piece << 16) >> 16) + (((piece >> 16) * rest + 16384) >> 15))
 
 
 @triton.jit
@@ -231,9 +243,10 @@ def _rotated(
     sine = tl.load(sine_ptr + place, mask=mask, other=0).to(tl.int64)
     partner = tl.load(a_ptr + row.to(tl.int64)[:, None] * a_step + other[None, :], mask=mask, other=0)
     sine = tl.where(lower[None, :], -sine, sine)
+    x = x.to(tl.int64)
     a = tl.where(turns[None, :], x * cosine + partner.to(tl.int64) * sine, x * 32767)
-    multiplier = tl.load(multiplier_ptr + head, mask=column < width, other=1).to(tl.int64)
-    return clamped(shift_half_even(a * multiplier[None, :], _ROTATE_SHIFT), 127)
+    multiplier = tl.load(multiplier_ptr + head, mask=column < width, other=1).to(tl.float64)
+    return clamped(nearest(a.to(tl.float64), multiplier[None, :] * power_of_2(-_ROTATE_SHIFT)), 127)
 
 
 @triton.jit
@@ -261,9 +274,9 @@ def _rows(
             x = _ramp(x, first_ptr, RAMP_BITS)
         if MAIN == MULTIPLY:
             other = tl.load(other_ptr + line * other_step + column[None, :], mask=there, other=0)
-            x = clamped(shift_half_even(x * other.to(tl.int64), PRODUCT_BITS), LIMIT)
+            x = clamped(shift_half_even(x * other.to(tl.int32), PRODUCT_BITS), LIMIT)
         elif MAIN == TABLE:
-            x = tl.load(first_ptr + (x + 128)).to(tl.int64)
+            x = tl.load(first_ptr + (x + 128)).to(tl.int32)
         elif MAIN == ROTATE:
             x = _rotated(
                 x, a_ptr, first_ptr, second_ptr, third_ptr, positions_ptr, a_step, row, column, there, width,
@@ -283,11 +296,28 @@ def _tile(width: int, room: int, whole: bool) -> dict[str, int]:
     return {"ROWS": rows, "COLUMNS": columns, "num_warps": 8 if columns >= 4096 else 4}
 
 
+def gain_and_bias_on(
+    params: NormParams | RmsParams, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The constants of a norm as `norm` takes them: a bias counts in steps of gain * xhat.
+
+    That of an output beyond 2^30 is cut there: xhat is too small to bring it back, and int32 holds the sum.
+    """
+    gain, bias = params.gain, getattr(params, "bias", None)
+    if bias is not None:
+        most = 2.0 ** (30 + params.gain_bits)
+        bias = torch.tensor(bias.clip(-most, most) * 2.0**XHAT_BITS, device=device)
+    return torch.tensor(gain, device=device), bias
+
+
 def norm(
     source: Source, out: torch.Tensor | None, epilogue: Epilogue, count: torch.Tensor, room: int,
     gain: torch.Tensor, bias: torch.Tensor | None, numbers: tuple[int, int, int, int],
 ) -> None:  # fmt: skip
-    """LayerNorm, or RMSNorm without a bias; `numbers`: epsilon, the constant root, its shift, gain bits."""
+    """LayerNorm, or RMSNorm without a bias, of `gain_and_bias_on`.
+
+    `numbers`: epsilon, the constant root, its shift, gain bits.
+    """
     tile = _tile(len(gain), room, whole=True)
     kernel: Any = _norm
     kernel[(triton.cdiv(room, tile["ROWS"]),)](
