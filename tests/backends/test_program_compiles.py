@@ -54,7 +54,7 @@ def recorded(monkeypatch, program, batch):
         constants = {param.name for param in self.params if param.is_constexpr}
         signature, constexprs, attributes = {}, {}, {}
         for place, name in enumerate(self.arg_names):
-            value = given[name]
+            value = given[name] if name != "NVIDIA" else True  # as it is on the GPUs below
             known = value.data_ptr() if isinstance(value, torch.Tensor) else value
             if name in constants or value is None:
                 signature[name], constexprs[(place,)] = "constexpr", value

@@ -13,23 +13,24 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import FUSED
-from hccs.backends.triton.program.attention import Heads
-from hccs.numbers.modes import MAX_DISTANCE
-from hccs.numbers.score_tables import DISTANCES
+from hccs.backends.triton.devices import FUSED, capability
+from hccs.backends.triton.program.attention import (
+    _DIGIT,
+    _DIGIT_BITS,
+    _DISTANCES,
+    _FACTORS,
+    _FAR,
+    _LOWEST,
+    _MOST_KEYS,
+    Heads,
+    _logits,
+    _scores,
+)
 
 ALIGNMENT = 64
 """The capacity of a cache is a multiple of it: so is the address of a head's keys."""
 
-_FACTORS = tl.constexpr(12)
-_DISTANCES = tl.constexpr(DISTANCES)
-_FAR = tl.constexpr(MAX_DISTANCE)
-_LOWEST = tl.constexpr(-(2**25))
-_DIGIT_BITS = tl.constexpr(10)
-_DIGIT = tl.constexpr(1023)
 _ALIGNMENT = tl.constexpr(ALIGNMENT)
-_MOST_KEYS = 128
-"""128 * 128 * 1023 < 2^24: float32 adds the products of a block's digits with its values exactly."""
 _NEW_ROWS = 32
 
 
@@ -94,27 +95,6 @@ def _append(
 
 
 @triton.jit
-def _logits(acc, factor):
-    """Accumulators to int8 logits by the factors of their rows' heads: round half up, saturate."""
-    acc = tl.minimum(tl.maximum(acc, tl.load(factor)), tl.load(factor + 1))
-    shift = tl.load(factor + 3).to(tl.int64)
-    half = (tl.zeros_like(shift) + 1) << (shift - 1)
-    wide = (acc.to(tl.int64) * tl.load(factor + 2).to(tl.int64) + half) >> shift
-    return tl.minimum(tl.maximum(wide.to(tl.int32), -128), 127)
-
-
-@triton.jit
-def _scores(distance, factor, scores, BY_TABLE: tl.constexpr):
-    if BY_TABLE:
-        s = tl.load(scores + distance).to(tl.int32)
-    else:
-        B, S, D = tl.load(factor + 6), tl.load(factor + 7), tl.load(factor + 8)
-        S2, D2, f = tl.load(factor + 9), tl.load(factor + 10), tl.load(factor + 11)
-        s = (B - S * tl.minimum(distance, D) - S2 * tl.minimum(distance, D2)) >> f
-    return s
-
-
-@triton.jit
 def _products(q, keys, key, end, column, position, before, DIM: tl.constexpr):
     """q.k of a block of keys, far below all others where a query does not see the key; and what it sees."""
     inside = (key < end)[:, None] & (column < DIM)[None, :]
@@ -130,7 +110,7 @@ def _attention_over_cache(
     q_ptr, kv_ptr, memory_ptr, out_ptr, factor_ptr, scores_ptr, geometry_ptr, starts_ptr, past_ptr, texts_ptr,
     kv_heads, q_step, kv_step, out_step, bytes_before, before,
     DIM: tl.constexpr, SHARING: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr,
-    LAST: tl.constexpr, GATHERED: tl.constexpr, APPENDS: tl.constexpr,
+    LAST: tl.constexpr, GATHERED: tl.constexpr, APPENDS: tl.constexpr, NVIDIA: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """A block of the queries that share a head of keys: two passes, first for the largest accumulator.
@@ -176,13 +156,13 @@ def _attention_over_cache(
             key = at + tl.arange(0, KEYS)
             acc, seen = _products(q, keys, key, end, column, position, before, DIM)
             peaks = tl.maximum(peaks, tl.max(acc, axis=1))
-        largest = _logits(peaks[:, None], factor)
+        largest = _logits(peaks[:, None], factor, NVIDIA)
         N = tl.zeros([ROWS, BLOCK_D], tl.int32)
         Z = tl.zeros([ROWS], tl.int32)
         for at in tl.range(begin, end, KEYS):
             key = at + tl.arange(0, KEYS)
             acc, seen = _products(q, keys, key, end, column, position, before, DIM)
-            distance = tl.minimum(tl.maximum(largest - _logits(acc, factor), 0), _FAR)
+            distance = tl.minimum(tl.maximum(largest - _logits(acc, factor, NVIDIA), 0), _FAR)
             s = tl.where(seen, _scores(distance, factor, scores, BY_TABLE), 0)
             inside = (key < end)[:, None] & (column < DIM)[None, :]
             v = tl.load(values + key.to(tl.int64)[:, None] * DIM + column[None, :], mask=inside, other=0)
@@ -194,8 +174,8 @@ def _attention_over_cache(
             Z += tl.sum(s, axis=1)
         Z = tl.maximum(Z, 1)[:, None]
         bits = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # Z < 2^24 is exact in float32
-        multiplier = (tl.load(factor + 4).to(tl.int64) << bits.to(tl.int64)) // Z.to(tl.int64)
-        shift = tl.minimum(tl.load(factor + 5) + bits, 62).to(tl.int64)
+        multiplier = (tl.load(factor + 2).to(tl.int64) << bits.to(tl.int64)) // Z.to(tl.int64)
+        shift = tl.minimum(tl.load(factor + 3) + bits, 62).to(tl.int64)
         half = (tl.zeros_like(shift) + 1) << (shift - 1)
         result = tl.minimum(tl.maximum((N.to(tl.int64) * multiplier + half) >> shift, -128), 127)
         place = out_ptr + out_row.to(tl.int64)[:, None] * out_step + (head * DIM)[:, None] + column[None, :]
@@ -230,5 +210,6 @@ def attention_over_cache(
         q, kv, cached.memory, out, heads.factors, heads.scores, *fixed, q.stride(0), kv.stride(0),
         out.stride(0), bytes_before, heads.before, DIM=heads.dim, SHARING=sharing,
         BY_TABLE=heads.scores is not None, DIGITS=heads.digits, LAST=last, GATHERED=gathered, APPENDS=one,
-        ROWS=rows, KEYS=keys, BLOCK_D=block_d, num_warps=4, num_stages=2, **FUSED,
+        NVIDIA=capability(q.device) > (0, 0), ROWS=rows, KEYS=keys, BLOCK_D=block_d, num_warps=4,
+        num_stages=2, **FUSED,
     )  # fmt: skip
