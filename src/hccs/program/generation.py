@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 TOKENS_AT_ONCE = 1024
 """Tokens of prompts that go through a model together: its memory grows with them."""
 
+TIMES_ON_GPU = 4
+"""A GPU has so many times as many, or it would wait."""
+
 STOP, LENGTH, FULL = ENDS = ("stop", "max_new_tokens", "longest")
 """A stop token came, as many tokens as asked for, or as many as the model has positions."""
 
@@ -150,7 +153,8 @@ def _prefill(
     reference: bool,
     threads: int | None,
 ) -> NDArray[np.int32]:
-    """Scores after every prompt; no call has more than `TOKENS_AT_ONCE` tokens."""
+    """Scores after every prompt; no call on the CPU has more than `TOKENS_AT_ONCE` tokens."""
+    most = TOKENS_AT_ONCE if model.device == "cpu" else TOKENS_AT_ONCE * TIMES_ON_GPU
     scores = np.empty((len(prompts), model.program.scores), np.int32)
     pieces: list[tuple[int, NDArray[np.int64]]] = []
 
@@ -164,9 +168,9 @@ def _prefill(
         pieces.clear()
 
     for text, prompt in enumerate(prompts):
-        for start in range(0, len(prompt), TOKENS_AT_ONCE):
-            piece = prompt[start : start + TOKENS_AT_ONCE]
-            if start or sum(len(other) for _, other in pieces) + len(piece) > TOKENS_AT_ONCE:
+        for start in range(0, len(prompt), most):
+            piece = prompt[start : start + most]
+            if start or sum(len(other) for _, other in pieces) + len(piece) > most:
                 run()
             pieces.append((text, piece))
     run()

@@ -26,7 +26,8 @@ class DeviceCache(Cache):
         super().__init__(program, sequences, device)
 
     def _zeros(self, size: int) -> Any:
-        return torch.zeros(size, dtype=torch.int8, device=self._where)
+        with torch.inference_mode(False):  # or no call outside the caller's could write there
+            return torch.zeros(size, dtype=torch.int8, device=self._where)
 
     def _given(self, rows: NDArray[np.int8]) -> Any:
         return torch.from_numpy(np.ascontiguousarray(rows)).to(self._where)

@@ -191,7 +191,8 @@ class Engine:
         """`count` answers [count, width] to what `fill` writes into a space."""
         import torch
 
-        with self._lock, self._on_stream():
+        # What is kept from one call to the next is no tensor of a caller's inference mode.
+        with self._lock, self._on_stream(), torch.inference_mode(False):
             run = self._known(room, width, cached)
             fill(run.space)
             run()
