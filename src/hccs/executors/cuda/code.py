@@ -152,8 +152,11 @@ def _of_value(to: Building, step: Step, after: op.Operator | None = None, **main
 
 
 def _ramp_of(to: Building, ramp: Any) -> dict[str, Any]:
-    words = (ramp.params.slope.astype(np.int32) << 16) | ramp.params.knot.view(np.uint16)
-    return {"constants": (to.on_device(words),), "ramp_bits": ramp.params.bits}
+    slope, knot, bits = (getattr(ramp.params, name) for name in ("slope", "knot", "bits"))
+    words = (((knot.astype(np.int64) << bits) + (1 << bits >> 1)) << 32) | slope.astype(np.int32).view(
+        np.uint32
+    )
+    return {"constants": (to.on_device(words),), "ramp_bits": bits}
 
 
 def _multiply(to: Building, step: Step, multiply: op.Multiply) -> Launch:

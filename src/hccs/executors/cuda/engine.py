@@ -260,7 +260,8 @@ class Run:
 
         # The kernels were compiled by the launches before, which a capture could not do.
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        # Other threads may allocate meanwhile.
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
             self._launch()
         self._graph = graph
 

@@ -10,8 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.attention.packed_logits import round_half_up
+from hccs.backends.triton.attention.packed_logits import as_halves, round_half_up
 from hccs.backends.triton.devices import FUSED, capability
+from hccs.backends.triton.program.integers import look_up
 from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE
 from hccs.numbers.requant import Requant
@@ -23,6 +24,7 @@ _FAR = tl.constexpr(MAX_DISTANCE)
 _LOWEST = tl.constexpr(-(2**25))
 _DIGIT_BITS = tl.constexpr(10)
 _DIGIT = tl.constexpr(1023)
+_OF_HALVES = tl.constexpr(2.0**24)
 _MOST_KEYS = 128
 """128 * 128 * 1023 < 2^24: float32 adds the products of a block's digits with its values exactly."""
 
@@ -51,7 +53,7 @@ def heads_on(
     lines = np.zeros((6, count), np.int64)
     scores = None
     if isinstance(theta, ScoreTable):
-        scores = torch.tensor(theta.packed, device=device)
+        scores = torch.tensor(theta.packed.astype(np.int32), device=device)
     else:
         lines[:] = [np.broadcast_to(getattr(theta, name), (count,)) for name in NAMES]
     factors = np.concatenate([five[:, :4], lines.T], axis=1)
@@ -68,9 +70,9 @@ def _logits(acc, factor_ptr, NVIDIA: tl.constexpr):
 
 
 @triton.jit
-def _scores(distance, factor_ptr, scores_ptr, BY_TABLE: tl.constexpr):
+def _scores(distance, factor_ptr, scores_ptr, BY_TABLE: tl.constexpr, NVIDIA: tl.constexpr):
     if BY_TABLE:
-        s = tl.load(scores_ptr + distance).to(tl.int32)
+        s = look_up(scores_ptr, distance, NVIDIA)
     else:
         B, S, D = tl.load(factor_ptr + 4), tl.load(factor_ptr + 5), tl.load(factor_ptr + 6)
         S2, D2, f = tl.load(factor_ptr + 7), tl.load(factor_ptr + 8), tl.load(factor_ptr + 9)
@@ -94,20 +96,26 @@ def _products(
 
 
 @triton.jit
+def _as_half(digit):
+    """The bits of an integer up to 1023 are those of a float16, too: 2^-24 times as large."""
+    return digit.to(tl.int16).to(tl.float16, bitcast=True)
+
+
+@triton.jit
 def _added(
     N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
     DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr, NVIDIA: tl.constexpr,
 ):  # fmt: skip
     """N and Z with a block of keys: scores of 15 bits are multiplied as digits of ten."""
-    distance = tl.minimum(tl.maximum(largest[:, None] - _logits(acc, factor_ptr, NVIDIA), 0), _FAR)
-    s = tl.where(seen, _scores(distance, factor_ptr, scores_ptr, BY_TABLE), 0)
+    distance = tl.minimum(largest[:, None] - _logits(acc, factor_ptr, NVIDIA), _FAR)
+    s = tl.where(seen, _scores(distance, factor_ptr, scores_ptr, BY_TABLE, NVIDIA), 0)
     inside = (key < length)[:, None] & (column < DIM)[None, :]
     v = tl.load(v_rows + key.to(tl.int64)[:, None] * kv_step + column[None, :], mask=inside, other=0)
-    v = v.to(tl.float16)
-    N += tl.dot((s & _DIGIT).to(tl.float16), v, out_dtype=tl.float32).to(tl.int32)
+    v = as_halves(v, NVIDIA)
+    N += (tl.dot(_as_half(s & _DIGIT), v, out_dtype=tl.float32) * _OF_HALVES).to(tl.int32)
     if DIGITS == 2:
-        upper = tl.dot((s >> _DIGIT_BITS).to(tl.float16), v, out_dtype=tl.float32).to(tl.int32)
-        N += upper << _DIGIT_BITS
+        upper = tl.dot(_as_half(s >> _DIGIT_BITS), v, out_dtype=tl.float32)
+        N += (upper * _OF_HALVES).to(tl.int32) << _DIGIT_BITS
     return N, Z + tl.sum(s, axis=1)
 
 
@@ -179,6 +187,14 @@ def _attention(
         tl.store(out_ptr + out_row * out_step + (head * DIM + column)[None, :], result, mask=there)
 
 
+def tile_of(longest: int, block_d: int) -> tuple[int, int, int, int]:
+    """Queries and keys of a block, warps and stages."""
+    whole = max(triton.next_power_of_2(longest), 16)
+    if block_d > 128:
+        return min(whole, 32), min(whole, 32), 4, 2
+    return min(whole, 64), min(whole, _MOST_KEYS), 4, 2
+
+
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, q_starts: torch.Tensor,
     k_starts: torch.Tensor, out_starts: torch.Tensor, heads: Heads, longest: int,
@@ -189,11 +205,8 @@ def attention(
     stands at its position i.
     """
     sequences = len(out_starts) - 1
-    keys = min(max(triton.next_power_of_2(longest), 16), _MOST_KEYS)
     block_d = max(triton.next_power_of_2(heads.dim), 32)
-    rows = min(max(triton.next_power_of_2(longest), 16), 64)
-    if block_d > 128:
-        keys, rows = min(keys, 32), min(rows, 32)
+    rows, keys, warps, stages = tile_of(longest, block_d)
     queries = longest if out_starts is k_starts else 1
     kernel: Any = _attention
     kernel[(sequences * heads.heads, triton.cdiv(queries, rows))](
@@ -201,6 +214,6 @@ def attention(
         heads.heads, heads.heads // heads.shared, q.stride(0), k.stride(0), out.stride(0),
         heads.before, heads.after, DIM=heads.dim, BY_TABLE=heads.scores is not None, DIGITS=heads.digits,
         ONE_BLOCK=longest <= keys, WINDOW=min(heads.before, heads.after) < longest,
-        NVIDIA=capability(q.device) > (0, 0), ROWS=rows, KEYS=keys, BLOCK_D=block_d, num_warps=4,
-        num_stages=2, **FUSED,
+        NVIDIA=capability(q.device) > (0, 0), ROWS=rows, KEYS=keys, BLOCK_D=block_d,
+        num_warps=warps, num_stages=stages, **FUSED,
     )  # fmt: skip

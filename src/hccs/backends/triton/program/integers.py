@@ -1,4 +1,4 @@
-"""Exact integer arithmetic of docs/spec.md: rounding shifts, leading bits, square roots, division."""
+"""Exact integer arithmetic of docs/spec.md: rounding, leading bits, square roots, division, look-ups."""
 
 from __future__ import annotations
 
@@ -12,12 +12,31 @@ _SMALL_INTEGERS = tl.constexpr(1.5 * 2**23)
 
 
 @triton.jit
+def look_up(table_ptr, index, NVIDIA: tl.constexpr):
+    """Words of a table. An ordinary load would move indices to other threads, to read neighbours together."""
+    if NVIDIA:
+        return tl.inline_asm_elementwise(
+            "ld.global.nc.b32 $0, [$1];", "=r,l", [(table_ptr + index).to(tl.int64)],
+            dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        return tl.load(table_ptr + index)
+
+
+@triton.jit
 def shift_half_even(a, bits):
     """rhe(a / 2^bits), where 2^bits has the type of a: the nearest integer, ties to the even one."""
     floor = a >> bits
     rest = a - (floor << bits)
     whole = (tl.zeros_like(a) + 1) << bits
     return floor + (2 * rest + (floor & 1) > whole).to(a.dtype)
+
+
+@triton.jit
+def exact_float(a):
+    """int32 as float64, without the conversion, which takes four times as long as a sum."""
+    bits = a.to(tl.int64) + 0x4338000000000000  # those of 1.5 * 2^52 + a
+    return bits.to(tl.float64, bitcast=True) - _INTEGERS
 
 
 @triton.jit

@@ -15,6 +15,7 @@ import triton.language as tl
 from hccs.backends.triton.devices import FUSED
 from hccs.backends.triton.program.integers import (
     clamped,
+    exact_float,
     leading_bit,
     nearest,
     nearest_byte,
@@ -156,7 +157,7 @@ def _xhat(d, epsilon, root, root_shift):
     rest = whole - reciprocal * s
     reciprocal += (rest >= s).to(tl.int64) - (rest < 0).to(tl.int64)
     step = reciprocal.to(tl.float64) * power_of_2(up + (_XHAT_BITS - root_shift))
-    return nearest_float(d.to(tl.float64), step[:, None])
+    return nearest_float(exact_float(d), step[:, None])
 
 
 @triton.jit
@@ -220,11 +221,11 @@ def _norm_heads(
 
 @triton.jit
 def _ramp(x, pieces_ptr, BITS: tl.constexpr):
-    """max(x, 0) - r(|x|); 64 pieces are words of a knot below a slope."""
+    """max(x, 0) - r(|x|); of 64 pieces slopes, and behind them knots with BITS fraction bits and a half."""
     distance = tl.minimum(tl.abs(x), (64 << BITS) - 1)
-    rest = (distance & ((1 << BITS) - 1)) << (15 - BITS)
     piece = tl.load(pieces_ptr + (distance >> BITS))
-    return tl.maximum(x, 0) - (((piece << 16) >> 16) + (((piece >> 16) * rest + 16384) >> 15))
+    slope, knot = piece.to(tl.int32), (piece >> 32).to(tl.int32)
+    return tl.maximum(x, 0) - ((slope * (distance & ((1 << BITS) - 1)) + knot) >> BITS)
 
 
 @triton.jit
