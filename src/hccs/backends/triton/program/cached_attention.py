@@ -15,16 +15,14 @@ import triton.language as tl
 
 from hccs.backends.triton.devices import FUSED, capability
 from hccs.backends.triton.program.attention import (
-    _DIGIT,
-    _DIGIT_BITS,
     _DISTANCES,
     _FACTORS,
-    _FAR,
     _LOWEST,
     _MOST_KEYS,
     Heads,
+    _added,
     _logits,
-    _scores,
+    _products,
 )
 
 ALIGNMENT = 64
@@ -95,17 +93,6 @@ def _append(
 
 
 @triton.jit
-def _products(q, keys, key, end, column, position, before, DIM: tl.constexpr):
-    """q.k of a block of keys, far below all others where a query does not see the key; and what it sees."""
-    inside = (key < end)[:, None] & (column < DIM)[None, :]
-    k = tl.load(keys + key.to(tl.int64)[:, None] * DIM + column[None, :], mask=inside, other=0)
-    acc = tl.dot(q, tl.trans(k), out_dtype=tl.int32)
-    back = position[:, None] - key[None, :]
-    seen = (back >= 0) & (back <= before)
-    return tl.where(seen, acc, _LOWEST), seen
-
-
-@triton.jit
 def _attention_over_cache(
     q_ptr, kv_ptr, memory_ptr, out_ptr, factor_ptr, scores_ptr, geometry_ptr, starts_ptr, past_ptr, texts_ptr,
     kv_heads, q_step, kv_step, out_step, bytes_before, before,
@@ -142,8 +129,8 @@ def _attention_over_cache(
         place = q_ptr + q_row.to(tl.int64)[:, None] * q_step + (head * DIM)[:, None] + column[None, :]
         q = tl.load(place, mask=there, other=0)
         head = tl.where(query < queries, head, kv_head * SHARING)
-        factor = factor_ptr + (head * _FACTORS)[:, None]
-        scores = factor
+        factor = factor_ptr + head * _FACTORS
+        scores = scores_ptr
         if BY_TABLE:
             scores = scores_ptr + (head * _DISTANCES)[:, None]
         position = past + skipped + query
@@ -154,30 +141,25 @@ def _attention_over_cache(
         peaks = tl.full([ROWS], _LOWEST, tl.int32)
         for at in tl.range(begin, end, KEYS):
             key = at + tl.arange(0, KEYS)
-            acc, seen = _products(q, keys, key, end, column, position, before, DIM)
+            acc, seen = _products(q, keys, key, column, end, position, DIM, before, 0, DIM, True)
             peaks = tl.maximum(peaks, tl.max(acc, axis=1))
-        largest = _logits(peaks[:, None], factor, NVIDIA)
+        largest = _logits(peaks, factor, NVIDIA)
         N = tl.zeros([ROWS, BLOCK_D], tl.int32)
         Z = tl.zeros([ROWS], tl.int32)
         for at in tl.range(begin, end, KEYS):
             key = at + tl.arange(0, KEYS)
-            acc, seen = _products(q, keys, key, end, column, position, before, DIM)
-            distance = tl.minimum(tl.maximum(largest - _logits(acc, factor, NVIDIA), 0), _FAR)
-            s = tl.where(seen, _scores(distance, factor, scores, BY_TABLE), 0)
-            inside = (key < end)[:, None] & (column < DIM)[None, :]
-            v = tl.load(values + key.to(tl.int64)[:, None] * DIM + column[None, :], mask=inside, other=0)
-            v = v.to(tl.float16)
-            N += tl.dot((s & _DIGIT).to(tl.float16), v, out_dtype=tl.float32).to(tl.int32)
-            if DIGITS == 2:
-                upper = tl.dot((s >> _DIGIT_BITS).to(tl.float16), v, out_dtype=tl.float32).to(tl.int32)
-                N += upper << _DIGIT_BITS
-            Z += tl.sum(s, axis=1)
-        Z = tl.maximum(Z, 1)[:, None]
+            acc, seen = _products(q, keys, key, column, end, position, DIM, before, 0, DIM, True)
+            N, Z = _added(
+                N, Z, acc, seen, largest, values, key, column, end, DIM, factor[:, None], scores,
+                DIM, BY_TABLE, DIGITS, NVIDIA,
+            )  # fmt: skip
+        Z = tl.maximum(Z, 1)
         bits = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # Z < 2^24 is exact in float32
         multiplier = (tl.load(factor + 2).to(tl.int64) << bits.to(tl.int64)) // Z.to(tl.int64)
         shift = tl.minimum(tl.load(factor + 3) + bits, 62).to(tl.int64)
         half = (tl.zeros_like(shift) + 1) << (shift - 1)
-        result = tl.minimum(tl.maximum((N.to(tl.int64) * multiplier + half) >> shift, -128), 127)
+        wide = (N.to(tl.int64) * multiplier[:, None] + half[:, None]) >> shift[:, None]
+        result = tl.minimum(tl.maximum(wide, -128), 127)
         place = out_ptr + out_row.to(tl.int64)[:, None] * out_step + (head * DIM)[:, None] + column[None, :]
         tl.store(place, result.to(tl.int8), mask=there)
 
