@@ -14,7 +14,7 @@ from hccs.errors import DataError, DtypeError, ModelError, ParameterError
 from hccs.numbers.arrays import require_integer
 from hccs.numbers.sampling import MOST_SCORES, SEEDS, Sampling, require_seed
 from hccs.ops.arguments import require_threads
-from hccs.ops.sampling import on_host, sample
+from hccs.ops.sampling import sample
 from hccs.program.cache import require_causal, row_of_tokens
 
 if TYPE_CHECKING:
@@ -121,13 +121,15 @@ def generate(
     tokens: list[list[int]] = [[] for _ in request.prompts]
     ends = [""] * len(request.prompts)
     open_texts = list(range(len(request.prompts)))
-    scores = _prefill(model, cache, request.prompts, reference=reference, threads=threads)
+
+    def choose(scores: Any, texts: list[int]) -> list[int]:
+        seeds, positions = [request.seeds[text] for text in texts], cache.lengths[texts].tolist()
+        scale = model.program.score_scale
+        return sample(scores, request.sampling, scale, seeds, positions, reference=reference)
+
+    chosen = _prefill(model, cache, request.prompts, choose, reference=reference, threads=threads)
     while True:
         positions = cache.lengths[open_texts].tolist()
-        seeds = [request.seeds[text] for text in open_texts]
-        chosen = sample(
-            scores, request.sampling, model.program.score_scale, seeds, positions, reference=reference
-        )
         for text, position, token in zip(open_texts, positions, chosen, strict=True):
             if token in request.stop:
                 ends[text] = STOP
@@ -143,28 +145,32 @@ def generate(
             return Generation(tokens, request.seeds, ends)
         last = np.array([tokens[text][-1] for text in open_texts])
         scores = model.extended(cache, last, np.ones_like(last), np.array(open_texts), reference, threads)
+        chosen = choose(scores, open_texts)
 
 
 def _prefill(
     model: IntegerModel,
     cache: Cache,
     prompts: list[NDArray[np.int64]],
+    choose: Callable[[Any, list[int]], list[int]],
     *,
     reference: bool,
     threads: int | None,
-) -> NDArray[np.int32]:
-    """Scores after every prompt; no call on the CPU has more than `TOKENS_AT_ONCE` tokens."""
+) -> list[int]:
+    """The token after every prompt; no call on the CPU has more than `TOKENS_AT_ONCE` tokens."""
     most = TOKENS_AT_ONCE if model.device == "cpu" else TOKENS_AT_ONCE * TIMES_ON_GPU
-    scores = np.empty((len(prompts), model.program.scores), np.int32)
+    tokens = [0] * len(prompts)
     pieces: list[tuple[int, NDArray[np.int64]]] = []
 
     def run() -> None:
         if pieces:
-            texts, rows = np.array([text for text, _ in pieces]), [piece for _, piece in pieces]
+            texts, rows = [text for text, _ in pieces], [piece for _, piece in pieces]
             counts = np.array([len(row) for row in rows])
-            scores[texts] = on_host(
-                model.extended(cache, np.concatenate(rows), counts, texts, reference, threads)
-            )
+            scores = model.extended(cache, np.concatenate(rows), counts, np.array(texts), reference, threads)
+            whole = [i for i, text in enumerate(texts) if cache.lengths[text] == len(prompts[text])]
+            ended = [texts[i] for i in whole]
+            for text, token in zip(ended, choose(scores[whole], ended) if ended else [], strict=True):
+                tokens[text] = token
         pieces.clear()
 
     for text, prompt in enumerate(prompts):
@@ -174,7 +180,7 @@ def _prefill(
                 run()
             pieces.append((text, piece))
     run()
-    return scores
+    return tokens
 
 
 def drained(

@@ -71,12 +71,10 @@ class CachedSpace(Space):
         self._cached = {"starts": self.starts, "past": past, "texts": texts, "longest": room.longest}
 
     def _sizes(self) -> dict[str, int]:
-        return {
-            "geometry": 6,  # three of 64 bits
-            **super()._sizes(),
-            "past": self.room.sequences,
-            "texts": self.room.sequences,
-        }
+        # Behind those of other spaces, so that these keep the alignment that kernels are compiled for.
+        # The geometry are three integers of 64 bits.
+        own = {"geometry": 6, "past": self.room.sequences, "texts": self.room.sequences}
+        return {**super()._sizes(), **own}
 
     def fill_new(self, new: NewTokens, cached: type) -> None:
         """New tokens, and where their cache lies."""

@@ -110,9 +110,10 @@ def _attention_over_cache(
     new = tl.load(starts_ptr + sequence + 1) - start
     first_row = tl.program_id(1) * ROWS
     queries = tl.minimum(new, 1) if LAST else new
+    # Loaded before the branch, at once: there is room for sequences that there are not.
+    text, past = tl.load(texts_ptr + sequence), tl.load(past_ptr + sequence)
+    keys_at, values_at = _places(geometry_ptr, text, kv_head, kv_heads, bytes_before, DIM)
     if first_row < queries * SHARING:
-        text, past = tl.load(texts_ptr + sequence), tl.load(past_ptr + sequence)
-        keys_at, values_at = _places(geometry_ptr, text, kv_head, kv_heads, bytes_before, DIM)
         if APPENDS:
             _append_rows(
                 kv_ptr, memory_ptr, keys_at, values_at, start, past, 0, new, kv_head, kv_heads, kv_step,
