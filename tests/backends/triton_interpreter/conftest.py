@@ -48,7 +48,10 @@ if not collect_ignore_glob:
         return [self.to_tensor(x.handle.data.reshape(shape), of.dtype) for x, of in folded]
 
     def fused(a, b, c):
-        """a * b + c of float64, rounded once: the sum of all errors is rounded to odd before the last sum."""
+        """a * b + c of float64, rounded once: the sum of all errors is rounded to odd before the last sum.
+
+        For float32 long doubles are wide enough.
+        """
         product = a * b
         error = (np.longdouble(a) * b - product).astype(np.float64)  # below 2^64 in all
 
@@ -64,12 +67,11 @@ if not collect_ignore_glob:
         odd = np.where((lost != 0) & even, np.nextafter(odd, np.copysign(np.inf, lost)), odd)
         return high + odd
 
-    create_fma = interpreter.InterpreterBuilder.create_fma
-
     def fma(self, a, b, c):
-        if a.data.dtype != np.float64:
-            return create_fma(self, a, b, c)
-        return interpreter.TensorHandle(fused(a.data, b.data, c.data), a.dtype.scalar)
+        if a.data.dtype == np.float64:
+            return interpreter.TensorHandle(fused(a.data, b.data, c.data), a.dtype.scalar)
+        exact = a.data.astype(np.longdouble) * b.data + c.data
+        return interpreter.TensorHandle(exact.astype(a.data.dtype), a.dtype.scalar)
 
     interpreter.InterpreterBuilder.create_fma = fma
     interpreter._patch_lang_tensor, interpreter._patch_lang = with_index, patched_once

@@ -183,7 +183,7 @@ def _rotate(to: Building, step: Step, rotate: op.Rotate) -> Launch:
 def _linear(to: Building, step: Step, linear: op.Linear) -> Launch:
     (x,), (out,) = step.reads, step.writes
     table = getattr(step.after, "entries", None)
-    exponents = to.plan.values[x].exponents
+    exponents = to.plan.values[x].exponents > 0
     layer = to.kernels.layer_on(linear.params, step.outputs or slice(None), table, exponents, to.device)
     return lambda at: to.kernels.linear(at[x], at[out], at.rows(step)[0], layer)
 

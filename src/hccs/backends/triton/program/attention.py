@@ -112,10 +112,12 @@ def _added(
     inside = (key < length)[:, None] & (column < DIM)[None, :]
     v = tl.load(v_rows + key.to(tl.int64)[:, None] * kv_step + column[None, :], mask=inside, other=0)
     v = as_halves(v, NVIDIA)
-    N += (tl.dot(_as_half(s & _DIGIT), v, out_dtype=tl.float32) * _OF_HALVES).to(tl.int32)
+    lower = s
     if DIGITS == 2:
+        lower = s & _DIGIT
         upper = tl.dot(_as_half(s >> _DIGIT_BITS), v, out_dtype=tl.float32)
         N += (upper * _OF_HALVES).to(tl.int32) << _DIGIT_BITS
+    N += (tl.dot(_as_half(lower), v, out_dtype=tl.float32) * _OF_HALVES).to(tl.int32)
     return N, Z + tl.sum(s, axis=1)
 
 
@@ -192,7 +194,9 @@ def tile_of(longest: int, block_d: int) -> tuple[int, int, int, int]:
     whole = max(triton.next_power_of_2(longest), 16)
     if block_d > 128:
         return min(whole, 32), min(whole, 32), 4, 2
-    return min(whole, 64), min(whole, _MOST_KEYS), 4, 2
+    if whole <= 32:
+        return 16, whole, 1, 2
+    return (64, whole, 4, 2) if whole <= _MOST_KEYS else (64, 64, 4, 3)
 
 
 def attention(

@@ -60,10 +60,26 @@ def power_of_2(exponent):
 
 
 @triton.jit
-def nearest_byte(a):
-    """clamp(rhe(a), -127, 127) of float32."""
-    a = tl.minimum(tl.maximum(a, -127.0), 127.0) + _SMALL_INTEGERS
-    return a.to(tl.int32, bitcast=True).to(tl.int8)
+def nearest_small(a, b):
+    """rhe(a * b) of float32 as int32, up to 2^22."""
+    a, b = tl.broadcast(a, b)
+    sum = tl.fma(a, b, tl.zeros_like(a) + _SMALL_INTEGERS)
+    return sum.to(tl.int32, bitcast=True) - 0x4B400000
+
+
+@triton.jit
+def nearest_within(a, b, limit):
+    """clamp(rhe(a * b), -limit, limit) of float32; a limit has 16 bits, the product as many as it likes."""
+    a, b = tl.broadcast(a, b)
+    sum = tl.fma(a, b, tl.zeros_like(a) + _SMALL_INTEGERS)
+    sum = tl.minimum(tl.maximum(sum, _SMALL_INTEGERS - limit), _SMALL_INTEGERS + limit)
+    return sum.to(tl.int32, bitcast=True) - 0x4B400000
+
+
+@triton.jit
+def small_power_of_2(exponent):
+    """As float32, from 2^-126 to 2^127."""
+    return ((tl.full([], 127, tl.int32) + exponent) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit

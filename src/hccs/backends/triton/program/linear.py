@@ -16,11 +16,13 @@ from hccs.backends.triton.program.integers import (
     exact_float,
     look_up,
     nearest,
-    nearest_byte,
     nearest_float,
+    nearest_small,
+    nearest_within,
     power_of_2,
+    small_power_of_2,
 )
-from hccs.numbers.layers import INT8_LIMIT, MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams
+from hccs.numbers.layers import INT16_LIMIT, MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams
 
 LINE = 64
 """Rows of values and of weights are whole numbers of so many bytes."""
@@ -30,7 +32,7 @@ MOST_COLUMNS = 256
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer's constants on a device; `narrow`: no output can leave int32 before it is clamped."""
+    """A layer's constants on a device; `small`: float32 holds its sums, and 23 bits its bias."""
 
     weight: torch.Tensor
     bias: torch.Tensor
@@ -40,17 +42,13 @@ class Layer:
     inputs: int
     limit: int
     exponents: bool
-    narrow: bool
+    small: bool
 
 
 def layer_on(
-    params: LinearParams, outputs: slice, table: Any | None, exponents: int, device: torch.device
+    params: LinearParams, outputs: slice, table: Any | None, exponents: bool, device: torch.device
 ) -> Layer:
-    """The constants of some output channels, with zeros up to whole lines and tiles.
-
-    Multipliers are those of outputs in float64, or in float32 where no more is needed. `exponents` is the
-    largest of a row, 0 where rows have none.
-    """
+    """The constants of some output channels, with zeros up to whole lines and tiles."""
     chosen, bias = params.weight[outputs], params.bias[outputs]
     count, inputs = chosen.shape
     room = -(-count // MOST_COLUMNS) * MOST_COLUMNS
@@ -60,26 +58,46 @@ def layer_on(
         whole[:count] = torch.tensor(array)
         return whole.to(device)
 
-    multiplier, narrow = None, True
+    multiplier, small = None, False
     if params.multiplier is not None:
         step = params.multiplier[outputs] * 0.5 ** (ROW_SHIFT if exponents else MULTIPLIER_SHIFT)
-        most = 128.0 * abs(chosen.astype(np.int64)).sum(1) + abs(bias.astype(np.int64))
-        narrow = bool(((most + 1) * step * 2**exponents < 2**31 - 1).all())
-        dtype = torch.float64 if exponents or params.limit > INT8_LIMIT else torch.float32
-        multiplier = on_device(step, dtype)
+        most = 128 * abs(chosen.astype(np.int64)).sum(1) + abs(bias.astype(np.int64))
+        small = most.max() < 2**24 and abs(bias).max() < 2**22 and params.limit <= INT16_LIMIT
+        multiplier = on_device(step, torch.float32 if small else torch.float64)
     weight = np.pad(chosen, ((0, 0), (0, -inputs % LINE)))
     return Layer(
-        on_device(weight, torch.int8), on_device(bias, torch.float64 if exponents else torch.int32),
+        on_device(weight, torch.int8), on_device(bias, torch.int32),
         multiplier, None if table is None else torch.tensor(table.astype(np.int32), device=device),
-        count, inputs, params.limit, exponents > 0, narrow,
+        count, inputs, params.limit, exponents > 0, bool(small),
     )  # fmt: skip
+
+
+_WITH_BIAS = tl.constexpr("""{
+    .reg .f32 t;
+    .reg .b32 u;
+    fma.rn.f32 t, $2, $3, 0f4B400000;
+    mov.b32 u, t;
+    add.s32 u, u, 0xB4C00000;
+    add.s32 $0, u, $1;
+}""")
+
+
+@triton.jit
+def _with_bias(acc, bias, step, NVIDIA: tl.constexpr):
+    """acc + rhe(bias * step). One operation, so that what all rows share reaches acc's threads by itself."""
+    if NVIDIA:
+        return tl.inline_asm_elementwise(
+            _WITH_BIAS, "=r,r,f,f", [acc, bias, step], dtype=tl.int32, is_pure=True, pack=1
+        )
+    else:
+        return acc + nearest_small(bias, step)
 
 
 @triton.jit
 def _linear(
     x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, out_ptr, count_ptr, outputs, x_step, out_step,
     INPUTS: tl.constexpr, WEIGHT_STEP: tl.constexpr, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr,
-    NARROW: tl.constexpr, NVIDIA: tl.constexpr,
+    SMALL: tl.constexpr, NVIDIA: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """A tile of outputs: clamp(rhe(acc * M / 2^16)), with row exponents clamp(rhe(acc * M / 2^(23 - e))).
@@ -101,23 +119,25 @@ def _linear(
             acc = tl.dot(x, w, acc, out_dtype=tl.int32)
         bias = tl.load(bias_ptr + column)[None, :]
         if EXPONENTS:
-            exponent = tl.load(x_rows + INPUTS).to(tl.int32)
-            bias = nearest(bias, power_of_2(-exponent))
-        acc += bias
-        if multiplier_ptr is not None:
+            exponent = tl.load(x_rows + INPUTS, mask=(row < count)[:, None], other=0).to(tl.int32)
+        if multiplier_ptr is None:
+            acc += bias
+        elif SMALL:
             multiplier = tl.load(multiplier_ptr + column)[None, :]
-            if LIMIT == 127 and not EXPONENTS:
-                # Products below 2^24 are exact in float32, and larger ones are clamped.
-                acc = nearest_byte(acc.to(tl.float32) * multiplier)
+            if EXPONENTS:
+                acc = _with_bias(acc, bias.to(tl.float32), small_power_of_2(-exponent), NVIDIA)
+                a = acc.to(tl.float32) * small_power_of_2(exponent)
             else:
-                if EXPONENTS:
-                    multiplier = multiplier * power_of_2(exponent)
-                if NARROW:
-                    acc = clamped(nearest(exact_float(acc), multiplier), LIMIT)
-                else:
-                    acc = clamped(nearest_float(exact_float(acc), multiplier), LIMIT).to(tl.int32)
+                a = (acc + bias).to(tl.float32)
+            acc = nearest_within(a, multiplier, LIMIT)
+        else:
+            multiplier = tl.load(multiplier_ptr + column)[None, :]
+            if EXPONENTS:
+                bias = nearest(bias.to(tl.float64), power_of_2(-exponent))
+                multiplier = multiplier * power_of_2(exponent)
+            acc = clamped(nearest_float(exact_float(acc + bias), multiplier), LIMIT).to(tl.int32)
         if table_ptr is not None:
-            acc = look_up(table_ptr, acc.to(tl.int32) + 128, NVIDIA)
+            acc = look_up(table_ptr, acc + 128, NVIDIA)
         place = out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :]
         tl.store(
             place, acc.to(out_ptr.dtype.element_ty), mask=(row < count)[:, None] & (column < outputs)[None, :]
@@ -126,11 +146,11 @@ def _linear(
 
 def tile_of(room: int, outputs: int, depth: int) -> dict[str, int]:
     """A tile's rows, columns and depth, its warps and stages, for so many rows and columns."""
-    rows = min(room, 128 if room * outputs >= 2**21 else 64)
+    rows = min(room, 128 if room * outputs >= 2**20 else 64)
     columns = min(max(triton.next_power_of_2(outputs), 16), 128 if rows >= 64 else 64)
     return {
         "ROWS": rows, "COLUMNS": columns, "DEPTH": 128 if depth % 128 == 0 else LINE,
-        "num_warps": 8 if rows * columns >= 2**14 else 4, "num_stages": 3,
+        "num_warps": 4, "num_stages": 3 if rows * columns >= 2**14 else 4,
     }  # fmt: skip
 
 
@@ -142,5 +162,5 @@ def linear(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, layer: Layer
     kernel[(triton.cdiv(outputs, tile["COLUMNS"]), triton.cdiv(len(x), tile["ROWS"]))](
         x, layer.weight, layer.bias, layer.multiplier, layer.table, out, count, outputs, x.stride(0),
         out.stride(0), INPUTS=layer.inputs, WEIGHT_STEP=depth, LIMIT=layer.limit, EXPONENTS=layer.exponents,
-        NARROW=layer.narrow, NVIDIA=capability(x.device) > (0, 0), **tile, **FUSED,
+        SMALL=layer.small, NVIDIA=capability(x.device) > (0, 0), **tile, **FUSED,
     )  # fmt: skip

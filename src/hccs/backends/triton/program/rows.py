@@ -18,10 +18,11 @@ from hccs.backends.triton.program.integers import (
     exact_float,
     leading_bit,
     nearest,
-    nearest_byte,
     nearest_float,
+    nearest_within,
     power_of_2,
     shift_half_even,
+    small_power_of_2,
     square_root,
 )
 from hccs.numbers.layers import XHAT_BITS, NormParams
@@ -124,31 +125,54 @@ def _source(
 
 
 @triton.jit
-def _narrowed(
-    y, narrow_ptr, scale_ptr, narrow_step, row, column, there, width, bits, AFTER: tl.constexpr,
-):  # fmt: skip
-    """int8 of int32 rows of 24 bits: by so many bits, or by each row's own, which lie behind it."""
-    line = narrow_ptr + row.to(tl.int64)[:, None] * narrow_step
-    if AFTER == NARROW:
-        exponent = bits
-    else:
-        if scale_ptr is not None:
-            scale = tl.load(scale_ptr + column, mask=column < width, other=0).to(tl.int64)
-            y = ((y * scale[None, :] + 16384) >> 15).to(tl.int32)
-        largest = tl.max(tl.where(there, tl.abs(y), 0), axis=1)
-        # Up to 2^23 they are float32, whose exponent is that of their leading bit.
-        leading = (largest.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
-        exponent = tl.maximum(leading - 6, 0)[:, None]
-        known = tl.max(there.to(tl.int32), axis=1)[:, None] > 0
-        tl.store(line + width, exponent.to(tl.int8), mask=known)
-    step = ((tl.full([], 127, tl.int32) - exponent) << 23).to(tl.float32, bitcast=True)
-    tl.store(line + column[None, :], nearest_byte(y.to(tl.float32) * step), mask=there)
+def _part(part, row, count, width, COLUMNS: tl.constexpr, EXACT: tl.constexpr):
+    """The columns of a part of rows, and which of its elements there are; EXACT parts end where rows end."""
+    column = part * COLUMNS + tl.arange(0, COLUMNS)
+    there = tl.broadcast_to((row < count)[:, None], [row.shape[0], COLUMNS])
+    if not EXACT:
+        there = there & (column < width)[None, :]
+    return column, there
 
 
 @triton.jit
-def _xhat(d, epsilon, root, root_shift):
-    """d / sqrt((sum(d^2) + epsilon) / h) of int32 rows of h channels, with 20 fraction bits, as float64."""
-    Q = tl.sum(d.to(tl.int64) * d.to(tl.int64), axis=1) + epsilon
+def _stored(
+    parts, out_ptr, narrow_ptr, scale_ptr, out_step, narrow_step, row, count, first_part, width, bits,
+    AFTER: tl.constexpr, COLUMNS: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """int32 rows in parts, where they are kept; and int8 of 24 bits by so many bits, or by each row's own."""
+    if out_ptr is not None:
+        for i in tl.static_range(len(parts)):
+            column, there = _part(first_part + i, row, count, width, COLUMNS, EXACT)
+            place = out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :]
+            tl.store(place, parts[i].to(out_ptr.dtype.element_ty), mask=there)
+    if AFTER != AS_IS:
+        line = narrow_ptr + row.to(tl.int64)[:, None] * narrow_step
+        exponent = bits
+        if AFTER == NARROW_ROWS:
+            if scale_ptr is not None:
+                scaled = ()
+                for i in tl.static_range(len(parts)):
+                    column, there = _part(i, row, count, width, COLUMNS, EXACT)
+                    scale = tl.load(scale_ptr + column, mask=column < width, other=0).to(tl.int64)
+                    scaled += ((((parts[i] * scale[None, :]) + 16384) >> 15).to(tl.int32),)
+                parts = scaled
+            most = tl.abs(parts[0])
+            for i in tl.static_range(1, len(parts)):
+                most = tl.maximum(most, tl.abs(parts[i]))
+            # Up to 2^23 they are float32, whose exponent is that of their leading bit.
+            largest = tl.max(most, axis=1).to(tl.float32).to(tl.int32, bitcast=True)
+            exponent = tl.maximum((largest >> 23) - (127 + 6), 0)[:, None]
+            tl.store(line + width, exponent.to(tl.int8), mask=(row < count)[:, None])
+        step = small_power_of_2(-exponent)
+        for i in tl.static_range(len(parts)):
+            column, there = _part(first_part + i, row, count, width, COLUMNS, EXACT)
+            small = nearest_within(parts[i].to(tl.float32), step, 127)
+            tl.store(line + column[None, :], small.to(tl.int8), mask=there)
+
+
+@triton.jit
+def _step_of_xhat(Q, root, root_shift):
+    """1 / sqrt(Q / h), with 20 fraction bits, as float64; `root` is that of h."""
     up = (63 - leading_bit(Q)) // 2
     s = square_root(Q.to(tl.uint64) << (2 * up).to(tl.uint64)).to(tl.int64)
     # The quotient of float64 has 31 bits in front of the point, and is off by far less than one.
@@ -156,8 +180,7 @@ def _xhat(d, epsilon, root, root_shift):
     reciprocal = (whole.to(tl.float64) / s.to(tl.float64)).to(tl.int64)
     rest = whole - reciprocal * s
     reciprocal += (rest >= s).to(tl.int64) - (rest < 0).to(tl.int64)
-    step = reciprocal.to(tl.float64) * power_of_2(up + (_XHAT_BITS - root_shift))
-    return nearest_float(exact_float(d), step[:, None])
+    return reciprocal.to(tl.float64) * power_of_2(up + (_XHAT_BITS - root_shift))
 
 
 @triton.jit
@@ -166,35 +189,52 @@ def _norm(
     clamped_ptr, a_step, b_step, clamped_step, gain_ptr, bias_ptr, out_ptr, narrow_ptr, scale_ptr, count_ptr,
     width, epsilon, root, root_shift, gain_bits, out_step, narrow_step, bits,
     SOURCE: tl.constexpr, SHIFT: tl.constexpr, SPECIAL: tl.constexpr, BOUND: tl.constexpr,
-    AFTER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    AFTER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
+    EXACT: tl.constexpr,
 ):  # fmt: skip
-    """LayerNorm, or RMSNorm where there is no bias, in 64 bits without an error."""
+    """LayerNorm, or RMSNorm where there is no bias, without an error."""
     count = tl.load(count_ptr)
     first = tl.program_id(0) * ROWS
     if first < count:
-        row, column = first + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-        there = (row < count)[:, None] & (column < width)[None, :]
-        x = _source(
-            a_ptr, b_ptr, index_ptr, ids_ptr, types_ptr, positions_ptr, words_ptr, type_table_ptr,
-            position_table_ptr, clamped_ptr, a_step, b_step, clamped_step, row, column, there, width,
-            SOURCE, SHIFT, SPECIAL, BOUND,
-        )  # fmt: skip
-        inside = column < width
-        gain = tl.load(gain_ptr + column, mask=inside, other=0).to(tl.float64)[None, :]
+        row = first + tl.arange(0, ROWS)
+        xs = ()
+        sum = tl.zeros([ROWS, COLUMNS], tl.int32)
+        for i in tl.static_range(PARTS):
+            column, there = _part(i, row, count, width, COLUMNS, EXACT)
+            x = _source(
+                a_ptr, b_ptr, index_ptr, ids_ptr, types_ptr, positions_ptr, words_ptr, type_table_ptr,
+                position_table_ptr, clamped_ptr, a_step, b_step, clamped_step, row, column, there, width,
+                SOURCE, SHIFT, SPECIAL, BOUND,
+            )  # fmt: skip
+            sum += x
+            xs += (x,)
+        ds = ()
+        squares = tl.zeros([ROWS, COLUMNS], tl.int64)
         if bias_ptr is not None:
-            d = tl.where(inside[None, :], x * width - tl.sum(x, axis=1)[:, None], 0)
-        else:
-            d = x << _RMS_BITS
-        y = _xhat(d, epsilon, root, root_shift) * gain
-        if bias_ptr is not None:  # together below 2^52
-            y += tl.load(bias_ptr + column, mask=inside, other=0)[None, :]
-        y = clamped(nearest(y, power_of_2(-_XHAT_BITS - gain_bits)), 32767)
-        if out_ptr is not None:
-            tl.store(
-                out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :], y.to(tl.int16), mask=there
-            )
-        if AFTER != AS_IS:
-            _narrowed(y, narrow_ptr, scale_ptr, narrow_step, row, column, there, width, bits, AFTER)
+            total = tl.sum(sum, axis=1)[:, None]
+        for i in tl.static_range(PARTS):
+            if bias_ptr is not None:
+                d = xs[i] * width - total
+                if not EXACT:
+                    column = i * COLUMNS + tl.arange(0, COLUMNS)
+                    d = tl.where((column < width)[None, :], d, 0)
+            else:
+                d = xs[i] << _RMS_BITS
+            squares += d.to(tl.int64) * d.to(tl.int64)
+            ds += (d,)
+        step = _step_of_xhat(tl.sum(squares, axis=1) + epsilon, root, root_shift)[:, None]
+        ys = ()
+        for i in tl.static_range(PARTS):
+            column = i * COLUMNS + tl.arange(0, COLUMNS)
+            gain = tl.load(gain_ptr + column, mask=column < width, other=0)
+            y = nearest_float(exact_float(ds[i]), step) * gain[None, :]
+            if bias_ptr is not None:  # together below 2^52
+                y += tl.load(bias_ptr + column, mask=column < width, other=0)[None, :]
+            ys += (clamped(nearest(y, power_of_2(-_XHAT_BITS - gain_bits)), 32767),)
+        _stored(
+            ys, out_ptr, narrow_ptr, scale_ptr, out_step, narrow_step, row, count, 0, width, bits, AFTER,
+            COLUMNS, EXACT,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -214,7 +254,9 @@ def _norm_heads(
         y = tl.load(x_ptr + line * x_step + column[None, :], mask=there, other=0).to(tl.int32)
         if head < heads:
             gain = tl.load(gain_ptr + column, mask=inside, other=0).to(tl.float64)[None, :]
-            y = _xhat(y << _RMS_BITS, tl.load(epsilon_ptr + head), root, root_shift) * gain
+            d = y << _RMS_BITS
+            Q = tl.sum(d.to(tl.int64) * d.to(tl.int64), axis=1) + tl.load(epsilon_ptr + head)
+            y = nearest_float(exact_float(d), _step_of_xhat(Q, root, root_shift)[:, None]) * gain
             y = clamped(nearest(y, power_of_2(-_XHAT_BITS - tl.load(gain_bits_ptr + head))), 32767)
         tl.store(out_ptr + line * out_step + column[None, :], y.to(tl.int16), mask=there)
 
@@ -257,44 +299,58 @@ def _rows(
     narrow_ptr, scale_ptr, count_ptr, width, other_step, out_step, narrow_step, bits, dim, turned,
     SOURCE: tl.constexpr, SHIFT: tl.constexpr, SPECIAL: tl.constexpr, BOUND: tl.constexpr,
     MAIN: tl.constexpr, RAMP_BITS: tl.constexpr, PRODUCT_BITS: tl.constexpr, LIMIT: tl.constexpr,
-    PAIRS: tl.constexpr, AFTER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    PAIRS: tl.constexpr, AFTER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Any other operator that needs no more than its row. RAMP_BITS, from 0 on, is a ramp in front of it."""
     count = tl.load(count_ptr)
     first = tl.program_id(0) * ROWS
     if first < count:
-        row, column = first + tl.arange(0, ROWS), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-        there = (row < count)[:, None] & (column < width)[None, :]
-        line = row.to(tl.int64)[:, None]
-        x = _source(
-            a_ptr, b_ptr, index_ptr, ids_ptr, types_ptr, positions_ptr, words_ptr, type_table_ptr,
-            position_table_ptr, clamped_ptr, a_step, b_step, clamped_step, row, column, there, width,
-            SOURCE, SHIFT, SPECIAL, BOUND,
-        )  # fmt: skip
-        if RAMP_BITS >= 0:
-            x = _ramp(x, first_ptr, RAMP_BITS)
-        if MAIN == MULTIPLY:
-            other = tl.load(other_ptr + line * other_step + column[None, :], mask=there, other=0)
-            x = clamped(shift_half_even(x * other.to(tl.int32), PRODUCT_BITS), LIMIT)
-        elif MAIN == TABLE:
-            x = tl.load(first_ptr + (x + 128)).to(tl.int32)
-        elif MAIN == ROTATE:
-            x = _rotated(
-                x, a_ptr, first_ptr, second_ptr, third_ptr, positions_ptr, a_step, row, column, there, width,
-                dim, turned, PAIRS,
+        row = first + tl.arange(0, ROWS)
+        first_part = tl.program_id(1) * PARTS
+        xs = ()
+        for i in tl.static_range(PARTS):
+            column, there = _part(first_part + i, row, count, width, COLUMNS, EXACT)
+            x = _source(
+                a_ptr, b_ptr, index_ptr, ids_ptr, types_ptr, positions_ptr, words_ptr, type_table_ptr,
+                position_table_ptr, clamped_ptr, a_step, b_step, clamped_step, row, column, there, width,
+                SOURCE, SHIFT, SPECIAL, BOUND,
             )  # fmt: skip
-        if out_ptr is not None:
-            tl.store(out_ptr + line * out_step + column[None, :], x.to(out_ptr.dtype.element_ty), mask=there)
-        if AFTER != AS_IS:
-            _narrowed(x, narrow_ptr, scale_ptr, narrow_step, row, column, there, width, bits, AFTER)
+            if RAMP_BITS >= 0:
+                x = _ramp(x, first_ptr, RAMP_BITS)
+                if not EXACT:
+                    x = tl.where(there, x, 0)
+            if MAIN == MULTIPLY:
+                place = other_ptr + row.to(tl.int64)[:, None] * other_step + column[None, :]
+                other = tl.load(place, mask=there, other=0).to(tl.int32)
+                x = clamped(shift_half_even(x * other, PRODUCT_BITS), LIMIT)
+            elif MAIN == TABLE:
+                x = tl.load(first_ptr + (x + 128)).to(tl.int32)
+            elif MAIN == ROTATE:
+                x = _rotated(
+                    x, a_ptr, first_ptr, second_ptr, third_ptr, positions_ptr, a_step, row, column, there,
+                    width, dim, turned, PAIRS,
+                )  # fmt: skip
+            xs += (x,)
+        _stored(
+            xs, out_ptr, narrow_ptr, scale_ptr, out_step, narrow_step, row, count, first_part, width, bits,
+            AFTER, COLUMNS, EXACT,
+        )  # fmt: skip
 
 
 def _tile(width: int, room: int, whole: bool) -> dict[str, int]:
-    """Rows and columns of a program; `whole` rows where something is found out about them."""
+    """Rows of a program, the parts of a row and their columns; `whole` rows where something is found out."""
     columns = triton.next_power_of_2(width)
-    columns = columns if whole else min(columns, _TILE)
-    rows = max(min(_TILE // columns, room, 16), 1)
-    return {"ROWS": rows, "COLUMNS": columns, "num_warps": 8 if columns >= 4096 else 4}
+    if columns * 3 == width * 4 and width >= 96:
+        columns //= 4
+        parts = 3 if whole else 1
+    else:
+        columns, parts = columns if whole else min(columns, _TILE), 1
+    rows = max(min(_TILE // (columns * parts), room, 16), 1)
+    return {
+        "ROWS": triton.next_power_of_2(rows + 1) // 2, "PARTS": parts, "COLUMNS": columns,
+        "EXACT": width % columns == 0, "num_warps": 8 if columns >= 4096 else 4,
+    }  # fmt: skip
 
 
 def gain_and_bias_on(
@@ -308,7 +364,7 @@ def gain_and_bias_on(
     if bias is not None:
         most = 2.0 ** (30 + params.gain_bits)
         bias = torch.tensor(bias.clip(-most, most) * 2.0**XHAT_BITS, device=device)
-    return torch.tensor(gain, device=device), bias
+    return torch.tensor(gain, dtype=torch.float64, device=device), bias
 
 
 def norm(
@@ -335,7 +391,8 @@ def norm_heads(
     """RMSNorm of each head; `heads`: gains, gain bits, epsilons; `numbers`: the constant root, its shift."""
     gain, gain_bits, epsilon = heads
     count_of_heads, dim = gain.shape
-    tile = _tile(dim, room, whole=True)
+    columns = triton.next_power_of_2(dim)
+    tile = {"ROWS": max(min(_TILE // columns, room, 16), 1), "COLUMNS": columns}
     kernel: Any = _norm_heads
     kernel[(triton.cdiv(room, tile["ROWS"]), triton.cdiv(width, dim))](
         x, out, gain, gain_bits, epsilon, count, _step(x), _step(out), width, dim, count_of_heads, *numbers,
@@ -353,7 +410,7 @@ def rows(
     tile = _tile(width, room, whole=epilogue.kind == NARROW_ROWS.value)
     first, second, third = (*constants, None, None, None)[:3]
     kernel: Any = _rows
-    kernel[(triton.cdiv(room, tile["ROWS"]), triton.cdiv(width, tile["COLUMNS"]))](
+    kernel[(triton.cdiv(room, tile["ROWS"]), triton.cdiv(width, tile["COLUMNS"] * tile["PARTS"]))](
         *source.arguments(), other, first, second, third, out, epilogue.out, epilogue.scale, count, width,
         _step(other), _step(out), _step(epilogue.out), epilogue.bits, dim, turned, **source.options(),
         MAIN=main, RAMP_BITS=ramp_bits, PRODUCT_BITS=product_bits, LIMIT=limit, PAIRS=pairs,
