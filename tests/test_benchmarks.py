@@ -324,9 +324,18 @@ def test_softmax_gpu(run):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_encoder_gpu_without_a_gpu(run):
+@pytest.mark.parametrize("name", ("encoder_gpu", "generate_gpu"))
+def test_without_a_gpu(name, run):
     with pytest.raises(SystemExit, match="needs a CUDA device"):
-        run("encoder_gpu")
+        run(name)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_generate_gpu(run):
+    sizes = ["--batches", "2", "--prompt", "8", "--new", "4", "--turns", "1", "--layers", "1"]
+    (row,) = run("generate_gpu", *sizes)["rows"]
+    assert row["bits_equal"] and all(x > 0 for x in numbers(row))
 
 
 @pytest.mark.gpu

@@ -36,9 +36,26 @@ CAUSAL = [
 COMPILER = shutil.which("cc")
 
 
+def a_gpu_is_there() -> bool:
+    try:
+        import torch
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+GPU = a_gpu_is_there()
+
+
 @functools.cache
 def model_of(seed: int) -> IntegerModel:
     return IntegerModel(language_model(seed))
+
+
+@functools.cache
+def on_cuda(seed: int) -> IntegerModel:
+    return IntegerModel(model_of(seed).program, device="cuda")
 
 
 def texts_of(seed: int, count: int, most: int = LONGEST) -> list[np.ndarray]:
@@ -182,8 +199,19 @@ OPTIONS = [
 ]
 
 
+def first_of_single_tokens(model, prompt, sampling: Sampling, seed: int) -> list[int]:
+    """The token after a prompt that is read token by token."""
+    cache = model.cache()
+    for token in prompt:
+        scores = model.extend(cache, [[token]]).scores
+    return sample(scores, sampling, model.program.score_scale, [seed], [len(prompt)])
+
+
 def require_same_texts(number: int, in_c: InC | None) -> None:
-    """One generation on every executor, alone and in a batch of 8, on 1 to 4 threads, cut anyhow."""
+    """One generation on every executor, alone and in a batch of 8, on 1 to 4 threads, cut anyhow.
+
+    CUDA is among them where there is a GPU.
+    """
     model, rng = model_of(number % 7), np.random.default_rng([number, 5])
     options = OPTIONS[number % len(OPTIONS)]
     prompts = [rng.integers(0, WORDS, int(rng.integers(1, 30))) for _ in range(8)]
@@ -199,14 +227,19 @@ def require_same_texts(number: int, in_c: InC | None) -> None:
     by_reference = model.generate([prompt], max_new_tokens=count, seed=seed, reference=True, **options)
     assert by_reference.tokens == alone.tokens
     # The prompt by single tokens; then the text continued from its own middle.
-    sampling, scale = Sampling(**options), model.program.score_scale
-    cache = model.cache()
-    for token in prompt:
-        scores = model.extend(cache, [[token]]).scores
-    assert sample(scores, sampling, scale, [seed], [len(prompt)]) == alone.tokens[0][:1]
+    sampling = Sampling(**options)
+    assert first_of_single_tokens(model, prompt, sampling, seed) == alone.tokens[0][:1]
     half = [*prompt, *alone.tokens[0][: count // 2]]
     rest = model.generate([half], max_new_tokens=count - count // 2, seed=seed, **options)
     assert alone.tokens[0][count // 2 :] == rest.tokens[0]
+    if GPU:
+        other = on_cuda(number % 7)
+        assert other.generate([prompt], max_new_tokens=count, seed=seed, **options) == alone
+        together = other.generate(prompts, max_new_tokens=count, seed=seeds, **options)
+        assert together.tokens[place] == alone.tokens[0]
+        assert first_of_single_tokens(other, prompt, sampling, seed) == alone.tokens[0][:1]
+        rest = other.generate([half], max_new_tokens=count - count // 2, seed=seed, **options)
+        assert alone.tokens[0][count // 2 :] == rest.tokens[0]
     if in_c is not None:
         for by_one in (False, True):
             assert in_c.generate(prompt, count, sampling, seed, by_one) == alone.tokens[0]

@@ -23,6 +23,7 @@ def generate(
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens of this share.")] = None,
     seed: Annotated[int | None, typer.Option(help="Names the text; by default one is drawn.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="By default as many as pay.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda: the text is the same.")] = "cpu",
     json: Json = False,
 ) -> None:
     """Continue a prompt with a language model in integers: a seed names the same text on every machine."""
@@ -42,7 +43,7 @@ def generate(
             sys.stdout.flush()
 
     try:
-        found = Generator.load(model).generate(
+        found = Generator.load(model, device).generate(
             prompt,
             max_new_tokens=max_tokens,
             temperature=temperature,

@@ -71,16 +71,31 @@ class Cache:
     every text. It belongs to its program, and to one call at a time.
     """
 
-    def __init__(self, program: Program, sequences: int) -> None:
+    _multiple = 1
+    """What the capacity is a multiple of."""
+
+    def __init__(self, program: Program, sequences: int, device: str = "cpu") -> None:
         require_causal(program)
         if type(sequences) is not int or sequences < 1:
             raise ShapeError("a cache of at least 1 sequence", repr(sequences), "Give their number.")
-        self.program, self.sequences = program, sequences
+        self.program, self.sequences, self.device = program, sequences, device
         self.lengths = np.zeros(sequences, np.int64)
         self.capacity = 0
         self._shapes = cached_heads(program)
-        self._memory = np.zeros(0, np.int8)
+        self._memory = self._zeros(0)
         self._lock = threading.Lock()
+
+    def _zeros(self, size: int) -> Any:
+        return np.zeros(size, np.int8)
+
+    def _given(self, rows: NDArray[np.int8]) -> Any:
+        """Rows of the host in the form of `memory`."""
+        return rows
+
+    def _read(self, rows: Any) -> NDArray[np.int8]:
+        """Rows of `memory` on the host."""
+        found: NDArray[np.int8] = rows
+        return found
 
     @property
     def row_bytes(self) -> int:
@@ -88,11 +103,11 @@ class Cache:
         return sum(2 * heads * channels for heads, channels in self._shapes.values())
 
     @property
-    def memory(self) -> NDArray[np.int8]:
+    def memory(self) -> Any:
         """All keys and values: attention by attention, its keys and then its values."""
         return self._memory
 
-    def views(self, output: str) -> NDArray[np.int8]:
+    def views(self, output: str) -> Any:
         """Keys and values [2, sequences, heads, capacity, channels] of the attention that writes a value."""
         rows, start = self.sequences * self.capacity, 0
         for name, (heads, channels) in self._shapes.items():
@@ -111,18 +126,19 @@ class Cache:
         while capacity < rows:
             capacity *= 2
         capacity = min(capacity, max(self.program.rows, rows))
+        capacity = -(-capacity // self._multiple) * self._multiple
         old = {name: self.views(name) for name in self._shapes}
         before, self.capacity = self.capacity, capacity
-        self._memory = np.zeros(self.sequences * capacity * self.row_bytes, np.int8)
+        self._memory = self._zeros(self.sequences * capacity * self.row_bytes)
         for name, rows_before in old.items():
             self.views(name)[..., :before, :] = rows_before
 
     @contextmanager
     def extending(
-        self, program: Program, texts: NDArray[np.int64], counts: NDArray[np.int64]
+        self, program: Program, texts: NDArray[np.int64], counts: NDArray[np.int64], device: str = "cpu"
     ) -> Iterator[None]:
         """Room for `counts` more tokens of these texts, which are theirs once the body is done."""
-        if program is not self.program:
+        if program is not self.program or device != self.device:
             raise DataError("a cache of this model", "one of another", "Make one with model.cache().")
         if not self._lock.acquire(blocking=False):
             raise DataError("a cache that no other call uses", "one in use", "Make one per thread.")
@@ -147,10 +163,10 @@ class Cache:
         views = self.views(output)
         for row, (text, count) in enumerate(zip(texts, counts, strict=True)):
             start = int(self.lengths[text])
-            views[0, text, :, start : start + count] = k[row, :, :count]
-            views[1, text, :, start : start + count] = v[row, :, :count]
+            views[0, text, :, start : start + count] = self._given(k[row, :, :count])
+            views[1, text, :, start : start + count] = self._given(v[row, :, :count])
         longest = int((self.lengths[texts] + k.shape[2]).max())
-        keys, values = views[:, texts, :, :longest]
+        keys, values = self._read(views[:, texts, :, :longest])
         short = longest - keys.shape[2]  # rows of padding may reach beyond the room of real ones
         if short > 0:
             keys, values = (np.pad(part, ((0, 0), (0, 0), (0, short), (0, 0))) for part in (keys, values))

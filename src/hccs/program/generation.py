@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 TOKENS_AT_ONCE = 1024
 """Tokens of prompts that go through a model together: its memory grows with them."""
 
+TIMES_ON_GPU = 4
+"""A GPU has so many times as many, or it would wait."""
+
 STOP, LENGTH, FULL = ENDS = ("stop", "max_new_tokens", "longest")
 """A stop token came, as many tokens as asked for, or as many as the model has positions."""
 
@@ -118,13 +121,15 @@ def generate(
     tokens: list[list[int]] = [[] for _ in request.prompts]
     ends = [""] * len(request.prompts)
     open_texts = list(range(len(request.prompts)))
-    scores = _prefill(model, cache, request.prompts, reference=reference, threads=threads)
+
+    def choose(scores: Any, texts: list[int]) -> list[int]:
+        seeds, positions = [request.seeds[text] for text in texts], cache.lengths[texts].tolist()
+        scale = model.program.score_scale
+        return sample(scores, request.sampling, scale, seeds, positions, reference=reference)
+
+    chosen = _prefill(model, cache, request.prompts, choose, reference=reference, threads=threads)
     while True:
         positions = cache.lengths[open_texts].tolist()
-        seeds = [request.seeds[text] for text in open_texts]
-        chosen = sample(
-            scores, request.sampling, model.program.score_scale, seeds, positions, reference=reference
-        )
         for text, position, token in zip(open_texts, positions, chosen, strict=True):
             if token in request.stop:
                 ends[text] = STOP
@@ -140,35 +145,42 @@ def generate(
             return Generation(tokens, request.seeds, ends)
         last = np.array([tokens[text][-1] for text in open_texts])
         scores = model.extended(cache, last, np.ones_like(last), np.array(open_texts), reference, threads)
+        chosen = choose(scores, open_texts)
 
 
 def _prefill(
     model: IntegerModel,
     cache: Cache,
     prompts: list[NDArray[np.int64]],
+    choose: Callable[[Any, list[int]], list[int]],
     *,
     reference: bool,
     threads: int | None,
-) -> NDArray[np.int32]:
-    """Scores after every prompt; no call has more than `TOKENS_AT_ONCE` tokens."""
-    scores = np.empty((len(prompts), model.program.scores), np.int32)
+) -> list[int]:
+    """The token after every prompt; no call on the CPU has more than `TOKENS_AT_ONCE` tokens."""
+    most = TOKENS_AT_ONCE if model.device == "cpu" else TOKENS_AT_ONCE * TIMES_ON_GPU
+    tokens = [0] * len(prompts)
     pieces: list[tuple[int, NDArray[np.int64]]] = []
 
     def run() -> None:
         if pieces:
-            texts, rows = np.array([text for text, _ in pieces]), [piece for _, piece in pieces]
+            texts, rows = [text for text, _ in pieces], [piece for _, piece in pieces]
             counts = np.array([len(row) for row in rows])
-            scores[texts] = model.extended(cache, np.concatenate(rows), counts, texts, reference, threads)
+            scores = model.extended(cache, np.concatenate(rows), counts, np.array(texts), reference, threads)
+            whole = [i for i, text in enumerate(texts) if cache.lengths[text] == len(prompts[text])]
+            ended = [texts[i] for i in whole]
+            for text, token in zip(ended, choose(scores[whole], ended) if ended else [], strict=True):
+                tokens[text] = token
         pieces.clear()
 
     for text, prompt in enumerate(prompts):
-        for start in range(0, len(prompt), TOKENS_AT_ONCE):
-            piece = prompt[start : start + TOKENS_AT_ONCE]
-            if start or sum(len(other) for _, other in pieces) + len(piece) > TOKENS_AT_ONCE:
+        for start in range(0, len(prompt), most):
+            piece = prompt[start : start + most]
+            if start or sum(len(other) for _, other in pieces) + len(piece) > most:
                 run()
             pieces.append((text, piece))
     run()
-    return scores
+    return tokens
 
 
 def drained(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hccs.errors import DataError, HccsError, ShapeError
 from hccs.ops.arguments import require_threads
+from hccs.ops.sampling import on_host
 from hccs.program import files, fingerprints
 from hccs.program.cache import Cache, row_of_tokens
 from hccs.program.generation import Generation, Request, drained, generate
@@ -146,6 +147,9 @@ class IntegerModel:
 
     def cache(self, sequences: int = 1) -> Cache:
         """An empty cache of keys and values of so many texts, for `extend`; the model must be causal."""
+        if self.device != "cpu":
+            cache: Cache = self._engine.cache(sequences, self.device)
+            return cache
         return Cache(self.program, sequences)
 
     def extend(
@@ -167,7 +171,7 @@ class IntegerModel:
             require_threads(threads)
         numbers, rows = _new_rows(self.program, cache, tokens, texts)
         counts = np.array([len(row) for row in rows])
-        scores = self.extended(cache, np.concatenate(rows), counts, numbers, reference, threads)
+        scores = on_host(self.extended(cache, np.concatenate(rows), counts, numbers, reference, threads))
         return Scores(scores, self.program.score_scale, self.labels)
 
     def extended(
@@ -178,11 +182,14 @@ class IntegerModel:
         texts: NDArray[np.int64],
         reference: bool,
         threads: int | None,
-    ) -> NDArray[np.int32]:
-        """The scores of `extend` for checked tokens, `counts` of each text one after the other."""
+    ) -> Any:
+        """The scores of `extend` for checked tokens, `counts` of each text one after the other.
+
+        On CUDA they are a tensor there.
+        """
         engine = None if reference else self._engine
-        with cache.extending(self.program, texts, counts):
-            scores: NDArray[np.int32] | None = None
+        with cache.extending(self.program, texts, counts, self.device):
+            scores = None
             if engine is not None:
                 scores = engine.extend(tokens, counts, texts, cache, threads, self.width)
             if scores is None:

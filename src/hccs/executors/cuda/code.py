@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hccs.executors import cpu
 from hccs.program import operators as op
+from hccs.program.cache import cached_heads
 from hccs.program.plan import ProgramPlan, Step, Target
 from hccs.program.program import Program
 from hccs.reference.layer_norm import root_of, root_shift
@@ -37,6 +38,13 @@ class Building:
 
     def width(self, step: Step) -> int:
         return self.plan.values[step.writes[0]].width
+
+    def cached_before(self, attention: op.Attention) -> int:
+        """The bytes of a token that the attentions before this one keep in a cache."""
+        shapes = cached_heads(self.program)
+        names = list(shapes)
+        before = [shapes[name] for name in names[: names.index(attention.output)]]
+        return sum(2 * heads * channels for heads, channels in before)
 
     def epilogue(self, after: op.Operator | None) -> tuple[str, Callable[..., Any]]:
         """The value that an operator behind writes, and its `Epilogue` by where that lies."""
@@ -190,9 +198,16 @@ def _attention(to: Building, step: Step, attention: op.Attention) -> Launch:
     apart = len(step.reads) == 2
     q, kv = step.reads if apart else step.reads * 2
     (out,) = step.writes
+    bytes_before = to.cached_before(attention)
 
     def launch(at: Space) -> None:
         keys = at[kv][:, 0 if apart else width :]
+        if at.cached is not None:
+            last = not step.all_rows
+            to.kernels.attention_over_cache(
+                at[q], keys, at[out], at.cached, constants, bytes_before, last, apart
+            )
+            return
         outs = at.starts if step.all_rows else at.first_starts
         to.kernels.attention(
             at[q], keys, keys[:, shared * dim :], at[out], outs if apart else at.starts, at.starts, outs,

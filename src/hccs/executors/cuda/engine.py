@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
@@ -48,7 +49,7 @@ class Engine:
 
     def __init__(self, program: Program, kernels: Any, device: Any) -> None:
         self._plan = plan(program, TARGET)
-        self._program, self._device = program, device
+        self._program, self._device, self._kernels = program, device, kernels
         building = Building(kernels, self._plan, program, device)
         steps = [step for group in self._plan.groups for step in group]
         self._launches = [CODE[type(step.main)](building, step, step.main) for step in steps]
@@ -85,16 +86,29 @@ class Engine:
         def fill(space: Any) -> None:
             space.fill(ids[shown], kinds[shown], lengths)
 
-        found = self._run(int(lengths.sum()), len(lengths), ids.shape[1], width, fill)
+        found = self._run_batch(int(lengths.sum()), len(lengths), ids.shape[1], width, fill)
         return self._placed(found, shown).cpu().numpy()
 
-    def extend(self, *given: Any) -> None:
-        """Refused: caches of keys and values lie in the host's memory."""
-        raise ModelError(
-            "a model on the CPU to continue texts",
-            f"one on {self._device}",
-            "Load it without device; hccs.nn runs HCCS in transformers' generate() on CUDA.",
-        )
+    def cache(self, sequences: int, device: str) -> Any:
+        """An empty cache in this device's memory."""
+        from hccs.executors.cuda.cache import DeviceCache
+
+        return DeviceCache(self._program, sequences, device, self._device, self._kernels.ALIGNMENT)
+
+    def extend(
+        self, tokens: Any, counts: Any, texts: Any, cache: Any, threads: int | None, width: int
+    ) -> Any | None:
+        """Scores [texts, `width`] on the device after the last of `counts` new tokens of each text.
+
+        Their keys and values are appended to the cache, whose room and numbers the caller has checked.
+        """
+        if (cache.lengths[texts] + counts).max() > self._longest:
+            return None  # the caller explains
+        from hccs.executors.cuda.cache import CachedSpace, NewTokens
+
+        new = NewTokens(tokens, counts, texts, cache)
+        fill = functools.partial(CachedSpace.fill_new, new=new, cached=self._kernels.Cached)
+        return self._run(new.room, len(counts), width, fill, True)
 
     def _images(self, given: Any, width: int) -> Any:
         import torch
@@ -114,7 +128,7 @@ class Engine:
             space.images[:count].copy_(images)
             space.fill(nothing, nothing, lengths)
 
-        found = self._run(count * tokens, count, tokens, width, fill)
+        found = self._run_batch(count * tokens, count, tokens, width, fill)
         found = self._placed(found, np.ones((count, tokens), bool))
         return found if own else found.cpu().numpy()
 
@@ -153,7 +167,7 @@ class Engine:
         def fill(space: Any) -> None:
             space.fill_on_device(ids, types, shown)
 
-        return self._placed(self._run(tokens, len(ids), most, width, fill), shown)
+        return self._placed(self._run_batch(tokens, len(ids), most, width, fill), shown)
 
     def _placed(self, found: Any, shown: Any) -> Any:
         """Answers of tokens at their places, zeros behind sequences; of sequences as they are."""
@@ -166,18 +180,22 @@ class Engine:
         full[mask] = found
         return full
 
-    def _run(self, tokens: int, sequences: int, longest: int, width: int, fill: Any) -> Any:
+    def _run_batch(self, tokens: int, sequences: int, longest: int, width: int, fill: Any) -> Any:
         """The answers [tokens or sequences, width] to the batch that `fill` writes into a space."""
-        import torch
-
         from hccs.executors.cuda.space import Room
 
-        room = Room.of(tokens, sequences, longest)
-        with self._lock, self._on_stream():
-            run = self._known(room, width)
+        count = tokens if self._program.per_token else sequences
+        return self._run(Room.of(tokens, sequences, longest), count, width, fill, False)
+
+    def _run(self, room: Any, count: int, width: int, fill: Any, cached: bool) -> Any:
+        """`count` answers [count, width] to what `fill` writes into a space."""
+        import torch
+
+        # What is kept from one call to the next is no tensor of a caller's inference mode.
+        with self._lock, self._on_stream(), torch.inference_mode(False):
+            run = self._known(room, width, cached)
             fill(run.space)
             run()
-            count = tokens if self._program.per_token else sequences
             found = run.space[self._answer][:count, :width].clone()
         if self._device.type == "cuda":  # its memory is the engine's stream's until the caller has read it
             found.record_stream(torch.cuda.current_stream(self._device))
@@ -194,10 +212,11 @@ class Engine:
             self._stream = stream(self._device)
         return OnStream(self._stream)
 
-    def _known(self, room: Any, width: int) -> Any:
+    def _known(self, room: Any, width: int, cached: bool) -> Any:
         """The run of a class of batches; memory grows to the largest class, and graphs on the old one go."""
         import torch
 
+        from hccs.executors.cuda.cache import CachedSpace
         from hccs.executors.cuda.space import Space
 
         if room.rows > self._rows:
@@ -207,12 +226,15 @@ class Engine:
                 for pool, size in self._plan.pools.items()
             }
             self._rows = room.rows
-        key = room, width
+        key = room, width, cached
         if key not in self._runs:
             images, shape = None, self._program.embed.image
             if shape is not None:
                 images = torch.zeros((room.sequences, *shape), dtype=torch.uint8, device=self._device)
-            space = Space(room, self._plan, self._memory, self._every_token, width, images)
+            if cached:
+                space: Space = CachedSpace(room, self._plan, self._memory, width)
+            else:
+                space = Space(room, self._plan, self._memory, self._every_token, width, images)
             self._runs[key] = Run(space, self._launches)
             if len(self._runs) > MOST_GRAPHS:
                 self._runs.popitem(last=False)

@@ -67,11 +67,7 @@ class Space:
             flat = memory[slot.pool][begin : begin + slot.size * room.rows]
             value = flat.view(room.rows, slot.size).view(dtype)
             self._values[name] = value[: room.tokens if slot.all_rows else firsts]
-        sizes = {
-            "counts": 2, "ids": room.tokens, "types": room.tokens, "positions": room.tokens,
-            "sequences": room.tokens, "lasts": room.sequences, "starts": room.sequences + 1,
-            "ones": room.sequences + 1,
-        }  # fmt: skip
+        sizes = self._sizes()
         ends = np.cumsum(list(sizes.values()))
         self._places = {
             name: slice(int(end) - size, int(end))
@@ -86,6 +82,17 @@ class Space:
         self.firsts = None if every_token else self.starts
         self._count_of_firsts = self.counts[:1] if every_token else self.counts[1:]
 
+    cached: Any = None
+    """What `attention_over_cache` reads of a cache, where there is one."""
+
+    def _sizes(self) -> dict[str, int]:
+        """The inputs, and how many integers each has."""
+        tokens, sequences = self.room.tokens, self.room.sequences
+        return {
+            "counts": 2, "ids": tokens, "types": tokens, "positions": tokens, "sequences": tokens,
+            "lasts": sequences, "starts": sequences + 1, "ones": sequences + 1,
+        }  # fmt: skip
+
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._values[name]
 
@@ -97,16 +104,21 @@ class Space:
 
     def fill(self, ids: NDArray[Any], types: NDArray[Any], lengths: NDArray[np.int64]) -> None:
         """A batch whose tokens lie one after the other, from the host by one copy."""
+        self._write(self._packed(ids, types, lengths))
+
+    def _packed(self, ids: NDArray[Any], types: NDArray[Any], lengths: NDArray[np.int64]) -> dict[str, Any]:
         tokens, count = int(lengths.sum()), len(lengths)
         starts = np.full(self.room.sequences + 1, tokens)
         starts[: count + 1] = np.concatenate([[0], np.cumsum(lengths)])
         numbers = np.repeat(np.arange(count), lengths)
-        values = {
+        return {
             "counts": [tokens, count], "ids": ids, "types": types,
             "positions": np.arange(tokens) - starts[numbers], "sequences": numbers,
             "lasts": starts[1 : count + 1] - 1, "starts": starts,
             "ones": np.minimum(np.arange(self.room.sequences + 1), count),
         }  # fmt: skip
+
+    def _write(self, values: Mapping[str, Any]) -> None:
         host = np.zeros(len(self._inputs), np.int32)
         for name, value in values.items():
             begin = self._places[name].start

@@ -7,6 +7,7 @@ launch says depends on the class alone, so that a CUDA graph serves all of it.
 
 from hccs.backends.triton.devices import INTERPRETED
 from hccs.backends.triton.program.attention import attention, heads_on
+from hccs.backends.triton.program.cached_attention import ALIGNMENT, Cached, attention_over_cache
 from hccs.backends.triton.program.linear import LINE, layer_on, linear
 from hccs.backends.triton.program.rows import (
     COPY,
@@ -28,6 +29,7 @@ from hccs.backends.triton.program.rows import (
 from hccs.backends.triton.program.sequences import cut_pixels, pool, unit
 
 __all__ = [
+    "ALIGNMENT",
     "COPY",
     "EMBEDDING",
     "INTERPRETED",
@@ -39,9 +41,11 @@ __all__ = [
     "ROTATE",
     "SUM",
     "TABLE",
+    "Cached",
     "Epilogue",
     "Source",
     "attention",
+    "attention_over_cache",
     "cut_pixels",
     "gain_and_bias_on",
     "heads_on",
