@@ -26,7 +26,7 @@ from hccs.backends.triton.program.rows import (
     norm_heads,
     rows,
 )
-from hccs.backends.triton.program.sequences import cut_pixels, pool, unit
+from hccs.backends.triton.program.sequences import cut_pixels, measure, pack, pool, unit
 
 __all__ = [
     "ALIGNMENT",
@@ -51,8 +51,10 @@ __all__ = [
     "heads_on",
     "layer_on",
     "linear",
+    "measure",
     "norm",
     "norm_heads",
+    "pack",
     "pool",
     "rows",
     "unit",
