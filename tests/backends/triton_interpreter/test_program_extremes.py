@@ -77,7 +77,7 @@ def test_linear(limit, exponents):
     given[:rows, : inputs + 1] = torch.from_numpy(x)
     dtype = {127: torch.int8, 32767: torch.int16}.get(limit, torch.int32)
     out = torch.zeros((16, 64), dtype=dtype)
-    layer = kernels.layer_on(params, slice(None), None, exponents, torch.device("cpu"))
+    layer = kernels.layer_on(params, slice(None), None, None, exponents, torch.device("cpu"))
     kernels.linear(given, out, one(rows), layer)
     expected = reference.linear_rows(x, params) if exponents else reference.linear(x[:, :-1], params)
     np.testing.assert_array_equal(out[:rows, :outputs].numpy(), expected)

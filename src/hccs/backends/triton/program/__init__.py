@@ -8,7 +8,7 @@ launch says depends on the class alone, so that a CUDA graph serves all of it.
 from hccs.backends.triton.devices import INTERPRETED
 from hccs.backends.triton.program.attention import attention, heads_on
 from hccs.backends.triton.program.cached_attention import ALIGNMENT, Cached, attention_over_cache
-from hccs.backends.triton.program.linear import LINE, layer_on, linear
+from hccs.backends.triton.program.linear import LINE, layer_on, linear, pieces_on
 from hccs.backends.triton.program.rows import (
     COPY,
     EMBEDDING,
@@ -55,6 +55,7 @@ __all__ = [
     "norm",
     "norm_heads",
     "pack",
+    "pieces_on",
     "pool",
     "rows",
     "unit",
