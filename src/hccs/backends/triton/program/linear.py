@@ -162,26 +162,29 @@ def _linear(
         )
 
 
-def tile_of(room: int, outputs: int, depth: int) -> dict[str, int]:
+def tile_of(room: int, outputs: int, depth: int, nvidia: bool) -> dict[str, int]:
     """A tile's rows, columns and depth, its warps and stages, for so many rows and columns."""
     rows = min(room, 128 if room * outputs >= 2**20 else 64)
     columns = min(max(triton.next_power_of_2(outputs), 16), 128 if rows >= 64 else 64)
-    deep = depth >= 2048  # then four warps with sums of more registers are faster
+    large = rows * columns >= 2**14
+    # A multiprocessor has registers for two programs of eight warps with so many.
+    limits = {"maxnreg": 128} if large and nvidia else {}
     return {
         "ROWS": rows, "COLUMNS": columns, "DEPTH": 128 if depth % 128 == 0 else LINE,
-        "num_warps": 8 if rows * columns >= 2**14 and not deep else 4, "num_stages": 3,
+        "num_warps": 8 if large else 4, "num_stages": 3, **limits,
     }  # fmt: skip
 
 
 def linear(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, layer: Layer) -> None:
     """`out` of the int8 rows x; there is room for a whole number of tiles of rows."""
     outputs, depth = layer.outputs, layer.weight.shape[1]
-    tile = tile_of(len(x), outputs, depth)
+    nvidia = capability(x.device) > (0, 0)
+    tile = tile_of(len(x), outputs, depth, nvidia)
     pieces, ramp_bits = layer.ramp or (None, 0)
     kernel: Any = _linear
     tiles = triton.cdiv(outputs, tile["COLUMNS"]) * triton.cdiv(len(x), tile["ROWS"])
     kernel[(min(tiles, PROGRAMS * multiprocessors(x.device)),)](
         x, layer.weight, layer.bias, layer.multiplier, layer.table, pieces, out, count, outputs, x.stride(0),
         out.stride(0), INPUTS=layer.inputs, WEIGHT_STEP=depth, LIMIT=layer.limit, EXPONENTS=layer.exponents,
-        SMALL=layer.small, RAMP_BITS=ramp_bits, NVIDIA=capability(x.device) > (0, 0), **tile, **FUSED,
+        SMALL=layer.small, RAMP_BITS=ramp_bits, NVIDIA=nvidia, **tile, **FUSED,
     )  # fmt: skip
