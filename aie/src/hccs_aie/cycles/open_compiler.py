@@ -98,11 +98,11 @@ def keep_memory_order(graph: Graph, chip: Machine, around: bool) -> None:
     """Keep the program's order of loads and stores; with `around`, also into the loop's next iteration."""
     touching = [i for i, node in enumerate(graph.nodes) if node.operation.bytes and not node.call]
     stores = {i for i in touching if graph.nodes[i].operation.is_store}
-    latency = {i: chip.instructions[graph.nodes[i].instruction].latency if i in stores else 0 for i in touching}
+    latency = {i: chip.instructions[graph.nodes[i].instruction].latency for i in stores}
     for place, late in enumerate(touching):
         for k, early in enumerate(touching if around else touching[:place]):
             if (early in stores) != (late in stores):
-                graph.edges.append(Edge(early, late, latency[early], int(k >= place), memory=True))
+                graph.edges.append(Edge(early, late, latency.get(early, 0), int(k >= place), memory=True))
 
 
 def assign_registers(graph: Graph, chip: Machine, constants: tuple[int, int], around: bool) -> None:
