@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,14 @@ from hccs.nn.lowering.parts import (
     slices,
 )
 
-SUPPORTED_HEADS = (
-    "Load it with AutoModelForSequenceClassification or AutoModelForTokenClassification; for embeddings pass "
-    'vector=hccs.nn.VectorHead("mean") or another pooling.'
-)
+
+def _no_classifier(model: Any) -> ModelError:
+    hint = (
+        "Load it with AutoModelForSequenceClassification or AutoModelForTokenClassification; for embeddings "
+        'pass vector=hccs.nn.VectorHead("mean") or another pooling.'
+    )
+    return ModelError("a classifier of sequences or tokens", type(model).__name__, hint)
+
 
 AS_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 """Families that are RoBERTa under other names."""
@@ -54,7 +59,7 @@ def _bert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
         pooler, classifier = head.dense, head.out_proj
         activation = getattr(head, "activation", None) or torch.nn.Tanh()
     else:
-        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+        raise _no_classifier(model)
     embeddings = base.embeddings
     # RoBERTa counts positions from after the padding index.
     first = base.config.pad_token_id + 1 if base.config.model_type in AS_ROBERTA else 0
@@ -79,7 +84,7 @@ def _albert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
     base = getattr(model, "albert", model)
     head = getattr(model, "classifier", None)
     if vector is None and not isinstance(head, nn.Linear):
-        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+        raise _no_classifier(model)
     pooled = vector is None and getattr(base, "pooler", None) is not None
     stack, config = base.encoder, base.config
     groups, per_group = stack.albert_layer_groups, config.num_hidden_layers / config.num_hidden_groups
@@ -102,18 +107,9 @@ def _albert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
 
 def _albert_layer(layer: Any) -> Layer:
     attention = layer.attention
-    return Layer(
-        (attention.query, attention.key, attention.value),
-        attention.num_attention_heads,
-        attention.scaling,
-        attention.dense,
-        attention.LayerNorm,
-        layer.ffn,
-        layer.activation,
-        layer.ffn_output,
-        layer.full_layer_layer_norm,
-        norm_first=False,
-    )
+    paths = """attention.query attention.key attention.value attention.dense attention.LayerNorm
+               ffn activation ffn_output full_layer_layer_norm"""
+    return _layer(layer, paths, attention.num_attention_heads, attention.scaling, norm_first=False)
 
 
 def _labels(model: Any, vector: VectorHead | None) -> tuple[str, ...]:
@@ -121,25 +117,22 @@ def _labels(model: Any, vector: VectorHead | None) -> tuple[str, ...]:
     return () if vector is not None else tuple(config.id2label[i] for i in range(config.num_labels))
 
 
+def _layer(layer: Any, paths: str, heads: int, scaling: float, **rest: Any) -> Layer:
+    """A layer whose parts, in the order of `Layer`, stand at these paths."""
+    q, k, v, *parts = attrgetter(*paths.split())(layer)
+    return Layer((q, k, v), heads, scaling, *parts, **rest)
+
+
 def _bert_layer(layer: Any, config: Any) -> Layer:
-    attention = layer.attention.self
-    return Layer(
-        (attention.query, attention.key, attention.value),
-        config.num_attention_heads,
-        attention.scaling,
-        layer.attention.output.dense,
-        layer.attention.output.LayerNorm,
-        layer.intermediate.dense,
-        layer.intermediate.intermediate_act_fn,
-        layer.output.dense,
-        layer.output.LayerNorm,
-        norm_first=False,
-    )
+    paths = """attention.self.query attention.self.key attention.self.value
+               attention.output.dense attention.output.LayerNorm
+               intermediate.dense intermediate.intermediate_act_fn output.dense output.LayerNorm"""
+    return _layer(layer, paths, config.num_attention_heads, layer.attention.self.scaling, norm_first=False)
 
 
 def _distilbert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
     if vector is None and not isinstance(getattr(model, "classifier", None), torch.nn.Linear):
-        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+        raise _no_classifier(model)
     base = getattr(model, "distilbert", model)
     return Encoder(
         base.embeddings.word_embeddings,
@@ -157,19 +150,9 @@ def _distilbert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
 
 
 def _distilbert_layer(layer: Any, config: Any) -> Layer:
-    attention = layer.attention
-    return Layer(
-        (attention.q_lin, attention.k_lin, attention.v_lin),
-        config.n_heads,
-        attention.attention_head_size**-0.5,
-        attention.out_lin,
-        layer.sa_layer_norm,
-        layer.ffn.lin1,
-        layer.ffn.activation,
-        layer.ffn.lin2,
-        layer.output_layer_norm,
-        norm_first=False,
-    )
+    paths = """attention.q_lin attention.k_lin attention.v_lin attention.out_lin sa_layer_norm
+               ffn.lin1 ffn.activation ffn.lin2 output_layer_norm"""
+    return _layer(layer, paths, config.n_heads, layer.attention.attention_head_size**-0.5, norm_first=False)
 
 
 def _gpt2(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
@@ -228,16 +211,13 @@ def _llama_layer(layer: Any, config: Any, rotary: Any) -> Layer:
             type(layer).__name__,
             "Keep its floats.",
         )
-    return Layer(
-        (attention.q_proj, attention.k_proj, attention.v_proj),
+    paths = """self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj input_layernorm
+               mlp.up_proj mlp.act_fn mlp.down_proj post_attention_layernorm"""
+    return _layer(
+        layer,
+        paths,
         config.num_attention_heads,
         attention.scaling,
-        attention.o_proj,
-        layer.input_layernorm,
-        wide.up_proj,
-        wide.act_fn,
-        wide.down_proj,
-        layer.post_attention_layernorm,
         gate=wide.gate_proj,
         kv_heads=config.num_key_value_heads,
         window=_window(attention, config),
@@ -286,7 +266,7 @@ def _modernbert(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
     }
     reads = known.get(type(model).__name__)
     if head is None or reads is None:
-        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+        raise _no_classifier(model)
     normed = NormedHead(head.dense, head.act, head.norm)
     labels = _labels(model, None)
     return PreNorm(source, layers, base.final_norm, classifier, labels, False, reads, normed)
