@@ -75,7 +75,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check $(PYTHON_FOLDERS)
 	$(BIN)/ruff format --check -q $(PYTHON_FOLDERS)
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev
