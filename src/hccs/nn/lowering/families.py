@@ -19,11 +19,11 @@ from hccs.nn.lowering.parts import (
     FIRST,
     LAST,
     MEAN,
-    Encoder,
     Layer,
     NormedHead,
     Patches,
     PixelScaling,
+    PostNorm,
     PreNorm,
     Rotary,
     VectorHead,
@@ -44,7 +44,7 @@ AS_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 """Families that are RoBERTa under other names."""
 
 
-def _bert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
+def _bert(model: Any, _: Any, vector: VectorHead | None) -> PostNorm:
     base = getattr(model, model.base_model_prefix, model)
     head = getattr(model, "classifier", None)
     if base.config.is_decoder or getattr(base.config, "position_embedding_type", "absolute") != "absolute":
@@ -63,7 +63,7 @@ def _bert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
     embeddings = base.embeddings
     # RoBERTa counts positions from after the padding index.
     first = base.config.pad_token_id + 1 if base.config.model_type in AS_ROBERTA else 0
-    return Encoder(
+    return PostNorm(
         embeddings.word_embeddings,
         embeddings.position_embeddings,
         embeddings.token_type_embeddings,
@@ -79,7 +79,7 @@ def _bert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
     )
 
 
-def _albert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
+def _albert(model: Any, _: Any, vector: VectorHead | None) -> PostNorm:
     """The parts of an ALBERT, whose layers share their modules."""
     base = getattr(model, "albert", model)
     head = getattr(model, "classifier", None)
@@ -89,7 +89,7 @@ def _albert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
     stack, config = base.encoder, base.config
     groups, per_group = stack.albert_layer_groups, config.num_hidden_layers / config.num_hidden_groups
     chosen = [groups[int(i / per_group)] for i in range(config.num_hidden_layers)]
-    return Encoder(
+    return PostNorm(
         base.embeddings.word_embeddings,
         base.embeddings.position_embeddings,
         base.embeddings.token_type_embeddings,
@@ -130,11 +130,11 @@ def _bert_layer(layer: Any, config: Any) -> Layer:
     return _layer(layer, paths, config.num_attention_heads, layer.attention.self.scaling, norm_first=False)
 
 
-def _distilbert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
+def _distilbert(model: Any, _: Any, vector: VectorHead | None) -> PostNorm:
     if vector is None and not isinstance(getattr(model, "classifier", None), torch.nn.Linear):
         raise _no_classifier(model)
     base = getattr(model, "distilbert", model)
-    return Encoder(
+    return PostNorm(
         base.embeddings.word_embeddings,
         base.embeddings.position_embeddings,
         None,
@@ -404,7 +404,7 @@ class KnownLayer:
 
 @dataclass(frozen=True)
 class Family:
-    parts: Callable[[Any, Any, VectorHead | None], Encoder | PreNorm]
+    parts: Callable[[Any, Any, VectorHead | None], PostNorm | PreNorm]
     """Of a model, how its pixels are scaled, and how its vectors are pooled."""
     layers: Callable[[Any], Any] | None = None
     """The layers of a base model, where weights of one layer can be corrected by itself."""
@@ -427,7 +427,7 @@ FAMILIES = {
 }
 
 
-def take_apart(model: Any, pixels: Any = None, vector: VectorHead | None = None) -> Encoder | PreNorm:
+def take_apart(model: Any, pixels: Any = None, vector: VectorHead | None = None) -> PostNorm | PreNorm:
     """The modules of a model of a family that can be lowered; any other is refused."""
     model = unwrapped(model)
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
