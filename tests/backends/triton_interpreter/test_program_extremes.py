@@ -11,6 +11,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import interpreter
 
 from hccs.backends.triton import program as kernels
 from hccs.backends.triton.program.integers import leading_bit, root_and_quotient, square_root
@@ -122,7 +123,17 @@ def root_and_quotient_of(a_ptr, b_ptr, s_ptr, q_ptr, COUNT: tl.constexpr):
     tl.store(q_ptr + place, q)
 
 
-def test_roots_and_quotients_by_them():
+@pytest.mark.parametrize("off", (-4, 0, 4))  # 2^-23; a GPU's inverse roots of float32 are off by two
+def test_roots_and_quotients_by_them(off, monkeypatch):
+    builder = interpreter.InterpreterBuilder
+    exact = builder.create_rsqrt
+    monkeypatch.setattr(
+        builder,
+        "create_rsqrt",
+        lambda self, a: interpreter.TensorHandle(
+            exact(self, a).data * np.float32(1 + off * 2.0**-23), a.dtype.scalar
+        ),
+    )
     rng = np.random.default_rng(0)
     roots = np.concatenate([[2**31, 2**31 + 1, 2**32 - 1], rng.integers(2**31, 2**32, 1021)])
     squares = [int(root) ** 2 for root in roots]
