@@ -1,5 +1,6 @@
 /* Operators of hccs_simd.h against those of hccs_operators.h on random and extreme rows: values that differ. */
 #define HCCS_INPUTS 64
+#define HCCS_TILE 64
 #define HCCS_WIDE 4096
 #define HCCS_KEYS 64
 #define HCCS_PACKED 4096

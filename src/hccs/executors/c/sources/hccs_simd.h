@@ -1,8 +1,9 @@
 /* Operators of hccs_operators.h for WebAssembly, over weights that are packed for its SIMD128: the same bits.
  *
- * Weights [outputs][inputs] lie in panels of 8 outputs: for each pair of inputs 16 bytes, two of each output
- * (packed_weight of hccs.executors.wasm). Without SIMD128 the same panels are read one by one. Only instructions whose
- * results are fixed are used: no relaxed SIMD, and of floats only products, sums and comparisons that are exact. */
+ * Weights [outputs][inputs] lie in panels of 8 outputs: 8 int32, what each output's weights add to its sums below;
+ * then for each pair of inputs 16 bytes, two of each output, of an even number of pairs (packed_weight of
+ * hccs.executors.wasm). Without SIMD128 the same panels are read one by one. Only instructions whose results are fixed
+ * are used: no relaxed SIMD, and of floats only products, sums and comparisons that are exact. */
 #ifndef HCCS_SIMD_H
 #define HCCS_SIMD_H
 
@@ -10,8 +11,16 @@
 
 #define HCCS_PANEL 8
 #define HCCS_PANEL_BYTES 16 /* of a pair of inputs */
-#define HCCS_ROWS 4         /* that go through a panel together */
+#define HCCS_PANEL_OWN 32   /* bytes before them */
+#define HCCS_ROWS 4         /* of attention that go through a panel together */
 #define HCCS_EXPONENTS 17   /* 0 to 16 */
+
+/* Pairs of inputs, two at a time. */
+static inline uint32_t hccs_quads(const hccs_linear* l) { return (l->inputs + 3) / 4; }
+
+static inline const int8_t* hccs_panel(const hccs_linear* l, uint32_t panel) {
+  return l->weight + (size_t)panel * (HCCS_PANEL_OWN + hccs_quads(l) * 2 * HCCS_PANEL_BYTES) + HCCS_PANEL_OWN;
+}
 
 /* ---- without SIMD128 ---- */
 
@@ -26,13 +35,13 @@ static inline void hccs_panel_sums(const int8_t* x, const int8_t* w, uint32_t in
 
 static inline void hccs_packed_rows(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int exponents,
                                     int8_t* y8, int16_t* y16, int32_t* y32) {
-  const uint32_t columns = l->inputs + (exponents ? 1 : 0), panel_bytes = (l->inputs + 1) / 2 * HCCS_PANEL_BYTES;
+  const uint32_t columns = l->inputs + (exponents ? 1 : 0);
   uint32_t row, panel, o;
   for (row = 0; row < rows; ++row, x += columns) {
     const int32_t e = exponents ? x[l->inputs] : 0;
     for (panel = first / HCCS_PANEL; panel * HCCS_PANEL < l->outputs; ++panel) {
       int32_t sums[HCCS_PANEL] = {0};
-      hccs_panel_sums(x, l->weight + (size_t)panel * panel_bytes, l->inputs, sums);
+      hccs_panel_sums(x, hccs_panel(l, panel), l->inputs, sums);
       for (o = panel * HCCS_PANEL; o < l->outputs && o < (panel + 1) * HCCS_PANEL; ++o) {
         const int32_t sum = sums[o % HCCS_PANEL] + (int32_t)hccs_shift_half_even(l->bias[o], (uint32_t)e);
         if (exponents) {
@@ -75,17 +84,11 @@ static inline void hccs_widen(const int8_t* x, uint32_t columns, uint32_t inputs
 #define HCCS_IN_ORDER(x) __asm__ volatile("" : "+r"(x)::"memory")
 
 /* Adds the products of a pair of inputs of 1 to 4 rows with a panel: acc[2 * row] has the outputs 0 to 3, the next one
- * 4 to 7. Weights come from their bytes, and are left widened in `w`, or from there. */
-static inline __attribute__((always_inline)) void hccs_multiply_pair(const int rows, const int16_t* x,
-                                                                     const int8_t* bytes, int16_t* w, v128_t* acc) {
-  v128_t low, high;
+ * 4 to 7. */
+static inline __attribute__((always_inline)) void hccs_multiply_pair(const int rows, const int16_t* x, const int16_t* w,
+                                                                     v128_t* acc) {
+  const v128_t low = wasm_v128_load(w), high = wasm_v128_load(w + 8);
   int r;
-  if (bytes != NULL) {
-    low = wasm_i16x8_load8x8(bytes), high = wasm_i16x8_load8x8(bytes + 8);
-    wasm_v128_store(w, low), wasm_v128_store(w + 8, high);
-  } else {
-    low = wasm_v128_load(w), high = wasm_v128_load(w + 8);
-  }
 #pragma clang loop unroll(full)
   for (r = 0; r < rows; ++r) {
     const v128_t pair = wasm_v128_load32_splat(x + 2 * r);
@@ -96,50 +99,117 @@ static inline __attribute__((always_inline)) void hccs_multiply_pair(const int r
   }
 }
 
-/* The sums over all pairs. Engines put all loads between two branches first, and those of two pairs exceed the
- * registers: hence a branch after each pair. */
-static inline __attribute__((always_inline)) void hccs_multiply(const int rows, const int16_t* x, const int8_t* bytes,
-                                                                int16_t* w, uint32_t pairs, v128_t* sums) {
-  const int16_t* const end = w + 2 * HCCS_PANEL * pairs;
+/* The same of two pairs of 1 or 2 rows, by half of the products: (a + wc) * (c + wa) = a * wa + c * wc + a * c + wa * wc
+ * (Winograd's inner product). */
+static inline __attribute__((always_inline)) void hccs_multiply_quad(const int rows, const int16_t* x, const int16_t* w,
+                                                                     v128_t* acc) {
+  const v128_t low0 = wasm_v128_load(w), high0 = wasm_v128_load(w + 8);
+  const v128_t low1 = wasm_v128_load(w + 16), high1 = wasm_v128_load(w + 24);
+  int r;
+#pragma clang loop unroll(full)
+  for (r = 0; r < rows; ++r) {
+    const v128_t a = wasm_v128_load32_splat(x + 4 * r), c = wasm_v128_load32_splat(x + 4 * r + 2);
+    acc[2 * r] = wasm_i32x4_add(acc[2 * r], wasm_i32x4_dot_i16x8(wasm_i16x8_add(a, low1), wasm_i16x8_add(c, low0)));
+    acc[2 * r + 1] =
+        wasm_i32x4_add(acc[2 * r + 1], wasm_i32x4_dot_i16x8(wasm_i16x8_add(a, high1), wasm_i16x8_add(c, high0)));
+    HCCS_IN_ORDER(acc[2 * r]);
+    HCCS_IN_ORDER(acc[2 * r + 1]);
+  }
+}
+
+/* Runs `step` over `count` pairs or quads, `side` numbers of x and `width` of w at a time. Engines put all loads between
+ * two branches first, and those of two steps exceed the registers: hence a branch after each. Addresses of loads that
+ * splat have no constant part there: x moves on by steps. */
+#define HCCS_MULTIPLY(step, count, side, width)             \
+  do {                                                      \
+    const int16_t* const end = x + (size_t)(side) * (count); \
+    _Pragma("clang loop unroll(disable)") for (;;) {        \
+      HCCS_IN_ORDER(w);                                     \
+      HCCS_STEP_OF(step, side, w);                          \
+      HCCS_STEP_OF(step, side, w + (width));                \
+      HCCS_STEP_OF(step, side, w + 2 * (width));            \
+      HCCS_STEP_OF(step, side, w + 3 * (width));            \
+      w += 4 * (width);                                     \
+    }                                                       \
+  } while (0)
+#define HCCS_STEP_OF(step, side, w) \
+  HCCS_IN_ORDER(x);                 \
+  step(rows, x, w, acc);            \
+  x += (side);                      \
+  if (x == end) break
+
+/* The products of 1 to 4 rows of attention with a panel. */
+static inline __attribute__((always_inline)) void hccs_multiply(const int rows, const int16_t* x, const int16_t* w,
+                                                                uint32_t pairs, v128_t* sums) {
   v128_t acc[2 * HCCS_ROWS];
   int r;
   for (r = 0; r < 2 * rows; ++r) acc[r] = wasm_i32x4_splat(0);
-#define HCCS_PAIR(n)                                                                                                   \
-  hccs_multiply_pair(rows, x + 2 * HCCS_ROWS * n, bytes ? bytes + HCCS_PANEL_BYTES * n : NULL, w + 2 * HCCS_PANEL * n, \
-                     acc);                                                                                             \
-  if (w + 2 * HCCS_PANEL * (n + 1) == end) break
-#pragma clang loop unroll(disable)
-  for (;;) {
-    HCCS_IN_ORDER(x);
-    HCCS_IN_ORDER(w);
-    HCCS_PAIR(0);
-    HCCS_PAIR(1);
-    HCCS_PAIR(2);
-    HCCS_PAIR(3);
-    x += 8 * HCCS_ROWS, w += 8 * HCCS_PANEL;
-    if (bytes != NULL) bytes += 4 * HCCS_PANEL_BYTES;
-  }
-#undef HCCS_PAIR
+  HCCS_MULTIPLY(hccs_multiply_pair, pairs, 2 * HCCS_ROWS, 2 * HCCS_PANEL);
   for (r = 0; r < 2 * rows; ++r) sums[r] = acc[r];
 }
 
-/* The same; the first rows read a panel from its bytes, while these arrive from memory. */
-static inline void hccs_multiply_rows(uint32_t rows, const int16_t* x, const int8_t* bytes, int16_t* w, uint32_t pairs,
-                                      v128_t* sums) {
-#define HCCS_CASE(n)                            \
-  if (bytes != NULL) {                          \
-    hccs_multiply(n, x, bytes, w, pairs, sums); \
-  } else {                                      \
-    hccs_multiply(n, x, NULL, w, pairs, sums);  \
-  }                                             \
-  break
+static void hccs_multiply_rows(uint32_t rows, const int16_t* x, const int16_t* w, uint32_t pairs, v128_t* sums) {
   switch (rows) {
-    case 1: HCCS_CASE(1);
-    case 2: HCCS_CASE(2);
-    case 3: HCCS_CASE(3);
-    default: HCCS_CASE(4);
+    case 1: hccs_multiply(1, x, w, pairs, sums); break;
+    case 2: hccs_multiply(2, x, w, pairs, sums); break;
+    case 3: hccs_multiply(3, x, w, pairs, sums); break;
+    default: hccs_multiply(4, x, w, pairs, sums);
   }
-#undef HCCS_CASE
+}
+
+/* Those of 1 or 2 rows of a linear layer, to sums of 8 of each; `own` is what the rows add to them. */
+static inline __attribute__((always_inline)) void hccs_multiply_quads(const int rows, const int16_t* x,
+                                                                      const int16_t* w, uint32_t quads,
+                                                                      const int32_t* own, int32_t* sums) {
+  v128_t acc[4];
+  int r;
+  for (r = 0; r < 2 * rows; ++r) acc[r] = wasm_v128_load32_splat(own + r / 2);
+  HCCS_MULTIPLY(hccs_multiply_quad, quads, 8, 4 * HCCS_PANEL);
+  for (r = 0; r < 2 * rows; ++r) wasm_v128_store(sums + 4 * r, acc[r]);
+}
+static __attribute__((noinline)) void hccs_one_row(const int16_t* x, const int16_t* w, uint32_t quads,
+                                                   const int32_t* own, int32_t* sums) {
+  hccs_multiply_quads(1, x, w, quads, own, sums);
+}
+static __attribute__((noinline)) void hccs_two_rows(const int16_t* x, const int16_t* w, uint32_t quads,
+                                                    const int32_t* own, int32_t* sums) {
+  hccs_multiply_quads(2, x, w, quads, own, sums);
+}
+
+/* Rows of int8 as int16, two of them interleaved, [rows / 2][quads][2][4], and what each adds to its sums, negated. */
+static inline void hccs_widen_rows(const int8_t* x, uint32_t columns, uint32_t inputs, uint32_t rows, int16_t* y,
+                                   int32_t* own) {
+  const uint32_t quads = (inputs + 3) / 4;
+  uint32_t row, k;
+  for (row = 0; row < rows; ++row, x += columns) {
+    int16_t* to = y + (size_t)(row / 2) * quads * 8 + 4 * (row % 2);
+    v128_t sum = wasm_i32x4_splat(0);
+    for (k = 0; k < inputs; k += 8, to += 16) {
+      v128_t eight;
+      if (k + 8 <= inputs) {
+        eight = wasm_i16x8_load8x8(x + k);
+      } else {
+        int16_t rest[8] = {0};
+        uint32_t i;
+        for (i = k; i < inputs; ++i) rest[i - k] = x[i];
+        eight = wasm_v128_load(rest);
+      }
+      wasm_v128_store64_lane(to, eight, 0);
+      if (k + 4 < inputs) wasm_v128_store64_lane(to + 8, eight, 1);
+      sum = wasm_i32x4_sub(sum, wasm_i32x4_dot_i16x8(eight, wasm_i32x4_shuffle(eight, eight, 1, 0, 3, 2)));
+    }
+    own[row] = wasm_i32x4_extract_lane(sum, 0) + wasm_i32x4_extract_lane(sum, 2); /* the others are their copies */
+  }
+}
+
+/* Quads of a panel of weights. */
+static inline void hccs_widen_panel(const int8_t* w, uint32_t from, uint32_t to, int16_t* y) {
+  for (w += (size_t)from * 32, y += (size_t)from * 32; from < to; ++from, w += 32, y += 32) {
+    wasm_v128_store(y, wasm_i16x8_load8x8(w));
+    wasm_v128_store(y + 8, wasm_i16x8_load8x8(w + 8));
+    wasm_v128_store(y + 16, wasm_i16x8_load8x8(w + 16));
+    wasm_v128_store(y + 24, wasm_i16x8_load8x8(w + 24));
+  }
 }
 
 /* 1.5 * 2^52 leaves a sum no bits below one: what is added to it is rounded, half to even, into its low bits. */
@@ -170,16 +240,18 @@ typedef struct {
 } hccs_by_exponent;
 
 /* clamp(rhe(x * multiplier / 2^bits)) of two numbers, as the low halves of two words. Where the product is not exact it
- * is beyond every limit. */
-static inline v128_t hccs_rounded(v128_t x, v128_t multiplier, const hccs_by_exponent* by) {
+ * is beyond every limit. Of a result that fits int32 the clamp may be left to those who narrow it. */
+static inline v128_t hccs_rounded(v128_t x, v128_t multiplier, const hccs_by_exponent* by, const int fits) {
   const v128_t y = wasm_f64x2_mul(wasm_f64x2_convert_low_i32x4(x), multiplier);
+  if (fits) return wasm_f64x2_add(y, by->rounder);
   return wasm_f64x2_add(wasm_f64x2_pmax(by->least, wasm_f64x2_pmin(by->most, y)), by->rounder);
 }
 
 /* Four sums, requantised by four multipliers. */
-static inline v128_t hccs_requantised(v128_t sums, const v128_t* multipliers, const hccs_by_exponent* by) {
-  const v128_t low = hccs_rounded(sums, multipliers[0], by);
-  const v128_t high = hccs_rounded(wasm_i32x4_shuffle(sums, sums, 2, 3, 2, 3), multipliers[1], by);
+static inline v128_t hccs_requantised(v128_t sums, const v128_t* multipliers, const hccs_by_exponent* by,
+                                      const int fits) {
+  const v128_t low = hccs_rounded(sums, multipliers[0], by, fits);
+  const v128_t high = hccs_rounded(wasm_i32x4_shuffle(sums, sums, 2, 3, 2, 3), multipliers[1], by, fits);
   return wasm_i32x4_shuffle(low, high, 0, 2, 4, 6);
 }
 
@@ -210,46 +282,104 @@ static inline void hccs_store(v128_t low, v128_t high, uint32_t count, size_t at
   }
 }
 
+/* Where results are to go, in whichever width is not NULL. */
+typedef struct {
+  int8_t* y8;
+  int16_t* y16;
+  int32_t* y32;
+} hccs_results;
+
+/* A panel's sums of all rows to results; `exponents` are a row's `columns` apart, or NULL. */
+static inline __attribute__((always_inline)) void hccs_finish_panel(const hccs_linear* l, uint32_t o,
+                                                                    const int32_t* sums, uint32_t rows,
+                                                                    const int8_t* exponents, uint32_t columns,
+                                                                    const hccs_by_exponent* of, const int fits,
+                                                                    hccs_results to) {
+  const uint32_t count = l->outputs - o < HCCS_PANEL ? l->outputs - o : HCCS_PANEL;
+  v128_t multipliers[4];
+  uint32_t row, r;
+  for (r = 0; r < 4; ++r) {
+    const int32_t* two = l->multiplier != NULL ? l->multiplier + o + 2 * r : l->bias; /* unused */
+    multipliers[r] = wasm_f64x2_convert_low_i32x4(wasm_v128_load64_zero(two));
+  }
+  for (row = 0; row < rows; ++row, sums += HCCS_PANEL) {
+    const hccs_by_exponent* by = exponents == NULL ? of : of + exponents[(size_t)row * columns];
+    v128_t low = wasm_i32x4_add(wasm_v128_load(sums), by->bias[0]);
+    v128_t high = wasm_i32x4_add(wasm_v128_load(sums + 4), by->bias[1]);
+    if (fits || l->multiplier != NULL) {
+      low = hccs_requantised(low, multipliers, by, fits);
+      high = hccs_requantised(high, multipliers + 2, by, fits);
+    }
+    if (fits) {
+      v128_t words = wasm_i16x8_narrow_i32x4(low, high);
+      if (to.y16 != NULL) {
+        wasm_v128_store(to.y16 + (size_t)row * l->outputs + o, wasm_i16x8_max(words, wasm_i16x8_splat(-32767)));
+      } else {
+        words = wasm_i16x8_max(words, wasm_i16x8_splat(-127));
+        wasm_v128_store64_lane(to.y8 + (size_t)row * l->outputs + o, wasm_i8x16_narrow_i16x8(words, words), 0);
+      }
+    } else {
+      hccs_store(low, high, count, (size_t)row * l->outputs + o, to.y8, to.y16, to.y32);
+    }
+  }
+}
+
+/* Whether sums of a panel, times their multipliers and over 2^bits, stay within int32. */
+static inline int hccs_fits(const hccs_linear* l, uint32_t o, int32_t bits) {
+  v128_t most[2], both;
+  int i;
+  for (i = 0; i < 2; ++i) {
+    const int32_t* from = (i == 0 ? l->bias : l->multiplier) + o;
+    const v128_t eight =
+        wasm_u32x4_max(wasm_i32x4_abs(wasm_v128_load(from)), wasm_i32x4_abs(wasm_v128_load(from + 4)));
+    const v128_t four = wasm_u32x4_max(eight, wasm_i32x4_shuffle(eight, eight, 2, 3, 0, 1));
+    most[i] = wasm_f64x2_convert_low_u32x4(wasm_u32x4_max(four, wasm_i32x4_shuffle(four, four, 1, 0, 3, 2)));
+  }
+  both = wasm_f64x2_mul(wasm_f64x2_add(most[0], wasm_f64x2_splat(16384.0 * l->inputs)), most[1]);
+  return wasm_f64x2_extract_lane(both, 0) < 2147483000.0 * hccs_power(bits);
+}
+
 static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x, uint32_t rows, int exponents,
                            int8_t* y8, int16_t* y16, int32_t* y32) {
-  static int16_t wide[HCCS_PANEL * HCCS_INPUTS] __attribute__((aligned(16))); /* a panel's weights */
-  const uint32_t inputs = l->inputs, pairs = (inputs + 1) / 2, columns = inputs + (exponents ? 1 : 0);
+  static int16_t wide[2][HCCS_PANEL * (HCCS_INPUTS + 3)] __attribute__((aligned(64))); /* two panels of weights */
+  static int32_t own[HCCS_TILE], sums[HCCS_TILE * HCCS_PANEL] __attribute__((aligned(16)));
+  const uint32_t columns = l->inputs + (exponents ? 1 : 0), quads = hccs_quads(l), tiles = (rows + 1) / 2;
+  const uint32_t slice = (quads + tiles - 1) / tiles;
+  const int8_t* const by_row = exponents ? x + l->inputs : NULL;
+  const hccs_results to = {y8, y16, y32};
   hccs_by_exponent of[HCCS_EXPONENTS];
-  uint32_t panel, row, r, e, used = exponents ? 0 : 1;
+  uint32_t panel, row, e, used = exponents ? 0 : 1, most = 0;
   for (e = 0; e < HCCS_EXPONENTS; ++e) {
     const double one = hccs_power(exponents ? 23 - (int32_t)e : 16);
     const double limit = (y32 != NULL ? (double)l->limit : y16 != NULL ? 32767.0 : 127.0) * one;
     of[e].least = wasm_f64x2_splat(-limit), of[e].most = wasm_f64x2_splat(limit);
     of[e].rounder = wasm_f64x2_splat(HCCS_ROUNDER * one);
   }
-  for (row = 0; exponents && row < rows; ++row) used |= 1u << x[(size_t)row * columns + inputs];
-  hccs_widen(x, columns, inputs, rows, HCCS_ROWS, hccs_wide);
+  for (row = 0; exponents && row < rows; ++row) used |= 1u << by_row[(size_t)row * columns];
+  most = hccs_leading_bit(used);
+  hccs_widen_rows(x, columns, l->inputs, rows, hccs_wide, own);
+  hccs_widen_panel(hccs_panel(l, first / HCCS_PANEL), 0, quads, wide[first / HCCS_PANEL % 2]);
   for (panel = first / HCCS_PANEL; panel * HCCS_PANEL < l->outputs; ++panel) {
-    const uint32_t o = panel * HCCS_PANEL, count = l->outputs - o < HCCS_PANEL ? l->outputs - o : HCCS_PANEL;
-    const int8_t* w = l->weight + (size_t)panel * pairs * HCCS_PANEL_BYTES;
-    v128_t multipliers[4];
+    const uint32_t o = panel * HCCS_PANEL, last = o + HCCS_PANEL >= l->outputs;
+    const int8_t* const next = hccs_panel(l, panel + 1);
+    const int32_t* const of_weights = (const int32_t*)(hccs_panel(l, panel) - HCCS_PANEL_OWN);
+    uint32_t done = last ? quads : 0;
+    for (row = 0; row < rows; row += 2) { /* the next panel arrives from memory meanwhile */
+      const uint32_t until = quads - done < slice ? quads : done + slice;
+      (rows - row == 1 ? hccs_one_row : hccs_two_rows)(hccs_wide + (size_t)row * quads * 4, wide[panel % 2], quads,
+                                                       own + row, sums + row * HCCS_PANEL);
+      hccs_widen_panel(next, done, until, wide[(panel + 1) % 2]);
+      done = until;
+    }
     for (e = 0; e < HCCS_EXPONENTS; ++e) {
       if ((used >> e & 1) == 0) continue;
-      of[e].bias[0] = hccs_bias(wasm_v128_load(l->bias + o), e);
-      of[e].bias[1] = hccs_bias(wasm_v128_load(l->bias + o + 4), e);
+      of[e].bias[0] = wasm_i32x4_sub(hccs_bias(wasm_v128_load(l->bias + o), e), wasm_v128_load(of_weights));
+      of[e].bias[1] = wasm_i32x4_sub(hccs_bias(wasm_v128_load(l->bias + o + 4), e), wasm_v128_load(of_weights + 4));
     }
-    for (r = 0; r < 4; ++r) {
-      const int32_t* two = l->multiplier != NULL ? l->multiplier + o + 2 * r : l->bias; /* unused */
-      multipliers[r] = wasm_f64x2_convert_low_i32x4(wasm_v128_load64_zero(two));
-    }
-    for (row = 0; row < rows; row += HCCS_ROWS) {
-      const uint32_t some = rows - row < HCCS_ROWS ? rows - row : HCCS_ROWS;
-      v128_t sums[2 * HCCS_ROWS];
-      hccs_multiply_rows(some, hccs_wide + (size_t)row * pairs * 2, row == 0 ? w : NULL, wide, pairs, sums);
-      for (r = 0; r < some; ++r) {
-        const hccs_by_exponent* by = of + (exponents ? x[(size_t)(row + r) * columns + inputs] : 0);
-        v128_t low = wasm_i32x4_add(sums[2 * r], by->bias[0]), high = wasm_i32x4_add(sums[2 * r + 1], by->bias[1]);
-        if (l->multiplier != NULL) {
-          low = hccs_requantised(low, multipliers, by);
-          high = hccs_requantised(high, multipliers + 2, by);
-        }
-        hccs_store(low, high, count, (size_t)(row + r) * l->outputs + o, y8, y16, y32);
-      }
+    if (y32 == NULL && o + HCCS_PANEL <= l->outputs && hccs_fits(l, o, exponents ? 23 - (int32_t)most : 16)) {
+      hccs_finish_panel(l, o, sums, rows, by_row, columns, of, 1, to);
+    } else {
+      hccs_finish_panel(l, o, sums, rows, by_row, columns, of, 0, to);
     }
   }
 }
@@ -480,7 +610,7 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
       uint32_t shift[HCCS_ROWS];
       int32_t R[HCCS_ROWS];
       for (j = 0; j < length; j += HCCS_PANEL) {
-        hccs_multiply_rows(some, hccs_wide + (size_t)i * pairs * 2, NULL, keys + (size_t)j * pairs * 2, pairs, found);
+        hccs_multiply_rows(some, hccs_wide + (size_t)i * pairs * 2, keys + (size_t)j * pairs * 2, pairs, found);
         for (r = 0; r < some; ++r) {
           wasm_v128_store(sums[r] + j, found[2 * r]);
           wasm_v128_store(sums[r] + j + 4, found[2 * r + 1]);
@@ -493,7 +623,7 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
         R[r] = (int32_t)(((uint64_t)theta->out_multiplier << k) / (uint32_t)Z);
       }
       for (c = 0; c < a->width; c += HCCS_PANEL) {
-        hccs_multiply_rows(some, scores, NULL, values + (size_t)c * key_pairs * 2, key_pairs, found);
+        hccs_multiply_rows(some, scores, values + (size_t)c * key_pairs * 2, key_pairs, found);
         for (r = 0; r < some; ++r) {
           int8_t* to = y + (size_t)(i + r) * all + (size_t)head * a->width + c;
           int32_t N[HCCS_PANEL];
