@@ -99,8 +99,8 @@ static inline __attribute__((always_inline)) void hccs_multiply_pair(const int r
   }
 }
 
-/* The same of two pairs of 1 or 2 rows, by half of the products: (a + wc) * (c + wa) = a * wa + c * wc + a * c + wa * wc
- * (Winograd's inner product). */
+/* The same of two pairs of 1 or 2 rows, by half of the products: (a + wc) * (c + wa) = a * wa + c * wc + a * c + wa *
+ * wc (Winograd's inner product). */
 static inline __attribute__((always_inline)) void hccs_multiply_quad(const int rows, const int16_t* x, const int16_t* w,
                                                                      v128_t* acc) {
   const v128_t low0 = wasm_v128_load(w), high0 = wasm_v128_load(w + 8);
@@ -117,20 +117,20 @@ static inline __attribute__((always_inline)) void hccs_multiply_quad(const int r
   }
 }
 
-/* Runs `step` over `count` pairs or quads, `side` numbers of x and `width` of w at a time. Engines put all loads between
- * two branches first, and those of two steps exceed the registers: hence a branch after each. Addresses of loads that
- * splat have no constant part there: x moves on by steps. */
-#define HCCS_MULTIPLY(step, count, side, width)             \
-  do {                                                      \
+/* Runs `step` over `count` pairs or quads, `side` numbers of x and `width` of w at a time. Engines put all loads
+ * between two branches first, and those of two steps exceed the registers: hence a branch after each. Addresses of
+ * loads that splat have no constant part there: x moves on by steps. */
+#define HCCS_MULTIPLY(step, count, side, width)              \
+  do {                                                       \
     const int16_t* const end = x + (size_t)(side) * (count); \
-    _Pragma("clang loop unroll(disable)") for (;;) {        \
-      HCCS_IN_ORDER(w);                                     \
-      HCCS_STEP_OF(step, side, w);                          \
-      HCCS_STEP_OF(step, side, w + (width));                \
-      HCCS_STEP_OF(step, side, w + 2 * (width));            \
-      HCCS_STEP_OF(step, side, w + 3 * (width));            \
-      w += 4 * (width);                                     \
-    }                                                       \
+    _Pragma("clang loop unroll(disable)") for (;;) {         \
+      HCCS_IN_ORDER(w);                                      \
+      HCCS_STEP_OF(step, side, w);                           \
+      HCCS_STEP_OF(step, side, w + (width));                 \
+      HCCS_STEP_OF(step, side, w + 2 * (width));             \
+      HCCS_STEP_OF(step, side, w + 3 * (width));             \
+      w += 4 * (width);                                      \
+    }                                                        \
   } while (0)
 #define HCCS_STEP_OF(step, side, w) \
   HCCS_IN_ORDER(x);                 \
@@ -330,8 +330,7 @@ static inline int hccs_fits(const hccs_linear* l, uint32_t o, int32_t bits) {
   int i;
   for (i = 0; i < 2; ++i) {
     const int32_t* from = (i == 0 ? l->bias : l->multiplier) + o;
-    const v128_t eight =
-        wasm_u32x4_max(wasm_i32x4_abs(wasm_v128_load(from)), wasm_i32x4_abs(wasm_v128_load(from + 4)));
+    const v128_t eight = wasm_u32x4_max(wasm_i32x4_abs(wasm_v128_load(from)), wasm_i32x4_abs(wasm_v128_load(from + 4)));
     const v128_t four = wasm_u32x4_max(eight, wasm_i32x4_shuffle(eight, eight, 2, 3, 0, 1));
     most[i] = wasm_f64x2_convert_low_u32x4(wasm_u32x4_max(four, wasm_i32x4_shuffle(four, four, 1, 0, 3, 2)));
   }
@@ -442,25 +441,36 @@ static inline v128_t hccs_rounded_product(v128_t d, v128_t high, v128_t low) {
   return wasm_f64x2_sub(wasm_f64x2_add(whole, wasm_f64x2_add(rest, wasm_f64x2_mul(real, low))), rounder);
 }
 
-/* clamp(rhe(xhat * gain + bias * 2^20)), in units of 2^(20 + k), as the low halves of two words. All is exact. */
-static inline v128_t hccs_gained(v128_t xhat, const int32_t* gain, const int32_t* bias, v128_t one, v128_t unit) {
-  const v128_t y = wasm_f64x2_add(wasm_f64x2_mul(xhat, wasm_f64x2_convert_low_i32x4(wasm_v128_load64_zero(gain))),
-                                  wasm_f64x2_mul(wasm_f64x2_convert_low_i32x4(wasm_v128_load64_zero(bias)), one));
-  const v128_t limit = wasm_f64x2_splat(32767.0), scaled = wasm_f64x2_mul(y, unit);
-  return wasm_f64x2_add(wasm_f64x2_pmax(wasm_f64x2_neg(limit), wasm_f64x2_pmin(limit, scaled)),
+/* clamp(rhe(xhat * gain + bias)), as the low halves of two words. All is exact. */
+static inline v128_t hccs_gained(v128_t xhat, const double* gain, const double* bias) {
+  const v128_t limit = wasm_f64x2_splat(32767.0);
+  const v128_t y = wasm_f64x2_add(wasm_f64x2_mul(xhat, wasm_v128_load(gain)), wasm_v128_load(bias));
+  return wasm_f64x2_add(wasm_f64x2_pmax(wasm_f64x2_neg(limit), wasm_f64x2_pmin(limit, y)),
                         wasm_f64x2_splat(HCCS_ROUNDER));
+}
+
+/* The square root rounded down, of at least 2^62: that of float64 is at most one off. */
+static inline uint32_t hccs_simd_root(uint64_t x) {
+  const v128_t quarter = wasm_f64x2_splat((double)(int64_t)(x >> 2));
+  uint64_t root = (uint64_t)(int64_t)(2 * wasm_f64x2_extract_lane(wasm_f64x2_sqrt(quarter), 0));
+  if (root > UINT32_MAX) root = UINT32_MAX;
+  if (root * root > x) --root;
+  if (root < UINT32_MAX && (root + 1) * (root + 1) <= x) ++root;
+  return (uint32_t)root;
 }
 
 static inline void hccs_simd_layer_norm(const hccs_norm* p, const int32_t* v32, const int16_t* v16, uint32_t rows,
                                         int16_t* y) {
+  static double gain[HCCS_INPUTS], bias[HCCS_INPUTS]; /* in units of the output, the gain of those of xhat */
   const uint32_t h = p->channels;
-  const v128_t one = wasm_f64x2_splat(1048576.0), unit = wasm_f64x2_splat(hccs_power(-20 - (int32_t)p->gain_bits));
+  const double unit = hccs_power(-20 - (int32_t)p->gain_bits), one = hccs_power(-(int32_t)p->gain_bits);
   size_t at;
   uint32_t row, i;
-  if (h % 4 != 0) {
+  if (h % 4 != 0 || h > HCCS_INPUTS) {
     hccs_layer_norm(p, v32, v16, rows, y);
     return;
   }
+  for (i = 0; i < h; ++i) gain[i] = p->gain[i] * unit, bias[i] = p->bias[i] * one;
   for (row = 0, at = 0; row < rows; ++row, at += h) {
     v128_t sums = wasm_i32x4_splat(0), squares = wasm_i64x2_splat(0), high, low;
     uint64_t Q;
@@ -478,7 +488,7 @@ static inline void hccs_simd_layer_norm(const hccs_norm* p, const int32_t* v32, 
     Q = (uint64_t)(wasm_i64x2_extract_lane(squares, 0) + wasm_i64x2_extract_lane(squares, 1));
     Q = h * (h * Q - (uint64_t)((int64_t)sum * sum)) + p->epsilon; /* the sum of (h * v - sum)^2 */
     t = (63 - hccs_leading_bit(Q)) / 2;
-    r = (uint32_t)(p->root / hccs_integer_root(Q << (2 * t)));
+    r = (uint32_t)(p->root / hccs_simd_root(Q << (2 * t)));
     power = hccs_power((int32_t)(t + 20) - (int32_t)p->root_shift);
     high = wasm_f64x2_splat((r & 0xffff8000u) * power), low = wasm_f64x2_splat((r & 0x7fff) * power);
     for (i = 0; i < h; i += 4) {
@@ -486,9 +496,8 @@ static inline void hccs_simd_layer_norm(const hccs_norm* p, const int32_t* v32, 
       const v128_t d = wasm_i32x4_sub(wasm_i32x4_mul(v, wasm_i32x4_splat((int32_t)h)), wasm_i32x4_splat(sum));
       const v128_t first = hccs_rounded_product(d, high, low);
       const v128_t second = hccs_rounded_product(wasm_i32x4_shuffle(d, d, 2, 3, 2, 3), high, low);
-      const v128_t four =
-          wasm_i32x4_shuffle(hccs_gained(first, p->gain + i, p->bias + i, one, unit),
-                             hccs_gained(second, p->gain + i + 2, p->bias + i + 2, one, unit), 0, 2, 4, 6);
+      const v128_t four = wasm_i32x4_shuffle(hccs_gained(first, gain + i, bias + i),
+                                             hccs_gained(second, gain + i + 2, bias + i + 2), 0, 2, 4, 6);
       wasm_v128_store64_lane(y + at + i, wasm_i16x8_narrow_i32x4(four, four), 0);
     }
   }
@@ -498,24 +507,33 @@ static inline void hccs_simd_layer_norm(const hccs_norm* p, const int32_t* v32, 
 
 /* ---- "Ramps" ---- */
 
-/* Q15 products round as ramps do. */
+/* Entries of a table at four of the places. */
+static inline v128_t hccs_gathered(const int32_t* table, const uint16_t* places) {
+  v128_t found = wasm_v128_load32_zero(table + places[0]);
+  found = wasm_v128_load32_lane(table + places[1], found, 1);
+  found = wasm_v128_load32_lane(table + places[2], found, 2);
+  return wasm_v128_load32_lane(table + places[3], found, 3);
+}
+
+/* Of each piece knot and slope lie in one word, which is multiplied by those of 2^15 and the rest: all negated, as 2^15
+ * is beyond int16. */
 static inline void hccs_simd_ramp(const hccs_ramp_pieces* p, const int16_t* x, uint32_t count, int16_t* y) {
-  const v128_t last = wasm_i16x8_splat((int16_t)(((int32_t)64 << p->bits) - 1));
-  const v128_t within = wasm_i16x8_splat((int16_t)((1 << p->bits) - 1)), zero = wasm_i16x8_splat(0);
-  uint32_t i = 0;
-  for (; i + 8 <= count; i += 8) {
+  const v128_t last = wasm_i16x8_splat((int16_t)(((int32_t)64 << p->bits) - 1)), one = wasm_i16x8_splat(-32768);
+  const v128_t within = wasm_i16x8_splat((int16_t)((1 << p->bits) - 1)), half = wasm_i32x4_splat(1 << 14);
+  int32_t table[64];
+  uint32_t i;
+  for (i = 0; i < 64; ++i) table[i] = (int32_t)((uint32_t)(uint16_t)p->knot[i] | (uint32_t)p->slope[i] << 16);
+  for (i = 0; i + 8 <= count; i += 8) {
     const v128_t v = wasm_v128_load(x + i), distance = wasm_i16x8_min(wasm_i16x8_abs(v), last);
-    const v128_t piece = wasm_i16x8_shr(distance, p->bits);
-    const v128_t rest = wasm_i16x8_shl(wasm_v128_and(distance, within), 15 - p->bits);
-    v128_t knot = zero, slope = zero;
-#define HCCS_GATHER(n)                                                                \
-  knot = wasm_v128_load16_lane(p->knot + wasm_i16x8_extract_lane(piece, n), knot, n), \
-  slope = wasm_v128_load16_lane(p->slope + wasm_i16x8_extract_lane(piece, n), slope, n)
-    HCCS_GATHER(0), HCCS_GATHER(1), HCCS_GATHER(2), HCCS_GATHER(3);
-    HCCS_GATHER(4), HCCS_GATHER(5), HCCS_GATHER(6), HCCS_GATHER(7);
-#undef HCCS_GATHER
-    wasm_v128_store(y + i,
-                    wasm_i16x8_sub(wasm_i16x8_sub(wasm_i16x8_max(v, zero), knot), wasm_i16x8_q15mulr_sat(slope, rest)));
+    const v128_t rest = wasm_i16x8_neg(wasm_i16x8_shl(wasm_v128_and(distance, within), 15 - p->bits));
+    uint16_t places[8];
+    v128_t low, high;
+    wasm_v128_store(places, wasm_i16x8_shr(distance, p->bits));
+    low = wasm_i32x4_dot_i16x8(hccs_gathered(table, places), wasm_i16x8_shuffle(one, rest, 0, 8, 1, 9, 2, 10, 3, 11));
+    high = wasm_i32x4_dot_i16x8(hccs_gathered(table, places + 4),
+                                wasm_i16x8_shuffle(one, rest, 4, 12, 5, 13, 6, 14, 7, 15));
+    low = wasm_i32x4_shr(wasm_i32x4_sub(half, low), 15), high = wasm_i32x4_shr(wasm_i32x4_sub(half, high), 15);
+    wasm_v128_store(y + i, wasm_i16x8_sub(wasm_i16x8_max(v, wasm_i16x8_splat(0)), wasm_i16x8_narrow_i32x4(low, high)));
   }
   hccs_ramp(p, x + i, count - i, y + i);
 }
@@ -537,49 +555,70 @@ static inline void hccs_pack_values(const int8_t* v, uint32_t columns, uint32_t 
   }
 }
 
+/* Four scores by lines. */
+static inline v128_t hccs_four_scores(const hccs_attention_head* head, v128_t distance) {
+  const v128_t one = wasm_i32x4_mul(wasm_i32x4_splat(head->S), wasm_i32x4_min(distance, wasm_i32x4_splat(head->D)));
+  const v128_t two = wasm_i32x4_mul(wasm_i32x4_splat(head->S2), wasm_i32x4_min(distance, wasm_i32x4_splat(head->D2)));
+  return wasm_i32x4_shr(wasm_i32x4_sub(wasm_i32x4_sub(wasm_i32x4_splat(head->B), one), two), head->f);
+}
+
+/* Eight scores by distances. */
+static inline v128_t hccs_eight_scores(const hccs_attention_head* head, v128_t distance) {
+  uint16_t at[8];
+  v128_t found = wasm_i16x8_splat(0);
+  if (head->scores == NULL) {
+    return wasm_i16x8_narrow_i32x4(hccs_four_scores(head, wasm_u32x4_extend_low_u16x8(distance)),
+                                   hccs_four_scores(head, wasm_u32x4_extend_high_u16x8(distance)));
+  }
+  wasm_v128_store(at, wasm_i16x8_min(distance, wasm_i16x8_splat(127)));
+#define HCCS_GATHER(n) found = wasm_v128_load16_lane(head->scores + at[n], found, n)
+  HCCS_GATHER(0), HCCS_GATHER(1), HCCS_GATHER(2), HCCS_GATHER(3);
+  HCCS_GATHER(4), HCCS_GATHER(5), HCCS_GATHER(6), HCCS_GATHER(7);
+#undef HCCS_GATHER
+  return found;
+}
+
+/* floor(x * factor + 1/2) of four sums, which fit int32. */
+static inline v128_t hccs_logits_of_four(v128_t sums, v128_t factor) {
+  const v128_t half = wasm_f64x2_splat(0.5), rounder = wasm_f64x2_splat(HCCS_ROUNDER);
+  const v128_t first = wasm_f64x2_mul(wasm_f64x2_convert_low_i32x4(sums), factor);
+  const v128_t second =
+      wasm_f64x2_mul(wasm_f64x2_convert_low_i32x4(wasm_i32x4_shuffle(sums, sums, 2, 3, 2, 3)), factor);
+  return wasm_i32x4_shuffle(wasm_f64x2_add(wasm_f64x2_floor(wasm_f64x2_add(first, half)), rounder),
+                            wasm_f64x2_add(wasm_f64x2_floor(wasm_f64x2_add(second, half)), rounder), 0, 2, 4, 6);
+}
+
 /* Scores of one query from its sums over the keys, interleaved for the next product; returns their sum Z. Beyond the
  * keys they are 0. */
-static inline int32_t hccs_simd_scores(const hccs_attention_head* head, const int32_t* sums, uint32_t keys, int32_t* x,
+static inline int32_t hccs_simd_scores(const hccs_attention_head* head, const int32_t* sums, uint32_t keys, int16_t* x,
                                        int16_t* s) {
   const v128_t factor = wasm_f64x2_splat(head->logit_multiplier * hccs_power(-(int32_t)head->logit_shift));
-  const v128_t half = wasm_f64x2_splat(0.5), low = wasm_f64x2_splat(-128.0), high = wasm_f64x2_splat(127.0);
-  const v128_t B = wasm_i32x4_splat(head->B), S = wasm_i32x4_splat(head->S), D = wasm_i32x4_splat(head->D);
-  const v128_t S2 = wasm_i32x4_splat(head->S2), D2 = wasm_i32x4_splat(head->D2);
-  v128_t most = wasm_i32x4_splat(-128), total = wasm_i32x4_splat(0), m;
+  const v128_t places = wasm_i16x8_make(0, 1, 2, 3, 4, 5, 6, 7), least = wasm_i16x8_splat(-128);
+  v128_t most = least, total = wasm_i32x4_splat(0);
   uint32_t j;
-  for (j = 0; j < keys; j += 4) {
-    const v128_t four = wasm_v128_load(sums + j);
-    v128_t first = wasm_f64x2_mul(wasm_f64x2_convert_low_i32x4(four), factor);
-    v128_t second = wasm_f64x2_mul(wasm_f64x2_convert_low_i32x4(wasm_i32x4_shuffle(four, four, 2, 3, 2, 3)), factor);
-    first = wasm_f64x2_floor(wasm_f64x2_add(wasm_f64x2_pmax(low, wasm_f64x2_pmin(high, first)), half));
-    second = wasm_f64x2_floor(wasm_f64x2_add(wasm_f64x2_pmax(low, wasm_f64x2_pmin(high, second)), half));
-    first = wasm_f64x2_add(first, wasm_f64x2_splat(HCCS_ROUNDER));
-    second = wasm_f64x2_add(second, wasm_f64x2_splat(HCCS_ROUNDER));
-    wasm_v128_store(x + j, wasm_i32x4_shuffle(first, second, 0, 2, 4, 6));
+  for (j = 0; j < keys; j += 8) {
+    v128_t eight = wasm_i16x8_narrow_i32x4(hccs_logits_of_four(wasm_v128_load(sums + j), factor),
+                                           hccs_logits_of_four(wasm_v128_load(sums + j + 4), factor));
+    eight = wasm_i16x8_max(wasm_i16x8_min(eight, wasm_i16x8_splat(127)), least);
+    if (keys - j < 8) {
+      eight = wasm_v128_bitselect(eight, least, wasm_i16x8_lt(places, wasm_i16x8_splat((int16_t)(keys - j))));
+    }
+    most = wasm_i16x8_max(most, eight);
+    wasm_v128_store(x + j, eight);
   }
-  for (j = keys; j % 4 != 0; ++j) x[j] = -128;
-  for (j = 0; j < keys; j += 4) most = wasm_i32x4_max(most, wasm_v128_load(x + j));
-  most = wasm_i32x4_max(most, wasm_i32x4_shuffle(most, most, 2, 3, 0, 1));
-  m = wasm_i32x4_max(most, wasm_i32x4_shuffle(most, most, 1, 0, 3, 2));
-  for (j = 0; j < keys; j += 4) {
-    const v128_t distance = wasm_i32x4_sub(m, wasm_v128_load(x + j));
-    const v128_t one = wasm_i32x4_mul(S, wasm_i32x4_min(distance, D));
-    const v128_t two = wasm_i32x4_mul(S2, wasm_i32x4_min(distance, D2));
-    v128_t score = wasm_i32x4_shr(wasm_i32x4_sub(wasm_i32x4_sub(B, one), two), head->f);
-    if (head->scores != NULL) {
-      const v128_t at = wasm_i32x4_min(distance, wasm_i32x4_splat(127));
-      score =
-          wasm_i32x4_make(head->scores[wasm_i32x4_extract_lane(at, 0)], head->scores[wasm_i32x4_extract_lane(at, 1)],
-                          head->scores[wasm_i32x4_extract_lane(at, 2)], head->scores[wasm_i32x4_extract_lane(at, 3)]);
+  most = wasm_i16x8_max(most, wasm_i32x4_shuffle(most, most, 2, 3, 0, 1));
+  most = wasm_i16x8_max(most, wasm_i32x4_shuffle(most, most, 1, 0, 3, 2));
+  most = wasm_i16x8_max(most, wasm_i16x8_shuffle(most, most, 1, 0, 3, 2, 5, 4, 7, 6));
+  for (j = 0; j < keys; j += 8) {
+    v128_t score = hccs_eight_scores(head, wasm_i16x8_sub(most, wasm_v128_load(x + j)));
+    if (keys - j < 8) {
+      score = wasm_v128_and(score, wasm_i16x8_lt(places, wasm_i16x8_splat((int16_t)(keys - j))));
     }
-    if (keys - j < 4) {
-      const v128_t places = wasm_i32x4_make(0, 1, 2, 3);
-      score = wasm_v128_and(score, wasm_i32x4_lt(places, wasm_i32x4_splat((int32_t)(keys - j))));
-    }
-    total = wasm_i32x4_add(total, score);
-    score = wasm_i16x8_narrow_i32x4(score, score);
+    total = wasm_i32x4_add(total, wasm_i32x4_extadd_pairwise_i16x8(score));
     wasm_v128_store32_lane(s + (size_t)j * HCCS_ROWS, score, 0);
     wasm_v128_store32_lane(s + (size_t)(j + 2) * HCCS_ROWS, score, 1);
+    wasm_v128_store32_lane(s + (size_t)(j + 4) * HCCS_ROWS, score, 2);
+    wasm_v128_store32_lane(s + (size_t)(j + 6) * HCCS_ROWS, score, 3);
   }
   total = wasm_i32x4_add(total, wasm_i32x4_shuffle(total, total, 2, 3, 0, 1));
   return wasm_i32x4_extract_lane(total, 0) + wasm_i32x4_extract_lane(total, 1);
@@ -589,7 +628,8 @@ static inline int32_t hccs_simd_scores(const hccs_attention_head* head, const in
 static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, uint32_t length, uint32_t queries,
                              int8_t* x, int16_t* s, int8_t* y) {
   static int16_t keys[HCCS_PACKED] __attribute__((aligned(16))), values[HCCS_PACKED] __attribute__((aligned(16)));
-  static int32_t sums[HCCS_ROWS][HCCS_KEYS] __attribute__((aligned(16))), logits[HCCS_KEYS];
+  static int32_t sums[HCCS_ROWS][HCCS_KEYS] __attribute__((aligned(16)));
+  static int16_t logits[HCCS_KEYS] __attribute__((aligned(16)));
   static int16_t scores[HCCS_ROWS * HCCS_KEYS] __attribute__((aligned(16)));
   const uint32_t all = a->count * a->width, step = 3 * all, pairs = a->width / 2, key_pairs = (length + 1) / 2;
   const int partly = a->before < length || a->after < length || a->shared != a->count;
@@ -597,7 +637,8 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
   for (head = 0; head < a->count; ++head) {
     const hccs_attention_head* theta = a->heads + head;
     const int8_t* columns = qkv + (size_t)head * a->width;
-    if (partly || a->width % HCCS_PANEL != 0 || theta->logit_shift > 40) {
+    if (partly || a->width % HCCS_PANEL != 0 || theta->logit_shift > 40 ||
+        (uint64_t)theta->logit_multiplier * a->width >> theta->logit_shift >= 1u << 16) {
       hccs_attend(a, qkv, length, queries, x, s, y);
       return;
     }
