@@ -138,42 +138,54 @@ static inline __attribute__((always_inline)) void hccs_multiply_quad(const int r
   x += (side);                      \
   if (x == end) break
 
-/* The products of 1 to 4 rows of attention with a panel. */
-static inline __attribute__((always_inline)) void hccs_multiply(const int rows, const int16_t* x, const int16_t* w,
-                                                                uint32_t pairs, v128_t* sums) {
-  v128_t acc[2 * HCCS_ROWS];
+/* The products of 1 to 4 rows of attention with panels, to rows of sums that are `step` apart. */
+static inline __attribute__((always_inline)) void hccs_multiply(const int rows, const int16_t* start, const int16_t* w,
+                                                                uint32_t pairs, uint32_t panels, int32_t* sums,
+                                                                uint32_t step) {
+  const int16_t* next = w;
   int r;
-  for (r = 0; r < 2 * rows; ++r) acc[r] = wasm_i32x4_splat(0);
-  HCCS_MULTIPLY(hccs_multiply_pair, pairs, 2 * HCCS_ROWS, 2 * HCCS_PANEL);
-  for (r = 0; r < 2 * rows; ++r) sums[r] = acc[r];
-}
-
-static void hccs_multiply_rows(uint32_t rows, const int16_t* x, const int16_t* w, uint32_t pairs, v128_t* sums) {
-  switch (rows) {
-    case 1: hccs_multiply(1, x, w, pairs, sums); break;
-    case 2: hccs_multiply(2, x, w, pairs, sums); break;
-    case 3: hccs_multiply(3, x, w, pairs, sums); break;
-    default: hccs_multiply(4, x, w, pairs, sums);
+  for (; panels > 0; --panels, sums += HCCS_PANEL) {
+    const int16_t* x = start;
+    v128_t acc[2 * HCCS_ROWS];
+    for (r = 0; r < 2 * rows; ++r) acc[r] = wasm_i32x4_splat(0);
+    w = next, next += (size_t)pairs * 2 * HCCS_PANEL;
+    HCCS_MULTIPLY(hccs_multiply_pair, pairs, 2 * HCCS_ROWS, 2 * HCCS_PANEL);
+    for (r = 0; r < 2 * rows; ++r) wasm_v128_store(sums + (size_t)(r / 2) * step + r % 2 * 4, acc[r]);
   }
 }
 
-/* Those of 1 or 2 rows of a linear layer, to sums of 8 of each; `own` is what the rows add to them. */
+static void hccs_multiply_rows(uint32_t rows, const int16_t* x, const int16_t* w, uint32_t pairs, uint32_t panels,
+                               int32_t* sums, uint32_t step) {
+  switch (rows) {
+    case 1: hccs_multiply(1, x, w, pairs, panels, sums, step); break;
+    case 2: hccs_multiply(2, x, w, pairs, panels, sums, step); break;
+    case 3: hccs_multiply(3, x, w, pairs, panels, sums, step); break;
+    default: hccs_multiply(4, x, w, pairs, panels, sums, step);
+  }
+}
+
+/* Those of tiles of 1 or 2 rows of a linear layer with a panel, to sums of 8 of each; `own` is what the rows add to
+ * them. */
 static inline __attribute__((always_inline)) void hccs_multiply_quads(const int rows, const int16_t* x,
-                                                                      const int16_t* w, uint32_t quads,
-                                                                      const int32_t* own, int32_t* sums) {
-  v128_t acc[4];
+                                                                      const int16_t* panel, uint32_t quads,
+                                                                      uint32_t tiles, const int32_t* own,
+                                                                      int32_t* sums) {
   int r;
-  for (r = 0; r < 2 * rows; ++r) acc[r] = wasm_v128_load32_splat(own + r / 2);
-  HCCS_MULTIPLY(hccs_multiply_quad, quads, 8, 4 * HCCS_PANEL);
-  for (r = 0; r < 2 * rows; ++r) wasm_v128_store(sums + 4 * r, acc[r]);
+  for (; tiles > 0; --tiles, own += rows, sums += rows * HCCS_PANEL) {
+    const int16_t* w = panel;
+    v128_t acc[4];
+    for (r = 0; r < 2 * rows; ++r) acc[r] = wasm_v128_load32_splat(own + r / 2);
+    HCCS_MULTIPLY(hccs_multiply_quad, quads, 8, 4 * HCCS_PANEL);
+    for (r = 0; r < 2 * rows; ++r) wasm_v128_store(sums + 4 * r, acc[r]);
+  }
 }
 static __attribute__((noinline)) void hccs_one_row(const int16_t* x, const int16_t* w, uint32_t quads,
                                                    const int32_t* own, int32_t* sums) {
-  hccs_multiply_quads(1, x, w, quads, own, sums);
+  hccs_multiply_quads(1, x, w, quads, 1, own, sums);
 }
-static __attribute__((noinline)) void hccs_two_rows(const int16_t* x, const int16_t* w, uint32_t quads,
+static __attribute__((noinline)) void hccs_two_rows(const int16_t* x, const int16_t* w, uint32_t quads, uint32_t tiles,
                                                     const int32_t* own, int32_t* sums) {
-  hccs_multiply_quads(2, x, w, quads, own, sums);
+  hccs_multiply_quads(2, x, w, quads, tiles, own, sums);
 }
 
 /* Rows of int8 as int16, two of them interleaved, [rows / 2][quads][2][4], and what each adds to its sums, negated. */
@@ -342,8 +354,10 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
                            int8_t* y8, int16_t* y16, int32_t* y32) {
   static int16_t wide[2][HCCS_PANEL * (HCCS_INPUTS + 3)] __attribute__((aligned(64))); /* two panels of weights */
   static int32_t own[HCCS_TILE], sums[HCCS_TILE * HCCS_PANEL] __attribute__((aligned(16)));
-  const uint32_t columns = l->inputs + (exponents ? 1 : 0), quads = hccs_quads(l), tiles = (rows + 1) / 2;
-  const uint32_t slice = (quads + tiles - 1) / tiles;
+  const uint32_t columns = l->inputs + (exponents ? 1 : 0), quads = hccs_quads(l);
+  const uint32_t sixteen = 16 * rows / quads, chunk = sixteen < 2 ? 2 : sixteen / 2 * 2;
+  const uint32_t chunks = (rows + chunk - 1) / chunk,
+                 slice = (quads + chunks - 1) / chunks; /* up to 16, or by 2 rows */
   const int8_t* const by_row = exponents ? x + l->inputs : NULL;
   const hccs_results to = {y8, y16, y32};
   hccs_by_exponent of[HCCS_EXPONENTS];
@@ -363,10 +377,15 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
     const int8_t* const next = hccs_panel(l, panel + 1);
     const int32_t* const of_weights = (const int32_t*)(hccs_panel(l, panel) - HCCS_PANEL_OWN);
     uint32_t done = last ? quads : 0;
-    for (row = 0; row < rows; row += 2) { /* the next panel arrives from memory meanwhile */
+    for (row = 0; row < rows; row += chunk) { /* the next panel arrives from memory meanwhile */
+      const uint32_t some = rows - row < chunk ? rows - row : chunk;
       const uint32_t until = quads - done < slice ? quads : done + slice;
-      (rows - row == 1 ? hccs_one_row : hccs_two_rows)(hccs_wide + (size_t)row * quads * 4, wide[panel % 2], quads,
-                                                       own + row, sums + row * HCCS_PANEL);
+      const int16_t* const from = hccs_wide + (size_t)row * quads * 4;
+      hccs_two_rows(from, wide[panel % 2], quads, some / 2, own + row, sums + row * HCCS_PANEL);
+      if (some % 2 != 0) {
+        hccs_one_row(from + (size_t)(some - 1) * quads * 4, wide[panel % 2], quads, own + row + some - 1,
+                     sums + (row + some - 1) * HCCS_PANEL);
+      }
       hccs_widen_panel(next, done, until, wide[(panel + 1) % 2]);
       done = until;
     }
@@ -624,6 +643,24 @@ static inline int32_t hccs_simd_scores(const hccs_attention_head* head, const in
   return wasm_i32x4_extract_lane(total, 0) + wasm_i32x4_extract_lane(total, 1);
 }
 
+/* hccs_round_half_up of eight values; those of more than 32 bits are shifted by 32 without an instruction. */
+static inline void hccs_weighted_8(const int32_t* N, int32_t R, uint32_t shift, int8_t* y) {
+  uint32_t i;
+  v128_t words[2];
+  if (shift < 32) {
+    for (i = 0; i < HCCS_PANEL; ++i) y[i] = hccs_round_half_up(N[i], R, shift);
+    return;
+  }
+  for (i = 0; i < 2; ++i) {
+    const v128_t four = wasm_v128_load(N + 4 * i), half = wasm_i64x2_splat((int64_t)1 << (shift - 1));
+    const v128_t low = wasm_i64x2_add(wasm_i64x2_extmul_low_i32x4(four, wasm_i32x4_splat(R)), half);
+    const v128_t high = wasm_i64x2_add(wasm_i64x2_extmul_high_i32x4(four, wasm_i32x4_splat(R)), half);
+    words[i] = wasm_i32x4_shr(wasm_i32x4_shuffle(low, high, 1, 3, 5, 7), shift - 32);
+  }
+  words[0] = wasm_i16x8_narrow_i32x4(words[0], words[1]);
+  wasm_v128_store64_lane(y, wasm_i8x16_narrow_i16x8(words[0], words[0]), 0);
+}
+
 /* As hccs_attend; four queries at a time go over packed keys, then over packed values. */
 static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, uint32_t length, uint32_t queries,
                              int8_t* x, int16_t* s, int8_t* y) {
@@ -647,16 +684,11 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
     hccs_widen(columns, step, a->width, queries, HCCS_ROWS, hccs_wide);
     for (i = 0; i < queries; i += HCCS_ROWS) {
       const uint32_t some = queries - i < HCCS_ROWS ? queries - i : HCCS_ROWS;
-      v128_t found[2 * HCCS_ROWS];
+      int32_t found[HCCS_ROWS * HCCS_PANEL] __attribute__((aligned(16)));
       uint32_t shift[HCCS_ROWS];
       int32_t R[HCCS_ROWS];
-      for (j = 0; j < length; j += HCCS_PANEL) {
-        hccs_multiply_rows(some, hccs_wide + (size_t)i * pairs * 2, keys + (size_t)j * pairs * 2, pairs, found);
-        for (r = 0; r < some; ++r) {
-          wasm_v128_store(sums[r] + j, found[2 * r]);
-          wasm_v128_store(sums[r] + j + 4, found[2 * r + 1]);
-        }
-      }
+      hccs_multiply_rows(some, hccs_wide + (size_t)i * pairs * 2, keys, pairs, (length + HCCS_PANEL - 1) / HCCS_PANEL,
+                         sums[0], HCCS_KEYS);
       for (r = 0; r < some; ++r) {
         const int32_t Z = hccs_simd_scores(theta, sums[r], length, logits, scores + 2 * r);
         const uint32_t k = hccs_leading_bit((uint64_t)Z);
@@ -664,13 +696,10 @@ static void hccs_simd_attend(const hccs_attention_heads* a, const int8_t* qkv, u
         R[r] = (int32_t)(((uint64_t)theta->out_multiplier << k) / (uint32_t)Z);
       }
       for (c = 0; c < a->width; c += HCCS_PANEL) {
-        hccs_multiply_rows(some, scores, values + (size_t)c * key_pairs * 2, key_pairs, found);
+        hccs_multiply_rows(some, scores, values + (size_t)c * key_pairs * 2, key_pairs, 1, found, HCCS_PANEL);
         for (r = 0; r < some; ++r) {
-          int8_t* to = y + (size_t)(i + r) * all + (size_t)head * a->width + c;
-          int32_t N[HCCS_PANEL];
-          wasm_v128_store(N, found[2 * r]);
-          wasm_v128_store(N + 4, found[2 * r + 1]);
-          for (j = 0; j < HCCS_PANEL; ++j) to[j] = hccs_round_half_up(N[j], R[r], shift[r]);
+          hccs_weighted_8(found + HCCS_PANEL * r, R[r], shift[r],
+                          y + (size_t)(i + r) * all + (size_t)head * a->width + c);
         }
       }
     }
