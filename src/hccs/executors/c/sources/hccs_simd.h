@@ -11,7 +11,7 @@
 
 #define HCCS_PANEL 8
 #define HCCS_PANEL_BYTES 16 /* of a pair of inputs */
-#define HCCS_PANEL_OWN 32   /* bytes before them */
+#define HCCS_PANEL_OWN 32   /* before them */
 #define HCCS_ROWS 4         /* of attention that go through a panel together */
 #define HCCS_EXPONENTS 17   /* 0 to 16 */
 
@@ -355,13 +355,12 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
   static int16_t wide[2][HCCS_PANEL * (HCCS_INPUTS + 3)] __attribute__((aligned(64))); /* two panels of weights */
   static int32_t own[HCCS_TILE], sums[HCCS_TILE * HCCS_PANEL] __attribute__((aligned(16)));
   const uint32_t columns = l->inputs + (exponents ? 1 : 0), quads = hccs_quads(l);
-  const uint32_t sixteen = 16 * rows / quads, chunk = sixteen < 2 ? 2 : sixteen / 2 * 2;
-  const uint32_t chunks = (rows + chunk - 1) / chunk,
-                 slice = (quads + chunks - 1) / chunks; /* up to 16, or by 2 rows */
+  const uint32_t most = 16 * rows / quads / 2 * 2, chunk = most < 2 ? 2 : most; /* so that a slice has about 16 quads */
+  const uint32_t chunks = (rows + chunk - 1) / chunk, slice = (quads + chunks - 1) / chunks;
   const int8_t* const by_row = exponents ? x + l->inputs : NULL;
   const hccs_results to = {y8, y16, y32};
   hccs_by_exponent of[HCCS_EXPONENTS];
-  uint32_t panel, row, e, used = exponents ? 0 : 1, most = 0;
+  uint32_t panel, row, e, used = exponents ? 0 : 1;
   for (e = 0; e < HCCS_EXPONENTS; ++e) {
     const double one = hccs_power(exponents ? 23 - (int32_t)e : 16);
     const double limit = (y32 != NULL ? (double)l->limit : y16 != NULL ? 32767.0 : 127.0) * one;
@@ -369,7 +368,6 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
     of[e].rounder = wasm_f64x2_splat(HCCS_ROUNDER * one);
   }
   for (row = 0; exponents && row < rows; ++row) used |= 1u << by_row[(size_t)row * columns];
-  most = hccs_leading_bit(used);
   hccs_widen_rows(x, columns, l->inputs, rows, hccs_wide, own);
   hccs_widen_panel(hccs_panel(l, first / HCCS_PANEL), 0, quads, wide[first / HCCS_PANEL % 2]);
   for (panel = first / HCCS_PANEL; panel * HCCS_PANEL < l->outputs; ++panel) {
@@ -394,7 +392,8 @@ static void hccs_simd_rows(const hccs_linear* l, uint32_t first, const int8_t* x
       of[e].bias[0] = wasm_i32x4_sub(hccs_bias(wasm_v128_load(l->bias + o), e), wasm_v128_load(of_weights));
       of[e].bias[1] = wasm_i32x4_sub(hccs_bias(wasm_v128_load(l->bias + o + 4), e), wasm_v128_load(of_weights + 4));
     }
-    if (y32 == NULL && o + HCCS_PANEL <= l->outputs && hccs_fits(l, o, exponents ? 23 - (int32_t)most : 16)) {
+    if (y32 == NULL && o + HCCS_PANEL <= l->outputs &&
+        hccs_fits(l, o, exponents ? 23 - (int32_t)hccs_leading_bit(used) : 16)) {
       hccs_finish_panel(l, o, sums, rows, by_row, columns, of, 1, to);
     } else {
       hccs_finish_panel(l, o, sums, rows, by_row, columns, of, 0, to);
