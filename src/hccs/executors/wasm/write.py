@@ -81,12 +81,18 @@ class Weights:
 
 
 def packed_weight(weight: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Weights [outputs, inputs] in panels of 8 outputs: for each pair of inputs, two bytes of each output."""
+    """Weights [outputs, inputs] in panels of 8 outputs.
+
+    A panel has for each output the sum of the products wa * wc of Winograd's inner product, as int32, and for
+    each pair of inputs two bytes of each output; pairs are filled up to an even number.
+    """
     outputs, inputs = weight.shape
-    padded = np.zeros((-(-outputs // PANEL) * PANEL, inputs + inputs % 2), np.int8)
+    padded = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // 4) * 4), np.int8)
     padded[:outputs, :inputs] = weight
+    quads = padded.reshape(len(padded), -1, 2, 2).astype("<i4")
+    own = (quads[:, :, 0] * quads[:, :, 1]).sum(axis=(1, 2), dtype="<i4").reshape(-1, PANEL).view(np.int8)
     panels = padded.reshape(-1, PANEL, padded.shape[1] // 2, 2).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(panels).reshape(1, -1)
+    return np.concatenate([own, panels.reshape(len(panels), -1)], axis=1).reshape(1, -1)
 
 
 def checksum(content: bytes) -> int:
@@ -175,7 +181,7 @@ def _compiled(writing: Writing, weights: Weights) -> tuple[bytes, bytes, bytes, 
 
 
 ROOM: dict[type[op.Operator], Callable[[Any, int], tuple[int, int]]] = {
-    op.Linear: lambda step, width: (step.params.weight.shape[1] + 1, 1),
+    op.Linear: lambda step, width: (step.params.weight.shape[1] + 3, 1),
     op.Attention: lambda step, width: (1, width // step.heads + PANEL),
 }
 """What the vector code of an operator keeps beside the arena: of a row of inputs, and of a row of a head."""
@@ -191,6 +197,7 @@ def _rooms(program: Program) -> dict[str, int]:
     rows = program.rows + PANEL
     return {
         "HCCS_INPUTS": inputs,
+        "HCCS_TILE": TILE,
         "HCCS_WIDE": max((min(TILE, program.rows) + 4) * inputs, rows * heads),
         "HCCS_KEYS": rows,
         "HCCS_PACKED": rows * heads,
