@@ -141,7 +141,7 @@ def test_replayed_cases_agree(programs, softmax_cases, isa):
     replay(programs / "replay", path, isa, f"{cases} cases agree\n")
 
 
-def record_attention(file, arrays, theta, requant, **options):
+def record_attention(file, arrays, theta, requant, reach=None, **options):
     """One case in the order in which replay_attention.cpp reads it."""
     q, k, v = arrays
     groups, nq, d = q.shape
@@ -150,12 +150,16 @@ def record_attention(file, arrays, theta, requant, **options):
     if valid is not None:
         rows = valid if valid.dtype == bool else valid.astype(np.int32)
     masking = 0 if valid is None else 2 if valid.dtype == bool else 1
+    causal, unlimited = options.get("causal", False), 2**31 - 1
+    before, after = reach or (unlimited, 0 if causal else unlimited)
+    if reach:
+        behind = np.arange(nq)[:, None] + k.shape[1] - nq - np.arange(k.shape[1])
+        options["valid"] = np.broadcast_to((behind <= before) & (-behind <= after), (groups, nq, k.shape[1]))
     expected = reference_attention(*arrays, theta, requant, **options)
     outputs = expected if out == "pair" else (expected,)
     kind = {"pair": 0, "float32": 1, "int8": 2}[out]
     number = -1 if mode is None else list(hccs.Mode).index(hccs.Mode(mode))
-    causal = options.get("causal", False)
-    header = [groups, nq, k.shape[1], d, masking, causal, number, kind, outputs[0].nbytes]
+    header = [groups, nq, k.shape[1], d, masking, before, after, number, kind, outputs[0].nbytes]
     header.append(theta.packed.shape[-1])
     file.write(np.array(header, np.int64).tobytes())
     for array in (q, k, v, theta.packed, requant.packed, rows, *outputs):
@@ -188,6 +192,10 @@ def attention_cases(tmp_path_factory):
         ):
             record_attention(file, arrays, theta, requant, mode=mode, out=out, **options)
             cases += 1
+        for theta, reach, out in itertools.product(thetas, [(64, 64), (0, 3), (90, 0)], ["pair", "int8"]):
+            if mode is None and nq <= nk:
+                record_attention(file, arrays, theta, requant, reach, out=out)
+                cases += 1
     path = tmp_path_factory.mktemp("attention") / "cases"
     path.write_bytes(np.int64(cases).tobytes() + file.getvalue())
     return path, cases

@@ -6,7 +6,20 @@
 
 namespace {
 
-enum Field { kGroups, kQueries, kKeys, kDim, kMasking, kCausal, kMode, kOutput, kOutputBytes, kHeadFields, kFields };
+enum Field {
+  kGroups,
+  kQueries,
+  kKeys,
+  kDim,
+  kMasking,
+  kBefore,
+  kAfter,
+  kMode,
+  kOutput,
+  kOutputBytes,
+  kHeadFields,
+  kFields
+};
 
 bool replay(std::FILE* file, const hccs::InstructionSet& isa) {
   const auto header = read_array<int64_t>(file, kFields);
@@ -17,7 +30,8 @@ bool replay(std::FILE* file, const hccs::InstructionSet& isa) {
   job.keys = keys;
   job.dim = job.q_stride = job.k_stride = job.v_stride = job.out_stride = dim;
   job.masking = static_cast<hccs::Masking>(header[kMasking]);
-  job.causal = header[kCausal] != 0;
+  job.before = header[kBefore];
+  job.after = header[kAfter];
   job.probabilities_first = header[kMode] >= 0;
   job.mode = static_cast<hccs::Mode>(job.probabilities_first ? header[kMode] : 0);
   job.softmax = isa.softmax;

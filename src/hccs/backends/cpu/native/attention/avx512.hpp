@@ -36,6 +36,7 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
   static constexpr int kRows = 4, kPanels = 4;
   static constexpr int kQueryOffset = 128;
   static constexpr int32_t kLargestSum = 1 << 17;  // |N| <= 128 Z is exact in float32
+  static constexpr bool kPairsOfScores = true;
   using Sums = __m512i;
   using Ints = __m512i;
   using Panel = __m512i;
@@ -78,8 +79,22 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
     }
     __m512 factor;
   };
-  template <int kGroup>
-  static HCCS_INLINE void store_bytes(const Ints (&sums)[kGroup], const Factor& factor, bool turned, int8_t* to) {
+  // The same in float64, for any sum.
+  struct WideFactor {
+    HCCS_INLINE WideFactor(const RowScaling& rows, int64_t r) : factor(_mm512_set1_pd(rows.real[r])) {}
+    HCCS_INLINE __m512i rounded(Ints sums) const {
+      const __m256i low = rounded(_mm512_castsi512_si256(sums)), high = rounded(_mm512_extracti64x4_epi64(sums, 1));
+      return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    }
+    HCCS_INLINE __m256i rounded(__m256i sums) const {
+      constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+      const __m512d real = _mm512_fmadd_round_pd(_mm512_cvtepi32_pd(sums), factor, _mm512_set1_pd(0.5), kDown);
+      return _mm512_cvt_roundpd_epi32(_mm512_min_pd(real, _mm512_set1_pd(127)), kDown);
+    }
+    __m512d factor;
+  };
+  template <int kGroup, class Scaling>
+  static HCCS_INLINE void store_bytes(const Ints (&sums)[kGroup], const Scaling& factor, bool turned, int8_t* to) {
     const __m512i turn = _mm512_maskz_set1_epi8(turned ? ~__mmask64{0} : 0, -128);
     if constexpr (kGroup == 4) {
       const __m512i low = _mm512_packs_epi32(factor.rounded(sums[0]), factor.rounded(sums[1]));
@@ -196,26 +211,44 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
   static void distances(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended, int D,
                         uint8_t* weights, RowSums& sums) {
     const __m512i most = _mm512_set1_epi8(static_cast<char>(D));
-    weigh(x, on, columns, rows, attended, weights, sums,
-          [&](__m512i distance) HCCS_INLINE_LAMBDA { return _mm512_min_epu8(distance, most); });
+    weigh(
+        x, on, columns, rows, attended, weights, sums,
+        [&](__m512i distance) HCCS_INLINE_LAMBDA { return _mm512_min_epu8(distance, most); }, nullptr);
   }
-  // Behind distance 127 every score is the same.
+  // Beyond distance 127 every score is the same.
   static void scores(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
                      const uint8_t* table, uint8_t* weights, RowSums& sums) {
-    const __m512i most = _mm512_set1_epi8(127);
-    const __m512i near = _mm512_loadu_si512(table), far = _mm512_loadu_si512(table + 64);
-    weigh(x, on, columns, rows, attended, weights, sums, [&](__m512i distance) HCCS_INLINE_LAMBDA {
-      return _mm512_permutex2var_epi8(near, _mm512_min_epu8(distance, most), far);
-    });
+    weigh(x, on, columns, rows, attended, weights, sums, LookUp(table), nullptr);
   }
+  // Both bytes of scores, and the sums of each.
+  static void scores(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
+                     const ScoreTables& tables, uint8_t* low, RowSums& low_sums, uint8_t* high, RowSums& high_sums) {
+    const LookUp upper(tables.high);
+    const Second second{upper, high, high_sums};
+    weigh(x, on, columns, rows, attended, low, low_sums, LookUp(tables.low), &second);
+  }
+  struct LookUp {
+    HCCS_INLINE explicit LookUp(const uint8_t* table)
+        : near(_mm512_loadu_si512(table)), far(_mm512_loadu_si512(table + 64)) {}
+    HCCS_INLINE __m512i operator()(__m512i distance) const {
+      return _mm512_permutex2var_epi8(near, _mm512_min_epu8(distance, _mm512_set1_epi8(127)), far);
+    }
+    __m512i near, far;
+  };
+  // What else is weighed by the same distances.
+  struct Second {
+    const LookUp& weight;
+    uint8_t* weights;
+    RowSums& sums;
+  };
   // weight(m - x) of the attended keys.
-  template <class Weight>
+  template <class Weight, class Other>
   static HCCS_INLINE void weigh(const int8_t* x, const uint8_t* on, int64_t columns, int rows, const Attended& attended,
-                                uint8_t* weights, RowSums& sums, const Weight& weight) {
+                                uint8_t* weights, RowSums& sums, const Weight& weight, const Other& second) {
     const int64_t full = attended.keys / 64, tail = attended.keys % 64;
     if (attended.alike) {
       const auto lanes = [&](int, int64_t) HCCS_INLINE_LAMBDA { return first(tail); };
-      weigh_blocks(x, columns, rows, full, full + (tail > 0), weights, sums, weight, lanes);
+      weigh_blocks(x, columns, rows, full, full + (tail > 0), weights, sums, weight, second, lanes);
       for (int r = 0; r < rows; ++r) sums.count[r] = static_cast<int32_t>(attended.keys);
       return;
     }
@@ -224,7 +257,7 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
       const __m512i bytes = _mm512_loadu_si512(on + r * columns + 64 * block);
       return _mm512_test_epi8_mask(bytes, bytes);
     };
-    weigh_blocks(x, columns, rows, attended.full, blocks, weights, sums, weight, lanes);
+    weigh_blocks(x, columns, rows, attended.full, blocks, weights, sums, weight, second, lanes);
     for (int r = 0; r < rows; ++r) {
       int64_t count = 64 * attended.full;
       for (int64_t block = attended.full; block < blocks; ++block) count += _mm_popcnt_u64(lanes(r, block));
@@ -233,10 +266,12 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
   }
   // All lanes of the first `full` blocks, and lanes(row, block) of the others. The rows' reductions have long latency
   // and little work, so they are done together.
-  template <class Weight, class Lanes>
+  template <class Weight, class Other, class Lanes>
   static HCCS_INLINE void weigh_blocks(const int8_t* x, int64_t columns, int rows, int64_t full, int64_t blocks,
-                                       uint8_t* weights, RowSums& sums, const Weight& weight, const Lanes& lanes) {
-    __m512i each[kBlockRows];
+                                       uint8_t* weights, RowSums& sums, const Weight& weight, const Other& second,
+                                       const Lanes& lanes) {
+    constexpr bool kTwo = !std::is_same_v<Other, std::nullptr_t>;
+    __m512i each[kBlockRows], others[kTwo ? kBlockRows : 1];
     alignas(64) uint32_t m[kBlockRows];
     for (int r = 0; r < rows; ++r) {
       const int8_t* const row = x + r * columns;
@@ -251,21 +286,31 @@ struct Avx512 : PlainSteps<uint8_t, 16, 4> {
     for (int r = 0; r < rows; ++r) {
       const int8_t* const row = x + r * columns;
       const __m512i top = _mm512_set1_epi32(static_cast<int32_t>(m[r]));
-      __m512i sum = _mm512_setzero_si512();
-      const auto weighed = [&](int64_t block) HCCS_INLINE_LAMBDA {
-        return weight(_mm512_sub_epi8(top, _mm512_loadu_si512(row + 64 * block)));
+      __m512i sum = _mm512_setzero_si512(), other = sum;
+      const auto keep = [&](int64_t block, __m512i found, uint8_t* to, __m512i& total) HCCS_INLINE_LAMBDA {
+        _mm512_storeu_si512(to + r * columns + 64 * block, found);
+        total = _mm512_add_epi64(total, _mm512_sad_epu8(found, _mm512_setzero_si512()));
       };
-      const auto keep = [&](int64_t block, __m512i found) HCCS_INLINE_LAMBDA {
-        _mm512_storeu_si512(weights + r * columns + 64 * block, found);
-        sum = _mm512_add_epi64(sum, _mm512_sad_epu8(found, _mm512_setzero_si512()));
+      const auto weighed = [&](int64_t block, const auto& chosen) HCCS_INLINE_LAMBDA {
+        const __m512i distance = _mm512_sub_epi8(top, _mm512_loadu_si512(row + 64 * block));
+        keep(block, chosen(weight(distance)), weights, sum);
+        if constexpr (kTwo) keep(block, chosen(second->weight(distance)), second->weights, other);
       };
-      for (int64_t block = 0; block < full; ++block) keep(block, weighed(block));
-      for (int64_t block = full; block < blocks; ++block)
-        keep(block, _mm512_maskz_mov_epi8(lanes(r, block), weighed(block)));
+      for (int64_t block = 0; block < full; ++block)
+        weighed(block, [](__m512i found) HCCS_INLINE_LAMBDA { return found; });
+      for (int64_t block = full; block < blocks; ++block) {
+        const __mmask64 on = lanes(r, block);
+        weighed(block, [&](__m512i found) HCCS_INLINE_LAMBDA { return _mm512_maskz_mov_epi8(on, found); });
+      }
       each[r] = sum;
+      if constexpr (kTwo) others[r] = other;
     }
     for (int r = rows; r < kBlockRows; ++r) each[r] = _mm512_setzero_si512();
     reduce_sum_rows(each, sums.weights);
+    if constexpr (kTwo) {
+      for (int r = rows; r < kBlockRows; ++r) others[r] = _mm512_setzero_si512();
+      reduce_sum_rows(others, second->sums.weights);
+    }
   }
 };
 

@@ -64,7 +64,8 @@ int attention(nb::handle q, nb::handle k, nb::handle v, nb::handle heads, nb::ha
   job.k_stride = of.row_stride(of.k);
   job.v_stride = of.row_stride(of.v);
   job.out_stride = of.row_stride(of.out) / results.itemsize;
-  job.causal = causal;
+  job.before = kUnlimited;
+  job.after = causal ? 0 : kUnlimited;
   job.masking = masking_of(masking);
   job.probabilities_first = of.probabilities_first;
   job.mode = of.mode;

@@ -31,6 +31,7 @@ class AttentionRows {
   static constexpr int64_t kUnseen = 1 << 24;  // products after which an interruption must have been looked for
   static constexpr int kChunk = 256;           // keys whose part of a value panel stays in the L1 cache
   static constexpr int64_t kNone = -1;
+  static constexpr bool kRoundsWide = requires { typename Isa::WideFactor; };
 
  public:
   static size_t workspace(const AttentionJob& job) {
@@ -46,17 +47,18 @@ class AttentionRows {
   const AttentionJob& job_;
   Allotment memory_;
   PackedHead<Isa> head_;
-  const int64_t columns_, width_;  // keys in whole blocks, columns of v in whole panels
+  const int64_t columns_, width_;  // keys that a block may reach in whole blocks, columns of v in whole panels
   // Of the block at hand, one row after the other.
   Element* queries_;         // [kRows][dim_steps][kStep]
   int8_t* x_;                // [kRows][columns]
   uint8_t* on_;              // [kRows][columns]: 1 for attended keys; only where KeySelection spells them out
   uint8_t* bytes_;           // [kRows][columns]: probabilities
   Element* weights_;         // the same as elements, or distances
+  Element* upper_;           // upper bytes of scores
   Element* chosen_;          // on_ as elements
   int32_t* products_;        // [kRows][width]: weights times v, then N
   int32_t* selected_;        // [kRows][width]: sums of v over the attended keys of partly attended blocks
-  int32_t* upper_products_;  // [kRows][width]: upper bytes of scores times v
+  int32_t* lower_products_;  // [kRows][width]: lower bytes of scores times v, as a base
   int32_t* common_;          // [width]: B times the sums of v over the last number of keys that all rows had in common
   int8_t* staged_;           // [kRows][width]: output on its way to rows that are no whole panels
   RowSums sums_{};           // of rows that a block does not have, those of the one before
@@ -72,13 +74,15 @@ class AttentionRows {
   int64_t base_stride_;
   int32_t slope_;
   int64_t common_keys_;  // of common_
+  int64_t first_ = 0;    // key of the block's first column
   const AttentionGroup* group_ = nullptr;
   int8_t* out_;  // int8 output of the block: to where it belongs, or staged
   int64_t out_stride_;
+  bool wide_;    // sums are too large for Isa::Factor
   bool rounds_;  // int8 output leaves the registers as such
 
   AttentionRows(const AttentionJob& job, std::byte* memory)
-      : job_(job), memory_(memory), head_(job, memory_), columns_(head_.blocks * kBlock), width_(head_.width) {
+      : job_(job), memory_(memory), head_(job, memory_), columns_(reached(job)), width_(head_.width) {
     memory_.take(queries_, kRows * head_.dim_steps * kStep);
     memory_.take(x_, kRows * columns_);
     memory_.take(on_, kRows * columns_);
@@ -90,22 +94,28 @@ class AttentionRows {
       memory_.take(weights_, kRows * columns_);
       memory_.take(chosen_, kRows * columns_);
     }
+    memory_.take(upper_, Isa::kWordScores ? 0 : kRows * columns_);
     memory_.take(products_, kRows * width_);
     memory_.take(selected_, kRows * width_);
-    memory_.take(upper_products_, kRows * width_);
+    memory_.take(lower_products_, kRows * width_);
     memory_.take(common_, width_);
     memory_.take(staged_, kRows * width_);
   }
 
+  static int64_t reached(const AttentionJob& job) {
+    const int64_t window = kBlock - 1 + job.before + kRows + job.after;
+    return round_up(window < job.keys ? window : job.keys, kBlock);
+  }
+  bool sees_all() const { return job_.before >= job_.keys - 1 && job_.after >= job_.queries - 1; }
+
   void all_rows(int64_t begin, int64_t end) {
     KeySelection<kRows> selection(job_, begin, on_, columns_);
     // The last block's columns without a panel are read, if not used.
-    if (const int64_t filled = head_.key_panels * kLanes; filled < columns_)
-      for (int r = 0; r < kRows; ++r) std::memset(x_ + r * columns_ + filled, 0, columns_ - filled);
+    if (head_.key_panels * kLanes < head_.blocks * kBlock) std::memset(x_, 0, kRows * columns_);
     head_.begin();
-    const bool all_alike = !job_.causal && job_.masking == Masking::kNone;
+    const bool all_alike = sees_all() && job_.masking == Masking::kNone;
     Attended attended{};
-    if (all_alike) attended = selection.next(0, kRows);
+    if (all_alike) attended = selection.next(0, static_cast<int>(job_.queries < kRows ? job_.queries : kRows));
     int64_t unseen = 0;
     while (begin < end) {
       const int64_t query = begin % job_.queries;
@@ -128,7 +138,7 @@ class AttentionRows {
     common_keys_ = kNone;
     const WideHead wide = parameters_ = wide_form(group);
     two_bytes_ = !Isa::kWordScores && wide.B >> wide.f > 255;
-    const bool rows_differ = job_.causal || job_.masking == Masking::kMask;
+    const bool rows_differ = !sees_all() || job_.masking == Masking::kMask;
     by_scores_ =
         group.by_distance || wide.S2 != 0 || wide.f != 0 || (rows_differ && !two_bytes_ && Isa::kWeightOffset == 0);
     if (!by_scores_ || job_.probabilities_first || Isa::kWeightOffset != 0) head_.sum_values();
@@ -142,15 +152,17 @@ class AttentionRows {
     const int64_t padded = head_.dim_steps * kStep;
     for (int r = 0; r < rows; ++r)
       Isa::stage_query(group_->q + (query + r) * job_.q_stride, job_.dim, padded, queries_ + r * padded);
+    first_ = attended.first;
     logits(rows, attended.keys);
     int64_t steps = round_up(attended.keys, kStep) / kStep;
+    const Element* weights = weights_;
     if (job_.probabilities_first) {
       probabilities(rows, attended, lengths);
       scaling_.set_sums(255);
       scale_total();
       if (Isa::kWeightOffset) steps = head_.key_steps;
     } else if (by_scores_) {
-      scores(rows, attended, steps);
+      weights = scores(rows, attended, steps);
     } else {
       Isa::distances(x_, on_, columns_, rows, attended, parameters_.D, weights_, sums_);
       scaling_.set_sums(0);
@@ -164,8 +176,9 @@ class AttentionRows {
     out_stride_ = staged ? width_ : job_.out_stride;
     const bool bytes = job_.output == AttentionOutput::kInt8;
     if (bytes) scaling_.solve(*group_->requant);
-    rounds_ = bytes && scaling_.largest() <= Isa::kLargestSum;
-    multiply<Sink::kFinish>(rows, weights_, 0, steps, products_);
+    wide_ = scaling_.largest() > Isa::kLargestSum;
+    rounds_ = bytes && (!wide_ || kRoundsWide);
+    multiply<Sink::kFinish>(rows, weights, 0, steps, products_);
     if (!rounds_)
       for (int r = 0; r < rows; ++r) write(first + r, query + r, r);
     else if (staged)
@@ -173,12 +186,16 @@ class AttentionRows {
   }
 
   void logits(int rows, int64_t keys) {
+    static_assert(kBlock % (Isa::kPanels * kLanes) == 0, "a block begins with a group of panels");
     const typename Isa::Factor factor(group_->requant->multiplier, group_->requant->shift);
-    in_parts<Isa::kPanels>(head_.key_panels, [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
-      if (panel * kLanes < keys)
-        in_tiles<Isa>(rows, [&]<int kTileRows>(int64_t r)
-                                HCCS_INLINE_LAMBDA { logits_tile<kTileRows, kGroup>(panel, r, factor); });
-    });
+    in_parts<Isa::kPanels>(
+        head_.key_panels,
+        [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
+          if (panel * kLanes < first_ + keys)
+            in_tiles<Isa>(rows, [&]<int kTileRows>(int64_t r)
+                                    HCCS_INLINE_LAMBDA { logits_tile<kTileRows, kGroup>(panel, r, factor); });
+        },
+        first_ / kLanes);
   }
   // Functions of their own: what the callers keep in registers would push sums out of them.
   template <int kTileRows, int kPanels>
@@ -208,7 +225,7 @@ class AttentionRows {
         whole[c] = Isa::whole(sums[r][c]);
         if constexpr (kInTiles) whole[c] = Isa::add(whole[c], start[c]);
       }
-      Isa::template store_bytes<kPanels>(whole, factor, false, x_ + (first + r) * columns_ + panel * kLanes);
+      Isa::template store_bytes<kPanels>(whole, factor, false, x_ + (first + r) * columns_ + panel * kLanes - first_);
     }
   }
 
@@ -249,8 +266,9 @@ class AttentionRows {
     common_keys_ = job_.keys;
   }
 
-  // Weights are scores, of two bytes in two products: the upper bytes' goes to the base of the other.
-  void scores(int rows, const Attended& attended, int64_t steps) {
+  // Weights are scores, of two bytes in two products: the lower bytes' goes to the base of the other. Returns the
+  // weights of the last product.
+  const Element* scores(int rows, const Attended& attended, int64_t steps) {
     slope_ = 1;
     scaling_.set_sums(0);
     if constexpr (Isa::kWordScores) {
@@ -260,23 +278,26 @@ class AttentionRows {
         Isa::scores(x_, on_, columns_, rows, attended, parameters_, weights_, sums_);
       scaling_.add_sums(0, 1, sums_);
       scale_selected(rows, attended, 0);
+      return weights_;
     } else {
-      if (two_bytes_) {
-        Isa::scores(x_, on_, columns_, rows, attended, tables_->high, weights_, upper_sums_);
-        multiply<Sink::kKeep>(rows, weights_, 0, steps, upper_products_);
-        scaling_.add_sums(0, 256, upper_sums_);
-      }
-      Isa::scores(x_, on_, columns_, rows, attended, tables_->low, weights_, sums_);
+      const auto look_up = [&](const uint8_t* table, Element* weights, RowSums& sums) {
+        Isa::scores(x_, on_, columns_, rows, attended, table, weights, sums);
+      };
+      if constexpr (Isa::kPairsOfScores)
+        if (two_bytes_) Isa::scores(x_, on_, columns_, rows, attended, *tables_, weights_, sums_, upper_, upper_sums_);
+      if (!Isa::kPairsOfScores || !two_bytes_) look_up(tables_->low, weights_, sums_);
       scaling_.add_sums(0, 1, sums_);
       scale_selected(rows, attended, Isa::kWeightOffset * (two_bytes_ ? 257 : 1));
-      if (!two_bytes_) return;
-      for (int r = 0; r < rows; ++r) {
-        const int32_t* const base = base_ + r * base_stride_;
-        int32_t* const upper = upper_products_ + r * width_;
-        for (int64_t c = 0; c < width_; ++c) upper[c] = base[c] + 256 * upper[c];
-      }
-      base_ = upper_products_;
+      if (!two_bytes_) return weights_;
+      multiply<Sink::kKeep>(rows, weights_, 0, steps, lower_products_);
+      for (int r = 0; Isa::kWeightOffset != 0 && r < rows; ++r)
+        for (int64_t c = 0; c < width_; ++c) lower_products_[r * width_ + c] += base_[r * base_stride_ + c];
+      base_ = lower_products_;
       base_stride_ = width_;
+      slope_ = 256;
+      if (!Isa::kPairsOfScores) look_up(tables_->high, upper_, upper_sums_);
+      scaling_.add_sums(0, 256, upper_sums_);
+      return upper_;
     }
   }
 
@@ -320,7 +341,7 @@ class AttentionRows {
     do {
       chunk.steps = end - begin < kSteps ? end - begin : kSteps;
       chunk.last = begin + kSteps >= end;
-      chunk.values = head_.values + begin * kVector;
+      chunk.values = head_.values + (first_ / kStep + begin) * kVector;
       chunk.weights = weights + begin * kStep;
       in_tiles<Isa>(rows, [&]<int kTileRows>(int64_t r) HCCS_INLINE_LAMBDA {
         in_parts<Isa::kPanels>(head_.dim_panels, [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
@@ -373,9 +394,12 @@ class AttentionRows {
     const Ints slope = Isa::ints(slope_);
 #pragma GCC unroll 8
     for (int c = 0; c < kPanels; ++c) N[c] = Isa::combine(N[c], slope, Isa::load(base + c * kLanes));
+    int8_t* const out = out_ + r * out_stride_ + panel * kLanes;
+    if constexpr (kRoundsWide)
+      if (rounds_ && wide_)
+        return Isa::template store_bytes<kPanels>(N, typename Isa::WideFactor(scaling_, r), job_.turned, out);
     if (rounds_)
-      Isa::template store_bytes<kPanels>(N, typename Isa::Factor(scaling_, r), job_.turned,
-                                         out_ + r * out_stride_ + panel * kLanes);
+      Isa::template store_bytes<kPanels>(N, typename Isa::Factor(scaling_, r), job_.turned, out);
     else
       Isa::template store_ints<kPanels>(N, products);
   }

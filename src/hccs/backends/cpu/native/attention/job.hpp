@@ -32,6 +32,7 @@ struct AttentionGroup {
   bool by_distance = false;             // the tables are all there is: of theta its B alone has a meaning
 };
 constexpr int kDistances = 128;  // all beyond have the last one's score
+constexpr int64_t kUnlimited = INT32_MAX;
 
 enum class AttentionOutput { kPair, kFloat32, kInt8 };
 constexpr const char* kAttentionOutputNames[] = {"pair", "float32", "int8"};
@@ -49,7 +50,9 @@ struct AttentionJob {
   int64_t dim;
   // From row to row, in elements; a row itself is contiguous.
   int64_t q_stride, k_stride, v_stride, out_stride;
-  bool causal;  // query i sees keys up to i + keys - queries
+  // Query i, at position i + keys - queries, sees keys so far before and after it. Not with probabilities first, but
+  // for kUnlimited before.
+  int64_t before, after;
   Masking masking;
   StridedRows valid;         // per query row: int32 length, or `keys` booleans
   bool probabilities_first;  // in `mode`; otherwise normalisation is deferred

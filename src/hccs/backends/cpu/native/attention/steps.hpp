@@ -21,7 +21,8 @@ struct PlainSteps {
   static constexpr int kTiledRows = 0;               // rows that Isa::tile_products multiplies at a time
   static constexpr bool kOwnTile = false;            // its products are no sums of broadcast rows times panels
   static constexpr bool kWordScores = false;         // elements hold scores of 16 bits
-  static constexpr int32_t kLargestSum = INT32_MAX;  // rows up to this Z are rounded to int8 by store_bytes
+  static constexpr bool kPairsOfScores = false;      // Isa::scores can look up both bytes together
+  static constexpr int32_t kLargestSum = INT32_MAX;  // rows up to this Z are rounded to int8 by Factor
 
   // A row of q as elements, zeros up to `padded`.
   static void stage_query(const int8_t* from, int64_t dim, int64_t padded, Element* to) {

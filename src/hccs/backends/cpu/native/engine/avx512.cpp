@@ -36,6 +36,55 @@ struct Avx512Row {
     for (; i + 32 <= count; i += 32) most = _mm512_max_epi16(most, _mm512_abs_epi16(_mm512_loadu_si512(x + i)));
     return larger(largest_of(most), PlainRow::largest(x + i, count - i));
   }
+  // A block of channels of all heads, then the next: they share sines.
+  static void rotate(const RotateConstants& constants, const int16_t* cosine, const int16_t* sine, const int16_t* x,
+                     uint8_t turn, int8_t* out) {
+    const int64_t dim = constants.dim, pairs = constants.pairs;
+    for (int64_t i = 0; i < pairs; i += 32) {
+      const __mmask32 lanes = first(pairs - i);
+      const __m512i c = _mm512_maskz_loadu_epi16(lanes, cosine + i), s = _mm512_maskz_loadu_epi16(lanes, sine + i);
+      const __m512i minus = _mm512_sub_epi16(_mm512_setzero_si512(), s);
+      const __m512i by[2] = {_mm512_unpacklo_epi16(c, minus), _mm512_unpackhi_epi16(c, minus)};
+      const __m512i by_second[2] = {_mm512_unpacklo_epi16(s, c), _mm512_unpackhi_epi16(s, c)};
+      for (int64_t head = 0; head < constants.turned; ++head) {
+        const int64_t at = head * dim + i;
+        const __m512i a = _mm512_maskz_loadu_epi16(lanes, x + at), b = _mm512_maskz_loadu_epi16(lanes, x + at + pairs);
+        const __m512i ab[2] = {_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)};
+        const __m512d factor = _mm512_set1_pd(constants.factor[head]);
+        const auto turned = [&](const __m512i(&rows)[2]) HCCS_INLINE_LAMBDA {
+          return narrowed(_mm512_madd_epi16(ab[0], rows[0]), _mm512_madd_epi16(ab[1], rows[1]), factor, turn);
+        };
+        _mm256_mask_storeu_epi8(out + at, lanes, turned(by));
+        _mm256_mask_storeu_epi8(out + at + pairs, lanes, turned(by_second));
+      }
+    }
+    for (int64_t head = 0; head < constants.heads; ++head) {
+      const __m512d factor = _mm512_set1_pd(32767 * constants.factor[head]);
+      for (int64_t i = head < constants.turned ? 2 * pairs : 0; i < dim; i += 32) {
+        const __mmask32 lanes = first(dim - i);
+        const int64_t at = head * dim + i;
+        const __m512i a = _mm512_maskz_loadu_epi16(lanes, x + at), sign = _mm512_srai_epi16(a, 15);
+        _mm256_mask_storeu_epi8(out + at, lanes,
+                                narrowed(_mm512_unpacklo_epi16(a, sign), _mm512_unpackhi_epi16(a, sign), factor, turn));
+      }
+    }
+  }
+  // clamp(rhe(a * factor), -127, 127) ^ turn of the integers that unpacking words leaves; |a * factor| < 2^17.
+  static HCCS_INLINE __m256i narrowed(__m512i low, __m512i high, __m512d factor, uint8_t turn) {
+    const auto rounded = [&](__m512i a) HCCS_INLINE_LAMBDA {
+      alignas(64) static constexpr int32_t kEven[16] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+      const __m512d rounder = _mm512_set1_pd(kRounder);
+      const __m512d lower = _mm512_fmadd_pd(_mm512_cvtepi32_pd(_mm512_castsi512_si256(a)), factor, rounder);
+      const __m512d upper = _mm512_fmadd_pd(_mm512_cvtepi32_pd(_mm512_extracti64x4_epi64(a, 1)), factor, rounder);
+      return _mm512_permutex2var_epi32(_mm512_castpd_si512(lower), _mm512_load_si512(kEven),
+                                       _mm512_castpd_si512(upper));
+    };
+    const __m256i bytes = _mm512_cvtsepi16_epi8(_mm512_packs_epi32(rounded(low), rounded(high)));
+    return _mm256_xor_si256(_mm256_max_epi8(bytes, _mm256_set1_epi8(-127)), _mm256_set1_epi8(static_cast<char>(turn)));
+  }
+  static HCCS_INLINE __mmask32 first(int64_t count) {
+    return count >= 32 ? ~__mmask32{0} : (__mmask32{1} << count) - 1;
+  }
   static HCCS_INLINE int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
   static HCCS_INLINE int32_t largest_of(__m512i words) {
     const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(words, 16), 16), odd = _mm512_srai_epi32(words, 16);

@@ -172,7 +172,7 @@ struct PlainNorm {
   }
 };
 
-// The ramp and the row's exponent, for each of which an instruction set may have its own form.
+// The ramp, the row's exponent and turned heads, for each of which an instruction set may have its own form.
 struct PlainRow {
   // The largest |f(x)| of those written.
   static int32_t ramp(const RampConstants& ramp, const int16_t* x, int64_t count, int16_t* out) {
@@ -192,6 +192,36 @@ struct PlainRow {
       most = magnitude > most ? magnitude : most;
     }
     return most;
+  }
+
+  // clamp(rhe(a * M / 2^38), -127, 127) of one head's channels.
+  static HCCS_INLINE int8_t rotated(int32_t a, int32_t multiplier, double factor, uint8_t turn) {
+    int32_t y;
+    if constexpr (kFused)  // |y| < 2^17, in the last bits of the sum
+      y = static_cast<int32_t>(std::bit_cast<int64_t>(__builtin_fma(static_cast<double>(a), factor, kRounder)));
+    else
+      y = static_cast<int32_t>(shifted_half_even(static_cast<int64_t>(a) * multiplier, kRotateShift));
+    return static_cast<int8_t>(clamp(y, 127) ^ turn);
+  }
+
+  static void rotate(const RotateConstants& constants, const int16_t* cosine, const int16_t* sine, const int16_t* x,
+                     uint8_t turn, int8_t* out) {
+    const int64_t dim = constants.dim;
+    for (int64_t head = 0; head < constants.heads; ++head, x += dim, out += dim) {
+      const int64_t pairs = head < constants.turned ? constants.pairs : 0;
+      const int32_t multiplier = constants.multiplier[head];
+      const double factor = constants.factor[head];
+      const int16_t* const second = x + pairs;
+      int8_t* const second_out = out + pairs;
+#pragma omp simd
+      for (int64_t i = 0; i < pairs; ++i) {
+        const int32_t c = cosine[i], s = sine[i];
+        out[i] = rotated(x[i] * c - second[i] * s, multiplier, factor, turn);
+        second_out[i] = rotated(second[i] * c + x[i] * s, multiplier, factor, turn);
+      }
+#pragma omp simd
+      for (int64_t i = 2 * pairs; i < dim; ++i) out[i] = rotated(x[i] * 32767, multiplier, factor, turn);
+    }
   }
 };
 
@@ -337,36 +367,6 @@ void add_rows(const int16_t* a, const int16_t* b, int64_t count, int32_t limit, 
   }
 }
 
-// clamp(rhe(a * M / 2^38), -127, 127) of one head's channels.
-HCCS_INLINE int8_t rotated(int32_t a, int32_t multiplier, double factor, uint8_t turn) {
-  int32_t y;
-  if constexpr (kFused)  // |y| < 2^17, in the last bits of the sum
-    y = static_cast<int32_t>(std::bit_cast<int64_t>(__builtin_fma(static_cast<double>(a), factor, kRounder)));
-  else
-    y = static_cast<int32_t>(shifted_half_even(static_cast<int64_t>(a) * multiplier, kRotateShift));
-  return static_cast<int8_t>(clamp(y, 127) ^ turn);
-}
-
-void rotate_row(const RotateConstants& constants, const int16_t* cosine, const int16_t* sine, const int16_t* x,
-                uint8_t turn, int8_t* out) {
-  const int64_t dim = constants.dim;
-  for (int64_t head = 0; head < constants.heads; ++head, x += dim, out += dim) {
-    const int64_t pairs = head < constants.turned ? constants.pairs : 0;
-    const int32_t multiplier = constants.multiplier[head];
-    const double factor = constants.factor[head];
-    const int16_t* const second = x + pairs;
-    int8_t* const second_out = out + pairs;
-#pragma omp simd
-    for (int64_t i = 0; i < pairs; ++i) {
-      const int32_t c = cosine[i], s = sine[i];
-      out[i] = rotated(x[i] * c - second[i] * s, multiplier, factor, turn);
-      second_out[i] = rotated(second[i] * c + x[i] * s, multiplier, factor, turn);
-    }
-#pragma omp simd
-    for (int64_t i = 2 * pairs; i < dim; ++i) out[i] = rotated(x[i] * 32767, multiplier, factor, turn);
-  }
-}
-
 template <class Out>
 HCCS_INLINE int32_t multiply_as(const int16_t* a, const int16_t* b, int64_t count, int bits, int32_t limit, Out* out) {
   const int32_t mask = (1 << bits) - 1, half = bits ? 1 << (bits - 1) : 1;
@@ -463,7 +463,7 @@ void unit_row(const int32_t* x, int64_t channels, int16_t* out) {
 
 template <class Norm>
 constexpr RowKernels kRowLoops{norm_rows<Norm>, embed_row, narrow_values<Norm>, narrow_row<Norm>, Norm::Row::ramp,
-                               pool_tokens,     unit_row,  rotate_row,          multiply_rows,    narrow_long_row,
+                               pool_tokens,     unit_row,  Norm::Row::rotate,   multiply_rows,    narrow_long_row,
                                largest_of_long, add_rows,  add_long_rows};
 
 }  // namespace

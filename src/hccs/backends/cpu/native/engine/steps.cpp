@@ -362,10 +362,6 @@ AttentionStep::AttentionStep(const AttentionKernel& kernel, const Operand& q, co
       requant_(requant.begin(), requant.end()),
       tables_(by_distance_ ? requant.size() : wide_theta.size()),
       scores_(requant.size()) {
-  if (reach.before < kUnlimited) {
-    band_.assign(reach.before + reach.after + 2 * kWindowQueries - 1, 0);
-    std::fill_n(band_.begin() + kWindowQueries - 1, reach.before + reach.after + 1, 1);
-  }
   for (size_t i = 0; i < tables_.size(); ++i)
     if (by_distance_) {
       const int16_t* const own = &scores[i * kDistances];
@@ -399,6 +395,7 @@ AttentionJob AttentionStep::job_of(int64_t queries, int64_t keys) const {
   job.k_stride = k_.value.row_bytes;
   job.v_stride = v_.value.row_bytes;
   job.out_stride = out_.row_bytes;
+  job.before = job.after = kUnlimited;
   job.masking = Masking::kNone;
   job.output = AttentionOutput::kInt8;
   job.turned = out_.turned;
@@ -481,7 +478,6 @@ void AttentionStep::decode(const Batch& batch, const Memory& memory, int64_t seq
 
 void AttentionStep::run(const Batch& batch, const Memory& memory, Interruption& interruption, int64_t sequence,
                         int64_t head, int64_t head_end) const {
-  const bool causal = reach_.after == 0;
   const bool one = has_one_query(batch);
   const int64_t length = batch.length(sequence), keys = batch.keys(sequence), past = keys - length;
   AttentionJob job = job_of(length, keys);
@@ -498,42 +494,25 @@ void AttentionStep::run(const Batch& batch, const Memory& memory, Interruption& 
   if (one) {  // the first query alone, which has no keys before it
     job.queries = 1;
     job.keys = std::min(length, reach_.after + 1);
-    run_heads(job, batch, memory, sequence, 0, 0, head, head_end);
+    run_heads(job, batch, memory, sequence, 0, head, head_end);
     return;
   }
-  if (reach_.before >= keys - 1 && (causal || reach_.after >= keys - 1)) {
-    job.causal = causal;
-    run_heads(job, batch, memory, sequence, 0, 0, head, head_end);
-    return;
-  }
-  job.masking = Masking::kMask;
-  for (int64_t query = 0; query < length; query += kWindowQueries) {
-    const int64_t position = past + query, key = std::max(int64_t{0}, position - reach_.before);
-    job.queries = std::min(kWindowQueries, length - query);
-    job.keys = std::min(keys, position + job.queries + reach_.after) - key;
-    // The mask of query i begins at the distance of the first key from it; that of the next one is a byte before.
-    const int64_t middle = reach_.before + kWindowQueries - 1;
-    job.valid.base = reinterpret_cast<const char*>(band_.data()) + middle + key - position;
-    job.valid.ndim = 2;
-    job.valid.shape[0] = kAtOnce;
-    job.valid.stride[0] = 0;
-    job.valid.shape[1] = job.queries;
-    job.valid.stride[1] = -1;
-    run_heads(job, batch, memory, sequence, query, key, head, head_end);
-  }
+  const int64_t key = std::max(int64_t{0}, past - reach_.before);
+  job.keys -= key;
+  job.before = reach_.before;
+  job.after = reach_.after;
+  run_heads(job, batch, memory, sequence, key, head, head_end);
 }
 
 void AttentionStep::run_heads(AttentionJob& job, const Batch& batch, const Memory& memory, int64_t sequence,
-                              int64_t query, int64_t key, int64_t head, int64_t head_end) const {
+                              int64_t key, int64_t head, int64_t head_end) const {
   AttentionGroup groups[kAtOnce];
   job.groups = groups;
   for (; head < head_end; head += kAtOnce) {
     const int64_t count = std::min(kAtOnce, head_end - head);
     for (int64_t i = 0; i < count; ++i) {
       const Keys from = keys_of(batch, memory, sequence, (head + i) / group_);
-      const auto row = [&](const Value& value) {
-        return memory.at<int8_t>(value, row_of(batch, value, sequence)) + query * value.row_bytes;
-      };
+      const auto row = [&](const Value& value) { return memory.at<int8_t>(value, row_of(batch, value, sequence)); };
       groups[i] = {row(q_.value) + q_.offset + (head + i) * dim_,
                    from.k + key * job.k_stride,
                    from.v + key * job.v_stride,

@@ -359,7 +359,6 @@ class AttentionStep {
   struct Reach {
     int64_t before, after;  // kUnlimited: any distance
   };
-  static constexpr int64_t kUnlimited = INT32_MAX;
   AttentionStep(const AttentionKernel& kernel, const Operand& q, const Operand& k, const Operand& v, const Value& out,
                 int64_t group, int64_t dim, Reach reach, std::span<const Head> theta,
                 std::span<const WideHead> wide_theta, std::span<const int16_t> scores,
@@ -376,9 +375,8 @@ class AttentionStep {
            int64_t head_end) const;
 
  private:
-  static constexpr int64_t kAtOnce = 16;         // heads
-  static constexpr int64_t kWindowQueries = 64;  // that share the keys in reach of any of them
-  static constexpr int64_t kFewQueries = 4;      // more of them are worth packing keys and values for
+  static constexpr int64_t kAtOnce = 16;     // heads
+  static constexpr int64_t kFewQueries = 4;  // more of them are worth packing keys and values for
 
   struct Keys {
     int8_t *k, *v;
@@ -392,9 +390,9 @@ class AttentionStep {
   // Queries from `position` of the text on, of the heads that share keys in the cache.
   void decode(const Batch& batch, const Memory& memory, int64_t sequence, int64_t position, int64_t queries,
               int64_t shared) const;
-  // The job's queries, from `query` on in the batch's rows of their sequence, over its keys from `key` on.
-  void run_heads(AttentionJob& job, const Batch& batch, const Memory& memory, int64_t sequence, int64_t query,
-                 int64_t key, int64_t head, int64_t head_end) const;
+  // The job's queries over the keys of their sequence from `key` on.
+  void run_heads(AttentionJob& job, const Batch& batch, const Memory& memory, int64_t sequence, int64_t key,
+                 int64_t head, int64_t head_end) const;
   int64_t row_of(const Batch& batch, const Value& value, int64_t sequence) const {
     return value.space == Space::kTokens || batch.chosen == Chosen::kAll ? batch.starts[sequence] : sequence;
   }
@@ -413,7 +411,6 @@ class AttentionStep {
   const Value out_;
   const int64_t group_, dim_;  // heads that share keys and values; channels of a head
   const Reach reach_;
-  std::vector<uint8_t> band_;  // ones for the keys in reach of a query, by their distance from it
   std::vector<Head> theta_;
   std::vector<WideHead> wide_theta_;  // in its place
   bool by_distance_;                  // scores are the tables', whatever theta says

@@ -18,6 +18,10 @@ class LinearRows {
   static constexpr int64_t kChunkBytes = 96 * 1024;  // of x, beside which weights and outputs have room in the L2 cache
   // Products of 16 rows at a time in the tiles of AMX, whose sums come back by way of memory.
   static constexpr bool kInTiles = requires { Isa::kTiledRows; };
+  // A tile's outputs are made among the products of the next tile.
+  static constexpr bool kDefers = !kInTiles && requires { Isa::kDefers; };
+  static constexpr int kFewestDeferred = 8;  // rows
+  static constexpr int64_t kMostPlain = 2;   // tiles of a chunk that are not worth it
   using Block = Channels<kWidth>;
 
  public:
@@ -66,6 +70,7 @@ class LinearRows {
         direct_(Isa::kTail == 0 && sizeof(Element) == 1 && job.x_bytes == Isa::kBytes && padded_ == job.inputs) {}
 
   static int64_t staged_width(int64_t inputs) { return whole(inputs, kStep) + Isa::kTail; }
+  static constexpr int64_t kStepBytes = kWidth * kStep * static_cast<int64_t>(sizeof(Element));
   static int64_t weight_bytes(int64_t inputs) {
     return whole(kWidth * whole(inputs, kStep) * static_cast<int64_t>(sizeof(Element)), 64);
   }
@@ -117,8 +122,12 @@ class LinearRows {
         for (int64_t r = 0; r < rows; ++r) stage(row + r, staged_ + r * width_);
       const Element* const x = direct_ ? static_cast<const Element*>(job_.x) + row * job_.x_stride : staged_;
       if constexpr (kInTiles) Isa::begin(rows);
+      Kept<kOutput> kept;
       for (int64_t b = block; b < block_end; ++b)
-        one_block<kOutput>(x, direct_ ? job_.x_stride : width_, row, rows, b, b == block);
+        one_block<kOutput>(x, direct_ ? job_.x_stride : width_, row, rows, b, b == block, kept);
+      if constexpr (may_have_exponents(kOutput))
+        if (job_.row_exponents) finish_kept<kOutput, true>(kept, 0);
+      if (!job_.row_exponents) finish_kept<kOutput, false>(kept, 0);
       if constexpr (kInTiles) Isa::end();
     }
   }
@@ -136,14 +145,26 @@ class LinearRows {
     const Element* x;
     int64_t x_stride;
     int64_t padded;
-    int64_t have;  // outputs, at most kWidth
-    bool fresh;    // the chunk's rows have not been read yet
+    int64_t have;         // outputs, at most kWidth
+    bool fresh;           // the chunk's rows have not been read yet
+    int64_t rows, count;  // of the chunk; tiles they make
+    int64_t share;        // of the next block's weights, which tiles ask memory for: bytes in each step
+  };
+  // Sums whose outputs are still to be made.
+  template <LinearOutput kOutput>
+  struct Kept {
+    Tiles tiles;
+    Target<kOutput> target;
+    int64_t row, rows = 0;
+    alignas(64) typename Isa::Sums sums[kDefers ? kRows : 1][kPanels];
   };
   template <LinearOutput kOutput>
-  void one_block(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, bool fresh) const {
+  void one_block(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, bool fresh,
+                 Kept<kOutput>& kept) const {
     const std::byte* const packed = job_.packed + block * block_bytes(job_.inputs, job_.row_exponents);
     const uint8_t* const given = static_cast<const uint8_t*>(job_.x) + row * job_.x_stride;
     const int64_t column = block * kWidth, left = job_.outputs - column;
+    const int64_t count = (rows + kRows - 1) / kRows;
     const Tiles tiles{reinterpret_cast<const Element*>(packed),
                       reinterpret_cast<const Block*>(packed + weight_bytes(job_.inputs)),
                       job_.row_exponents ? given + job_.inputs : nullptr,
@@ -152,7 +173,10 @@ class LinearRows {
                       x_stride,
                       padded_,
                       left < kWidth ? left : kWidth,
-                      fresh};
+                      fresh,
+                      rows,
+                      count,
+                      (kStepBytes + count - 1) / count};
     Target<kOutput> target{static_cast<typename Target<kOutput>::Out*>(job_.out) + row * job_.out_stride + column,
                            job_.out_stride,
                            nullptr,
@@ -166,9 +190,9 @@ class LinearRows {
     constexpr bool kMinds = kOutput != LinearOutput::kInt32 && kOutput != LinearOutput::kLong && !is_int8(kOutput);
     const auto tiled = [&]<bool kExponent> {
       if (left < kWidth || (kMinds && !tiles.channels->small))
-        all_tiles<kOutput, true, kExponent>(tiles, target, rows);
+        all_tiles<kOutput, true, kExponent>(tiles, target, rows, kept);
       else
-        all_tiles<kOutput, false, kExponent>(tiles, target, rows);
+        all_tiles<kOutput, false, kExponent>(tiles, target, rows, kept);
     };
     if constexpr (may_have_exponents(kOutput))
       if (job_.row_exponents) return tiled.template operator()<true>();
@@ -177,7 +201,7 @@ class LinearRows {
 
   // Rows in tiles of kMost; what is left at the end is shared evenly, as a tile of few rows waits for its weights.
   template <LinearOutput kOutput, bool kCareful, bool kExponent>
-  static void all_tiles(const Tiles& tiles, const Target<kOutput>& target, int64_t rows) {
+  static void all_tiles(const Tiles& tiles, const Target<kOutput>& target, int64_t rows, Kept<kOutput>& kept) {
     constexpr int kVectorRows = fewest_tiled_rows() - 1;
     if constexpr (kInTiles)
       if (rows > kVectorRows) return tiled_rows<kOutput, kCareful, kExponent>(tiles, target, rows);
@@ -185,14 +209,19 @@ class LinearRows {
     for (int64_t row = 0, now; row < rows; row += now) {
       const int64_t left = rows - row;
       now = left == kMost || left >= 2 * kHalf ? kMost : left > kHalf ? (left + 1) / 2 : left;
-      tile_of<kOutput, kCareful, kExponent, kMost>(tiles, target, row, now);
+      tile_of<kOutput, kCareful, kExponent, kMost>(tiles, target, row, now, kept);
     }
   }
   template <LinearOutput kOutput, bool kCareful, bool kExponent, int kTileRows>
-  static HCCS_INLINE void tile_of(const Tiles& tiles, const Target<kOutput>& target, int64_t row, int64_t rows) {
-    if (rows == kTileRows) return tile<kOutput, kCareful, kExponent, kTileRows>(tiles, target, row);
+  static HCCS_INLINE void tile_of(const Tiles& tiles, const Target<kOutput>& target, int64_t row, int64_t rows,
+                                  Kept<kOutput>& kept) {
+    if (rows == kTileRows) {
+      if constexpr (kDefers && !kCareful && kTileRows >= kFewestDeferred)
+        if (tiles.count > kMostPlain) return deferring_tile<kOutput, kExponent, kTileRows>(tiles, target, row, kept);
+      return tile<kOutput, kCareful, kExponent, kTileRows>(tiles, target, row);
+    }
     if constexpr (kTileRows > 1)
-      tile_of<kOutput, kCareful, kExponent, kTileRows - 1 < 8 ? kTileRows - 1 : 8>(tiles, target, row, rows);
+      tile_of<kOutput, kCareful, kExponent, kTileRows - 1 < 8 ? kTileRows - 1 : 8>(tiles, target, row, rows, kept);
   }
   template <int kTileRows>
   using RowSums = typename Isa::Sums[kTileRows][kPanels];
@@ -233,6 +262,65 @@ class LinearRows {
     } else {
       finish_tile<kOutput, kCareful>(sums, *tiles.channels, tiles.have, target);
     }
+  }
+
+  // The same, but what becomes of its sums is left to the next tile, and what became of the last one's is done here:
+  // the units that multiply have nothing to do with most of it.
+  template <LinearOutput kOutput, bool kExponent, int kTileRows>
+  static __attribute__((noinline)) void deferring_tile(const Tiles& tiles, const Target<kOutput>& all, int64_t row,
+                                                       Kept<kOutput>& kept) {
+    constexpr int64_t kBetween = 2 * kStep;
+    const Element *x = tiles.x + row * tiles.x_stride, *weights = tiles.weights;
+    typename Isa::Sums sums[kTileRows][kPanels];
+#pragma GCC unroll 16
+    for (int r = 0; r < kTileRows; ++r)
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanels; ++c) sums[r][c] = typename Isa::Sums{};
+    prefetch_outputs(from_row(all, row), kTileRows);
+    if (tiles.fresh) prefetch_rows(x + kTileRows * tiles.x_stride, tiles.x_stride, kTileRows, tiles.padded);
+    int64_t left = tiles.padded, r = 0;
+    const std::byte* ahead = reinterpret_cast<const std::byte*>(tiles.channels) +
+                             row * tiles.count / tiles.rows * tiles.share * (left / kStep);
+    constexpr int kTogether = together(kOutput);
+    for (; r + kTogether <= kept.rows && left >= kBetween; r += kTogether, left -= kBetween) {
+      Isa::template add_products<2>(sums, weights, x, tiles.x_stride, kBetween, ahead, tiles.share);
+      ahead += kBetween / kStep * tiles.share;
+      weights += kBetween * kLanes * kPanels;
+      x += kBetween;
+      finish_some<kOutput, kExponent, kTogether>(kept, r);
+    }
+    finish_kept<kOutput, kExponent>(kept, r);
+    Isa::template add_products<2>(sums, weights, x, tiles.x_stride, left, ahead, tiles.share);
+#pragma GCC unroll 16
+    for (int r = 0; r < kTileRows; ++r)
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanels; ++c) kept.sums[r][c] = sums[r][c];
+    kept.tiles = tiles;
+    kept.target = all;
+    kept.row = row;
+    kept.rows = kTileRows;
+  }
+  // Rows whose outputs are made at a time: two rows of bytes share a look-up.
+  static constexpr int together(LinearOutput output) { return output == LinearOutput::kInt8Table ? 2 : 1; }
+  template <LinearOutput kOutput, bool kExponent>
+  static void finish_kept(Kept<kOutput>& kept, int64_t r) {
+    if constexpr (kDefers) {
+      constexpr int kTogether = together(kOutput);
+      for (; r + kTogether <= kept.rows; r += kTogether) finish_some<kOutput, kExponent, kTogether>(kept, r);
+      if (r < kept.rows) finish_some<kOutput, kExponent, 1>(kept, r);
+      kept.rows = 0;
+    }
+  }
+  template <LinearOutput kOutput, bool kExponent, int kTileRows>
+  static HCCS_INLINE void finish_some(const Kept<kOutput>& kept, int64_t first) {
+    const int64_t row = kept.row + first;
+    typename Isa::Sums sums[kTileRows][kPanels];
+#pragma GCC unroll 2
+    for (int r = 0; r < kTileRows; ++r)
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanels; ++c)
+        sums[r][c] = Isa::add(kept.sums[first + r][c], channels_of<kExponent>(kept.tiles, row + r).bias + c * kLanes);
+    finish_rows<kOutput, false, kExponent>(sums, kept.tiles, from_row(kept.target, row), row);
   }
 
   static constexpr int fewest_tiled_rows() {
@@ -345,13 +433,20 @@ struct DotProducts {
   template <int kTileRows, int kPanels, class Sums, class Element>
   static HCCS_INLINE void add_products(Sums (&sums)[kTileRows][kPanels], const Element* weights, const Element* x,
                                        int64_t stride, int64_t inputs) {
+    constexpr int64_t kStepBytes = Isa::kLanes * Isa::kStep * kPanels * sizeof(Element);
+    add_products<3>(sums, weights, x, stride, inputs, reinterpret_cast<const std::byte*>(weights) + kAhead, kStepBytes);
+  }
+  // `ahead` is what memory is asked for, so many bytes further in each step: 3 for the nearest cache, 2 for the next.
+  template <int kCache, int kTileRows, int kPanels, class Sums, class Element>
+  static HCCS_INLINE void add_products(Sums (&sums)[kTileRows][kPanels], const Element* weights, const Element* x,
+                                       int64_t stride, int64_t inputs, const std::byte* ahead, int64_t share) {
     constexpr int kVector = Isa::kLanes * Isa::kStep;
-    for (int64_t i = 0; i < inputs; i += Isa::kStep, weights += kPanels * kVector, x += Isa::kStep) {
+    for (int64_t i = 0; i < inputs; i += Isa::kStep, weights += kPanels * kVector, x += Isa::kStep, ahead += share) {
       typename Isa::Panel panel[kPanels];
 #pragma GCC unroll 4
       for (int c = 0; c < kPanels; ++c) {
         panel[c] = Isa::panel(weights + c * kVector);
-        __builtin_prefetch(weights + c * kVector + kAhead, 0, 3);
+        __builtin_prefetch(ahead + c * kVector, 0, kCache);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kTileRows; ++r) {
