@@ -30,16 +30,17 @@ struct Amx : Vectors {
   static void end() { Tiles::release(); }
 
   using typename Vectors::Sums;
-  // Of 32 rows, or of the 16 or fewer that the tiles were configured for.
-  static HCCS_INLINE void tile_products(Sums (*sums)[2], bool pair, const uint8_t* weights, const uint8_t* x,
-                                        int64_t stride, int64_t padded) {
+  // Of 32 rows, or of the 16 or fewer that the tiles were configured for; `between` is done after every step.
+  template <bool kBias, class Between>
+  static HCCS_INLINE void tile_products(Sums (*sums)[2], bool pair, const int32_t* bias, const uint8_t* weights,
+                                        const uint8_t* x, int64_t stride, int64_t padded, const Between& between) {
     constexpr int64_t kSumsStride = 2 * sizeof(Sums), kWeightsStride = 2 * 64, kTileOfWeights = 16 * kWeightsStride;
-    Tiles::template zero<0>();
-    Tiles::template zero<1>();
+    begin_sums<kBias, 0>(bias);
+    begin_sums<kBias, 1>(bias + 16);
     if (pair) {
       const uint8_t* const lower = x + kTiledRows * stride;
-      Tiles::template zero<2>();
-      Tiles::template zero<3>();
+      begin_sums<kBias, 2>(bias);
+      begin_sums<kBias, 3>(bias + 16);
       for (int64_t i = 0; i < padded; i += kStep, weights += kTileOfWeights) {
         Tiles::template load<6>(weights, kWeightsStride);
         Tiles::template load<4>(x + i, stride);
@@ -49,6 +50,7 @@ struct Amx : Vectors {
         Tiles::template load<5>(lower + i, stride);
         Tiles::template dot<2, 5, 6>();
         Tiles::template dot<3, 5, 7>();
+        between();
       }
       Tiles::template store<2>(sums[kTiledRows], kSumsStride);
       Tiles::template store<3>(&sums[kTiledRows][1], kSumsStride);
@@ -62,10 +64,18 @@ struct Amx : Vectors {
         Tiles::template dot<0, 4, 6>();
         Tiles::template load<7>(weights + 64, kWeightsStride);
         Tiles::template dot<1, 4, 7>();
+        between();
       }
     }
     Tiles::template store<0>(sums[0], kSumsStride);
     Tiles::template store<1>(&sums[0][1], kSumsStride);
+  }
+  template <bool kBias, int kTile>
+  static HCCS_INLINE void begin_sums(const int32_t* bias) {
+    if constexpr (kBias)
+      Tiles::template load<kTile>(bias, 0);  // all rows the same
+    else
+      Tiles::template zero<kTile>();
   }
 };
 

@@ -116,10 +116,13 @@ class LinearRows {
       if (!direct_)
         for (int64_t r = 0; r < rows; ++r) stage(row + r, staged_ + r * width_);
       const Element* const x = direct_ ? static_cast<const Element*>(job_.x) + row * job_.x_stride : staged_;
-      if constexpr (kInTiles) Isa::begin(rows);
-      for (int64_t b = block; b < block_end; ++b)
-        one_block<kOutput>(x, direct_ ? job_.x_stride : width_, row, rows, b, b == block);
-      if constexpr (kInTiles) Isa::end();
+      const int64_t stride = direct_ ? job_.x_stride : width_;
+      if constexpr (kInTiles)
+        if (rows >= Isa::kFewestRows) {
+          in_tiles<kOutput>(x, stride, row, rows, block, block_end);
+          continue;
+        }
+      for (int64_t b = block; b < block_end; ++b) one_block<kOutput>(x, stride, row, rows, b, b == block);
     }
   }
   void stage(int64_t row, Element* to) const {
@@ -140,19 +143,7 @@ class LinearRows {
     bool fresh;    // the chunk's rows have not been read yet
   };
   template <LinearOutput kOutput>
-  void one_block(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, bool fresh) const {
-    const std::byte* const packed = job_.packed + block * block_bytes(job_.inputs, job_.row_exponents);
-    const uint8_t* const given = static_cast<const uint8_t*>(job_.x) + row * job_.x_stride;
-    const int64_t column = block * kWidth, left = job_.outputs - column;
-    const Tiles tiles{reinterpret_cast<const Element*>(packed),
-                      reinterpret_cast<const Block*>(packed + weight_bytes(job_.inputs)),
-                      job_.row_exponents ? given + job_.inputs : nullptr,
-                      job_.x_stride,
-                      x,
-                      x_stride,
-                      padded_,
-                      left < kWidth ? left : kWidth,
-                      fresh};
+  Target<kOutput> target_of(int64_t row, int64_t column) const {
     Target<kOutput> target{static_cast<typename Target<kOutput>::Out*>(job_.out) + row * job_.out_stride + column,
                            job_.out_stride,
                            nullptr,
@@ -161,11 +152,35 @@ class LinearRows {
                            job_.out_bytes == Bytes::kTurned ? 128 : 0,
                            job_.limit};
     if (adds_stream(kOutput)) target.stream = job_.stream + row * job_.stream_stride + column;
-    // Sums that float32 might not hold, and incomplete blocks, are rare. int8 does not mind large sums: what they give
-    // is clipped; nor does int32, which comes from float64.
+    return target;
+  }
+  Tiles tiles_of(const Element* x, int64_t x_stride, int64_t row, int64_t block, bool fresh) const {
+    const std::byte* const packed = job_.packed + block * block_bytes(job_.inputs, job_.row_exponents);
+    const uint8_t* const given = static_cast<const uint8_t*>(job_.x) + row * job_.x_stride;
+    const int64_t left = job_.outputs - block * kWidth;
+    return {reinterpret_cast<const Element*>(packed),
+            reinterpret_cast<const Block*>(packed + weight_bytes(job_.inputs)),
+            job_.row_exponents ? given + job_.inputs : nullptr,
+            job_.x_stride,
+            x,
+            x_stride,
+            padded_,
+            left < kWidth ? left : kWidth,
+            fresh};
+  }
+  // Sums that float32 might not hold, and incomplete blocks, are rare. int8 does not mind large sums: what they give
+  // is clipped; nor does int32, which comes from float64.
+  template <LinearOutput kOutput>
+  static bool needs_care(const Tiles& tiles) {
     constexpr bool kMinds = kOutput != LinearOutput::kInt32 && kOutput != LinearOutput::kLong && !is_int8(kOutput);
+    return tiles.have < kWidth || (kMinds && !tiles.channels->small);
+  }
+  template <LinearOutput kOutput>
+  void one_block(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, bool fresh) const {
+    const Tiles tiles = tiles_of(x, x_stride, row, block, fresh);
+    const Target<kOutput> target = target_of<kOutput>(row, block * kWidth);
     const auto tiled = [&]<bool kExponent> {
-      if (left < kWidth || (kMinds && !tiles.channels->small))
+      if (needs_care<kOutput>(tiles))
         all_tiles<kOutput, true, kExponent>(tiles, target, rows);
       else
         all_tiles<kOutput, false, kExponent>(tiles, target, rows);
@@ -178,10 +193,7 @@ class LinearRows {
   // Rows in tiles of kMost; what is left at the end is shared evenly, as a tile of few rows waits for its weights.
   template <LinearOutput kOutput, bool kCareful, bool kExponent>
   static void all_tiles(const Tiles& tiles, const Target<kOutput>& target, int64_t rows) {
-    constexpr int kVectorRows = fewest_tiled_rows() - 1;
-    if constexpr (kInTiles)
-      if (rows > kVectorRows) return tiled_rows<kOutput, kCareful, kExponent>(tiles, target, rows);
-    constexpr int kMost = kInTiles ? kVectorRows : kCareful && kRows > 4 ? 4 : kRows, kHalf = kMost > 8 ? 8 : kMost;
+    constexpr int kMost = most_vector_rows(kCareful), kHalf = kMost > 8 ? 8 : kMost;
     for (int64_t row = 0, now; row < rows; row += now) {
       const int64_t left = rows - row;
       now = left == kMost || left >= 2 * kHalf ? kMost : left > kHalf ? (left + 1) / 2 : left;
@@ -235,31 +247,85 @@ class LinearRows {
     }
   }
 
-  static constexpr int fewest_tiled_rows() {
-    if constexpr (kInTiles) return Isa::kFewestRows;
-    return 1;
+  static constexpr int most_vector_rows(bool careful) {
+    if constexpr (kInTiles) return Isa::kFewestRows - 1;
+    return careful && kRows > 4 ? 4 : kRows;
   }
-  // Where fewer rows are left than a tile has, rows before them are multiplied once more.
-  template <LinearOutput kOutput, bool kCareful, bool kExponent>
-  static void tiled_rows(const Tiles& tiles, const Target<kOutput>& all, int64_t rows) {
-    constexpr int kTogether = 4;
-    alignas(64) typename Isa::Sums sums[kRows][kPanels];
+
+  // All blocks for the rows of a chunk, in tiles. Sums leave them by way of memory, and become outputs between the
+  // products that follow: tiles and vectors then work at the same time.
+  template <LinearOutput kOutput>
+  void in_tiles(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, int64_t block_end) const {
+    const auto all = [&]<bool kExponent> { in_tiles<kOutput, kExponent>(x, x_stride, row, rows, block, block_end); };
+    Isa::begin(rows);
+    if constexpr (may_have_exponents(kOutput)) {
+      if (job_.row_exponents)
+        all.template operator()<true>();
+      else
+        all.template operator()<false>();
+    } else {
+      all.template operator()<false>();
+    }
+    Isa::end();
+  }
+  template <LinearOutput kOutput>
+  struct Waiting {
+    const RowSums<kRows>* sums;
+    Tiles tiles;
+    Target<kOutput> target;
+    bool careful;
+    int64_t first, row, end;  // of its rows: that of the first sums, and those without outputs
+  };
+  template <LinearOutput kOutput, bool kExponent>
+  void in_tiles(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, int64_t block_end) const {
+    alignas(64) RowSums<kRows> sums[2];
+    int at = 0;
+    Waiting<kOutput> waiting{};
+    // Where fewer rows are left than a tile has, rows before them are multiplied once more.
     const int64_t most = rows < Isa::kTiledRows ? rows : Isa::kTiledRows;
-    for (int64_t row = 0, end; row < rows; row = end) {
-      const bool pair = rows - row >= kRows;
-      const int64_t first = pair || row + most <= rows ? row : rows - most;
-      end = first + (pair ? kRows : most);
-      const Element* const x = tiles.x + first * tiles.x_stride;
-      prefetch_outputs(from_row(all, row), end - row);
-      if (tiles.fresh && end < rows)
-        prefetch_rows(x + kRows * tiles.x_stride, tiles.x_stride, rows - end < kRows ? rows - end : kRows,
-                      tiles.padded);
-      Isa::tile_products(sums, pair, tiles.weights, x, tiles.x_stride, tiles.padded);
-      for (; row + kTogether <= end; row += kTogether)
-        from_tiles<kOutput, kCareful, kExponent, kTogether>(sums + (row - first), tiles, all, row);
-      for (; row < end; ++row) from_tiles<kOutput, kCareful, kExponent, 1>(sums + (row - first), tiles, all, row);
+    for (int64_t b = block; b < block_end; ++b) {
+      const Tiles tiles = tiles_of(x, x_stride, row, b, b == block);
+      const Target<kOutput> target = target_of<kOutput>(row, b * kWidth);
+      const bool careful = needs_care<kOutput>(tiles);
+      for (int64_t now = 0, end; now < rows; now = end) {
+        const bool pair = rows - now >= kRows;
+        const int64_t first = pair || now + most <= rows ? now : rows - most;
+        end = first + (pair ? kRows : most);
+        if (tiles.fresh && end < rows)
+          prefetch_rows(x + (first + kRows) * x_stride, x_stride, rows - end < kRows ? rows - end : kRows, padded_);
+        prefetch_outputs(from_row(target, now), end - now);
+        const int64_t steps = padded_ / kStep;
+        const int64_t each = steps ? whole((waiting.end - waiting.row + steps - 1) / steps, 2) : 0;
+        Isa::template tile_products<!kExponent>(
+            sums[at], pair, tiles.channels->bias, tiles.weights, x + first * x_stride, x_stride, padded_,
+            [&] HCCS_INLINE_LAMBDA { finish_some<kOutput, kExponent>(waiting, each); });
+        finish_some<kOutput, kExponent>(waiting, waiting.end - waiting.row);
+        waiting = {&sums[at], tiles, target, careful, first, now, end};
+        at = 1 - at;
+      }
+    }
+    finish_some<kOutput, kExponent>(waiting, waiting.end - waiting.row);
+  }
+  template <LinearOutput kOutput, bool kExponent>
+  static HCCS_INLINE void finish_some(Waiting<kOutput>& waiting, int64_t rows) {
+    constexpr int kTogether = 2;
+    const int64_t end = rows < waiting.end - waiting.row ? waiting.row + rows : waiting.end;
+    while (waiting.row < end) {
+      const auto finish = [&]<bool kCareful, int kTileRows> HCCS_INLINE_LAMBDA {
+        from_tiles<kOutput, kCareful, kExponent, kTileRows>(*waiting.sums + (waiting.row - waiting.first),
+                                                            waiting.tiles, waiting.target, waiting.row);
+        waiting.row += kTileRows;
+      };
+      const bool two = waiting.row + kTogether <= end;
+      if (waiting.careful)
+        finish.template operator()<true, 1>();
+      else if (two)
+        finish.template operator()<false, kTogether>();
+      else
+        finish.template operator()<false, 1>();
     }
   }
+  // With exponents each row has a bias of its own, which the tiles' sums lack.
   template <LinearOutput kOutput, bool kCareful, bool kExponent, int kTileRows>
   static HCCS_INLINE void from_tiles(const typename Isa::Sums (*products)[kPanels], const Tiles& tiles,
                                      const Target<kOutput>& all, int64_t row) {
@@ -268,7 +334,8 @@ class LinearRows {
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 4
       for (int c = 0; c < kPanels; ++c)
-        sums[r][c] = Isa::add(products[r][c], channels_of<kExponent>(tiles, row + r).bias + c * kLanes);
+        sums[r][c] = kExponent ? Isa::add(products[r][c], channels_of<kExponent>(tiles, row + r).bias + c * kLanes)
+                               : products[r][c];
     finish_rows<kOutput, kCareful, kExponent>(sums, tiles, from_row(all, row), row);
   }
   template <LinearOutput kOutput, bool kCareful, int kTileRows>
