@@ -14,14 +14,18 @@ template <class Isa>
 class LinearRows {
   using Element = typename Isa::Element;
   static constexpr int kLanes = Isa::kLanes, kStep = Isa::kStep, kPanels = Isa::kPanels, kRows = Isa::kRows;
-  static constexpr int kWidth = kLanes * kPanels;    // outputs of a block
-  static constexpr int64_t kChunkBytes = 96 * 1024;  // of x, beside which weights and outputs have room in the L2 cache
+  static constexpr int kWidth = kLanes * kPanels;  // outputs of a block
   // Products of 16 rows at a time in the tiles of AMX, whose sums come back by way of memory.
   static constexpr bool kInTiles = requires { Isa::kTiledRows; };
+  // Of x, beside which weights and outputs have room in the L2 cache, which is twice as large where there are tiles.
+  static constexpr int64_t kChunkBytes = (kInTiles ? 256 : 96) * 1024;
+  static constexpr int64_t kLocalBytes = (kInTiles ? 1280 : 640) * 1024;  // of an engine's values, likewise
   using Block = Channels<kWidth>;
 
  public:
-  static constexpr LinearKernel kernel() { return {Isa::kBytes, kRows, kWidth, packed_bytes, pack, workspace, run}; }
+  static constexpr LinearKernel kernel() {
+    return {Isa::kBytes, kRows, kWidth, kLocalBytes, packed_bytes, pack, workspace, run};
+  }
 
  private:
   static size_t packed_bytes(int64_t inputs, int64_t outputs, int exponents) noexcept {
@@ -113,15 +117,15 @@ class LinearRows {
     const int64_t most = chunk_rows(job_.inputs);
     for (int64_t rows; row < row_end; row += rows) {
       rows = row_end - row < most ? row_end - row : most;
+      if constexpr (kInTiles)
+        if (rows >= Isa::kFewestRows) {
+          in_tiles<kOutput>(row, rows, block, block_end);
+          continue;
+        }
       if (!direct_)
         for (int64_t r = 0; r < rows; ++r) stage(row + r, staged_ + r * width_);
       const Element* const x = direct_ ? static_cast<const Element*>(job_.x) + row * job_.x_stride : staged_;
       const int64_t stride = direct_ ? job_.x_stride : width_;
-      if constexpr (kInTiles)
-        if (rows >= Isa::kFewestRows) {
-          in_tiles<kOutput>(x, stride, row, rows, block, block_end);
-          continue;
-        }
       for (int64_t b = block; b < block_end; ++b) one_block<kOutput>(x, stride, row, rows, b, b == block);
     }
   }
@@ -255,9 +259,10 @@ class LinearRows {
   // All blocks for the rows of a chunk, in tiles. Sums leave them by way of memory, and become outputs between the
   // products that follow: tiles and vectors then work at the same time.
   template <LinearOutput kOutput>
-  void in_tiles(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, int64_t block_end) const {
-    const auto all = [&]<bool kExponent> { in_tiles<kOutput, kExponent>(x, x_stride, row, rows, block, block_end); };
+  void in_tiles(int64_t row, int64_t rows, int64_t block, int64_t block_end) const {
+    stage_tiles(row, rows);
     Isa::begin(rows);
+    const auto all = [&]<bool kExponent> { in_tiles<kOutput, kExponent>(row, rows, block, block_end); };
     if constexpr (may_have_exponents(kOutput)) {
       if (job_.row_exponents)
         all.template operator()<true>();
@@ -268,6 +273,18 @@ class LinearRows {
     }
     Isa::end();
   }
+  // Where fewer rows are left than a tile has, it begins with rows before them, which are multiplied once more.
+  static int64_t tile_rows(int64_t rows) { return rows < Isa::kTiledRows ? rows : Isa::kTiledRows; }
+  static int64_t first_row(int64_t row, int64_t rows) {
+    return row + tile_rows(rows) <= rows ? row : rows - tile_rows(rows);
+  }
+  // Every tile's bytes together: lines a row apart would meet in few sets of the cache.
+  void stage_tiles(int64_t row, int64_t rows) const {
+    const uint8_t* const x = static_cast<const uint8_t*>(job_.x) + row * job_.x_stride;
+    for (int64_t r = 0; r < rows; r += Isa::kTiledRows)
+      Isa::stage_tiles(x + first_row(r, rows) * job_.x_stride, job_.x_stride, tile_rows(rows),
+                       job_.x_bytes == Isa::kBytes ? 0 : 0x80, job_.inputs, staged_ + r * width_);
+  }
   template <LinearOutput kOutput>
   struct Waiting {
     const RowSums<kRows>* sums;
@@ -276,28 +293,25 @@ class LinearRows {
     bool careful;
     int64_t first, row, end;  // of its rows: that of the first sums, and those without outputs
   };
+  static constexpr int kTogether = 4;  // rows whose outputs are made together
   template <LinearOutput kOutput, bool kExponent>
-  void in_tiles(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, int64_t block_end) const {
+  void in_tiles(int64_t row, int64_t rows, int64_t block, int64_t block_end) const {
     alignas(64) RowSums<kRows> sums[2];
     int at = 0;
     Waiting<kOutput> waiting{};
-    // Where fewer rows are left than a tile has, rows before them are multiplied once more.
-    const int64_t most = rows < Isa::kTiledRows ? rows : Isa::kTiledRows;
+    const int64_t steps = padded_ / kStep;
     for (int64_t b = block; b < block_end; ++b) {
-      const Tiles tiles = tiles_of(x, x_stride, row, b, b == block);
+      const Tiles tiles = tiles_of(staged_, kStep, row, b, false);
       const Target<kOutput> target = target_of<kOutput>(row, b * kWidth);
       const bool careful = needs_care<kOutput>(tiles);
       for (int64_t now = 0, end; now < rows; now = end) {
         const bool pair = rows - now >= kRows;
-        const int64_t first = pair || now + most <= rows ? now : rows - most;
-        end = first + (pair ? kRows : most);
-        if (tiles.fresh && end < rows)
-          prefetch_rows(x + (first + kRows) * x_stride, x_stride, rows - end < kRows ? rows - end : kRows, padded_);
+        const int64_t first = pair ? now : first_row(now, rows);
+        end = first + (pair ? kRows : tile_rows(rows));
         prefetch_outputs(from_row(target, now), end - now);
-        const int64_t steps = padded_ / kStep;
-        const int64_t each = steps ? whole((waiting.end - waiting.row + steps - 1) / steps, 2) : 0;
+        const int64_t each = steps ? whole((waiting.end - waiting.row + steps - 1) / steps, kTogether) : 0;
         Isa::template tile_products<!kExponent>(
-            sums[at], pair, tiles.channels->bias, tiles.weights, x + first * x_stride, x_stride, padded_,
+            sums[at], pair, tiles.channels->bias, tiles.weights, staged_ + now * width_, padded_,
             [&] HCCS_INLINE_LAMBDA { finish_some<kOutput, kExponent>(waiting, each); });
         finish_some<kOutput, kExponent>(waiting, waiting.end - waiting.row);
         waiting = {&sums[at], tiles, target, careful, first, now, end};
@@ -308,7 +322,6 @@ class LinearRows {
   }
   template <LinearOutput kOutput, bool kExponent>
   static HCCS_INLINE void finish_some(Waiting<kOutput>& waiting, int64_t rows) {
-    constexpr int kTogether = 2;
     const int64_t end = rows < waiting.end - waiting.row ? waiting.row + rows : waiting.end;
     while (waiting.row < end) {
       const auto finish = [&]<bool kCareful, int kTileRows> HCCS_INLINE_LAMBDA {
@@ -316,10 +329,10 @@ class LinearRows {
                                                             waiting.tiles, waiting.target, waiting.row);
         waiting.row += kTileRows;
       };
-      const bool two = waiting.row + kTogether <= end;
+      const bool together = waiting.row + kTogether <= end;
       if (waiting.careful)
         finish.template operator()<true, 1>();
-      else if (two)
+      else if (together)
         finish.template operator()<false, kTogether>();
       else
         finish.template operator()<false, 1>();
