@@ -16,9 +16,10 @@ from provenance import write_json
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from softmax_cpu import TWO_LINES, best_times, theta_for
+from softmax_cpu import TWO_LINES, theta_for
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from turns import best_times
 
 import hccs
 from hccs.backends.cpu import instruction_sets as isa

@@ -15,9 +15,9 @@ from attention_cpu import DIM, PRECISIONS, QUANTUM, SECONDS, Call, requantiser
 from provenance import write_json
 from rich.console import Console
 from rich.table import Table
-from softmax_cpu import best_times
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from turns import best_times
 
 import hccs
 from hccs.backends.cpu import instruction_sets as isa

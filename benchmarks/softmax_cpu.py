@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from softmax_peers import LEFT_OUT, PEERS, logits
+from turns import best_times
 
 import hccs
 from hccs.backends.cpu import _native
@@ -52,23 +52,6 @@ def copy(rows: int, n: int) -> Callable[[], object]:
     x = logits(rows, n)
     out = np.empty_like(x)
     return lambda: np.copyto(out, x)
-
-
-def best_times(calls: dict[str, Callable[[], object]], turns: int, seconds: float = 0.01) -> dict[str, float]:
-    """Best seconds per call of each, timed in turns."""
-    counts, best = {}, dict.fromkeys(calls, float("inf"))
-    for name, call in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        counts[name] = max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
-    for _ in range(turns):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(counts[name]):
-                call()
-            best[name] = min(best[name], (time.perf_counter() - start) / counts[name])
-    return best
 
 
 def rates(n: int, size: int, turns: int) -> dict[str, float]:

@@ -20,6 +20,23 @@ def seconds_of(call: Call, repeats: int = 1) -> float:
     return (time.perf_counter() - began) / repeats
 
 
+def best_times(calls: dict[str, Callable[[], object]], turns: int, seconds: float = 0.01) -> dict[str, float]:
+    """Best seconds per call of each, timed in turns."""
+    counts, best = {}, dict.fromkeys(calls, float("inf"))
+    for name, call in calls.items():
+        call()
+        start = time.perf_counter()
+        call()
+        counts[name] = max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
+    for _ in range(turns):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(counts[name]):
+                call()
+            best[name] = min(best[name], (time.perf_counter() - start) / counts[name])
+    return best
+
+
 def in_turns(
     calls: Mapping[str, Call], turns: int, seconds: float, pick: Callable[[list[float]], float]
 ) -> dict[str, float]:

@@ -20,12 +20,18 @@ struct Amx : Avx512 {
   }
   static void end() { Tiles::release(); }
 
-  // Weights behind the last of the `steps` are zeros up to a whole tile, and so is q.
+  // Weights behind the last of the `steps` are zeros up to a whole tile, and so is q. Sums start from 16 times
+  // kPanels of `bias`, or from zero without.
   template <int kPanels>
-  static HCCS_INLINE void tile_products(Sums (&sums)[kTiledRows][kPanels], const uint8_t* panels, int64_t panel_stride,
-                                        const uint8_t* rows, int64_t row_stride, int64_t steps) {
+  static HCCS_INLINE void tile_products(Sums (&sums)[kTiledRows][kPanels], const int32_t* bias, const uint8_t* panels,
+                                        int64_t panel_stride, const uint8_t* rows, int64_t row_stride, int64_t steps) {
     constexpr int64_t kTileOfPanel = kTileHeight * 64;
-    for_panels<kPanels>([]<int c> HCCS_INLINE_LAMBDA { Tiles::template zero<c>(); });
+    for_panels<kPanels>([&]<int c> HCCS_INLINE_LAMBDA {
+      if (bias)
+        Tiles::template load<c>(bias + 16 * c, 0);  // all rows the same
+      else
+        Tiles::template zero<c>();
+    });
     for (int64_t step = 0; step < steps; step += kTileHeight, rows += kTileWidth, panels += kTileOfPanel) {
       Tiles::template load<4>(rows, row_stride);
       for_panels<kPanels>([&]<int c> HCCS_INLINE_LAMBDA {

@@ -188,6 +188,8 @@ class AttentionRows {
   void logits(int rows, int64_t keys) {
     static_assert(kBlock % (Isa::kPanels * kLanes) == 0, "a block begins with a group of panels");
     const typename Isa::Factor factor(group_->requant->multiplier, group_->requant->shift);
+    if constexpr (Isa::kTiledRows != 0)
+      if (rows == Isa::kTiledRows) return logits_in_tiles(keys, factor);
     in_parts<Isa::kPanels>(
         head_.key_panels,
         [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
@@ -200,33 +202,55 @@ class AttentionRows {
   // Functions of their own: what the callers keep in registers would push sums out of them.
   template <int kTileRows, int kPanels>
   __attribute__((noinline)) void logits_tile(int64_t panel, int64_t first, const typename Isa::Factor& factor) {
-    alignas(64) Sums sums[kTileRows][kPanels];
-    Sums start[kPanels];
+    Sums sums[kTileRows][kPanels], start[kPanels];
 #pragma GCC unroll 8
     for (int c = 0; c < kPanels; ++c)
       start[c] = Isa::kQueryOffset ? Isa::sums(head_.bias + (panel + c) * kLanes) : Isa::splat(0);
     const int64_t panel_stride = head_.dim_steps * kVector, row_stride = head_.dim_steps * kStep;
     const Element *const panels = head_.keys + panel * panel_stride, *const rows = queries_ + first * row_stride;
-    constexpr bool kInTiles = kTileRows == Isa::kTiledRows;
-    if constexpr (kInTiles) {
-      Isa::tile_products(sums, panels, panel_stride, rows, row_stride, head_.dim_steps);
-    } else {
 #pragma GCC unroll 8
-      for (int r = 0; r < kTileRows; ++r)
+    for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 8
-        for (int c = 0; c < kPanels; ++c) sums[r][c] = start[c];
-      tile<Isa>(sums, panels, panel_stride, rows, row_stride, head_.dim_steps);
-    }
+      for (int c = 0; c < kPanels; ++c) sums[r][c] = start[c];
+    tile<Isa>(sums, panels, panel_stride, rows, row_stride, head_.dim_steps);
+    store_logits(sums, panel, first, factor);
+  }
+  template <int kTileRows, int kPanels>
+  HCCS_INLINE void store_logits(const Sums (&sums)[kTileRows][kPanels], int64_t panel, int64_t first,
+                                const typename Isa::Factor& factor) {
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       Ints whole[kPanels];
 #pragma GCC unroll 8
-      for (int c = 0; c < kPanels; ++c) {
-        whole[c] = Isa::whole(sums[r][c]);
-        if constexpr (kInTiles) whole[c] = Isa::add(whole[c], start[c]);
-      }
+      for (int c = 0; c < kPanels; ++c) whole[c] = Isa::whole(sums[r][c]);
       Isa::template store_bytes<kPanels>(whole, factor, false, x_ + (first + r) * columns_ + panel * kLanes - first_);
     }
+  }
+  // Sums leave the tiles by way of memory: one group of panels becomes logits while the next is multiplied.
+  __attribute__((noinline)) void logits_in_tiles(int64_t keys, const typename Isa::Factor& factor) {
+    alignas(64) Sums sums[2][Isa::kTiledRows * Isa::kPanels];
+    int64_t waiting = 0, wait_panel = 0;  // panels of the group before, the first of them
+    int at = 0;
+    const auto finish = [&]() HCCS_INLINE_LAMBDA {
+      const Sums* const from = sums[1 - at];
+      if (waiting)
+        in_parts<Isa::kPanels>(waiting, [&]<int kGroup>(int64_t) HCCS_INLINE_LAMBDA {
+          store_logits(reinterpret_cast<const Sums(&)[Isa::kTiledRows][kGroup]>(*from), wait_panel, 0, factor);
+        });
+    };
+    const int64_t panel_stride = head_.dim_steps * kVector;
+    const auto multiply = [&]<int kGroup>(int64_t panel) HCCS_INLINE_LAMBDA {
+      if (panel * kLanes >= first_ + keys) return;
+      Isa::tile_products(reinterpret_cast<Sums(&)[Isa::kTiledRows][kGroup]>(sums[at]), head_.bias + panel * kLanes,
+                         head_.keys + panel * panel_stride, panel_stride, queries_, head_.dim_steps * kStep,
+                         head_.dim_steps);
+      finish();
+      waiting = kGroup;
+      wait_panel = panel;
+      at = 1 - at;
+    };
+    in_parts<Isa::kPanels>(head_.key_panels, multiply, first_ / kLanes);
+    finish();
   }
 
   // The paper's form: p_hat of the block's rows by the softmax kernel.
@@ -365,7 +389,7 @@ class AttentionRows {
     const int64_t panel_stride = head_.key_steps * kVector;
     const Element *const panels = chunk.values + panel * panel_stride, *const rows = chunk.weights + first * columns_;
     if constexpr (kTileRows == Isa::kTiledRows) {
-      Isa::tile_products(sums, panels, panel_stride, rows, columns_, chunk.steps);
+      Isa::tile_products(sums, nullptr, panels, panel_stride, rows, columns_, chunk.steps);
     } else {
 #pragma GCC unroll 8
       for (int r = 0; r < kTileRows; ++r)

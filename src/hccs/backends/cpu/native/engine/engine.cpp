@@ -9,8 +9,6 @@
 namespace hccs {
 namespace {
 
-// What a block's values take should stay in the second-level cache beside the weights that pass through it.
-constexpr int64_t kLocalBytes = 640 << 10;
 constexpr int64_t kMostBlockRows = 256;
 // Rows below which threads share the channels of each step, with a wait behind it, rather than the rows of a segment.
 constexpr int64_t kRowsPerThread = 72;
@@ -22,9 +20,9 @@ constexpr int kFewThreads = 4;
 constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 constexpr int64_t parts_of(int64_t whole, int64_t each) { return (whole + each - 1) / each; }
 
-int64_t block_rows_for(int64_t local_bytes, int64_t tile) {
-  const int64_t fit = local_bytes ? std::min(kLocalBytes / local_bytes, kMostBlockRows) : kMostBlockRows;
-  return std::max(fit / tile, int64_t{1}) * tile;
+int64_t block_rows_for(int64_t local_bytes, const LinearKernel& linear) {
+  const int64_t fit = local_bytes ? std::min(linear.local_bytes / local_bytes, kMostBlockRows) : kMostBlockRows;
+  return std::max(fit / linear.block_rows, int64_t{1}) * linear.block_rows;
 }
 
 }  // namespace
@@ -33,7 +31,7 @@ Engine::Engine(int64_t arena_bytes, int64_t local_bytes)
     : instructions_(in_use()),
       arena_bytes_(arena_bytes),
       local_bytes_(local_bytes),
-      block_rows_(block_rows_for(local_bytes, instructions_.linear->block_rows)) {}
+      block_rows_(block_rows_for(local_bytes, *instructions_.linear)) {}
 
 void Engine::begin_segment(Space space) { segments_.push_back({space, {}, std::nullopt}); }
 void Engine::add(std::unique_ptr<Step> step) { segments_.back().steps.push_back(std::move(step)); }

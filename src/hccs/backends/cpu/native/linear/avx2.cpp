@@ -59,7 +59,7 @@ struct Avx2 {
   }
   template <int kTileRows, class Bias, class Prefetch>
   static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const Bias& bias, const int16_t* weights,
-                                   const int16_t* x, int64_t stride, int64_t padded, const Prefetch& prefetch) {
+                                   const int16_t* x, int64_t stride, int64_t padded, Ahead, const Prefetch& prefetch) {
 #pragma GCC unroll 4
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 2

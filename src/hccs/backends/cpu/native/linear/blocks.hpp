@@ -10,22 +10,29 @@
 namespace hccs {
 namespace {
 
+// What memory is asked for while products are made: so many bytes further in each step.
+struct Ahead {
+  static constexpr int64_t kBytes = 4096;  // weights that are needed so much later
+  const std::byte* from;
+  int64_t step;
+};
+
 template <class Isa>
 class LinearRows {
   using Element = typename Isa::Element;
   static constexpr int kLanes = Isa::kLanes, kStep = Isa::kStep, kPanels = Isa::kPanels, kRows = Isa::kRows;
-  static constexpr int kWidth = kLanes * kPanels;    // outputs of a block
-  static constexpr int64_t kChunkBytes = 96 * 1024;  // of x, beside which weights and outputs have room in the L2 cache
+  static constexpr int kWidth = kLanes * kPanels;  // outputs of a block
   // Products of 16 rows at a time in the tiles of AMX, whose sums come back by way of memory.
   static constexpr bool kInTiles = requires { Isa::kTiledRows; };
-  // A tile's outputs are made among the products of the next tile.
-  static constexpr bool kDefers = !kInTiles && requires { Isa::kDefers; };
-  static constexpr int kFewestDeferred = 8;  // rows
-  static constexpr int64_t kMostPlain = 2;   // tiles of a chunk that are not worth it
+  // Of x, beside which weights and outputs have room in the L2 cache, which is twice as large where there are tiles.
+  static constexpr int64_t kChunkBytes = (kInTiles ? 256 : 96) * 1024;
+  static constexpr int64_t kLocalBytes = (kInTiles ? 1280 : 640) * 1024;  // of an engine's values, likewise
   using Block = Channels<kWidth>;
 
  public:
-  static constexpr LinearKernel kernel() { return {Isa::kBytes, kRows, kWidth, packed_bytes, pack, workspace, run}; }
+  static constexpr LinearKernel kernel() {
+    return {Isa::kBytes, kRows, kWidth, kLocalBytes, packed_bytes, pack, workspace, run};
+  }
 
  private:
   static size_t packed_bytes(int64_t inputs, int64_t outputs, int exponents) noexcept {
@@ -70,7 +77,6 @@ class LinearRows {
         direct_(Isa::kTail == 0 && sizeof(Element) == 1 && job.x_bytes == Isa::kBytes && padded_ == job.inputs) {}
 
   static int64_t staged_width(int64_t inputs) { return whole(inputs, kStep) + Isa::kTail; }
-  static constexpr int64_t kStepBytes = kWidth * kStep * static_cast<int64_t>(sizeof(Element));
   static int64_t weight_bytes(int64_t inputs) {
     return whole(kWidth * whole(inputs, kStep) * static_cast<int64_t>(sizeof(Element)), 64);
   }
@@ -118,17 +124,16 @@ class LinearRows {
     const int64_t most = chunk_rows(job_.inputs);
     for (int64_t rows; row < row_end; row += rows) {
       rows = row_end - row < most ? row_end - row : most;
+      if constexpr (kInTiles)
+        if (rows >= Isa::kFewestRows) {
+          in_tiles<kOutput>(row, rows, block, block_end);
+          continue;
+        }
       if (!direct_)
         for (int64_t r = 0; r < rows; ++r) stage(row + r, staged_ + r * width_);
       const Element* const x = direct_ ? static_cast<const Element*>(job_.x) + row * job_.x_stride : staged_;
-      if constexpr (kInTiles) Isa::begin(rows);
-      Kept<kOutput> kept;
-      for (int64_t b = block; b < block_end; ++b)
-        one_block<kOutput>(x, direct_ ? job_.x_stride : width_, row, rows, b, b == block, kept);
-      if constexpr (may_have_exponents(kOutput))
-        if (job_.row_exponents) finish_kept<kOutput, true>(kept, 0);
-      if (!job_.row_exponents) finish_kept<kOutput, false>(kept, 0);
-      if constexpr (kInTiles) Isa::end();
+      const int64_t stride = direct_ ? job_.x_stride : width_;
+      for (int64_t b = block; b < block_end; ++b) one_block<kOutput>(x, stride, row, rows, b, b == block);
     }
   }
   void stage(int64_t row, Element* to) const {
@@ -145,38 +150,12 @@ class LinearRows {
     const Element* x;
     int64_t x_stride;
     int64_t padded;
-    int64_t have;         // outputs, at most kWidth
-    bool fresh;           // the chunk's rows have not been read yet
-    int64_t rows, count;  // of the chunk; tiles they make
-    int64_t share;        // of the next block's weights, which tiles ask memory for: bytes in each step
-  };
-  // Sums whose outputs are still to be made.
-  template <LinearOutput kOutput>
-  struct Kept {
-    Tiles tiles;
-    Target<kOutput> target;
-    int64_t row, rows = 0;
-    alignas(64) typename Isa::Sums sums[kDefers ? kRows : 1][kPanels];
+    int64_t have;              // outputs, at most kWidth
+    bool fresh;                // the chunk's rows have not been read yet
+    int64_t rows = 0, of = 0;  // of the chunk, and how many tiles share asking memory for the next block's weights
   };
   template <LinearOutput kOutput>
-  void one_block(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, bool fresh,
-                 Kept<kOutput>& kept) const {
-    const std::byte* const packed = job_.packed + block * block_bytes(job_.inputs, job_.row_exponents);
-    const uint8_t* const given = static_cast<const uint8_t*>(job_.x) + row * job_.x_stride;
-    const int64_t column = block * kWidth, left = job_.outputs - column;
-    const int64_t count = (rows + kRows - 1) / kRows;
-    const Tiles tiles{reinterpret_cast<const Element*>(packed),
-                      reinterpret_cast<const Block*>(packed + weight_bytes(job_.inputs)),
-                      job_.row_exponents ? given + job_.inputs : nullptr,
-                      job_.x_stride,
-                      x,
-                      x_stride,
-                      padded_,
-                      left < kWidth ? left : kWidth,
-                      fresh,
-                      rows,
-                      count,
-                      (kStepBytes + count - 1) / count};
+  Target<kOutput> target_of(int64_t row, int64_t column) const {
     Target<kOutput> target{static_cast<typename Target<kOutput>::Out*>(job_.out) + row * job_.out_stride + column,
                            job_.out_stride,
                            nullptr,
@@ -185,14 +164,40 @@ class LinearRows {
                            job_.out_bytes == Bytes::kTurned ? 128 : 0,
                            job_.limit};
     if (adds_stream(kOutput)) target.stream = job_.stream + row * job_.stream_stride + column;
-    // Sums that float32 might not hold, and incomplete blocks, are rare. int8 does not mind large sums: what they give
-    // is clipped; nor does int32, which comes from float64.
+    return target;
+  }
+  Tiles tiles_of(const Element* x, int64_t x_stride, int64_t row, int64_t block, bool fresh) const {
+    const std::byte* const packed = job_.packed + block * block_bytes(job_.inputs, job_.row_exponents);
+    const uint8_t* const given = static_cast<const uint8_t*>(job_.x) + row * job_.x_stride;
+    const int64_t left = job_.outputs - block * kWidth;
+    return {reinterpret_cast<const Element*>(packed),
+            reinterpret_cast<const Block*>(packed + weight_bytes(job_.inputs)),
+            job_.row_exponents ? given + job_.inputs : nullptr,
+            job_.x_stride,
+            x,
+            x_stride,
+            padded_,
+            left < kWidth ? left : kWidth,
+            fresh};
+  }
+  // Sums that float32 might not hold, and incomplete blocks, are rare. int8 does not mind large sums: what they give
+  // is clipped; nor does int32, which comes from float64.
+  template <LinearOutput kOutput>
+  static bool needs_care(const Tiles& tiles) {
     constexpr bool kMinds = kOutput != LinearOutput::kInt32 && kOutput != LinearOutput::kLong && !is_int8(kOutput);
+    return tiles.have < kWidth || (kMinds && !tiles.channels->small);
+  }
+  template <LinearOutput kOutput>
+  void one_block(const Element* x, int64_t x_stride, int64_t row, int64_t rows, int64_t block, bool fresh) const {
+    Tiles tiles = tiles_of(x, x_stride, row, block, fresh);
+    tiles.rows = rows;
+    tiles.of = (rows + kRows - 1) / kRows;
+    const Target<kOutput> target = target_of<kOutput>(row, block * kWidth);
     const auto tiled = [&]<bool kExponent> {
-      if (left < kWidth || (kMinds && !tiles.channels->small))
-        all_tiles<kOutput, true, kExponent>(tiles, target, rows, kept);
+      if (needs_care<kOutput>(tiles))
+        all_tiles<kOutput, true, kExponent>(tiles, target, rows);
       else
-        all_tiles<kOutput, false, kExponent>(tiles, target, rows, kept);
+        all_tiles<kOutput, false, kExponent>(tiles, target, rows);
     };
     if constexpr (may_have_exponents(kOutput))
       if (job_.row_exponents) return tiled.template operator()<true>();
@@ -201,27 +206,19 @@ class LinearRows {
 
   // Rows in tiles of kMost; what is left at the end is shared evenly, as a tile of few rows waits for its weights.
   template <LinearOutput kOutput, bool kCareful, bool kExponent>
-  static void all_tiles(const Tiles& tiles, const Target<kOutput>& target, int64_t rows, Kept<kOutput>& kept) {
-    constexpr int kVectorRows = fewest_tiled_rows() - 1;
-    if constexpr (kInTiles)
-      if (rows > kVectorRows) return tiled_rows<kOutput, kCareful, kExponent>(tiles, target, rows);
-    constexpr int kMost = kInTiles ? kVectorRows : kCareful && kRows > 4 ? 4 : kRows, kHalf = kMost > 8 ? 8 : kMost;
+  static void all_tiles(const Tiles& tiles, const Target<kOutput>& target, int64_t rows) {
+    constexpr int kMost = most_vector_rows(kCareful), kHalf = kMost > 8 ? 8 : kMost;
     for (int64_t row = 0, now; row < rows; row += now) {
       const int64_t left = rows - row;
       now = left == kMost || left >= 2 * kHalf ? kMost : left > kHalf ? (left + 1) / 2 : left;
-      tile_of<kOutput, kCareful, kExponent, kMost>(tiles, target, row, now, kept);
+      tile_of<kOutput, kCareful, kExponent, kMost>(tiles, target, row, now);
     }
   }
   template <LinearOutput kOutput, bool kCareful, bool kExponent, int kTileRows>
-  static HCCS_INLINE void tile_of(const Tiles& tiles, const Target<kOutput>& target, int64_t row, int64_t rows,
-                                  Kept<kOutput>& kept) {
-    if (rows == kTileRows) {
-      if constexpr (kDefers && !kCareful && kTileRows >= kFewestDeferred)
-        if (tiles.count > kMostPlain) return deferring_tile<kOutput, kExponent, kTileRows>(tiles, target, row, kept);
-      return tile<kOutput, kCareful, kExponent, kTileRows>(tiles, target, row);
-    }
+  static HCCS_INLINE void tile_of(const Tiles& tiles, const Target<kOutput>& target, int64_t row, int64_t rows) {
+    if (rows == kTileRows) return tile<kOutput, kCareful, kExponent, kTileRows>(tiles, target, row);
     if constexpr (kTileRows > 1)
-      tile_of<kOutput, kCareful, kExponent, kTileRows - 1 < 8 ? kTileRows - 1 : 8>(tiles, target, row, rows, kept);
+      tile_of<kOutput, kCareful, kExponent, kTileRows - 1 < 8 ? kTileRows - 1 : 8>(tiles, target, row, rows);
   }
   template <int kTileRows>
   using RowSums = typename Isa::Sums[kTileRows][kPanels];
@@ -235,6 +232,13 @@ class LinearRows {
   static HCCS_INLINE const Block& channels_of(const Tiles& tiles, int64_t row) {
     return kExponent ? tiles.channels[tiles.exponents[row * tiles.exponent_stride]] : *tiles.channels;
   }
+  // One or two tiles ask for the weights that they are about to need; more have time for the next block's.
+  static Ahead ahead_of(const Tiles& tiles, int64_t row) {
+    constexpr int64_t kStepBytes = kWidth * kStep * static_cast<int64_t>(sizeof(Element));
+    if (tiles.of <= 2) return {reinterpret_cast<const std::byte*>(tiles.weights) + Ahead::kBytes, kStepBytes};
+    const int64_t share = (kStepBytes + tiles.of - 1) / tiles.of, before = row * tiles.of / tiles.rows;
+    return {reinterpret_cast<const std::byte*>(tiles.channels) + before * share * (tiles.padded / kStep), share};
+  }
   // A function of its own: what the callers keep in registers would push sums out of them.
   template <LinearOutput kOutput, bool kCareful, bool kExponent, int kTileRows>
   static __attribute__((noinline)) void tile(const Tiles& tiles, const Target<kOutput>& all, int64_t row) {
@@ -242,7 +246,8 @@ class LinearRows {
     const Element* const x = tiles.x + row * tiles.x_stride;
     typename Isa::Sums sums[kTileRows][kPanels];
     const auto bias = [&](int r) HCCS_INLINE_LAMBDA { return channels_of<kExponent>(tiles, row + r).bias; };
-    Isa::products(sums, bias, tiles.weights, x, tiles.x_stride, tiles.padded, [&] HCCS_INLINE_LAMBDA {
+    const Ahead ahead = ahead_of(tiles, row);
+    Isa::products(sums, bias, tiles.weights, x, tiles.x_stride, tiles.padded, ahead, [&] HCCS_INLINE_LAMBDA {
       prefetch_outputs(target, kTileRows);
       if (tiles.fresh) prefetch_rows(x + kTileRows * tiles.x_stride, tiles.x_stride, kTileRows, tiles.padded);
     });
@@ -264,90 +269,94 @@ class LinearRows {
     }
   }
 
-  // The same, but what becomes of its sums is left to the next tile, and what became of the last one's is done here:
-  // the units that multiply have nothing to do with most of it.
-  template <LinearOutput kOutput, bool kExponent, int kTileRows>
-  static __attribute__((noinline)) void deferring_tile(const Tiles& tiles, const Target<kOutput>& all, int64_t row,
-                                                       Kept<kOutput>& kept) {
-    constexpr int64_t kBetween = 2 * kStep;
-    const Element *x = tiles.x + row * tiles.x_stride, *weights = tiles.weights;
-    typename Isa::Sums sums[kTileRows][kPanels];
-#pragma GCC unroll 16
-    for (int r = 0; r < kTileRows; ++r)
-#pragma GCC unroll 4
-      for (int c = 0; c < kPanels; ++c) sums[r][c] = typename Isa::Sums{};
-    prefetch_outputs(from_row(all, row), kTileRows);
-    if (tiles.fresh) prefetch_rows(x + kTileRows * tiles.x_stride, tiles.x_stride, kTileRows, tiles.padded);
-    int64_t left = tiles.padded, r = 0;
-    const std::byte* ahead = reinterpret_cast<const std::byte*>(tiles.channels) +
-                             row * tiles.count / tiles.rows * tiles.share * (left / kStep);
-    constexpr int kTogether = together(kOutput);
-    for (; r + kTogether <= kept.rows && left >= kBetween; r += kTogether, left -= kBetween) {
-      Isa::template add_products<2>(sums, weights, x, tiles.x_stride, kBetween, ahead, tiles.share);
-      ahead += kBetween / kStep * tiles.share;
-      weights += kBetween * kLanes * kPanels;
-      x += kBetween;
-      finish_some<kOutput, kExponent, kTogether>(kept, r);
-    }
-    finish_kept<kOutput, kExponent>(kept, r);
-    Isa::template add_products<2>(sums, weights, x, tiles.x_stride, left, ahead, tiles.share);
-#pragma GCC unroll 16
-    for (int r = 0; r < kTileRows; ++r)
-#pragma GCC unroll 4
-      for (int c = 0; c < kPanels; ++c) kept.sums[r][c] = sums[r][c];
-    kept.tiles = tiles;
-    kept.target = all;
-    kept.row = row;
-    kept.rows = kTileRows;
-  }
-  // Rows whose outputs are made at a time: two rows of bytes share a look-up.
-  static constexpr int together(LinearOutput output) { return output == LinearOutput::kInt8Table ? 2 : 1; }
-  template <LinearOutput kOutput, bool kExponent>
-  static void finish_kept(Kept<kOutput>& kept, int64_t r) {
-    if constexpr (kDefers) {
-      constexpr int kTogether = together(kOutput);
-      for (; r + kTogether <= kept.rows; r += kTogether) finish_some<kOutput, kExponent, kTogether>(kept, r);
-      if (r < kept.rows) finish_some<kOutput, kExponent, 1>(kept, r);
-      kept.rows = 0;
-    }
-  }
-  template <LinearOutput kOutput, bool kExponent, int kTileRows>
-  static HCCS_INLINE void finish_some(const Kept<kOutput>& kept, int64_t first) {
-    const int64_t row = kept.row + first;
-    typename Isa::Sums sums[kTileRows][kPanels];
-#pragma GCC unroll 2
-    for (int r = 0; r < kTileRows; ++r)
-#pragma GCC unroll 4
-      for (int c = 0; c < kPanels; ++c)
-        sums[r][c] = Isa::add(kept.sums[first + r][c], channels_of<kExponent>(kept.tiles, row + r).bias + c * kLanes);
-    finish_rows<kOutput, false, kExponent>(sums, kept.tiles, from_row(kept.target, row), row);
+  static constexpr int most_vector_rows(bool careful) {
+    if constexpr (kInTiles) return Isa::kFewestRows - 1;
+    return careful && kRows > 4 ? 4 : kRows;
   }
 
-  static constexpr int fewest_tiled_rows() {
-    if constexpr (kInTiles) return Isa::kFewestRows;
-    return 1;
+  // All blocks for the rows of a chunk, in tiles. Sums leave them by way of memory, and become outputs between the
+  // products that follow: tiles and vectors then work at the same time.
+  template <LinearOutput kOutput>
+  void in_tiles(int64_t row, int64_t rows, int64_t block, int64_t block_end) const {
+    stage_tiles(row, rows);
+    Isa::begin(rows);
+    const auto all = [&]<bool kExponent> { in_tiles<kOutput, kExponent>(row, rows, block, block_end); };
+    if constexpr (may_have_exponents(kOutput)) {
+      if (job_.row_exponents)
+        all.template operator()<true>();
+      else
+        all.template operator()<false>();
+    } else {
+      all.template operator()<false>();
+    }
+    Isa::end();
   }
-  // Where fewer rows are left than a tile has, rows before them are multiplied once more.
-  template <LinearOutput kOutput, bool kCareful, bool kExponent>
-  static void tiled_rows(const Tiles& tiles, const Target<kOutput>& all, int64_t rows) {
-    constexpr int kTogether = 4;
-    alignas(64) typename Isa::Sums sums[kRows][kPanels];
-    const int64_t most = rows < Isa::kTiledRows ? rows : Isa::kTiledRows;
-    for (int64_t row = 0, end; row < rows; row = end) {
-      const bool pair = rows - row >= kRows;
-      const int64_t first = pair || row + most <= rows ? row : rows - most;
-      end = first + (pair ? kRows : most);
-      const Element* const x = tiles.x + first * tiles.x_stride;
-      prefetch_outputs(from_row(all, row), end - row);
-      if (tiles.fresh && end < rows)
-        prefetch_rows(x + kRows * tiles.x_stride, tiles.x_stride, rows - end < kRows ? rows - end : kRows,
-                      tiles.padded);
-      Isa::tile_products(sums, pair, tiles.weights, x, tiles.x_stride, tiles.padded);
-      for (; row + kTogether <= end; row += kTogether)
-        from_tiles<kOutput, kCareful, kExponent, kTogether>(sums + (row - first), tiles, all, row);
-      for (; row < end; ++row) from_tiles<kOutput, kCareful, kExponent, 1>(sums + (row - first), tiles, all, row);
+  // Where fewer rows are left than a tile has, it begins with rows before them, which are multiplied once more.
+  static int64_t tile_rows(int64_t rows) { return rows < Isa::kTiledRows ? rows : Isa::kTiledRows; }
+  static int64_t first_row(int64_t row, int64_t rows) {
+    return row + tile_rows(rows) <= rows ? row : rows - tile_rows(rows);
+  }
+  // Every tile's bytes together: lines a row apart would meet in few sets of the cache.
+  void stage_tiles(int64_t row, int64_t rows) const {
+    const uint8_t* const x = static_cast<const uint8_t*>(job_.x) + row * job_.x_stride;
+    for (int64_t r = 0; r < rows; r += Isa::kTiledRows)
+      Isa::stage_tiles(x + first_row(r, rows) * job_.x_stride, job_.x_stride, tile_rows(rows),
+                       job_.x_bytes == Isa::kBytes ? 0 : 0x80, job_.inputs, staged_ + r * width_);
+  }
+  template <LinearOutput kOutput>
+  struct Waiting {
+    const RowSums<kRows>* sums;
+    Tiles tiles;
+    Target<kOutput> target;
+    bool careful;
+    int64_t first, row, end;  // of its rows: that of the first sums, and those without outputs
+  };
+  static constexpr int kTogether = 4;  // rows whose outputs are made together
+  template <LinearOutput kOutput, bool kExponent>
+  void in_tiles(int64_t row, int64_t rows, int64_t block, int64_t block_end) const {
+    alignas(64) RowSums<kRows> sums[2];
+    int at = 0;
+    Waiting<kOutput> waiting{};
+    const int64_t steps = padded_ / kStep;
+    for (int64_t b = block; b < block_end; ++b) {
+      const Tiles tiles = tiles_of(staged_, kStep, row, b, false);
+      const Target<kOutput> target = target_of<kOutput>(row, b * kWidth);
+      const bool careful = needs_care<kOutput>(tiles);
+      for (int64_t now = 0, end; now < rows; now = end) {
+        const bool pair = rows - now >= kRows;
+        const int64_t first = pair ? now : first_row(now, rows);
+        end = first + (pair ? kRows : tile_rows(rows));
+        prefetch_outputs(from_row(target, now), end - now);
+        const int64_t each = steps ? whole((waiting.end - waiting.row + steps - 1) / steps, kTogether) : 0;
+        Isa::template tile_products<!kExponent>(
+            sums[at], pair, tiles.channels->bias, tiles.weights, staged_ + now * width_, padded_,
+            [&] HCCS_INLINE_LAMBDA { finish_some<kOutput, kExponent>(waiting, each); });
+        finish_some<kOutput, kExponent>(waiting, waiting.end - waiting.row);
+        waiting = {&sums[at], tiles, target, careful, first, now, end};
+        at = 1 - at;
+      }
+    }
+    finish_some<kOutput, kExponent>(waiting, waiting.end - waiting.row);
+  }
+  template <LinearOutput kOutput, bool kExponent>
+  static HCCS_INLINE void finish_some(Waiting<kOutput>& waiting, int64_t rows) {
+    const int64_t end = rows < waiting.end - waiting.row ? waiting.row + rows : waiting.end;
+    while (waiting.row < end) {
+      const auto finish = [&]<bool kCareful, int kTileRows> HCCS_INLINE_LAMBDA {
+        from_tiles<kOutput, kCareful, kExponent, kTileRows>(*waiting.sums + (waiting.row - waiting.first),
+                                                            waiting.tiles, waiting.target, waiting.row);
+        waiting.row += kTileRows;
+      };
+      const bool together = waiting.row + kTogether <= end;
+      if (waiting.careful)
+        finish.template operator()<true, 1>();
+      else if (together)
+        finish.template operator()<false, kTogether>();
+      else
+        finish.template operator()<false, 1>();
     }
   }
+  // With exponents each row has a bias of its own, which the tiles' sums lack.
   template <LinearOutput kOutput, bool kCareful, bool kExponent, int kTileRows>
   static HCCS_INLINE void from_tiles(const typename Isa::Sums (*products)[kPanels], const Tiles& tiles,
                                      const Target<kOutput>& all, int64_t row) {
@@ -356,7 +365,8 @@ class LinearRows {
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 4
       for (int c = 0; c < kPanels; ++c)
-        sums[r][c] = Isa::add(products[r][c], channels_of<kExponent>(tiles, row + r).bias + c * kLanes);
+        sums[r][c] = kExponent ? Isa::add(products[r][c], channels_of<kExponent>(tiles, row + r).bias + c * kLanes)
+                               : products[r][c];
     finish_rows<kOutput, kCareful, kExponent>(sums, tiles, from_row(all, row), row);
   }
   template <LinearOutput kOutput, bool kCareful, int kTileRows>
@@ -399,8 +409,7 @@ class LinearRows {
 // Bytes four at a time: [steps][kPanels][kLanes][4] weights, rows as they are.
 template <class Isa>
 struct DotProducts {
-  static constexpr int kTail = 0;          // elements behind a staged row
-  static constexpr int64_t kAhead = 4096;  // bytes of weights that memory is asked for before they are needed
+  static constexpr int kTail = 0;  // elements behind a staged row
   static constexpr int64_t place(int64_t output, int64_t input, int64_t) {
     return (input / Isa::kStep * Isa::kPanels * Isa::kLanes + output) * Isa::kStep + input % Isa::kStep;
   }
@@ -418,13 +427,14 @@ struct DotProducts {
   // The bias comes last: a tile's first products then wait for nothing but weights and x.
   template <int kTileRows, int kPanels, class Sums, class Bias, class Element, class Prefetch>
   static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const Bias& bias, const Element* weights,
-                                   const Element* x, int64_t stride, int64_t padded, const Prefetch& prefetch) {
+                                   const Element* x, int64_t stride, int64_t padded, Ahead ahead,
+                                   const Prefetch& prefetch) {
 #pragma GCC unroll 16
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 4
       for (int c = 0; c < kPanels; ++c) sums[r][c] = Sums{};
     prefetch();
-    add_products(sums, weights, x, stride, padded);
+    add_products(sums, weights, x, stride, padded, ahead);
 #pragma GCC unroll 16
     for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 4
@@ -432,22 +442,16 @@ struct DotProducts {
   }
   template <int kTileRows, int kPanels, class Sums, class Element>
   static HCCS_INLINE void add_products(Sums (&sums)[kTileRows][kPanels], const Element* weights, const Element* x,
-                                       int64_t stride, int64_t inputs) {
-    constexpr int64_t kStepBytes = Isa::kLanes * Isa::kStep * kPanels * sizeof(Element);
-    add_products<3>(sums, weights, x, stride, inputs, reinterpret_cast<const std::byte*>(weights) + kAhead, kStepBytes);
-  }
-  // `ahead` is what memory is asked for, so many bytes further in each step: 3 for the nearest cache, 2 for the next.
-  template <int kCache, int kTileRows, int kPanels, class Sums, class Element>
-  static HCCS_INLINE void add_products(Sums (&sums)[kTileRows][kPanels], const Element* weights, const Element* x,
-                                       int64_t stride, int64_t inputs, const std::byte* ahead, int64_t share) {
+                                       int64_t stride, int64_t inputs, Ahead ahead) {
     constexpr int kVector = Isa::kLanes * Isa::kStep;
-    for (int64_t i = 0; i < inputs; i += Isa::kStep, weights += kPanels * kVector, x += Isa::kStep, ahead += share) {
+    for (int64_t i = 0; i < inputs; i += Isa::kStep, weights += kPanels * kVector, x += Isa::kStep) {
       typename Isa::Panel panel[kPanels];
 #pragma GCC unroll 4
       for (int c = 0; c < kPanels; ++c) {
         panel[c] = Isa::panel(weights + c * kVector);
-        __builtin_prefetch(ahead + c * kVector, 0, kCache);
+        __builtin_prefetch(ahead.from + c * kVector, 0, 3);
       }
+      ahead.from += ahead.step;
 #pragma GCC unroll 16
       for (int r = 0; r < kTileRows; ++r) {
         const typename Isa::Panel row = Isa::broadcast(x + r * stride);

@@ -10,7 +10,7 @@ struct I8mm : NeonOutputs, DotProducts<I8mm> {
   // Rows go in pairs, an odd one with itself, and outputs too: [steps][kPanels * kLanes][8] weights.
   template <int kTileRows, class Bias, class Prefetch>
   static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const Bias& bias, const int8_t* weights,
-                                   const int8_t* x, int64_t stride, int64_t padded, const Prefetch& prefetch) {
+                                   const int8_t* x, int64_t stride, int64_t padded, Ahead, const Prefetch& prefetch) {
     constexpr int kRowPairs = (kTileRows + 1) / 2, kPairs = kPanels * kLanes / 2;
     Sums squares[kRowPairs][kPairs];
 #pragma GCC unroll 4
@@ -19,8 +19,8 @@ struct I8mm : NeonOutputs, DotProducts<I8mm> {
       for (Sums& square : row) square = vdupq_n_s32(0);
     prefetch();
     for (int64_t i = 0; i < padded; i += kStep, weights += 16 * kPairs) {
-      __builtin_prefetch(weights + kAhead, 0, 3);
-      __builtin_prefetch(weights + kAhead + 64, 0, 3);
+      __builtin_prefetch(weights + Ahead::kBytes, 0, 3);
+      __builtin_prefetch(weights + Ahead::kBytes + 64, 0, 3);
       int8x16_t rows[kRowPairs];
 #pragma GCC unroll 4
       for (int r = 0; r < kRowPairs; ++r) {

@@ -56,10 +56,11 @@ struct LinearJob {
 };
 
 struct LinearKernel {
-  Bytes x_bytes;      // the form of x that costs nothing
-  int block_rows;     // rows go in tiles of so many: parts of the work should be multiples of it
-  int block_outputs;  // outputs go in blocks of so many; the last of the ceil(outputs / block_outputs) may be
-                      // incomplete
+  Bytes x_bytes;        // the form of x that costs nothing
+  int block_rows;       // rows go in tiles of so many: parts of the work should be multiples of it
+  int block_outputs;    // outputs go in blocks of so many; the last of the ceil(outputs / block_outputs) may be
+                        // incomplete
+  int64_t local_bytes;  // of the values of rows that go through several layers: what the L2 cache holds beside weights
   // Bytes that a packed layer takes; they start at a multiple of 64.
   size_t (*packed_bytes)(int64_t inputs, int64_t outputs, int row_exponents);
   // weight [outputs][inputs], -127..127; bias and multiplier [outputs]. The multiplier, 1 to 2^24 - 1, may be null if

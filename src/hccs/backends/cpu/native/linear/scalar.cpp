@@ -21,7 +21,7 @@ struct Scalar {
   static constexpr int64_t place(int64_t output, int64_t input, int64_t padded) { return output * padded + input; }
   template <int kTileRows, class Bias, class Prefetch>
   static HCCS_INLINE void products(Sums (&sums)[kTileRows][kPanels], const Bias& bias, const int16_t* weights,
-                                   const int16_t* x, int64_t stride, int64_t inputs, const Prefetch&) {
+                                   const int16_t* x, int64_t stride, int64_t inputs, Ahead, const Prefetch&) {
     for (int r = 0; r < kTileRows; ++r) {
       const int16_t* const row = x + r * stride;
       const int32_t* const from = bias(r);
