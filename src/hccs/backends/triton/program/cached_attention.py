@@ -152,7 +152,7 @@ def _attention_over_cache(
             acc, seen = _products(q, keys, key, column, end, position, DIM, before, 0, DIM, True)
             N, Z = _added(
                 N, Z, acc, seen, largest, values, key, column, end, DIM, factor[:, None], scores,
-                DIM, BY_TABLE, DIGITS, NVIDIA,
+                DIM, BY_TABLE, DIGITS, True, NVIDIA,
             )  # fmt: skip
         Z = tl.maximum(Z, 1)
         bits = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # Z < 2^24 is exact in float32
