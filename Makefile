@@ -75,7 +75,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check $(PYTHON_FOLDERS)
 	$(BIN)/ruff format --check -q $(PYTHON_FOLDERS)
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev
@@ -172,7 +172,7 @@ $(VENV)/.aie: $(VENV)/.pip $(AIE_SOURCES)
 $(VENV)/.search: $(VENV)/.pip $(SOURCES) lab/pyproject.toml models/minilm-l6/pyproject.toml
 	@echo "== building hccs (half a minute the first time)"
 	@$(MAKE) --no-print-directory $(VENV)/.native
-	$(BIN)/pip install -q --no-build-isolation -e ./models/minilm-l6
+	$(BIN)/pip install -q --no-compile --no-build-isolation -e ./models/minilm-l6
 	$(BIN)/pip install -q --no-build-isolation --no-deps -e ./lab
 	@touch $@
 
@@ -187,8 +187,10 @@ $(VENV)/.tools: $(VENV)/.lab
 	$(BIN)/pip install -q --no-compile 'hccs[dev]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.lab $(AIE_SOURCES)
-	@echo "== installing what the tests need"
+# Compilers and downloads wait for different things: they run side by side.
+$(VENV)/.dev: $(VENV)/.pip $(SOURCES) $(AIE_SOURCES) lab/pyproject.toml models/minilm-l6/pyproject.toml
+	@echo "== building hccs and installing what the tests need (two minutes the first time)"
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.native $(VENV)/.torch
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.tools $(VENV)/.aie
 	@touch $@
 

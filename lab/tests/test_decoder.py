@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 
 def plan(folder, out, **options):
     options = {"contexts": (12, 24), "tokens": 48, "calibration_tokens": 72, **options}
-    return decoder.Plan(folder, folder / "text.txt", folder / "other.txt", out, **options)
+    return decoder.DecoderPlan(folder, folder / "text.txt", folder / "other.txt", out, **options)
 
 
 def test_every_method_is_measured_once_and_told(folder, tmp_path, monkeypatch):

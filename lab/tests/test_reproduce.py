@@ -70,7 +70,7 @@ def data(tmp_path_factory):
 def small(monkeypatch):
     """Recipes of seconds."""
     recipe = plan.TaskRecipe(SHORT, 1e-5, retraining_epochs=1, whole_epochs=1, whole_batch=32)
-    monkeypatch.setitem(plan.ENCODERS, "tiny", plan.Encoder("tiny", "BERT-tiny", {"sst2": recipe}))
+    monkeypatch.setitem(plan.ENCODERS, "tiny", plan.TrainedEncoder("tiny", "BERT-tiny", {"sst2": recipe}))
     for module in (stages, run):
         monkeypatch.setattr(module, "RETRAINING", replace(SHORT, distil=0.5))
     monkeypatch.setattr(experiment, "CALIBRATION_SENTENCES", 16)

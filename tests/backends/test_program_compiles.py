@@ -32,7 +32,7 @@ TYPES = {
     torch.int8: "*i8", torch.uint8: "*u8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
     torch.float32: "*fp32", torch.float64: "*fp64",
 }  # fmt: skip
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
 
 
 def ptxas() -> bool:

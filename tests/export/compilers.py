@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SANITIZED = ("-O1", "-g", "-fsanitize=undefined,address", "-fno-sanitize-recover=all")
+SANITIZED = ("-O0", "-g", "-fsanitize=undefined,address", "-fno-sanitize-recover=all")
 
 
 def runs_sanitized(compiler: str) -> bool:

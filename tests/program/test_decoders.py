@@ -51,6 +51,13 @@ def test_the_engine_runs_every_form_on_every_instruction_set(seed, instruction_s
 @pytest.mark.parametrize("limit", [None, INT16_LIMIT, LONG_STREAM_LIMIT])
 def test_rms_norm_of_any_width_alone_and_after_sums(h, limit, instruction_set):
     """Of the embedding, of a sum, with the stream beside it, narrowed in both ways and not at all."""
+    program, batch, expected = norms_around_sums(h, limit)
+    np.testing.assert_array_equal(IntegerModel(program)(*batch).scores, expected)
+
+
+@functools.cache
+def norms_around_sums(h, limit):
+    """A program, its input and the reference's answer, which all instruction sets share."""
     built = Builder(h)
     x = built.embed(h, limit if limit == INT16_LIMIT else None)
     if limit is not None:
@@ -62,9 +69,8 @@ def test_rms_norm_of_any_width_alone_and_after_sums(h, limit, instruction_set):
         )
         x = built.sum(x, part, limit)
     program = scores(built, built.narrow(built.rms(x), 8), 5)
-    model, batch = IntegerModel(program), random_batch(program, h, 3, 11)
-    expected = model(*batch, reference=True).scores
-    np.testing.assert_array_equal(model(*batch).scores, expected)
+    batch = random_batch(program, h, 3, 11)
+    return program, batch, run(program, program.embed.read(*batch, program.longest), reference=True)
 
 
 @pytest.mark.parametrize("window", [1, 2, 63, 64, 65, 127, 130, 400])

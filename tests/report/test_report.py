@@ -19,7 +19,7 @@ from hccs.cli.app import app
 from hccs.conversion import run
 from hccs.conversion.report.conversion import conversion_page
 from hccs.conversion.report.write import templates, write_report
-from hccs.conversion.results import Answers, ChangedAnswer
+from hccs.conversion.results import AnswersByLabel, ChangedAnswer
 from hccs.conversion.settings import convert_command
 from hccs.errors import FileError
 from tests.report.browser import Browser, executable
@@ -91,7 +91,7 @@ def test_answers_are_counted_and_those_that_changed_are_listed(finished, materia
 
 def test_changed_answers_are_listed_and_escaped(finished):
     examples = tuple(ChangedAnswer(i, f"<b>text {i}</b>", 0, 0, 1) for i in range(30))
-    page = conversion_page(finished[0].folder) | {"given": Answers(((1, 2), (3, 4)), 31, examples)}
+    page = conversion_page(finished[0].folder) | {"given": AnswersByLabel(((1, 2), (3, 4)), 31, examples)}
     elements = checked(templates().get_template("page.html").render(page))
     assert "<b>text 19</b>" in elements.text and "<b>text 20</b>" not in elements.text
     assert "and 11 more." in elements.text and "b" not in elements.names

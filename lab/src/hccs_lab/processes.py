@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
@@ -75,10 +76,10 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _begin() -> None:
-    import torch
-
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # for a torch that the work imports
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def _end_with_parent() -> None:

@@ -27,18 +27,39 @@ if TYPE_CHECKING:
 REPORT = "report.html"
 
 
-def settings_of(folder: Path) -> Settings:
+def settings_of(folder: Path, kind: Any = Settings) -> Any:
     """The settings that a run was begun with; a damaged file is refused."""
     hint = "Convert the model into another folder."
-    found: Settings = read_typed(Settings, folder / "settings.json", hint, versioned=True)
-    return found
+    return read_typed(kind, folder / "settings.json", hint, versioned=True)
 
 
 @dataclass(frozen=True)
-class Converted:
+class FinishedRun:
     """The folder of a run that `hccs convert` has finished; anything else is refused."""
 
     folder: Path
+
+    @property
+    def settings(self) -> Any:
+        """What the run was asked to do."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return Path(self.settings.model).name
+
+    @property
+    def report(self) -> Path:
+        """The report: one HTML file, which is written where it is missing."""
+        from hccs.conversion.report.write import write_report
+
+        path = self.folder / REPORT
+        return path if path.exists() else write_report(self.folder)
+
+
+@dataclass(frozen=True)
+class Converted(FinishedRun):
+    """The run of a model with scores."""
 
     def __post_init__(self) -> None:
         _ = self.results
@@ -53,17 +74,13 @@ class Converted:
 
     @cached_property
     def settings(self) -> Settings:
-        """What the run was asked to do."""
-        return settings_of(self.folder)
+        found: Settings = settings_of(self.folder)
+        return found
 
     @property
     def scores(self) -> dict[str, float]:
         """The dev score of every stage that has one, in order."""
         return self.results.scores
-
-    @property
-    def name(self) -> str:
-        return Path(self.settings.model).name
 
     # --- models and data ----------------------------------------------------------------------------------
 
@@ -146,14 +163,6 @@ class Converted:
     def command(self) -> str:
         """The command that makes the same run."""
         return convert_command(self.settings, self.folder)
-
-    @property
-    def report(self) -> Path:
-        """The report: one HTML file, which is written where it is missing."""
-        from hccs.conversion.report.write import write_report
-
-        path = self.folder / REPORT
-        return path if path.exists() else write_report(self.folder)
 
     @property
     def summary(self) -> str:

@@ -23,6 +23,7 @@ from hccs.calibration import HeadStatistics, search
 from hccs.calibration.two_lines import SCORES
 from hccs.conversion import certificate as fidelity
 from hccs.conversion.certificate import Certificate
+from hccs.conversion.converted import FinishedRun, settings_of
 from hccs.conversion.data.holdout import hold_out
 from hccs.conversion.data.problems import EMBEDDINGS
 from hccs.conversion.data.reading import read_texts
@@ -34,8 +35,6 @@ from hccs.conversion.runs.record import (
     REDO,
     finished,
     from_json,
-    read_json,
-    require_version,
     typed,
     write_json,
 )
@@ -152,10 +151,8 @@ class EmbeddingResults:
 
 
 @dataclass(frozen=True)
-class ConvertedEncoder:
-    """The folder of a finished conversion of an encoder; anything else is refused."""
-
-    folder: Path
+class ConvertedEncoder(FinishedRun):
+    """The run of an encoder."""
 
     def __post_init__(self) -> None:
         _ = self.results
@@ -166,16 +163,8 @@ class ConvertedEncoder:
 
     @cached_property
     def settings(self) -> EmbeddingSettings:
-        """What the run was asked to do."""
-        path, hint = self.folder / "settings.json", "Convert the model into another folder."
-        saved = read_json(path, hint)
-        require_version(saved, path)
-        found: EmbeddingSettings = typed(EmbeddingSettings, saved, path, hint)
+        found: EmbeddingSettings = settings_of(self.folder, EmbeddingSettings)
         return found
-
-    @property
-    def name(self) -> str:
-        return Path(self.settings.model).name
 
     @property
     def certificate(self) -> Certificate:
@@ -189,15 +178,6 @@ class ConvertedEncoder:
     def encoder(self) -> Encoder:
         """The converted encoder: texts in, vectors out."""
         return Encoder.load(self.model)
-
-    @property
-    def report(self) -> Path:
-        """The report: one HTML file, which is written where it is missing."""
-        from hccs.conversion.converted import REPORT
-        from hccs.conversion.report.write import write_report
-
-        path = self.folder / REPORT
-        return path if path.exists() else write_report(self.folder)
 
     @property
     def summary(self) -> str:

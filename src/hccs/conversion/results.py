@@ -44,7 +44,7 @@ class ChangedAnswer:
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswersByLabel:
     """A model's answers by label, and those that differ from the float model's."""
 
     confusion: tuple[tuple[int, ...], ...]
@@ -60,7 +60,7 @@ class Reached:
 
     score: Measured
     against_float: Difference
-    answers: Answers | None
+    answers: AnswersByLabel | None
     """None for values, and where there are too many labels to list."""
 
 

@@ -34,7 +34,7 @@ from hccs.conversion.models import (
     predictions,
     require_fit,
 )
-from hccs.conversion.results import Answers, ChangedAnswer, Reached, stages_of
+from hccs.conversion.results import AnswersByLabel, ChangedAnswer, Reached, stages_of
 from hccs.conversion.runs import state
 from hccs.conversion.runs.folder import RunFolder
 from hccs.conversion.scores import difference, measured
@@ -265,7 +265,9 @@ class Run:
             answers=self._answers(answers, base, labels),
         )
 
-    def _answers(self, logits: torch.Tensor, base: torch.Tensor, labels: torch.Tensor) -> Answers | None:
+    def _answers(
+        self, logits: torch.Tensor, base: torch.Tensor, labels: torch.Tensor
+    ) -> AnswersByLabel | None:
         count, problem = len(self.data.labels), self.settings.task.problem
         if problem in VALUES or not 2 <= count <= MOST_LABELS:
             return None
@@ -276,7 +278,7 @@ class Run:
             labels = labels[counted]
         confusion = torch.bincount((labels * count + after).cpu(), minlength=count**2).view(count, count)
         changed = [] if problem == TOKENS else (after != before).nonzero()[:, 0].tolist()
-        return Answers(
+        return AnswersByLabel(
             confusion=tuple(map(tuple, confusion.tolist())),
             changed=int((after != before).sum()),
             examples=tuple(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hccs._progress import Bar
-from hccs.corpus.folder import FORMATS, Folder, Part, Settings
+from hccs.corpus.folder import FORMATS, CorpusSettings, Folder, Part
 from hccs.corpus.reading import Columns, Source, groups, rows, sources
 from hccs.errors import DataError, ParameterError
 from hccs.ops.arguments import cores, require_threads
@@ -28,10 +28,10 @@ CHUNK = 1024
 
 
 @dataclass(frozen=True)
-class Job:
+class CorpusJob:
     """A corpus to embed: its inputs, where its parts go, and what is put in front of every text."""
 
-    settings: Settings
+    settings: CorpusSettings
     inputs: tuple[tuple[Source, ...], ...]
     out: Path
     prefix: str
@@ -50,9 +50,9 @@ def plan(
     dims: int | None = None,
     prompt: str | None = None,
     **others: Any,
-) -> tuple[Job, Encoder]:
-    """What is asked for, checked before anything is computed; `others` are fields of `Settings`."""
-    asked = Settings(model, **others)
+) -> tuple[CorpusJob, Encoder]:
+    """What is asked for, checked before anything is computed; `others` are fields of `CorpusSettings`."""
+    asked = CorpusSettings(model, **others)
     for name, given, known in (("dtype", asked.dtype, OUTS), ("format", asked.format, FORMATS)):
         if given not in known:
             raise ParameterError(f"{name} among {', '.join(known)}", repr(given), "Leave it out.")
@@ -81,10 +81,10 @@ def plan(
         prompt=prompt,
         inputs=f"{len(listed)} named {digest[:16]}",
     )
-    return Job(settings, tuple(map(tuple, groups(listed))), out, prefix), encoder
+    return CorpusJob(settings, tuple(map(tuple, groups(listed))), out, prefix), encoder
 
 
-def parts_of(job: Job, group: int) -> Iterator[Part]:
+def parts_of(job: CorpusJob, group: int) -> Iterator[Part]:
     """The parts of a group of sources: full ones, then one with the rest."""
     every = chain.from_iterable(
         ((name, text, before + done) for name, text, done in rows(source, job.columns))
@@ -123,7 +123,7 @@ def is_stored(folder: Folder, part: Part) -> bool:
     return facts is not None
 
 
-def embed(job: Job, encoder: Encoder, *, threads: int | None = None) -> dict[str, Any]:
+def embed(job: CorpusJob, encoder: Encoder, *, threads: int | None = None) -> dict[str, Any]:
     """Embed what is not there yet, and return the summary, which is also in the folder."""
     if threads is not None:
         require_threads(threads)
@@ -154,14 +154,16 @@ def embed(job: Job, encoder: Encoder, *, threads: int | None = None) -> dict[str
         return folder.finish(names)
 
 
-def submitted(job: Job, encoder: Encoder, part: Part, pool: ThreadPoolExecutor) -> list[Future[Answers]]:
+def submitted(
+    job: CorpusJob, encoder: Encoder, part: Part, pool: ThreadPoolExecutor
+) -> list[Future[Answers]]:
     """The texts of a part, a chunk for a thread at a time."""
     texts = [job.prefix + text for text in part.texts] if job.prefix else part.texts
     chunks = [texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK)]
     return [pool.submit(encoder.answers, chunk, dims=job.settings.dims, threads=1) for chunk in chunks]
 
 
-def write_part(job: Job, folder: Folder, part: Part, futures: Sequence[Future[Answers]]) -> int:
+def write_part(job: CorpusJob, folder: Folder, part: Part, futures: Sequence[Future[Answers]]) -> int:
     """Wait for the vectors of a part, and put it on disk."""
     found = [future.result() for future in futures]
     units = np.concatenate([answers.rows for answers in found])

@@ -35,7 +35,7 @@ KEY = b"hccs"
 
 
 @dataclass(frozen=True)
-class Settings:
+class CorpusSettings:
     """What decides every byte of a corpus beside its texts. `model` is where its file was found."""
 
     model: str
@@ -83,7 +83,7 @@ class Facts:
 class Folder:
     """A corpus on disk."""
 
-    def __init__(self, path: Path, settings: Settings) -> None:
+    def __init__(self, path: Path, settings: CorpusSettings) -> None:
         self.path, self.settings = path, settings
 
     @classmethod
@@ -94,7 +94,7 @@ class Folder:
             version = content.pop("version")
             if version != VERSION:
                 raise ValueError(f"version {version}")
-            return cls(path, Settings(**content))
+            return cls(path, CorpusSettings(**content))
         except FileNotFoundError:
             raise FileError(
                 f"{path} to be a folder of hccs embed", f"no {SETTINGS} in it", "Embed it."
@@ -106,7 +106,7 @@ class Folder:
 
     @classmethod
     @contextmanager
-    def prepared(cls, path: Path, settings: Settings) -> Iterator[Folder]:
+    def prepared(cls, path: Path, settings: CorpusSettings) -> Iterator[Folder]:
         """The folder for these settings, new or begun earlier, while no other process writes to it."""
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class Folder:
             os.close(handle)
 
     @classmethod
-    def _begun(cls, path: Path, settings: Settings) -> Folder:
+    def _begun(cls, path: Path, settings: CorpusSettings) -> Folder:
         names, left = _names_and_left(path)
         if SETTINGS in names or not names:
             _remove(left)
@@ -150,7 +150,7 @@ class Folder:
         return cls._new(path, settings)
 
     @classmethod
-    def _new(cls, path: Path, settings: Settings) -> Folder:
+    def _new(cls, path: Path, settings: CorpusSettings) -> Folder:
         content = json.dumps({"version": VERSION, **asdict(settings)}, indent=1) + "\n"
         replace(path / SETTINGS, content.encode())
         return cls(path, settings)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hccs._extras import require
-from hccs.corpus.embedding import Job, is_stored, parts_of, submitted, write_part
+from hccs.corpus.embedding import CorpusJob, is_stored, parts_of, submitted, write_part
 from hccs.corpus.folder import Folder, Part
 from hccs.errors import DataError, HccsError, ParameterError
 from hccs.text.encoder import Encoder
@@ -20,7 +20,7 @@ from hccs.text.encoder import Encoder
 LOCAL = "local"
 
 
-def embed_on_ray(job: Job, address: str, *, workers: int | None = None) -> dict[str, Any]:
+def embed_on_ray(job: CorpusJob, address: str, *, workers: int | None = None) -> dict[str, Any]:
     """`embed` on a cluster: `address` as ray.init takes it, or "local" for one on this machine.
 
     All machines see the model's file and the folder under the same paths. `workers` are actors with a core
@@ -40,7 +40,7 @@ def embed_on_ray(job: Job, address: str, *, workers: int | None = None) -> dict[
             parts = ray.data.from_items(list(range(len(job.inputs))), override_num_blocks=len(job.inputs))
             parts = parts.flat_map(_Reading(job, here), num_cpus=0.01)
             written = parts.map_batches(
-                Embedding, fn_constructor_args=(job, here), batch_size=1, compute=pool, num_cpus=1
+                EmbeddingActor, fn_constructor_args=(job, here), batch_size=1, compute=pool, num_cpus=1
             )
             names = [row["name"] for row in written.iter_rows()]
             if not names:
@@ -70,7 +70,7 @@ def _refusal(error: BaseException | None) -> HccsError | None:
 class _Reading:
     """The parts of a group of sources; of those that are there, the names alone."""
 
-    def __init__(self, job: Job, here: str) -> None:
+    def __init__(self, job: CorpusJob, here: str) -> None:
         self.job, self.here = job, here
 
     def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -85,10 +85,10 @@ class _Reading:
             }
 
 
-class Embedding:
+class EmbeddingActor:
     """An actor: it holds the model, and writes the parts that it is given."""
 
-    def __init__(self, job: Job, here: str) -> None:
+    def __init__(self, job: CorpusJob, here: str) -> None:
         os.chdir(here)  # paths may be relative
         encoder = Encoder.load(job.settings.model)
         if encoder.fingerprint != job.settings.fingerprint:

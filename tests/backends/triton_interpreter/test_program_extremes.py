@@ -14,14 +14,14 @@ import triton.language as tl
 
 from hccs.backends.triton import program as kernels
 from hccs.backends.triton.program.integers import leading_bit, square_root
-from hccs.errors import HccsError, ModelError
+from hccs.errors import HccsError
 from hccs.numbers.layers import LinearParams, NormParams
 from hccs.numbers.rms_norm import RmsParams
 from hccs.program import IntegerModel
 from hccs.reference import linear as reference
 from hccs.reference.layer_norm import layer_norm, rms_norm, root_of, root_shift
 from hccs.reference.pooling import pool, unit
-from tests.program.programs import language_model, random_program
+from tests.program.programs import random_program
 
 MINILM = Path(__file__).parents[3] / "models/minilm-l6/src/hccs_minilm_l6/all-MiniLM-L6-v2.hccs"
 
@@ -77,7 +77,7 @@ def test_linear(limit, exponents):
     given[:rows, : inputs + 1] = torch.from_numpy(x)
     dtype = {127: torch.int8, 32767: torch.int16}.get(limit, torch.int32)
     out = torch.zeros((16, 64), dtype=dtype)
-    layer = kernels.layer_on(params, slice(None), None, exponents, torch.device("cpu"))
+    layer = kernels.layer_on(params, slice(None), None, None, exponents, torch.device("cpu"))
     kernels.linear(given, out, one(rows), layer)
     expected = reference.linear_rows(x, params) if exponents else reference.linear(x[:, :-1], params)
     np.testing.assert_array_equal(out[:rows, :outputs].numpy(), expected)
@@ -155,6 +155,3 @@ def test_refusals():
     ):
         with pytest.raises(HccsError):
             model(ids, mask)
-    writer = IntegerModel(language_model(0), device="cuda")
-    with pytest.raises(ModelError, match="on the CPU to continue texts"):
-        writer.generate([[1, 2]], max_new_tokens=1)

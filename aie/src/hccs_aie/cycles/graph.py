@@ -195,7 +195,7 @@ def _memory_edges(
     spans: Sequence[range],
     previous: Sequence[Operation] | None,
 ) -> None:
-    memory = [(index, operation) for index, operation in enumerate(body) if operation.bytes]
+    memory = [(index, o, o.is_store) for index, o in enumerate(body) if o.bytes]
 
     def order(early: int, late: int, distance: int) -> None:
         for source in spans[early]:
@@ -204,13 +204,12 @@ def _memory_edges(
             for target in spans[late]:
                 graph.edges.append(Edge(source, target, latency, distance, memory=True))
 
-    for place, (late, operation) in enumerate(memory):
-        for early, other in memory[:place]:
-            if (operation.is_store or other.is_store) and operation.overlaps(other):
+    for place, (late, operation, stores) in enumerate(memory):
+        for early, other, stored in memory[:place]:
+            if (stores or stored) and operation.overlaps(other):
                 order(early, late, 0)
     if previous is not None:
-        for late, operation in memory:
-            for early, _ in memory:
-                other = previous[early]
-                if (operation.is_store or other.is_store) and operation.overlaps(other):
+        for late, operation, stores in memory:
+            for early, _, stored in memory:
+                if (stores or stored) and operation.overlaps(previous[early]):
                     order(early, late, 1)

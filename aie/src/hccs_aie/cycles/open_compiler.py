@@ -97,20 +97,12 @@ def forwarded(items: Sequence[Item]) -> list[Item]:
 def keep_memory_order(graph: Graph, chip: Machine, around: bool) -> None:
     """Keep the program's order of loads and stores; with `around`, also into the loop's next iteration."""
     touching = [i for i, node in enumerate(graph.nodes) if node.operation.bytes and not node.call]
-
-    def order(early: int, late: int, distance: int) -> None:
-        first, second = graph.nodes[early], graph.nodes[late]
-        if first.operation.is_store != second.operation.is_store:
-            stored = first.operation.is_store
-            latency = chip.instructions[first.instruction].latency if stored else 0
-            graph.edges.append(Edge(early, late, latency, distance, memory=True))
-
+    stores = {i for i in touching if graph.nodes[i].operation.is_store}
+    latency = {i: chip.instructions[graph.nodes[i].instruction].latency for i in stores}
     for place, late in enumerate(touching):
-        for early in touching[:place]:
-            order(early, late, 0)
-        if around:
-            for early in touching[place:]:
-                order(early, late, 1)
+        for k, early in enumerate(touching if around else touching[:place]):
+            if (early in stores) != (late in stores):
+                graph.edges.append(Edge(early, late, latency.get(early, 0), int(k >= place), memory=True))
 
 
 def assign_registers(graph: Graph, chip: Machine, constants: tuple[int, int], around: bool) -> None:

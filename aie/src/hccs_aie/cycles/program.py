@@ -120,17 +120,19 @@ def without_unread(root: list[Item]) -> list[Item]:
 
 def fuse_stores(items: list[Item]) -> list[Item]:
     """Turn a shift-round-saturate that only a store of all its lanes reads into one storing instruction."""
-    readers: dict[int, list[Operation]] = {}
-    for operation in operations(items):
+    every = operations(items)
+    narrowed = {o.result: o for o in every if o.name == "srs" and o.bits < 32}
+    readers: dict[int, list[Operation]] = {value: [] for value in narrowed}
+    for operation in every:
         for operand in operation.operands:
             for value in operand:
-                readers.setdefault(value, []).append(operation)
-    fused: dict[int, Operation] = {}
-    for operation in operations(items):
-        users = readers.get(operation.result, [])
-        stored = len(users) == 1 and users[0].name == "store" and users[0].lanes == operation.lanes
-        if stored and operation.name == "srs" and operation.bits < 32:
-            fused[operation.result] = operation
+                if value in narrowed:
+                    readers[value].append(operation)
+    fused = {
+        value: narrowed[value]
+        for value, users in readers.items()
+        if len(users) == 1 and users[0].name == "store" and users[0].lanes == narrowed[value].lanes
+    }
 
     def fuse(item: Operation) -> Operation | None:
         if item.result in fused:

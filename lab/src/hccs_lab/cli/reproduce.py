@@ -110,7 +110,7 @@ def decoder(
     from hccs_lab.reproduce import decoder as cells
 
     lengths = _lengths(contexts)
-    plan = cells.Plan(
+    plan = cells.DecoderPlan(
         model, text, calibration_text, out, lengths, tokens=tokens, calibration_tokens=calibration_tokens
     )
     cells.write(plan, cells.run(plan, typer.echo))

@@ -79,7 +79,7 @@ METHODS = (SOFTMAX, *HCCS, *SURROGATES, WHOLE)
 
 
 @dataclass(frozen=True)
-class Plan:
+class DecoderPlan:
     """What is measured, and where results go."""
 
     model: Path
@@ -94,7 +94,7 @@ class Plan:
     calibration_tokens: int = 4096
 
 
-def run(plan: Plan, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run(plan: DecoderPlan, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All cells that are not recorded yet; every finished one is said."""
     work = Work(plan)
     note(work.fingerprints(), plan.out, name="decoder_data.json")
@@ -122,7 +122,7 @@ def _heads(context: int) -> str:
 class Work:
     """The model and the texts as tokens."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: DecoderPlan) -> None:
         self.plan = plan
         self._tokens: dict[Path, list[int]] = {}
 
@@ -374,6 +374,6 @@ def markdown(stages: Mapping[str, Any], contexts: Sequence[int]) -> str:
     return markdown_table(["method", *(f"context {context}" for context in contexts)], iter(rows)) + "\n"
 
 
-def write(plan: Plan, stages: Mapping[str, Any]) -> None:
+def write(plan: DecoderPlan, stages: Mapping[str, Any]) -> None:
     atomic.replace(plan.out / "decoder.md", markdown(stages, plan.contexts).encode())
     decoder_figure(summary(stages, plan.contexts), stages, plan.contexts, plan.out / "decoder.png")

@@ -57,7 +57,7 @@ class TaskRecipe:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class TrainedEncoder:
     """A pre-trained encoder under the data folder and its recipe for each task."""
 
     folder: str
@@ -70,7 +70,7 @@ def _recipe(epochs: float, rate: float) -> Recipe:
 
 
 ENCODERS = {
-    "minilm": Encoder(
+    "minilm": TrainedEncoder(
         "minilm",
         "MiniLM-L6",
         {
@@ -78,7 +78,7 @@ ENCODERS = {
             "sst2": TaskRecipe(_recipe(3, 8e-5), 4e-5, whole_batch=192),
         },
     ),
-    "small": Encoder(
+    "small": TrainedEncoder(
         "bert_small_l4_h512_a8",
         "BERT-small",
         {
@@ -86,7 +86,7 @@ ENCODERS = {
             "sst2": TaskRecipe(_recipe(3, 1e-4), 6e-5, whole_batch=192),
         },
     ),
-    "tiny": Encoder(
+    "tiny": TrainedEncoder(
         "bert_tiny_l2_h128_a2",
         "BERT-tiny",
         {

@@ -21,7 +21,7 @@ Numbered = Iterator[tuple[int, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows with values as their source has them, and the numbers under which messages name the rows."""
 
     where: str
@@ -92,7 +92,7 @@ def _kind(value: Any) -> str:
     return next((name for kind, name in kinds.items() if isinstance(value, kind)), "text")
 
 
-def read_table(path: Path, columns: Sequence[str], *, if_missing: str, if_other_columns: str) -> Table:
+def read_table(path: Path, columns: Sequence[str], *, if_missing: str, if_other_columns: str) -> TextTable:
     """The columns of a file in UTF-8, with or without a byte-order mark, or of a saved folder.
 
     What to do about a missing file or column depends on where its name came from, so the caller says it.
@@ -126,7 +126,7 @@ def read_table(path: Path, columns: Sequence[str], *, if_missing: str, if_other_
         ) from error
     if not found:
         raise DataError(f"examples in {path}", "an empty file", "It needs at least one row.")
-    return Table(str(path), [row for _, row in found], [number for number, _ in found])
+    return TextTable(str(path), [row for _, row in found], [number for number, _ in found])
 
 
 def is_saved_dataset(path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from hccs._extras import require, require_distribution
 from hccs.conversion.data import labels
 from hccs.conversion.data.problems import CLASSIFICATION, IMAGES, PROBLEMS, RERANK, TOKENS, VALUES
-from hccs.conversion.data.reading import Table, is_saved_dataset, read_table, read_texts
+from hccs.conversion.data.reading import TextTable, is_saved_dataset, read_table, read_texts
 from hccs.errors import DataError, FileError, ParameterError, require_one_of
 
 LONGEST = 64
@@ -172,7 +172,7 @@ def load(task: Task, folder: str | Path | None = None) -> TaskData:
     return TaskData(known, known.labels, examples, dev)
 
 
-def _with_labels(task: Task, table: Table) -> Task:
+def _with_labels(task: Task, table: TextTable) -> Task:
     """The task with the labels that its data have, where it brings none."""
     if task.problem in VALUES:
         return replace(task, labels=(task.label,))
@@ -184,7 +184,7 @@ def _with_labels(task: Task, table: Table) -> Task:
     return replace(task, labels=labels.from_column(column, table.where))
 
 
-def _label_cells(table: Table, task: Task) -> list[str]:
+def _label_cells(table: TextTable, task: Task) -> list[str]:
     found = table.cells(task.label, lists=task.problem == TOKENS, one_kind=True)
     labels.require_filled(found, table.numbers, table.where)
     return found
@@ -211,12 +211,12 @@ def load_file(path: str | Path, task: Task) -> Examples:
     return to_examples(_read(Path(path), task, "--file", other), task)
 
 
-def _read(path: Path, task: Task, option: str, other: str = "") -> Table:
+def _read(path: Path, task: Task, option: str, other: str = "") -> TextTable:
     if task.problem == IMAGES and not is_saved_dataset(path):
         from hccs.conversion.data.images import read_images  # torch reads them, which tables do not need
 
         rows = read_images(path, task.text[0], task.label, option)
-        return Table(str(path), rows, range(1, len(rows) + 1))
+        return TextTable(str(path), rows, range(1, len(rows) + 1))
     missing = f"Check {option}."
     if not task.custom and not other:
         missing = "Name the folder that holds it with --data."
@@ -225,7 +225,7 @@ def _read(path: Path, task: Task, option: str, other: str = "") -> Table:
     return read_table(path, (*task.text, task.label), if_missing=missing, if_other_columns=other)
 
 
-def to_examples(table: Table, task: Task) -> Examples:
+def to_examples(table: TextTable, task: Task) -> Examples:
     """Rows as examples; an empty or unknown label is refused with its row."""
     assert task.labels is not None
     given = _label_cells(table, task)
@@ -286,5 +286,5 @@ def _from_hub(task: Task) -> TaskData:
             str(error).splitlines()[0] if str(error) else repr(error),
             f"Without network, name a folder with {task.train} by --data.",
         ) from error
-    tables = [Table(path, [row for _, row in part], [number for number, _ in part]) for part in parts]
+    tables = [TextTable(path, [row for _, row in part], [number for number, _ in part]) for part in parts]
     return TaskData(task, task.labels, *(to_examples(table, task) for table in tables))

@@ -12,7 +12,7 @@ OURS, FLOAT = "hccs, all in integers", "torch float32"
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineFacts:
     system: str
     cores: int
     isa: str
@@ -20,7 +20,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Contender:
+class ContenderFigures:
     bytes: int
     memory: int
     first_answer: float
@@ -44,8 +44,8 @@ class Timing:
 class Bench:
     """What `hccs bench` has left in a run's folder."""
 
-    machine: Machine
-    contenders: dict[str, Contender]
+    machine: MachineFacts
+    contenders: dict[str, ContenderFigures]
     rows: tuple[Timing, ...]
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hccs.executors import cpu
 from hccs.program import operators as op
 from hccs.program.cache import cached_heads
-from hccs.program.plan import ProgramPlan, Step, Target
+from hccs.program.plan import Fusion, ProgramPlan, Step, Target
 from hccs.program.program import Program
 from hccs.reference.layer_norm import root_of, root_shift
 
@@ -152,11 +152,7 @@ def _of_value(to: Building, step: Step, after: op.Operator | None = None, **main
 
 
 def _ramp_of(to: Building, ramp: Any) -> dict[str, Any]:
-    slope, knot, bits = (getattr(ramp.params, name) for name in ("slope", "knot", "bits"))
-    words = (((knot.astype(np.int64) << bits) + (1 << bits >> 1)) << 32) | slope.astype(np.int32).view(
-        np.uint32
-    )
-    return {"constants": (to.on_device(words),), "ramp_bits": bits}
+    return {"constants": (to.kernels.pieces_on(ramp.params, to.device),), "ramp_bits": ramp.params.bits}
 
 
 def _multiply(to: Building, step: Step, multiply: op.Multiply) -> Launch:
@@ -182,9 +178,9 @@ def _rotate(to: Building, step: Step, rotate: op.Rotate) -> Launch:
 
 def _linear(to: Building, step: Step, linear: op.Linear) -> Launch:
     (x,), (out,) = step.reads, step.writes
-    table = getattr(step.after, "entries", None)
+    table, ramp = getattr(step.after, "entries", None), getattr(step.after, "params", None)
     exponents = to.plan.values[x].exponents > 0
-    layer = to.kernels.layer_on(linear.params, step.outputs or slice(None), table, exponents, to.device)
+    layer = to.kernels.layer_on(linear.params, step.outputs or slice(None), table, ramp, exponents, to.device)
     return lambda at: to.kernels.linear(at[x], at[out], at.rows(step)[0], layer)
 
 
@@ -287,5 +283,15 @@ CODE: dict[type[op.Operator], Callable[[Building, Step, Any], Launch]] = {
 """How the step of an operator is launched."""
 
 TARGET = Target(
-    name="the CUDA executor", operators=CODE, fusions=cpu.TARGET.fusions, batched=True, alignment=64
+    name="the CUDA executor",
+    operators=CODE,
+    fusions={
+        **cpu.TARGET.fusions,
+        # Where a tile of a linear layer waits for memory, a ramp takes no time.
+        op.Linear: Fusion(after=(op.Table, op.Ramp)),
+        op.NarrowRows: Fusion(),
+        op.Multiply: Fusion(after=(op.NarrowRows,)),
+    },
+    batched=True,
+    alignment=64,
 )

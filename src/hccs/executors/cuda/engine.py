@@ -144,16 +144,12 @@ class Engine:
         fits = fits and (types is None or types.dtype in kinds)
         fits = fits and (mask is None or mask.dtype in (torch.bool, *kinds))
         if fits:
-            shown = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask != 0
-            lengths = shown.sum(1)
-            here = torch.arange(ids.shape[1], device=ids.device)
-            wrong = [(ids < 0) | (ids >= embed.vocabulary), shown != (here < lengths[:, None])]
-            if types is not None:
-                wrong.append((types < 0) | (types >= embed.type_count))
-            if mask is not None:
-                wrong.append((mask != 0) & (mask != 1))
-            bad = torch.stack([part.any() for part in wrong]).any() | (lengths == 0).any()
-            refused, tokens, most = torch.stack([bad.long(), lengths.sum(), lengths.max()]).tolist()
+            ids, mask, types = (part if part is None else part.contiguous() for part in (ids, mask, types))
+            if mask is not None and mask.dtype == torch.bool:
+                mask = mask.view(torch.uint8)
+            lengths, wrong = self._kernels.measure(ids, mask, types, embed.vocabulary, embed.type_count)
+            ends = lengths.cumsum(0, dtype=torch.int32)
+            refused, most, tokens = torch.stack([wrong.amax(), lengths.amax(), ends[-1]]).tolist()
             fits = not refused
         if not fits:
             first, second, third = (None if part is None else part.cpu().numpy() for part in plain)
@@ -165,9 +161,11 @@ class Engine:
             )
 
         def fill(space: Any) -> None:
-            space.fill_on_device(ids, types, shown)
+            space.fill_on_device(self._kernels.pack, ids, types, ends, most)
 
-        return self._placed(self._run_batch(tokens, len(ids), most, width, fill), shown)
+        found = self._run_batch(tokens, len(ids), most, width, fill)
+        shown = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+        return self._placed(found, shown)
 
     def _placed(self, found: Any, shown: Any) -> Any:
         """Answers of tokens at their places, zeros behind sequences; of sequences as they are."""
@@ -177,8 +175,7 @@ class Engine:
             return found
         mask = torch.as_tensor(shown, device=found.device)
         full = torch.zeros((*mask.shape, found.shape[1]), dtype=found.dtype, device=found.device)
-        full[mask] = found
-        return full
+        return full.masked_scatter_(mask[..., None], found)
 
     def _run_batch(self, tokens: int, sequences: int, longest: int, width: int, fill: Any) -> Any:
         """The answers [tokens or sequences, width] to the batch that `fill` writes into a space."""

@@ -125,24 +125,12 @@ class Space:
             host[begin : begin + len(value)] = value
         self._inputs.copy_(torch.from_numpy(host))
 
-    def fill_on_device(self, ids: torch.Tensor, types: torch.Tensor | None, mask: torch.Tensor) -> None:
-        """A batch of device tensors [batch, n], packed there: `mask` says which tokens there are."""
-        lengths = mask.sum(1)
-        count, n = mask.shape
-        position = torch.arange(n, device=mask.device).expand_as(mask)
-        number = torch.arange(count, device=mask.device)[:, None].expand_as(mask)
-        ends = lengths.cumsum(0)
-        tokens = {"ids": ids[mask], "positions": position[mask], "sequences": number[mask]}
-        if types is not None:
-            tokens["types"] = types[mask]
-        self._inputs.zero_()
-        for name, value in tokens.items():
-            begin = self._places[name].start
-            self._inputs[begin : begin + len(value)] = value.to(torch.int32)
-        self.starts[1 : count + 1] = ends
-        self.starts[count + 1 :] = ends[-1]
-        self.lasts[:count] = ends - 1
-        self._inputs[self._places["ones"]] = torch.arange(len(self.starts), device=mask.device).clamp(
-            max=count
-        )
-        self.counts[0], self.counts[1] = ends[-1], count
+    def fill_on_device(
+        self, pack: Any, ids: torch.Tensor, types: torch.Tensor | None, ends: torch.Tensor, longest: int
+    ) -> None:
+        """A batch of device tensors [batch, n], packed there; `ends` of sequences, one behind the other."""
+        ones = self._inputs[self._places["ones"]]
+        out = (
+            self.ids, self.types, self.positions, self.sequences, self.lasts, self.starts, ones, self.counts
+        )  # fmt: skip
+        pack(ids, types, ends, longest, self.room.sequences, out)

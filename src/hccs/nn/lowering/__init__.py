@@ -15,7 +15,7 @@ from hccs.nn.batches import listed, unwrapped
 from hccs.nn.lowering.assembling import assemble
 from hccs.nn.lowering.families import take_apart
 from hccs.nn.lowering.mixing import can_be_mixed, mixed
-from hccs.nn.lowering.parts import Encoder, PreNorm, VectorHead
+from hccs.nn.lowering.parts import PostNorm, PreNorm, VectorHead
 from hccs.nn.lowering.quantised import quantised as quantised_forward
 from hccs.nn.lowering.ranges import METHODS, ValueRanges, magnitudes, measured
 from hccs.nn.lowering.scales import Scales, channel_scales, choose_scales, cut_ranges, loud_products
@@ -83,7 +83,7 @@ class IntegerPlan:
     """A live model, HCCS parameters for its heads, and frozen scales for everything else."""
 
     model: nn.Module
-    parts: Encoder | PreNorm
+    parts: PostNorm | PreNorm
     table: ParamTable
     scales: Scales
 
@@ -143,7 +143,7 @@ class IntegerPlan:
                 type(self.model).__name__,
                 "Train it with hccs.nn.attach, then lower it.",
             )
-        if isinstance(self.parts, Encoder) and self.parts.projection is not None:
+        if isinstance(self.parts, PostNorm) and self.parts.projection is not None:
             raise ModelError(
                 "a model whose integers can be trained: embeddings as wide as its layers",
                 f"{type(self.model).__name__} with a projection behind the embeddings",
@@ -197,7 +197,7 @@ def quantised(
 
 def scales_for(
     model: nn.Module,
-    parts: Encoder | PreNorm,
+    parts: PostNorm | PreNorm,
     table: ParamTable,
     batches: Sequence[Mapping[str, Any]],
     method: str = "max-abs",

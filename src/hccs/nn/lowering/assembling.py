@@ -17,10 +17,10 @@ from hccs.nn.lowering.parts import (
     LAST,
     MEAN,
     Dense,
-    Encoder,
     Layer,
     NormedHead,
     Patches,
+    PostNorm,
     PreNorm,
     Rotary,
     VectorHead,
@@ -54,7 +54,7 @@ from hccs.program import operators as op
 from hccs.reference.table import table as function_table
 
 
-def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, tokenizer: str = "") -> Program:
+def assemble(encoder: PostNorm | PreNorm, table: ParamTable, scales: Scales, tokenizer: str = "") -> Program:
     """The program of an encoder with the table's HCCS parameters."""
     wanted = max(rows_of_table(encoder)) + 1
     if wanted != table.shape[0]:
@@ -72,7 +72,7 @@ def assemble(encoder: Encoder | PreNorm, table: ParamTable, scales: Scales, toke
     return Program(tuple(build.operators), labels, longest, step, build.steps, tokenizer, facts)
 
 
-def _post_norm(build: Builder, encoder: Encoder, table: ParamTable) -> tuple[int, str | None]:
+def _post_norm(build: Builder, encoder: PostNorm, table: ParamTable) -> tuple[int, str | None]:
     """Everything but the scores: the longest input, and what scores are computed from, if there are any."""
     tables = (as_numbers(part) for part in encoder.embedding_tables)
     build.add(op.Embed("embedded", build.embedding(*tables), encoder.first_position))
@@ -102,7 +102,7 @@ def _post_norm(build: Builder, encoder: Encoder, table: ParamTable) -> tuple[int
     return longest, read
 
 
-def rows_of_table(encoder: Encoder | PreNorm) -> list[int]:
+def rows_of_table(encoder: PostNorm | PreNorm) -> list[int]:
     """Which row of a table belongs to each layer: layers that share their attention share one."""
     outputs = [layer.attention_output for layer in encoder.layers]
     distinct = list(dict.fromkeys(outputs))

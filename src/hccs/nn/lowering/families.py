@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,11 @@ from hccs.nn.lowering.parts import (
     FIRST,
     LAST,
     MEAN,
-    Encoder,
     Layer,
     NormedHead,
     Patches,
     PixelScaling,
+    PostNorm,
     PreNorm,
     Rotary,
     VectorHead,
@@ -30,16 +31,20 @@ from hccs.nn.lowering.parts import (
     slices,
 )
 
-SUPPORTED_HEADS = (
-    "Load it with AutoModelForSequenceClassification or AutoModelForTokenClassification; for embeddings pass "
-    'vector=hccs.nn.VectorHead("mean") or another pooling.'
-)
+
+def _no_classifier(model: Any) -> ModelError:
+    hint = (
+        "Load it with AutoModelForSequenceClassification or AutoModelForTokenClassification; for embeddings "
+        'pass vector=hccs.nn.VectorHead("mean") or another pooling.'
+    )
+    return ModelError("a classifier of sequences or tokens", type(model).__name__, hint)
+
 
 AS_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 """Families that are RoBERTa under other names."""
 
 
-def _bert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
+def _bert(model: Any, _: Any, vector: VectorHead | None) -> PostNorm:
     base = getattr(model, model.base_model_prefix, model)
     head = getattr(model, "classifier", None)
     if base.config.is_decoder or getattr(base.config, "position_embedding_type", "absolute") != "absolute":
@@ -54,11 +59,11 @@ def _bert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
         pooler, classifier = head.dense, head.out_proj
         activation = getattr(head, "activation", None) or torch.nn.Tanh()
     else:
-        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+        raise _no_classifier(model)
     embeddings = base.embeddings
     # RoBERTa counts positions from after the padding index.
     first = base.config.pad_token_id + 1 if base.config.model_type in AS_ROBERTA else 0
-    return Encoder(
+    return PostNorm(
         embeddings.word_embeddings,
         embeddings.position_embeddings,
         embeddings.token_type_embeddings,
@@ -74,17 +79,17 @@ def _bert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
     )
 
 
-def _albert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
+def _albert(model: Any, _: Any, vector: VectorHead | None) -> PostNorm:
     """The parts of an ALBERT, whose layers share their modules."""
     base = getattr(model, "albert", model)
     head = getattr(model, "classifier", None)
     if vector is None and not isinstance(head, nn.Linear):
-        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+        raise _no_classifier(model)
     pooled = vector is None and getattr(base, "pooler", None) is not None
     stack, config = base.encoder, base.config
     groups, per_group = stack.albert_layer_groups, config.num_hidden_layers / config.num_hidden_groups
     chosen = [groups[int(i / per_group)] for i in range(config.num_hidden_layers)]
-    return Encoder(
+    return PostNorm(
         base.embeddings.word_embeddings,
         base.embeddings.position_embeddings,
         base.embeddings.token_type_embeddings,
@@ -102,18 +107,9 @@ def _albert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
 
 def _albert_layer(layer: Any) -> Layer:
     attention = layer.attention
-    return Layer(
-        (attention.query, attention.key, attention.value),
-        attention.num_attention_heads,
-        attention.scaling,
-        attention.dense,
-        attention.LayerNorm,
-        layer.ffn,
-        layer.activation,
-        layer.ffn_output,
-        layer.full_layer_layer_norm,
-        norm_first=False,
-    )
+    paths = """attention.query attention.key attention.value attention.dense attention.LayerNorm
+               ffn activation ffn_output full_layer_layer_norm"""
+    return _layer(layer, paths, attention.num_attention_heads, attention.scaling, norm_first=False)
 
 
 def _labels(model: Any, vector: VectorHead | None) -> tuple[str, ...]:
@@ -121,27 +117,24 @@ def _labels(model: Any, vector: VectorHead | None) -> tuple[str, ...]:
     return () if vector is not None else tuple(config.id2label[i] for i in range(config.num_labels))
 
 
+def _layer(layer: Any, paths: str, heads: int, scaling: float, **rest: Any) -> Layer:
+    """A layer whose parts, in the order of `Layer`, stand at these paths."""
+    q, k, v, *parts = attrgetter(*paths.split())(layer)
+    return Layer((q, k, v), heads, scaling, *parts, **rest)
+
+
 def _bert_layer(layer: Any, config: Any) -> Layer:
-    attention = layer.attention.self
-    return Layer(
-        (attention.query, attention.key, attention.value),
-        config.num_attention_heads,
-        attention.scaling,
-        layer.attention.output.dense,
-        layer.attention.output.LayerNorm,
-        layer.intermediate.dense,
-        layer.intermediate.intermediate_act_fn,
-        layer.output.dense,
-        layer.output.LayerNorm,
-        norm_first=False,
-    )
+    paths = """attention.self.query attention.self.key attention.self.value
+               attention.output.dense attention.output.LayerNorm
+               intermediate.dense intermediate.intermediate_act_fn output.dense output.LayerNorm"""
+    return _layer(layer, paths, config.num_attention_heads, layer.attention.self.scaling, norm_first=False)
 
 
-def _distilbert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
+def _distilbert(model: Any, _: Any, vector: VectorHead | None) -> PostNorm:
     if vector is None and not isinstance(getattr(model, "classifier", None), torch.nn.Linear):
-        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+        raise _no_classifier(model)
     base = getattr(model, "distilbert", model)
-    return Encoder(
+    return PostNorm(
         base.embeddings.word_embeddings,
         base.embeddings.position_embeddings,
         None,
@@ -157,19 +150,9 @@ def _distilbert(model: Any, _: Any, vector: VectorHead | None) -> Encoder:
 
 
 def _distilbert_layer(layer: Any, config: Any) -> Layer:
-    attention = layer.attention
-    return Layer(
-        (attention.q_lin, attention.k_lin, attention.v_lin),
-        config.n_heads,
-        attention.attention_head_size**-0.5,
-        attention.out_lin,
-        layer.sa_layer_norm,
-        layer.ffn.lin1,
-        layer.ffn.activation,
-        layer.ffn.lin2,
-        layer.output_layer_norm,
-        norm_first=False,
-    )
+    paths = """attention.q_lin attention.k_lin attention.v_lin attention.out_lin sa_layer_norm
+               ffn.lin1 ffn.activation ffn.lin2 output_layer_norm"""
+    return _layer(layer, paths, config.n_heads, layer.attention.attention_head_size**-0.5, norm_first=False)
 
 
 def _gpt2(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
@@ -228,16 +211,13 @@ def _llama_layer(layer: Any, config: Any, rotary: Any) -> Layer:
             type(layer).__name__,
             "Keep its floats.",
         )
-    return Layer(
-        (attention.q_proj, attention.k_proj, attention.v_proj),
+    paths = """self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj input_layernorm
+               mlp.up_proj mlp.act_fn mlp.down_proj post_attention_layernorm"""
+    return _layer(
+        layer,
+        paths,
         config.num_attention_heads,
         attention.scaling,
-        attention.o_proj,
-        layer.input_layernorm,
-        wide.up_proj,
-        wide.act_fn,
-        wide.down_proj,
-        layer.post_attention_layernorm,
         gate=wide.gate_proj,
         kv_heads=config.num_key_value_heads,
         window=_window(attention, config),
@@ -286,7 +266,7 @@ def _modernbert(model: Any, _: Any, vector: VectorHead | None) -> PreNorm:
     }
     reads = known.get(type(model).__name__)
     if head is None or reads is None:
-        raise ModelError("a classifier of sequences or tokens", type(model).__name__, SUPPORTED_HEADS)
+        raise _no_classifier(model)
     normed = NormedHead(head.dense, head.act, head.norm)
     labels = _labels(model, None)
     return PreNorm(source, layers, base.final_norm, classifier, labels, False, reads, normed)
@@ -424,7 +404,7 @@ class KnownLayer:
 
 @dataclass(frozen=True)
 class Family:
-    parts: Callable[[Any, Any, VectorHead | None], Encoder | PreNorm]
+    parts: Callable[[Any, Any, VectorHead | None], PostNorm | PreNorm]
     """Of a model, how its pixels are scaled, and how its vectors are pooled."""
     layers: Callable[[Any], Any] | None = None
     """The layers of a base model, where weights of one layer can be corrected by itself."""
@@ -447,7 +427,7 @@ FAMILIES = {
 }
 
 
-def take_apart(model: Any, pixels: Any = None, vector: VectorHead | None = None) -> Encoder | PreNorm:
+def take_apart(model: Any, pixels: Any = None, vector: VectorHead | None = None) -> PostNorm | PreNorm:
     """The modules of a model of a family that can be lowered; any other is refused."""
     model = unwrapped(model)
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)

@@ -98,7 +98,7 @@ class VectorHead:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class PostNorm:
     """An encoder and its head: linear, a function, linear on the first token; or linear on every token.
 
     Without a `pooler` every token has scores of its own. With a `vector` head it has no classifier.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hccs.nn.lowering.parts import Dense, Encoder, Layer, PreNorm, Slice, module_of
+from hccs.nn.lowering.parts import Dense, Layer, PostNorm, PreNorm, Slice, module_of
 
 Visit = Callable[["Point", torch.Tensor], None]
 """Sees the tensor at a point."""
@@ -48,7 +48,7 @@ class Point:
         return torch.stack([length, length], -2).flatten(-3)
 
 
-def points(encoder: Encoder | PreNorm) -> list[Point]:
+def points(encoder: PostNorm | PreNorm) -> list[Point]:
     """All of them, in the order in which the model meets them."""
     if isinstance(encoder, PreNorm):
         return _pre_norm_points(encoder)

@@ -37,9 +37,9 @@ from hccs.nn.lowering.integers import (
 )
 from hccs.nn.lowering.parts import (
     Dense,
-    Encoder,
     Layer,
     Patches,
+    PostNorm,
     PreNorm,
     bias_of,
     outputs_of,
@@ -67,7 +67,7 @@ WEIGHTS = "hccs_integers_of_weights"
 @contextmanager
 def quantised(
     model: nn.Module,
-    encoder: Encoder | PreNorm,
+    encoder: PostNorm | PreNorm,
     table: ParamTable,
     scales: Scales,
 ) -> Iterator[None]:
@@ -138,7 +138,7 @@ class IntegerHeads(AttentionSlot):
 
 
 def _forwards(
-    encoder: Encoder | PreNorm, scales: Scales, stack: ExitStack
+    encoder: PostNorm | PreNorm, scales: Scales, stack: ExitStack
 ) -> Iterator[tuple[nn.Module, Forward]]:
     if isinstance(encoder, PreNorm):
         yield from _pre_norm_forwards(encoder, scales, stack)

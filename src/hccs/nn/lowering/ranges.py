@@ -18,7 +18,7 @@ from hccs._progress import track
 from hccs.errors import DataError, ParameterError
 from hccs.nn.attaching import unchanged
 from hccs.nn.batches import call, require_batches, require_some
-from hccs.nn.lowering.parts import Encoder, PreNorm
+from hccs.nn.lowering.parts import PostNorm, PreNorm
 from hccs.nn.lowering.points import Point, points, visiting
 
 METHODS = ("max-abs", "least-error")
@@ -134,7 +134,7 @@ TYPICAL = 4.0
 
 
 def magnitudes(
-    encoder: Encoder | PreNorm, ranges: ValueRanges, method: str = "max-abs"
+    encoder: PostNorm | PreNorm, ranges: ValueRanges, method: str = "max-abs"
 ) -> dict[str, NDArray[np.float64]]:
     """The magnitude that 127 steps of each value shall reach, by name; one number where a value has one step.
 
@@ -154,7 +154,7 @@ def magnitudes(
 
 
 def measured(
-    model: nn.Module, encoder: Encoder | PreNorm, batches: Iterable[Any], *, counted: bool = True
+    model: nn.Module, encoder: PostNorm | PreNorm, batches: Iterable[Any], *, counted: bool = True
 ) -> ValueRanges:
     """The ranges of a model's values; where they shall not clip, `counted` can be left out."""
     require_batches(batches)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccs.nn.lowering.parts import EVERY, Encoder, PreNorm, Words, as_numbers, is_rms, weight_of
+from hccs.nn.lowering.parts import EVERY, PostNorm, PreNorm, Words, as_numbers, is_rms, weight_of
 from hccs.nn.lowering.ranges import ValueRanges, is_stream
 from hccs.numbers.heads import HeadParams
 from hccs.numbers.layers import (
@@ -117,7 +117,7 @@ SCORES_REACH = 8.0
 
 
 def channel_scales(
-    encoder: Encoder, largest: Mapping[str, NDArray[np.float32]]
+    encoder: PostNorm, largest: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.int16]]:
     """Scales that make loud channels quieter before rows are narrowed, from each channel's largest value."""
     found = {}
@@ -142,7 +142,7 @@ def _spread(loud: NDArray[np.float64], weights: NDArray[np.float64], power: floa
 
 
 def choose_scales(
-    encoder: Encoder | PreNorm, largest: Mapping[str, NDArray[Any]], row_exponents: bool = False
+    encoder: PostNorm | PreNorm, largest: Mapping[str, NDArray[Any]], row_exponents: bool = False
 ) -> Scales:
     """127 steps, or 32767 finer ones, reach the largest magnitudes."""
     if isinstance(encoder, PreNorm):
@@ -164,7 +164,7 @@ def choose_scales(
     return Scales(steps, bits, step, shift)
 
 
-def _row_scales(encoder: Encoder, largest: Mapping[str, NDArray[Any]]) -> Scales:
+def _row_scales(encoder: PostNorm, largest: Mapping[str, NDArray[Any]]) -> Scales:
     """int16 wherever a row has an exponent of its own; q, k, v and attention's outputs keep int8 steps."""
     steps = {name: np.asarray(value, np.float64) / INT8_LIMIT for name, value in largest.items()}
     bits: dict[str, int] = {}

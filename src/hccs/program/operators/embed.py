@@ -37,10 +37,6 @@ class Embed(Embedding):
         return 1 if self.params.types is None else len(self.params.types)
 
     @property
-    def words_shift(self) -> int:  # type: ignore[override]
-        return self.params.shift
-
-    @property
     def most_rows(self) -> int | None:
         positions = self.params.positions
         return None if positions is None else len(positions) - self.first_position

@@ -29,9 +29,5 @@ class Narrow(Operator):
         return narrow(given[0], self.bits)
 
     @property
-    def narrowed_bits(self) -> int:
-        return self.bits
-
-    @property
     def shape(self) -> str:
         return f">> {self.bits}"

@@ -110,11 +110,6 @@ class Operator:
     """Whether its output may lie where its input lies: each integer is read once, before it is written."""
 
     @property
-    def narrowed_bits(self) -> int | None:
-        """By how many bits a step of its output is coarser than one of its input, where it narrows."""
-        return None
-
-    @property
     def ends_program(self) -> bool:
         """Whether its output is a model's answer, which no operator reads."""
         return False
@@ -240,8 +235,6 @@ class Embedding(Operator):
     first_position: int = 0
     vocabulary: int = 0
     type_count: int = 0
-    words_shift: int = 0
-    """By how many bits a step of a word is coarser than one of the output."""
 
     @property
     def most_rows(self) -> int | None:

@@ -8,7 +8,7 @@ launch says depends on the class alone, so that a CUDA graph serves all of it.
 from hccs.backends.triton.devices import INTERPRETED
 from hccs.backends.triton.program.attention import attention, heads_on
 from hccs.backends.triton.program.cached_attention import ALIGNMENT, Cached, attention_over_cache
-from hccs.backends.triton.program.linear import LINE, layer_on, linear
+from hccs.backends.triton.program.linear import LINE, layer_on, linear, pieces_on
 from hccs.backends.triton.program.rows import (
     COPY,
     EMBEDDING,
@@ -26,7 +26,7 @@ from hccs.backends.triton.program.rows import (
     norm_heads,
     rows,
 )
-from hccs.backends.triton.program.sequences import cut_pixels, pool, unit
+from hccs.backends.triton.program.sequences import cut_pixels, measure, pack, pool, unit
 
 __all__ = [
     "ALIGNMENT",
@@ -51,8 +51,11 @@ __all__ = [
     "heads_on",
     "layer_on",
     "linear",
+    "measure",
     "norm",
     "norm_heads",
+    "pack",
+    "pieces_on",
     "pool",
     "rows",
     "unit",

@@ -201,7 +201,7 @@ def tile_of(longest: int, block_d: int) -> tuple[int, int, int, int]:
     if block_d > 128:
         return min(whole, 32), min(whole, 32), 4, 2
     if whole <= 32:
-        return 16, whole, 1, 2
+        return whole, whole, 1, 2
     return (64, whole, 4, 2) if whole <= _MOST_KEYS else (64, 64, 4, 3)
 
 

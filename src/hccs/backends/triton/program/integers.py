@@ -1,4 +1,4 @@
-"""Exact integer arithmetic of docs/spec.md: rounding, leading bits, square roots, division, look-ups."""
+"""Exact integer arithmetic of docs/spec.md: rounding, leading bits, roots, division, look-ups, ramps."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ def look_up(table_ptr, index, NVIDIA: tl.constexpr):
         )  # fmt: skip
     else:
         return tl.load(table_ptr + index)
+
+
+@triton.jit
+def ramp(x, pieces_ptr, BITS: tl.constexpr, NVIDIA: tl.constexpr):
+    """max(x, 0) - r(|x|); of 64 pieces slopes and knots in turn, these with BITS fraction bits and a half."""
+    distance = tl.minimum(tl.abs(x), (64 << BITS) - 1)
+    place = pieces_ptr + 2 * (distance >> BITS)
+    if NVIDIA:
+        slope, knot = tl.inline_asm_elementwise(
+            "ld.global.nc.v2.b32 {$0, $1}, [$2];", "=r,=r,l", [place.to(tl.int64)],
+            dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        slope, knot = tl.load(place), tl.load(place + 1)
+    return tl.maximum(x, 0) - ((slope * (distance & ((1 << BITS) - 1)) + knot) >> BITS)
 
 
 @triton.jit

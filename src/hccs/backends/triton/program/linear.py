@@ -20,9 +20,10 @@ from hccs.backends.triton.program.integers import (
     nearest_small,
     nearest_within,
     power_of_2,
+    ramp,
     small_power_of_2,
 )
-from hccs.numbers.layers import INT16_LIMIT, MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams
+from hccs.numbers.layers import INT16_LIMIT, MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams, RampParams
 
 LINE = 64
 """Rows of values and of weights are whole numbers of so many bytes."""
@@ -30,7 +31,7 @@ LINE = 64
 MOST_COLUMNS = 256
 
 PROGRAMS = 2
-FLATTEN = True
+"""On a multiprocessor: each computes one tile after the other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,7 @@ class Layer:
     bias: torch.Tensor
     multiplier: torch.Tensor | None
     table: torch.Tensor | None
+    ramp: tuple[torch.Tensor, int] | None
     outputs: int
     inputs: int
     limit: int
@@ -48,9 +50,16 @@ class Layer:
     small: bool
 
 
+def pieces_on(params: RampParams, device: torch.device) -> torch.Tensor:
+    """A ramp as kernels take it."""
+    knots = (params.knot.astype(np.int32) << params.bits) + (1 << params.bits >> 1)
+    return torch.tensor(np.stack([params.slope.astype(np.int32), knots], axis=1), device=device)
+
+
 def layer_on(
-    params: LinearParams, outputs: slice, table: Any | None, exponents: bool, device: torch.device
-) -> Layer:
+    params: LinearParams, outputs: slice, table: Any | None, ramp: RampParams | None, exponents: bool,
+    device: torch.device,
+) -> Layer:  # fmt: skip
     """The constants of some output channels, with zeros up to whole lines and tiles."""
     chosen, bias = params.weight[outputs], params.bias[outputs]
     count, inputs = chosen.shape
@@ -71,6 +80,7 @@ def layer_on(
     return Layer(
         on_device(weight, torch.int8), on_device(bias, torch.int32),
         multiplier, None if table is None else torch.tensor(table.astype(np.int32), device=device),
+        None if ramp is None else (pieces_on(ramp, device), ramp.bits),
         count, inputs, params.limit, exponents > 0, bool(small),
     )  # fmt: skip
 
@@ -98,10 +108,11 @@ def _with_bias(acc, bias, step, NVIDIA: tl.constexpr):
 
 @triton.jit
 def _linear(
-    x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, out_ptr, count_ptr, outputs, x_step, out_step,
+    x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr, out_ptr, count_ptr,
+    outputs, x_step, out_step,
     INPUTS: tl.constexpr, WEIGHT_STEP: tl.constexpr, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr,
-    SMALL: tl.constexpr, NVIDIA: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, FLATTEN: tl.constexpr,
+    SMALL: tl.constexpr, RAMP_BITS: tl.constexpr, NVIDIA: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """A tile of outputs: clamp(rhe(acc * M / 2^16)), with row exponents clamp(rhe(acc * M / 2^(23 - e))).
 
@@ -112,7 +123,7 @@ def _linear(
     tiles = tl.cdiv(count, ROWS) * across
     steps = WEIGHT_STEP // DEPTH
     step = tl.arange(0, DEPTH)
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLATTEN):
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
         row = tile // across * ROWS + tl.arange(0, ROWS)
         column = tile % across * COLUMNS + tl.arange(0, COLUMNS)
         x_rows = x_ptr + row.to(tl.int64)[:, None] * x_step
@@ -143,30 +154,37 @@ def _linear(
             acc = clamped(nearest_float(exact_float(acc + bias), multiplier), LIMIT).to(tl.int32)
         if table_ptr is not None:
             acc = look_up(table_ptr, acc + 128, NVIDIA)
+        if pieces_ptr is not None:
+            acc = ramp(acc, pieces_ptr, RAMP_BITS, NVIDIA)
         place = out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :]
         tl.store(
             place, acc.to(out_ptr.dtype.element_ty), mask=(row < count)[:, None] & (column < outputs)[None, :]
         )
 
 
-def tile_of(room: int, outputs: int, depth: int) -> dict[str, int]:
+def tile_of(room: int, outputs: int, depth: int, nvidia: bool) -> dict[str, int]:
     """A tile's rows, columns and depth, its warps and stages, for so many rows and columns."""
     rows = min(room, 128 if room * outputs >= 2**20 else 64)
     columns = min(max(triton.next_power_of_2(outputs), 16), 128 if rows >= 64 else 64)
+    large = rows * columns >= 2**14
+    # A multiprocessor has registers for two programs of eight warps with so many.
+    limits = {"maxnreg": 128} if large and nvidia else {}
     return {
         "ROWS": rows, "COLUMNS": columns, "DEPTH": 128 if depth % 128 == 0 else LINE,
-        "num_warps": 4, "num_stages": 3 if rows * columns >= 2**14 else 4,
+        "num_warps": 8 if large else 4, "num_stages": 3, **limits,
     }  # fmt: skip
 
 
 def linear(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, layer: Layer) -> None:
     """`out` of the int8 rows x; there is room for a whole number of tiles of rows."""
     outputs, depth = layer.outputs, layer.weight.shape[1]
-    tile = tile_of(len(x), outputs, depth)
+    nvidia = capability(x.device) > (0, 0)
+    tile = tile_of(len(x), outputs, depth, nvidia)
+    pieces, ramp_bits = layer.ramp or (None, 0)
     kernel: Any = _linear
     tiles = triton.cdiv(outputs, tile["COLUMNS"]) * triton.cdiv(len(x), tile["ROWS"])
     kernel[(min(tiles, PROGRAMS * multiprocessors(x.device)),)](
-        x, layer.weight, layer.bias, layer.multiplier, layer.table, out, count, outputs, x.stride(0),
+        x, layer.weight, layer.bias, layer.multiplier, layer.table, pieces, out, count, outputs, x.stride(0),
         out.stride(0), INPUTS=layer.inputs, WEIGHT_STEP=depth, LIMIT=layer.limit, EXPONENTS=layer.exponents,
-        SMALL=layer.small, NVIDIA=capability(x.device) > (0, 0), FLATTEN=FLATTEN, **tile, **FUSED,
+        SMALL=layer.small, RAMP_BITS=ramp_bits, NVIDIA=nvidia, **tile, **FUSED,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import FUSED
+from hccs.backends.triton.devices import FUSED, capability
 from hccs.backends.triton.program.integers import (
     clamped,
     exact_float,
@@ -21,6 +21,7 @@ from hccs.backends.triton.program.integers import (
     nearest_float,
     nearest_within,
     power_of_2,
+    ramp,
     shift_half_even,
     small_power_of_2,
     square_root,
@@ -262,15 +263,6 @@ def _norm_heads(
 
 
 @triton.jit
-def _ramp(x, pieces_ptr, BITS: tl.constexpr):
-    """max(x, 0) - r(|x|); of 64 pieces slopes, and behind them knots with BITS fraction bits and a half."""
-    distance = tl.minimum(tl.abs(x), (64 << BITS) - 1)
-    piece = tl.load(pieces_ptr + (distance >> BITS))
-    slope, knot = piece.to(tl.int32), (piece >> 32).to(tl.int32)
-    return tl.maximum(x, 0) - ((slope * (distance & ((1 << BITS) - 1)) + knot) >> BITS)
-
-
-@triton.jit
 def _rotated(
     x, a_ptr, cosine_ptr, sine_ptr, multiplier_ptr, positions_ptr, a_step, row, column, there, width, dim,
     turned, PAIRS: tl.constexpr,
@@ -300,7 +292,7 @@ def _rows(
     SOURCE: tl.constexpr, SHIFT: tl.constexpr, SPECIAL: tl.constexpr, BOUND: tl.constexpr,
     MAIN: tl.constexpr, RAMP_BITS: tl.constexpr, PRODUCT_BITS: tl.constexpr, LIMIT: tl.constexpr,
     PAIRS: tl.constexpr, AFTER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
-    COLUMNS: tl.constexpr, EXACT: tl.constexpr,
+    COLUMNS: tl.constexpr, EXACT: tl.constexpr, NVIDIA: tl.constexpr,
 ):  # fmt: skip
     """Any other operator that needs no more than its row. RAMP_BITS, from 0 on, is a ramp in front of it."""
     count = tl.load(count_ptr)
@@ -317,7 +309,7 @@ def _rows(
                 SOURCE, SHIFT, SPECIAL, BOUND,
             )  # fmt: skip
             if RAMP_BITS >= 0:
-                x = _ramp(x, first_ptr, RAMP_BITS)
+                x = ramp(x, first_ptr, RAMP_BITS, NVIDIA)
                 if not EXACT:
                     x = tl.where(there, x, 0)
             if MAIN == MULTIPLY:
@@ -415,5 +407,5 @@ def rows(
         *source.arguments(), other, first, second, third, out, epilogue.out, epilogue.scale, count, width,
         _step(other), _step(out), _step(epilogue.out), epilogue.bits, dim, turned, **source.options(),
         MAIN=main, RAMP_BITS=ramp_bits, PRODUCT_BITS=product_bits, LIMIT=limit, PAIRS=pairs,
-        AFTER=epilogue.kind, **tile, **FUSED,
+        AFTER=epilogue.kind, NVIDIA=capability(count.device) > (0, 0), **tile, **FUSED,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What turns sequences into one row each, unit vectors, and the pixels of patches."""
+"""What packs sequences, turns each into one row, makes unit vectors, and cuts pixels of patches."""
 
 from __future__ import annotations
 
@@ -21,6 +21,72 @@ MEAN, LAST, MAX = (tl.constexpr(number) for number in range(3))
 POOLINGS = {"mean": MEAN.value, "last": LAST.value, "max": MAX.value}
 
 _UNIT_BITS = tl.constexpr(25)
+
+
+@triton.jit
+def _measure(
+    ids_ptr, mask_ptr, types_ptr, length_ptr, wrong_ptr, n, vocabulary, type_count, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """How many tokens a sequence has; and whether one is unknown, or stands behind a gap."""
+    sequence = tl.program_id(0)
+    line = sequence.to(tl.int64) * n
+    length, last, wrong = 0, 0, 0
+    for begin in tl.range(0, n, COLUMNS):
+        position = begin + tl.arange(0, COLUMNS)
+        inside = position < n
+        token = tl.load(ids_ptr + line + position, mask=inside, other=0)
+        bad = (token < 0) | (token >= vocabulary)
+        shown = inside.to(tl.int32)
+        if mask_ptr is not None:
+            mask = tl.load(mask_ptr + line + position, mask=inside, other=0)
+            bad = bad | ((mask != 0) & (mask != 1))
+            shown = (mask != 0).to(tl.int32)
+        if types_ptr is not None:
+            kind = tl.load(types_ptr + line + position, mask=inside, other=0)
+            bad = bad | (kind < 0) | (kind >= type_count)
+        length += tl.sum(shown)
+        last = tl.maximum(last, tl.max(shown * (position + 1)))
+        wrong = tl.maximum(wrong, tl.max(bad.to(tl.int32)))
+    gap = tl.where((length == 0) | (last != length), 1, 0)
+    wrong = tl.maximum(wrong, gap)
+    tl.store(length_ptr + sequence, length)
+    tl.store(wrong_ptr + sequence, wrong)
+
+
+@triton.jit
+def _pack(
+    ids_ptr, types_ptr, ends_ptr, out_ids, out_types, out_positions, out_sequences, out_lasts, out_starts,
+    out_ones, out_counts, n, count, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The tokens of a sequence behind those of the ones before it. Beyond `count` sequences are empty."""
+    sequence, begin = tl.program_id(0), tl.program_id(1) * COLUMNS
+    known = tl.minimum(sequence, count - 1)
+    end = tl.load(ends_ptr + known)
+    start = tl.load(ends_ptr + known - 1, mask=known > 0, other=0)
+    if sequence >= count:
+        start = end
+    position = begin + tl.arange(0, COLUMNS)
+    there = position < end - start
+    place = start + position
+    line = known.to(tl.int64) * n
+    tl.store(
+        out_ids + place, tl.load(ids_ptr + line + position, mask=there, other=0).to(tl.int32), mask=there
+    )
+    kind = tl.zeros([COLUMNS], tl.int32)
+    if types_ptr is not None:
+        kind = tl.load(types_ptr + line + position, mask=there, other=0).to(tl.int32)
+    tl.store(out_types + place, kind, mask=there)
+    tl.store(out_positions + place, position, mask=there)
+    tl.store(out_sequences + place, tl.zeros_like(position) + sequence, mask=there)
+    if begin == 0:
+        tl.store(out_starts + sequence + 1, end)
+        tl.store(out_ones + sequence + 1, tl.minimum(sequence + 1, count))
+        tl.store(out_lasts + sequence, end - 1)
+        if sequence == 0:
+            tl.store(out_starts, 0)
+            tl.store(out_ones, 0)
+            tl.store(out_counts, tl.load(ends_ptr + count - 1))
+            tl.store(out_counts + 1, count)
 
 
 @triton.jit
@@ -95,6 +161,33 @@ def _pixels(
         place = image + ((channel * height + down * PATCH + i) * across + right * PATCH + j)
         pixel = tl.load(image_ptr + place, mask=inside & (patch >= 0), other=128).to(tl.int32) - 128
         tl.store(out_ptr + row.to(tl.int64) * out_step + column, pixel.to(tl.int8), mask=inside)
+
+
+def _columns(n: int) -> int:
+    return min(1 << (n - 1).bit_length(), 1024)
+
+
+def measure(
+    ids: torch.Tensor, mask: torch.Tensor | None, types: torch.Tensor | None, vocabulary: int, type_count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lengths of sequences [batch, n], and which of them are wrong."""
+    length, wrong = torch.empty((2, len(ids)), dtype=torch.int32, device=ids.device)
+    kernel: Any = _measure
+    n = ids.shape[1]
+    kernel[(len(ids),)](ids, mask, types, length, wrong, n, vocabulary, type_count, COLUMNS=_columns(n))
+    return length, wrong
+
+
+def pack(
+    ids: torch.Tensor, types: torch.Tensor | None, ends: torch.Tensor, longest: int, sequences: int,
+    out: tuple[torch.Tensor, ...],
+) -> None:  # fmt: skip
+    """`out`: ids, types, positions, sequences, lasts, starts, ones and counts of the packed batch."""
+    kernel: Any = _pack
+    columns = _columns(longest)
+    kernel[(sequences, triton.cdiv(longest, columns))](
+        ids, types, ends, *out, ids.shape[1], len(ends), COLUMNS=columns
+    )
 
 
 def pool(
