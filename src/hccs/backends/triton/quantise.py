@@ -81,42 +81,43 @@ def by_factors(parts: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]])
     first = parts[0][0]
     if not first.numel():
         return
-    device, faults = first.device, fault_bytes(first.device)
-    layout = tuple(
-        (x.dtype, x.shape, x.stride(), factor.stride(), out.stride(),
-         x.data_ptr() % 16, factor.data_ptr() % 16, out.data_ptr() % 16)
-        for x, factor, out in parts
-    )  # fmt: skip
+    device = first.device
+    faults = fault_bytes(device)
+    asked: list[Any] = [device]
+    addresses = []
+    for x, factor, out in parts:
+        at, of_factor, to = x.data_ptr(), factor.data_ptr(), out.data_ptr()
+        addresses.append((at, of_factor, to))
+        asked += x.dtype, x.shape, x.stride(), factor.stride(), out.stride(), at % 16, of_factor % 16, to % 16
     with made_current(device):
-        start = _known.get((device, layout))
-        if start is not None:
-            start(faults, parts)
-            return
-        _launch(parts, faults, (device, layout))
+        start = _known.get(tuple(asked))
+        if start is None:
+            _launch(parts, faults, tuple(asked))
+        else:
+            start(faults, addresses)
 
 
 def _launch(parts: Sequence[tuple[Any, ...]], faults: torch.Tensor, asked: tuple[Any, ...]) -> None:
+    """The first launch of a layout, after which others are known."""
     batch, _, tokens, d = parts[0][0].shape
     rows, block_d = max(batch * x.shape[1] * tokens for x, _, _ in parts), triton.next_power_of_2(d)
     block_rows = max((_SMALL_TILE if rows * block_d <= _FEW else _TILE) // block_d, 1)
-    grid, numbers = (triton.cdiv(rows, block_rows), len(parts)), (batch, tokens, d)
+    grid, options = (
+        (triton.cdiv(rows, block_rows), len(parts)),
+        {"BLOCK_ROWS": block_rows, "BLOCK_D": block_d},
+    )
     layouts = [(x.shape[1], factor.stride(0), *x.stride(), *out.stride()[:3]) for x, factor, out in parts]
 
-    def arguments(parts: Sequence[tuple[Any, ...]], of: Callable[[Any], Any]) -> list[Any]:
-        found = [[*map(of, part), *layout] for part, layout in zip(parts, layouts, strict=True)]
+    def arguments(faults: Any, parts: Sequence[tuple[Any, ...]]) -> list[Any]:
+        found = [[*part, *layout] for part, layout in zip(parts, layouts, strict=True)]
         found += [found[0]] * (_MOST_PARTS - len(found))
-        return [argument for part in found for argument in part]
+        return [faults, batch, tokens, d, *found[0], *found[1], *found[2]]
 
     kernel: Any = _by_factors
-    options = {"BLOCK_ROWS": block_rows, "BLOCK_D": block_d}
-    compiled = kernel[grid](faults, *numbers, *arguments(parts, torch.Tensor.detach), **options, **FUSED)
+    plain = [tuple(tensor.detach() for tensor in part) for part in parts]
+    compiled = kernel[grid](*arguments(faults, plain), **options, **FUSED)
     begin = None if INTERPRETED else launcher(compiled, grid)
-    if begin is None:
-        return
-
-    def start(faults: torch.Tensor, parts: Sequence[tuple[Any, ...]]) -> None:
-        begin(faults, *numbers, *arguments(parts, torch.Tensor.data_ptr), *options.values())
-
-    if len(_known) >= _MOST_KNOWN:
-        _known.clear()
-    _known[asked] = start
+    if begin is not None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[asked] = lambda faults, parts: begin(*arguments(faults, parts), block_rows, block_d)
