@@ -40,14 +40,14 @@ def peers(model: Any) -> dict[str, Callable[[], Any]]:
 
     def half(dtype: torch.dtype, compiled: bool) -> Any:
         made = copy.deepcopy(model).to("cuda", dtype)
-        return torch.compile(made, mode="max-autotune-no-cudagraphs") if compiled else made
+        return torch.compile(made, dynamic=False) if compiled else made
 
     def torchao() -> Any:
         from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 
         made = copy.deepcopy(model).to("cuda", torch.bfloat16)
         quantize_(made, Int8DynamicActivationInt8WeightConfig())
-        return torch.compile(made, mode="max-autotune-no-cudagraphs")
+        return torch.compile(made, dynamic=False)
 
     return {
         "torch float16": lambda: half(torch.float16, False),
@@ -95,6 +95,7 @@ def cell(name: str, batch: int, n: int, folder: Path) -> dict[str, Any]:
             made = make()
             with torch.inference_mode():
                 ms[peer] = graph_ms(lambda made=made: made(**given))
+            print(f"  {peer}: {ms[peer]:.3f} ms", flush=True)
         except Exception as error:  # whatever compilers raise
             left_out[peer] = f"{type(error).__name__}: {str(error)[:200]}"
     fastest = min((value for key, value in ms.items() if key != "hccs"), default=float("nan"))

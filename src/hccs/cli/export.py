@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from hccs.cli.output import Output
-from hccs.errors import DataError, FileError, ParameterError
+from hccs.errors import ParameterError
 from hccs.program.files import find
-
-if TYPE_CHECKING:
-    from hccs.program import Program
 
 app = typer.Typer(
     help="Write a converted model for other runtimes: C, WebAssembly, ONNX.", no_args_is_help=True
@@ -57,7 +54,9 @@ def c(
             f"check them with: make -C {shlex.quote(str(folder))}"
         )
         return
-    read = None if sentences is None else _read_sentences(sentences, found.program)
+    from hccs.cli.sentences import read_sentences
+
+    read = None if sentences is None else read_sentences(sentences, found.program)
     written = export_c_model(found, out, sequences=read, only_used_words=vocabulary == "used")
     output.say(
         f"wrote {written.folder}: {written.constant_bytes:,} bytes of constants, of them "
@@ -66,30 +65,6 @@ def c(
     )
     if written.without_text:
         output.say(f"it takes token ids alone: {written.without_text}")
-
-
-def _read_sentences(file: Path, program: Program) -> list[list[int]]:
-    """Token ids of every line, at most `program.longest` of each.
-
-    A file of whole numbers alone holds ids, special ones among them. Any other is text, which the tokenizer
-    in the program's file reads.
-    """
-    from hccs.text.text_model import Reader
-
-    if program.embed.image is not None:
-        raise DataError("a model of texts for --sentences", "one of images", "Leave the option out.")
-    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if not lines:
-        raise DataError(f"sentences in {file}", "none", "Write one per line.")
-    if all(part.isdecimal() for line in lines for part in line.split()):
-        return [[int(part) for part in line.split()][: program.longest] for line in lines]
-    if not program.tokenizer:
-        raise FileError(
-            f"the tokenizer that reads the text in {file}",
-            "a model without one",
-            "Give token ids instead, one sentence a line.",
-        )
-    return [encoding.ids for encoding in Reader(program, program.longest).read(lines)]
 
 
 @app.command()
@@ -101,6 +76,7 @@ def wasm(
     """A model of texts for browsers, workers, node and Deno: WebAssembly, and an npm package around it."""
     from hccs.export import export_wasm
     from hccs.program import IntegerModel
+    from hccs.program.files import find
 
     file = find(model)
     written = export_wasm(IntegerModel.load(file), out, name=file.stem, demo=demo)

@@ -11,9 +11,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import interpreter
 
 from hccs.backends.triton import program as kernels
-from hccs.backends.triton.program.integers import leading_bit, square_root
+from hccs.backends.triton.program.integers import leading_bit, root_and_quotient, square_root
 from hccs.errors import HccsError
 from hccs.numbers.layers import LinearParams, NormParams
 from hccs.numbers.rms_norm import RmsParams
@@ -112,6 +113,40 @@ def test_pooling(pooling, divided):
     parts = [x[a:b] for a, b in itertools.pairwise(starts)]
     expected = np.stack([pool(part, pooling, divided=divided) for part in parts])
     np.testing.assert_array_equal(out[:, :h].numpy(), expected)
+
+
+@triton.jit
+def root_and_quotient_of(a_ptr, b_ptr, s_ptr, q_ptr, COUNT: tl.constexpr):
+    place = tl.arange(0, COUNT)
+    s, q = root_and_quotient(tl.load(a_ptr + place).to(tl.uint64), tl.load(b_ptr + place))
+    tl.store(s_ptr + place, s)
+    tl.store(q_ptr + place, q)
+
+
+@pytest.mark.parametrize("off", (-4, 0, 4))  # 2^-23; a GPU's inverse roots of float32 are off by two
+def test_roots_and_quotients_by_them(off, monkeypatch):
+    builder = interpreter.InterpreterBuilder
+    exact = builder.create_rsqrt
+    monkeypatch.setattr(
+        builder,
+        "create_rsqrt",
+        lambda self, a: interpreter.TensorHandle(
+            exact(self, a).data * np.float32(1 + off * 2.0**-23), a.dtype.scalar
+        ),
+    )
+    rng = np.random.default_rng(0)
+    roots = np.concatenate([[2**31, 2**31 + 1, 2**32 - 1], rng.integers(2**31, 2**32, 1021)])
+    squares = [int(root) ** 2 for root in roots]
+    a = [square + int(rng.choice([0, 1, 2 * int(root)])) for square, root in zip(squares, roots, strict=True)]
+    b = [root_of(int(h)) for h in rng.integers(2, 1025, 512)]
+    b += [
+        int(q) * int(root) + int(rng.integers(-1, 2)) for q, root in zip([2**29] * 512, roots, strict=False)
+    ]
+    given = torch.from_numpy(np.array(a, np.uint64).view(np.int64)), torch.tensor(b)
+    s, q = torch.zeros(1024, dtype=torch.int64), torch.zeros(1024, dtype=torch.int64)
+    root_and_quotient_of[(1,)](*given, s, q, COUNT=1024)
+    assert s.tolist() == [math.isqrt(v) for v in a]
+    assert q.tolist() == [v // math.isqrt(w) for v, w in zip(b, a, strict=True)]
 
 
 @triton.jit

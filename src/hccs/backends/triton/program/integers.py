@@ -11,14 +11,25 @@ _INTEGERS = tl.constexpr(1.5 * 2**52)
 _SMALL_INTEGERS = tl.constexpr(1.5 * 2**23)
 
 
+_LOOK_UP = tl.constexpr("""{
+    .reg .b64 place;
+    mad.wide.u32 place, $1, 4, $2;
+    ld.global.nc.b32 $0, [place];
+}""")
+_LOOK_UP_TWO = tl.constexpr("""{
+    .reg .b64 place;
+    mad.wide.u32 place, $2, 8, $3;
+    ld.global.nc.v2.b32 {$0, $1}, [place];
+}""")
+
+
 @triton.jit
 def look_up(table_ptr, index, NVIDIA: tl.constexpr):
     """Words of a table. An ordinary load would move indices to other threads, to read neighbours together."""
     if NVIDIA:
         return tl.inline_asm_elementwise(
-            "ld.global.nc.b32 $0, [$1];", "=r,l", [(table_ptr + index).to(tl.int64)],
-            dtype=tl.int32, is_pure=True, pack=1,
-        )  # fmt: skip
+            _LOOK_UP, "=r,r,l", [index, table_ptr.to(tl.int64)], dtype=tl.int32, is_pure=True, pack=1
+        )
     else:
         return tl.load(table_ptr + index)
 
@@ -27,14 +38,14 @@ def look_up(table_ptr, index, NVIDIA: tl.constexpr):
 def ramp(x, pieces_ptr, BITS: tl.constexpr, NVIDIA: tl.constexpr):
     """max(x, 0) - r(|x|); of 64 pieces slopes and knots in turn, these with BITS fraction bits and a half."""
     distance = tl.minimum(tl.abs(x), (64 << BITS) - 1)
-    place = pieces_ptr + 2 * (distance >> BITS)
+    piece = distance >> BITS
     if NVIDIA:
         slope, knot = tl.inline_asm_elementwise(
-            "ld.global.nc.v2.b32 {$0, $1}, [$2];", "=r,=r,l", [place.to(tl.int64)],
+            _LOOK_UP_TWO, "=r,=r,r,l", [piece, pieces_ptr.to(tl.int64)],
             dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
         )  # fmt: skip
     else:
-        slope, knot = tl.load(place), tl.load(place + 1)
+        slope, knot = tl.load(pieces_ptr + 2 * piece), tl.load(pieces_ptr + 2 * piece + 1)
     return tl.maximum(x, 0) - ((slope * (distance & ((1 << BITS) - 1)) + knot) >> BITS)
 
 
@@ -115,6 +126,23 @@ def square_root(a):
     s = tl.minimum(tl.sqrt(a.to(tl.float64)), LARGEST_ROOT).to(tl.int64).to(tl.uint64)
     s = s - (s * s > a).to(tl.uint64)
     return s + (a - s * s > s + s).to(tl.uint64)
+
+
+@triton.jit
+def root_and_quotient(a, b):
+    """s = floor(sqrt(a)) of uint64 in [2^62, 2^64), and floor(b / s) of int64 b in [2^60, 2^62).
+
+    One step of Newton's takes the root's float32 inverse to 43 bits: both are then off by one at most.
+    """
+    wide = a.to(tl.float64)
+    inverse = tl.rsqrt(wide.to(tl.float32)).to(tl.float64)
+    inverse = tl.fma(inverse, tl.fma(wide * inverse, inverse * -0.5, tl.zeros_like(inverse) + 0.5), inverse)
+    s = ((wide * inverse + _INTEGERS).to(tl.int64, bitcast=True) & 0xFFFFFFFF).to(tl.uint64)
+    s = s - (s * s > a).to(tl.uint64)
+    s = (s + (a - s * s > s + s).to(tl.uint64)).to(tl.int64)
+    quotient = (b.to(tl.float64) * inverse + _INTEGERS).to(tl.int64, bitcast=True) & 0xFFFFFFFF
+    rest = b - quotient * s
+    return s, quotient + (rest >= s).to(tl.int64) - (rest < 0).to(tl.int64)
 
 
 @triton.jit

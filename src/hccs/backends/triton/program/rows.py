@@ -22,9 +22,9 @@ from hccs.backends.triton.program.integers import (
     nearest_within,
     power_of_2,
     ramp,
+    root_and_quotient,
     shift_half_even,
     small_power_of_2,
-    square_root,
 )
 from hccs.numbers.layers import XHAT_BITS, NormParams
 from hccs.numbers.rms_norm import RMS_BITS, RmsParams
@@ -175,12 +175,8 @@ def _stored(
 def _step_of_xhat(Q, root, root_shift):
     """1 / sqrt(Q / h), with 20 fraction bits, as float64; `root` is that of h."""
     up = (63 - leading_bit(Q)) // 2
-    s = square_root(Q.to(tl.uint64) << (2 * up).to(tl.uint64)).to(tl.int64)
-    # The quotient of float64 has 31 bits in front of the point, and is off by far less than one.
-    whole = tl.zeros_like(s) + root
-    reciprocal = (whole.to(tl.float64) / s.to(tl.float64)).to(tl.int64)
-    rest = whole - reciprocal * s
-    reciprocal += (rest >= s).to(tl.int64) - (rest < 0).to(tl.int64)
+    shifted = Q.to(tl.uint64) << (2 * up).to(tl.uint64)
+    _, reciprocal = root_and_quotient(shifted, tl.zeros_like(Q) + root)
     return reciprocal.to(tl.float64) * power_of_2(up + (_XHAT_BITS - root_shift))
 
 
