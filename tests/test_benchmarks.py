@@ -340,6 +340,14 @@ def test_generate_gpu(run):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_decode_gpu(run):
+    found = run("decode_gpu", "--batch", "2", "--prompt", "8", "--new", "4", "--turns", "1")
+    assert [row["padded"] for row in found["generation"]] == [False, True]
+    assert all(x > 0 for row in found["generation"] for x in (*row["ms"].values(), row["ratio"]))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_encoder_gpu(run):
     found = run("encoder_gpu", "--models", "MiniLM-L6", "--sizes", "2x16", "--sentences", "300")
     assert found["sentences"]["bits_equal"] and found["sentences"]["ratio"] > 0

@@ -146,7 +146,7 @@ def test_many_tokens_find_room(make_model):
     cache, states = Int8CacheLayer(slot), torch.randn(1, 4, 300, 8)
     for token in range(300):
         keys, values = cache.update(states[:, :, token : token + 1], states[:, :, token : token + 1])
-    k, v = slot.quantised_keys(states, states)
+    _, k, v = slot.integers(states, states, states)
     assert torch.equal(keys, k) and torch.equal(values, v)
 
 

@@ -17,8 +17,9 @@ from torch import nn
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from hccs.errors import ModelError
-from hccs.nn.integer import IntegerAttention
+from hccs.nn.integer import APPENDED, IntegerAttention
 from hccs.nn.interface import SLOT
+from hccs.ops.quantise import by_factors
 
 ROOM = 64
 """A full cache doubles its room, in blocks of this many tokens."""
@@ -78,16 +79,19 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        keys, values = self.slot.quantised_keys(key_states, value_states)
         kept: tuple[Any, Any] = self.keys, self.values
-        before = kept[0].shape[-2]
-        tokens = before + keys.shape[-2]
+        waiting = getattr(self.keys, APPENDED, ())  # nothing has read this cache since
+        if waiting:
+            by_factors(waiting)
+        before, new = kept[0].shape[-2], key_states.shape[-2]
+        tokens = before + new
         if self.room is None or not self.room.takes(*kept, tokens):
             self.room = _Room(_with_room(kept[0], tokens), _with_room(kept[1], tokens), before)
-        self.room.keys[:, :, before:tokens] = keys
-        self.room.values[:, :, before:tokens] = values
+        both = self.room.keys, self.room.values
         self.room.filled = tokens
-        self.keys, self.values = self.room.keys[:, :, :tokens], self.room.values[:, :, :tokens]
+        self.keys, self.values = both[0].narrow(2, 0, tokens), both[1].narrow(2, 0, tokens)
+        places = both[0].narrow(2, before, new), both[1].narrow(2, before, new)
+        self.slot.append(key_states, value_states, places, self.keys)
         return self.keys, self.values
 
     def offload(self) -> None:
@@ -116,8 +120,14 @@ def keep_integers(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     those of models in which layers hand their keys on to later ones, whose scales may be others.
     """
     cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, DynamicCache)), None)
-    if cache is not None:
-        _keep_integers(layer, cache)
+    if cache is None:
+        return
+    if not torch.compiler.is_compiling():
+        index = getattr(layer, "layer_idx", None)
+        part = cache.layers[index] if index is not None and index < len(cache.layers) else None
+        if isinstance(part, Int8CacheLayer) and part.slot is getattr(layer, SLOT, None):
+            return  # soonest where it matters
+    _keep_integers(layer, cache)
 
 
 @torch.compiler.disable  # a cache is a list of objects, not of tensors

@@ -13,11 +13,14 @@ from hccs.nn.slots import AttentionInputs, AttentionSlot
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.numbers.table import ParamTable
-from hccs.ops.quantise import by_factor
+from hccs.ops.quantise import by_factors
 
 NORMALISATION = {Mode.I16_DIV: None, **{mode: mode for mode in Mode if mode.is_u8}}
 """How `hccs.attention` normalises for a model of each mode. For i16_div it defers the division to the output,
 where i16_div rounds the reciprocal down. i16_clb has no integer form."""
+
+APPENDED = "hccs_appended"
+"""The attribute of a cache's keys that tells what is still to be quantised into them: nothing, or k and v."""
 
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """Outputs that `hccs.attention` rounds itself, without a float32 tensor in between."""
@@ -50,10 +53,18 @@ class IntegerAttention(AttentionSlot):
         factors = torch.tensor(1 / self.qkv_scale.T, dtype=torch.float32)
         self.register_buffer("factor_bits", factors.view(torch.int32), persistent=False)
         self._requant_by_scaling: dict[float, Requant] = {}
-        self._fit_for_sharing: set[int] = {1}
+        self._factors_by_sharing: dict[int, tuple[torch.Tensor, ...]] = {}
+        self._reads_cache = False
+
+    def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+        # To disable what is not being compiled takes longer than this question.
+        return self._untraced(inputs) if torch.compiler.is_compiling() else self._attend(inputs)
 
     @torch.compiler.disable  # the kernels take arrays, which a traced graph does not have
-    def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, None]:
+    def _untraced(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self._attend(inputs)
+
+    def _attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self.training:
             raise ModelError(
                 "a model in evaluation mode",
@@ -64,30 +75,79 @@ class IntegerAttention(AttentionSlot):
             raise ModelError(
                 "logits that are q times k", f"softcap = {inputs.softcap}", "Attach with backend='float'."
             )
-        output: torch.Tensor = _WithoutGradient.apply(
-            self, inputs.query, inputs.key, inputs.value, inputs.valid, inputs.causal, inputs.scaling
-        )
+        given = inputs.query, inputs.key, inputs.value, inputs.valid, inputs.causal, inputs.scaling
+        if not torch.is_grad_enabled():
+            return self.output(*given), None
+        output: torch.Tensor = _WithoutGradient.apply(self, *given)
         return output, None
+
+    def output(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        valid: torch.Tensor | None,
+        causal: bool,
+        scaling: float,
+    ) -> torch.Tensor:
+        q, k, v = self.integers(query, key, value)
+        rows = None if causal else valid if valid is None or valid.is_cuda else as_lengths(valid)
+        out: torch.Tensor = hccs.attention(
+            q, k, v, self.theta, self.requant(scaling), valid=rows, causal=causal, mode=self.mode,
+            out=HALVES.get(query.dtype, "float32"), threads=None if q.is_cuda else _threads(),
+        )  # fmt: skip
+        return out.to(query.dtype)
 
     def integers(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """int8 q, k and v; keys and values that a cache keeps are int8 already."""
-        q = by_factor(query.detach(), self.factor_bits[0].view(torch.float32))
-        return q, *self.quantised_keys(key, value)
-
-    def quantised_keys(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """int8 k and v of the key heads. Query heads that share them share their scales."""
+        for_q, for_k, for_v = self._factors(key.shape[1])
+        q = torch.empty(query.shape, dtype=torch.int8, device=query.device)
+        parts = [(query, for_q, q)]
         if key.dtype == torch.int8:
-            return key, value
-        shared = self.factor_bits.shape[1] // key.shape[1]
-        self._require_one_scale(shared)
-        _, for_k, for_v = self.factor_bits.view(torch.float32)[:, ::shared]
-        return by_factor(key.detach(), for_k), by_factor(value.detach(), for_v)
+            appended = getattr(key, APPENDED, None)
+            if appended is not None:
+                self._reads_cache = True
+                parts += appended
+                setattr(key, APPENDED, ())
+        else:
+            k, v = (torch.empty(x.shape, dtype=torch.int8, device=x.device) for x in (key, value))
+            parts += (key, for_k, k), (value, for_v, v)
+            key, value = k, v
+        by_factors(parts)
+        return q, key, value
+
+    def append(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        to: tuple[torch.Tensor, torch.Tensor],
+        kept: torch.Tensor,
+    ) -> None:
+        """Quantise k and v into the places that a cache has for them, `kept` being all its keys.
+
+        Where attention has read a cache's own tensor before, it will again, and does this together with q.
+        """
+        _, for_k, for_v = self._factors(key.shape[1])
+        parts = (key, for_k, to[0]), (value, for_v, to[1])
+        waits = self._reads_cache and key.is_cuda and not torch.compiler.is_compiling()
+        setattr(kept, APPENDED, parts if waits else ())
+        if not waits:
+            by_factors(parts)
+
+    def _factors(self, key_heads: int) -> tuple[torch.Tensor, ...]:
+        """Of q, k and v. Query heads that share k and v share their scales."""
+        bits = self.factor_bits
+        known = self._factors_by_sharing.get(key_heads)
+        if known is None or known[0] is not bits:  # which model.to() replaces
+            shared = bits.shape[1] // key_heads
+            self._require_one_scale(shared)
+            every = bits.view(torch.float32)
+            known = self._factors_by_sharing[key_heads] = bits, every[0], *every[1:, ::shared]
+        return known[1:]
 
     def _require_one_scale(self, shared: int) -> None:
-        if shared in self._fit_for_sharing:
-            return
         groups = self.qkv_scale[:, 1:].reshape(-1, shared, 2)
         if (groups != groups[:, :1]).any():
             raise ModelError(
@@ -95,7 +155,6 @@ class IntegerAttention(AttentionSlot):
                 "a table whose scales differ among them",
                 "Measure them on this model: hccs.nn.calibrate_operands.",
             )
-        self._fit_for_sharing.add(shared)
 
     def requant(self, scaling: float) -> Requant:
         """The fixed-point factors of the layer's heads, where attention multiplies q.k by `scaling`."""
@@ -145,14 +204,7 @@ class _WithoutGradient(torch.autograd.Function):
         causal: bool,
         scaling: float,
     ) -> torch.Tensor:
-        q, k, v = layer.integers(query, key, value)
-        rows = None if causal else valid if valid is None or valid.is_cuda else as_lengths(valid)
-        requant = layer.requant(scaling)
-        out = hccs.attention(
-            q, k, v, layer.theta, requant, valid=rows, causal=causal, mode=layer.mode,
-            out=HALVES.get(query.dtype, "float32"), threads=None if q.is_cuda else _threads(),
-        )  # fmt: skip
-        return out.to(query.dtype)  # type: ignore[no-any-return]
+        return layer.output(query, key, value, valid, causal, scaling)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

@@ -29,6 +29,9 @@ UNSERVED = ("position_bias", "s_aux", "sinks", "indices", "block_indices")
 """What some models hand to attention beside the mask and our rows would leave out: shifts of logits, columns
 that are no keys, keys that an indexer chose."""
 
+BITS = "hccs_bits"
+"""The attribute of a mask where `hccs.attention` keeps its bits on a GPU: all layers get the same mask."""
+
 COMPILED = "_orig_mod."
 """What torch.compile adds to the names of modules inside a module that it compiles."""
 
@@ -109,7 +112,8 @@ def boolean_mask(mask: torch.Tensor | None, columns: int) -> torch.Tensor | None
     """
     if mask is None:
         return None
-    mask = mask[..., :columns]
+    if mask.shape[-1] != columns:  # else it stays the tensor that all layers get
+        mask = mask[..., :columns]
     if mask.dtype == torch.bool:
         return mask
     if not mask.is_floating_point():
@@ -137,6 +141,8 @@ def mask(*args: Any, **options: Any) -> torch.Tensor | None:
 
     may_skip = options["allow_is_causal_skip"] = bool(options.get("allow_is_causal_skip"))
     built: torch.Tensor | None = sdpa_mask(*args, **options)
+    if built is not None and built.is_cuda and not torch.compiler.is_compiling() and not built.is_inference():
+        setattr(built, BITS, {})
     if built is not None or not may_skip or _is_last(options):
         return built
     # sdpa leaves the causal mask out and says is_causal instead; our rows need to see it, but for the one

@@ -138,11 +138,14 @@ WIDE_SHAPES = {
 }
 
 
-def test_long_rows_of_uint8_scores_leave_float32_by_the_block():
+@pytest.mark.parametrize("chosen", [{}, {"causal": True}, {"valid": np.array([[[600], [599]]])}], ids=str)
+def test_long_rows_of_uint8_scores_leave_float32_by_the_block(chosen):
+    """Even rows, whose sums do; and, in the second head, rows of a few keys, whose sums stay there."""
     rng, theta = np.random.default_rng(3), WIDE["bytes"]
-    q, k = (rng.integers(-128, 128, (1, 2, n, 8)).astype(np.int8) for n in (1, 600))
-    v = np.full((1, 2, 600, 8), -128, np.int8)
-    require_reference(q, k, v, theta, tiles(16, 128), "pair")
+    q, k = (rng.integers(-128, 128, (1, 2, n, 8)).astype(np.int8) for n in (3, 600))
+    k[:, 0] = 3
+    v = rng.integers(120, 128, (1, 2, 600, 8)).astype(np.int8)
+    require_reference(q, k, v, theta, tiles(16, 128), "pair", **chosen)
 
 
 # Every form of the scores on one way through, the two extremes on all.

@@ -108,8 +108,12 @@ LENGTHS = sorted(
 )
 
 
-def test_a_growing_cache_equals_the_reference(known, monkeypatch):
-    """Steps of generation on views of one cache: a class of lengths shares a plan, and nothing else."""
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_growing_cache_equals_the_reference(padded, known, monkeypatch):
+    """Steps of generation on views of one cache: a class of lengths shares a plan, and nothing else.
+
+    So do those beside a mask, of padding on the left.
+    """
     rng = np.random.default_rng(0)
     theta = hccs.HeadParams([50, 40], [1, 0], [40, 127])
     cache = rng.integers(-128, 128, (2, 1, 2, 600, 32)).astype(np.int8)
@@ -121,10 +125,12 @@ def test_a_growing_cache_equals_the_reference(known, monkeypatch):
         call = torch.tensor(q[nk - 1]), k[:, :, :nk], v[:, :, :nk], theta, REQUANT
         for tensor in call[1:3]:
             monkeypatch.setitem(of_other_shapes, tensor.data_ptr(), tensor)
-        found = launch.again(*call, None, **options)
+        mask = (np.arange(nk) >= nk // 3).reshape(1, 1, 1, nk) if padded else None
+        copy = None if mask is None else copies.copied(mask, call[0].device, nk)
+        found = launch.again(*call, mask, **options)
         known_calls += found is not None
         if found is None:
-            found = launch.attention(*call, **options)
-        expected = reference_attention(q[nk - 1], *cache[..., :nk, :], theta, REQUANT, **options)
+            found = launch.attention(*call, arguments.MASK if padded else 0, copy, **options)
+        expected = reference_attention(q[nk - 1], *cache[..., :nk, :], theta, REQUANT, valid=mask, **options)
         assert all((a.numpy() == b).all() for a, b in zip(found, expected, strict=True)), nk
     assert known_calls == len(LENGTHS) - 5 and len(known) == 5

@@ -31,6 +31,9 @@ _DTYPES = {
 
 _LEAST_CLASS = 64
 
+BITS = "hccs_bits"
+"""The attribute of a mask, made for many calls and written into by torch alone, where its bits are kept."""
+
 _MOST_KNOWN = 512
 _known: dict[tuple[Any, ...], tuple[Relaunch, torch.Tensor, HeadParams, Requant, int]] = {}
 """By what a call is known by: its launch, the table and parameters that it reads, and the most keys of rows
@@ -65,7 +68,7 @@ def attention(
         given, (q, k, v) = (q, k, v), (_by_head(q), _by_head(k), _by_head(v))
         growing = _is_step(q, k)
         with made_current(q.device):
-            chosen, places, kind = _selection(masking, valid, logits)
+            chosen, places, kind = _selection(masking, valid, logits, growing)
             request = Request(
                 tuple(q.shape), k.shape[1], _length_class(nk) if growing else nk, tuple(lead), theta, requant,
                 q.device, kind, kind == LENGTHS and places[3] == 0, bool(causal) and q.shape[-2] > 1, mode,
@@ -80,7 +83,7 @@ def attention(
             if len(_known) >= _MOST_KNOWN:
                 _known.clear()
             if kind not in (NO_MASK, LENGTHS):
-                relaunch = _with_bits(relaunch, masking, logits)
+                relaunch = _with_bits(relaunch, masking, growing)
             # The parameters are kept: the key knows them by their identity.
             _known[asked] = relaunch, plan.table, theta, requant, min(request.keys, theta.max_columns)
     return result if Z is None else (result, Z)
@@ -135,8 +138,11 @@ def _asked(
             return None
         lengths = valid.dtype, valid.shape, valid.stride(), valid.data_ptr() % 16
     caches: tuple[Any, ...] = k.shape, v.shape, k.stride(), v.stride()
-    masked = valid is not None and valid.dtype is torch.bool
-    if q.ndim == k.ndim == 4 and k.shape == v.shape and _is_step(q, k) and not masked:
+    if q.ndim == k.ndim == 4 and k.shape == v.shape and _is_step(q, k):
+        if valid is not None and valid.dtype is torch.bool:
+            if valid.shape[-1:] != k.shape[-2:-1]:
+                return None
+            lengths = valid.dtype, valid.shape[:-1]  # what becomes bits may lie as it likes
         most, steps = _length_class(k.shape[-2]), (*k.stride()[:2], *v.stride()[:2])
         if max(k.stride(-2), v.stride(-2)) * most >= 2**31:
             return None
@@ -172,27 +178,41 @@ def _by_head(x: torch.Tensor) -> torch.Tensor:
 
 
 def _selection(
-    masking: int, valid: torch.Tensor | None, shape: torch.Size
+    masking: int, valid: torch.Tensor | None, shape: torch.Size, growing: bool
 ) -> tuple[torch.Tensor | None, list[int], int]:
     """`valid` as the kernels take it, with (n1, s0, s1, s2) to find a row in it, and its kind.
 
-    Lengths stay as they are; masks become bits.
+    Lengths stay as they are; masks become bits, in rows that are `growing` as wide as their class.
     """
     if valid is None or shape[-1] == 0:
         return None, [1, 0, 0, 0], NO_MASK
     if masking == LENGTHS:
         full, places = selection(masking, valid, shape)
         return full, [places[0], *places[2:5]], LENGTHS
-    words = packed(valid, shape[-1])
+    words = _bits(valid, shape[-1], _length_class(shape[-1]) if growing else shape[-1])
     full, places = rows_in(words.expand(*shape[:-1], words.shape[-1]))
     return full, [places[0], *places[2:5]], MASK if full.stride(-2) else COMMON_MASK.value
 
 
-def _with_bits(relaunch: Relaunch, masking: int, logits: torch.Size) -> Relaunch:
+def _bits(mask: torch.Tensor, keys: int, most: int) -> torch.Tensor:
+    """`packed`; once for all layers of a model, whose mask function marks what it makes for them."""
+    known = getattr(mask, BITS, None)
+    if known is None or not mask.is_cuda or torch.cuda.is_current_stream_capturing():
+        return packed(mask, keys, most)
+    asked = keys, most, mask._version, torch.cuda.current_stream().cuda_stream
+    if asked not in known:
+        known.clear()
+        known[asked] = packed(mask, keys, most)
+    words: torch.Tensor = known[asked]
+    return words
+
+
+def _with_bits(relaunch: Relaunch, masking: int, growing: bool) -> Relaunch:
     """The known launch, on the bits of another mask like the first."""
 
     def with_bits(q: Any, k: Any, v: Any, valid: Any, faults: Any, result: Any, Z: Any) -> None:
-        relaunch(q, k, v, _selection(masking, valid, logits)[0], None, result, Z)
+        logits = torch.Size((*q.shape[:-1], k.shape[-2]))
+        relaunch(q, k, v, _selection(masking, valid, logits, growing)[0], None, result, Z)
 
     return with_bits
 

@@ -16,7 +16,7 @@ Relaunch = Callable[..., None]
 """Launches a known kernel on tensors (q, k, v, valid, faults, result, Z) laid out like those of the first."""
 
 DIRECT_LAUNCH_VERSIONS = (3, 6), (3, 9)
-"""The first and the last Triton whose compiled kernels `_launcher` starts by their private interface. Calls
+"""The first and the last Triton whose compiled kernels `launcher` starts by their private interface. Calls
 that were made before go through Triton's public launch with any other."""
 
 _BYTES_PER_STEP = {Kernel.ONE_QUERY: (4, 4), Kernel.KEYS_IN_SHARED_MEMORY: (4, 1)}
@@ -65,7 +65,7 @@ class LaunchPlan:
         starts = []
         for own, rest in zip(self.launches, numbers, strict=True):
             compiled = own.kernel[self.grid](*(given[name] for name in own.tensors), *rest, **own.options)
-            start = _launcher(compiled, self.grid)
+            start = launcher(compiled, self.grid)
             if start is not None:
                 starts.append((start, own.tensors, own.constants))
 
@@ -104,13 +104,13 @@ def _steps(x: torch.Tensor, unit: int) -> list[int]:
 
 
 def can_launch_directly(version: str) -> bool:
-    """Whether the private interface of this Triton is one that `_launcher` was tried with."""
+    """Whether the private interface of this Triton is one that `launcher` was tried with."""
     found = re.match(r"(\d+)\.(\d+)", version)
     first, last = DIRECT_LAUNCH_VERSIONS
     return found is not None and first <= (int(found[1]), int(found[2])) <= last
 
 
-def _launcher(compiled: Any, grid: tuple[int, ...]) -> Callable[..., None] | None:
+def launcher(compiled: Any, grid: tuple[int, ...]) -> Callable[..., None] | None:
     """Starts a compiled kernel; None for an interpreted one, and for a Triton that was not tried.
 
     Addresses on the device may be numbers: Triton would ask the driver about every tensor.

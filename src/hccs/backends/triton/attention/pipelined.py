@@ -1,4 +1,4 @@
-"""Attention on many keys on Hopper: products are under way while scores of others are computed.
+"""Causal attention on many keys on Hopper: products are under way while scores of others are computed.
 
 This is the second kernel of `tiles.py` in Gluon. Keys come in blocks of 128, whose parts take turns: the
 tensor cores multiply q by the next part, and the scores of the part before by v, while the scores of this
@@ -152,7 +152,7 @@ def scores_of_block(
 def attention_pipelined(
     q_ptr, k_ptr, v_ptr, table_ptr, valid_ptr, fault_ptr, out_ptr, sum_ptr, nk, nq, heads, sharing, blocks,
     q0, q1, q2, k0, k1, k2, v0, v1, v2, t0, t1, n1, s0, s1, s2,
-    CAUSAL: gl.constexpr, BLOCK_D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
+    BLOCK_D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
     """A block of queries on the blocks of keys that it sees any of; blocks end where both sequences do."""
     WARPS: gl.constexpr = ROWS // 16
@@ -165,10 +165,8 @@ def attention_pipelined(
     batch, h = (g // heads).to(gl.int64), (g % heads).to(gl.int64)
     B, S, D, S2, D2, factor, v_scale = parameters_of(table_ptr + batch * t0 + h * t1, ONE_LINE)
     first = nq - ROWS - (gl.program_id(0) % blocks) * ROWS  # the last queries, which take longest, first
-    count = nk // KEYS
-    if CAUSAL:
-        count = (first + ROWS + nk - nq) // KEYS
-    full = count - 1  # of causal rows the last block is seen in part
+    count = (first + ROWS + nk - nq) // KEYS
+    full = count - 1  # the last block is seen in part
     row = gl.arange(0, KEYS, gl.SliceLayout(1, ROW))
     column = gl.arange(0, BLOCK_D, gl.SliceLayout(0, ROW))
     k_place = k_ptr + batch * k0 + (h // sharing) * k1 + row[:, None] * k2 + column[None, :]
@@ -211,7 +209,7 @@ def attention_pipelined(
     barrier()
     left, right, maximum = maxima_of_block(
         q_first, ring.index(full & (RING - 1)), left, right, maximum, limit_first, full * KEYS,
-        CAUSAL, ROWS, FIRST,
+        True, ROWS, FIRST,
     )  # fmt: skip
 
     largest = gl.convert_layout(gl.max(maximum, axis=1), gl.SliceLayout(1, SECOND))
@@ -252,7 +250,7 @@ def attention_pipelined(
     barrier()
     even, odd, sums, parts = scores_of_block(
         q, keys, values.index(full & 1), now, then, sums, parts, factor, line, limit, full * KEYS,
-        CAUSAL, ROWS, KEYS, SECOND, OPERAND,
+        True, ROWS, KEYS, SECOND, OPERAND,
     )  # fmt: skip
     async_copy.wait_group(0)  # before anything else takes their place
     total = warpgroup_mma_wait(0, deps=[sums])

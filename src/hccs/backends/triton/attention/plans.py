@@ -149,9 +149,9 @@ def can_run_gluon(request: Request, able: tuple[int, int]) -> bool:
 
 
 def _can_pipeline(request: Request) -> bool:
-    """Whether `pipelined.py` takes rows that Gluon can: blocks of 128, one line, room for sums of 128 + v."""
+    """Whether `pipelined.py` takes rows that Gluon can: causal, blocks of 128, one line, sums of 128 + v."""
     nq, nk = request.shape[2], request.keys
-    in_blocks = nq % 128 == nk % 128 == 0 and (nq <= nk or not request.causal)
+    in_blocks = request.causal and nq % 128 == nk % 128 == 0 and nq <= nk
     one_line = how_scores_come_about(request.theta) == ONE_LINE.value
     return one_line and in_blocks and nk * request.theta.max_score <= 2**16
 

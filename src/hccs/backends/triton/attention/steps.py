@@ -155,7 +155,7 @@ def store_rows(
 _ROWS = 32
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["keys"])
 def _pack(mask_ptr, out_ptr, rows, keys, blocks, n1, n2, s0, s1, s2, s3, ROWS: tl.constexpr):
     """The words of ROWS rows and 128 keys."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -172,15 +172,17 @@ def _pack(mask_ptr, out_ptr, rows, keys, blocks, n1, n2, s0, s1, s2, s3, ROWS: t
     tl.store(target, words, mask=(row < rows)[:, None])
 
 
-def packed(mask: torch.Tensor, keys: int) -> torch.Tensor:
-    """A mask [..., keys or 1] as int32 [..., 4 * blocks of 128 keys]; what is broadcast stays one row.
+def packed(mask: torch.Tensor, keys: int, most: int) -> torch.Tensor:
+    """A mask [..., keys or 1] as int32 [..., 4 * blocks of 128 keys], with room for `most`.
+
+    What is broadcast stays one row.
 
     A thread of the kernels holds two neighbouring keys of every eight, as halves of a word. So the bits of
     128 keys go to four words, one for each pair of the eight: even keys to the lower half, odd keys to the
     upper half, the first key highest. Shifting such a word left by one moves to the thread's next pair.
     """
     mask = mask.expand(*mask.shape[:-1], keys)
-    blocks = -(-keys // 128)
+    blocks = -(-most // 128)
     words = torch.empty((*mask.shape[:-1], 4 * blocks), dtype=torch.int32, device=mask.device)
     if words.numel():
         full, places = rows_in(mask)

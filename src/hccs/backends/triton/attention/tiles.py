@@ -292,37 +292,39 @@ def attention_in_two_passes(
             parts += sums_of_pairs(pairs, SUMS, ROWS, KEYS)
     Z = total_of_parts(parts, SUMS)
 
-    # The sums of FLUSH blocks are exact in float32, those of more in int32. Scores above 2047 take two
-    # products, which are added in int32 at once.
+    # Scores above 2047 take two products, which are added in int32 at once.
     IS_LONG: tl.constexpr = LONG and HIGH
-    BY_CHUNK: tl.constexpr = LONG and not HIGH
     sums = tl.zeros([ROWS, BLOCK_D], tl.int32 if IS_LONG else tl.float32)
-    N = tl.zeros([ROWS, BLOCK_D], tl.int32)
     for MASKED in tl.static_range(1 if ALL else 2):
-        begin, end = unmasked if MASKED else 0, stop if MASKED else unmasked
-        if BY_CHUNK:
-            for chunk in tl.range(begin, end, FLUSH * KEYS):
-                sums, parts = with_blocks(
-                    chunk, tl.minimum(chunk + FLUSH * KEYS, end), sums, parts, q, q_ptr, k_ptr, v_ptr,
-                    valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, written, q2, k2, v2,
-                    nq, nk, d, n1, s0, s1, s2, Z, MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH,
-                    IS_LONG, IS_WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
-                )  # fmt: skip
-                N += in_steps(sums)
-                sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
-        else:
-            sums, parts = with_blocks(
-                begin, end, sums, parts, q, q_ptr, k_ptr, v_ptr, valid_ptr, limit, line, S, S2, f,
-                multiplier, shift, g, query, written, q2, k2, v2, nq, nk, d, n1, s0, s1, s2, Z,
-                MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE, HOPPER, CHUNKS,
-                BLOCK_D, ROWS, KEYS,
-            )  # fmt: skip
-    if BY_CHUNK:
-        sums = N
+        sums, parts = with_blocks(
+            unmasked if MASKED else 0, stop if MASKED else unmasked, sums, parts, q, q_ptr, k_ptr,
+            v_ptr, valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, written, q2, k2, v2, nq, nk,
+            d, n1, s0, s1, s2, Z, MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH, IS_LONG, IS_WIDE,
+            HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+        )  # fmt: skip
     if MODE != DEFERRED:
         Z = tl.full([ROWS], 255, tl.int32)
     else:
         Z = total_of_parts(parts, SUMS)
+    if LONG and not HIGH:
+        # Sums of scores up to 2^17 keep those of scores times v within 2^24, which float32 adds exactly. Rows
+        # with larger ones, which are rare, pass once more: there FLUSH blocks are added in float32, more in
+        # int32.
+        N = in_steps(sums)
+        if tl.max(Z, axis=0) > 131072:
+            N = tl.zeros([ROWS, BLOCK_D], tl.int32)
+            for MASKED in tl.static_range(1 if ALL else 2):
+                begin, end = unmasked if MASKED else 0, stop if MASKED else unmasked
+                for chunk in tl.range(begin, end, FLUSH * KEYS):
+                    sums = tl.zeros([ROWS, BLOCK_D], tl.float32)
+                    sums, parts = with_blocks(
+                        chunk, tl.minimum(chunk + FLUSH * KEYS, end), sums, parts, q, q_ptr, k_ptr, v_ptr,
+                        valid_ptr, limit, line, S, S2, f, multiplier, shift, g, query, written, q2, k2, v2,
+                        nq, nk, d, n1, s0, s1, s2, Z, MASKED, FULL, MASKING, CAUSAL, MODE, SCORES, SUMS, HIGH,
+                        False, IS_WIDE, HOPPER, CHUNKS, BLOCK_D, ROWS, KEYS,
+                    )  # fmt: skip
+                    N += in_steps(sums)
+        sums = N
     store_rows(
         out_ptr, sum_ptr, out_multiplier, out_shift, v_scale, g, query, written, sums, Z, nq, d,
         FULL, OUT, LONG, HOPPER,
