@@ -29,6 +29,7 @@ LINE = 64
 """Rows of values and of weights are whole numbers of so many bytes."""
 
 MOST_COLUMNS = 256
+"""Of a tile: constants are padded to a whole number of them."""
 
 PROGRAMS = 2
 """On a multiprocessor: each computes one tile after the other."""
@@ -51,7 +52,7 @@ class Layer:
 
 
 def pieces_on(params: RampParams, device: torch.device) -> torch.Tensor:
-    """A ramp as kernels take it."""
+    """A ramp as kernels take it: of each piece its slope, and its knot with a product's fraction bits."""
     knots = (params.knot.astype(np.int32) << params.bits) + (1 << params.bits >> 1)
     return torch.tensor(np.stack([params.slope.astype(np.int32), knots], axis=1), device=device)
 
@@ -81,7 +82,7 @@ def layer_on(
         on_device(weight, torch.int8), on_device(bias, torch.int32),
         multiplier, None if table is None else torch.tensor(table.astype(np.int32), device=device),
         None if ramp is None else (pieces_on(ramp, device), ramp.bits),
-        count, inputs, params.limit, exponents > 0, bool(small),
+        count, inputs, params.limit, exponents, bool(small),
     )  # fmt: skip
 
 

@@ -92,36 +92,35 @@ def _source(
     SOURCE: tl.constexpr, SHIFT: tl.constexpr, SPECIAL: tl.constexpr, BOUND: tl.constexpr,
 ):  # fmt: skip
     """int32 rows of a source; clamped and stored where someone else reads them."""
-    known = there.to(tl.int1)
     line = row.to(tl.int64)[:, None]
     if SOURCE == EMBEDDING:
         word = tl.load(ids_ptr + row).to(tl.int64)[:, None]
-        x = tl.load(words_ptr + word * width + column[None, :], mask=known, other=0).to(tl.int32) << SHIFT
+        x = tl.load(words_ptr + word * width + column[None, :], mask=there, other=0).to(tl.int32) << SHIFT
         if position_table_ptr is not None:
             position = tl.load(positions_ptr + row).to(tl.int64)[:, None]
-            x += tl.load(position_table_ptr + position * width + column[None, :], mask=known, other=0)
+            x += tl.load(position_table_ptr + position * width + column[None, :], mask=there, other=0)
         if type_table_ptr is not None:
             kind = tl.load(types_ptr + row).to(tl.int64)[:, None]
-            x += tl.load(type_table_ptr + kind * width + column[None, :], mask=known, other=0)
+            x += tl.load(type_table_ptr + kind * width + column[None, :], mask=there, other=0)
     elif SOURCE == PATCHES:  # words are the rows of special tokens
         position = tl.load(positions_ptr + row).to(tl.int64)[:, None]
-        special = known & (position < SPECIAL)
-        x = tl.load(a_ptr + line * a_step + column[None, :], mask=known, other=0).to(tl.int32)
+        special = there & (position < SPECIAL)
+        x = tl.load(a_ptr + line * a_step + column[None, :], mask=there, other=0).to(tl.int32)
         own = tl.load(words_ptr + position * width + column[None, :], mask=special, other=0)
         x = tl.where(special, own.to(tl.int32), x)
-        x += tl.load(position_table_ptr + position * width + column[None, :], mask=known, other=0)
+        x += tl.load(position_table_ptr + position * width + column[None, :], mask=there, other=0)
     else:
         read = line
         if index_ptr is not None:
             read = tl.load(index_ptr + row).to(tl.int64)[:, None]
-        x = tl.load(a_ptr + read * a_step + column[None, :], mask=known, other=0).to(tl.int32)
+        x = tl.load(a_ptr + read * a_step + column[None, :], mask=there, other=0).to(tl.int32)
         if SOURCE == SUM:
-            x += tl.load(b_ptr + line * b_step + column[None, :], mask=known, other=0)
+            x += tl.load(b_ptr + line * b_step + column[None, :], mask=there, other=0)
     if BOUND:
         x = clamped(x, BOUND)
     if clamped_ptr is not None:
         place = clamped_ptr + line * clamped_step + column[None, :]
-        tl.store(place, x.to(clamped_ptr.dtype.element_ty), mask=known)
+        tl.store(place, x.to(clamped_ptr.dtype.element_ty), mask=there)
     return x
 
 
