@@ -194,17 +194,8 @@ class _WithoutGradient(torch.autograd.Function):
     """Passes integers forward; a gradient that comes back is refused instead of being lost in silence."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        layer: IntegerAttention,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        valid: torch.Tensor | None,
-        causal: bool,
-        scaling: float,
-    ) -> torch.Tensor:
-        return layer.output(query, key, value, valid, causal, scaling)
+    def forward(ctx: Any, layer: IntegerAttention, *given: Any) -> torch.Tensor:
+        return layer.output(*given)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

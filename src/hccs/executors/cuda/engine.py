@@ -164,6 +164,8 @@ class Engine:
             space.fill_on_device(self._kernels.pack, ids, types, ends, most)
 
         found = self._run_batch(tokens, len(ids), most, width, fill)
+        if not self._program.per_token:
+            return found
         shown = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         return self._placed(found, shown)
 

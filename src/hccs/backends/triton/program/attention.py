@@ -128,6 +128,18 @@ def _added(
 
 
 @triton.jit
+def _rounded(N, Z, factor_ptr):
+    """int8 outputs of rows; `factor_ptr` is that of their head, or of each row's."""
+    Z = tl.maximum(Z, 1)
+    bits = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # Z < 2^24 is exact in float32
+    multiplier = (tl.load(factor_ptr + 2).to(tl.int64) << bits.to(tl.int64)) // Z.to(tl.int64)
+    shift = tl.minimum(tl.load(factor_ptr + 3) + bits, 62).to(tl.int64)
+    half = (tl.zeros_like(shift) + 1) << (shift - 1)
+    wide = (N.to(tl.int64) * multiplier[:, None] + half[:, None]) >> shift[:, None]
+    return tl.minimum(tl.maximum(wide, -128), 127).to(tl.int8)
+
+
+@triton.jit
 def _attention(
     q_ptr, k_ptr, v_ptr, out_ptr, factor_ptr, scores_ptr, q_starts_ptr, k_starts_ptr, out_starts_ptr,
     heads, sharing, q_step, kv_step, out_step, before, after,
@@ -184,13 +196,7 @@ def _attention(
                     N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
                     DIM, BY_TABLE, DIGITS, WINDOW, NVIDIA,
                 )  # fmt: skip
-        Z = tl.maximum(Z, 1)
-        bits = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # Z < 2^24 is exact in float32
-        multiplier = (tl.load(factor_ptr + 2).to(tl.int64) << bits.to(tl.int64)) // Z.to(tl.int64)
-        shift = tl.minimum(tl.load(factor_ptr + 3) + bits, 62).to(tl.int64)
-        half = (tl.zeros_like(shift) + 1) << (shift - 1)
-        wide = (N.to(tl.int64) * multiplier[:, None] + half[:, None]) >> shift[:, None]
-        result = tl.minimum(tl.maximum(wide, -128), 127).to(tl.int8)
+        result = _rounded(N, Z, factor_ptr)
         out_row = (out_start + query).to(tl.int64)[:, None]
         tl.store(out_ptr + out_row * out_step + (head * DIM + column)[None, :], result, mask=there)
 

@@ -23,6 +23,7 @@ from hccs.backends.triton.program.attention import (
     _added,
     _logits,
     _products,
+    _rounded,
 )
 
 ALIGNMENT = 64
@@ -154,15 +155,8 @@ def _attention_over_cache(
                 N, Z, acc, seen, largest, values, key, column, end, DIM, factor[:, None], scores,
                 DIM, BY_TABLE, DIGITS, True, NVIDIA,
             )  # fmt: skip
-        Z = tl.maximum(Z, 1)
-        bits = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # Z < 2^24 is exact in float32
-        multiplier = (tl.load(factor + 2).to(tl.int64) << bits.to(tl.int64)) // Z.to(tl.int64)
-        shift = tl.minimum(tl.load(factor + 3) + bits, 62).to(tl.int64)
-        half = (tl.zeros_like(shift) + 1) << (shift - 1)
-        wide = (N.to(tl.int64) * multiplier[:, None] + half[:, None]) >> shift[:, None]
-        result = tl.minimum(tl.maximum(wide, -128), 127)
         place = out_ptr + out_row.to(tl.int64)[:, None] * out_step + (head * DIM)[:, None] + column[None, :]
-        tl.store(place, result.to(tl.int8), mask=there)
+        tl.store(place, _rounded(N, Z, factor), mask=there)
 
 
 def attention_over_cache(

@@ -17,7 +17,6 @@ struct Avx512 : DotProducts<Avx512> {
   using Panel = __m512i;
   static constexpr Bytes kBytes = Bytes::kTurned;
   static constexpr int kLanes = 16, kStep = 4, kRows = 12, kPanels = 2;
-  static constexpr bool kDefers = true;
 
   static HCCS_INLINE Sums add(Sums sums, const int32_t* from) {
     return reinterpret_cast<Sums>(_mm512_add_epi32(reinterpret_cast<__m512i>(sums), _mm512_load_si512(from)));
