@@ -113,7 +113,7 @@ def test_big_random_batches() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 9000), max_size=60), st.none() | st.integers(1, 9))
 def test_batches_hold_every_text_once_within_the_budget(lengths: list[int], most: int | None) -> None:
-    found = list(batches(lengths, most))
+    found = list(batches(lengths, most, text_model.MOST_TOKENS))
     assert sorted(int(i) for batch in found for i in batch) == list(range(len(lengths)))
     for batch in found:
         longest = max(lengths[i] for i in batch)

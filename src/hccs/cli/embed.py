@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hccs._progress import duration
-from hccs.cli.output import Json, Output
+from hccs.cli.output import Device, Json, Output
 
 DEFAULT = "all-MiniLM-L6-v2"
 
@@ -31,7 +31,10 @@ def embed(
     dtype: Annotated[str, typer.Option(help="int8, int16 or float32.")] = "int8",
     prompt: Annotated[str | None, typer.Option(help="One of the model's prompts; '' is none.")] = None,
     part_rows: Annotated[int, typer.Option(help="Texts of a part.")] = 16384,
-    threads: Annotated[int | None, typer.Option(help="By default one per core; of --ray: actors.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="By default one per core; of --ray: actors, one per core or GPU.")
+    ] = None,
+    device: Device = "cpu",
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on a Ray cluster: local, auto, or its address.")
     ] = None,
@@ -43,13 +46,15 @@ def embed(
 
     output, began = Output(json), time.perf_counter()
     stored = {"format": format, "dtype": dtype, "part_rows": part_rows, "column": column, "id": id}
-    job, encoder = plan(files, out, model=model, reads=reads, dims=dims, prompt=prompt, **stored)
+    # With --ray the model runs on the cluster, and is only described here.
+    here = device if ray is None else "cpu"
+    job, encoder = plan(files, out, model=model, device=here, reads=reads, dims=dims, prompt=prompt, **stored)
     if ray is None:
         found = run(job, encoder, threads=threads)
     else:
         from hccs.corpus.on_ray import embed_on_ray
 
-        found = embed_on_ray(job, ray, workers=threads)
+        found = embed_on_ray(job, ray, workers=threads, device=device)
     output.results(found)
     cut = f"{found['cut']:,} texts were longer than {encoder.max_length} tokens: only these were read"
     lines = [

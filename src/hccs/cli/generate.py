@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hccs.cli.output import Json, Output
+from hccs.cli.output import Device, Json, Output
 
 
 def generate(
@@ -23,7 +23,7 @@ def generate(
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens of this share.")] = None,
     seed: Annotated[int | None, typer.Option(help="Names the text; by default one is drawn.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="By default as many as pay.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda: the text is the same.")] = "cpu",
+    device: Device = "cpu",
     json: Json = False,
 ) -> None:
     """Continue a prompt with a language model in integers: a seed names the same text on every machine."""

@@ -11,7 +11,7 @@ import typer
 
 import hccs
 from hccs.backends import cpu
-from hccs.cli.output import Json, Output
+from hccs.cli.output import Device, Json, Output
 from hccs.cli.tables import show as show_table
 from hccs.errors import DataError
 from hccs.program import IntegerModel
@@ -56,10 +56,11 @@ def fingerprint(
         bool,
         typer.Option("--verify", help="Compute it by the reference too; refuse unless it is the file's."),
     ] = False,
+    device: Device = "cpu",
     json: Json = False,
 ) -> None:
     """Print the SHA-256 of a model's answers to fixed inputs: the same wherever it runs correctly."""
-    found = IntegerModel.load(find(model))
+    found = IntegerModel.load(find(model), device)
     computed = found.verify() if verify else found.fingerprint()
     stored = found.program.facts.get(FACT)
     output = Output(json)

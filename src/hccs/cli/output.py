@@ -18,6 +18,7 @@ from rich.text import Text
 from hccs._progress import duration
 from hccs.conversion.runs.record import finite
 
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:<number>: the answers are the same.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the results as JSON on stdout, everything else on stderr.")
 ]

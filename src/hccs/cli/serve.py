@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hccs.cli.output import Output
+from hccs.cli.output import Device, Output
 from hccs.ops.arguments import cores
 
 
@@ -16,6 +16,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     name: Annotated[str | None, typer.Option(help="The name for clients; by default the file's.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, max=256, help="By default one per core.")] = None,
+    device: Device = "cpu",
     max_batch: Annotated[int, typer.Option(min=1, help="Texts that run together.")] = 32,
     max_wait_ms: Annotated[
         float, typer.Option(min=0, max=1000, help="How long a batch waits for more texts.")
@@ -36,6 +37,7 @@ def serve(
         port=port,
         name=name,
         api_key=api_key or None,
+        device=device,
         limits=Limits(threads or cores(), max_batch, max_wait_ms / 1000, max_queue),
         say=lambda line: output.say(f"hccs: {line}"),
     )

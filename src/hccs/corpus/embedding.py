@@ -46,12 +46,16 @@ def plan(
     out: Path,
     *,
     model: str,
+    device: str = "cpu",
     reads: str | None = None,
     dims: int | None = None,
     prompt: str | None = None,
     **others: Any,
 ) -> tuple[CorpusJob, Encoder]:
-    """What is asked for, checked before anything is computed; `others` are fields of `CorpusSettings`."""
+    """What is asked for, checked before anything is computed; `others` are fields of `CorpusSettings`.
+
+    The device is none of them: a folder that one device began may be finished by another, byte for byte.
+    """
     asked = CorpusSettings(model, **others)
     for name, given, known in (("dtype", asked.dtype, OUTS), ("format", asked.format, FORMATS)):
         if given not in known:
@@ -62,7 +66,7 @@ def plan(
         from hccs._extras import require
 
         require("pyarrow.parquet", "corpus", "to write Parquet; --format npy needs none")
-    encoder = Encoder.load(model)
+    encoder = Encoder.load(model, device)
     encoder.answers([], dims=dims)  # refuses dims that the model does not have
     if prompt is None:
         prompt = prompt_for(encoder, DOCUMENT) or encoder.settings.default_prompt or ""

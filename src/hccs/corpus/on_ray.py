@@ -20,11 +20,13 @@ from hccs.text.encoder import Encoder
 LOCAL = "local"
 
 
-def embed_on_ray(job: CorpusJob, address: str, *, workers: int | None = None) -> dict[str, Any]:
+def embed_on_ray(
+    job: CorpusJob, address: str, *, workers: int | None = None, device: str = "cpu"
+) -> dict[str, Any]:
     """`embed` on a cluster: `address` as ray.init takes it, or "local" for one on this machine.
 
     All machines see the model's file and the folder under the same paths. `workers` are actors with a core
-    each; by default as many as the cluster has cores.
+    each, or with a GPU each on the device "cuda"; by default as many as the cluster has of these.
     """
     if any(source.name == "-" for group in job.inputs for source in group):
         raise ParameterError("files that every machine reads, with --ray", "stdin", "Name a file.")
@@ -35,13 +37,15 @@ def embed_on_ray(job: CorpusJob, address: str, *, workers: int | None = None) ->
         if ours:
             ray.init(**({"num_cpus": workers} if address == LOCAL else {"address": address}))
         with Folder.prepared(job.out, job.settings) as folder:
-            count = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+            kind = "CPU" if device == "cpu" else "GPU"
+            count = workers or max(1, int(ray.cluster_resources().get(kind, 1)))
             here, pool = os.getcwd(), ray.data.ActorPoolStrategy(min_size=1, max_size=count)
             parts = ray.data.from_items(list(range(len(job.inputs))), override_num_blocks=len(job.inputs))
             parts = parts.flat_map(_Reading(job, here), num_cpus=0.01)
             written = parts.map_batches(
-                EmbeddingActor, fn_constructor_args=(job, here), batch_size=1, compute=pool, num_cpus=1
-            )
+                EmbeddingActor, fn_constructor_args=(job, here, device), batch_size=1, compute=pool,
+                num_cpus=1, num_gpus=int(kind == "GPU"),
+            )  # fmt: skip
             names = [row["name"] for row in written.iter_rows()]
             if not names:
                 raise DataError("at least one text", "none in the inputs", "Check the files.")
@@ -88,9 +92,9 @@ class _Reading:
 class EmbeddingActor:
     """An actor: it holds the model, and writes the parts that it is given."""
 
-    def __init__(self, job: CorpusJob, here: str) -> None:
+    def __init__(self, job: CorpusJob, here: str, device: str) -> None:
         os.chdir(here)  # paths may be relative
-        encoder = Encoder.load(job.settings.model)
+        encoder = Encoder.load(job.settings.model, device)
         if encoder.fingerprint != job.settings.fingerprint:
             raise DataError(f"the model {job.settings.fingerprint}", encoder.fingerprint, "Copy its file.")
         self.job, self.encoder = job, encoder

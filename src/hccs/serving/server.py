@@ -25,9 +25,9 @@ GRACE = 60
 """Seconds for the requests that a stopped server has accepted."""
 
 
-def open_model(path: str | os.PathLike[str]) -> TextModel:
+def open_model(path: str | os.PathLike[str], device: str = "cpu") -> TextModel:
     """The model in a file by its own kind; one that does not answer as its file says is refused."""
-    model = IntegerModel.load(find(path))
+    model = IntegerModel.load(find(path), device)
     settings = model.program.text
     if settings is None or settings.kind not in SERVED:
         raise ModelError(
@@ -71,6 +71,7 @@ def serve(
     port: int,
     name: str | None,
     api_key: str | None,
+    device: str,
     limits: Limits,
     say: Callable[[str], None],
 ) -> None:
@@ -81,7 +82,7 @@ def serve(
 
     listening = bound(host, port)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the batcher's threads read texts in parallel
-    model = open_model(path)
+    model = open_model(path, device)
     called = name or find(path).stem
     app = create_app(model, called, limits, api_key)
     if not is_loopback(host) and api_key is None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MOST_TOKENS = 8192
 """Tokens of a batch: enough for every thread, and memory stays bounded."""
 
+MOST_TOKENS_ON_GPU = 4 * MOST_TOKENS
+"""The same for a GPU, which smaller batches do not fill."""
+
 MOST_TEXTS = 4096
 """Texts that are read before they are sorted into batches."""
 
@@ -134,6 +137,7 @@ class TextModel:
         if threads is not None:
             require_threads(threads)
         run, typed = model or self.model, self.model.program.embed.type_count > 1
+        most = MOST_TOKENS if run.device == "cpu" else MOST_TOKENS_ON_GPU
         done = cut = 0
         with Bar("texts", len(texts)) as bar:
             for start in range(0, len(texts), MOST_TEXTS):
@@ -141,7 +145,7 @@ class TextModel:
                 cut += sum(1 for encoding in encodings if encoding.overflowing)
                 tokens = [encoding.ids for encoding in encodings]
                 lengths = [len(ids) for ids in tokens]
-                for batch in batches(lengths, batch_size):
+                for batch in batches(lengths, batch_size, most):
                     n = lengths[batch[-1]]
                     ids, types, mask = padded([tokens[i] for i in batch], n), None, None
                     if typed and any(any(encodings[i].type_ids) for i in batch):
@@ -163,14 +167,14 @@ class TextModel:
         return f"{type(self).__name__}({self.settings})"
 
 
-def batches(lengths: Sequence[int], most: int | None) -> Iterator[list[int]]:
-    """Numbers of texts, shortest first, in batches of at most so many and of `MOST_TOKENS` with padding."""
+def batches(lengths: Sequence[int], most: int | None, tokens: int) -> Iterator[list[int]]:
+    """Numbers of texts, shortest first, in batches of `most` texts and, with padding, `tokens` at most."""
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     start = 0
     while start < len(order):
         end = start + 1
         while end < len(order) and (most is None or end - start < most):
-            if (end + 1 - start) * lengths[order[end]] > MOST_TOKENS:
+            if (end + 1 - start) * lengths[order[end]] > tokens:
                 break
             end += 1
         yield order[start:end]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hccs.errors import HccsError
 from hccs.program import IntegerModel
 from tests.program.programs import (
     BY_DISTANCE,
@@ -63,6 +64,35 @@ def test_tensors_come_back_as_tensors(seed):
     np.testing.assert_array_equal(found.scores.numpy(), expected.scores)
     np.testing.assert_array_equal(found.logits.numpy(), expected.logits)
     assert found.labels == expected.labels
+
+
+@pytest.mark.parametrize(
+    "program", [random_program(0), random_program(3), random_embedder(0), language_model(0)],
+    ids=["classifier", "images", "vectors", "every token"],
+)  # fmt: skip
+def test_batches_beyond_the_memory_for_values_run_in_pieces(program, monkeypatch):
+    batch = random_batch(program, 1, 5)
+    model = IntegerModel(program, device="cuda")
+    expected = model(*batch, reference=True).scores
+    tokens = program.rows if program.embed.image is not None else batch[0].shape[1]
+    monkeypatch.setattr(model._engine, "_most_tokens", 2 * tokens + 1)
+    counts = []
+    run = model._engine._run
+    monkeypatch.setattr(
+        model._engine, "_run", lambda room, *rest: counts.append(room.sequences) or run(room, *rest)
+    )
+    np.testing.assert_array_equal(model(*batch).scores, expected)
+    found = model(*(None if part is None else torch.from_numpy(part) for part in batch)).scores
+    np.testing.assert_array_equal(found.numpy(), expected)
+    assert len(counts) == 6
+
+
+def test_a_mask_of_another_batch_is_refused_before_it_is_cut(monkeypatch):
+    model = IntegerModel(random_program(0), device="cuda")
+    monkeypatch.setattr(model._engine, "_most_tokens", 1)
+    ids = torch.zeros((2, 3), dtype=torch.int64)
+    with pytest.raises(HccsError, match="mask"):
+        model(ids, torch.ones((4, 3), dtype=torch.int64))
 
 
 @pytest.mark.parametrize("kind", range(4))

@@ -21,6 +21,9 @@ from hccs.program.program import Program
 MOST_GRAPHS = 64
 """Classes of batches whose graphs are kept, the latest used."""
 
+MOST_BYTES = 2 << 30
+"""Of the values of a batch, unless one sequence has more: larger batches run in pieces."""
+
 
 def compiled(program: Program, device: str) -> Engine:
     """The engine that runs this program on a GPU; without one, without torch or Triton it is refused."""
@@ -57,6 +60,7 @@ class Engine:
         self._every_token = program.per_token and is_causal(program)
         longest = [step.longest_row for step in program.operators if step.longest_row is not None]
         self._longest = min([program.rows, *longest])
+        self._most_tokens = MOST_BYTES // sum(self._plan.pools.values())
         self._memory: dict[Any, Any] = {}
         self._rows = 0
         self._runs: OrderedDict[Any, Any] = OrderedDict()
@@ -75,6 +79,23 @@ class Engine:
 
         `threads` are the CPU's.
         """
+        image, given = self._program.embed.image, (ids, mask, types)
+        tokens = ids.shape[-1] if image is None else self._program.rows
+        step = max(self._most_tokens // max(tokens, 1), 1)
+        alike = all(part is None or part.shape == ids.shape for part in given)
+        if not alike or ids.ndim < (2 if image is None else 4) or len(ids) <= step:
+            return self._piece(*given, width)
+        found = [
+            self._piece(*(None if part is None else part[begin : begin + step] for part in given), width)
+            for begin in range(0, len(ids), step)
+        ]
+        if isinstance(found[0], np.ndarray):
+            return np.concatenate(found)
+        import torch
+
+        return torch.cat(found)
+
+    def _piece(self, ids: Any, mask: Any, types: Any, width: int) -> Any:
         if self._program.embed.image is not None:
             return self._images(ids, width)
         if self.takes(ids, mask, types):
