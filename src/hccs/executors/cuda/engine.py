@@ -85,10 +85,10 @@ class Engine:
         alike = all(part is None or part.shape == ids.shape for part in given)
         if not alike or ids.ndim < (2 if image is None else 4) or len(ids) <= step:
             return self._piece(*given, width)
-        found = [
-            self._piece(*(None if part is None else part[begin : begin + step] for part in given), width)
-            for begin in range(0, len(ids), step)
-        ]
+        found = []
+        for begin in range(0, len(ids), step):
+            own = [None if part is None else part[begin : begin + step] for part in given]
+            found.append(self._piece(own[0], own[1], own[2], width))
         if isinstance(found[0], np.ndarray):
             return np.concatenate(found)
         import torch
