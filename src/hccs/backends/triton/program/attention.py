@@ -53,12 +53,12 @@ def heads_on(
     lines = np.zeros((6, count), np.int64)
     scores = None
     if isinstance(theta, ScoreTable):
-        scores = torch.tensor(theta.packed.astype(np.int32), device=device)
+        scores = torch.tensor(np.ascontiguousarray(theta.packed, np.int32), device=device)
     else:
         lines[:] = [np.broadcast_to(getattr(theta, name), (count,)) for name in NAMES]
     factors = np.concatenate([five[:, :4], lines.T], axis=1)
     return Heads(
-        torch.tensor(factors.astype(np.int32), device=device), scores,
+        torch.tensor(np.ascontiguousarray(factors, np.int32), device=device), scores,
         1 if theta.max_score <= _DIGIT.value else 2, count, shared, dim, *reach,
     )  # fmt: skip
 
