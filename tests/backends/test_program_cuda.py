@@ -77,3 +77,15 @@ def test_tensors_that_the_model_cannot_take_are_refused():
     model = IntegerModel(random_program(0), device="cuda")
     with pytest.raises(HccsError, match="input_ids from 0"):
         model(torch.full((2, 3), 10**6, device="cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_a_gpu_that_is_not_the_current_one(kind):
+    program = PROGRAMS[kind](1)
+    batch = random_batch(program, 1, 3)
+    model, expected = IntegerModel(program, device="cuda:1"), IntegerModel(program)(*batch).scores
+    np.testing.assert_array_equal(model(*batch).scores, expected)
+    found = model(*(torch.from_numpy(part).to("cuda:1") for part in batch)).scores
+    np.testing.assert_array_equal(found.cpu().numpy(), expected)

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import FUSED
+from hccs.backends.triton.devices import FUSED, made_current
 from hccs.backends.triton.program.integers import (
     clamped,
     floor_divide,
@@ -174,7 +174,8 @@ def measure(
     length, wrong = torch.empty((2, len(ids)), dtype=torch.int32, device=ids.device)
     kernel: Any = _measure
     n = ids.shape[1]
-    kernel[(len(ids),)](ids, mask, types, length, wrong, n, vocabulary, type_count, COLUMNS=_columns(n))
+    with made_current(ids.device):  # the other kernels run on a stream that their engine chooses
+        kernel[(len(ids),)](ids, mask, types, length, wrong, n, vocabulary, type_count, COLUMNS=_columns(n))
     return length, wrong
 
 
