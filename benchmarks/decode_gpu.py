@@ -1,6 +1,7 @@
 """Does generation with HCCS attention on a GPU keep up with SDPA, and does a growing cache stall it?
 
-    python benchmarks/decode_gpu.py [--batch 8] [--prompt 32] [--new 512] [--turns 3] [--json FILE]
+    python benchmarks/decode_gpu.py [--batch 8] [--prompt 32] [--new 512] [--turns 3] [--layers 30]
+        [--longest 1024] [--json FILE]
 
 SmolLM2-135M's shape in bfloat16 with random weights, which change no time, written by `model.generate()`:
 once with SDPA and a cache in bfloat16, once with `hccs.nn.attach(..., backend="integer")` and its int8 cache.
@@ -16,6 +17,7 @@ They take turns, and the median counts.
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import time
 from pathlib import Path
@@ -29,32 +31,32 @@ from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria, Stoppi
 import hccs
 import hccs.nn
 
-LAYERS, HEADS, KV_HEADS, D = 30, 9, 3, 64
+HEADS, KV_HEADS, D = 9, 3, 64
 SHAPE: dict[str, Any] = {
-    "vocab_size": 49152, "hidden_size": HEADS * D, "intermediate_size": 1536, "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "max_position_embeddings": 2048,
-    "rope_theta": 100000.0, "tie_word_embeddings": True,
+    "vocab_size": 49152, "hidden_size": HEADS * D, "intermediate_size": 1536, "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS, "max_position_embeddings": 2048, "rope_theta": 100000.0,
+    "tie_word_embeddings": True,
 }  # fmt: skip
-LONGEST = 1024
 
 
-def table() -> hccs.ParamTable:
-    """Two lines with int16 scores, as decoders are served, for rows of up to 1,024 keys."""
-    ones = np.ones((LAYERS, HEADS), np.int64)
+def table(layers: int, longest: int) -> hccs.ParamTable:
+    """Two lines with int16 scores, as decoders are served."""
+    ones = np.ones((layers, HEADS), np.int64)
     return hccs.ParamTable(
         B=3500 * ones, S=2 * ones, D=50 * ones, S2=110 * ones, D2=30 * ones, f=0 * ones, scale=0.1 * ones,
-        n=LONGEST, qkv_scale=np.full((LAYERS, HEADS, 3), 0.02),
+        n=longest, qkv_scale=np.full((layers, HEADS, 3), 0.02),
     )  # fmt: skip
 
 
-def models() -> dict[str, Any]:
+def models(layers: int, longest: int) -> dict[str, Any]:
     """The model with SDPA, and the same with HCCS."""
+    config = LlamaConfig(**SHAPE, num_hidden_layers=layers, attn_implementation="sdpa")
     found = {}
     for name in ("sdpa", "hccs"):
         with torch.device("cuda"):
-            model = LlamaForCausalLM(LlamaConfig(**SHAPE, attn_implementation="sdpa"))
+            model = LlamaForCausalLM(copy.deepcopy(config))
         found[name] = model.to(torch.bfloat16).eval()
-    hccs.nn.attach(found["hccs"], table(), backend="integer")
+    hccs.nn.attach(found["hccs"], table(layers, longest), backend="integer")
     return found
 
 
@@ -102,17 +104,17 @@ def generation(contenders: dict[str, Any], given: argparse.Namespace, padded: bo
     return {"padded": padded, "ms": median, "ratio": median["sdpa"] / median["hccs"], "slowest_ms": slowest}
 
 
-def lengths(batch: int) -> dict[str, Any]:
+def lengths(batch: int, longest: int) -> dict[str, Any]:
     """Host time of calls over a cache that grows, on lengths not seen before and on the same once more."""
     q = torch.randint(-128, 128, (batch, HEADS, 1, D), dtype=torch.int8, device="cuda")
     found: dict[str, list[float]] = {"unseen": [], "seen": []}
-    theta = table().layer(0)
+    theta = table(2, longest).layer(0)
     requant = hccs.Requant(hccs.FixedPoint.nearest([0.0004] * HEADS), 0.01)
-    room = torch.randint(-128, 128, (2, batch, KV_HEADS, LONGEST, D), dtype=torch.int8, device="cuda")
-    for n in (1, *(1 << i for i in range(6, LONGEST.bit_length()))):  # compiles, for parameters of their own
-        hccs.attention(q, *room[:, :, :, :n], table().layer(1), requant, out="bfloat16")
+    room = torch.randint(-128, 128, (2, batch, KV_HEADS, longest, D), dtype=torch.int8, device="cuda")
+    for n in (1, *(1 << i for i in range(6, longest.bit_length()))):  # compiles, for parameters of their own
+        hccs.attention(q, *room[:, :, :, :n], table(2, longest).layer(1), requant, out="bfloat16")
     for name in found:
-        for n in range(1, LONGEST + 1):
+        for n in range(1, longest + 1):
             k, v = room[0, :, :, :n], room[1, :, :, :n]
             torch.cuda.synchronize()
             began = time.perf_counter()
@@ -132,24 +134,27 @@ def lengths(batch: int) -> dict[str, Any]:
     }
 
 
+SIZES = {"batch": 8, "prompt": 32, "new": 512, "turns": 3, "layers": 30, "longest": 1024}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, default in (("batch", 8), ("prompt", 32), ("new", 512), ("turns", 3)):
+    for name, default in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("decode_gpu.py needs a CUDA device: torch finds none.")
-    found: dict[str, Any] = {"lengths": lengths(given.batch), "generation": []}
+    found: dict[str, Any] = {"lengths": lengths(given.batch, given.longest), "generation": []}
     print(found["lengths"], flush=True)
-    contenders = models()
+    contenders = models(given.layers, given.longest)
     for padded in (False, True):
         found["generation"].append(generation(contenders, given, padded))
         print(found["generation"][-1], flush=True)
     if given.json:
-        sizes = {name: getattr(given, name) for name in ("batch", "prompt", "new", "turns")}
+        sizes = {name: getattr(given, name) for name in SIZES}
         write_json(given.json, {**found, **sizes})
 
 

@@ -26,10 +26,10 @@ class OnTheHost(TorchFunctionMode):
         self.recorded: list[Any] | None = None
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is torch.Tensor.record_stream:
-            return None
         if function is torch.Tensor.cuda:
             return args[0]
+        if function is torch.device:  # a name, and no tensor yet
+            return function(*args, **(kwargs or {}))
         kwargs = {name: at_home(x) for name, x in (kwargs or {}).items() if name != "pin_memory"}
         return self.called(function, [*map(at_home, args)], kwargs)
 
@@ -88,7 +88,7 @@ def pretended(monkeypatch: Any) -> Any:
     import triton
     from triton.runtime.interpreter import InterpretedFunction
 
-    from hccs.backends.triton import program
+    from hccs.backends.triton import faults, program
 
     host, run = OnTheHost(), InterpretedFunction.run
 
@@ -102,9 +102,11 @@ def pretended(monkeypatch: Any) -> Any:
 
     # An interpreted kernel computes outside of torch, so that it is recorded as a whole.
     monkeypatch.setattr(InterpretedFunction, "run", lambda *args, **kwargs: host.called(run, args, kwargs))
+    monkeypatch.setattr(faults, "_marked", {})  # or later calls would wait for this GPU
     monkeypatch.setattr(program, "INTERPRETED", False)  # or the engine takes the host
     monkeypatch.setattr(torch.Tensor, "device", property(lambda _: GPU), raising=False)
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True), raising=False)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
     monkeypatch.setattr(torch, "compile", lambda model, **options: model)
     for name in ("do_bench", "do_bench_cudagraph"):
         monkeypatch.setattr(triton.testing, name, timed)
