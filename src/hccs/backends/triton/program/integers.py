@@ -11,42 +11,39 @@ _INTEGERS = tl.constexpr(1.5 * 2**52)
 _SMALL_INTEGERS = tl.constexpr(1.5 * 2**23)
 
 
-_LOOK_UP = tl.constexpr("""{
+_LOOK_UP = """{
     .reg .b64 place;
-    mad.wide.u32 place, $1, 4, $2;
-    ld.global.nc.b32 $0, [place];
-}""")
-_LOOK_UP_TWO = tl.constexpr("""{
-    .reg .b64 place;
-    mad.wide.u32 place, $2, 8, $3;
-    ld.global.nc.v2.b32 {$0, $1}, [place];
-}""")
+    mad.wide.u32 place, $1, BYTES, $2;
+    ld.global.nc.TYPE $0, [place];
+}"""
+_OF_BYTES = tl.constexpr(_LOOK_UP.replace("BYTES", "1").replace("TYPE", "s8"))
+_OF_HALVES = tl.constexpr(_LOOK_UP.replace("BYTES", "2").replace("TYPE", "s16"))
+_OF_WORDS = tl.constexpr(_LOOK_UP.replace("BYTES", "4").replace("TYPE", "b32"))
 
 
 @triton.jit
 def look_up(table_ptr, index, NVIDIA: tl.constexpr):
-    """Words of a table. An ordinary load would move indices to other threads, to read neighbours together."""
+    """Entries of a table. An ordinary load would move indices to other threads, to read neighbours together.
+
+    The tables of programs have 256 bytes: two lines of the cache, where no bank holds more than two words.
+    """
     if NVIDIA:
+        BITS: tl.constexpr = table_ptr.dtype.element_ty.primitive_bitwidth
+        CODE: tl.constexpr = _OF_BYTES if BITS == 8 else _OF_HALVES if BITS == 16 else _OF_WORDS
         return tl.inline_asm_elementwise(
-            _LOOK_UP, "=r,r,l", [index, table_ptr.to(tl.int64)], dtype=tl.int32, is_pure=True, pack=1
+            CODE, "=r,r,l", [index, table_ptr.to(tl.int64)], dtype=tl.int32, is_pure=True, pack=1
         )
     else:
-        return tl.load(table_ptr + index)
+        return tl.load(table_ptr + index).to(tl.int32)
 
 
 @triton.jit
 def ramp(x, pieces_ptr, BITS: tl.constexpr, NVIDIA: tl.constexpr):
-    """max(x, 0) - r(|x|); of 64 pieces slopes and knots in turn, these with BITS fraction bits and a half."""
+    """max(x, 0) - r(|x|); of 64 pieces the slopes in the upper and the knots in the lower halves of words."""
     distance = tl.minimum(tl.abs(x), (64 << BITS) - 1)
-    piece = distance >> BITS
-    if NVIDIA:
-        slope, knot = tl.inline_asm_elementwise(
-            _LOOK_UP_TWO, "=r,=r,r,l", [piece, pieces_ptr.to(tl.int64)],
-            dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
-    else:
-        slope, knot = tl.load(pieces_ptr + 2 * piece), tl.load(pieces_ptr + 2 * piece + 1)
-    return tl.maximum(x, 0) - ((slope * (distance & ((1 << BITS) - 1)) + knot) >> BITS)
+    piece = look_up(pieces_ptr, distance >> BITS, NVIDIA)
+    risen = (piece >> 16) * (distance & ((1 << BITS) - 1)) + (1 << BITS >> 1)
+    return tl.maximum(x, 0) - (risen >> BITS) - ((piece << 16) >> 16)
 
 
 @triton.jit

@@ -52,9 +52,9 @@ class Layer:
 
 
 def pieces_on(params: RampParams, device: torch.device) -> torch.Tensor:
-    """A ramp as kernels take it: of each piece its slope, and its knot with a product's fraction bits."""
-    knots = (params.knot.astype(np.int32) << params.bits) + (1 << params.bits >> 1)
-    return torch.tensor(np.stack([params.slope.astype(np.int32), knots], axis=1), device=device)
+    """A ramp as kernels take it: a word of each piece, its slope above its knot."""
+    words = (params.slope.astype(np.int32) << 16) | (params.knot.astype(np.int32) & 0xFFFF)
+    return torch.tensor(words, device=device)
 
 
 def layer_on(
@@ -80,7 +80,7 @@ def layer_on(
     weight = np.pad(chosen, ((0, 0), (0, -inputs % LINE)))
     return Layer(
         on_device(weight, torch.int8), on_device(bias, torch.int32),
-        multiplier, None if table is None else torch.tensor(table.astype(np.int32), device=device),
+        multiplier, None if table is None else torch.tensor(table, device=device),
         None if ramp is None else (pieces_on(ramp, device), ramp.bits),
         count, inputs, params.limit, exponents, bool(small),
     )  # fmt: skip
