@@ -97,6 +97,17 @@ clients: build/clients/.made
 	build/clients/bin/python -m pytest -q -p no:cacheprovider -W ignore tests/serving -k client
 ray: build/ray/.made
 	build/ray/bin/python -m pytest -q -p no:cacheprovider -m ray tests/corpus
+# Every Triton that hccs[cuda] allows: its kernels compiled, started on a driver that does nothing, and interpreted.
+.PHONY: triton-versions
+TRITONS := 3.6 3.7 3.8 3.9
+triton-versions: $(TRITONS:%=build/triton-%/.made)
+	@set -e; for version in $(TRITONS); do \
+	  echo "== Triton $$version"; \
+	  python="build/triton-$$version/bin/python -m pytest -q -n 2 -p no:cacheprovider"; \
+	  $$python tests/backends/test_launch_plan.py tests/backends/test_program_compiles.py tests/backends/test_pipelined.py; \
+	  TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $$python tests/backends/triton_interpreter; \
+	done
+build/triton-%/.made: PACKAGES = '$(subst -,==,$*).*'
 build/clients/.made: PACKAGES := langchain-openai chromadb
 build/ray/.made: PACKAGES := 'ray[data]'
 build/%/.made: $(VENV)/.dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 from hccs.errors import MissingExtraError
@@ -24,6 +25,21 @@ def require(package: str, extra: str, purpose: str = "") -> Any:
 
 DISTRIBUTIONS = {"hccs_aie": ("hccs-aie", "./aie"), "hccs_lab": ("hccs-lab", "./lab")}
 """Packages of this project that are installed apart: their names on an index, and their folders."""
+
+
+TRITON = (3, 6), (3, 9)
+"""The first and the last Triton that the kernels were tried with: what `hccs[cuda]` asks for, and what
+`make triton-versions` tries again. With others they run, but for those in Gluon, by its public interface."""
+
+
+def triton_range() -> str:
+    (first, last) = (".".join(map(str, version)) for version in TRITON)
+    return f"Triton {first} to {last}"
+
+
+def is_tried_triton(version: str) -> bool:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and TRITON[0] <= (int(found[1]), int(found[2])) <= TRITON[1]
 
 
 def require_distribution(module: str, purpose: str) -> Any:

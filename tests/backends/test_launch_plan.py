@@ -3,10 +3,12 @@
 Stand-ins take the place of kernels and record their arguments: no kernel starts without a GPU.
 """
 
-import inspect
 import os
-import re
+import shutil
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,10 +17,13 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 import hccs
+from hccs._extras import TRITON, is_tried_triton
 from hccs.backends.triton.attention import launch, launch_plan, plans
 from hccs.backends.triton.attention.tuning import Kernel
 from hccs.ops import arguments, copies
 from tests.backends.known_calls import stood_in_for
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted")
 
@@ -153,20 +158,33 @@ def test_a_triton_that_was_not_tried_launches_by_its_public_interface(started, m
     assert kernel.first is not None and kernel.later is None
 
 
-def test_the_range_of_versions_that_are_launched_directly():
-    assert [*map(launch_plan.can_launch_directly, ("3.6.0", "3.9.1+git12", "3.7.0rc1"))] == [True] * 3
-    assert not any(map(launch_plan.can_launch_directly, ("3.5.1", "3.10.0", "4.0", "", "unknown")))
-
-
-def test_the_private_interface_of_this_triton():
-    """What a direct launch passes is what Triton's own launch passes to a compiled kernel."""
-    if not launch_plan.can_launch_directly(triton.__version__):
-        pytest.skip("this Triton's kernels are launched by its public interface")
-    own = re.sub(r"\s+", " ", inspect.getsource(triton.JITFunction.run))
-    assert re.search(
-        r"kernel\.run\(grid_0, grid_1, grid_2, stream, kernel\.function, kernel\.packed_metadata, "
-        r"launch_metadata, \S*launch_enter_hook, \S*launch_exit_hook, \*bound_args\.values\(\)\)", own
+@pytest.mark.skipif(
+    not is_tried_triton(triton.__version__) or sys.platform != "linux" or shutil.which("cc") is None,
+    reason="Triton, Linux or a C compiler is missing, or is another",
+)
+def test_this_tritons_launches_are_those_of_known_calls(tmp_path):
+    """By the arguments that reach a CUDA driver, which starts nothing."""
+    library = tmp_path / "libcuda.so.1"
+    source = Path(__file__).with_name("cuda_driver.c")
+    subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", library, source], check=True)
+    places = {"TRITON_LIBCUDA_PATH": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.backends.started_twice", library],
+        env=os.environ | places, cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        "_by_factors", "attention_in_one_pass", "logits_of_split", "sums_of_split", "attention_of_all_keys",
+        "attention_pipelined",
+    ]  # fmt: skip
+
+
+def test_the_range_of_versions_that_are_tried():
+    assert [*map(is_tried_triton, ("3.6.0", "3.9.1+git12", "3.7.0rc1"))] == [True] * 3
+    assert not any(map(is_tried_triton, ("3.5.1", "3.10.0", "4.0", "", "unknown")))
+    (first, (major, minor)) = TRITON
+    asked = f"triton>={first[0]}.{first[1]},<{major}.{minor + 1};"
+    assert asked in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
 GROWING = dict(causal=False, mode=None, out="float32")
@@ -203,3 +221,25 @@ def test_a_growing_cache_is_refused_where_its_parameters_end(started):
     launch.attention(q, *cache[:, :, :, : most - 1], theta, requant, **GROWING)
     assert launch.again(q, *cache[:, :, :, :most], theta, requant, None, **GROWING) is not None
     assert launch.again(q, *cache[:, :, :, : most + 1], theta, requant, None, **GROWING) is None
+
+
+@pytest.mark.parametrize("version", [None, "2.1.0"])
+def test_a_gpu_without_a_tried_triton_is_told_what_to_install(version):
+    """2.1.0 stands for a Triton without what the kernels name."""
+    program = f"""
+import sys, types
+version = {version!r}
+known = None if version is None else types.ModuleType("triton")
+if known:
+    known.__version__, known.__path__ = version, []
+sys.modules["triton"] = known
+from hccs.errors import MissingExtraError
+from hccs.ops.dispatch import backend
+try:
+    backend("softmax", "cuda")
+except MissingExtraError as error:
+    print(error)
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "Triton 3.6 to 3.9" in told and "pip install 'hccs[cuda]'" in told
+    assert version is None or f"Triton {version}" in told

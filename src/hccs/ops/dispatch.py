@@ -13,6 +13,7 @@ import importlib.util
 import sys
 from typing import Any
 
+from hccs._extras import how_to_install, triton_range
 from hccs.errors import DtypeError, MissingExtraError
 
 BACKENDS = {"cpu": "hccs.backends.cpu", "cuda": "hccs.backends.triton"}
@@ -36,13 +37,14 @@ def backend(operator: str, device: str) -> Any:
         )
     try:
         return importlib.import_module(f"{BACKENDS[device]}.{operator}")
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:  # no Triton, or one without what the kernels name
         if device == "cpu":
             raise
+        known = getattr(sys.modules.get("triton"), "__version__", None)
         raise MissingExtraError(
-            "Triton for tensors on CUDA",
-            f"no module {error.name}",
-            "pip install -U triton (3.4 or later), or move the tensors to the CPU.",
+            f"{triton_range()} for tensors on CUDA",
+            str(error) if known is None else f"Triton {known}: {error}",
+            f"Move the tensors to the CPU, or {how_to_install('cuda')}",
         ) from error
 
 

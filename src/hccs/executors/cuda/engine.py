@@ -27,7 +27,7 @@ MOST_BYTES = 2 << 30
 
 def compiled(program: Program, device: str) -> Engine:
     """The engine that runs this program on a GPU; without one, without torch or Triton it is refused."""
-    torch = require("torch", "hf", "to run models on CUDA")
+    torch = require("torch", "cuda", "to run models on CUDA")
     kernels = backend("program", "cuda")
     try:
         where = torch.device(device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +9,11 @@ from typing import Any
 import torch
 import triton
 
+from hccs._extras import is_tried_triton
 from hccs.backends.triton.attention.tuning import Kernel, Tuning
 
 Relaunch = Callable[..., None]
 """Launches a known kernel on tensors (q, k, v, valid, faults, result, Z) laid out like those of the first."""
-
-DIRECT_LAUNCH_VERSIONS = (3, 6), (3, 9)
-"""The first and the last Triton whose compiled kernels `launcher` starts by their private interface. Calls
-that were made before go through Triton's public launch with any other."""
 
 _BYTES_PER_STEP = {Kernel.ONE_QUERY: (4, 4), Kernel.KEYS_IN_SHARED_MEMORY: (4, 1)}
 """The units in which kernels count the strides of q, and of k and v; 1 for the others."""
@@ -103,19 +99,12 @@ def _steps(x: torch.Tensor, unit: int) -> list[int]:
     return [step // unit for step in x.stride()[:3]]
 
 
-def can_launch_directly(version: str) -> bool:
-    """Whether the private interface of this Triton is one that `launcher` was tried with."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    first, last = DIRECT_LAUNCH_VERSIONS
-    return found is not None and first <= (int(found[1]), int(found[2])) <= last
-
-
 def launcher(compiled: Any, grid: tuple[int, ...]) -> Callable[..., None] | None:
     """Starts a compiled kernel; None for an interpreted one, and for a Triton that was not tried.
 
     Addresses on the device may be numbers: Triton would ask the driver about every tensor.
     """
-    if not hasattr(compiled, "packed_metadata") or not can_launch_directly(triton.__version__):
+    if not hasattr(compiled, "packed_metadata") or not is_tried_triton(triton.__version__):
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     x, y, z = *grid, *[1] * (3 - len(grid))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import triton
 
+from hccs._extras import is_tried_triton
 from hccs.backends.triton.attention import few_queries, tiles
 from hccs.backends.triton.attention.launch_plan import KernelLaunch, LaunchPlan
 from hccs.backends.triton.attention.tuning import Kernel, Seen, Shape, Tuning, tuning_for
@@ -31,11 +32,11 @@ from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.ops.arguments import LENGTHS, MASK, NO_MASK
 
-try:
+shared_memory: Any = None
+attention_pipelined: Any = None
+if is_tried_triton(triton.__version__):  # another has no Gluon, or one whose products nobody has counted
     from hccs.backends.triton.attention import keys_in_shared_memory as shared_memory
     from hccs.backends.triton.attention.pipelined import attention_pipelined
-except (ImportError, AttributeError):  # a Triton without Gluon, or with another
-    shared_memory = attention_pipelined = None
 
 _OUTPUTS = {torch.int8: INT8.value, torch.int32: PAIR.value}
 
