@@ -166,7 +166,8 @@ def test_this_tritons_launches_are_those_of_known_calls(tmp_path):
     """By the arguments that reach a CUDA driver, which starts nothing."""
     library = tmp_path / "libcuda.so.1"
     source = Path(__file__).with_name("cuda_driver.c")
-    subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", library, source], check=True)
+    named = f"-Wl,-soname,{library.name}"
+    subprocess.run(["cc", "-shared", "-fPIC", named, "-o", library, source], check=True)
     places = {"TRITON_LIBCUDA_PATH": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run(
         [sys.executable, "-m", "tests.backends.started_twice", library],

@@ -5,6 +5,8 @@ The launches of whole programs are recorded instead of started: what is compiled
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from triton.runtime.jit import JITFunction
 
 from hccs.backends.triton import program as kernels
 from hccs.executors.cuda import Engine
+from hccs.numbers.layers import LinearParams, RampParams
 from hccs.program.cache import is_causal
 from tests.program.programs import (
     BY_DISTANCE,
@@ -28,10 +31,16 @@ from tests.program.programs import (
     random_program,
 )
 
+# Its package has a function of the same name.
+linear = importlib.import_module("hccs.backends.triton.program.linear")
+
 TYPES = {
     torch.int8: "*i8", torch.uint8: "*u8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
     torch.float32: "*fp32", torch.float64: "*fp64",
 }  # fmt: skip
+SHARED_MEMORY, RESERVED = 233472, 1024
+"""Of a multiprocessor of Hopper, and what it takes of each program's."""
+
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
 
 
@@ -44,8 +53,8 @@ def ptxas() -> bool:
         return False
 
 
-def recorded(monkeypatch, program, batch):
-    """The launches of a program on a batch: kernel, arguments by name, options."""
+def noted(monkeypatch):
+    """Launches, which do not start: kernel, types, constants, attributes, options."""
     found = {}
 
     def note(self, *args, grid, warmup, **named):
@@ -70,6 +79,12 @@ def recorded(monkeypatch, program, batch):
         found[key] = (self, signature, constexprs, attributes, options)
 
     monkeypatch.setattr(JITFunction, "run", note)
+    return found
+
+
+def recorded(monkeypatch, program, batch):
+    """The launches of a program on a batch."""
+    found = noted(monkeypatch)
     engine = Engine(program, kernels, torch.device("cpu"))
     read = program.embed.read(*batch, *[None] * (3 - len(batch)), program.longest)
     if program.embed.image is not None:
@@ -100,7 +115,18 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.skipif(not ptxas(), reason="no ptxas: the wheel of Triton from PyPI has it")
+def machine_code(launch, capability):
+    kernel, signature, constexprs, attributes, options = launch
+    source = ASTSource(kernel, signature, constexprs, attributes)
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    assert f"sm_{capability}" in made.asm["ptx"]
+    assert made.asm["cubin"]
+    return made
+
+
+pytestmark = pytest.mark.skipif(not ptxas(), reason="no ptxas: the wheel of Triton from PyPI has it")
+
+
 @pytest.mark.parametrize("capability", (80, 90))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_become_machine_code(name, capability, monkeypatch):
@@ -109,10 +135,33 @@ def test_kernels_become_machine_code(name, capability, monkeypatch):
     launches = recorded(monkeypatch, program, random_batch(program, 1, 3, length))
     monkeypatch.undo()
     assert launches
-    for kernel, signature, constexprs, attributes, options in launches.values():
-        source = ASTSource(kernel, signature, constexprs, attributes)
-        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-        assert f"sm_{capability}" in made.asm["ptx"]
-        assert made.asm["cubin"]
-        if kernel.fn.__name__ == "_linear":
+    for launch in launches.values():
+        made = machine_code(launch, capability)
+        if launch[0].fn.__name__ == "_linear":
             assert "s32.s8.s8" in made.asm["ptx"]  # the tensor cores' product
+
+
+@pytest.mark.parametrize("inputs", (200, 384))
+@pytest.mark.parametrize("limit", (127, 32767))
+def test_two_programs_that_keep_rows_fit_on_a_multiprocessor(inputs, limit, monkeypatch):
+    monkeypatch.setattr(linear, "capability", lambda _: (9, 0))
+    monkeypatch.setattr(linear, "multiprocessors", lambda _: 132)
+    launches, device = noted(monkeypatch), torch.device("cpu")
+    rng = np.random.default_rng(0)
+    weight = rng.integers(-9, 10, (1536, inputs)).astype(np.int8)
+    constant = np.full(1536, 256, np.int32)
+    silu = RampParams.from_function(lambda v: v / (1 + np.exp(-v)), 0.01) if limit == 32767 else None
+    layer = kernels.layer_on(
+        LinearParams(weight, constant, constant, limit, 128), slice(None), None, silu, True, device
+    )
+    x = torch.empty((32768, 448), dtype=torch.int8)
+    out = torch.empty((32768, 1536), dtype=torch.int8 if limit == 127 else torch.int16)
+    kernels.linear(x, out, torch.tensor([32768], dtype=torch.int32), layer)
+    monkeypatch.undo()
+    (launch,) = launches.values()
+    assert launch[0].fn.__name__ == "_linear_of_kept_rows"
+    made = machine_code(launch, 90)
+    assert 2 * (made.metadata.shared + RESERVED) <= SHARED_MEMORY
+    # Products in the background, and the next weights on their way.
+    assert "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8" in made.asm["ptx"]
+    assert "cp.async" in made.asm["ptx"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from tests.program.programs import (
     random_embedder,
     random_program,
 )
+
+MINILM = Path(__file__).parents[2] / "models/minilm-l6/src/hccs_minilm_l6/all-MiniLM-L6-v2.hccs"
 
 PROGRAMS = {
     "program": random_program,
@@ -53,6 +56,20 @@ def test_answers_of_the_cpu(kind, seed):
         found = model(*(torch.from_numpy(part).cuda() for part in batch)).scores
         assert found.is_cuda
         np.testing.assert_array_equal(found.cpu().numpy(), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("count", (33, 1024, 2000))
+def test_the_shipped_encoder_on_many_rows(count):
+    """Most rows of each layer are kept by programs of their own in the larger ones."""
+    on_cpu = IntegerModel.load(MINILM)
+    model = IntegerModel(on_cpu.program, device="cuda")
+    rng = np.random.default_rng(count)
+    ids = rng.integers(0, on_cpu.program.embed.vocabulary, (count, 32))
+    mask = np.arange(32) < rng.integers(1, 33, (count, 1))
+    for _ in range(2):  # launched, and captured
+        np.testing.assert_array_equal(model(ids, mask).scores, on_cpu(ids, mask).scores)
 
 
 @pytest.mark.gpu

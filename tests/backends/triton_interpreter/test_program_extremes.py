@@ -15,13 +15,15 @@ from triton.runtime import interpreter
 
 from hccs.backends.triton import program as kernels
 from hccs.backends.triton.program.integers import leading_bit, root_and_quotient, square_root
+from hccs.backends.triton.program.linear import keeps_rows
 from hccs.errors import HccsError
-from hccs.numbers.layers import LinearParams, NormParams
+from hccs.numbers.layers import LinearParams, NormParams, RampParams
 from hccs.numbers.rms_norm import RmsParams
 from hccs.program import IntegerModel
 from hccs.reference import linear as reference
 from hccs.reference.layer_norm import layer_norm, rms_norm, root_of, root_shift
 from hccs.reference.pooling import pool, unit
+from hccs.reference.table import ramp
 from tests.program.programs import random_program
 
 MINILM = Path(__file__).parents[3] / "models/minilm-l6/src/hccs_minilm_l6/all-MiniLM-L6-v2.hccs"
@@ -62,26 +64,34 @@ def test_norms(h, epsilon):
 
 @pytest.mark.parametrize("exponents", (False, True))
 @pytest.mark.parametrize("limit", (127, 32767, 2**17, 2**30 - 1))
-def test_linear(limit, exponents):
+@pytest.mark.parametrize("small", (False, True))
+@pytest.mark.parametrize("rows, room, inputs, outputs", [(13, 16, 77, 37), (301, 384, 200, 130)])
+def test_linear(rows, room, inputs, outputs, small, limit, exponents):
+    """Small sums and outputs are requantised in float32; rows that have several tiles are kept."""
     rng = np.random.default_rng(limit)
-    rows, inputs, outputs = 13, 77, 37
     weight = edges(rng, -127, 127, (outputs, inputs)).astype(np.int8)
     weight[0] = 127
-    most = 2**31 - 1 - 128 * 127 * inputs
+    most = 2**22 - 1 if small else 2**31 - 1 - 128 * 127 * inputs
     bias = edges(rng, -most, most, outputs).astype(np.int32)
     multiplier = edges(rng, 128, 2**24 - 1, outputs).clip(128).astype(np.int32)
     params = LinearParams(weight, bias, multiplier, limit, 128)
     x = edges(rng, -128, 127, (rows, inputs + 1)).astype(np.int8)
     x[:, -1] = rng.integers(0, 17, rows)
     x[0, :-1] = 127
-    given = torch.zeros((16, 128), dtype=torch.int8)
+    given = torch.zeros((room, inputs // 64 * 64 + 128), dtype=torch.int8)
     given[:rows, : inputs + 1] = torch.from_numpy(x)
     dtype = {127: torch.int8, 32767: torch.int16}.get(limit, torch.int32)
-    out = torch.zeros((16, 64), dtype=dtype)
-    layer = kernels.layer_on(params, slice(None), None, None, exponents, torch.device("cpu"))
+    silu = RampParams.from_function(lambda v: v / (1 + np.exp(-v)), 0.01) if limit == 32767 else None
+    layer = kernels.layer_on(params, slice(None), None, silu, exponents, torch.device("cpu"))
+    depth = layer.weight.shape[1]
+    assert keeps_rows(room, outputs, depth, torch.device("cpu")) is (rows > 16)
+    assert layer.small is (small and limit <= 32767)
+    out = torch.zeros((room, outputs + 5), dtype=dtype)
     kernels.linear(given, out, one(rows), layer)
     expected = reference.linear_rows(x, params) if exponents else reference.linear(x[:, :-1], params)
+    expected = expected if silu is None else ramp(expected, silu)
     np.testing.assert_array_equal(out[:rows, :outputs].numpy(), expected)
+    assert not out[rows:].any() and not out[:, outputs:].any()
 
 
 def test_unit_vectors():

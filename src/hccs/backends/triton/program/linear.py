@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import FUSED, capability, multiprocessors
+from hccs.backends.triton.devices import FUSED, HOPPER, INTERPRETED, capability, multiprocessors
 from hccs.backends.triton.program.integers import (
     clamped,
     exact_float,
@@ -33,6 +33,10 @@ MOST_COLUMNS = 256
 
 PROGRAMS = 2
 """On a multiprocessor: each computes one tile after the other."""
+
+KEPT_ROWS, KEPT_COLUMNS, KEPT_INPUTS = 128, 64, 384
+"""Rows of at most so many inputs, with two tiles of weights, leave a multiprocessor of Hopper's shared memory
+for a second program."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +112,39 @@ def _with_bias(acc, bias, step, NVIDIA: tl.constexpr):
 
 
 @triton.jit
+def _stored(
+    acc, row, column, exponent, count, outputs, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr, out_ptr,
+    out_step, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr, SMALL: tl.constexpr, RAMP_BITS: tl.constexpr,
+    NVIDIA: tl.constexpr,
+):  # fmt: skip
+    """A tile of outputs: clamp(rhe(acc * M / 2^16)), with row exponents clamp(rhe(acc * M / 2^(23 - e)))."""
+    bias = tl.load(bias_ptr + column)[None, :]
+    if multiplier_ptr is None:
+        acc += bias
+    elif SMALL:
+        multiplier = tl.load(multiplier_ptr + column)[None, :]
+        if EXPONENTS:
+            acc = _with_bias(acc, bias.to(tl.float32), small_power_of_2(-exponent), NVIDIA)
+            a = acc.to(tl.float32) * small_power_of_2(exponent)
+        else:
+            a = (acc + bias).to(tl.float32)
+        acc = nearest_within(a, multiplier, LIMIT)
+    else:
+        multiplier = tl.load(multiplier_ptr + column)[None, :]
+        if EXPONENTS:
+            bias = nearest(bias.to(tl.float64), power_of_2(-exponent))
+            multiplier = multiplier * power_of_2(exponent)
+        acc = clamped(nearest_float(exact_float(acc + bias), multiplier), LIMIT).to(tl.int32)
+    if table_ptr is not None:
+        acc = look_up(table_ptr, acc + 128, NVIDIA)
+    if pieces_ptr is not None:
+        acc = ramp(acc, pieces_ptr, RAMP_BITS, NVIDIA)
+    place = out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :]
+    there = (row < count)[:, None] & (column < outputs)[None, :]
+    tl.store(place, acc.to(out_ptr.dtype.element_ty), mask=there)
+
+
+@triton.jit
 def _linear(
     x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr, out_ptr, count_ptr,
     outputs, x_step, out_step,
@@ -115,7 +152,7 @@ def _linear(
     SMALL: tl.constexpr, RAMP_BITS: tl.constexpr, NVIDIA: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """A tile of outputs: clamp(rhe(acc * M / 2^16)), with row exponents clamp(rhe(acc * M / 2^(23 - e))).
+    """Tiles of outputs, each from its own x and weights.
 
     Constants reach to the end of the tile; what x holds behind the last input meets weights of zero.
     """
@@ -134,55 +171,110 @@ def _linear(
             x = tl.load(x_rows + (k * DEPTH + step)[None, :])
             w = tl.load(weight + (k * DEPTH + step)[:, None])
             acc = tl.dot(x, w, acc, out_dtype=tl.int32)
-        bias = tl.load(bias_ptr + column)[None, :]
+        exponent = count
         if EXPONENTS:
             exponent = tl.load(x_rows + INPUTS, mask=(row < count)[:, None], other=0).to(tl.int32)
-        if multiplier_ptr is None:
-            acc += bias
-        elif SMALL:
-            multiplier = tl.load(multiplier_ptr + column)[None, :]
-            if EXPONENTS:
-                acc = _with_bias(acc, bias.to(tl.float32), small_power_of_2(-exponent), NVIDIA)
-                a = acc.to(tl.float32) * small_power_of_2(exponent)
-            else:
-                a = (acc + bias).to(tl.float32)
-            acc = nearest_within(a, multiplier, LIMIT)
-        else:
-            multiplier = tl.load(multiplier_ptr + column)[None, :]
-            if EXPONENTS:
-                bias = nearest(bias.to(tl.float64), power_of_2(-exponent))
-                multiplier = multiplier * power_of_2(exponent)
-            acc = clamped(nearest_float(exact_float(acc + bias), multiplier), LIMIT).to(tl.int32)
-        if table_ptr is not None:
-            acc = look_up(table_ptr, acc + 128, NVIDIA)
-        if pieces_ptr is not None:
-            acc = ramp(acc, pieces_ptr, RAMP_BITS, NVIDIA)
-        place = out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :]
-        tl.store(
-            place, acc.to(out_ptr.dtype.element_ty), mask=(row < count)[:, None] & (column < outputs)[None, :]
-        )
+        _stored(
+            acc, row, column, exponent, count, outputs, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr,
+            out_ptr, out_step, LIMIT, EXPONENTS, SMALL, RAMP_BITS, NVIDIA,
+        )  # fmt: skip
 
 
-def tile_of(room: int, outputs: int, depth: int, nvidia: bool) -> dict[str, int]:
+@triton.jit
+def _products(
+    xs, weight_ptr, column, WEIGHT_STEP: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr
+):  # fmt: skip
+    """Sums of a tile from rows that come in pieces of DEPTH inputs."""
+    weight = weight_ptr + column.to(tl.int64)[None, :] * WEIGHT_STEP
+    acc = tl.zeros([ROWS, column.shape[0]], tl.int32)
+    for k in tl.static_range(WEIGHT_STEP // DEPTH):
+        w = tl.load(weight + (k * DEPTH + tl.arange(0, DEPTH))[:, None])
+        acc = tl.dot(xs[k], w, acc, out_dtype=tl.int32)
+    return acc
+
+
+@triton.jit
+def _linear_of_kept_rows(
+    x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr, out_ptr, count_ptr,
+    outputs, x_step, out_step,
+    INPUTS: tl.constexpr, WEIGHT_STEP: tl.constexpr, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr,
+    SMALL: tl.constexpr, RAMP_BITS: tl.constexpr, NVIDIA: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """The same outputs from rows of x that stay in shared memory, where many tiles meet them.
+
+    A program has an equal share of all tiles, one row of tiles after the other. Weights of the next tile are
+    on their way while the outputs of the last one are made: these come first in the loop.
+    """
+    count = tl.load(count_ptr)
+    across = tl.cdiv(outputs, COLUMNS)
+    tiles = tl.cdiv(count, ROWS) * across
+    share = tl.cdiv(tiles, tl.num_programs(0))
+    begin = tl.program_id(0) * share
+    end = tl.minimum(begin + share, tiles)
+    for block in tl.range(begin // across, tl.cdiv(end, across)):
+        row = block * ROWS + tl.arange(0, ROWS)
+        x_rows = x_ptr + row.to(tl.int64)[:, None] * x_step
+        xs = ()
+        for k in tl.static_range(WEIGHT_STEP // DEPTH):
+            xs += (tl.load(x_rows + (k * DEPTH + tl.arange(0, DEPTH))[None, :]),)
+        exponent = count
+        if EXPONENTS:
+            exponent = tl.load(x_rows + INPUTS, mask=(row < count)[:, None], other=0).to(tl.int32)
+        first = tl.maximum(begin - block * across, 0)
+        last = tl.minimum(end - block * across, across) - 1
+        column = first * COLUMNS + tl.arange(0, COLUMNS)
+        acc = _products(xs, weight_ptr, column, WEIGHT_STEP, ROWS, DEPTH)
+        for tile in tl.range(first, last):
+            _stored(
+                acc, row, tile * COLUMNS + tl.arange(0, COLUMNS), exponent, count, outputs, bias_ptr,
+                multiplier_ptr, table_ptr, pieces_ptr, out_ptr, out_step, LIMIT, EXPONENTS, SMALL, RAMP_BITS,
+                NVIDIA,
+            )  # fmt: skip
+            column = (tile + 1) * COLUMNS + tl.arange(0, COLUMNS)
+            acc = _products(xs, weight_ptr, column, WEIGHT_STEP, ROWS, DEPTH)
+        _stored(
+            acc, row, last * COLUMNS + tl.arange(0, COLUMNS), exponent, count, outputs, bias_ptr,
+            multiplier_ptr, table_ptr, pieces_ptr, out_ptr, out_step, LIMIT, EXPONENTS, SMALL, RAMP_BITS,
+            NVIDIA,
+        )  # fmt: skip
+
+
+def tile_of(room: int, outputs: int, depth: int, kept: bool, nvidia: bool) -> dict[str, int]:
     """A tile's rows, columns and depth, its warps and stages, for so many rows and columns."""
-    rows = min(room, 128 if room * outputs >= 2**20 else 64)
-    columns = min(max(triton.next_power_of_2(outputs), 16), 128 if rows >= 64 else 64)
-    large = rows * columns >= 2**14
+    rows, columns, stages = KEPT_ROWS, KEPT_COLUMNS, 2
+    if not kept:
+        rows, stages = min(room, 128 if room * outputs >= 2**20 else 64), 3
+        columns = min(max(triton.next_power_of_2(outputs), 16), 128 if rows >= 64 else 64)
+    warps = 8 if kept or rows * columns >= 2**14 else 4
     # A multiprocessor has registers for two programs of eight warps with so many.
-    limits = {"maxnreg": 128} if large and nvidia else {}
+    limits = {"maxnreg": 128} if warps == 8 and nvidia else {}
     return {
         "ROWS": rows, "COLUMNS": columns, "DEPTH": 128 if depth % 128 == 0 else LINE,
-        "num_warps": 8 if large else 4, "num_stages": 3, **limits,
+        "num_warps": warps, "num_stages": stages, **limits,
     }  # fmt: skip
+
+
+def keeps_rows(room: int, outputs: int, depth: int, device: torch.device) -> bool:
+    """Whether a program finds room for whole rows of x, and several tiles for each of them.
+
+    Then x is read once, and not once for every tile: what comes from the cache of all multiprocessors limits
+    layers of few inputs.
+    """
+    if not INTERPRETED and capability(device)[0] != HOPPER[0]:
+        return False
+    tiles = room // KEPT_ROWS * triton.cdiv(outputs, KEPT_COLUMNS)
+    return depth <= KEPT_INPUTS and room % KEPT_ROWS == 0 and tiles >= 2 * PROGRAMS * multiprocessors(device)
 
 
 def linear(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, layer: Layer) -> None:
     """`out` of the int8 rows x; there is room for a whole number of tiles of rows."""
     outputs, depth = layer.outputs, layer.weight.shape[1]
     nvidia = capability(x.device) > (0, 0)
-    tile = tile_of(len(x), outputs, depth, nvidia)
+    kept = keeps_rows(len(x), outputs, depth, x.device)
+    tile = tile_of(len(x), outputs, depth, kept, nvidia)
+    kernel: Any = _linear_of_kept_rows if kept else _linear
     pieces, ramp_bits = layer.ramp or (None, 0)
-    kernel: Any = _linear
     tiles = triton.cdiv(outputs, tile["COLUMNS"]) * triton.cdiv(len(x), tile["ROWS"])
     kernel[(min(tiles, PROGRAMS * multiprocessors(x.device)),)](
         x, layer.weight, layer.bias, layer.multiplier, layer.table, pieces, out, count, outputs, x.stride(0),
