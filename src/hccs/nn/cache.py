@@ -39,13 +39,13 @@ class _Room:
 
     def takes(self, keys: torch.Tensor, values: torch.Tensor, tokens: int) -> bool:
         """Whether `keys` and `values` are all that is filled here, and `tokens` fit."""
-        filled_here = all(
-            room.data_ptr() == given.data_ptr() and len(room) == len(given) and given.shape[-2] == self.filled
-            for room, given in ((self.keys, keys), (self.values, values))
-        )
+        # Every layer asks at every step: without a loop.
+        texts, _, capacity, _ = self.keys.shape
+        here = self.keys.data_ptr() == keys.data_ptr() and self.values.data_ptr() == values.data_ptr()
+        alike = keys.shape[0] == values.shape[0] == texts and keys.shape[2] == values.shape[2] == self.filled
         # Tensors of inference mode cannot be written outside of it.
         frozen = self.keys.is_inference() and not torch.is_inference_mode_enabled()
-        return filled_here and tokens <= self.keys.shape[-2] and not frozen
+        return here and alike and tokens <= capacity and not frozen
 
 
 class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]

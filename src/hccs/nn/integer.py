@@ -96,19 +96,20 @@ class IntegerAttention(AttentionSlot):
             q, k, v, self.theta, self.requant(scaling), valid=rows, causal=causal, mode=self.mode,
             out=HALVES.get(query.dtype, "float32"), threads=None if q.is_cuda else _threads(),
         )  # fmt: skip
-        return out.to(query.dtype)
+        return out if out.dtype is query.dtype else out.to(query.dtype)
 
     def integers(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """int8 q, k and v; keys and values that a cache keeps are int8 already."""
         for_q, for_k, for_v = self._factors(key.shape[1])
-        q = torch.empty(query.shape, dtype=torch.int8, device=query.device)
+        q = torch.empty_like(query, dtype=torch.int8, memory_format=torch.contiguous_format)
         parts = [(query, for_q, q)]
         if key.dtype == torch.int8:
             appended = getattr(key, APPENDED, None)
             if appended is not None:
-                self._reads_cache = True
+                if not self._reads_cache:  # modules take their time to set anything
+                    self._reads_cache = True
                 parts += appended
                 setattr(key, APPENDED, ())
         else:
@@ -138,7 +139,7 @@ class IntegerAttention(AttentionSlot):
 
     def _factors(self, key_heads: int) -> tuple[torch.Tensor, ...]:
         """Of q, k and v. Query heads that share k and v share their scales."""
-        bits = self.factor_bits
+        bits: Any = self._buffers["factor_bits"]  # quicker than by its name
         known = self._factors_by_sharing.get(key_heads)
         if known is None or known[0] is not bits:  # which model.to() replaces
             shared = bits.shape[1] // key_heads

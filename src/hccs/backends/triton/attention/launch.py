@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -143,10 +144,10 @@ def _asked(
             if valid.shape[-1:] != k.shape[-2:-1]:
                 return None
             lengths = valid.dtype, valid.shape[:-1]  # what becomes bits may lie as it likes
-        most, steps = _length_class(k.shape[-2]), (*k.stride()[:2], *v.stride()[:2])
-        if max(k.stride(-2), v.stride(-2)) * most >= 2**31:
+        most, of_k, of_v = _length_class(k.shape[-2]), k.stride(), v.stride()
+        if max(of_k[2], of_v[2]) * most >= 2**31:
             return None
-        caches = k.shape[:2], most, k.shape[3], k.stride()[2:], v.stride()[2:], *map(_step_class, steps)
+        caches = k.shape[:2], most, k.shape[3], _step_classes(of_k), _step_classes(of_v)
     return (
         id(theta), id(requant), causal, mode, out, q.device, lengths, q.shape, q.stride(), *caches,
         q.data_ptr() % 16, k.data_ptr() % 16, v.data_ptr() % 16,
@@ -163,9 +164,14 @@ def _length_class(keys: int) -> int:
     return max(1 << (keys - 1).bit_length(), _LEAST_CLASS)
 
 
-def _step_class(step: int) -> int:
-    """What Triton compiles a kernel for, of a stride in bytes or in words of four."""
-    return gcd(step, 64) if step % 4 == 0 and 4 < step < 2**31 else step
+@lru_cache(maxsize=256)
+def _step_classes(steps: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a cache; of those of texts and heads, in bytes or words of four, what Triton compiles for."""
+
+    def of(step: int) -> int:
+        return gcd(step, 64) if step % 4 == 0 and 4 < step < 2**31 else step
+
+    return of(steps[0]), of(steps[1]), *steps[2:]
 
 
 def _by_head(x: torch.Tensor) -> torch.Tensor:

@@ -60,21 +60,29 @@ class LaunchPlan:
         )  # fmt: skip
         starts = []
         for own, rest in zip(self.launches, numbers, strict=True):
-            compiled = own.kernel[self.grid](*(given[name] for name in own.tensors), *rest, **own.options)
+            tensors = [given[name] for name in own.tensors]
+            compiled = own.kernel[self.grid](*tensors, k.shape[2], *rest, **own.options)
             start = launcher(compiled, self.grid)
             if start is not None:
                 starts.append((start, own.tensors, own.constants))
 
+        # One value, so that threads may share it.
+        seen = (q.stride(), k.stride(), v.stride()), numbers
+
         def relaunch(q: Any, k: Any, v: Any, chosen: Any, faults: Any, result: Any, Z: Any) -> None:
-            now = self._numbers(q, k, v, places) if self.growing else numbers
-            scratch = self._scratch(q.device)  # held until all kernels are started
+            nonlocal seen
+            layout, numbers = seen
+            if self.growing and layout != (q.stride(), k.stride(), v.stride()):
+                numbers = self._numbers(q, k, v, places)
+                seen = (q.stride(), k.stride(), v.stride()), numbers
+            keys, scratch = k.shape[2], self._scratch(q.device)  # held until all kernels are started
             given = dict(
                 q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), table=self.table.data_ptr(), valid=chosen,
                 faults=faults, scratch=None if scratch is None else scratch.data_ptr(),
                 result=result.data_ptr(), Z=Z,
             )  # fmt: skip
-            for (start, names, constants), rest in zip(starts, now, strict=True):
-                start(*(given[name] for name in names), *rest, *constants)
+            for (start, names, constants), rest in zip(starts, numbers, strict=True):
+                start(*[given[name] for name in names], keys, *rest, *constants)
 
         return relaunch if len(starts) == len(self.launches) else None
 
@@ -86,7 +94,7 @@ class LaunchPlan:
         steps = {"q": _steps(q, of_q), "k": _steps(k, of_kv), "v": _steps(v, of_kv)}
         rest = [*self.table.stride()[:2], *places]
         return [
-            [k.shape[2], *self.sizes, *(step for name in own.tensors for step in steps.get(name, ())), *rest]
+            [*self.sizes, *(step for name in own.tensors for step in steps.get(name, ())), *rest]
             for own in self.launches
         ]
 
