@@ -166,7 +166,7 @@ def _length_class(keys: int) -> int:
 
 @lru_cache(maxsize=256)
 def _step_classes(steps: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a cache; of those of texts and heads, in bytes or words of four, what Triton compiles for."""
+    """The strides of a cache; of the first two, in bytes or words of four, what Triton compiles for."""
 
     def of(step: int) -> int:
         return gcd(step, 64) if step % 4 == 0 and 4 < step < 2**31 else step
