@@ -128,6 +128,33 @@ def _added(
 
 
 @triton.jit
+def _in_two_passes(
+    N, Z, q, k_rows, v_rows, begin, end, column, length, query, kv_step, before, after, factor_ptr,
+    factors_ptr, scores_ptr, DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr,
+    WINDOW: tl.constexpr, NVIDIA: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """N and Z with keys in blocks, which pass two times, first for the maximum.
+
+    A factor is positive, so that the largest accumulator gives the largest logit. `factor_ptr` is that of a
+    row's head, `factors_ptr` the same beside its keys.
+    """
+    peaks = tl.full([ROWS], _LOWEST, tl.int32)
+    for start in tl.range(begin, end, KEYS):
+        key = start + tl.arange(0, KEYS)
+        acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM, WINDOW)
+        peaks = tl.maximum(peaks, tl.max(acc, axis=1))
+    largest = _logits(peaks, factor_ptr, NVIDIA)
+    for start in tl.range(begin, end, KEYS):
+        key = start + tl.arange(0, KEYS)
+        acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM, WINDOW)
+        N, Z = _added(
+            N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factors_ptr, scores_ptr, DIM,
+            BY_TABLE, DIGITS, WINDOW, NVIDIA,
+        )  # fmt: skip
+    return N, Z
+
+
+@triton.jit
 def _rounded(N, Z, factor_ptr):
     """int8 outputs of rows; `factor_ptr` is that of their head, or of each row's."""
     Z = tl.maximum(Z, 1)
@@ -146,10 +173,7 @@ def _attention(
     DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr, ONE_BLOCK: tl.constexpr,
     WINDOW: tl.constexpr, NVIDIA: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """A block of queries of one head. ONE_BLOCK holds all keys; more pass two times, first for the maximum.
-
-    A factor is positive, so that the largest accumulator gives the largest logit.
-    """
+    """A block of queries of one head. ONE_BLOCK holds all keys."""
     sequence, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     out_start = tl.load(out_starts_ptr + sequence)
     queries = tl.load(out_starts_ptr + sequence + 1) - out_start
@@ -179,23 +203,10 @@ def _attention(
         else:
             begin = tl.maximum(first - before, 0) // KEYS * KEYS
             end = tl.minimum(length, first + (ROWS + after))
-            peaks = tl.full([ROWS], _LOWEST, tl.int32)
-            for start in tl.range(begin, end, KEYS):
-                key = start + tl.arange(0, KEYS)
-                acc, seen = _products(
-                    q, k_rows, key, column, length, query, kv_step, before, after, DIM, WINDOW
-                )
-                peaks = tl.maximum(peaks, tl.max(acc, axis=1))
-            largest = _logits(peaks, factor_ptr, NVIDIA)
-            for start in tl.range(begin, end, KEYS):
-                key = start + tl.arange(0, KEYS)
-                acc, seen = _products(
-                    q, k_rows, key, column, length, query, kv_step, before, after, DIM, WINDOW
-                )
-                N, Z = _added(
-                    N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
-                    DIM, BY_TABLE, DIGITS, WINDOW, NVIDIA,
-                )  # fmt: skip
+            N, Z = _in_two_passes(
+                N, Z, q, k_rows, v_rows, begin, end, column, length, query, kv_step, before, after,
+                factor_ptr, factor_ptr, scores_ptr, DIM, BY_TABLE, DIGITS, WINDOW, NVIDIA, ROWS, KEYS,
+            )  # fmt: skip
         result = _rounded(N, Z, factor_ptr)
         out_row = (out_start + query).to(tl.int64)[:, None]
         tl.store(out_ptr + out_row * out_step + (head * DIM + column)[None, :], result, mask=there)

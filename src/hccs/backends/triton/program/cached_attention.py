@@ -17,12 +17,9 @@ from hccs.backends.triton.devices import FUSED, capability
 from hccs.backends.triton.program.attention import (
     _DISTANCES,
     _FACTORS,
-    _LOWEST,
     _MOST_KEYS,
     Heads,
-    _added,
-    _logits,
-    _products,
+    _in_two_passes,
     _rounded,
 )
 
@@ -101,7 +98,7 @@ def _attention_over_cache(
     LAST: tl.constexpr, GATHERED: tl.constexpr, APPENDS: tl.constexpr, NVIDIA: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """A block of the queries that share a head of keys: two passes, first for the largest accumulator.
+    """A block of the queries that share a head of keys.
 
     With LAST only the last token of a sequence has a query; GATHERED ones have a row per sequence. With
     APPENDS a sequence has one new token, and its only program appends it.
@@ -140,21 +137,12 @@ def _attention_over_cache(
         end = past + skipped + tl.minimum(queries, (first_row + (ROWS - 1)) // SHARING + 1)
         begin = tl.maximum(nearest - before, 0) // KEYS * KEYS
         keys, values = memory_ptr + keys_at, memory_ptr + values_at
-        peaks = tl.full([ROWS], _LOWEST, tl.int32)
-        for at in tl.range(begin, end, KEYS):
-            key = at + tl.arange(0, KEYS)
-            acc, seen = _products(q, keys, key, column, end, position, DIM, before, 0, DIM, True)
-            peaks = tl.maximum(peaks, tl.max(acc, axis=1))
-        largest = _logits(peaks, factor, NVIDIA)
         N = tl.zeros([ROWS, BLOCK_D], tl.int32)
         Z = tl.zeros([ROWS], tl.int32)
-        for at in tl.range(begin, end, KEYS):
-            key = at + tl.arange(0, KEYS)
-            acc, seen = _products(q, keys, key, column, end, position, DIM, before, 0, DIM, True)
-            N, Z = _added(
-                N, Z, acc, seen, largest, values, key, column, end, DIM, factor[:, None], scores,
-                DIM, BY_TABLE, DIGITS, True, NVIDIA,
-            )  # fmt: skip
+        N, Z = _in_two_passes(
+            N, Z, q, keys, values, begin, end, column, end, position, DIM, before, 0, factor,
+            factor[:, None], scores, DIM, BY_TABLE, DIGITS, True, NVIDIA, ROWS, KEYS,
+        )  # fmt: skip
         place = out_ptr + out_row.to(tl.int64)[:, None] * out_step + (head * DIM)[:, None] + column[None, :]
         tl.store(place, _rounded(N, Z, factor), mask=there)
 
