@@ -103,9 +103,9 @@ TRITONS := 3.6 3.7 3.8 3.9
 triton-versions: $(TRITONS:%=build/triton-%/.made)
 	@set -e; for version in $(TRITONS); do \
 	  echo "== Triton $$version"; \
-	  python="build/triton-$$version/bin/python -m pytest -q -n 2 -p no:cacheprovider"; \
-	  $$python tests/backends/test_launch_plan.py tests/backends/test_program_compiles.py tests/backends/test_pipelined.py; \
-	  TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $$python tests/backends/triton_interpreter; \
+	  run() { build/triton-$$version/bin/python -m pytest -q -n 2 -p no:cacheprovider "$$@"; }; \
+	  run -m 'slow or not slow' tests/backends/test_launch_plan.py tests/backends/test_program_compiles.py tests/backends/test_pipelined.py; \
+	  ( export TRITON_INTERPRET=1 OMP_NUM_THREADS=1; run tests/backends/triton_interpreter ); \
 	done
 build/triton-%/.made: PACKAGES = '$(subst -,==,$*).*'
 build/clients/.made: PACKAGES := langchain-openai chromadb

@@ -127,7 +127,7 @@ def machine_code(launch, capability):
 pytestmark = pytest.mark.skipif(not ptxas(), reason="no ptxas: the wheel of Triton from PyPI has it")
 
 
-@pytest.mark.parametrize("capability", (80, 90))
+@pytest.mark.parametrize("capability", (pytest.param(80, marks=pytest.mark.slow), 90))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_become_machine_code(name, capability, monkeypatch):
     program = PROGRAMS[name]()

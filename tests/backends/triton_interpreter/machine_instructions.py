@@ -68,7 +68,7 @@ def _loaded(kind):
     def load(places):
         memory = interpreter._interpreter  # which looks at every address
         mask, other = np.ones(places.shape, bool), np.zeros(places.shape, kind)
-        return memory.load(places.astype(np.uint64), mask, other, kind).astype(np.int64)
+        return memory.load(places.astype(np.uint64), mask, other, np.dtype(kind)).astype(np.int64)
 
     return load
 
