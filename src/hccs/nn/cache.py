@@ -19,7 +19,6 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from hccs.errors import ModelError
 from hccs.nn.integer import APPENDED, IntegerAttention
 from hccs.nn.interface import SLOT
-from hccs.ops.quantise import by_factors
 
 ROOM = 64
 """A full cache doubles its room, in blocks of this many tokens."""
@@ -82,16 +81,15 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
         kept: tuple[Any, Any] = self.keys, self.values
         waiting = getattr(self.keys, APPENDED, ())  # nothing has read this cache since
         if waiting:
-            by_factors(waiting)
-        before, new = kept[0].shape[-2], key_states.shape[-2]
-        tokens = before + new
+            self.slot.write(waiting, *kept)
+        before = kept[0].shape[-2]
+        tokens = before + key_states.shape[-2]
         if self.room is None or not self.room.takes(*kept, tokens):
             self.room = _Room(_with_room(kept[0], tokens), _with_room(kept[1], tokens), before)
         both = self.room.keys, self.room.values
         self.room.filled = tokens
         self.keys, self.values = both[0].narrow(2, 0, tokens), both[1].narrow(2, 0, tokens)
-        places = both[0].narrow(2, before, new), both[1].narrow(2, before, new)
-        self.slot.append(key_states, value_states, places, self.keys)
+        self.slot.append((key_states, value_states), self.keys, self.values)
         return self.keys, self.values
 
     def offload(self) -> None:
@@ -119,9 +117,11 @@ def keep_integers(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     of integer attention; caches of another kind hold floats, which are then quantised in every step. So do
     those of models in which layers hand their keys on to later ones, whose scales may be others.
     """
-    cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, DynamicCache)), None)
-    if cache is None:
-        return
+    cache = kwargs.get("past_key_values")  # what most layers call it
+    if not isinstance(cache, DynamicCache):
+        cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, DynamicCache)), None)
+        if cache is None:
+            return
     if not torch.compiler.is_compiling():
         index = getattr(layer, "layer_idx", None)
         part = cache.layers[index] if index is not None and index < len(cache.layers) else None

@@ -13,6 +13,7 @@ from hccs.nn.slots import AttentionInputs, AttentionSlot
 from hccs.numbers.modes import Mode
 from hccs.numbers.requant import Requant
 from hccs.numbers.table import ParamTable
+from hccs.ops.cached import append_and_attend, last_rows
 from hccs.ops.quantise import by_factors
 
 NORMALISATION = {Mode.I16_DIV: None, **{mode: mode for mode in Mode if mode.is_u8}}
@@ -20,7 +21,7 @@ NORMALISATION = {Mode.I16_DIV: None, **{mode: mode for mode in Mode if mode.is_u
 where i16_div rounds the reciprocal down. i16_clb has no integer form."""
 
 APPENDED = "hccs_appended"
-"""The attribute of a cache's keys that tells what is still to be quantised into them: nothing, or k and v."""
+"""The attribute of a cache's keys: the k and v still to be quantised into its last rows, or nothing."""
 
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """Outputs that `hccs.attention` rounds itself, without a float32 tensor in between."""
@@ -53,7 +54,7 @@ class IntegerAttention(AttentionSlot):
         factors = torch.tensor(1 / self.qkv_scale.T, dtype=torch.float32)
         self.register_buffer("factor_bits", factors.view(torch.int32), persistent=False)
         self._requant_by_scaling: dict[float, Requant] = {}
-        self._factors_by_sharing: dict[int, tuple[torch.Tensor, ...]] = {}
+        self._factors_by_sharing: dict[int, tuple[Any, tuple[torch.Tensor, ...]]] = {}
         self._reads_cache = False
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -90,52 +91,54 @@ class IntegerAttention(AttentionSlot):
         causal: bool,
         scaling: float,
     ) -> torch.Tensor:
-        q, k, v = self.integers(query, key, value)
+        factors, requant = self._factors(key.shape[1]), self.requant(scaling)
         rows = None if causal else valid if valid is None or valid.is_cuda else as_lengths(valid)
-        out: torch.Tensor = hccs.attention(
-            q, k, v, self.theta, self.requant(scaling), valid=rows, causal=causal, mode=self.mode,
-            out=HALVES.get(query.dtype, "float32"), threads=None if q.is_cuda else _threads(),
-        )  # fmt: skip
+        asked: Any = {"valid": rows, "causal": causal, "mode": self.mode}
+        asked["out"] = HALVES.get(query.dtype, "float32")
+        new = self._appended(key)
+        out: torch.Tensor
+        if new:
+            out = append_and_attend((query, *new), factors, key, value, self.theta, requant, **asked)
+        else:
+            q, k, v = self.integers(query, key, value)
+            threads = None if q.is_cuda else _threads()
+            out = hccs.attention(q, k, v, self.theta, requant, **asked, threads=threads)
         return out if out.dtype is query.dtype else out.to(query.dtype)
 
     def integers(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """int8 q, k and v; keys and values that a cache keeps are int8 already."""
-        for_q, for_k, for_v = self._factors(key.shape[1])
-        q = torch.empty_like(query, dtype=torch.int8, memory_format=torch.contiguous_format)
-        parts = [(query, for_q, q)]
-        if key.dtype == torch.int8:
-            appended = getattr(key, APPENDED, None)
-            if appended is not None:
-                if not self._reads_cache:  # modules take their time to set anything
-                    self._reads_cache = True
-                parts += appended
-                setattr(key, APPENDED, ())
-        else:
-            k, v = (torch.empty(x.shape, dtype=torch.int8, device=x.device) for x in (key, value))
-            parts += (key, for_k, k), (value, for_v, v)
-            key, value = k, v
-        by_factors(parts)
-        return q, key, value
+        given = (query,) if key.dtype == torch.int8 else (query, key, value)
+        made = [torch.empty(x.shape, dtype=torch.int8, device=x.device) for x in given]
+        by_factors([*zip(given, self._factors(key.shape[1]), made, strict=False)])
+        k, v = made[1:] or (key, value)
+        return made[0], k, v
 
-    def append(
-        self,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        to: tuple[torch.Tensor, torch.Tensor],
-        kept: torch.Tensor,
-    ) -> None:
-        """Quantise k and v into the places that a cache has for them, `kept` being all its keys.
+    def _appended(self, key: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The k and v that a cache waits to see quantised into it, before its keys are read here."""
+        appended: tuple[torch.Tensor, ...] | None = getattr(key, APPENDED, None)
+        if appended is None:
+            return ()
+        if not self._reads_cache:  # modules take their time to set anything
+            self._reads_cache = True
+        setattr(key, APPENDED, ())
+        return appended
+
+    def append(self, new: tuple[torch.Tensor, ...], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Quantise k and v into the last rows of a cache, which all its keys and values end with.
 
         Where attention has read a cache's own tensor before, it will again, and does this together with q.
         """
-        _, for_k, for_v = self._factors(key.shape[1])
-        parts = (key, for_k, to[0]), (value, for_v, to[1])
-        waits = self._reads_cache and key.is_cuda and not torch.compiler.is_compiling()
-        setattr(kept, APPENDED, parts if waits else ())
+        waits = self._reads_cache and keys.is_cuda and not torch.compiler.is_compiling()
+        setattr(keys, APPENDED, new if waits else ())
         if not waits:
-            by_factors(parts)
+            self.write(new, keys, values)
+
+    def write(self, new: tuple[torch.Tensor, ...], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """`append` at once."""
+        factors, kept = self._factors(keys.shape[1])[1:], (keys, values)
+        by_factors([(x, factor, last_rows(k, x)) for x, factor, k in zip(new, factors, kept, strict=True)])
 
     def _factors(self, key_heads: int) -> tuple[torch.Tensor, ...]:
         """Of q, k and v. Query heads that share k and v share their scales."""
@@ -145,8 +148,8 @@ class IntegerAttention(AttentionSlot):
             shared = bits.shape[1] // key_heads
             self._require_one_scale(shared)
             every = bits.view(torch.float32)
-            known = self._factors_by_sharing[key_heads] = bits, every[0], *every[1:, ::shared]
-        return known[1:]
+            known = self._factors_by_sharing[key_heads] = bits, (every[0], *every[1:, ::shared])
+        return known[1]
 
     def _require_one_scale(self, shared: int) -> None:
         groups = self.qkv_scale[:, 1:].reshape(-1, shared, 2)

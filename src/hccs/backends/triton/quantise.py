@@ -16,9 +16,13 @@ from hccs.backends.triton.formulas import mark, nearest
 
 _TILE, _SMALL_TILE, _FEW = 4096, 1024, 1 << 17
 _MOST_PARTS = 3
+Part = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Start = Callable[[torch.Tensor, Sequence[tuple[int, int, int]]], None]
+"""Launches on the bytes for faults and the addresses of other parts laid out alike."""
+
 _MOST_KNOWN = 512
-_known: dict[tuple[Any, ...], Callable[..., None]] = {}
-"""Launches by the layout of their tensors."""
+_known: dict[tuple[Any, ...], Start] = {}
+"""By the layout of their tensors."""
 
 
 @triton.jit
@@ -73,7 +77,7 @@ def by_factor(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def by_factors(parts: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
+def by_factors(parts: Sequence[Part]) -> None:
     """Fill int8 `out` of up to three (x, factors, out): [batch, heads, n, d], float32 of every head, like x.
 
     All have the same batch, n and d. Rows of `out` are contiguous.
@@ -83,21 +87,32 @@ def by_factors(parts: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]])
         return
     device = first.device
     faults = fault_bytes(device)
-    asked: list[Any] = [device]
+    asked, addresses = _asked(parts)
+    with made_current(device):
+        start = _known.get(asked)
+        if start is None:
+            _launch(parts, faults, asked)
+        else:
+            start(faults, addresses)
+
+
+def known(parts: Sequence[Part]) -> Start | None:
+    """The launch of parts laid out like some that were quantised before."""
+    return _known.get(_asked(parts)[0])
+
+
+def _asked(parts: Sequence[Part]) -> tuple[tuple[Any, ...], list[tuple[int, int, int]]]:
+    """What a launch is known by, and the addresses of this one."""
+    asked: list[Any] = [parts[0][0].device]
     addresses = []
     for x, factor, out in parts:
         at, of_factor, to = x.data_ptr(), factor.data_ptr(), out.data_ptr()
         addresses.append((at, of_factor, to))
         asked += x.dtype, x.shape, x.stride(), factor.stride(), out.stride(), at % 16, of_factor % 16, to % 16
-    with made_current(device):
-        start = _known.get(tuple(asked))
-        if start is None:
-            _launch(parts, faults, tuple(asked))
-        else:
-            start(faults, addresses)
+    return tuple(asked), addresses
 
 
-def _launch(parts: Sequence[tuple[Any, ...]], faults: torch.Tensor, asked: tuple[Any, ...]) -> None:
+def _launch(parts: Sequence[Part], faults: torch.Tensor, asked: tuple[Any, ...]) -> None:
     """The first launch of a layout, after which others are known."""
     batch, _, tokens, d = parts[0][0].shape
     rows, block_d = max(batch * x.shape[1] * tokens for x, _, _ in parts), triton.next_power_of_2(d)

@@ -35,10 +35,12 @@ _LEAST_CLASS = 64
 BITS = "hccs_bits"
 """The attribute of a mask, made for many calls and written into by torch alone, where its bits are kept."""
 
+Known = tuple[Relaunch, torch.Tensor, HeadParams, Requant, int]
+"""A launch, the table and parameters that it reads, and the most keys of rows that it takes."""
+
 _MOST_KNOWN = 512
-_known: dict[tuple[Any, ...], tuple[Relaunch, torch.Tensor, HeadParams, Requant, int]] = {}
-"""By what a call is known by: its launch, the table and parameters that it reads, and the most keys of rows
-that it takes."""
+_known: dict[tuple[Any, ...], Known] = {}
+"""By what a call is known by."""
 
 
 def attention(
@@ -61,7 +63,7 @@ def attention(
     `tuning` overrides the table. A GPU has its own number of threads: `threads` is ignored.
     """
     faults = fault_bytes(q.device)
-    result, Z = _results(q, out)
+    result, Z = results(q, out)
     if result.numel():
         asked = _asked(q, k, v, theta, requant, valid, causal, mode, out) if tuning is None else None
         lead, nk = q.shape[:-2], k.shape[-2]
@@ -71,7 +73,7 @@ def attention(
         with made_current(q.device):
             chosen, places, kind = _selection(masking, valid, logits, growing)
             request = Request(
-                tuple(q.shape), k.shape[1], _length_class(nk) if growing else nk, tuple(lead), theta, requant,
+                tuple(q.shape), k.shape[1], length_class(nk) if growing else nk, tuple(lead), theta, requant,
                 q.device, kind, kind == LENGTHS and places[3] == 0, bool(causal) and q.shape[-2] > 1, mode,
                 result.dtype, q.shape[-2] == 1 and _step_by(4, q, k, v),
                 k.stride(-2) == v.stride(-2) == q.shape[-1], _step_by(16, q, k, v), growing, tuning,
@@ -107,18 +109,24 @@ def again(
         valid = copies.kept(valid, q.device, k.shape[-2])
         if valid is None:
             return None
-    asked = _asked(q, k, v, theta, requant, valid, causal, mode, out)
-    found = None if asked is None else _known.get(asked)
+    found = known(q, k, v, theta, requant, valid, causal, mode, out)
     if found is None or k.shape[-2] > found[4] or q.device.index != torch.cuda.current_device():
         return None
     faults = fault_bytes(q.device)
-    result, Z = _results(q, out)
+    result, Z = results(q, out)
     copies.held(found[1])
     found[0](q, k, v, valid, None if valid is None else faults, result, Z)
     return result if Z is None else (result, Z)
 
 
-def _results(q: torch.Tensor, out: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+def known(*call: Any) -> Known | None:
+    """What is known of a call with the arguments of `_asked`."""
+    asked = _asked(*call)
+    return None if asked is None else _known.get(asked)
+
+
+def results(q: torch.Tensor, out: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Room for outputs, and for Z where it is one."""
     # Quicker than by shape and device.
     result = torch.empty_like(q, dtype=_DTYPES[out], memory_format=torch.contiguous_format)
     return result, torch.empty(q.shape[:-1], dtype=torch.int32, device=q.device) if out == "pair" else None
@@ -144,7 +152,7 @@ def _asked(
             if valid.shape[-1:] != k.shape[-2:-1]:
                 return None
             lengths = valid.dtype, valid.shape[:-1]  # what becomes bits may lie as it likes
-        most, of_k, of_v = _length_class(k.shape[-2]), k.stride(), v.stride()
+        most, of_k, of_v = length_class(k.shape[-2]), k.stride(), v.stride()
         if max(of_k[2], of_v[2]) * most >= 2**31:
             return None
         caches = k.shape[:2], most, k.shape[3], _step_classes(of_k), _step_classes(of_v)
@@ -159,7 +167,7 @@ def _is_step(q: torch.Tensor, k: torch.Tensor) -> bool:
     return q.shape[-2] == 1 and k.shape[-2] > 0
 
 
-def _length_class(keys: int) -> int:
+def length_class(keys: int) -> int:
     """The most keys of the rows that share a plan with rows of this many."""
     return max(1 << (keys - 1).bit_length(), _LEAST_CLASS)
 
@@ -195,7 +203,7 @@ def _selection(
     if masking == LENGTHS:
         full, places = selection(masking, valid, shape)
         return full, [places[0], *places[2:5]], LENGTHS
-    words = _bits(valid, shape[-1], _length_class(shape[-1]) if growing else shape[-1])
+    words = _bits(valid, shape[-1], length_class(shape[-1]) if growing else shape[-1])
     full, places = rows_in(words.expand(*shape[:-1], words.shape[-1]))
     return full, [places[0], *places[2:5]], MASK if full.stride(-2) else COMMON_MASK.value
 
