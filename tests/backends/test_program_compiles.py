@@ -41,7 +41,7 @@ TYPES = {
 SHARED_MEMORY, RESERVED = 233472, 1024
 """Of a multiprocessor of Hopper, and what it takes of each program's."""
 
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg", "launch_pdl")
 
 
 def ptxas() -> bool:
@@ -117,10 +117,15 @@ PROGRAMS = {
 
 def machine_code(launch, capability):
     kernel, signature, constexprs, attributes, options = launch
+    overlaps = capability >= 90  # what the GPU decides at a launch
+    constexprs = {**constexprs, (kernel.arg_names.index("OVERLAPS"),): overlaps}
     source = ASTSource(kernel, signature, constexprs, attributes)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert f"sm_{capability}" in made.asm["ptx"]
     assert made.asm["cubin"]
+    # Where launches overlap, every program waits before it reads or writes.
+    begin = made.asm["ptx"].split("ld.global")[0].split("st.global")[0]
+    assert ("griddepcontrol.wait" in begin) == overlaps
     return made
 
 

@@ -38,6 +38,15 @@ def capability(device: torch.device) -> tuple[int, int]:
     return major, minor
 
 
+def overlapping(device: torch.device) -> dict[str, Any]:
+    """Options of a launch whose programs may be placed while the launch before it ends, where a GPU can.
+
+    Its kernel begins with `wait_for_launch_before`.
+    """
+    able = capability(device) >= HOPPER
+    return {"OVERLAPS": able, "launch_pdl": True} if able else {"OVERLAPS": False}
+
+
 @lru_cache(maxsize=16)
 def multiprocessors(device: torch.device) -> int:
     """Of the GPU; 1 for the interpreter."""

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from hccs.backends.triton.attention.packed_logits import as_halves, round_half_up
-from hccs.backends.triton.devices import FUSED, capability
-from hccs.backends.triton.program.integers import look_up
+from hccs.backends.triton.devices import FUSED, capability, overlapping
+from hccs.backends.triton.program.integers import look_up, wait_for_launch_before
 from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE
 from hccs.numbers.requant import Requant
@@ -171,9 +171,11 @@ def _attention(
     q_ptr, k_ptr, v_ptr, out_ptr, factor_ptr, scores_ptr, q_starts_ptr, k_starts_ptr, out_starts_ptr,
     heads, sharing, q_step, kv_step, out_step, before, after,
     DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr, ONE_BLOCK: tl.constexpr,
-    WINDOW: tl.constexpr, NVIDIA: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
+    WINDOW: tl.constexpr, NVIDIA: tl.constexpr, OVERLAPS: tl.constexpr, ROWS: tl.constexpr,
+    KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """A block of queries of one head. ONE_BLOCK holds all keys."""
+    wait_for_launch_before(OVERLAPS)
     sequence, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     out_start = tl.load(out_starts_ptr + sequence)
     queries = tl.load(out_starts_ptr + sequence + 1) - out_start
@@ -242,5 +244,5 @@ def attention(
         heads.before, heads.after, DIM=heads.dim, BY_TABLE=heads.scores is not None, DIGITS=heads.digits,
         ONE_BLOCK=longest <= keys, WINDOW=min(heads.before, heads.after) < longest,
         NVIDIA=capability(q.device) > (0, 0), ROWS=rows, KEYS=keys, BLOCK_D=block_d,
-        num_warps=warps, num_stages=stages, **FUSED,
+        num_warps=warps, num_stages=stages, **overlapping(q.device), **FUSED,
     )  # fmt: skip

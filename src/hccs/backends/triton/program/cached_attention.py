@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import FUSED, capability
+from hccs.backends.triton.devices import FUSED, capability, overlapping
 from hccs.backends.triton.program.attention import (
     _DISTANCES,
     _FACTORS,
@@ -22,6 +22,7 @@ from hccs.backends.triton.program.attention import (
     _in_two_passes,
     _rounded,
 )
+from hccs.backends.triton.program.integers import wait_for_launch_before
 
 ALIGNMENT = 64
 """The capacity of a cache is a multiple of it: so is the address of a head's keys."""
@@ -74,9 +75,10 @@ def _append_rows(
 @triton.jit
 def _append(
     kv_ptr, memory_ptr, geometry_ptr, starts_ptr, past_ptr, texts_ptr, kv_heads, kv_step, before,
-    DIM: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    DIM: tl.constexpr, OVERLAPS: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One head of some new tokens of a sequence."""
+    wait_for_launch_before(OVERLAPS)
     sequence, kv_head = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
     start = tl.load(starts_ptr + sequence)
     new = tl.load(starts_ptr + sequence + 1) - start
@@ -96,13 +98,14 @@ def _attention_over_cache(
     kv_heads, q_step, kv_step, out_step, bytes_before, before,
     DIM: tl.constexpr, SHARING: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr,
     LAST: tl.constexpr, GATHERED: tl.constexpr, APPENDS: tl.constexpr, NVIDIA: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
+    OVERLAPS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """A block of the queries that share a head of keys.
 
     With LAST only the last token of a sequence has a query; GATHERED ones have a row per sequence. With
     APPENDS a sequence has one new token, and its only program appends it.
     """
+    wait_for_launch_before(OVERLAPS)
     sequence, kv_head = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
     start = tl.load(starts_ptr + sequence)
     new = tl.load(starts_ptr + sequence + 1) - start
@@ -164,7 +167,7 @@ def attention_over_cache(
         append: Any = _append
         append[(sequences * heads.shared, triton.cdiv(cached.longest, _NEW_ROWS))](
             kv, cached.memory, *fixed, kv.stride(0), bytes_before, DIM=heads.dim, ROWS=_NEW_ROWS,
-            BLOCK_D=block_d, num_warps=4, **FUSED,
+            BLOCK_D=block_d, num_warps=4, **overlapping(q.device), **FUSED,
         )  # fmt: skip
     most = (1 if last else cached.longest) * sharing
     keys, rows = _MOST_KEYS, min(max(triton.next_power_of_2(most), 16), 64)
@@ -176,5 +179,5 @@ def attention_over_cache(
         out.stride(0), bytes_before, heads.before, DIM=heads.dim, SHARING=sharing,
         BY_TABLE=heads.scores is not None, DIGITS=heads.digits, LAST=last, GATHERED=gathered, APPENDS=one,
         NVIDIA=capability(q.device) > (0, 0), ROWS=rows, KEYS=keys, BLOCK_D=block_d, num_warps=4,
-        num_stages=2, **FUSED,
+        num_stages=2, **overlapping(q.device), **FUSED,
     )  # fmt: skip

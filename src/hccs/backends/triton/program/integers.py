@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
 LARGEST_ROOT = tl.constexpr(4294967295.0)
 _INTEGERS = tl.constexpr(1.5 * 2**52)
@@ -19,6 +20,17 @@ _LOOK_UP = """{
 _OF_BYTES = tl.constexpr(_LOOK_UP.replace("BYTES", "1").replace("TYPE", "s8"))
 _OF_HALVES = tl.constexpr(_LOOK_UP.replace("BYTES", "2").replace("TYPE", "s16"))
 _OF_WORDS = tl.constexpr(_LOOK_UP.replace("BYTES", "4").replace("TYPE", "b32"))
+
+
+@triton.jit
+def wait_for_launch_before(OVERLAPS: tl.constexpr):
+    """Until all that it wrote can be read. From here on programs of the next launch may be placed.
+
+    Every program of a launch waits, so that no launch can overtake the one before the last.
+    """
+    if OVERLAPS:
+        cuda.gdc_wait()
+        cuda.gdc_launch_dependents()
 
 
 @triton.jit

@@ -10,7 +10,14 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import FUSED, HOPPER, INTERPRETED, capability, multiprocessors
+from hccs.backends.triton.devices import (
+    FUSED,
+    HOPPER,
+    INTERPRETED,
+    capability,
+    multiprocessors,
+    overlapping,
+)
 from hccs.backends.triton.program.integers import (
     clamped,
     exact_float,
@@ -22,6 +29,7 @@ from hccs.backends.triton.program.integers import (
     power_of_2,
     ramp,
     small_power_of_2,
+    wait_for_launch_before,
 )
 from hccs.numbers.layers import INT16_LIMIT, MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams, RampParams
 
@@ -149,13 +157,14 @@ def _linear(
     x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr, out_ptr, count_ptr,
     outputs, x_step, out_step,
     INPUTS: tl.constexpr, WEIGHT_STEP: tl.constexpr, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr,
-    SMALL: tl.constexpr, RAMP_BITS: tl.constexpr, NVIDIA: tl.constexpr,
+    SMALL: tl.constexpr, RAMP_BITS: tl.constexpr, NVIDIA: tl.constexpr, OVERLAPS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Tiles of outputs, each from its own x and weights.
 
     Constants reach to the end of the tile; what x holds behind the last input meets weights of zero.
     """
+    wait_for_launch_before(OVERLAPS)
     count = tl.load(count_ptr)
     across = tl.cdiv(outputs, COLUMNS)
     tiles = tl.cdiv(count, ROWS) * across
@@ -198,7 +207,7 @@ def _linear_of_kept_rows(
     x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr, out_ptr, count_ptr,
     outputs, x_step, out_step,
     INPUTS: tl.constexpr, WEIGHT_STEP: tl.constexpr, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr,
-    SMALL: tl.constexpr, RAMP_BITS: tl.constexpr, NVIDIA: tl.constexpr,
+    SMALL: tl.constexpr, RAMP_BITS: tl.constexpr, NVIDIA: tl.constexpr, OVERLAPS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """The same outputs from rows of x that stay in shared memory, where many tiles meet them.
@@ -206,6 +215,7 @@ def _linear_of_kept_rows(
     A program has an equal share of all tiles, one row of tiles after the other. Weights of the next tile are
     on their way while the outputs of the last one are made: these come first in the loop.
     """
+    wait_for_launch_before(OVERLAPS)
     count = tl.load(count_ptr)
     across = tl.cdiv(outputs, COLUMNS)
     tiles = tl.cdiv(count, ROWS) * across
@@ -279,5 +289,5 @@ def linear(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, layer: Layer
     kernel[(min(tiles, PROGRAMS * multiprocessors(x.device)),)](
         x, layer.weight, layer.bias, layer.multiplier, layer.table, pieces, out, count, outputs, x.stride(0),
         out.stride(0), INPUTS=layer.inputs, WEIGHT_STEP=depth, LIMIT=layer.limit, EXPONENTS=layer.exponents,
-        SMALL=layer.small, RAMP_BITS=ramp_bits, NVIDIA=nvidia, **tile, **FUSED,
+        SMALL=layer.small, RAMP_BITS=ramp_bits, NVIDIA=nvidia, **tile, **overlapping(x.device), **FUSED,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import FUSED, capability
+from hccs.backends.triton.devices import FUSED, capability, overlapping
 from hccs.backends.triton.program.integers import (
     clamped,
     exact_float,
@@ -25,6 +25,7 @@ from hccs.backends.triton.program.integers import (
     root_and_quotient,
     shift_half_even,
     small_power_of_2,
+    wait_for_launch_before,
 )
 from hccs.numbers.layers import XHAT_BITS, NormParams
 from hccs.numbers.rms_norm import RMS_BITS, RmsParams
@@ -186,9 +187,10 @@ def _norm(
     width, epsilon, root, root_shift, gain_bits, out_step, narrow_step, bits,
     SOURCE: tl.constexpr, SHIFT: tl.constexpr, SPECIAL: tl.constexpr, BOUND: tl.constexpr,
     AFTER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
-    EXACT: tl.constexpr,
+    EXACT: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm, or RMSNorm where there is no bias, without an error."""
+    wait_for_launch_before(OVERLAPS)
     count = tl.load(count_ptr)
     first = tl.program_id(0) * ROWS
     if first < count:
@@ -236,9 +238,10 @@ def _norm(
 @triton.jit
 def _norm_heads(
     x_ptr, out_ptr, gain_ptr, gain_bits_ptr, epsilon_ptr, count_ptr, x_step, out_step, width, dim, heads,
-    root, root_shift, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    root, root_shift, OVERLAPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """RMSNorm of one head of rows; the channels behind all heads are copied."""
+    wait_for_launch_before(OVERLAPS)
     count = tl.load(count_ptr)
     first, head = tl.program_id(0) * ROWS, tl.program_id(1)
     if first < count:
@@ -287,9 +290,10 @@ def _rows(
     SOURCE: tl.constexpr, SHIFT: tl.constexpr, SPECIAL: tl.constexpr, BOUND: tl.constexpr,
     MAIN: tl.constexpr, RAMP_BITS: tl.constexpr, PRODUCT_BITS: tl.constexpr, LIMIT: tl.constexpr,
     PAIRS: tl.constexpr, AFTER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
-    COLUMNS: tl.constexpr, EXACT: tl.constexpr, NVIDIA: tl.constexpr,
+    COLUMNS: tl.constexpr, EXACT: tl.constexpr, NVIDIA: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Any other operator that needs no more than its row. RAMP_BITS, from 0 on, is a ramp in front of it."""
+    wait_for_launch_before(OVERLAPS)
     count = tl.load(count_ptr)
     first = tl.program_id(0) * ROWS
     if first < count:
@@ -368,7 +372,7 @@ def norm(
     kernel[(triton.cdiv(room, tile["ROWS"]),)](
         *source.arguments(), gain, bias, out, epilogue.out, epilogue.scale, count, len(gain), *numbers,
         _step(out), _step(epilogue.out), epilogue.bits, **source.options(), AFTER=epilogue.kind, **tile,
-        **FUSED,
+        **overlapping(count.device), **FUSED,
     )  # fmt: skip
 
 
@@ -384,7 +388,7 @@ def norm_heads(
     kernel: Any = _norm_heads
     kernel[(triton.cdiv(room, tile["ROWS"]), triton.cdiv(width, dim))](
         x, out, gain, gain_bits, epsilon, count, _step(x), _step(out), width, dim, count_of_heads, *numbers,
-        **tile, **FUSED,
+        **tile, **overlapping(count.device), **FUSED,
     )  # fmt: skip
 
 
@@ -402,5 +406,6 @@ def rows(
         *source.arguments(), other, first, second, third, out, epilogue.out, epilogue.scale, count, width,
         _step(other), _step(out), _step(epilogue.out), epilogue.bits, dim, turned, **source.options(),
         MAIN=main, RAMP_BITS=ramp_bits, PRODUCT_BITS=product_bits, LIMIT=limit, PAIRS=pairs,
-        AFTER=epilogue.kind, NVIDIA=capability(count.device) > (0, 0), **tile, **FUSED,
+        AFTER=epilogue.kind, NVIDIA=capability(count.device) > (0, 0), **tile, **overlapping(count.device),
+        **FUSED,
     )  # fmt: skip

@@ -8,13 +8,14 @@ import torch
 import triton
 import triton.language as tl
 
-from hccs.backends.triton.devices import FUSED, made_current
+from hccs.backends.triton.devices import FUSED, made_current, overlapping
 from hccs.backends.triton.program.integers import (
     clamped,
     floor_divide,
     leading_bit,
     shift_half_even,
     square_root,
+    wait_for_launch_before,
 )
 
 MEAN, LAST, MAX = (tl.constexpr(number) for number in range(3))
@@ -92,9 +93,11 @@ def _pack(
 @triton.jit
 def _pool(
     x_ptr, out_ptr, starts_ptr, count_ptr, width, x_step, out_step,
-    POOLING: tl.constexpr, DIVIDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    POOLING: tl.constexpr, DIVIDED: tl.constexpr, OVERLAPS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Channels of one sequence."""
+    wait_for_launch_before(OVERLAPS)
     sequence = tl.program_id(0)
     if sequence < tl.load(count_ptr):
         start, end = tl.load(starts_ptr + sequence), tl.load(starts_ptr + sequence + 1)
@@ -124,9 +127,11 @@ def _pool(
 
 @triton.jit(do_not_specialize=["dims"])
 def _unit(
-    x_ptr, out_ptr, count_ptr, dims, x_step, out_step, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    x_ptr, out_ptr, count_ptr, dims, x_step, out_step, OVERLAPS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The first channels of rows as vectors of length 1, 32767 standing for 1."""
+    wait_for_launch_before(OVERLAPS)
     count = tl.load(count_ptr)
     first = tl.program_id(0) * ROWS
     if first < count:
@@ -147,9 +152,11 @@ def _unit(
 @triton.jit
 def _pixels(
     image_ptr, out_ptr, count_ptr, positions_ptr, sequences_ptr, width, height, across, out_step,
-    SPECIAL: tl.constexpr, PATCH: tl.constexpr, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr,
+    SPECIAL: tl.constexpr, PATCH: tl.constexpr, CHANNELS: tl.constexpr, OVERLAPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Pixels of one patch, channel by channel and row by row, as pixel - 128; zeros for special tokens."""
+    wait_for_launch_before(OVERLAPS)
     row = tl.program_id(0)
     if row < tl.load(count_ptr):
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -200,7 +207,7 @@ def pool(
     kernel: Any = _pool
     kernel[(len(starts) - 1, triton.cdiv(width, columns))](
         x, out, starts, count, width, x.stride(0), out.stride(0), POOLING=POOLINGS[pooling], DIVIDED=divided,
-        ROWS=16, COLUMNS=columns, num_warps=4, **FUSED,
+        ROWS=16, COLUMNS=columns, num_warps=4, **overlapping(x.device), **FUSED,
     )  # fmt: skip
 
 
@@ -210,8 +217,9 @@ def unit(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, room: int, dim
     rows = max(min(2048 // columns, room, 16), 1)
     kernel: Any = _unit
     kernel[(triton.cdiv(room, rows),)](
-        x, out, count, dims, x.stride(0), out.stride(0), ROWS=rows, COLUMNS=columns, num_warps=4, **FUSED
-    )
+        x, out, count, dims, x.stride(0), out.stride(0), ROWS=rows, COLUMNS=columns, num_warps=4,
+        **overlapping(x.device), **FUSED,
+    )  # fmt: skip
 
 
 def cut_pixels(
@@ -225,5 +233,5 @@ def cut_pixels(
     kernel: Any = _pixels
     kernel[(len(out), triton.cdiv(width, columns))](
         images, out, count, positions, sequences, width, height, across, out.stride(0), SPECIAL=special,
-        PATCH=patch, CHANNELS=channels, COLUMNS=columns, num_warps=4, **FUSED,
+        PATCH=patch, CHANNELS=channels, COLUMNS=columns, num_warps=4, **overlapping(out.device), **FUSED,
     )  # fmt: skip
