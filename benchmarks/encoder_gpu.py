@@ -109,6 +109,7 @@ def cell(name: str, batch: int, n: int, folder: Path) -> dict[str, Any]:
     ms = {"hccs": ms_of(run)}
     left_out = {}
     for peer, make in peers(plain).items():
+        torch._dynamo.reset()  # which else compiles a few shapes of a function at most
         try:
             made = make()
             with torch.inference_mode():
