@@ -19,7 +19,7 @@ from triton.runtime.jit import JITFunction
 
 from hccs.backends.triton import program as kernels
 from hccs.executors.cuda import Engine
-from hccs.numbers.layers import LinearParams, RampParams
+from hccs.numbers.layers import LinearParams
 from hccs.program.cache import is_causal
 from tests.program.programs import (
     BY_DISTANCE,
@@ -155,10 +155,8 @@ def test_two_programs_that_keep_rows_fit_on_a_multiprocessor(inputs, limit, monk
     rng = np.random.default_rng(0)
     weight = rng.integers(-9, 10, (1536, inputs)).astype(np.int8)
     constant = np.full(1536, 256, np.int32)
-    silu = RampParams.from_function(lambda v: v / (1 + np.exp(-v)), 0.01) if limit == 32767 else None
-    layer = kernels.layer_on(
-        LinearParams(weight, constant, constant, limit, 128), slice(None), None, silu, True, device
-    )
+    params = LinearParams(weight, constant, constant, limit, 128)
+    layer = kernels.layer_on(params, slice(None), None, True, device)
     x = torch.empty((32768, 448), dtype=torch.int8)
     out = torch.empty((32768, 1536), dtype=torch.int8 if limit == 127 else torch.int16)
     kernels.linear(x, out, torch.tensor([32768], dtype=torch.int32), layer)

@@ -107,14 +107,21 @@ PLAIN = {
     "ld.global.nc.s8": _loaded(np.int8),
     "ld.global.nc.s16": _loaded(np.int16),
     "ld.global.nc.b32": _loaded(np.int32),
+    "ld.global.nc.v2.f32": _loaded(np.int64),
+    "mov.b64": lambda pair: pair,
     "min.f32": lambda a, b: _as_word(np.minimum(_as_float(a), _as_float(b))),
     "max.f32": lambda a, b: _as_word(np.maximum(_as_float(a), _as_float(b))),
     "add.rm.f32": lambda a, b: _as_word(_as_float(a) + _as_float(b), -1),
     "fma.rn.f32": lambda a, b, c: _as_word(_as_float(a) * _as_float(b) + _as_float(c)),
     "add.rn.f32": lambda a, b: _as_word(_as_float(a) + _as_float(b)),
     "add.rp.f32": lambda a, b: _as_word(_as_float(a) + _as_float(b), +1),
+    "sub.rp.f32": lambda a, b: _as_word(_as_float(a) - _as_float(b), +1),
     "fma.rm.f32": lambda a, b, c: _as_word(_as_float(a) * _as_float(b) + _as_float(c), -1),
 }  # fmt: skip
+
+
+def _pair(names):
+    return re.findall(r"[\w$]+", names)
 
 
 def run(text: str, *inputs: np.ndarray, off: int = 0, outputs: int = 1) -> np.ndarray:
@@ -130,6 +137,9 @@ def run(text: str, *inputs: np.ndarray, off: int = 0, outputs: int = 1) -> np.nd
         name = name.strip("[]")
         if name in registers:
             return registers[name]
+        if name.startswith("{"):
+            low, high = (registers[half] for half in _pair(name))
+            return low | (high << 32)
         value = int(name[2:], 16) if name.startswith("0f") else int(name, 0)
         return np.full(words[0].shape, value & 0xFFFFFFFF, np.int64)
 
@@ -139,13 +149,17 @@ def run(text: str, *inputs: np.ndarray, off: int = 0, outputs: int = 1) -> np.nd
             wide.update(re.split(r",\s*", parts[1].removeprefix(".b64").strip()))
         if not parts or parts[0] == ".reg":
             continue
-        target, *names = re.split(r",\s*", parts[1].strip())
+        target, *names = re.findall(r"\{.*?\}|[^,\s]+", parts[1])
         values = [operand(name) for name in names]
         if parts[0] == "rcp.approx.ftz.f32":
             result = _as_word(1 / _as_float(values[0])) + off
         else:
             result = PLAIN[parts[0]](*values)
-        registers[target] = result if target in wide else result & 0xFFFFFFFF
+        if target.startswith("{"):
+            for half, shift in zip(_pair(target), (0, 32), strict=True):
+                registers[half] = (result >> shift) & 0xFFFFFFFF
+        else:
+            registers[target] = result if target in wide else result & 0xFFFFFFFF
     found = np.stack([registers[f"${i}"] for i in range(outputs)]).astype(np.uint32).view(np.int32)
     return found[0].reshape(shape) if outputs == 1 else found.reshape(outputs, *shape)
 
@@ -155,13 +169,13 @@ def inline_assembly():
 
     def create(builder, text, constraints, values, types, is_pure, pack):
         kinds = constraints.split(",")
-        outputs = sum(kind == "=r" for kind in kinds)
+        outputs = sum(kind.startswith("=") for kind in kinds)
         assert len(kinds) - outputs == len(values)
-        assert set(kinds[outputs:]) <= {"r", "f", "l"}
+        assert set(kinds) <= {"=r", "=f", "r", "f", "l"}
         data = [value.data for value in values]
         if pack == 1:
             assert outputs == 1
-            result = run(text, *data)
+            result = run(text, *data).view(np.float32 if kinds[0] == "=f" else np.int32)
         else:  # four bytes in a register give two registers of two halves
             assert (pack, outputs, len(data)) == (4, 2, 1)
             words = np.ascontiguousarray(data[0]).reshape(-1, 4).view(np.uint8).view("<u4")[:, 0]

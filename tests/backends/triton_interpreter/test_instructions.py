@@ -13,7 +13,7 @@ from hccs.reference.softmax import softmax as reference_softmax
 from tests.backends.triton_interpreter.machine_instructions import inline_assembly
 from tests.backends.triton_interpreter.machine_instructions import run as executed
 from tests.backends.triton_interpreter.test_generation import require_pieces
-from tests.backends.triton_interpreter.test_program_extremes import KEPT_ROWS, require_linear
+from tests.backends.triton_interpreter.test_program_extremes import KEPT_ROWS, require_linear, require_ramp
 from tests.backends.triton_interpreter.test_programs import require_equal
 from tests.backends.triton_interpreter.test_rows import MODES, THETA, WIDE, rows, run
 from tests.program.programs import (
@@ -86,3 +86,10 @@ def test_many_keys_equal_the_reference(lines):
 @pytest.mark.parametrize("limit", (127, 32767))
 def test_kept_rows_equal_the_reference(limit, exponents):
     require_linear(KEPT_ROWS, True, limit, exponents)
+
+
+@pytest.mark.usefixtures("on_nvidia")
+@pytest.mark.parametrize("scaled", (False, True))
+@pytest.mark.parametrize("bits", (0, 5, 9))
+def test_ramps_equal_the_reference(bits, scaled):
+    require_ramp(bits, scaled)

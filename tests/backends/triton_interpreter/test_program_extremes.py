@@ -90,17 +90,42 @@ def require_linear(shape, small, limit, exponents):
     given = torch.zeros((room, inputs // 64 * 64 + 128), dtype=torch.int8)
     given[:rows, : inputs + 1] = torch.from_numpy(x)
     dtype = {127: torch.int8, 32767: torch.int16}.get(limit, torch.int32)
-    silu = RampParams.from_function(lambda v: v / (1 + np.exp(-v)), 0.01) if limit == 32767 else None
-    layer = kernels.layer_on(params, slice(None), None, silu, exponents, torch.device("cpu"))
+    layer = kernels.layer_on(params, slice(None), None, exponents, torch.device("cpu"))
     depth = layer.weight.shape[1]
     assert keeps_rows(room, outputs, depth, torch.device("cpu")) is (shape == KEPT_ROWS)
     assert layer.small is (small and limit <= 32767)
     out = torch.zeros((room, outputs + 5), dtype=dtype)
     kernels.linear(given, out, one(rows), layer)
     expected = reference.linear_rows(x, params) if exponents else reference.linear(x[:, :-1], params)
-    expected = expected if silu is None else ramp(expected, silu)
     np.testing.assert_array_equal(out[:rows, :outputs].numpy(), expected)
     assert not out[rows:].any() and not out[:, outputs:].any()
+
+
+@pytest.mark.parametrize("scaled", (False, True))
+@pytest.mark.parametrize("bits", (0, 5, 9))
+def test_ramps(bits, scaled):
+    require_ramp(bits, scaled)
+
+
+def require_ramp(bits, scaled):
+    """All of int16, rows of neighbours; as they are, and narrowed by row with scales or without."""
+    rng = np.random.default_rng(bits)
+    knot = edges(rng, -(2**13), 2**13, 64)
+    slope = edges(rng, -(2**14), 2**14, 64).clip(-(2**14) - knot, 2**14 - knot).clip(-(2**15), 2**15 - 1)
+    params = RampParams(knot.clip(0).astype(np.int16), slope.clip(-knot.clip(0)).astype(np.int16), bits)
+    x = np.arange(-32767, 32768).reshape(-1, 257).astype(np.int16)
+    rows, width = x.shape
+    scale = edges(rng, -32768, 32767, width).astype(np.int16) if scaled else None
+    given, out = torch.from_numpy(x), torch.zeros((rows, width), dtype=torch.int16)
+    narrow = torch.zeros((rows, width + 1), dtype=torch.int8)
+    cpu = torch.device("cpu")
+    ramped = {"constants": (kernels.pieces_on(params, cpu),), "ramp_bits": bits}
+    source = kernels.Source(a=given)
+    kernels.rows(source, out, kernels.Epilogue(), one(rows), rows, width, **ramped)
+    np.testing.assert_array_equal(out.numpy(), ramp(x, params))
+    after = kernels.Epilogue(narrow, kernels.NARROW_ROWS.value, scale=kernels.scale_on(scale, True, cpu))
+    kernels.rows(source, None, after, one(rows), rows, width, **ramped)
+    np.testing.assert_array_equal(narrow.numpy(), reference.narrow_rows(ramp(x, params), scale))
 
 
 def test_unit_vectors():

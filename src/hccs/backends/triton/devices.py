@@ -38,12 +38,16 @@ def capability(device: torch.device) -> tuple[int, int]:
     return major, minor
 
 
-def overlapping(device: torch.device) -> dict[str, Any]:
+MOST_OVERLAPPED = 8192
+"""Rows of a launch that gains by it: those of larger ones take room from the launch that is still running."""
+
+
+def overlapping(device: torch.device, rows: int) -> dict[str, Any]:
     """Options of a launch whose programs may be placed while the launch before it ends, where a GPU can.
 
     Its kernel begins with `wait_for_launch_before`.
     """
-    able = capability(device) >= HOPPER
+    able = capability(device) >= HOPPER and rows <= MOST_OVERLAPPED
     return {"OVERLAPS": able, "launch_pdl": True} if able else {"OVERLAPS": False}
 
 

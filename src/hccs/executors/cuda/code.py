@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hccs.executors import cpu
 from hccs.program import operators as op
 from hccs.program.cache import cached_heads
-from hccs.program.plan import Fusion, ProgramPlan, Step, Target
+from hccs.program.plan import ProgramPlan, Step, Target
 from hccs.program.program import Program
 from hccs.reference.layer_norm import root_of, root_shift
 
@@ -46,23 +46,26 @@ class Building:
         before = [shapes[name] for name in names[: names.index(attention.output)]]
         return sum(2 * heads * channels for heads, channels in before)
 
-    def epilogue(self, after: op.Operator | None) -> tuple[str, Callable[..., Any]]:
-        """The value that an operator behind writes, and its `Epilogue` by where that lies."""
+    def epilogue(self, after: op.Operator | None, small: bool) -> tuple[str, Callable[..., Any]]:
+        """The value that an operator behind writes, and its `Epilogue` by where that lies.
+
+        It takes what lies in registers: `small` if that is int16.
+        """
         if after is None:
             return "", lambda out: self.kernels.Epilogue()
-        kind, constants = AFTER[type(after)](self, after)
+        kind, constants = AFTER[type(after)](self, after, small)
         return after.output, lambda out: self.kernels.Epilogue(out, kind, **constants)
 
 
-def _narrow(to: Building, narrow: op.Narrow) -> tuple[int, dict[str, Any]]:
+def _narrow(to: Building, narrow: op.Narrow, small: bool) -> tuple[int, dict[str, Any]]:
     return to.kernels.NARROW.value, {"bits": narrow.bits}
 
 
-def _narrow_rows(to: Building, narrow: op.NarrowRows) -> tuple[int, dict[str, Any]]:
-    return to.kernels.NARROW_ROWS.value, {"scale": to.on_device(narrow.scale)}
+def _narrow_rows(to: Building, narrow: op.NarrowRows, small: bool) -> tuple[int, dict[str, Any]]:
+    return to.kernels.NARROW_ROWS.value, {"scale": to.kernels.scale_on(narrow.scale, small, to.device)}
 
 
-AFTER: dict[type[op.Operator], Callable[[Building, Any], tuple[int, dict[str, Any]]]] = {
+AFTER: dict[type[op.Operator], Callable[[Building, Any, bool], tuple[int, dict[str, Any]]]] = {
     op.Narrow: _narrow,
     op.NarrowRows: _narrow_rows,
 }
@@ -100,7 +103,8 @@ def _norm(to: Building, step: Step, norm: op.LayerNorm | op.RmsNorm) -> Launch:
     kernels, p, h = to.kernels, norm.params, norm.params.channels
     source = BEFORE[type(step.before)](to, step.before)
     before = getattr(step.before, "output", "")
-    narrowed, epilogue = to.epilogue(step.after if getattr(step.after, "output", "") in step.writes else None)
+    after = step.after if getattr(step.after, "output", "") in step.writes else None
+    narrowed, epilogue = to.epilogue(after, small=True)
     gain, bias = kernels.gain_and_bias_on(p, to.device)
     numbers = p.epsilon, root_of(h), root_shift(h), p.gain_bits
 
@@ -140,7 +144,7 @@ def _of_value(to: Building, step: Step, after: op.Operator | None = None, **main
     ramp = step.before
     if ramp is not None:
         main = {**main, **_ramp_of(to, ramp)}
-    narrowed, epilogue = to.epilogue(after)
+    narrowed, epilogue = to.epilogue(after, small=ramp is not None and "main" not in main)
 
     def launch(at: Space) -> None:
         out = None if narrowed else at[step.writes[0]]
@@ -178,9 +182,9 @@ def _rotate(to: Building, step: Step, rotate: op.Rotate) -> Launch:
 
 def _linear(to: Building, step: Step, linear: op.Linear) -> Launch:
     (x,), (out,) = step.reads, step.writes
-    table, ramp = getattr(step.after, "entries", None), getattr(step.after, "params", None)
+    table = getattr(step.after, "entries", None)
     exponents = to.plan.values[x].exponents > 0
-    layer = to.kernels.layer_on(linear.params, step.outputs or slice(None), table, ramp, exponents, to.device)
+    layer = to.kernels.layer_on(linear.params, step.outputs or slice(None), table, exponents, to.device)
     return lambda at: to.kernels.linear(at[x], at[out], at.rows(step)[0], layer)
 
 
@@ -285,13 +289,7 @@ CODE: dict[type[op.Operator], Callable[[Building, Step, Any], Launch]] = {
 TARGET = Target(
     name="the CUDA executor",
     operators=CODE,
-    fusions={
-        **cpu.TARGET.fusions,
-        # Where a tile of a linear layer waits for memory, a ramp takes no time.
-        op.Linear: Fusion(after=(op.Table, op.Ramp)),
-        op.NarrowRows: Fusion(),
-        op.Multiply: Fusion(after=(op.NarrowRows,)),
-    },
+    fusions=cpu.TARGET.fusions,
     batched=True,
     alignment=64,
 )

@@ -8,7 +8,7 @@ launch says depends on the class alone, so that a CUDA graph serves all of it.
 from hccs.backends.triton.devices import INTERPRETED
 from hccs.backends.triton.program.attention import attention, heads_on
 from hccs.backends.triton.program.cached_attention import ALIGNMENT, Cached, attention_over_cache
-from hccs.backends.triton.program.linear import LINE, layer_on, linear, pieces_on
+from hccs.backends.triton.program.linear import LINE, layer_on, linear
 from hccs.backends.triton.program.rows import (
     COPY,
     EMBEDDING,
@@ -24,7 +24,9 @@ from hccs.backends.triton.program.rows import (
     gain_and_bias_on,
     norm,
     norm_heads,
+    pieces_on,
     rows,
+    scale_on,
 )
 from hccs.backends.triton.program.sequences import cut_pixels, measure, pack, pool, unit
 
@@ -58,5 +60,6 @@ __all__ = [
     "pieces_on",
     "pool",
     "rows",
+    "scale_on",
     "unit",
 ]

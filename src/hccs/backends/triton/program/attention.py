@@ -244,5 +244,5 @@ def attention(
         heads.before, heads.after, DIM=heads.dim, BY_TABLE=heads.scores is not None, DIGITS=heads.digits,
         ONE_BLOCK=longest <= keys, WINDOW=min(heads.before, heads.after) < longest,
         NVIDIA=capability(q.device) > (0, 0), ROWS=rows, KEYS=keys, BLOCK_D=block_d,
-        num_warps=warps, num_stages=stages, **overlapping(q.device), **FUSED,
+        num_warps=warps, num_stages=stages, **overlapping(q.device, len(q)), **FUSED,
     )  # fmt: skip

@@ -167,7 +167,7 @@ def attention_over_cache(
         append: Any = _append
         append[(sequences * heads.shared, triton.cdiv(cached.longest, _NEW_ROWS))](
             kv, cached.memory, *fixed, kv.stride(0), bytes_before, DIM=heads.dim, ROWS=_NEW_ROWS,
-            BLOCK_D=block_d, num_warps=4, **overlapping(q.device), **FUSED,
+            BLOCK_D=block_d, num_warps=4, **overlapping(q.device, len(q)), **FUSED,
         )  # fmt: skip
     most = (1 if last else cached.longest) * sharing
     keys, rows = _MOST_KEYS, min(max(triton.next_power_of_2(most), 16), 64)
@@ -179,5 +179,5 @@ def attention_over_cache(
         out.stride(0), bytes_before, heads.before, DIM=heads.dim, SHARING=sharing,
         BY_TABLE=heads.scores is not None, DIGITS=heads.digits, LAST=last, GATHERED=gathered, APPENDS=one,
         NVIDIA=capability(q.device) > (0, 0), ROWS=rows, KEYS=keys, BLOCK_D=block_d, num_warps=4,
-        num_stages=2, **overlapping(q.device), **FUSED,
+        num_stages=2, **overlapping(q.device, len(q)), **FUSED,
     )  # fmt: skip

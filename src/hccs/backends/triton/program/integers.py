@@ -49,13 +49,62 @@ def look_up(table_ptr, index, NVIDIA: tl.constexpr):
         return tl.load(table_ptr + index).to(tl.int32)
 
 
+# $1 is 1.5 * 2^23 + x and $2 is |x|, $3 a step in pieces, $5:$4 the table's address less that of piece 2^23.
+# 2^23 + piece, rounded down, has no smaller bits, and 1.5 * 2^23 + max(x, 0) - r none when rounded up. The
+# table is one allocation of 512 bytes, so that no sum reaches the upper half of an address.
+_RAMP = tl.constexpr("""{
+    .reg .f32 t, slope, begin;
+    .reg .b32 i;
+    .reg .b64 place;
+    fma.rm.f32 t, $2, $3, 0f4B000000;
+    mov.b32 i, t;
+    mad.lo.s32 i, i, 8, $4;
+    mov.b64 place, {i, $5};
+    ld.global.nc.v2.f32 {slope, begin}, [place];
+    fma.rm.f32 begin, slope, $2, begin;
+    max.f32 t, $1, 0f4B400000;
+    sub.rp.f32 $0, t, begin;
+}""")
+
+
 @triton.jit
 def ramp(x, pieces_ptr, BITS: tl.constexpr, NVIDIA: tl.constexpr):
-    """max(x, 0) - r(|x|); of 64 pieces the slopes in the upper and the knots in the lower halves of words."""
-    distance = tl.minimum(tl.abs(x), (64 << BITS) - 1)
-    piece = look_up(pieces_ptr, distance >> BITS, NVIDIA)
-    risen = (piece >> 16) * (distance & ((1 << BITS) - 1)) + (1 << BITS >> 1)
-    return tl.maximum(x, 0) - (risen >> BITS) - ((piece << 16) >> 16)
+    """max(x, 0) - r(|x|) of int32 up to 2^15, in float32; `pieces_on` makes the 64 lines."""
+    raised = (x + 0x4B400000).to(tl.float32, bitcast=True)
+    real = raised - _SMALL_INTEGERS
+    distance = tl.minimum(tl.abs(real), (64 << BITS) - 1)
+    if NVIDIA:
+        place = pieces_ptr.to(tl.int64)
+        low, high = (place - 8 * 0x4B000000).to(tl.int32), (place >> 32).to(tl.int32)
+        found = tl.inline_asm_elementwise(
+            _RAMP, "=f,f,f,f,r,r", [raised, distance, 1.0 / (1 << BITS), low, high], dtype=tl.float32,
+            is_pure=True, pack=1,
+        ) - _SMALL_INTEGERS  # fmt: skip
+    else:
+        place = pieces_ptr + 2 * (distance.to(tl.int32) >> BITS)
+        line = tl.load(place).to(tl.float64) * distance.to(tl.float64) + tl.load(place + 1).to(tl.float64)
+        found = tl.maximum(real, 0) - tl.floor(line).to(tl.float32)
+    return found
+
+
+# Rounded down to halves beside 1.5 * 2^22, then to integers beside 1.5 * 2^23.
+_SCALED = tl.constexpr("""{
+    .reg .f32 t;
+    fma.rm.f32 t, $1, $2, 0f4AC00001;
+    add.rm.f32 t, t, 0f4AC00000;
+    add.rn.f32 $0, t, 0fCB400000;
+}""")
+
+
+@triton.jit
+def scaled(x, scale, NVIDIA: tl.constexpr):
+    """floor(x * scale + 1/2) of integers up to 2^15 and multiples of 2^-15, all in float32."""
+    if NVIDIA:
+        return tl.inline_asm_elementwise(
+            _SCALED, "=f,f,f", [x, scale], dtype=tl.float32, is_pure=True, pack=1
+        )  # fmt: skip
+    else:
+        return tl.floor(x.to(tl.float64) * scale + 0.5).to(tl.float32)
 
 
 @triton.jit
@@ -70,8 +119,8 @@ def shift_half_even(a, bits):
 @triton.jit
 def exact_float(a):
     """int32 as float64, without the conversion, which takes four times as long as a sum."""
-    bits = a.to(tl.int64) + 0x4338000000000000  # those of 1.5 * 2^52 + a
-    return bits.to(tl.float64, bitcast=True) - _INTEGERS
+    bits = (a.to(tl.uint32, bitcast=True) ^ 0x80000000).to(tl.int64) | 0x4330000000000000
+    return bits.to(tl.float64, bitcast=True) - (2.0**52 + 2.0**31)  # the bits are those of this and a
 
 
 @triton.jit

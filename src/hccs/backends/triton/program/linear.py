@@ -27,11 +27,10 @@ from hccs.backends.triton.program.integers import (
     nearest_small,
     nearest_within,
     power_of_2,
-    ramp,
     small_power_of_2,
     wait_for_launch_before,
 )
-from hccs.numbers.layers import INT16_LIMIT, MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams, RampParams
+from hccs.numbers.layers import INT16_LIMIT, MULTIPLIER_SHIFT, ROW_SHIFT, LinearParams
 
 LINE = 64
 """Rows of values and of weights are whole numbers of so many bytes."""
@@ -49,13 +48,12 @@ for a second program."""
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer's constants on a device; `small`: float32 holds its sums, and 23 bits its bias."""
+    """A layer's constants on a device; `small`: float32 holds its sums and its bias, which has 23 bits."""
 
     weight: torch.Tensor
     bias: torch.Tensor
     multiplier: torch.Tensor | None
     table: torch.Tensor | None
-    ramp: tuple[torch.Tensor, int] | None
     outputs: int
     inputs: int
     limit: int
@@ -63,16 +61,9 @@ class Layer:
     small: bool
 
 
-def pieces_on(params: RampParams, device: torch.device) -> torch.Tensor:
-    """A ramp as kernels take it: a word of each piece, its slope above its knot."""
-    words = (params.slope.astype(np.int32) << 16) | (params.knot.astype(np.int32) & 0xFFFF)
-    return torch.tensor(words, device=device)
-
-
 def layer_on(
-    params: LinearParams, outputs: slice, table: Any | None, ramp: RampParams | None, exponents: bool,
-    device: torch.device,
-) -> Layer:  # fmt: skip
+    params: LinearParams, outputs: slice, table: Any | None, exponents: bool, device: torch.device
+) -> Layer:
     """The constants of some output channels, with zeros up to whole lines and tiles."""
     chosen, bias = params.weight[outputs], params.bias[outputs]
     count, inputs = chosen.shape
@@ -91,9 +82,8 @@ def layer_on(
         multiplier = on_device(step, torch.float32 if small else torch.float64)
     weight = np.pad(chosen, ((0, 0), (0, -inputs % LINE)))
     return Layer(
-        on_device(weight, torch.int8), on_device(bias, torch.int32),
-        multiplier, None if table is None else torch.tensor(table, device=device),
-        None if ramp is None else (pieces_on(ramp, device), ramp.bits),
+        on_device(weight, torch.int8), on_device(bias, torch.float32 if small else torch.int32), multiplier,
+        None if table is None else torch.tensor(table, device=device),
         count, inputs, params.limit, exponents, bool(small),
     )  # fmt: skip
 
@@ -121,9 +111,8 @@ def _with_bias(acc, bias, step, NVIDIA: tl.constexpr):
 
 @triton.jit
 def _stored(
-    acc, row, column, exponent, count, outputs, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr, out_ptr,
-    out_step, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr, SMALL: tl.constexpr, RAMP_BITS: tl.constexpr,
-    NVIDIA: tl.constexpr,
+    acc, row, column, exponent, count, outputs, bias_ptr, multiplier_ptr, table_ptr, out_ptr, out_step,
+    LIMIT: tl.constexpr, EXPONENTS: tl.constexpr, SMALL: tl.constexpr, NVIDIA: tl.constexpr,
 ):  # fmt: skip
     """A tile of outputs: clamp(rhe(acc * M / 2^16)), with row exponents clamp(rhe(acc * M / 2^(23 - e)))."""
     bias = tl.load(bias_ptr + column)[None, :]
@@ -132,10 +121,10 @@ def _stored(
     elif SMALL:
         multiplier = tl.load(multiplier_ptr + column)[None, :]
         if EXPONENTS:
-            acc = _with_bias(acc, bias.to(tl.float32), small_power_of_2(-exponent), NVIDIA)
+            acc = _with_bias(acc, bias, small_power_of_2(-exponent), NVIDIA)
             a = acc.to(tl.float32) * small_power_of_2(exponent)
         else:
-            a = (acc + bias).to(tl.float32)
+            a = acc.to(tl.float32) + bias
         acc = nearest_within(a, multiplier, LIMIT)
     else:
         multiplier = tl.load(multiplier_ptr + column)[None, :]
@@ -145,8 +134,6 @@ def _stored(
         acc = clamped(nearest_float(exact_float(acc + bias), multiplier), LIMIT).to(tl.int32)
     if table_ptr is not None:
         acc = look_up(table_ptr, acc + 128, NVIDIA)
-    if pieces_ptr is not None:
-        acc = ramp(acc, pieces_ptr, RAMP_BITS, NVIDIA)
     place = out_ptr + row.to(tl.int64)[:, None] * out_step + column[None, :]
     there = (row < count)[:, None] & (column < outputs)[None, :]
     tl.store(place, acc.to(out_ptr.dtype.element_ty), mask=there)
@@ -154,11 +141,10 @@ def _stored(
 
 @triton.jit
 def _linear(
-    x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr, out_ptr, count_ptr,
-    outputs, x_step, out_step,
+    x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, out_ptr, count_ptr, outputs, x_step, out_step,
     INPUTS: tl.constexpr, WEIGHT_STEP: tl.constexpr, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr,
-    SMALL: tl.constexpr, RAMP_BITS: tl.constexpr, NVIDIA: tl.constexpr, OVERLAPS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    SMALL: tl.constexpr, NVIDIA: tl.constexpr, OVERLAPS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Tiles of outputs, each from its own x and weights.
 
@@ -184,8 +170,8 @@ def _linear(
         if EXPONENTS:
             exponent = tl.load(x_rows + INPUTS, mask=(row < count)[:, None], other=0).to(tl.int32)
         _stored(
-            acc, row, column, exponent, count, outputs, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr,
-            out_ptr, out_step, LIMIT, EXPONENTS, SMALL, RAMP_BITS, NVIDIA,
+            acc, row, column, exponent, count, outputs, bias_ptr, multiplier_ptr, table_ptr, out_ptr,
+            out_step, LIMIT, EXPONENTS, SMALL, NVIDIA,
         )  # fmt: skip
 
 
@@ -204,11 +190,10 @@ def _products(
 
 @triton.jit
 def _linear_of_kept_rows(
-    x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, pieces_ptr, out_ptr, count_ptr,
-    outputs, x_step, out_step,
+    x_ptr, weight_ptr, bias_ptr, multiplier_ptr, table_ptr, out_ptr, count_ptr, outputs, x_step, out_step,
     INPUTS: tl.constexpr, WEIGHT_STEP: tl.constexpr, LIMIT: tl.constexpr, EXPONENTS: tl.constexpr,
-    SMALL: tl.constexpr, RAMP_BITS: tl.constexpr, NVIDIA: tl.constexpr, OVERLAPS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    SMALL: tl.constexpr, NVIDIA: tl.constexpr, OVERLAPS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """The same outputs from rows of x that stay in shared memory, where many tiles meet them.
 
@@ -238,15 +223,13 @@ def _linear_of_kept_rows(
         for tile in tl.range(first, last):
             _stored(
                 acc, row, tile * COLUMNS + tl.arange(0, COLUMNS), exponent, count, outputs, bias_ptr,
-                multiplier_ptr, table_ptr, pieces_ptr, out_ptr, out_step, LIMIT, EXPONENTS, SMALL, RAMP_BITS,
-                NVIDIA,
+                multiplier_ptr, table_ptr, out_ptr, out_step, LIMIT, EXPONENTS, SMALL, NVIDIA,
             )  # fmt: skip
             column = (tile + 1) * COLUMNS + tl.arange(0, COLUMNS)
             acc = _products(xs, weight_ptr, column, WEIGHT_STEP, ROWS, DEPTH)
         _stored(
             acc, row, last * COLUMNS + tl.arange(0, COLUMNS), exponent, count, outputs, bias_ptr,
-            multiplier_ptr, table_ptr, pieces_ptr, out_ptr, out_step, LIMIT, EXPONENTS, SMALL, RAMP_BITS,
-            NVIDIA,
+            multiplier_ptr, table_ptr, out_ptr, out_step, LIMIT, EXPONENTS, SMALL, NVIDIA,
         )  # fmt: skip
 
 
@@ -254,9 +237,9 @@ def tile_of(room: int, outputs: int, depth: int, kept: bool, nvidia: bool) -> di
     """A tile's rows, columns and depth, its warps and stages, for so many rows and columns."""
     rows, columns, stages = KEPT_ROWS, KEPT_COLUMNS, 2
     if not kept:
-        rows, stages = min(room, 128 if room * outputs >= 2**20 else 64), 3
+        rows, stages = min(room, 128 if room * outputs >= 2**21 else 64), 3
         columns = min(max(triton.next_power_of_2(outputs), 16), 128 if rows >= 64 else 64)
-    warps = 8 if kept or rows * columns >= 2**14 else 4
+    warps = 8 if rows * columns >= 2**14 and room * outputs >= 2**25 else 4
     # A multiprocessor has registers for two programs of eight warps with so many.
     limits = {"maxnreg": 128} if warps == 8 and nvidia else {}
     return {
@@ -274,7 +257,7 @@ def keeps_rows(room: int, outputs: int, depth: int, device: torch.device) -> boo
     if not INTERPRETED and capability(device)[0] != HOPPER[0]:
         return False
     tiles = room // KEPT_ROWS * triton.cdiv(outputs, KEPT_COLUMNS)
-    return depth <= KEPT_INPUTS and room % KEPT_ROWS == 0 and tiles >= 2 * PROGRAMS * multiprocessors(device)
+    return depth <= KEPT_INPUTS and room % KEPT_ROWS == 0 and tiles >= 4 * PROGRAMS * multiprocessors(device)
 
 
 def linear(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, layer: Layer) -> None:
@@ -284,10 +267,9 @@ def linear(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, layer: Layer
     kept = keeps_rows(len(x), outputs, depth, x.device)
     tile = tile_of(len(x), outputs, depth, kept, nvidia)
     kernel: Any = _linear_of_kept_rows if kept else _linear
-    pieces, ramp_bits = layer.ramp or (None, 0)
     tiles = triton.cdiv(outputs, tile["COLUMNS"]) * triton.cdiv(len(x), tile["ROWS"])
     kernel[(min(tiles, PROGRAMS * multiprocessors(x.device)),)](
-        x, layer.weight, layer.bias, layer.multiplier, layer.table, pieces, out, count, outputs, x.stride(0),
+        x, layer.weight, layer.bias, layer.multiplier, layer.table, out, count, outputs, x.stride(0),
         out.stride(0), INPUTS=layer.inputs, WEIGHT_STEP=depth, LIMIT=layer.limit, EXPONENTS=layer.exponents,
-        SMALL=layer.small, RAMP_BITS=ramp_bits, NVIDIA=nvidia, **tile, **overlapping(x.device), **FUSED,
+        SMALL=layer.small, NVIDIA=nvidia, **tile, **overlapping(x.device, len(x)), **FUSED,
     )  # fmt: skip

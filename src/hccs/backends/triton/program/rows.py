@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 from hccs.backends.triton.devices import FUSED, capability, overlapping
 from hccs.backends.triton.program.integers import (
@@ -23,11 +25,12 @@ from hccs.backends.triton.program.integers import (
     power_of_2,
     ramp,
     root_and_quotient,
+    scaled,
     shift_half_even,
     small_power_of_2,
     wait_for_launch_before,
 )
-from hccs.numbers.layers import XHAT_BITS, NormParams
+from hccs.numbers.layers import RAMP_PIECES, XHAT_BITS, NormParams, RampParams
 from hccs.numbers.rms_norm import RMS_BITS, RmsParams
 from hccs.numbers.rotary import ROTATE_SHIFT
 
@@ -74,7 +77,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """What follows: nothing, `Narrow` by so many bits, or `NarrowRows` with scales or without."""
+    """What follows: nothing, `Narrow` by so many bits, or `NarrowRows`, perhaps with scales of `scale_on`."""
 
     out: torch.Tensor | None = None
     kind: int = AS_IS.value
@@ -136,11 +139,27 @@ def _part(part, row, count, width, COLUMNS: tl.constexpr, EXACT: tl.constexpr):
 
 
 @triton.jit
+def _of_columns(
+    ptr, part, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EXACT: tl.constexpr
+):  # fmt: skip
+    """A constant of each column, for every row: threads that shared them would wait for each other."""
+    column = tl.broadcast_to((part * COLUMNS + tl.arange(0, COLUMNS))[None, :], [ROWS, COLUMNS])
+    if EXACT:
+        found = tl.load(ptr + column)
+    else:
+        found = tl.load(ptr + column, mask=column < width, other=0)
+    return found
+
+
+@triton.jit
 def _stored(
     parts, out_ptr, narrow_ptr, scale_ptr, out_step, narrow_step, row, count, first_part, width, bits,
-    AFTER: tl.constexpr, COLUMNS: tl.constexpr, EXACT: tl.constexpr,
+    AFTER: tl.constexpr, NVIDIA: tl.constexpr, COLUMNS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """int32 rows in parts, where they are kept; and int8 of 24 bits by so many bits, or by each row's own."""
+    """Rows in parts, where they are kept; and int8 of 24 bits by so many bits, or by each row's own.
+
+    They are int32, or int16 in float32.
+    """
     if out_ptr is not None:
         for i in tl.static_range(len(parts)):
             column, there = _part(first_part + i, row, count, width, COLUMNS, EXACT)
@@ -151,19 +170,23 @@ def _stored(
         exponent = bits
         if AFTER == NARROW_ROWS:
             if scale_ptr is not None:
-                scaled = ()
+                smaller = ()
                 for i in tl.static_range(len(parts)):
-                    column, there = _part(i, row, count, width, COLUMNS, EXACT)
-                    scale = tl.load(scale_ptr + column, mask=column < width, other=0).to(tl.int64)
-                    scaled += ((((parts[i] * scale[None, :]) + 16384) >> 15).to(tl.int32),)
-                parts = scaled
+                    scale = _of_columns(scale_ptr, i, width, row.shape[0], COLUMNS, EXACT)
+                    if scale.dtype == tl.float32:
+                        smaller += (scaled(parts[i].to(tl.float32), scale, NVIDIA),)
+                    else:
+                        smaller += (((parts[i] * scale.to(tl.int64) + 16384) >> 15).to(tl.int32),)
+                parts = smaller
             most = tl.abs(parts[0])
             for i in tl.static_range(1, len(parts)):
                 most = tl.maximum(most, tl.abs(parts[i]))
             # Up to 2^23 they are float32, whose exponent is that of their leading bit.
             largest = tl.max(most, axis=1).to(tl.float32).to(tl.int32, bitcast=True)
             exponent = tl.maximum((largest >> 23) - (127 + 6), 0)[:, None]
-            tl.store(line + width, exponent.to(tl.int8), mask=(row < count)[:, None])
+            column, there = _part(0, row, count, width, COLUMNS, EXACT)
+            alike = tl.broadcast_to(exponent, there.shape).to(tl.int8)  # the threads that have it store it
+            tl.store(line + (width + column)[None, :], alike, mask=there & (column == 0)[None, :])
         step = small_power_of_2(-exponent)
         for i in tl.static_range(len(parts)):
             column, there = _part(first_part + i, row, count, width, COLUMNS, EXACT)
@@ -187,7 +210,7 @@ def _norm(
     width, epsilon, root, root_shift, gain_bits, out_step, narrow_step, bits,
     SOURCE: tl.constexpr, SHIFT: tl.constexpr, SPECIAL: tl.constexpr, BOUND: tl.constexpr,
     AFTER: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
-    EXACT: tl.constexpr, OVERLAPS: tl.constexpr,
+    EXACT: tl.constexpr, NVIDIA: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm, or RMSNorm where there is no bias, without an error."""
     wait_for_launch_before(OVERLAPS)
@@ -223,15 +246,14 @@ def _norm(
         step = _step_of_xhat(tl.sum(squares, axis=1) + epsilon, root, root_shift)[:, None]
         ys = ()
         for i in tl.static_range(PARTS):
-            column = i * COLUMNS + tl.arange(0, COLUMNS)
-            gain = tl.load(gain_ptr + column, mask=column < width, other=0)
-            y = nearest_float(exact_float(ds[i]), step) * gain[None, :]
+            gain = _of_columns(gain_ptr, i, width, ROWS, COLUMNS, EXACT)
+            y = nearest_float(exact_float(ds[i]), step) * gain
             if bias_ptr is not None:  # together below 2^52
-                y += tl.load(bias_ptr + column, mask=column < width, other=0)[None, :]
+                y += _of_columns(bias_ptr, i, width, ROWS, COLUMNS, EXACT)
             ys += (clamped(nearest(y, power_of_2(-_XHAT_BITS - gain_bits)), 32767),)
         _stored(
             ys, out_ptr, narrow_ptr, scale_ptr, out_step, narrow_step, row, count, 0, width, bits, AFTER,
-            COLUMNS, EXACT,
+            NVIDIA, COLUMNS, EXACT,
         )  # fmt: skip
 
 
@@ -310,7 +332,9 @@ def _rows(
             if RAMP_BITS >= 0:
                 x = ramp(x, first_ptr, RAMP_BITS, NVIDIA)
                 if not EXACT:
-                    x = tl.where(there, x, 0)
+                    x = tl.where(there, x, 0.0)
+                if MAIN != COPY:
+                    x = x.to(tl.int32)
             if MAIN == MULTIPLY:
                 place = other_ptr + row.to(tl.int64)[:, None] * other_step + column[None, :]
                 other = tl.load(place, mask=there, other=0).to(tl.int32)
@@ -325,7 +349,7 @@ def _rows(
             xs += (x,)
         _stored(
             xs, out_ptr, narrow_ptr, scale_ptr, out_step, narrow_step, row, count, first_part, width, bits,
-            AFTER, COLUMNS, EXACT,
+            AFTER, NVIDIA, COLUMNS, EXACT,
         )  # fmt: skip
 
 
@@ -343,6 +367,26 @@ def _tile(width: int, room: int, whole: bool) -> dict[str, int]:
         "EXACT": width % columns == 0,
         "num_warps": min(1 << max((held // 512).bit_length() - 1, 1), 8) if rows == 1 else 4,
     }  # fmt: skip
+
+
+def pieces_on(params: RampParams, device: torch.device) -> torch.Tensor:
+    """A ramp as kernels take it: r + 1/2 of each piece as a line, its slopes and its values at x = 0.
+
+    float32 holds them: a piece begins after 63 slopes of 16 bits at most.
+    """
+    slope, half = params.slope.astype(np.float64), 0.5 if params.bits else 0.0
+    begin = params.knot + half - slope * np.arange(RAMP_PIECES)
+    lines = np.stack([slope / 2**params.bits, begin], axis=1)
+    return torch.tensor(lines, dtype=torch.float32, device=device)
+
+
+def scale_on(scale: NDArray[np.int16] | None, small: bool, device: torch.device) -> torch.Tensor | None:
+    """Scales in steps of 2^-15 of rows that get exponents; of `small` rows, which are int16, in float32."""
+    if scale is None:
+        return None
+    if small:
+        return torch.tensor(scale * 2.0**-15, dtype=torch.float32, device=device)
+    return torch.tensor(scale, device=device)
 
 
 def gain_and_bias_on(
@@ -371,8 +415,8 @@ def norm(
     kernel: Any = _norm
     kernel[(triton.cdiv(room, tile["ROWS"]),)](
         *source.arguments(), gain, bias, out, epilogue.out, epilogue.scale, count, len(gain), *numbers,
-        _step(out), _step(epilogue.out), epilogue.bits, **source.options(), AFTER=epilogue.kind, **tile,
-        **overlapping(count.device), **FUSED,
+        _step(out), _step(epilogue.out), epilogue.bits, **source.options(), AFTER=epilogue.kind,
+        NVIDIA=capability(count.device) > (0, 0), **tile, **overlapping(count.device, room), **FUSED,
     )  # fmt: skip
 
 
@@ -388,7 +432,7 @@ def norm_heads(
     kernel: Any = _norm_heads
     kernel[(triton.cdiv(room, tile["ROWS"]), triton.cdiv(width, dim))](
         x, out, gain, gain_bits, epsilon, count, _step(x), _step(out), width, dim, count_of_heads, *numbers,
-        **tile, **overlapping(count.device), **FUSED,
+        **tile, **overlapping(count.device, room), **FUSED,
     )  # fmt: skip
 
 
@@ -406,6 +450,6 @@ def rows(
         *source.arguments(), other, first, second, third, out, epilogue.out, epilogue.scale, count, width,
         _step(other), _step(out), _step(epilogue.out), epilogue.bits, dim, turned, **source.options(),
         MAIN=main, RAMP_BITS=ramp_bits, PRODUCT_BITS=product_bits, LIMIT=limit, PAIRS=pairs,
-        AFTER=epilogue.kind, NVIDIA=capability(count.device) > (0, 0), **tile, **overlapping(count.device),
-        **FUSED,
+        AFTER=epilogue.kind, NVIDIA=capability(count.device) > (0, 0), **tile,
+        **overlapping(count.device, room), **FUSED,
     )  # fmt: skip

@@ -108,16 +108,14 @@ def _pool(
             pooled = tl.load(line + column, mask=inside, other=0).to(tl.int32)
         else:
             LEAST: tl.constexpr = 0 if POOLING == MEAN else -32768
-            pooled = tl.full([COLUMNS], LEAST, tl.int32)
+            found = tl.full([ROWS, COLUMNS], LEAST, tl.int32)
             for begin in tl.range(start, end, ROWS):
                 row = begin + tl.arange(0, ROWS)
                 there = (row < end)[:, None] & inside[None, :]
                 place = x_ptr + row.to(tl.int64)[:, None] * x_step + column[None, :]
                 x = tl.load(place, mask=there, other=LEAST).to(tl.int32)
-                if POOLING == MEAN:
-                    pooled += tl.sum(x, axis=0)
-                else:
-                    pooled = tl.maximum(pooled, tl.max(x, axis=0))
+                found = found + x if POOLING == MEAN else tl.maximum(found, x)
+            pooled = tl.sum(found, axis=0) if POOLING == MEAN else tl.max(found, axis=0)
         if DIVIDED and POOLING == MEAN:
             n = (end - start).to(tl.int64)
             pooled = floor_divide(2 * pooled.to(tl.int64) + n, 2 * n, 65536)
@@ -207,7 +205,7 @@ def pool(
     kernel: Any = _pool
     kernel[(len(starts) - 1, triton.cdiv(width, columns))](
         x, out, starts, count, width, x.stride(0), out.stride(0), POOLING=POOLINGS[pooling], DIVIDED=divided,
-        ROWS=16, COLUMNS=columns, num_warps=4, **overlapping(x.device), **FUSED,
+        ROWS=16, COLUMNS=columns, num_warps=4, **overlapping(x.device, len(x)), **FUSED,
     )  # fmt: skip
 
 
@@ -218,7 +216,7 @@ def unit(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, room: int, dim
     kernel: Any = _unit
     kernel[(triton.cdiv(room, rows),)](
         x, out, count, dims, x.stride(0), out.stride(0), ROWS=rows, COLUMNS=columns, num_warps=4,
-        **overlapping(x.device), **FUSED,
+        **overlapping(x.device, len(x)), **FUSED,
     )  # fmt: skip
 
 
@@ -233,5 +231,6 @@ def cut_pixels(
     kernel: Any = _pixels
     kernel[(len(out), triton.cdiv(width, columns))](
         images, out, count, positions, sequences, width, height, across, out.stride(0), SPECIAL=special,
-        PATCH=patch, CHANNELS=channels, COLUMNS=columns, num_warps=4, **overlapping(out.device), **FUSED,
+        PATCH=patch, CHANNELS=channels, COLUMNS=columns, num_warps=4, **overlapping(out.device, len(out)),
+        **FUSED,
     )  # fmt: skip
