@@ -14,7 +14,12 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from hccs.backends.triton import program as kernels
-from hccs.backends.triton.program.integers import leading_bit, root_and_quotient, square_root
+from hccs.backends.triton.program.integers import (
+    leading_bit,
+    quotient,
+    root_and_quotient,
+    square_root,
+)
 from hccs.backends.triton.program.linear import keeps_rows
 from hccs.errors import HccsError
 from hccs.numbers.layers import LinearParams, NormParams, RampParams
@@ -191,6 +196,34 @@ def test_roots_and_quotients_by_them(off, monkeypatch):
     root_and_quotient_of[(1,)](*given, s, q, COUNT=1024)
     assert s.tolist() == [math.isqrt(v) for v in a]
     assert q.tolist() == [v // math.isqrt(w) for v, w in zip(b, a, strict=True)]
+
+
+@triton.jit
+def quotient_of(a_ptr, b_ptr, q_ptr, COUNT: tl.constexpr):
+    place = tl.arange(0, COUNT)
+    tl.store(q_ptr + place, quotient(tl.load(a_ptr + place), tl.load(b_ptr + place)))
+
+
+@pytest.mark.parametrize("off", (-4, 0, 4))  # 2^-23; a GPU's quotients of float32 are off by two
+def test_quotients(off, monkeypatch):
+    builder = interpreter.InterpreterBuilder
+    exact = builder.create_fdiv
+
+    def nearly(self, a, b):
+        found = exact(self, a, b)
+        return interpreter.TensorHandle(found.data * np.float32(1 + off * 2.0**-23), found.dtype.scalar)
+
+    monkeypatch.setattr(builder, "create_fdiv", nearly)
+    rng = np.random.default_rng(0)
+    b = [2**k + d for k in range(1, 24) for d in (-1, 0, 1)] + [2**24 - 1]
+    b = np.array([*b, *rng.integers(1, 2**24, 512 - len(b))])
+    largest = (2**24 - 1) << (np.frexp(b)[1].astype(np.int64) - 1)  # as multipliers are divided by sums
+    quotients = rng.integers(0, largest // b + 1)
+    a = np.stack([largest, quotients * b, np.maximum(quotients * b - 1, 0), rng.integers(0, largest)])
+    found = torch.zeros(2048, dtype=torch.int32)
+    given = torch.from_numpy(a.astype(np.float64).ravel()), torch.from_numpy(np.tile(b, 4).astype(np.int32))
+    quotient_of[(1,)](*given, found, COUNT=2048)
+    np.testing.assert_array_equal(found.numpy(), (a // b).ravel())
 
 
 @triton.jit

@@ -12,7 +12,13 @@ import triton.language as tl
 
 from hccs.backends.triton.attention.packed_logits import as_halves, round_half_up
 from hccs.backends.triton.devices import FUSED, capability, overlapping
-from hccs.backends.triton.program.integers import look_up, wait_for_launch_before
+from hccs.backends.triton.program.integers import (
+    exact_float,
+    look_up,
+    power_of_2,
+    quotient,
+    wait_for_launch_before,
+)
 from hccs.numbers.heads import NAMES, HeadParams
 from hccs.numbers.modes import MAX_DISTANCE
 from hccs.numbers.requant import Requant
@@ -103,17 +109,18 @@ def _as_half(digit):
 
 @triton.jit
 def _added(
-    N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
+    N, Z, acc, seen, largest, v_rows, start, column, length, kv_step, factor_ptr, scores_ptr,
     DIM: tl.constexpr, BY_TABLE: tl.constexpr, DIGITS: tl.constexpr, WINDOW: tl.constexpr,
     NVIDIA: tl.constexpr,
 ):  # fmt: skip
-    """N and Z with a block of keys: scores of 15 bits are multiplied as digits of ten."""
+    """N and Z with the block of keys at `start`: scores of 15 bits are multiplied as digits of ten."""
+    key = start + tl.arange(0, acc.shape[1])
     distance = tl.minimum(largest[:, None] - _logits(acc, factor_ptr, NVIDIA), _FAR)
     s = _scores(distance, factor_ptr, scores_ptr, BY_TABLE, NVIDIA)
     if WINDOW:
         s = tl.where(seen, s, 0)
     else:  # keys behind the last have values of zero, and the score of the farthest logit
-        behind = tl.maximum(tl.max(key, axis=0) + 1 - length, 0)
+        behind = tl.maximum(start + acc.shape[1] - length, 0)
         Z -= behind * _scores(tl.minimum(largest + 128, _FAR), factor_ptr, scores_ptr, BY_TABLE, NVIDIA)
     inside = (key < length)[:, None] & (column < DIM)[None, :]
     v = tl.load(v_rows + key.to(tl.int64)[:, None] * kv_step + column[None, :], mask=inside, other=0)
@@ -148,7 +155,7 @@ def _in_two_passes(
         key = start + tl.arange(0, KEYS)
         acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM, WINDOW)
         N, Z = _added(
-            N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factors_ptr, scores_ptr, DIM,
+            N, Z, acc, seen, largest, v_rows, start, column, length, kv_step, factors_ptr, scores_ptr, DIM,
             BY_TABLE, DIGITS, WINDOW, NVIDIA,
         )  # fmt: skip
     return N, Z
@@ -159,11 +166,12 @@ def _rounded(N, Z, factor_ptr):
     """int8 outputs of rows; `factor_ptr` is that of their head, or of each row's."""
     Z = tl.maximum(Z, 1)
     bits = (Z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # Z < 2^24 is exact in float32
-    multiplier = (tl.load(factor_ptr + 2).to(tl.int64) << bits.to(tl.int64)) // Z.to(tl.int64)
+    multiplier = quotient(exact_float(tl.load(factor_ptr + 2)) * power_of_2(bits), Z).to(tl.int64)
     shift = tl.minimum(tl.load(factor_ptr + 3) + bits, 62).to(tl.int64)
     half = (tl.zeros_like(shift) + 1) << (shift - 1)
     wide = (N.to(tl.int64) * multiplier[:, None] + half[:, None]) >> shift[:, None]
-    return tl.minimum(tl.maximum(wide, -128), 127).to(tl.int8)
+    # |N| <= 128 Z: what is left after the shift has 31 bits.
+    return tl.minimum(tl.maximum(wide.to(tl.int32), -128), 127).to(tl.int8)
 
 
 @triton.jit
@@ -199,8 +207,8 @@ def _attention(
             acc, seen = _products(q, k_rows, key, column, length, query, kv_step, before, after, DIM, WINDOW)
             largest = _logits(tl.max(acc, axis=1), factor_ptr, NVIDIA)
             N, Z = _added(
-                N, Z, acc, seen, largest, v_rows, key, column, length, kv_step, factor_ptr, scores_ptr,
-                DIM, BY_TABLE, DIGITS, WINDOW, NVIDIA,
+                N, Z, acc, seen, largest, v_rows, 0, column, length, kv_step, factor_ptr, scores_ptr, DIM,
+                BY_TABLE, DIGITS, WINDOW, NVIDIA,
             )  # fmt: skip
         else:
             begin = tl.maximum(first - before, 0) // KEYS * KEYS

@@ -12,9 +12,12 @@ _INTEGERS = tl.constexpr(1.5 * 2**52)
 _SMALL_INTEGERS = tl.constexpr(1.5 * 2**23)
 
 
+# $3:$2 is a table's address. It is one allocation, in which no sum reaches the upper half of an address.
 _LOOK_UP = """{
+    .reg .b32 i;
     .reg .b64 place;
-    mad.wide.u32 place, $1, BYTES, $2;
+    mad.lo.s32 i, $1, BYTES, $2;
+    mov.b64 place, {i, $3};
     ld.global.nc.TYPE $0, [place];
 }"""
 _OF_BYTES = tl.constexpr(_LOOK_UP.replace("BYTES", "1").replace("TYPE", "s8"))
@@ -42,16 +45,17 @@ def look_up(table_ptr, index, NVIDIA: tl.constexpr):
     if NVIDIA:
         BITS: tl.constexpr = table_ptr.dtype.element_ty.primitive_bitwidth
         CODE: tl.constexpr = _OF_BYTES if BITS == 8 else _OF_HALVES if BITS == 16 else _OF_WORDS
+        place = table_ptr.to(tl.int64)
+        low, high = place.to(tl.int32), (place >> 32).to(tl.int32)
         return tl.inline_asm_elementwise(
-            CODE, "=r,r,l", [index, table_ptr.to(tl.int64)], dtype=tl.int32, is_pure=True, pack=1
+            CODE, "=r,r,r,r", [index, low, high], dtype=tl.int32, is_pure=True, pack=1
         )
     else:
         return tl.load(table_ptr + index).to(tl.int32)
 
 
 # $1 is 1.5 * 2^23 + x and $2 is |x|, $3 a step in pieces, $5:$4 the table's address less that of piece 2^23.
-# 2^23 + piece, rounded down, has no smaller bits, and 1.5 * 2^23 + max(x, 0) - r none when rounded up. The
-# table is one allocation of 512 bytes, so that no sum reaches the upper half of an address.
+# 2^23 + piece, rounded down, has no smaller bits, and 1.5 * 2^23 + max(x, 0) - r none when rounded up.
 _RAMP = tl.constexpr("""{
     .reg .f32 t, slope, begin;
     .reg .b32 i;
@@ -201,6 +205,17 @@ def root_and_quotient(a, b):
     quotient = (b.to(tl.float64) * inverse + _INTEGERS).to(tl.int64, bitcast=True) & 0xFFFFFFFF
     rest = b - quotient * s
     return s, quotient + (rest >= s).to(tl.int64) - (rest < 0).to(tl.int64)
+
+
+@triton.jit
+def quotient(a, b):
+    """floor(a / b), below 2^30, of a in float64 and b from 1 to 2^24 in int32: a step of Newton's, as above."""
+    wide = exact_float(b)
+    inverse = (1.0 / b.to(tl.float32)).to(tl.float64)
+    inverse = tl.fma(inverse, tl.fma(-wide, inverse, tl.full([], 1.0, tl.float64)), inverse)
+    found = nearest_float(a, inverse)
+    rest = tl.fma(-found, wide, a)
+    return found.to(tl.int32) - (rest < 0).to(tl.int32)
 
 
 @triton.jit
