@@ -153,15 +153,15 @@ def main() -> None:
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("decode_gpu.py needs a CUDA device: torch finds none.")
-    found: dict[str, Any] = {"lengths": lengths(given.batch, given.longest), "generation": []}
+    sizes = {name: getattr(given, name) for name in SIZES}
+    found: dict[str, Any] = {"lengths": lengths(given.batch, given.longest), "generation": [], **sizes}
     print({name: value for name, value in found["lengths"].items() if name != "stalls"}, flush=True)
     contenders = models(given.layers, given.longest)
     for padded in (False, True):
         found["generation"].append(generation(contenders, given, padded))
         print(found["generation"][-1], flush=True)
-    if given.json:
-        sizes = {name: getattr(given, name) for name in SIZES}
-        write_json(given.json, {**found, **sizes})
+        if given.json:
+            write_json(given.json, found)
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ def root_and_quotient(a, b):
 
 @triton.jit
 def quotient(a, b):
-    """floor(a / b), below 2^30, of a in float64 and b from 1 to 2^24 in int32: a step of Newton's, as above."""
+    """floor(a / b), below 2^30, of a in float64 and b from 1 to 2^24 in int32, by a step of Newton's, too."""
     wide = exact_float(b)
     inverse = (1.0 / b.to(tl.float32)).to(tl.float64)
     inverse = tl.fma(inverse, tl.fma(-wide, inverse, tl.full([], 1.0, tl.float64)), inverse)
