@@ -109,7 +109,7 @@ def cell(name: str, batch: int, n: int, folder: Path) -> dict[str, Any]:
     ms = {"hccs": ms_of(run)}
     left_out = {}
     for peer, make in peers(plain).items():
-        torch._dynamo.reset()  # which else compiles a few shapes of a function at most
+        torch.compiler.reset()  # else it compiles a few shapes of a function at most
         try:
             made = make()
             with torch.inference_mode():
@@ -192,6 +192,8 @@ def main() -> None:
             print(f"{name} {size}: {row['ratio']:.2f}x, equal: {row['bits_equal']}; {ms}", flush=True)
             for peer, why in row["left_out"].items():
                 print(f"  without {peer}: {why}")
+            if given.json:
+                write_json(given.json, found)
     if given.sentences:
         found["sentences"] = row = sentences(given.sentences, given.texts)
         print(f"sentences: {row['per_second']}, {row['ratio']:.2f}x, equal: {row['equal']}", flush=True)

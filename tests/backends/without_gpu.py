@@ -108,6 +108,7 @@ def pretended(monkeypatch: Any) -> Any:
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True), raising=False)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
     monkeypatch.setattr(torch, "compile", lambda model, **options: model)
+    monkeypatch.setattr(torch.compiler, "reset", lambda: None)
     for name in ("do_bench", "do_bench_cudagraph"):
         monkeypatch.setattr(triton.testing, name, timed)
     for name, instead in {

@@ -257,7 +257,7 @@ def keeps_rows(room: int, outputs: int, depth: int, device: torch.device) -> boo
     if not INTERPRETED and capability(device)[0] != HOPPER[0]:
         return False
     tiles = room // KEPT_ROWS * triton.cdiv(outputs, KEPT_COLUMNS)
-    return depth <= KEPT_INPUTS and room % KEPT_ROWS == 0 and tiles >= 4 * PROGRAMS * multiprocessors(device)
+    return depth <= KEPT_INPUTS and room % KEPT_ROWS == 0 and tiles >= 5 * multiprocessors(device)
 
 
 def linear(x: torch.Tensor, out: torch.Tensor, count: torch.Tensor, layer: Layer) -> None:

@@ -364,8 +364,7 @@ def _tile(width: int, room: int, whole: bool) -> dict[str, int]:
     rows = 1 if held > 1024 else min(_TILE // columns // parts, room, 4 if held > 256 else 16)
     return {
         "ROWS": 1 << (rows.bit_length() - 1), "PARTS": parts, "COLUMNS": columns,
-        "EXACT": width % columns == 0,
-        "num_warps": min(1 << max((held // 512).bit_length() - 1, 1), 8) if rows == 1 else 4,
+        "EXACT": width % columns == 0, "num_warps": 8 if held > 2048 else 4,
     }  # fmt: skip
 
 
