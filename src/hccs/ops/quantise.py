@@ -111,7 +111,7 @@ def by_factor(x: Any, factor: Any) -> Any:
 
 
 def by_factors(parts: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
-    """`by_factor` of up to three tensors (x, factors, out) of one batch, n and d, into int8 ones.
+    """`by_factor` of up to three tensors (x, factors, out) of one batch and d, into int8 ones.
 
     On a GPU this is one launch.
     """

@@ -107,3 +107,20 @@ def test_steps_have_the_bits_of_the_cpu(dtype, changes, steps, monkeypatch):
         hccs.ops.synchronise()
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert sum(steps) >= 2 * (STEPS - 5 - 2 * len(changes)), steps
+
+
+def test_float_caches_are_quantised_whole(monkeypatch):
+    """Static caches and those with windows hold floats, and more keys than a step has queries."""
+    own, generator = slot(0.02), torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(2, heads, tokens, D, generator=generator)
+        for heads, tokens in ((HEADS, 1), (KV_HEADS, 70), (KV_HEADS, 70))
+    )
+
+    def output():
+        with torch.no_grad():
+            return own.attend(AttentionInputs(q, k, v, None, scaling=0.1))[0]
+
+    with monkeypatch.context() as only, pretended(only):
+        found = output()
+    assert torch.equal(found, output())  # now: memory that was left as it was must not hold the answer

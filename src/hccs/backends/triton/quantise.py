@@ -27,7 +27,7 @@ _known: dict[tuple[Any, ...], Start] = {}
 
 @triton.jit
 def _part(
-    fault_ptr, batch, tokens, d, x_ptr, factor_ptr, out_ptr, heads, step, x0, x1, x2, x3, o0, o1, o2,
+    fault_ptr, batch, d, x_ptr, factor_ptr, out_ptr, heads, tokens, step, x0, x1, x2, x3, o0, o1, o2,
     BLOCK_ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """int8 of x [batch, heads, tokens, d]; NaN is marked, and becomes -128."""
@@ -47,26 +47,26 @@ def _part(
 
 @triton.jit
 def _by_factors(
-    fault_ptr, batch, tokens, d,
-    a_ptr, a_factor_ptr, a_out_ptr, a_heads, a_step, a0, a1, a2, a3, ao0, ao1, ao2,
-    b_ptr, b_factor_ptr, b_out_ptr, b_heads, b_step, b0, b1, b2, b3, bo0, bo1, bo2,
-    c_ptr, c_factor_ptr, c_out_ptr, c_heads, c_step, c0, c1, c2, c3, co0, co1, co2,
+    fault_ptr, batch, d,
+    a_ptr, a_factor_ptr, a_out_ptr, a_heads, a_tokens, a_step, a0, a1, a2, a3, ao0, ao1, ao2,
+    b_ptr, b_factor_ptr, b_out_ptr, b_heads, b_tokens, b_step, b0, b1, b2, b3, bo0, bo1, bo2,
+    c_ptr, c_factor_ptr, c_out_ptr, c_heads, c_tokens, c_step, c0, c1, c2, c3, co0, co1, co2,
     BLOCK_ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     if tl.program_id(1) == 0:
         _part(
-            fault_ptr, batch, tokens, d, a_ptr, a_factor_ptr, a_out_ptr, a_heads, a_step, a0, a1, a2, a3,
-            ao0, ao1, ao2, BLOCK_ROWS, BLOCK_D,
+            fault_ptr, batch, d, a_ptr, a_factor_ptr, a_out_ptr, a_heads, a_tokens, a_step,
+            a0, a1, a2, a3, ao0, ao1, ao2, BLOCK_ROWS, BLOCK_D,
         )  # fmt: skip
     elif tl.program_id(1) == 1:
         _part(
-            fault_ptr, batch, tokens, d, b_ptr, b_factor_ptr, b_out_ptr, b_heads, b_step, b0, b1, b2, b3,
-            bo0, bo1, bo2, BLOCK_ROWS, BLOCK_D,
+            fault_ptr, batch, d, b_ptr, b_factor_ptr, b_out_ptr, b_heads, b_tokens, b_step,
+            b0, b1, b2, b3, bo0, bo1, bo2, BLOCK_ROWS, BLOCK_D,
         )  # fmt: skip
     else:
         _part(
-            fault_ptr, batch, tokens, d, c_ptr, c_factor_ptr, c_out_ptr, c_heads, c_step, c0, c1, c2, c3,
-            co0, co1, co2, BLOCK_ROWS, BLOCK_D,
+            fault_ptr, batch, d, c_ptr, c_factor_ptr, c_out_ptr, c_heads, c_tokens, c_step,
+            c0, c1, c2, c3, co0, co1, co2, BLOCK_ROWS, BLOCK_D,
         )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def by_factor(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 def by_factors(parts: Sequence[Part]) -> None:
     """Fill int8 `out` of up to three (x, factors, out): [batch, heads, n, d], float32 of every head, like x.
 
-    All have the same batch, n and d. Rows of `out` are contiguous.
+    All have the same batch and d. Rows of `out` are contiguous.
     """
     first = parts[0][0]
     if not first.numel():
@@ -114,19 +114,19 @@ def _asked(parts: Sequence[Part]) -> tuple[tuple[Any, ...], list[tuple[int, int,
 
 def _launch(parts: Sequence[Part], faults: torch.Tensor, asked: tuple[Any, ...]) -> None:
     """The first launch of a layout, after which others are known."""
-    batch, _, tokens, d = parts[0][0].shape
-    rows, block_d = max(batch * x.shape[1] * tokens for x, _, _ in parts), triton.next_power_of_2(d)
+    batch, _, _, d = parts[0][0].shape
+    rows, block_d = max(batch * x.shape[1] * x.shape[2] for x, _, _ in parts), triton.next_power_of_2(d)
     block_rows = max((_SMALL_TILE if rows * block_d <= _FEW else _TILE) // block_d, 1)
     grid, options = (
         (triton.cdiv(rows, block_rows), len(parts)),
         {"BLOCK_ROWS": block_rows, "BLOCK_D": block_d},
     )
-    layouts = [(x.shape[1], factor.stride(0), *x.stride(), *out.stride()[:3]) for x, factor, out in parts]
+    layouts = [(*x.shape[1:3], factor.stride(0), *x.stride(), *out.stride()[:3]) for x, factor, out in parts]
 
     def arguments(faults: Any, parts: Sequence[tuple[Any, ...]]) -> list[Any]:
         found = [[*part, *layout] for part, layout in zip(parts, layouts, strict=True)]
         found += [found[0]] * (_MOST_PARTS - len(found))
-        return [faults, batch, tokens, d, *found[0], *found[1], *found[2]]
+        return [faults, batch, d, *found[0], *found[1], *found[2]]
 
     kernel: Any = _by_factors
     plain = [tuple(tensor.detach() for tensor in part) for part in parts]
