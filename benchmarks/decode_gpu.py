@@ -5,8 +5,8 @@
 
 SmolLM2-135M's shape in bfloat16 with random weights, which change no time, written by `model.generate()`:
 with SDPA and a cache in bfloat16, with the same but without cuDNN, which plans every length that it has not
-seen, and with `hccs.nn.attach(..., backend="integer")` and its int8 cache. They take turns, and the median
-counts; the ratio is that of the faster SDPA.
+seen, with `hccs.nn.attach(..., backend="integer")` and its int8 cache, and with these inside
+`hccs.nn.recorded_steps`. They take turns, and the median counts; ratios are over the faster SDPA.
 
 - per_token: milliseconds of a step of generation, from one choice of tokens to the next.
 - lengths: what the host takes for `hccs.attention` of one query over a cache that grows by a key with every
@@ -21,6 +21,7 @@ import argparse
 import copy
 import statistics
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,11 @@ def table(layers: int, longest: int) -> hccs.ParamTable:
     )  # fmt: skip
 
 
-OWN, SDPA, PLAIN_SDPA = "hccs", "sdpa", "sdpa without cuDNN"
+OWN, RECORDED, SDPA, PLAIN_SDPA = "hccs", "hccs recorded", "sdpa", "sdpa without cuDNN"
 
 
 def models(layers: int, longest: int) -> dict[str, Any]:
-    """The model with SDPA, twice, and the same with HCCS."""
+    """The model with SDPA and the same with HCCS, each twice."""
     config = LlamaConfig(**SHAPE, num_hidden_layers=layers, attn_implementation="sdpa")
     found = {}
     for name in (SDPA, OWN):
@@ -61,7 +62,7 @@ def models(layers: int, longest: int) -> dict[str, Any]:
             model = LlamaForCausalLM(copy.deepcopy(config))
         found[name] = model.to(torch.bfloat16).eval()
     hccs.nn.attach(found[OWN], table(layers, longest), backend="integer")
-    return {**found, PLAIN_SDPA: found[SDPA]}
+    return {**found, RECORDED: found[OWN], PLAIN_SDPA: found[SDPA]}
 
 
 class Clock(StoppingCriteria):  # type: ignore[misc]
@@ -79,10 +80,11 @@ def per_token(name: str, model: Any, prompts: torch.Tensor, mask: torch.Tensor, 
     """Milliseconds of each step after the first, which reads the prompts."""
     clock = Clock()
     torch.backends.cuda.enable_cudnn_sdp(name != PLAIN_SDPA)
-    model.generate(
-        prompts, attention_mask=mask, max_new_tokens=new, do_sample=False, pad_token_id=0, eos_token_id=None,
-        stopping_criteria=StoppingCriteriaList([clock]),
-    )  # fmt: skip
+    with hccs.nn.recorded_steps(model) if name == RECORDED else nullcontext():
+        model.generate(
+            prompts, attention_mask=mask, max_new_tokens=new, do_sample=False, pad_token_id=0,
+            eos_token_id=None, stopping_criteria=StoppingCriteriaList([clock]),
+        )  # fmt: skip
     torch.cuda.synchronize()
     clock.moments.append(time.perf_counter())
     return np.diff(clock.moments) * 1e3
@@ -98,7 +100,7 @@ def generation(contenders: dict[str, Any], given: argparse.Namespace, padded: bo
     turns: dict[str, list[float]] = {name: [] for name in contenders}
     slowest: dict[str, float] = {}
     for name, model in contenders.items():  # compiles, ours for every class of lengths
-        per_token(name, model, prompts, mask, given.new if name == OWN else min(given.new, 16))
+        per_token(name, model, prompts, mask, given.new if name in (OWN, RECORDED) else min(given.new, 16))
     for turn in range(given.turns):
         for name, model in contenders.items():
             steps = per_token(name, model, prompts, mask, given.new)
@@ -106,7 +108,7 @@ def generation(contenders: dict[str, Any], given: argparse.Namespace, padded: bo
             slowest[name] = float(steps.max())
             print(f"padded {padded}, turn {turn}, {name}: {turns[name][-1]:.3f} ms a token", flush=True)
     median = {name: statistics.median(found) for name, found in turns.items()}
-    ratio = min(median[SDPA], median[PLAIN_SDPA]) / median[OWN]
+    ratio = {name: min(median[SDPA], median[PLAIN_SDPA]) / median[name] for name in (OWN, RECORDED)}
     return {"padded": padded, "ms": median, "ratio": ratio, "slowest_ms": slowest}
 
 

@@ -134,6 +134,21 @@ def test_keys_in_shared_memory_assemble(n, causal, scores, monkeypatch):
 
 
 @compiled
+@pytest.mark.parametrize("end", [None, "*i32"], ids=["all", "before an end"])
+def test_quantised_operands_assemble(end):
+    from hccs.backends.triton.quantise import _by_factors
+
+    types = dict(fault_ptr="*i8", end_ptr=end)
+    for part in "abc":
+        types |= {f"{part}_ptr": "*bf16", f"{part}_factor_ptr": "*fp32", f"{part}_out_ptr": "*i8"}
+    fixed = dict(BLOCK_ROWS=16, BLOCK_D=64) | (dict(end_ptr=None) if end is None else {})
+    signature = {
+        name: "constexpr" if name in fixed else types.get(name, "i32") for name in _by_factors.arg_names
+    }
+    compile(ASTSource(_by_factors, signature, fixed), HOPPER)
+
+
+@compiled
 @pytest.mark.parametrize(
     "masking", [codes.NO_MASK, codes.LENGTHS, codes.MASK], ids=["none", "lengths", "mask"]
 )

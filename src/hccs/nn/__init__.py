@@ -16,6 +16,7 @@ from hccs.nn.lowering import (  # noqa: E402
 )
 from hccs.nn.lowering.parts import PixelScaling, VectorHead  # noqa: E402
 from hccs.nn.reconstructing import ReconstructedMatrix, reconstruct  # noqa: E402
+from hccs.nn.recording import recorded_steps  # noqa: E402
 from hccs.nn.slots import AttentionInputs, AttentionSlot, SoftmaxSlot  # noqa: E402
 from hccs.nn.training import refine  # noqa: E402
 
@@ -38,6 +39,7 @@ __all__ = [
     "lower",
     "quantised",
     "reconstruct",
+    "recorded_steps",
     "refine",
     "restore",
 ]

@@ -17,7 +17,7 @@ from torch import nn
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from hccs.errors import ModelError
-from hccs.nn.integer import APPENDED, IntegerAttention
+from hccs.nn.integer import APPENDED, END, IntegerAttention
 from hccs.nn.interface import SLOT
 
 ROOM = 64
@@ -25,7 +25,7 @@ ROOM = 64
 
 
 @dataclass
-class _Room:
+class Room:
     """Tensors [batch, key heads, capacity, d] of k and v that are filled up to a number of tokens.
 
     Filled places are never rewritten: copies of a layer share a room, and views of it stay valid when the
@@ -56,7 +56,7 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
     def __init__(self, slot: IntegerAttention, attention: nn.Module | None = None) -> None:
         super().__init__()
         self.slot, self.attention = slot, None if attention is None else weakref.ref(attention)
-        self.room: _Room | None = None
+        self.room: Room | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = torch.int8, key_states.device
@@ -85,12 +85,28 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
         before = kept[0].shape[-2]
         tokens = before + key_states.shape[-2]
         if self.room is None or not self.room.takes(*kept, tokens):
-            self.room = _Room(_with_room(kept[0], tokens), _with_room(kept[1], tokens), before)
-        both = self.room.keys, self.room.values
-        self.room.filled = tokens
-        self.keys, self.values = both[0].narrow(2, 0, tokens), both[1].narrow(2, 0, tokens)
-        self.slot.append((key_states, value_states), self.keys, self.values)
+            self.room = Room(_with_room(kept[0], tokens), _with_room(kept[1], tokens), before)
+        keys, values = self.fill(tokens)
+        self.slot.append((key_states, value_states), keys, values)
+        return keys, values
+
+    def fill(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values become the first `tokens` of the room."""
+        room: Any = self.room
+        room.filled = tokens
+        self.keys, self.values = room.keys.narrow(2, 0, tokens), room.values.narrow(2, 0, tokens)
         return self.keys, self.values
+
+    def awaits(self, tokens: int, device: torch.device) -> bool:
+        """Whether one more token, the last of `tokens`, fits the room, and attention will read it there."""
+        slot, layer = self.slot, None if self.attention is None else self.attention()
+        keys, values = self.keys, self.values
+        waiting: Any = getattr(keys, APPENDED, None)
+        if self.room is None or keys is None or values is None or waiting:
+            return False
+        here = keys.shape[2] == tokens - 1 and keys.device == device
+        read = slot.reads_cache and getattr(layer, SLOT, None) is slot and tokens <= slot.theta.max_columns
+        return here and read and self.room.takes(keys, values, tokens)
 
     def offload(self) -> None:
         """Move the tokens to the CPU; the room they had is given back."""
@@ -100,6 +116,33 @@ class Int8CacheLayer(DynamicLayer):  # type: ignore[misc]
     def reset(self) -> None:
         self.room = None
         super().reset()
+
+
+class RecordedCacheLayer(Int8CacheLayer):
+    """A layer's part of a cache while a CUDA graph records a step: its whole room, with an end on the GPU."""
+
+    def __init__(self, part: Int8CacheLayer, tokens: int, end: torch.Tensor, before: torch.Tensor) -> None:
+        super().__init__(part.slot)
+        room: Any = part.room
+        self.attention, self._before = part.attention, before
+        self._all = room.keys[:, :, :tokens], room.values[:, :, :tokens]
+        self.keys, self.values = self._all
+        self.dtype, self.device, self.is_initialized = torch.int8, end.device, True
+        setattr(self.keys, END, end)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """All keys and values of the room; attention writes the new ones together with q."""
+        setattr(self.keys, APPENDED, (key_states, value_states))
+        return self._all
+
+    def get_seq_length(self) -> Any:
+        """A tensor, as transformers' static caches return it."""
+        return self._before
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._all[0].shape[2], 0
 
 
 def _with_room(kept: Any, tokens: int) -> torch.Tensor:

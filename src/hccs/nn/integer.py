@@ -23,6 +23,9 @@ where i16_div rounds the reciprocal down. i16_clb has no integer form."""
 APPENDED = "hccs_appended"
 """The attribute of a cache's keys: the k and v still to be quantised into its last rows, or nothing."""
 
+END = "hccs_end"
+"""The attribute of keys that have room for more: where they end, int32 [1] on the GPU."""
+
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """Outputs that `hccs.attention` rounds itself, without a float32 tensor in between."""
 
@@ -55,7 +58,8 @@ class IntegerAttention(AttentionSlot):
         self.register_buffer("factor_bits", factors.view(torch.int32), persistent=False)
         self._requant_by_scaling: dict[float, Requant] = {}
         self._factors_by_sharing: dict[int, tuple[Any, tuple[torch.Tensor, ...]]] = {}
-        self._reads_cache = False
+        self.reads_cache = False
+        """Whether attention has read a cache's own tensor before: it will again."""
 
     def attend(self, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
         # To disable what is not being compiled takes longer than this question.
@@ -98,6 +102,7 @@ class IntegerAttention(AttentionSlot):
         new = self._appended(key)
         out: torch.Tensor
         if new:
+            asked["end"] = getattr(key, END, None)
             out = append_and_attend((query, *new), factors, key, value, self.theta, requant, **asked)
         else:
             q, k, v = self.integers(query, key, value)
@@ -120,8 +125,8 @@ class IntegerAttention(AttentionSlot):
         appended: tuple[torch.Tensor, ...] | None = getattr(key, APPENDED, None)
         if appended is None:
             return ()
-        if not self._reads_cache:  # modules take their time to set anything
-            self._reads_cache = True
+        if not self.reads_cache:  # modules take their time to set anything
+            self.reads_cache = True
         setattr(key, APPENDED, ())
         return appended
 
@@ -130,7 +135,7 @@ class IntegerAttention(AttentionSlot):
 
         Where attention has read a cache's own tensor before, it will again, and does this together with q.
         """
-        waits = self._reads_cache and keys.is_cuda and not torch.compiler.is_compiling()
+        waits = self.reads_cache and keys.is_cuda and not torch.compiler.is_compiling()
         setattr(keys, APPENDED, new if waits else ())
         if not waits:
             self.write(new, keys, values)

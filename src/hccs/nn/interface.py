@@ -35,6 +35,9 @@ BITS = "hccs_bits"
 COMPILED = "_orig_mod."
 """What torch.compile adds to the names of modules inside a module that it compiles."""
 
+RECORDED = "hccs_recorded"
+"""The attribute of the place, on a GPU, of the one query that a CUDA graph records."""
+
 CAUSAL = "hccs_is_causal"
 """The attribute of a mask of ours that hides the future and nothing else: its version, which changes when
 anybody writes into it."""
@@ -140,6 +143,8 @@ def mask(*args: Any, **options: Any) -> torch.Tensor | None:
     from transformers.masking_utils import sdpa_mask
 
     may_skip = options["allow_is_causal_skip"] = bool(options.get("allow_is_causal_skip"))
+    if may_skip and _sees_what_is_cached(options):
+        return None
     built: torch.Tensor | None = sdpa_mask(*args, **options)
     if built is not None and built.is_cuda and not torch.compiler.is_compiling() and not built.is_inference():
         setattr(built, BITS, {})
@@ -160,6 +165,15 @@ def _is_last(options: dict[str, Any]) -> bool:
         return False
     q_length, kv_length, q_offset, kv_offset = places
     return bool(q_length == 1 and kv_offset + kv_length == q_offset + 1)
+
+
+def _sees_what_is_cached(options: dict[str, Any]) -> bool:
+    """Whether a recorded query sees all keys of a cache, at whose end attention stops without a mask."""
+    from transformers.masking_utils import causal_mask_function
+
+    recorded = getattr(options.get("q_offset"), RECORDED, False)
+    padded = options.get("attention_mask") is not None
+    return recorded and not padded and options.get("mask_function") is causal_mask_function
 
 
 def register() -> None:

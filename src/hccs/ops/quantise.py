@@ -110,14 +110,16 @@ def by_factor(x: Any, factor: Any) -> Any:
     return torch.from_numpy(kernel(x.detach().float().numpy(), factor.detach().float().numpy()))
 
 
-def by_factors(parts: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
+def by_factors(
+    parts: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]], end: torch.Tensor | None = None
+) -> None:
     """`by_factor` of up to three tensors (x, factors, out) of one batch and d, into int8 ones.
 
-    On a GPU this is one launch.
+    On a GPU this is one launch, which can write the second and third before an `end` that only the GPU knows.
     """
     device = arguments.device_of(parts[0][0])
     if device != "cpu":
-        backend("quantise", device).by_factors(parts)
+        backend("quantise", device).by_factors(parts, end)
         return
     for x, factor, out in parts:
         out.copy_(by_factor(x, factor))

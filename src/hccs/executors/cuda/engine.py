@@ -14,6 +14,7 @@ from hccs._extras import require
 from hccs.errors import DataError, ModelError, ParameterError
 from hccs.executors.cuda.code import CODE, TARGET, Building
 from hccs.ops.dispatch import backend
+from hccs.ops.graphs import recorded
 from hccs.program.cache import is_causal
 from hccs.program.plan import plan
 from hccs.program.program import Program
@@ -278,12 +279,7 @@ class Run:
             return
         import torch
 
-        # The kernels were compiled by the launches before, which a capture could not do.
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may allocate meanwhile.
-        with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
-            self._launch()
-        self._graph = graph
+        self._graph, _ = recorded(self._launch, torch.cuda.current_stream())
 
     def _launch(self) -> None:
         for launch in self._launches:
