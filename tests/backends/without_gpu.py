@@ -24,6 +24,8 @@ class OnTheHost(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.recorded: list[Any] | None = None
+        self.failed = False
+        """Whether the latest recording did."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.Tensor.cuda:
@@ -94,9 +96,10 @@ def pretended(monkeypatch: Any) -> Any:
 
     @contextlib.contextmanager
     def captured(graph: Graph, **options: Any) -> Any:
-        host.recorded = graph.calls
+        host.recorded, host.failed = graph.calls, True
         try:
             yield
+            host.failed = False
         finally:
             host.recorded = None
 
@@ -131,4 +134,4 @@ def pretended(monkeypatch: Any) -> Any:
     }.items():
         monkeypatch.setattr(torch.cuda, name, instead)
     with host:
-        yield
+        yield host

@@ -23,7 +23,7 @@ from hccs.errors import ModelError
 from hccs.nn.batches import unwrapped
 from hccs.nn.integer import APPENDED, IntegerAttention
 from hccs.nn.interface import RECORDED, SLOT, attention_layers
-from hccs.ops.graphs import recorded
+from hccs.ops.graphs import recorded, recording_stream
 
 if TYPE_CHECKING:
     from transformers.cache_utils import DynamicCache
@@ -217,7 +217,7 @@ class _Recording:
         """Run the step, which compiles its kernels, and record it for the next ones."""
         found = self._launch()
         try:
-            self._graph, self._found = recorded(self._launch, torch.cuda.Stream(self._end.device))
+            self._graph, self._found = recorded(self._launch, recording_stream(self._end.device))
         except RuntimeError as error:
             raise _NotRecordedError(str(error)) from error
         return found

@@ -34,13 +34,14 @@ def llama():
 
 @pytest.fixture
 def replays(monkeypatch):
-    """A GPU that is not there, and the graphs that it replays."""
+    """The graphs that a GPU replays which is not there. No recording on it may be the last one and fail."""
     monkeypatch.setattr(Memory, "require", lambda *_: None)  # addresses are those of views
     found = []
     replay = Graph.replay
     monkeypatch.setattr(Graph, "replay", lambda self: (found.append(self), replay(self))[1])
-    with pretended(monkeypatch):
+    with pretended(monkeypatch) as host:
         yield found
+        assert not host.failed
 
 
 def prompts(tokens, texts=2):
