@@ -37,11 +37,8 @@ def test_generate_gpu(run, monkeypatch):
 
 
 @pytest.mark.usefixtures("gpu")
-def test_decode_gpu(run, monkeypatch):
-    import decode_gpu
-
-    monkeypatch.setitem(decode_gpu.SHAPE, "vocab_size", 300)
-    sizes = {"batch": 2, "prompt": 4, "new": 3, "turns": 1, "layers": 1, "longest": 8}
+def test_decode_gpu(run):
+    sizes = {"batch": 1, "prompt": 4, "new": 3, "turns": 1, "layers": 1, "longest": 8}
     found = run("decode_gpu", *(f"--{name}={size}" for name, size in sizes.items()))
     assert [row["padded"] for row in found["generation"]] == [False, True]
     assert all(x > 0 for row in found["generation"] for x in (*row["ms"].values(), *row["ratio"].values()))
