@@ -16,6 +16,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 GPU = torch.device("cuda", 0)
+UNWRITTEN, GARBAGE = (torch.empty, torch.empty_like, torch.Tensor.new_empty), 77
+"""What these return holds something, but never by chance the answer of a call before."""
+
+WAITING = {
+    getattr(torch.Tensor, name)
+    for name in ("__bool__", "__float__", "__index__", "__int__", "cpu", "item", "nonzero", "tolist")
+}
+"""What needs values on the host: a recording has none."""
 
 
 class OnTheHost(TorchFunctionMode):
@@ -36,11 +44,15 @@ class OnTheHost(TorchFunctionMode):
         return self.called(function, [*map(at_home, args)], kwargs)
 
     def called(self, function: Any, args: Any, kwargs: Any) -> Any:
+        if self.recorded is not None and function in WAITING:
+            raise RuntimeError("operation not permitted when stream is capturing")
         recorded, self.recorded = self.recorded, None  # what it calls is a part of it
         try:
             found = function(*args, **kwargs)
         finally:
             self.recorded = recorded
+        if function in UNWRITTEN:
+            found.fill_(GARBAGE)
         if recorded is not None:
             recorded.append((function, args, kwargs, found))
         return found

@@ -6,6 +6,7 @@ of few queries.
 
 import copy
 import functools
+import warnings
 
 import pytest
 import torch
@@ -128,4 +129,64 @@ def test_a_model_in_halves_generates():
     ids = torch.randint(1, VOCABULARY, (2, 300), device="cuda")
     cached, anew = (model.generate(ids, use_cache=cache, **SETTINGS) for cache in (True, False))
     assert cached.shape == anew.shape == (2, 306)
+    hccs.ops.synchronise()
+
+
+def require_close(found, expected):
+    """Tokens are the same until two are almost equally likely; scores differ by the order of float sums."""
+    for step, (ours, logits) in enumerate(zip(found.logits, expected.logits, strict=True)):
+        torch.testing.assert_close(ours, logits, rtol=0.05, atol=0.05)
+        best, second = logits.topk(2).values.unbind(-1)
+        if (best - second).min() < NEAR:
+            return
+        assert torch.equal(found.sequences[:, : -5 + step], expected.sequences[:, : -5 + step])
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize("padded", [False, True])
+def test_recorded_steps_are_those_of_ordinary_generation(make, padded):
+    _, model = in_integers(make, "two lines")
+    generator = torch.Generator().manual_seed(3)
+    for tokens in (61, 250):  # the room of the cache ends within the steps, and does not
+        ids = torch.randint(1, VOCABULARY, (3, tokens), generator=generator).cuda()
+        mask = torch.ones_like(ids)
+        mask[1, :9] = 0 if padded else 1
+        asked = {"attention_mask": mask, "return_dict_in_generate": True, "output_logits": True, **SETTINGS}
+        expected = model.generate(ids, **asked)
+        with warnings.catch_warnings(), hccs.nn.recorded_steps(model):
+            warnings.simplefilter("error")
+            found = [model.generate(ids, **asked) for _ in range(2)]
+            drawn = model.generate(ids, **{**asked, "do_sample": True})
+        for again in found:
+            require_close(again, expected)
+        assert drawn.sequences.shape == expected.sequences.shape
+    hccs.ops.synchronise()
+
+
+def test_a_step_that_cannot_be_recorded_runs_as_before(monkeypatch):
+    _, model = in_integers(llama, "two lines")
+    ids = torch.randint(1, VOCABULARY, (2, 20), device="cuda")
+    asked = {"return_dict_in_generate": True, "output_logits": True, **SETTINGS}
+    expected = model.generate(ids, **asked)
+    forward = type(model.model).forward
+
+    def looks(self, *args, past_key_values=None, **given):
+        int(past_key_values.get_seq_length())  # waits for the GPU
+        return forward(self, *args, past_key_values=past_key_values, **given)
+
+    monkeypatch.setattr(type(model.model), "forward", looks)
+    with hccs.nn.recorded_steps(model), pytest.warns(UserWarning, match="does not record"):
+        found = model.generate(ids, **asked)
+        drawn = model.generate(ids, **{**asked, "do_sample": True})
+    require_close(found, expected)
+    assert drawn.sequences.shape == expected.sequences.shape
+    hccs.ops.synchronise()
+
+
+def test_static_caches_have_the_scores_of_growing_ones():
+    _, model = in_integers(llama, "two lines")
+    ids = torch.randint(1, VOCABULARY, (2, 40), device="cuda")
+    asked = {"return_dict_in_generate": True, "output_logits": True, "disable_compile": True, **SETTINGS}
+    expected = model.generate(ids, **asked)
+    require_close(model.generate(ids, cache_implementation="static", **asked), expected)
     hccs.ops.synchronise()

@@ -93,12 +93,9 @@ def test_windows_that_only_the_mask_knows_stay(replays):
 def test_a_model_that_looks_at_the_length_on_the_host_runs_as_before(llama, replays, monkeypatch):
     """A graph would repeat what its Python code did for one length."""
     forward = transformers.models.llama.modeling_llama.LlamaModel.forward
-    lengths = []
 
     def looks(self, *args, past_key_values=None, **given):
-        lengths.append(past_key_values.get_seq_length())
-        if torch.cuda.is_current_stream_capturing():  # as int() of a tensor is refused then
-            raise RuntimeError("operation not permitted when stream is capturing")
+        int(past_key_values.get_seq_length())
         return forward(self, *args, past_key_values=past_key_values, **given)
 
     ids = prompts(12)
@@ -108,7 +105,6 @@ def test_a_model_that_looks_at_the_length_on_the_host_runs_as_before(llama, repl
         found = generated(llama, ids, new=4)
     require_same(found, expected)
     assert not replays
-    assert [type(length) for length in lengths if type(length) is not int] == [torch.Tensor] * 2
 
 
 def test_other_calls_inside_run_as_before(llama, replays):
