@@ -24,6 +24,8 @@ WAITING = {
     for name in ("__bool__", "__float__", "__index__", "__int__", "cpu", "item", "nonzero", "tolist")
 }
 """What needs values on the host: a recording has none."""
+SIZED = {torch.arange, torch.empty, torch.ones, torch.zeros}
+"""What needs them where its size is a tensor."""
 
 
 class OnTheHost(TorchFunctionMode):
@@ -44,7 +46,8 @@ class OnTheHost(TorchFunctionMode):
         return self.called(function, [*map(at_home, args)], kwargs)
 
     def called(self, function: Any, args: Any, kwargs: Any) -> Any:
-        if self.recorded is not None and function in WAITING:
+        sized = function in SIZED and any(isinstance(x, torch.Tensor) for x in tree_leaves(args))
+        if self.recorded is not None and (sized or function in WAITING):
             raise RuntimeError("operation not permitted when stream is capturing")
         recorded, self.recorded = self.recorded, None  # what it calls is a part of it
         try:

@@ -2,7 +2,8 @@
 
 A step over the int8 room of a cache is recorded on tensors that stay where they are. It reads the whole room,
 and only the GPU knows how many keys are in it. Later steps copy their token into those tensors and replay the
-graph, until the cache gets another room. Calls of any other kind run as they always did.
+graph, until the cache gets another room. Calls of any other kind run as they always did. The step that is
+recorded is answered by an ordinary call, and a graph that answers anything else is not used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hccs.errors import ModelError
+from hccs.errors import HccsError, ModelError
 from hccs.nn.batches import unwrapped
 from hccs.nn.integer import APPENDED, IntegerAttention
 from hccs.nn.interface import RECORDED, SLOT, attention_layers
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from hccs.nn.cache import Room
 
 IDS, MASK, CACHE = "input_ids", "attention_mask", "past_key_values"
+
+CLOSE = 0.02
+"""A graph's scores may differ from an ordinary call's by this share of the largest: cuBLAS may add in another
+order there."""
 
 
 @contextmanager
@@ -72,6 +77,7 @@ def recorded_steps(model: nn.Module) -> Iterator[None]:
 class _Step:
     """A call that appends one token to every text of a cache."""
 
+    given: dict[str, Any]
     tensors: dict[str, torch.Tensor]
     """All tensors of the call but the mask."""
     mask: torch.Tensor | None
@@ -101,24 +107,29 @@ class _Recorder:
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         step = None if args or self._refused else self._step(given)
-        if step is not None:
-            try:
-                return self._replayed(step)
-            except _NotRecordedError as error:  # the cache is still as it was
-                self._refused = True
-                warnings.warn(
-                    f"hccs.nn.recorded_steps does not record this model's steps: {error}", stacklevel=2
-                )
-        return self._forward(*args, **given)
-
-    def _replayed(self, step: _Step) -> ModelOutput:
+        if step is None:
+            return self._forward(*args, **given)
         with self._lock, torch.cuda.device(step.tensors[IDS].device):
             recording = self._recordings.get(step.cache)
-            if recording is None or not recording.takes(step):
-                self._recordings.pop(step.cache, None)  # its memory is free before more is taken
-                recording = _Recording(self._forward, self._model, step)
-                self._recordings[step.cache] = recording
-            return recording.replay(step)
+            if recording is not None and recording.takes(step):
+                return recording.replay(step)
+            self._recordings.pop(step.cache, None)  # its memory is free before more is taken
+            return self._recorded(step)
+
+    def _recorded(self, step: _Step) -> Any:
+        """The answer of an ordinary call, which is recorded for the steps after it."""
+        recording = _Recording(self._forward, self._model, step)
+        answer = self._forward(**step.given)
+        if recording.is_full(step):
+            return answer
+        try:
+            recording.record(step, answer)
+            self._recordings[step.cache] = recording
+        except _NotRecordedError as error:
+            self._refused = True
+            self._recordings.clear()
+            warnings.warn(f"hccs.nn.recorded_steps does not record this model's steps: {error}", stacklevel=4)
+        return answer
 
     def _step(self, given: dict[str, Any]) -> _Step | None:
         """None for a call that is not a step in integers on one GPU."""
@@ -147,7 +158,7 @@ class _Recorder:
                 return None
             if bool(mask.all()):
                 mask = None
-        return _Step(tensors, mask, cache, tokens, others)
+        return _Step(given, tensors, mask, cache, tokens, others)
 
 
 class _NotRecordedError(Exception):
@@ -167,23 +178,25 @@ class _Recording:
         self._addresses = self._of_weights()
         parts: Any = step.cache.layers
         self._rooms: list[Room] = [part.room for part in parts]
-        keys = min(
-            *(room.keys.shape[2] for room in self._rooms), *(part.slot.theta.max_columns for part in parts)
-        )
-        device = step.tensors[IDS].device
+        rooms = (min(part.room.keys.shape[2], part.slot.theta.max_columns) for part in parts)
+        self._keys, device = min(rooms), step.tensors[IDS].device
         with torch.inference_mode(False):  # later steps may be outside of it
             self._tensors = {name: torch.empty_like(x) for name, x in step.tensors.items()}
             self._end = torch.empty(1, dtype=torch.int32, device=device)
             self._before = torch.empty((), dtype=torch.int64, device=device)
             self._mask: torch.Tensor | None = None
             if step.mask is not None:
-                self._mask = torch.empty((len(step.mask), keys), dtype=torch.bool, device=device)
+                self._mask = torch.empty((len(step.mask), self._keys), dtype=torch.bool, device=device)
         setattr(self._before, RECORDED, True)
-        self._parts = [RecordedCacheLayer(part, keys, self._end, self._before) for part in parts]
+        self._parts = [RecordedCacheLayer(part, self._keys, self._end, self._before) for part in parts]
         self._cache = DynamicCache()
         self._cache.layers = [*self._parts]
         self._graph: Any = None
         self._found: Any = None
+
+    def is_full(self, step: _Step) -> bool:
+        """Whether no step after this one fits."""
+        return step.tokens >= self._keys
 
     def takes(self, step: _Step) -> bool:
         """Whether this step differs from the recorded one in its token alone."""
@@ -191,8 +204,44 @@ class _Recording:
         rooms = all(part.room is room for part, room in zip(parts, self._rooms, strict=True))
         return rooms and step.form == self._form and self._of_weights() == self._addresses
 
+    def record(self, step: _Step, answer: Any) -> None:
+        """Record a step that has been answered, and compare what its graph answers.
+
+        By the room's end alone, without the cache that the caller has, a model may answer something else.
+        """
+        if not isinstance(answer, Mapping):
+            raise _NotRecordedError("its output has no names")
+        if not all(x is step.cache or isinstance(x, torch.Tensor) for x in answer.values()):
+            raise _NotRecordedError("its output holds more than tensors and the cache")
+        self._fill(step)
+        try:
+            found = self._launch()  # compiles its kernels
+            waiting = any(getattr(part.keys, APPENDED) for part in self._parts)
+            if waiting or not _are_close(found, answer, 0.0):
+                raise _NotRecordedError("a step over all of the cache's memory has another answer")
+            self._graph, self._found = recorded(self._launch, recording_stream(self._end.device))
+        except HccsError:  # of an earlier call, most likely
+            raise
+        except Exception as error:
+            raise _NotRecordedError(str(error)) from error
+        self._graph.replay()
+        if not _are_close(self._found, answer, CLOSE):
+            raise _NotRecordedError("its graph has another answer")
+
     def replay(self, step: _Step) -> ModelOutput:
-        """The model's output. The first step is computed by ordinary calls, and recorded after that."""
+        """The model's output."""
+        self._fill(step)
+        self._graph.replay()
+        parts: Any = step.cache.layers
+        for part in parts:
+            part.fill(step.tokens)
+        # The next step writes where this one's output is.
+        found = self._found.items()
+        values = {name: step.cache if x is self._cache else x.clone() for name, x in found}
+        answer: ModelOutput = type(self._found)(**values)
+        return answer
+
+    def _fill(self, step: _Step) -> None:
         for name, x in self._tensors.items():
             x.copy_(step.tensors[name])
         self._end.fill_(step.tokens)
@@ -200,37 +249,16 @@ class _Recording:
         if self._mask is not None and step.mask is not None:
             self._mask.zero_()
             self._mask[:, : step.tokens].copy_(step.mask)
-        if self._graph is None:
-            found = self._record()
-        else:
-            self._graph.replay()
-            found = self._found
-        parts: Any = step.cache.layers
-        for part in parts:
-            part.fill(step.tokens)
-        # The next step writes where this one's output is.
-        values = {name: step.cache if x is self._cache else x.clone() for name, x in found.items()}
-        answer: ModelOutput = type(found)(**values)
-        return answer
 
-    def _record(self) -> ModelOutput:
-        """Run the step, which compiles its kernels, and record it for the next ones."""
-        found = self._launch()
-        try:
-            self._graph, self._found = recorded(self._launch, recording_stream(self._end.device))
-        except RuntimeError as error:
-            raise _NotRecordedError(str(error)) from error
-        return found
-
-    def _launch(self) -> ModelOutput:
+    def _launch(self) -> Any:
         others = dict(self._form[2])
-        found = self._forward(**self._tensors, **others, **{MASK: self._mask, CACHE: self._cache})
-        if any(getattr(part.keys, APPENDED) for part in self._parts):
-            raise _NotRecordedError("a layer's attention does not read its keys from the cache")
-        named = isinstance(found, Mapping)
-        if not named or not all(x is self._cache or isinstance(x, torch.Tensor) for x in found.values()):
-            raise _NotRecordedError("the output holds more than tensors and the cache")
-        return found
+        return self._forward(**self._tensors, **others, **{MASK: self._mask, CACHE: self._cache})
 
     def _of_weights(self) -> list[int]:
         return [weight.data_ptr() for weight in self._weights]
+
+
+def _are_close(found: Any, answer: Any, share: float) -> bool:
+    """Whether tensors differ by at most a share of the largest number."""
+    pairs = [(found[name], x) for name, x in answer.items() if isinstance(x, torch.Tensor)]
+    return all(a.shape == b.shape and bool((a - b).abs().max() <= share * b.abs().max()) for a, b in pairs)

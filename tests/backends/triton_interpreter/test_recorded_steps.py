@@ -71,8 +71,8 @@ def test_tokens_scores_and_caches_are_those_of_ordinary_steps(llama, replays, pa
     with hccs.nn.recorded_steps(llama):
         found = generated(llama, ids, mask)
     require_same(found, expected)
-    # Of six steps one makes the second room; each room records the first step over it.
-    assert len(replays) == 6 - 1 - 2
+    # Of six steps one makes the second room. A recording is tried at once, on the step that it is made of.
+    assert len(replays) == 6 - 1
     hccs.ops.synchronise()
 
 
@@ -87,7 +87,7 @@ def test_windows_that_only_the_mask_knows_stay(replays):
     with hccs.nn.recorded_steps(model):
         found = generated(model, ids, new=5, past_key_values=transformers.DynamicCache())
     require_same(found, expected)
-    assert len(replays) == 3
+    assert len(replays) == 4
 
 
 def test_a_model_that_looks_at_the_length_on_the_host_runs_as_before(llama, replays, monkeypatch):
@@ -133,7 +133,7 @@ def test_weights_that_have_moved_are_noticed(llama, replays):
             whole = torch.cat([ids, ids[:, : step + 1]], 1)
             expected = llama(whole, attention_mask=mask, use_cache=False).logits[:, -1:]
             torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
-    assert len(replays) == len({*replays}) == 2
+    assert len(replays) == 4 and len({*replays}) == 2
 
 
 def test_models_in_floats_are_refused(llama):
