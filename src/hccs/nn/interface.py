@@ -36,7 +36,7 @@ COMPILED = "_orig_mod."
 """What torch.compile adds to the names of modules inside a module that it compiles."""
 
 RECORDED = "hccs_recorded"
-"""The attribute of the place, on a GPU, of the one query that a CUDA graph records."""
+"""The attribute that marks the position of a query as one that a CUDA graph reads on the GPU."""
 
 CAUSAL = "hccs_is_causal"
 """The attribute of a mask of ours that hides the future and nothing else: its version, which changes when
