@@ -66,10 +66,11 @@ def test_tokens_scores_and_caches_are_those_of_ordinary_steps(llama, replays, pa
     ids = prompts(61)
     mask = torch.ones_like(ids)
     mask[1, :9] = 0 if padded else 1
-    expected = generated(llama, ids, mask)
-    assert not replays
-    with hccs.nn.recorded_steps(llama):
-        found = generated(llama, ids, mask)
+    with torch.inference_mode(padded):
+        expected = generated(llama, ids, mask)
+        assert not replays
+        with hccs.nn.recorded_steps(llama):
+            found = generated(llama, ids, mask)
     require_same(found, expected)
     # Of six steps one makes the second room. A recording is tried at once, on the step that it is made of.
     assert len(replays) == 6 - 1
@@ -90,19 +91,34 @@ def test_windows_that_only_the_mask_knows_stay(replays):
     assert len(replays) == 4
 
 
-def test_a_model_that_looks_at_the_length_on_the_host_runs_as_before(llama, replays, monkeypatch):
-    """A graph would repeat what its Python code did for one length."""
-    forward = transformers.models.llama.modeling_llama.LlamaModel.forward
+def by_length(given):
+    """A graph would repeat what Python did for one length."""
+    int(given["past_key_values"].get_seq_length())
 
-    def looks(self, *args, past_key_values=None, **given):
-        int(past_key_values.get_seq_length())
-        return forward(self, *args, past_key_values=past_key_values, **given)
 
+def by_shape(given):
+    """A recording's mask is as wide as all of the cache's memory."""
+    given["position_ids"] = given["position_ids"] + given["attention_mask"].shape[1]
+
+
+@pytest.mark.parametrize(
+    ("looks", "warning"), [(by_length, "stream is capturing"), (by_shape, "another answer")]
+)
+def test_models_that_no_graph_can_follow_run_as_before(looks, warning, llama, replays, monkeypatch):
+    kind = transformers.models.llama.modeling_llama.LlamaModel
+    forward = kind.forward
+
+    def looking(self, **given):
+        looks(given)
+        return forward(self, **given)
+
+    monkeypatch.setattr(kind, "forward", looking)
     ids = prompts(12)
-    expected = generated(llama, ids, new=4)
-    monkeypatch.setattr(transformers.models.llama.modeling_llama.LlamaModel, "forward", looks)
-    with hccs.nn.recorded_steps(llama), pytest.warns(UserWarning, match="stream is capturing"):
-        found = generated(llama, ids, new=4)
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    expected = generated(llama, ids, mask, new=4)
+    with hccs.nn.recorded_steps(llama), pytest.warns(UserWarning, match=warning):
+        found = generated(llama, ids, mask, new=4)
     require_same(found, expected)
     assert not replays
 
