@@ -120,7 +120,7 @@ def _added(
     if WINDOW:
         s = tl.where(seen, s, 0)
     else:  # keys behind the last have values of zero, and the score of the farthest logit
-        behind = tl.maximum(start + acc.shape[1] - length, 0)
+        behind = tl.maximum(start - length + acc.shape[1], 0)
         Z -= behind * _scores(tl.minimum(largest + 128, _FAR), factor_ptr, scores_ptr, BY_TABLE, NVIDIA)
     inside = (key < length)[:, None] & (column < DIM)[None, :]
     v = tl.load(v_rows + key.to(tl.int64)[:, None] * kv_step + column[None, :], mask=inside, other=0)
