@@ -120,6 +120,7 @@ def _added(
     if WINDOW:
         s = tl.where(seen, s, 0)
     else:  # keys behind the last have values of zero, and the score of the farthest logit
+        # Triton 3.7's interpreter takes no tensor from a constant: the start may be one.
         behind = tl.maximum(start - length + acc.shape[1], 0)
         Z -= behind * _scores(tl.minimum(largest + 128, _FAR), factor_ptr, scores_ptr, BY_TABLE, NVIDIA)
     inside = (key < length)[:, None] & (column < DIM)[None, :]
